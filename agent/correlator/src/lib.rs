@@ -1,0 +1,13 @@
+//! Events in, traces out: a pure, deterministic, single-threaded state machine.
+//!
+//! The pipeline pushes every event into [`Reorder`] and hands what it releases to [`Correlator::handle`], then drains
+//! the outputs. Time is in the events; silence is a tick. Does not: perform I/O, read a clock, lock, or know an
+//! operating system; `clippy.toml` beside this crate bans what could.
+
+#![forbid(unsafe_code)]
+
+mod correlator;
+mod reorder;
+
+pub use correlator::{Config, Correlator, Counters, EndedSpan, Output};
+pub use reorder::{Ordered, Reorder};

@@ -1,0 +1,22 @@
+//! What sandglass says about a node, as code: events that sources make, traces that the correlator makes of them.
+//!
+//! Used by every other part. The words are those of ARCHITECTURE.md's glossary, one type each.
+//! Does not: perform I/O, read a clock, know an operating system, or render for a protocol (that is a sink's work;
+//! what a span is called there stands in [`registry`]).
+
+#![forbid(unsafe_code)]
+
+pub mod cni;
+pub mod event;
+pub mod id;
+pub mod phases;
+pub mod recording;
+pub mod registry;
+pub mod time;
+pub mod trace;
+
+pub use cni::{CniCommand, CniError, PodIdentity};
+pub use event::{Body, Event};
+pub use id::{ProcessKey, SandboxId, SpanId, TraceId};
+pub use time::{ClockAnchor, Timestamp};
+pub use trace::{Detail, Span, Status, Trace};

@@ -1,0 +1,250 @@
+//! Where the time of a trace went: every nanosecond of the root given to exactly one span, and summed by phase.
+//!
+//! At each instant the time belongs to the deepest span that is open then; where several of one depth run in parallel
+//! (a runtime attaches `lo` and `eth0` at once), to the one that ends last: it is the one that is waited for.
+//! So the phases of a trace add up to its root's duration, and the largest entry is the answer to "why so slow?".
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::registry;
+use crate::time::Timestamp;
+use crate::trace::{Detail, Span, Trace};
+
+/// A class of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// The runtime: before the first plugin, between operations, and its own steps.
+    Runtime,
+    /// Inside an operation, but in no plugin: the runtime between the plugins of a chain.
+    BetweenPlugins,
+    /// A plugin itself.
+    Plugin,
+    /// A plugin that another plugin called (IPAM included).
+    Delegate,
+    /// A command that a plugin spawned.
+    Command,
+}
+
+impl Phase {
+    /// All phases.
+    pub const ALL: [Phase; 5] = [
+        Phase::Runtime,
+        Phase::BetweenPlugins,
+        Phase::Plugin,
+        Phase::Delegate,
+        Phase::Command,
+    ];
+
+    /// Name in metrics, JSON and text.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Runtime => "runtime",
+            Phase::BetweenPlugins => "between_plugins",
+            Phase::Plugin => "plugin",
+            Phase::Delegate => "delegate",
+            Phase::Command => "command",
+        }
+    }
+
+    /// The phase that a span's own time belongs to.
+    #[must_use]
+    pub fn of(span: &Span) -> Phase {
+        match &span.detail {
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => Phase::Runtime,
+            Detail::Operation(_) => Phase::BetweenPlugins,
+            Detail::Plugin(plugin) if plugin.delegate => Phase::Delegate,
+            Detail::Plugin(_) => Phase::Plugin,
+            Detail::Command(_) => Phase::Command,
+        }
+    }
+}
+
+/// The breakdown of one trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Breakdown {
+    /// Own time of each span, nanoseconds, by index in [`Trace::spans`].
+    pub own_ns: Vec<u64>,
+    /// Own time summed by phase; phases without time are absent.
+    pub phases: BTreeMap<Phase, u64>,
+    /// Duration of the root.
+    pub total_ns: u64,
+}
+
+impl Breakdown {
+    /// Breaks down `trace`; open spans are taken to end at `now`.
+    #[must_use]
+    pub fn of(trace: &Trace, now: Timestamp) -> Breakdown {
+        let Some(root) = trace.spans.first() else {
+            return Breakdown::default();
+        };
+        let (from, to) = (root.start, root.end.unwrap_or(now));
+        let clip = |span: &Span| (span.start.clamp(from, to), span.end.unwrap_or(now).clamp(from, to));
+
+        let mut edges: Vec<Timestamp> = trace.spans.iter().flat_map(|span| <[_; 2]>::from(clip(span))).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        // Parents stand before their children, so one pass gives the depths.
+        let mut depths = vec![0usize; trace.spans.len()];
+        for (index, span) in trace.spans.iter().enumerate() {
+            depths[index] = span
+                .parent
+                .and_then(|parent| depths.get(parent))
+                .map_or(0, |depth| depth + 1);
+        }
+
+        let mut own_ns = vec![0; trace.spans.len()];
+        for slice in edges.windows(2) {
+            let owner = (0..trace.spans.len())
+                .filter(|&index| {
+                    let (start, end) = clip(&trace.spans[index]);
+                    start <= slice[0] && end >= slice[1]
+                })
+                .max_by_key(|&index| (depths[index], clip(&trace.spans[index]).1));
+            if let Some(owner) = owner {
+                own_ns[owner] += slice[1].since(slice[0]);
+            }
+        }
+        let mut phases = BTreeMap::new();
+        for (span, own) in trace.spans.iter().zip(&own_ns).filter(|(_, own)| **own > 0) {
+            *phases.entry(Phase::of(span)).or_insert(0) += own;
+        }
+        Breakdown {
+            own_ns,
+            phases,
+            total_ns: to.since(from),
+        }
+    }
+
+    /// Index of the span with the most own time.
+    #[must_use]
+    pub fn largest(&self) -> Option<usize> {
+        (0..self.own_ns.len())
+            .filter(|&index| self.own_ns[index] > 0)
+            .max_by_key(|&index| (self.own_ns[index], std::cmp::Reverse(index)))
+    }
+}
+
+/// One sentence that answers "what took the time, or what failed?".
+#[must_use]
+pub fn verdict(trace: &Trace, now: Timestamp) -> String {
+    if let Some(culprit) = trace.culprit()
+        && let crate::trace::Status::Error { class, message } = &culprit.status
+    {
+        let name = registry::name(culprit);
+        return if message.is_empty() {
+            format!("{name} failed ({class})")
+        } else {
+            format!("{name} failed: {message}")
+        };
+    }
+    let breakdown = Breakdown::of(trace, now);
+    let Some(index) = breakdown.largest() else {
+        return "no time was spent".to_owned();
+    };
+    let percent = u128::from(breakdown.own_ns[index]) * 100 / u128::from(breakdown.total_ns.max(1));
+    let span = &trace.spans[index];
+    let whose = match &span.detail {
+        Detail::Command(command) => format!(" of plugin {}", command.plugin),
+        Detail::Sandbox(_) | Detail::SandboxCreate(_) => " (the runtime itself)".to_owned(),
+        Detail::Operation(_) => " (the runtime between plugins)".to_owned(),
+        Detail::Plugin(_) | Detail::RuntimeStep(_) => String::new(),
+    };
+    format!(
+        "{}{whose} took {} of {} ({percent} %)",
+        registry::name(span),
+        human(breakdown.own_ns[index]),
+        human(breakdown.total_ns)
+    )
+}
+
+/// A duration for people: three digits and a unit.
+#[must_use]
+pub fn human(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.decimals$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cni::PodIdentity;
+    use crate::id::{SpanId, TraceId};
+    use crate::time::ClockAnchor;
+    use crate::trace::{CommandDetail, CreateDetail, ProcessDetail, SandboxDetail, Status};
+
+    fn span(parent: Option<usize>, start: u64, end: Option<u64>, detail: Detail) -> Span {
+        Span {
+            id: SpanId(1),
+            parent,
+            start: Timestamp(start),
+            end: end.map(Timestamp),
+            status: Status::Unset,
+            detail,
+            events: Vec::new(),
+            links: Vec::new(),
+        }
+    }
+
+    fn command(name: &str) -> Detail {
+        Detail::Command(Box::new(CommandDetail {
+            name: name.into(),
+            plugin: "slow".into(),
+            process: ProcessDetail::default(),
+        }))
+    }
+
+    fn trace(spans: Vec<Span>) -> Trace {
+        Trace {
+            id: TraceId(1),
+            sandbox: None,
+            identity: PodIdentity::default(),
+            anchor: ClockAnchor::default(),
+            incomplete: false,
+            closed: true,
+            remote_parent: None,
+            spans,
+        }
+    }
+
+    #[test]
+    fn every_nanosecond_has_one_owner_and_the_longest_parallel_span_wins() {
+        let trace = trace(vec![
+            span(None, 0, Some(100), Detail::Sandbox(SandboxDetail::default())),
+            span(Some(0), 10, Some(90), Detail::SandboxCreate(CreateDetail::default())),
+            span(Some(1), 20, Some(40), command("short")),
+            span(Some(1), 20, Some(80), command("long")),
+        ]);
+        let breakdown = Breakdown::of(&trace, Timestamp(100));
+        assert_eq!(breakdown.own_ns, vec![20, 20, 0, 60]);
+        assert_eq!(breakdown.phases.values().sum::<u64>(), breakdown.total_ns);
+        assert_eq!(
+            verdict(&trace, Timestamp(100)),
+            "command long of plugin slow took 60 ns of 100 ns (60 %)"
+        );
+    }
+
+    #[test]
+    fn open_spans_end_now_and_an_empty_trace_is_nothing() {
+        let open = trace(vec![span(None, 0, None, Detail::Sandbox(SandboxDetail::default()))]);
+        assert_eq!(Breakdown::of(&open, Timestamp(7)).total_ns, 7);
+        assert_eq!(Breakdown::of(&trace(Vec::new()), Timestamp(7)), Breakdown::default());
+    }
+
+    #[test]
+    fn durations_for_people() {
+        assert_eq!(human(999), "999 ns");
+        assert_eq!(human(1_500), "1.50 us");
+        assert_eq!(human(12_340_000), "12.3 ms");
+        assert_eq!(human(4_200_000_000), "4.20 s");
+    }
+}

@@ -1,0 +1,144 @@
+//! Recordings: a header line, then one event a line, all JSON.
+//!
+//! Used by `sandglass record`, `replay` and the golden tests. The events stand in the order the correlator's reorder
+//! stage received them, ticks and identity answers included, so a replay gives the same traces byte for byte.
+//! Does not open files: it turns lines into values and back. A line longer than [`MAX_LINE`] or not understood is an
+//! error of that line alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Event;
+use crate::time::ClockAnchor;
+
+/// Version of the format; a reader refuses a newer one and upgrades an older one.
+pub const VERSION: u32 = 1;
+
+/// Longest line that is read, in bytes.
+pub const MAX_LINE: usize = 1 << 20;
+
+/// First line of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Always `sandglass`; tells a recording from any other file of JSON lines.
+    pub recording: String,
+    /// Format version.
+    pub version: u32,
+    /// Version of the agent that wrote it.
+    pub agent: String,
+    /// `Linux` or `Windows`.
+    pub os: String,
+    /// Kernel release or Windows build.
+    pub kernel: String,
+    /// Machine architecture, as `uname -m`.
+    pub machine: String,
+    /// Node name, for the resource of replayed spans.
+    pub node: String,
+    /// Boot id of the node: part of the hash behind every trace id.
+    pub boot_id: String,
+    /// Both clocks when the recording began.
+    pub clock: ClockAnchor,
+}
+
+/// Why a line of a recording was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// Not a recording at all.
+    #[error("not a sandglass recording: the first line is not its header")]
+    NotARecording,
+    /// Made by a newer agent.
+    #[error("recording has format version {found}, this agent reads up to {VERSION}")]
+    TooNew {
+        /// The version it has.
+        found: u32,
+    },
+    /// The line is not an event.
+    #[error("not an event: {0}")]
+    NotAnEvent(#[source] serde_json::Error),
+    /// Longer than [`MAX_LINE`].
+    #[error("longer than {MAX_LINE} bytes")]
+    TooLong,
+}
+
+/// Reads the first line.
+pub fn decode_header(line: &str) -> Result<Header, LineError> {
+    if line.len() > MAX_LINE {
+        return Err(LineError::TooLong);
+    }
+    #[derive(Deserialize)]
+    struct Probe {
+        recording: String,
+        version: u32,
+    }
+    let probe: Probe = serde_json::from_str(line).map_err(|_| LineError::NotARecording)?;
+    if probe.recording != "sandglass" {
+        return Err(LineError::NotARecording);
+    }
+    if probe.version > VERSION {
+        return Err(LineError::TooNew { found: probe.version });
+    }
+    serde_json::from_str(line).map_err(|_| LineError::NotARecording)
+}
+
+/// Reads any other line.
+pub fn decode_event(line: &str) -> Result<Event, LineError> {
+    if line.len() > MAX_LINE {
+        return Err(LineError::TooLong);
+    }
+    serde_json::from_str(line).map_err(LineError::NotAnEvent)
+}
+
+/// Writes a header or an event as one line, without its line feed.
+pub fn encode<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
+    serde_json::to_string(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Body, Exec, Exit, ExitStatus};
+    use crate::id::ProcessKey;
+    use crate::time::Timestamp;
+
+    #[test]
+    fn events_survive_a_line() {
+        let process = ProcessKey { pid: 7, start_ticks: 3 };
+        for body in [
+            Body::Tick,
+            Body::ProcessExited(Exit {
+                process,
+                how: ExitStatus::Signal(9),
+            }),
+            Body::ProcessExecuted(Box::new(Exec {
+                process,
+                parent: ProcessKey { pid: 1, start_ticks: 0 },
+                parent_comm: "containerd".into(),
+                path: "/opt/cni/bin/bridge".into(),
+                args: vec!["bridge".into()],
+                args_truncated: false,
+                env: vec![("CNI_COMMAND".into(), "ADD".into())],
+                cgroup: String::new(),
+                netns: 4_026_531_840,
+                running: false,
+            })),
+        ] {
+            let event = Event { at: Timestamp(5), body };
+            let line = encode(&event).unwrap();
+            assert_eq!(decode_event(&line).unwrap(), event, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_recording_is_refused_with_the_reason() {
+        assert!(matches!(decode_header("{}"), Err(LineError::NotARecording)));
+        assert!(matches!(decode_header("\u{0}"), Err(LineError::NotARecording)));
+        assert!(matches!(
+            decode_header(r#"{"recording":"sandglass","version":99}"#),
+            Err(LineError::TooNew { found: 99 })
+        ));
+        assert!(matches!(decode_event("{\"at\":1}"), Err(LineError::NotAnEvent(_))));
+        assert!(matches!(
+            decode_event(&" ".repeat(MAX_LINE + 1)),
+            Err(LineError::TooLong)
+        ));
+    }
+}

@@ -1,0 +1,304 @@
+//! The registry: every span name, span kind, attribute, span event and error class that sandglass emits, in one place.
+//!
+//! Sinks render through [`name`], [`kind`] and [`attributes`] and make up nothing of their own; a test of each sink
+//! holds what it emits against the tables here. Names are low-cardinality: ids, pods and addresses are attributes.
+//! Sources: OpenTelemetry semantic conventions 1.44 (`k8s.*`, `process.*`, `error.type`, CLI spans); `cni.*` and
+//! `sandglass.*` are ours, since no convention for CNI exists. containerd's spans carry `sandbox.id`, and so do ours.
+
+use crate::event::ExitStatus;
+use crate::trace::{Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
+
+/// Kind of a span, as OpenTelemetry means it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Work inside the node.
+    Internal,
+    /// The calling side of a request to another program: an exec of a plugin or command.
+    Client,
+}
+
+/// Value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// Integer.
+    Int(i64),
+    /// True or false.
+    Bool(bool),
+    /// List of texts.
+    List(Vec<String>),
+}
+
+/// A known attribute key.
+#[derive(Clone, Copy, Debug)]
+pub struct AttributeDef {
+    /// Key.
+    pub key: &'static str,
+    /// What its value says.
+    pub brief: &'static str,
+}
+
+macro_rules! attribute_keys {
+    ($($constant:ident = $key:literal : $brief:literal),+ $(,)?) => {
+        $(#[doc = $brief] pub const $constant: &str = $key;)+
+        /// Every attribute key of resources, spans, span events and links.
+        pub const ATTRIBUTES: &[AttributeDef] = &[$(AttributeDef { key: $key, brief: $brief }),+];
+    };
+}
+
+attribute_keys! {
+    SERVICE_NAME = "service.name": "Always `sandglass` unless configured (resource).",
+    SERVICE_VERSION = "service.version": "Version of the agent (resource).",
+    NODE_NAME = "k8s.node.name": "Node the agent runs on (resource).",
+    POD_NAMESPACE = "k8s.namespace.name": "Namespace of the pod (resource).",
+    POD_NAME = "k8s.pod.name": "Name of the pod (resource).",
+    POD_UID = "k8s.pod.uid": "Uid of the pod (resource).",
+    SANDBOX_ID = "sandbox.id": "The runtime's sandbox id, as containerd's own spans carry it; joins both.",
+    CONTAINER_ID = "cni.container_id": "CNI_CONTAINERID as the plugin got it.",
+    CNI_COMMAND = "cni.command": "ADD, DEL, CHECK, GC, STATUS or VERSION.",
+    CNI_IFNAME = "cni.ifname": "Interface asked for.",
+    CNI_NETWORK = "cni.network.name": "Name of the network.",
+    CNI_NETNS = "cni.netns": "Network namespace path given to the plugin.",
+    CNI_PLUGIN = "cni.plugin.type": "Plugin type: file name of its executable.",
+    CNI_PLUGINS = "cni.plugins": "Plugins of the chain that ran, in order.",
+    CNI_SPEC_VERSION = "cni.spec_version": "cniVersion of the plugin's configuration.",
+    CNI_ERROR_CODE = "cni.error.code": "Error code of the plugin's error result.",
+    CNI_ERROR_MESSAGE = "cni.error.message": "Message of the plugin's error result.",
+    CNI_ERROR_DETAILS = "cni.error.details": "Details of the plugin's error result.",
+    CNI_DELEGATE = "cni.delegate": "The plugin was called by another plugin (IPAM included).",
+    CNI_ATTEMPT = "cni.attempt": "Which attempt of this verb for this attachment, from 1.",
+    CNI_ADDRESSES = "cni.result.ips": "IP addresses of the plugin's success result.",
+    ATTEMPT = "sandglass.attempt": "Which attempt to make a sandbox for this pod, from 1.",
+    RUNTIME = "sandglass.runtime": "Who asked: containerd, cri-o, or the caller's comm.",
+    INCOMPLETE = "sandglass.incomplete": "Records were lost, or the beginning was not seen: time and children may be missing.",
+    NETNS_SEEN = "sandglass.netns_seen": "The begin is the creation of the network namespace, not the first plugin.",
+    RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation.",
+    FOUND_RUNNING = "sandglass.found_running": "The process ran already when the agent started; its begin is exact to 10 ms.",
+    OUTLIVED_PARENT = "sandglass.outlived_parent": "The process ran on after its parent; the span ends with the parent.",
+    RELATION = "sandglass.link.relation": "Why the trace is linked: previous_attempt, sandbox or caller.",
+    ERROR_TYPE = "error.type": "Class of the failure; only on failed spans.",
+    PROCESS_PID = "process.pid": "Process id on the node.",
+    PROCESS_PARENT_PID = "process.parent_pid": "Process id of the parent.",
+    PROCESS_NAME = "process.executable.name": "File name of the executable.",
+    PROCESS_PATH = "process.executable.path": "Path of the executable as given to execve.",
+    PROCESS_ARGS = "process.command_args": "Arguments, argv[0] included.",
+    PROCESS_EXIT_CODE = "process.exit.code": "Exit code.",
+    PROCESS_SIGNAL = "sandglass.process.signal": "Number of the signal that killed it.",
+    PROCESS_CGROUP = "process.linux.cgroup": "cgroup path.",
+    PROCESS_NETNS = "sandglass.process.netns": "Inode of the network namespace it ran in.",
+}
+
+/// Every span name. `<...>` stands for a plugin, a command or a verb: closed or small sets.
+pub const SPAN_NAMES: &[&str] = &[
+    "sandbox",
+    "sandbox.create",
+    "cni <verb>",
+    "plugin <type>",
+    "command <name>",
+    "runtime shim",
+    "runtime create",
+    "runtime start",
+];
+
+/// A second image was executed by the same process: the span goes on.
+pub const EVENT_EXEC: &str = "exec";
+/// Records of a probe were lost while the span was open.
+pub const EVENT_LOST: &str = "records lost";
+/// Every span event name.
+pub const SPAN_EVENTS: &[&str] = &[EVENT_EXEC, EVENT_LOST];
+
+/// Every error class: `error.type` of spans and `error` label of metrics.
+pub const ERROR_TYPES: &[&str] = &[
+    // The plugin said so; see `CniError::class`.
+    "cni_incompatible_version",
+    "cni_unsupported_field",
+    "cni_unknown_container",
+    "cni_invalid_environment",
+    "cni_io_failure",
+    "cni_decoding_failure",
+    "cni_invalid_network_config",
+    "cni_try_again_later",
+    "cni_plugin_not_available",
+    "cni_limited_connectivity",
+    "cni_plugin_specific",
+    // It ended so and said nothing that could be read.
+    "exit_code",
+    "signal",
+    // It never ended within the deadline.
+    "deadline",
+    // A part of it failed: the root of a failed sandbox.
+    "sandbox_failed",
+];
+
+/// What the span is called.
+#[must_use]
+pub fn name(span: &Span) -> String {
+    match &span.detail {
+        Detail::Sandbox(_) => "sandbox".to_owned(),
+        Detail::SandboxCreate(_) => "sandbox.create".to_owned(),
+        Detail::Operation(operation) => format!("cni {}", operation.command),
+        Detail::Plugin(plugin) => format!("plugin {}", plugin.plugin),
+        Detail::Command(command) => format!("command {}", command.name),
+        Detail::RuntimeStep(step) => format!("runtime {}", step_name(step.step)),
+    }
+}
+
+/// Its kind.
+#[must_use]
+pub fn kind(span: &Span) -> Kind {
+    match &span.detail {
+        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => Kind::Internal,
+        Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => Kind::Client,
+    }
+}
+
+/// Its attributes, in a fixed order. Those of the pod are the resource's: see [`resource`].
+#[must_use]
+pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
+    let mut list = Attributes(Vec::with_capacity(16));
+    if let Some(sandbox) = &trace.sandbox {
+        list.text(SANDBOX_ID, &sandbox.0);
+    }
+    match &span.detail {
+        Detail::Sandbox(sandbox) => {
+            list.int(ATTEMPT, i64::from(sandbox.attempt));
+            list.text(RUNTIME, &sandbox.runtime);
+        }
+        Detail::SandboxCreate(create) => {
+            list.bool(NETNS_SEEN, create.netns_seen);
+            list.bool(RUNTIME_SEEN, create.runtime_seen);
+        }
+        Detail::Operation(operation) => {
+            list.text(CNI_COMMAND, operation.command.as_str());
+            if let Some(sandbox) = &trace.sandbox {
+                list.text(CONTAINER_ID, &sandbox.0);
+            }
+            list.text(CNI_IFNAME, &operation.ifname);
+            list.text(CNI_NETWORK, &operation.network);
+            list.text(CNI_NETNS, &operation.netns);
+            list.int(CNI_ATTEMPT, i64::from(operation.attempt));
+            list.list(CNI_PLUGINS, &operation.plugins);
+            list.list(CNI_ADDRESSES, &operation.addresses);
+        }
+        Detail::Plugin(plugin) => {
+            list.text(CNI_COMMAND, plugin.command.as_str());
+            list.text(CNI_PLUGIN, &plugin.plugin);
+            list.bool(CNI_DELEGATE, plugin.delegate);
+            list.text(CNI_SPEC_VERSION, &plugin.spec_version);
+            if let Some(error) = &plugin.error {
+                list.int(CNI_ERROR_CODE, i64::from(error.code));
+                list.text(CNI_ERROR_MESSAGE, &error.msg);
+                list.text(CNI_ERROR_DETAILS, &error.details);
+            }
+            list.process(&plugin.process);
+        }
+        Detail::Command(command) => {
+            list.text(CNI_PLUGIN, &command.plugin);
+            list.process(&command.process);
+        }
+        Detail::RuntimeStep(step) => list.process(&step.process),
+    }
+    if let Status::Error { class, .. } = &span.status {
+        list.text(ERROR_TYPE, class);
+    }
+    if trace.incomplete {
+        list.bool(INCOMPLETE, true);
+    }
+    list.0
+}
+
+/// Attributes of the resource that the trace's spans belong to: the agent and the pod.
+#[must_use]
+pub fn resource(trace: &Trace, node: &str, service: &str, version: &str) -> Vec<(&'static str, Value)> {
+    let mut list = Attributes(Vec::with_capacity(6));
+    list.text(SERVICE_NAME, service);
+    list.text(SERVICE_VERSION, version);
+    list.text(NODE_NAME, node);
+    list.text(POD_NAMESPACE, &trace.identity.namespace);
+    list.text(POD_NAME, &trace.identity.name);
+    list.text(POD_UID, &trace.identity.uid);
+    list.0
+}
+
+/// Value of [`RELATION`].
+#[must_use]
+pub fn relation(relation: Relation) -> &'static str {
+    match relation {
+        Relation::PreviousAttempt => "previous_attempt",
+        Relation::Sandbox => "sandbox",
+        Relation::Caller => "caller",
+    }
+}
+
+/// Name of a step of the runtime.
+#[must_use]
+pub fn step_name(step: RuntimeStep) -> &'static str {
+    match step {
+        RuntimeStep::Shim => "shim",
+        RuntimeStep::Create => "create",
+        RuntimeStep::Start => "start",
+    }
+}
+
+struct Attributes(Vec<(&'static str, Value)>);
+
+impl Attributes {
+    /// Empty text says nothing and is left out.
+    fn text(&mut self, key: &'static str, value: &str) {
+        if !value.is_empty() {
+            self.0.push((key, Value::Text(value.to_owned())));
+        }
+    }
+
+    fn int(&mut self, key: &'static str, value: i64) {
+        self.0.push((key, Value::Int(value)));
+    }
+
+    fn bool(&mut self, key: &'static str, value: bool) {
+        self.0.push((key, Value::Bool(value)));
+    }
+
+    fn list(&mut self, key: &'static str, values: &[String]) {
+        if !values.is_empty() {
+            self.0.push((key, Value::List(values.to_vec())));
+        }
+    }
+
+    fn process(&mut self, process: &ProcessDetail) {
+        self.int(PROCESS_PID, i64::from(process.pid));
+        self.int(PROCESS_PARENT_PID, i64::from(process.parent_pid));
+        self.text(PROCESS_NAME, process.path.rsplit('/').next().unwrap_or_default());
+        self.text(PROCESS_PATH, &process.path);
+        self.list(PROCESS_ARGS, &process.args);
+        self.text(PROCESS_CGROUP, &process.cgroup);
+        if process.netns != 0 {
+            self.int(PROCESS_NETNS, i64::try_from(process.netns).unwrap_or(i64::MAX));
+        }
+        match process.exit {
+            Some(ExitStatus::Code(code)) => self.int(PROCESS_EXIT_CODE, i64::from(code)),
+            Some(ExitStatus::Signal(signal)) => self.int(PROCESS_SIGNAL, i64::from(signal)),
+            Some(ExitStatus::Unknown) | None => {}
+        }
+        if process.found_running {
+            self.bool(FOUND_RUNNING, true);
+        }
+        if process.outlived_parent {
+            self.bool(OUTLIVED_PARENT, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_unique_and_explained() {
+        let mut keys: Vec<_> = ATTRIBUTES.iter().map(|attribute| attribute.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), ATTRIBUTES.len());
+        assert!(ATTRIBUTES.iter().all(|attribute| attribute.brief.ends_with('.')));
+    }
+}

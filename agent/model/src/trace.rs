@@ -1,0 +1,338 @@
+//! Traces and spans: what the correlator makes of events.
+//!
+//! A trace is either one attempt to create a sandbox, or one CNI operation apart from that (DEL, CHECK, GC, STATUS,
+//! VERSION, and an ADD to a sandbox that exists). `spans[0]` is the root. Invariants, checked by [`Trace::check`]:
+//! a span's parent stands before it, and an ended span lies within its ended parent.
+//! What a span is called and which attributes it has in OTLP, JSON and text stands in [`crate::registry`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::cni::{CniCommand, CniError, PodIdentity};
+use crate::event::ExitStatus;
+use crate::id::{SandboxId, SpanId, TraceId};
+use crate::time::{ClockAnchor, Timestamp};
+
+/// One trace, open or closed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Its id.
+    pub id: TraceId,
+    /// The sandbox; `None` for GC, STATUS and VERSION.
+    pub sandbox: Option<SandboxId>,
+    /// The pod, as far as known.
+    pub identity: PodIdentity,
+    /// Maps the spans' times to the wall clock.
+    pub anchor: ClockAnchor,
+    /// Records were lost while it was open, or its beginning was not seen: durations and children may be missing.
+    pub incomplete: bool,
+    /// No more changes will come.
+    pub closed: bool,
+    /// The remote parent when the runtime or plugin passed `TRACEPARENT`: the root's parent span, in the trace `id`.
+    pub remote_parent: Option<SpanId>,
+    /// `spans[0]` is the root.
+    pub spans: Vec<Span>,
+}
+
+/// One interval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Its id.
+    pub id: SpanId,
+    /// Index of the parent in [`Trace::spans`]; `None` for the root.
+    pub parent: Option<usize>,
+    /// Begin.
+    pub start: Timestamp,
+    /// End; `None` while it runs.
+    pub end: Option<Timestamp>,
+    /// Success leaves it unset, as OpenTelemetry asks of instrumentation.
+    pub status: Status,
+    /// What it is.
+    pub detail: Detail,
+    /// Instants in it, in time order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<SpanEvent>,
+    /// Other traces it belongs with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Link>,
+}
+
+/// Success or failure of a span.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Not failed.
+    #[default]
+    Unset,
+    /// Failed.
+    Error {
+        /// Low-cardinality class: `error.type` and the metrics' `error` label. One of [`crate::registry::ERROR_TYPES`].
+        class: String,
+        /// Short description for people.
+        message: String,
+    },
+}
+
+impl Status {
+    /// True for `Error`.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        matches!(self, Status::Error { .. })
+    }
+}
+
+/// What a span is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Detail {
+    /// Root of a sandbox's creation: first evidence to network ready (or sandbox ready).
+    Sandbox(SandboxDetail),
+    /// The runtime's view: namespace creation to pause process running.
+    SandboxCreate(CreateDetail),
+    /// One CNI operation for one attachment.
+    Operation(OperationDetail),
+    /// One exec of a plugin binary.
+    Plugin(Box<PluginDetail>),
+    /// Anything else a plugin spawned.
+    Command(Box<CommandDetail>),
+    /// A step of the runtime: shim start, `runc create`, `runc start`.
+    RuntimeStep(Box<RuntimeStepDetail>),
+}
+
+/// Root of a sandbox's creation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxDetail {
+    /// Which attempt for this pod: 1 for the first, 2 when an earlier sandbox of the same pod was tried before, and so on.
+    pub attempt: u32,
+    /// Who asked: `containerd`, `cri-o`, or the caller's `comm` as it is.
+    pub runtime: String,
+}
+
+/// The runtime's view of a sandbox's creation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateDetail {
+    /// The begin is when the network namespace was created; otherwise it is the first plugin's exec.
+    pub netns_seen: bool,
+    /// The end is when the runtime had started the pause process; otherwise it is the end of the last operation.
+    pub runtime_seen: bool,
+}
+
+/// One CNI operation for one attachment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationDetail {
+    /// Its verb.
+    pub command: CniCommand,
+    /// `CNI_IFNAME`; empty for GC, STATUS and VERSION.
+    pub ifname: String,
+    /// Network name; empty when not known.
+    pub network: String,
+    /// `CNI_NETNS`; empty when not given.
+    pub netns: String,
+    /// Which attempt of this verb for this attachment, from 1: a DEL that is repeated counts up.
+    pub attempt: u32,
+    /// Plugins of the chain that ran, in order, joined by `,`: a bounded description for people and labels.
+    pub plugins: Vec<String>,
+    /// Addresses given, when the result could be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+}
+
+/// One process of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessDetail {
+    /// Process id in the initial pid namespace.
+    pub pid: u32,
+    /// The parent's.
+    pub parent_pid: u32,
+    /// Path as given to `execve`.
+    pub path: String,
+    /// Arguments, `argv[0]` included.
+    pub args: Vec<String>,
+    /// Path of the cgroup; empty when not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cgroup: String,
+    /// Inode of its network namespace at exec; 0 when not known.
+    #[serde(default)]
+    pub netns: u64,
+    /// How it ended; `None` while it runs, or when it outlived its parent.
+    pub exit: Option<ExitStatus>,
+    /// It was already running when the agent started; the begin is from `/proc`, to 10 ms.
+    #[serde(default)]
+    pub found_running: bool,
+    /// It ran on after its parent had ended (a daemon); the span ends with its parent.
+    #[serde(default)]
+    pub outlived_parent: bool,
+}
+
+/// One exec of a plugin binary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginDetail {
+    /// Plugin type: the file name of the executable.
+    pub plugin: String,
+    /// The verb it was given.
+    pub command: CniCommand,
+    /// Called by another plugin, not by the runtime (IPAM included).
+    pub delegate: bool,
+    /// `cniVersion` of its configuration; empty when not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub spec_version: String,
+    /// Its error result, where it could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<CniError>,
+    /// The process.
+    pub process: ProcessDetail,
+}
+
+/// A command that a plugin spawned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandDetail {
+    /// File name of the executable.
+    pub name: String,
+    /// The plugin it ran for.
+    pub plugin: String,
+    /// The process.
+    pub process: ProcessDetail,
+}
+
+/// A step of the runtime.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeStepDetail {
+    /// Which.
+    pub step: RuntimeStep,
+    /// The process.
+    pub process: ProcessDetail,
+}
+
+/// A step of the runtime that has a process of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimeStep {
+    /// containerd's shim or CRI-O's conmon comes up.
+    Shim,
+    /// `runc create` or `crun create` of the sandbox's pause container.
+    Create,
+    /// `runc start` or `crun start` of it.
+    Start,
+}
+
+/// An instant in a span.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanEvent {
+    /// When.
+    pub at: Timestamp,
+    /// Name from the registry.
+    pub name: String,
+    /// Attributes: key from the registry, value.
+    pub attributes: Vec<(String, String)>,
+}
+
+/// Another trace this one belongs with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its trace id.
+    pub trace: TraceId,
+    /// Its root's span id.
+    pub span: SpanId,
+    /// Why.
+    pub relation: Relation,
+}
+
+/// Why two traces are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relation {
+    /// The previous attempt of the same pod or operation.
+    PreviousAttempt,
+    /// The creation of the sandbox this operation is for.
+    Sandbox,
+    /// The span that asked for this, in the runtime's own trace.
+    Caller,
+}
+
+impl Trace {
+    /// The root span. A trace always has one.
+    #[must_use]
+    pub fn root(&self) -> &Span {
+        &self.spans[0]
+    }
+
+    /// Begin of the root.
+    #[must_use]
+    pub fn start(&self) -> Timestamp {
+        self.root().start
+    }
+
+    /// The failed span that explains a failed root: the deepest, latest one.
+    #[must_use]
+    pub fn culprit(&self) -> Option<&Span> {
+        self.spans
+            .iter()
+            .filter(|span| span.status.is_error())
+            .max_by_key(|span| (self.depth(span), span.end))
+    }
+
+    /// Number of ancestors of `span`.
+    #[must_use]
+    pub fn depth(&self, span: &Span) -> usize {
+        let mut depth = 0;
+        let mut parent = span.parent;
+        while let Some(index) = parent {
+            depth += 1;
+            parent = self.spans.get(index).and_then(|span| span.parent);
+            if depth > self.spans.len() {
+                break;
+            }
+        }
+        depth
+    }
+
+    /// Checks the invariants that every closed trace keeps; the error says which one is broken.
+    pub fn check(&self) -> Result<(), String> {
+        if self.spans.is_empty() {
+            return Err("no root".to_owned());
+        }
+        for (index, span) in self.spans.iter().enumerate() {
+            let Some(end) = span.end else {
+                if self.closed {
+                    return Err(format!("span {index} of a closed trace is open"));
+                }
+                continue;
+            };
+            if end < span.start {
+                return Err(format!("span {index} ends before it begins"));
+            }
+            match span.parent {
+                None if index == 0 => {}
+                None => return Err(format!("span {index} has no parent")),
+                Some(parent) if parent >= index => {
+                    return Err(format!("span {index} stands before its parent {parent}"));
+                }
+                Some(parent) => {
+                    let parent_span = &self.spans[parent];
+                    if span.start < parent_span.start || parent_span.end.is_some_and(|parent_end| end > parent_end) {
+                        return Err(format!("span {index} does not lie within its parent {parent}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Span {
+    /// Nanoseconds from begin to end; to `now` while it runs.
+    #[must_use]
+    pub fn duration_ns(&self, now: Timestamp) -> u64 {
+        self.end.unwrap_or(now).since(self.start)
+    }
+
+    /// The process behind it, if it is one.
+    #[must_use]
+    pub fn process(&self) -> Option<&ProcessDetail> {
+        match &self.detail {
+            Detail::Plugin(plugin) => Some(&plugin.process),
+            Detail::Command(command) => Some(&command.process),
+            Detail::RuntimeStep(step) => Some(&step.process),
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => None,
+        }
+    }
+}

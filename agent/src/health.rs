@@ -1,0 +1,134 @@
+//! The agent's account of itself: what it observes with, what it lost, how full it is.
+//!
+//! Sources, pipeline and sinks count here; `/metrics`, `/api/v1/health`, the page and `sandglass watch` read it.
+//! Five words, five counters, never interchangeable: lost, late, orphan, evicted, shed (ARCHITECTURE.md).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+
+/// One signal the agent wants, and which hook it got for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProbeStatus {
+    /// What it observes: `exec`, `stdio`, ...
+    pub probe: String,
+    /// The rung of the ladder in use, e.g. `tp_btf`; `none` when nothing could be attached.
+    pub hook: String,
+    /// Whether it is attached.
+    pub attached: bool,
+    /// What is missing without it, or why a lower rung is used; empty when the best rung is in use.
+    pub consequence: String,
+    /// How to get it; empty when the best rung is in use.
+    pub hint: String,
+}
+
+/// Label: which probe.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ProbeLabel {
+    /// Name as in [`ProbeStatus::probe`].
+    pub probe: String,
+}
+
+/// Label: which table of the correlator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TableLabel {
+    /// Name of the table.
+    pub table: &'static str,
+}
+
+/// Label: which sink.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SinkLabel {
+    /// `otlp`, `store` or `recording`.
+    pub sink: &'static str,
+}
+
+/// Counters and facts, shared by all parts; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    /// Events that reached the pipeline.
+    pub events: Counter,
+    /// Records lost on the kernel side, per probe.
+    pub lost: Family<ProbeLabel, Counter>,
+    /// Events that came after the reorder window had passed them.
+    pub late: Counter,
+    /// Events whose owner was not found.
+    pub orphan: Counter,
+    /// Entries dropped because a table was full, per table.
+    pub evicted: Family<TableLabel, Counter>,
+    /// Outputs dropped because a sink's queue was full, per sink.
+    pub shed: Family<SinkLabel, Counter>,
+    /// Records that could not be decoded, per probe.
+    pub undecodable: Family<ProbeLabel, Counter>,
+    /// Events waiting between the sources and the correlator.
+    pub queue_depth: Gauge,
+    /// Bytes waiting in the kernel's ring buffer when last looked at.
+    pub ring_bytes: Gauge,
+    /// Traces that are open.
+    pub open_traces: Gauge,
+    probes: Arc<Mutex<Vec<ProbeStatus>>>,
+}
+
+impl Health {
+    /// Says which hook a probe got; a later call for the same probe replaces the earlier one.
+    pub fn set_probe(&self, status: ProbeStatus) {
+        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        match probes.iter_mut().find(|probe| probe.probe == status.probe) {
+            Some(probe) => *probe = status,
+            None => probes.push(status),
+        }
+    }
+
+    /// All probes, in the order they were first reported.
+    #[must_use]
+    pub fn probes(&self) -> Vec<ProbeStatus> {
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Registers the counters; `sandglass` is the registry's prefix.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("events", "Events that reached the pipeline", self.events.clone());
+        registry.register(
+            "events_lost",
+            "Records lost on the kernel side, per probe",
+            self.lost.clone(),
+        );
+        registry.register(
+            "events_late",
+            "Events that came after the reorder window had passed them",
+            self.late.clone(),
+        );
+        registry.register("events_orphan", "Events whose owner was not found", self.orphan.clone());
+        registry.register(
+            "evicted",
+            "Entries dropped because a table of the correlator was full",
+            self.evicted.clone(),
+        );
+        registry.register(
+            "shed",
+            "Outputs dropped because a sink's queue was full",
+            self.shed.clone(),
+        );
+        registry.register(
+            "events_undecodable",
+            "Records that could not be decoded, per probe",
+            self.undecodable.clone(),
+        );
+        registry.register(
+            "queue_depth",
+            "Events waiting between the sources and the correlator",
+            self.queue_depth.clone(),
+        );
+        registry.register(
+            "ring_used_bytes",
+            "Bytes waiting in the kernel's ring buffer when last looked at",
+            self.ring_bytes.clone(),
+        );
+        registry.register("open_traces", "Traces that are open", self.open_traces.clone());
+    }
+}

@@ -1,0 +1,22 @@
+//! Who this node is: the facts behind every trace id, every resource and every recording's header.
+
+use serde::Serialize;
+
+/// Facts about the node that do not change while the agent runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeInfo {
+    /// Node name: configured, or the host name.
+    pub name: String,
+    /// `service.name` of exported spans.
+    pub service: String,
+    /// Version of the agent.
+    pub version: String,
+    /// Boot id of the node.
+    pub boot_id: String,
+    /// `Linux` or `Windows`.
+    pub os: String,
+    /// Kernel release or Windows build.
+    pub kernel: String,
+    /// Machine architecture, as `uname -m`.
+    pub machine: String,
+}

@@ -1,0 +1,7 @@
+//! Where traces leave: OTLP, Prometheus, the embedded store with its page, a recording.
+//!
+//! Each is bounded and sheds (counting) rather than slow the pipeline. Sinks never import sources.
+
+pub mod otlp;
+pub mod prometheus;
+pub mod store;

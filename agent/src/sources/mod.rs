@@ -1,0 +1,71 @@
+//! Where events enter: the kernel of this node, or a recording. The only place that chooses an operating system.
+//!
+//! A source sends into one bounded channel and blocks when it is full: that pushes back to the kernel's ring buffer,
+//! the one place that buffers and counts what it loses.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass_model::Event;
+
+#[cfg(target_os = "linux")]
+pub mod linux;
+pub mod replay;
+
+/// The sources' end of the channel to the pipeline; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct EventSender {
+    channel: SyncSender<Event>,
+    depth: Gauge,
+}
+
+/// The pipeline's end.
+#[derive(Debug)]
+pub struct EventReceiver {
+    channel: Receiver<Event>,
+    depth: Gauge,
+}
+
+/// The pipeline has stopped; a source that sees this stops too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pipeline has stopped")]
+pub struct Stopped;
+
+/// Makes the channel. `depth` shows how many events wait in it.
+#[must_use]
+pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
+    let (sender, receiver) = sync_channel(capacity);
+    (
+        EventSender {
+            channel: sender,
+            depth: depth.clone(),
+        },
+        EventReceiver {
+            channel: receiver,
+            depth,
+        },
+    )
+}
+
+impl EventSender {
+    /// Sends one event; blocks while the channel is full.
+    pub fn send(&self, event: Event) -> Result<(), Stopped> {
+        self.depth.inc();
+        self.channel.send(event).map_err(|_| Stopped)
+    }
+}
+
+impl EventReceiver {
+    /// Takes the next event. `Ok(None)` when `wait` passed without one, `Err` when every sender is gone.
+    pub fn receive(&self, wait: Duration) -> Result<Option<Event>, Stopped> {
+        match self.channel.recv_timeout(wait) {
+            Ok(event) => {
+                self.depth.dec();
+                Ok(Some(event))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Stopped),
+        }
+    }
+}
