@@ -19,7 +19,7 @@ pub trait Outputs {
     /// The correlator found something.
     fn output(&mut self, output: &Output);
     /// Open traces changed; called at most a few times a second, with all that are open and the ids of the changed.
-    fn changed<'a>(&mut self, open: &mut dyn Iterator<Item = &'a Trace>, changed: &BTreeSet<TraceId>);
+    fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>);
 }
 
 /// Reorder stage, correlator, and the account of both.
