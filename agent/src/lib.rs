@@ -3,7 +3,11 @@
 //! A library only so that tests and `bench/` can drive its parts; the product is the binary `sandglass`.
 //! Sources never import sinks or the correlator, sinks never import sources: `tests/layering.rs` holds that.
 
+pub mod app;
+pub mod cli;
+pub mod commands;
 pub mod config;
+pub mod failure;
 pub mod grpc;
 pub mod health;
 pub mod node;
