@@ -12,6 +12,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::sinks::otlp::config::Settings;
+
 pub use duration::Period;
 pub use layers::{ConfigError, Layers, Origin};
 
@@ -32,7 +34,7 @@ pub struct Config {
     /// Where the CNI configuration lies.
     pub cni: CniConfig,
     /// OTLP export; off without an endpoint here or in `OTEL_EXPORTER_OTLP_ENDPOINT`.
-    pub otlp: OtlpConfig,
+    pub otlp: Settings,
     /// The embedded store behind the page.
     pub store: StoreConfig,
     /// Bounds of `/metrics`.
@@ -105,28 +107,6 @@ pub struct CniConfig {
     pub conf_dir: Option<PathBuf>,
     /// Plugin directories; empty: the runtime's own setting, then `/opt/cni/bin`.
     pub bin_dirs: Vec<PathBuf>,
-}
-
-/// `otlp`: OTLP export. The standard `OTEL_EXPORTER_OTLP_*` variables fill what is empty here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OtlpConfig {
-    /// Base URL, e.g. `http://127.0.0.1:4318`.
-    pub endpoint: String,
-    /// `http/protobuf` or `grpc`.
-    pub protocol: String,
-    /// `key=value` pairs sent with every request; secrets belong into `OTEL_EXPORTER_OTLP_HEADERS`.
-    pub headers: Vec<String>,
-    /// `gzip` or `none`.
-    pub compression: String,
-    /// CA certificates (PEM) instead of the system's.
-    pub certificate: Option<PathBuf>,
-    /// Client certificate (PEM).
-    pub client_certificate: Option<PathBuf>,
-    /// Client key (PEM).
-    pub client_key: Option<PathBuf>,
-    /// Longest wait for one request.
-    pub timeout: Option<Period>,
 }
 
 /// `store`: the embedded store behind the page.

@@ -1,0 +1,1 @@
+//! `sandglass doctor`: what can be observed on this node, and what is wrong with its CNI set-up.
