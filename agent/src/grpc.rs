@@ -5,7 +5,7 @@
 //! Does not: stream, balance, retry or resolve names.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
@@ -40,6 +40,9 @@ pub enum CallError {
     /// The frame of the answer is malformed or compressed.
     #[error("the answer is not one uncompressed gRPC message")]
     Frame,
+    /// The answer is larger than the caller reads.
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
 }
 
 /// Starts HTTP/2 on a connected stream and drives it in the background.
@@ -58,8 +61,8 @@ where
     Ok(sender)
 }
 
-/// Makes one call. `authority` is `host:port` (any name for a Unix socket), `path` is `/package.Service/Method`,
-/// `message` is the encoded request; `gzip` says that it is already compressed.
+/// Makes one call. `scheme_and_authority` is `http://host:port` (any name for a Unix socket), `path` is
+/// `/package.Service/Method`, `message` is the encoded request; `gzip` says that it is already compressed.
 pub async fn call(
     sender: &mut SendRequest<Full<Bytes>>,
     scheme_and_authority: &str,
@@ -67,6 +70,19 @@ pub async fn call(
     headers: &HeaderMap,
     message: &[u8],
     gzip: bool,
+) -> Result<Bytes, CallError> {
+    call_bounded(sender, scheme_and_authority, path, headers, message, gzip, MAX_ANSWER).await
+}
+
+/// Makes one call, and reads at most `max_answer` bytes of the answer.
+pub async fn call_bounded(
+    sender: &mut SendRequest<Full<Bytes>>,
+    scheme_and_authority: &str,
+    path: &str,
+    headers: &HeaderMap,
+    message: &[u8],
+    gzip: bool,
+    max_answer: usize,
 ) -> Result<Bytes, CallError> {
     let mut request = Request::builder()
         .method(Method::POST)
@@ -92,20 +108,23 @@ pub async fn call(
         .send_request(request)
         .await
         .map_err(|error| CallError::Transport(error.to_string()))?;
-    answer(response).await
+    answer(response, max_answer).await
 }
 
-async fn answer(response: hyper::Response<Incoming>) -> Result<Bytes, CallError> {
-    if response.status() != StatusCode::OK {
-        return Err(CallError::Http(response.status().as_u16()));
-    }
+async fn answer(response: hyper::Response<Incoming>, max_answer: usize) -> Result<Bytes, CallError> {
     let (head, body) = response.into_parts();
-    // A "trailers-only" answer has its status among the headers.
+    // A "trailers-only" answer has its status among the headers; where there is one, it counts more than HTTP's.
     check_status(&head.headers, true)?;
-    let body = Limited::new(body, MAX_ANSWER)
-        .collect()
-        .await
-        .map_err(|error| CallError::Transport(error.to_string()))?;
+    if head.status != StatusCode::OK {
+        return Err(CallError::Http(head.status.as_u16()));
+    }
+    let body = Limited::new(body, max_answer).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            CallError::TooLarge(max_answer)
+        } else {
+            CallError::Transport(error.to_string())
+        }
+    })?;
     match body.trailers() {
         Some(trailers) => check_status(trailers, false)?,
         None if head.headers.contains_key("grpc-status") => {}
@@ -162,12 +181,15 @@ fn unframe(mut body: Bytes) -> Result<Bytes, CallError> {
     }
 }
 
-fn percent_decode(text: &str) -> String {
+/// Decodes `%41`; what is not a whole escape stays as it is, and bytes that are not UTF-8 become U+FFFD.
+#[must_use]
+pub fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
         let hex = tail
             .get(..2)
+            .filter(|hex| hex.iter().all(u8::is_ascii_hexdigit))
             .and_then(|hex| std::str::from_utf8(hex).ok())
             .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         match (first, hex) {
@@ -232,6 +254,7 @@ mod tests {
     #[test]
     fn messages_are_percent_decoded() {
         assert_eq!(percent_decode("a%20b%"), "a b%");
-        assert_eq!(percent_decode("%zz%4"), "%zz%4");
+        assert_eq!(percent_decode("%zz%4%+1"), "%zz%4%+1");
+        assert_eq!(percent_decode("%C3%BC%ff"), "\u{fc}\u{fffd}");
     }
 }
