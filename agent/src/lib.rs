@@ -5,7 +5,10 @@
 
 pub mod grpc;
 pub mod health;
+pub mod http;
 pub mod node;
 pub mod pipeline;
 pub mod sinks;
 pub mod sources;
+pub mod terminal;
+pub mod watch;
