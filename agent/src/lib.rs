@@ -6,6 +6,7 @@
 pub mod cri;
 pub mod grpc;
 pub mod health;
+pub mod identity;
 pub mod node;
 pub mod pipeline;
 pub mod sinks;
