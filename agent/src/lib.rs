@@ -3,6 +3,7 @@
 //! A library only so that tests and `bench/` can drive its parts; the product is the binary `sandglass`.
 //! Sources never import sinks or the correlator, sinks never import sources: `tests/layering.rs` holds that.
 
+pub mod cni_conf;
 pub mod cri;
 pub mod grpc;
 pub mod health;
