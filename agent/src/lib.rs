@@ -4,6 +4,8 @@
 //! Sources never import sinks or the correlator, sinks never import sources: `tests/layering.rs` holds that.
 
 pub mod cri;
+#[cfg(target_os = "linux")]
+pub mod demo;
 pub mod grpc;
 pub mod health;
 pub mod node;

@@ -1,0 +1,4 @@
+//! The demo.
+pub mod image;
+pub mod networks;
+pub mod rig;
