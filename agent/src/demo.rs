@@ -2,3 +2,4 @@
 pub mod image;
 pub mod networks;
 pub mod rig;
+pub mod scenarios;
