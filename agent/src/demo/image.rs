@@ -267,6 +267,9 @@ mod tests {
         };
         let names = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{output:?}", output = output.stderr);
-        assert_eq!(names.lines().filter(|name| name.starts_with("blobs/sha256/")).count(), 3);
+        assert_eq!(
+            names.lines().filter(|name| name.starts_with("blobs/sha256/")).count(),
+            3
+        );
     }
 }

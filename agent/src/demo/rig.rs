@@ -116,7 +116,9 @@ impl RigError {
             RigError::Missing { package, .. } => {
                 format!("`make setup` installs what is missing; on Debian and Ubuntu it is the package {package}")
             }
-            RigError::SetUp { .. } => "the directory must be root's own, on a disk with space, not mounted noexec".into(),
+            RigError::SetUp { .. } => {
+                "the directory must be root's own, on a disk with space, not mounted noexec".into()
+            }
             RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
             RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
                 "run `sandglass demo --keep-log` and read containerd.log".to_owned()
@@ -231,7 +233,11 @@ impl Rig {
         };
         teardown::note_missing_directories(dir).map_err(at(dir))?;
         networks::write(dir, &programs.plugins, &self.id, options.slow).map_err(at(dir))?;
-        let snapshotter = if config::overlay_works(dir) { "overlayfs" } else { "native" };
+        let snapshotter = if config::overlay_works(dir) {
+            "overlayfs"
+        } else {
+            "native"
+        };
         let path = dir.join("containerd.toml");
         fs::write(&path, config::text(dir, snapshotter)).map_err(at(&path))?;
         fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
@@ -279,10 +285,17 @@ impl Rig {
     fn wait_until_up(&mut self) -> Result<(), RigError> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            let ended = self.containerd.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            let ended = self
+                .containerd
+                .as_mut()
+                .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             if ended || Instant::now() > deadline {
                 let log = self.log();
-                let last_words = log.lines().rev().find(|line| !line.is_empty()).unwrap_or("it said nothing");
+                let last_words = log
+                    .lines()
+                    .rev()
+                    .find(|line| !line.is_empty())
+                    .unwrap_or("it said nothing");
                 return Err(RigError::NotUp {
                     last_words: last_words.to_owned(),
                 });
@@ -299,7 +312,9 @@ impl Rig {
         let tar = self.site.dir.join("pause.tar");
         let tar = tar.to_string_lossy();
         let import = ["-n", "k8s.io", "images", "import", "--snapshotter", &snapshotter, &tar];
-        let output = self.ctr(&import).map_err(|source| RigError::Start { program: "ctr", source })?;
+        let output = self
+            .ctr(&import)
+            .map_err(|source| RigError::Start { program: "ctr", source })?;
         if output.status.success() {
             return Ok(());
         }
@@ -438,7 +453,11 @@ impl Programs {
         PLUGIN_DIRS
             .into_iter()
             .map(PathBuf::from)
-            .find(|dir| networks::DISTRIBUTION_PLUGINS.iter().all(|plugin| dir.join(plugin).is_file()))
+            .find(|dir| {
+                networks::DISTRIBUTION_PLUGINS
+                    .iter()
+                    .all(|plugin| dir.join(plugin).is_file())
+            })
             .ok_or_else(|| RigError::Missing {
                 program: "the CNI plugin bridge, host-local, loopback or portmap".to_owned(),
                 package: "containernetworking-plugins",

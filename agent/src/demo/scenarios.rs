@@ -17,9 +17,7 @@ use tokio::task::JoinSet;
 use super::image;
 use super::networks::Network;
 use super::rig::Rig;
-use crate::cri::messages::{
-    LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol,
-};
+use crate::cri::messages::{LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol};
 use crate::cri::{Cri, CriError};
 use crate::grpc::{self, CallError};
 
@@ -47,7 +45,11 @@ impl Pod {
                 namespace: "shop".to_owned(),
                 name: name.to_owned(),
                 uid: format!("{number:08x}-5a6d-4c1e-8d00-{:012x}", std::process::id()),
-                labels: vec![("app".to_owned(), name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit()).to_owned())],
+                labels: vec![(
+                    "app".to_owned(),
+                    name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit())
+                        .to_owned(),
+                )],
             },
             attempt: 0,
             network,
@@ -196,7 +198,9 @@ pub async fn delete(cri: &Cri, record: &mut CallRecord) -> Result<(), CriError> 
 /// Waits until the CRI knows the pause image: it hears of an import by an event, a moment later.
 pub async fn wait_for_pause(rig: &Rig) -> Result<(), CallError> {
     let transport = |error: std::io::Error| CallError::Transport(error.to_string());
-    let stream = tokio::net::UnixStream::connect(rig.cri_socket()).await.map_err(transport)?;
+    let stream = tokio::net::UnixStream::connect(rig.cri_socket())
+        .await
+        .map_err(transport)?;
     let mut connection = grpc::handshake(stream).await?;
     let request = ImageStatusRequest {
         image: Some(ImageSpec {
@@ -207,14 +211,24 @@ pub async fn wait_for_pause(rig: &Rig) -> Result<(), CallError> {
     let no_headers = hyper::HeaderMap::new();
     let method = "/runtime.v1.ImageService/ImageStatus";
     for _ in 0..200 {
-        let answer = grpc::call(&mut connection, "http://localhost", method, &no_headers, &message, false).await?;
+        let answer = grpc::call(
+            &mut connection,
+            "http://localhost",
+            method,
+            &no_headers,
+            &message,
+            false,
+        )
+        .await?;
         // The image, field 1, is all that can be in it.
         if !answer.is_empty() {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    Err(CallError::Transport("the pause image was imported but does not show up".to_owned()))
+    Err(CallError::Transport(
+        "the pause image was imported but does not show up".to_owned(),
+    ))
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -58,7 +58,10 @@ fn unescape(field: &str) -> String {
     let mut rest = field;
     while let Some(at) = rest.find('\\') {
         text.push_str(&rest[..at]);
-        match rest.get(at + 1..at + 4).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+        match rest
+            .get(at + 1..at + 4)
+            .and_then(|octal| u8::from_str_radix(octal, 8).ok())
+        {
             Some(byte) => {
                 text.push(char::from(byte));
                 rest = &rest[at + 4..];
@@ -84,7 +87,10 @@ mod tests {
                      garbage\n";
         let mounts = parse(table);
         assert_eq!(mounts.len(), 2);
-        assert_eq!((mounts[0].point.to_str(), mounts[0].kind.as_str()), (Some("/a b"), "cgroup2"));
+        assert_eq!(
+            (mounts[0].point.to_str(), mounts[0].kind.as_str()),
+            (Some("/a b"), "cgroup2")
+        );
         assert_eq!(mounts[1].kind, "nsfs");
     }
 

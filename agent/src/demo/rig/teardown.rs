@@ -120,7 +120,12 @@ impl Site {
                 continue;
             };
             if id.len() >= 32 {
-                files.extend(cached.iter().filter(|path| path.to_string_lossy().contains(id)).cloned());
+                files.extend(
+                    cached
+                        .iter()
+                        .filter(|path| path.to_string_lossy().contains(id))
+                        .cloned(),
+                );
             }
         }
         files
@@ -147,7 +152,10 @@ impl Site {
 
 /// Notes which directories outside the rig's do not exist yet, so that the end can remove those it made.
 pub(super) fn note_missing_directories(dir: &Path) -> io::Result<()> {
-    let missing: Vec<&str> = MAY_BE_MADE.into_iter().filter(|path| !Path::new(path).exists()).collect();
+    let missing: Vec<&str> = MAY_BE_MADE
+        .into_iter()
+        .filter(|path| !Path::new(path).exists())
+        .collect();
     fs::write(dir.join("made"), missing.join("\n"))
 }
 
@@ -239,4 +247,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHIM_SOCKETS: &str = "/run/containerd/s/";
 const CNI_CACHE: &str = "/var/lib/cni/results";
 /// Innermost first: the order in which they can be removed.
-const MAY_BE_MADE: [&str; 4] = ["/run/containerd/s", "/run/containerd", "/var/lib/cni/results", "/var/lib/cni"];
+const MAY_BE_MADE: [&str; 4] = [
+    "/run/containerd/s",
+    "/run/containerd",
+    "/var/lib/cni/results",
+    "/var/lib/cni",
+];

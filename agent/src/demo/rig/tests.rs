@@ -25,7 +25,11 @@ fn a_rig_comes_up_and_leaves_nothing_behind() {
     let options = scratch();
     let rig = Rig::start(&options).unwrap();
     let (dir, pid) = (rig.dir().to_owned(), rig.containerd.as_ref().unwrap().id());
-    assert!(rig.containerd_metrics().unwrap().contains("containerd_build_info_total"));
+    assert!(
+        rig.containerd_metrics()
+            .unwrap()
+            .contains("containerd_build_info_total")
+    );
     let cgroups = rig.site.cgroup();
 
     // A second rig may live beside it, and its start must not take the first for a leftover.
