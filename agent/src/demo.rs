@@ -30,8 +30,6 @@ use verify::Report;
 pub struct DemoOptions {
     /// Check everything and end, instead of staying up.
     pub once: bool,
-    /// Print every check, not only those that failed.
-    pub verbose: bool,
     /// The node.
     pub rig: RigOptions,
 }
@@ -94,6 +92,16 @@ impl DemoError {
             DemoError::Cri(error) => Some(error.hint().to_owned()),
             DemoError::Teardown(_) => Some("the next `sandglass demo` tries again".to_owned()),
             DemoError::Agent(_) | DemoError::Image(_) | DemoError::Signals(_) | DemoError::Output(_) => None,
+        }
+    }
+
+    /// The exit code it should end the program with.
+    #[must_use]
+    pub fn exit(&self) -> u8 {
+        match self {
+            DemoError::Rig(RigError::NotRoot) => 77,
+            DemoError::Rig(RigError::Missing { .. } | RigError::NoCgroup) => 69,
+            _ => 1,
         }
     }
 }
@@ -166,7 +174,7 @@ async fn show<W: Write>(
     }
     let checks = settle(rig, observer, &records).await;
     print_new(out, observer, &mut printed)?;
-    say(out, &format!("\n{}", checks.text(options.verbose)))?;
+    say(out, &format!("\n{}", checks.text(options.once)))?;
     if options.once {
         return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }

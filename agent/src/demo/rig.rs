@@ -121,7 +121,7 @@ impl RigError {
             }
             RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
             RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
-                "run `sandglass demo --keep-log` and read containerd.log".to_owned()
+                "SANDGLASS_LOG=debug shows containerd's whole log".to_owned()
             }
         }
     }
@@ -291,6 +291,7 @@ impl Rig {
                 .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             if ended || Instant::now() > deadline {
                 let log = self.log();
+                tracing::debug!(log, "containerd did not come up");
                 let last_words = log
                     .lines()
                     .rev()
