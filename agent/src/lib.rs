@@ -13,6 +13,8 @@ pub mod health;
 pub mod http;
 pub mod cni_conf;
 pub mod cri;
+#[cfg(target_os = "linux")]
+pub mod demo;
 pub mod grpc;
 pub mod health;
 pub mod identity;

@@ -1,0 +1,35 @@
+# Thin: each target says what it needs (scripts/setup.sh) and runs one command. `make demo ARGS=--once` passes ARGS on.
+SHELL := /bin/sh
+export PATH := $(PATH):$(HOME)/.cargo/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+ARGS ?=
+
+.PHONY: help demo test bench lint setup clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends)
+	@scripts/setup.sh build demo
+	cargo build --release --locked --package sandglass
+	$(SUDO) target/release/sandglass demo $(ARGS)
+
+test: ## Run all tests; the last line counts them
+	@scripts/setup.sh build demo test
+	@scripts/test.sh $(ARGS)
+
+bench: ## Measure against bench/BUDGETS.md; results are kept in bench/results/
+	@scripts/setup.sh build demo
+	cargo build --release --locked --package sandglass --package sandglass-bench
+	$(SUDO) target/release/sandglass-bench $(ARGS)
+
+lint: ## Format and lints, warnings denied
+	@scripts/setup.sh build
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+setup: ## Install what is missing (Debian, Ubuntu), or say what to install
+	@scripts/setup.sh build demo test
+
+clean: ## Remove what was built
+	cargo clean

@@ -1,0 +1,304 @@
+//! `sandglass demo`: real pod sandboxes on a private node, traced, shown and checked.
+//!
+//! The command line starts it and hands in the agent; it starts the node ([`rig`]), makes and deletes pods on it
+//! ([`scenarios`]), prints each waterfall, and with `--once` holds every trace against the caller's own clock
+//! ([`verify`]). Whatever ends it (Ctrl-C, SIGTERM, an error, a panic), the node is taken down again.
+//! Does not: know how the agent is built; it sees an [`Observer`].
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandglass_model::id::TraceId;
+use sandglass_model::trace::Trace;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub mod image;
+pub mod networks;
+pub mod rig;
+pub mod scenarios;
+pub mod verify;
+
+use crate::cri::{Cri, CriError};
+use crate::grpc::CallError;
+use rig::{Rig, RigError, RigOptions, TeardownError};
+use scenarios::CallRecord;
+use verify::Report;
+
+/// What the demo can be told.
+#[derive(Clone, Debug, Default)]
+pub struct DemoOptions {
+    /// Check everything and end, instead of staying up.
+    pub once: bool,
+    /// The node.
+    pub rig: RigOptions,
+}
+
+/// The agent as the demo sees it. Dropping it stops the agent.
+pub struct Observer {
+    /// Address of the page.
+    pub page: Option<String>,
+    /// All traces so far, open ones too, in the order they began.
+    pub traces: Box<dyn Fn() -> Vec<Arc<Trace>> + Send + Sync>,
+    /// One trace as a waterfall for the terminal.
+    pub waterfall: Box<dyn Fn(&Trace) -> String + Send + Sync>,
+    /// Whatever keeps the agent running.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// How the demo ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// `--once`: every check passed.
+    Passed,
+    /// `--once`: some did not.
+    Failed,
+    /// By a signal.
+    Interrupted,
+}
+
+/// Why the demo could not be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// No node.
+    #[error("cannot start the demo's node")]
+    Rig(#[source] RigError),
+    /// The agent did not start.
+    #[error("cannot start the agent")]
+    Agent(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The node's runtime does not answer.
+    #[error("cannot ask the demo's containerd")]
+    Cri(#[source] CriError),
+    /// The node's runtime does not take the pause image.
+    #[error("cannot ask the demo's containerd for its pause image")]
+    Image(#[source] CallError),
+    /// Signals cannot be caught, so nothing could be cleaned up.
+    #[error("cannot catch signals")]
+    Signals(#[source] io::Error),
+    /// Nobody reads the output.
+    #[error("cannot write the demo's output")]
+    Output(#[source] io::Error),
+    /// Something of the node is still there.
+    #[error("the demo's node was not removed completely")]
+    Teardown(#[source] TeardownError),
+}
+
+impl DemoError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            DemoError::Rig(error) => Some(error.hint()),
+            DemoError::Cri(error) => Some(error.hint().to_owned()),
+            DemoError::Teardown(_) => Some("the next `sandglass demo` tries again".to_owned()),
+            DemoError::Agent(_) | DemoError::Image(_) | DemoError::Signals(_) | DemoError::Output(_) => None,
+        }
+    }
+
+    /// The exit code it should end the program with.
+    #[must_use]
+    pub fn exit(&self) -> u8 {
+        match self {
+            DemoError::Rig(RigError::NotRoot) => 77,
+            DemoError::Rig(RigError::Missing { .. } | RigError::NoCgroup) => 69,
+            _ => 1,
+        }
+    }
+}
+
+/// Shows the demo on `out`. `start_agent` is called when the node is up and before the first pod is made.
+pub async fn run<W: Write>(
+    options: &DemoOptions,
+    out: &mut W,
+    start_agent: impl AsyncFnOnce(&Rig) -> Result<Observer, Box<dyn std::error::Error + Send + Sync>>,
+) -> Result<Ended, DemoError> {
+    // Caught from here on: a Ctrl-C while the node comes up ends the demo when it is up and can be taken down.
+    let mut signals = Signals::catch().map_err(DemoError::Signals)?;
+    say(
+        out,
+        "starting a private containerd, with its own network, images and state\n",
+    )?;
+    let rig_options = options.rig.clone();
+    let rig = tokio::task::spawn_blocking(move || Rig::start(&rig_options))
+        .await
+        .map_err(|panic| DemoError::Agent(Box::new(panic)))?
+        .map_err(DemoError::Rig)?;
+    let shown = {
+        let show = async {
+            let observer = start_agent(&rig).await.map_err(DemoError::Agent)?;
+            show(options, out, &rig, &observer).await
+        };
+        tokio::select! {
+            shown = show => shown,
+            () = signals.any() => Ok(Ended::Interrupted),
+        }
+    };
+    let removed = tokio::task::spawn_blocking(move || rig.stop())
+        .await
+        .map_err(|panic| DemoError::Agent(Box::new(panic)))?;
+    let ended = shown?;
+    removed.map_err(DemoError::Teardown)?;
+    if ended == Ended::Interrupted {
+        say(out, "\nthe demo's node is gone again\n")?;
+    }
+    Ok(ended)
+}
+
+async fn show<W: Write>(
+    options: &DemoOptions,
+    out: &mut W,
+    rig: &Rig,
+    observer: &Observer,
+) -> Result<Ended, DemoError> {
+    scenarios::wait_for_pause(rig).await.map_err(DemoError::Image)?;
+    let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await;
+    let cri = Arc::new(cri.map_err(DemoError::Cri)?);
+    if let Some(page) = &observer.page {
+        say(out, &format!("the page is at {page}\n"))?;
+    }
+    let mut printed = Vec::new();
+    let mut records: Vec<CallRecord> = Vec::new();
+    for pods in scenarios::steps() {
+        let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
+        say(out, &format!("\nmaking {}\n", names.join(", ")))?;
+        let made = scenarios::make(&cri, rig, pods).await;
+        wait_until_closed(observer, &made).await;
+        records.extend(made);
+        print_new(out, observer, &mut printed)?;
+    }
+    say(out, &format!("\ndeleting {}\n", scenarios::DELETED.join(", ")))?;
+    for record in &mut records {
+        if scenarios::DELETED.contains(&record.pod.identity.name.as_str()) {
+            scenarios::delete(&cri, record).await.map_err(DemoError::Cri)?;
+        }
+    }
+    let checks = settle(rig, observer, &records).await;
+    print_new(out, observer, &mut printed)?;
+    say(out, &format!("\n{}", checks.text(options.once)))?;
+    if options.once {
+        return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
+    }
+    if let Some(page) = &observer.page {
+        say(out, &format!("\nthe page is at {page}\n"))?;
+    }
+    say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
+    std::future::pending().await
+}
+
+/// Prints the traces that closed since the last time.
+fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<TraceId>) -> Result<(), DemoError> {
+    for trace in (observer.traces)() {
+        if trace.closed && !printed.contains(&trace.id) {
+            printed.push(trace.id);
+            say(out, &format!("\n{}", (observer.waterfall)(&trace)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the sandboxes of `records` a moment to be told whole; what is still open then is shown later.
+async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let traces = (observer.traces)();
+        if records
+            .iter()
+            .all(|record| verify::creation(&traces, record).is_ok_and(|trace| trace.closed))
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Everything that `--once` looks at.
+struct Checks {
+    reports: Vec<Report>,
+    containerd: Result<String, String>,
+    strangers: usize,
+}
+
+impl Checks {
+    fn of(rig: &Rig, traces: &[Arc<Trace>], records: &[CallRecord]) -> Checks {
+        let creations: Vec<&Trace> = records
+            .iter()
+            .filter_map(|record| verify::creation(traces, record).ok())
+            .map(|trace| &**trace)
+            .collect();
+        let containerd = match rig.containerd_metrics() {
+            Ok(metrics) => verify::clock::containerd(&creations, &metrics),
+            Err(error) => Err(error.to_string()),
+        };
+        Checks {
+            reports: verify::verify(traces, records),
+            containerd,
+            strangers: verify::strangers(traces, records),
+        }
+    }
+
+    fn passed(&self) -> bool {
+        self.containerd.is_ok() && self.reports.iter().all(Report::passed)
+    }
+
+    fn text(&self, verbose: bool) -> String {
+        let mut text = String::from("every sandbox against its caller's own clock\n");
+        for report in &self.reports {
+            text.push_str(&report.text(verbose));
+        }
+        match &self.containerd {
+            Ok(remark) => text.push_str(&format!("ok     containerd's own metrics: {remark}\n")),
+            Err(wrong) => text.push_str(&format!("FAILED containerd's own metrics: {wrong}\n")),
+        }
+        if self.strangers > 0 {
+            text.push_str(&format!(
+                "       {} traces of other work on this node\n",
+                self.strangers
+            ));
+        }
+        text
+    }
+}
+
+/// Waits for the last traces: the runtime cleans up behind calls that timed out, and the agent holds events back for a
+/// moment to put them in order.
+async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord]) -> Checks {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let checks = Checks::of(rig, &(observer.traces)(), records);
+        if checks.passed() || Instant::now() > deadline {
+            return checks;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn say<W: Write>(out: &mut W, text: &str) -> Result<(), DemoError> {
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(DemoError::Output)
+}
+
+/// The signals that end a program which has something to clean up.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn catch() -> io::Result<Signals> {
+        Ok(Signals([
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ]))
+    }
+
+    async fn any(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+/// Longer than the agent's own deadlines for a trace that is not heard of any more.
+const SETTLE: Duration = Duration::from_secs(20);

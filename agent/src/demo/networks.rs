@@ -1,0 +1,272 @@
+//! The demo's networks: one configuration directory per scenario, and the script plugins some of them chain.
+//!
+//! Used by the demo's rig. containerd picks the directory by the pod's runtime handler (`cni_conf_dir` of a runtime,
+//! containerd 1.6 and later), so scenarios can run in parallel without one seeing another's chain. The chains begin
+//! with the distribution's `bridge` and `host-local`. The script plugins speak CNI 1.0.0 with shell built-ins alone:
+//! what a waterfall shows below them is what the scenario is about, never their own `cat` or `sed`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Which chain a pod's sandbox gets; its runtime handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Network {
+    /// bridge, portmap.
+    Plain,
+    /// bridge, and a plugin that waits for a command that waits for `sleep`.
+    Slow,
+    /// bridge, and a plugin that refuses.
+    Failing,
+    /// bridge, and a plugin that waits for ever.
+    Hanging,
+    /// Two networks, so two interfaces: bridge and portmap, then a bridge of its own.
+    Two,
+}
+
+impl Network {
+    /// All of them.
+    pub const ALL: [Network; 5] = [
+        Network::Plain,
+        Network::Slow,
+        Network::Failing,
+        Network::Hanging,
+        Network::Two,
+    ];
+
+    /// Name of the runtime handler, of its configuration directory and of its (first) network.
+    #[must_use]
+    pub fn handler(self) -> &'static str {
+        match self {
+            Network::Plain => "pods",
+            Network::Slow => "pods-slow",
+            Network::Failing => "pods-failing",
+            Network::Hanging => "pods-hanging",
+            Network::Two => "pods-two",
+        }
+    }
+
+    /// How many configuration lists containerd shall take from the directory.
+    #[must_use]
+    pub fn lists(self) -> usize {
+        if self == Network::Two { 2 } else { 1 }
+    }
+}
+
+/// Plugin that waits for `wait-for-policy`.
+pub const SLOW_PLUGIN: &str = "slow-policy";
+/// The command it waits for; runs `sleep`.
+pub const SLOW_COMMAND: &str = "wait-for-policy";
+/// Plugin that fails every ADD.
+pub const FAILING_PLUGIN: &str = "strict-policy";
+/// Error code it fails with: the plugin's own range begins at 100.
+pub const FAILING_CODE: u32 = 112;
+/// Message it fails with.
+pub const FAILING_MESSAGE: &str = "no policy allows this pod";
+/// Plugin that never answers an ADD.
+pub const HANGING_PLUGIN: &str = "remote-policy";
+/// Name of the second network of [`Network::Two`].
+pub const SECOND_NETWORK: &str = "storage";
+
+/// Plugins of the distribution that the chains need; `loopback` is containerd's own wish.
+pub const DISTRIBUTION_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
+
+/// Writes everything below `dir`: `bin/`, `libexec/`, `clock/`, `cni/<handler>/`. `plugins` is where the distribution
+/// has its plugins, `id` tells this rig's bridges from others, `slow` is how long the slow plugin's command takes.
+pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result<()> {
+    for below in ["bin", "libexec", "clock", "ipam"] {
+        fs::create_dir_all(dir.join(below))?;
+    }
+    for plugin in DISTRIBUTION_PLUGINS {
+        symlink(plugins.join(plugin), dir.join("bin").join(plugin))?;
+    }
+    // A FIFO that nobody writes to: opening it is the wait that never ends, and needs no process of its own.
+    rustix::fs::mkfifoat(rustix::fs::CWD, dir.join("answers"), rustix::fs::Mode::RUSR)?;
+    let at = dir.display();
+    script(&dir.join("bin").join(SLOW_PLUGIN), &slow_plugin(&at.to_string()))?;
+    script(&dir.join("bin").join(FAILING_PLUGIN), &failing_plugin())?;
+    script(&dir.join("bin").join(HANGING_PLUGIN), &hanging_plugin(&at.to_string()))?;
+    script(
+        &dir.join("libexec").join(SLOW_COMMAND),
+        &format!(
+            "#!/bin/sh\n# Asks again and again in real life; here one sleep.\nsleep {}\nexit 0\n",
+            slow.as_secs_f64()
+        ),
+    )?;
+    for (index, network) in Network::ALL.into_iter().enumerate() {
+        let conf_dir = dir.join("cni").join(network.handler());
+        fs::create_dir_all(&conf_dir)?;
+        let bridge = format!("sgl{id}{index}");
+        let chain = chain(network, bridge_plugin(dir, &bridge, index));
+        list(&conf_dir.join("10-pods.conflist"), network.handler(), &chain)?;
+        if network == Network::Two {
+            let index = Network::ALL.len();
+            let second = bridge_plugin(dir, &format!("sgl{id}{index}"), index);
+            list(&conf_dir.join("20-storage.conflist"), SECOND_NETWORK, &[second])?;
+        }
+    }
+    Ok(())
+}
+
+fn chain(network: Network, bridge: Value) -> Vec<Value> {
+    let next = match network {
+        Network::Plain | Network::Two => json!({"type": "portmap", "capabilities": {"portMappings": true}}),
+        Network::Slow => json!({"type": SLOW_PLUGIN}),
+        Network::Failing => json!({"type": FAILING_PLUGIN}),
+        Network::Hanging => json!({"type": HANGING_PLUGIN}),
+    };
+    vec![bridge, next]
+}
+
+/// Each network has a bridge and a subnet of its own: `host-local` keeps its leases by network name, so two networks
+/// of one subnet would give out the same address twice.
+fn bridge_plugin(dir: &Path, bridge: &str, index: usize) -> Value {
+    json!({
+        "type": "bridge",
+        "bridge": bridge,
+        "isGateway": true,
+        "ipMasq": false,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": dir.join("ipam"),
+            "ranges": [[{"subnet": format!("10.213.{}.0/24", 70 + index)}]],
+        },
+    })
+}
+
+fn list(path: &Path, name: &str, plugins: &[Value]) -> io::Result<()> {
+    let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
+    fs::write(path, format!("{list:#}\n"))
+}
+
+fn script(path: &Path, text: &str) -> io::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// Reads its clock before and after: the third opinion on how long it took, besides the agent's and containerd's.
+/// `/proc/uptime` counts `CLOCK_BOOTTIME` in hundredths, and reading it takes no process, unlike `date`.
+fn slow_plugin(dir: &str) -> String {
+    format!(
+        r#"#!/bin/sh
+# CNI plugin that waits for a command before it lets the pod pass.
+IFS= read -r conf
+case $CNI_COMMAND in
+VERSION)
+    printf '%s\n' '{VERSIONS}' ;;
+ADD)
+    read -r begin idle < /proc/uptime
+    {dir}/libexec/{SLOW_COMMAND}
+    read -r end idle < /proc/uptime
+    printf '%s %s\n' "$begin" "$end" > "{dir}/clock/$CNI_CONTAINERID"
+    # libcni writes the keys of its object in order: after prevResult comes type, the last one.
+    result=${{conf#*'"prevResult":'}}
+    printf '%s\n' "${{result%,\"type\":*}}" ;;
+esac
+exit 0
+"#
+    )
+}
+
+fn failing_plugin() -> String {
+    format!(
+        r#"#!/bin/sh
+# CNI plugin that refuses every pod, and says so as the specification asks.
+IFS= read -r conf
+case $CNI_COMMAND in
+VERSION)
+    printf '%s\n' '{VERSIONS}' ;;
+ADD)
+    printf '%s\n' '{{"cniVersion":"1.0.0","code":{FAILING_CODE},"msg":"{FAILING_MESSAGE}","details":"ask the demo"}}'
+    exit 1 ;;
+esac
+exit 0
+"#
+    )
+}
+
+fn hanging_plugin(dir: &str) -> String {
+    format!(
+        r#"#!/bin/sh
+# CNI plugin that asks a daemon that never answers.
+IFS= read -r conf
+case $CNI_COMMAND in
+VERSION)
+    printf '%s\n' '{VERSIONS}' ;;
+ADD)
+    read -r answer < "{dir}/answers" ;;
+esac
+exit 0
+"#
+    )
+}
+
+const VERSIONS: &str = r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn run(dir: &Path, plugin: &str, verb: &str, conf: &str) -> (Option<i32>, Value) {
+        let mut child = Command::new(dir.join("bin").join(plugin))
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", "abc")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(conf.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        (output.status.code(), value)
+    }
+
+    fn written() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), Path::new("/nonexistent"), "abc", Duration::from_millis(50)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_slow_plugin_hands_on_the_result_and_notes_its_clock() {
+        let dir = written();
+        let before = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.213.71.2/24"}], "dns": {}});
+        // serde_json keeps its keys in order too, as Go does.
+        let conf = json!({"cniVersion": "1.0.0", "name": "n", "prevResult": before, "type": SLOW_PLUGIN});
+        let (code, result) = run(dir.path(), SLOW_PLUGIN, "ADD", &conf.to_string());
+        assert_eq!((code, &result), (Some(0), &before));
+        let clock = fs::read_to_string(dir.path().join("clock/abc")).unwrap();
+        let times: Vec<f64> = clock.split_whitespace().map(|time| time.parse().unwrap()).collect();
+        let took = times[1] - times[0];
+        assert!((0.03..5.0).contains(&took), "{clock}");
+    }
+
+    #[test]
+    fn the_failing_plugin_fails_add_only_and_as_specified() {
+        let dir = written();
+        let (code, error) = run(dir.path(), FAILING_PLUGIN, "ADD", "{}");
+        assert_eq!(code, Some(1));
+        assert_eq!(error["code"], FAILING_CODE);
+        assert_eq!(error["msg"], FAILING_MESSAGE);
+        assert_eq!(run(dir.path(), FAILING_PLUGIN, "DEL", "{}").0, Some(0));
+        assert_eq!(run(dir.path(), HANGING_PLUGIN, "DEL", "{}").0, Some(0));
+    }
+
+    #[test]
+    fn every_handler_has_as_many_lists_as_it_says() {
+        let dir = written();
+        for network in Network::ALL {
+            let lists = fs::read_dir(dir.path().join("cni").join(network.handler())).unwrap();
+            assert_eq!(lists.count(), network.lists(), "{network:?}");
+        }
+    }
+}

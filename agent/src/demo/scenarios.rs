@@ -1,0 +1,279 @@
+//! What the demo does to its node: pods that come up, are slow, fail, hang, are retried, and go.
+//!
+//! Used by [`super::run`], the end-to-end tests and the benchmarks. Each call to the runtime is timed by its caller on
+//! the boot clock, the one the kernel stamps events with: these [`CallRecord`]s are what traces are held against.
+//! Does not: look at traces (that is [`super::verify`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use rustix::time::{ClockId, clock_gettime};
+use sandglass_model::cni::PodIdentity;
+use sandglass_model::id::SandboxId;
+use sandglass_model::time::{SECOND, Timestamp};
+use tokio::task::JoinSet;
+
+use super::image;
+use super::networks::Network;
+use super::rig::Rig;
+use crate::cri::messages::{LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol};
+use crate::cri::{Cri, CriError};
+use crate::grpc::{self, CallError};
+
+/// A pod to make.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Who it is.
+    pub identity: PodIdentity,
+    /// Which attempt, from 0, as the kubelet counts.
+    pub attempt: u32,
+    /// The chain its sandbox gets.
+    pub network: Network,
+    /// A port of the node that leads into it: makes `portmap` call `iptables`.
+    pub host_port: Option<u16>,
+    /// After this the caller gives up, and the runtime kills what it waits for.
+    pub deadline: Duration,
+}
+
+impl Pod {
+    /// A pod in namespace `shop`. `number` makes its uid unique within a rig.
+    #[must_use]
+    pub fn new(name: &str, number: u32, network: Network) -> Pod {
+        Pod {
+            identity: PodIdentity {
+                namespace: "shop".to_owned(),
+                name: name.to_owned(),
+                uid: format!("{number:08x}-5a6d-4c1e-8d00-{:012x}", std::process::id()),
+                labels: vec![(
+                    "app".to_owned(),
+                    name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit())
+                        .to_owned(),
+                )],
+            },
+            attempt: 0,
+            network,
+            host_port: None,
+            deadline: Duration::from_secs(60),
+        }
+    }
+
+    fn config(&self, cgroup_parent: &str) -> PodSandboxConfig {
+        PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: self.identity.name.clone(),
+                uid: self.identity.uid.clone(),
+                namespace: self.identity.namespace.clone(),
+                attempt: self.attempt,
+            }),
+            hostname: self.identity.name.clone(),
+            labels: self.identity.labels.iter().cloned().collect(),
+            port_mappings: self
+                .host_port
+                .map(|port| PortMapping {
+                    protocol: Protocol::Tcp.into(),
+                    container_port: 80,
+                    host_port: i32::from(port),
+                    host_ip: String::new(),
+                })
+                .into_iter()
+                .collect(),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: cgroup_parent.to_owned(),
+                ..LinuxPodSandboxConfig::default()
+            }),
+            ..PodSandboxConfig::default()
+        }
+    }
+}
+
+/// When a call began and ended, on the caller's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallTimes {
+    /// Just before it was sent.
+    pub begin: Timestamp,
+    /// Just after the answer.
+    pub end: Timestamp,
+}
+
+impl CallTimes {
+    /// How long it took, nanoseconds.
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        self.end.since(self.begin)
+    }
+}
+
+/// What was asked of the runtime for one sandbox, and what came of it.
+#[derive(Clone, Debug)]
+pub struct CallRecord {
+    /// The pod.
+    pub pod: Pod,
+    /// `RunPodSandbox`.
+    pub run: CallTimes,
+    /// Its answer: the sandbox's id or the runtime's error, cause chain included.
+    pub outcome: Result<SandboxId, String>,
+    /// `StopPodSandbox`, when it was asked.
+    pub stop: Option<CallTimes>,
+    /// What the slow plugin read on its own clock.
+    pub slow_clock: Option<(u64, u64)>,
+}
+
+/// The boot clock now.
+#[must_use]
+pub fn now() -> Timestamp {
+    let time = clock_gettime(ClockId::Boottime);
+    let (seconds, ns) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    Timestamp(seconds.saturating_mul(SECOND).saturating_add(ns))
+}
+
+/// The demo's pods by step; those of one step are made at the same time.
+#[must_use]
+pub fn steps() -> Vec<Vec<Pod>> {
+    let plain = |name, number| Pod::new(name, number, Network::Plain);
+    let published = Pod {
+        host_port: Some(8080),
+        ..plain("web-0", 3)
+    };
+    let hanging = Pod {
+        deadline: Duration::from_secs(3),
+        ..Pod::new("search-0", 6, Network::Hanging)
+    };
+    let failing = Pod::new("billing-0", 5, Network::Failing);
+    let retried = Pod {
+        attempt: 1,
+        ..failing.clone()
+    };
+    vec![
+        vec![plain("cart-0", 1), plain("cart-1", 2), published],
+        vec![Pod::new("reports-0", 4, Network::Slow), failing, hanging],
+        vec![retried, Pod::new("db-0", 7, Network::Two)],
+    ]
+}
+
+/// The pods that the demo deletes again.
+pub const DELETED: [&str; 3] = ["cart-1", "web-0", "reports-0"];
+
+/// Makes `pods` at the same time; the records are in their order.
+pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> {
+    let parent = rig.cgroup_parent();
+    let mut calls = JoinSet::new();
+    for (index, pod) in pods.into_iter().enumerate() {
+        let (cri, config) = (Arc::clone(cri), pod.config(&parent));
+        calls.spawn(async move {
+            let begin = now();
+            let answer = cri.run_pod_sandbox(config, pod.network.handler(), pod.deadline).await;
+            let run = CallTimes { begin, end: now() };
+            let outcome = answer.map(SandboxId).map_err(|error| chain(&error));
+            let record = CallRecord {
+                pod,
+                run,
+                outcome,
+                stop: None,
+                slow_clock: None,
+            };
+            (index, record)
+        });
+    }
+    let mut records: Vec<(usize, CallRecord)> = calls.join_all().await;
+    records.sort_by_key(|(index, _)| *index);
+    records
+        .into_iter()
+        .map(|(_, mut record)| {
+            record.slow_clock = record.outcome.as_ref().ok().and_then(|id| rig.slow_clock(&id.0));
+            record
+        })
+        .collect()
+}
+
+/// Stops and removes the sandbox of `record`, if it has one.
+pub async fn delete(cri: &Cri, record: &mut CallRecord) -> Result<(), CriError> {
+    let Ok(id) = &record.outcome else { return Ok(()) };
+    let begin = now();
+    cri.stop_pod_sandbox(&id.0, DELETE_DEADLINE).await?;
+    record.stop = Some(CallTimes { begin, end: now() });
+    cri.remove_pod_sandbox(&id.0, DELETE_DEADLINE).await
+}
+
+/// Waits until the CRI knows the pause image: it hears of an import by an event, a moment later.
+pub async fn wait_for_pause(rig: &Rig) -> Result<(), CallError> {
+    let transport = |error: std::io::Error| CallError::Transport(error.to_string());
+    let stream = tokio::net::UnixStream::connect(rig.cri_socket())
+        .await
+        .map_err(transport)?;
+    let mut connection = grpc::handshake(stream).await?;
+    let request = ImageStatusRequest {
+        image: Some(ImageSpec {
+            image: image::NAME.to_owned(),
+        }),
+    };
+    let message = request.encode_to_vec();
+    let no_headers = hyper::HeaderMap::new();
+    let method = "/runtime.v1.ImageService/ImageStatus";
+    for _ in 0..200 {
+        let answer = grpc::call(
+            &mut connection,
+            "http://localhost",
+            method,
+            &no_headers,
+            &message,
+            false,
+        )
+        .await?;
+        // The image, field 1, is all that can be in it.
+        if !answer.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    Err(CallError::Transport(
+        "the pause image was imported but does not show up".to_owned(),
+    ))
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ImageStatusRequest {
+    #[prost(message, optional, tag = "1")]
+    image: Option<ImageSpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ImageSpec {
+    #[prost(string, tag = "1")]
+    image: String,
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+const DELETE_DEADLINE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_shows_what_it_promises() {
+        let pods: Vec<Pod> = steps().into_iter().flatten().collect();
+        assert!(pods.len() >= 6);
+        for network in Network::ALL {
+            assert!(pods.iter().any(|pod| pod.network == network), "{network:?}");
+        }
+        for name in DELETED {
+            assert!(pods.iter().any(|pod| pod.identity.name == name), "{name}");
+        }
+        // A uid stands for a pod, and only a retry may repeat it.
+        let mut keys: Vec<_> = pods.iter().map(|pod| (&pod.identity.uid, pod.attempt)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), pods.len());
+    }
+}

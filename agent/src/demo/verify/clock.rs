@@ -1,0 +1,185 @@
+//! Durations of traces against clocks that are not the agent's: the caller's, the slow plugin's, containerd's.
+//!
+//! Two durations agree when they differ by no more than 10 ms or 5 %, whichever is more. A trace sees less than the
+//! caller does: the runtime's work before it makes the namespace and after the pause process runs (a few milliseconds)
+//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock.
+
+use std::sync::Arc;
+
+use sandglass_model::cni::CniCommand;
+use sandglass_model::phases::human;
+use sandglass_model::time::{MILLISECOND, Timestamp};
+use sandglass_model::trace::{Detail, Span, Trace};
+
+use super::super::networks::{HANGING_PLUGIN, Network, SLOW_COMMAND};
+use super::super::scenarios::CallRecord;
+
+/// Whether two durations agree; `extra_ns` is what one of the clocks cannot tell.
+fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {
+    let allowed = (wanted_ns / 20).max(10 * MILLISECOND) + extra_ns;
+    let difference = found_ns.abs_diff(wanted_ns);
+    let text = format!("{what} {} against {}", human(found_ns), human(wanted_ns));
+    if difference <= allowed {
+        Ok(format!("{text}, {} apart", human(difference)))
+    } else {
+        Err(format!(
+            "{text}: {} apart, more than {}",
+            human(difference),
+            human(allowed)
+        ))
+    }
+}
+
+/// The creation against the caller's `RunPodSandbox`.
+pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
+    let run = record.run;
+    // What the call waits for ends with the pause process; later evidence of the root (traffic) is not the call's.
+    let span = create(trace).unwrap_or_else(|| trace.root());
+    let (start, end) = (span.start, span.end.unwrap_or(span.start));
+    if start < run.begin {
+        return Err(format!("begins {} before the call", human(run.begin.since(start))));
+    }
+    if record.pod.network == Network::Hanging {
+        // The caller gave up at its deadline; the runtime's clean-up goes on behind its back.
+        let killed = plugin_end(trace, HANGING_PLUGIN).ok_or("the plugin that hangs has no end")?;
+        let deadline = u64::try_from(record.pod.deadline.as_nanos()).unwrap_or(u64::MAX);
+        return agree("killed after", killed.since(run.begin), deadline, 0);
+    }
+    if end > run.end {
+        return Err(format!("ends {} after the call", human(end.since(run.end))));
+    }
+    // A failed call answers when the runtime has cleaned up: its DELs are part of the call.
+    let last = match record.outcome {
+        Ok(_) => end,
+        Err(_) => dels.iter().filter_map(|del| del.root().end).max().unwrap_or(end),
+    };
+    agree("trace", last.since(start), run.duration_ns(), 0)
+}
+
+/// The first DEL of each attachment against the caller's `StopPodSandbox`, which also waits for the pause process.
+pub(super) fn stop(dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
+    let Some(stop) = record.stop else {
+        return Ok("none asked".to_owned());
+    };
+    let first =
+        |del: &&&Arc<Trace>| matches!(&del.root().detail, Detail::Operation(operation) if operation.attempt == 1);
+    let roots = || dels.iter().filter(first).map(|del| del.root());
+    let start = roots().map(|span| span.start).min().ok_or("no DEL")?;
+    let end = roots().filter_map(|span| span.end).max().ok_or("no DEL has an end")?;
+    if start < stop.begin || end > stop.end {
+        return Err("the DELs do not lie within the call".to_owned());
+    }
+    Ok(format!(
+        "DELs {} within {}",
+        human(end.since(start)),
+        human(stop.duration_ns())
+    ))
+}
+
+/// The slow plugin's command against what the plugin read on its own clock, in ticks of 10 ms.
+pub(super) fn plugin(trace: &Trace, record: &CallRecord) -> Result<String, String> {
+    if record.pod.network != Network::Slow {
+        return Ok("none kept".to_owned());
+    }
+    let (begin, end) = record.slow_clock.ok_or("the slow plugin left no note")?;
+    let command = trace
+        .spans
+        .iter()
+        .find(|span| matches!(&span.detail, Detail::Command(command) if command.name == SLOW_COMMAND));
+    let command = command.ok_or_else(|| format!("no command {SLOW_COMMAND}"))?;
+    agree(
+        "command",
+        command.duration_ns(Timestamp(0)),
+        end.saturating_sub(begin),
+        10 * MILLISECOND,
+    )
+}
+
+/// Network set-up of all of `creations` against containerd's own metrics: as many, and as long in sum.
+pub fn containerd(creations: &[&Trace], metrics: &str) -> Result<String, String> {
+    let (count, sum_ns) = set_up_metrics(metrics).ok_or("containerd has no network set-up metric")?;
+    let durations: Vec<u64> = creations.iter().filter_map(|trace| set_up_ns(trace)).collect();
+    if durations.len() as u64 != count {
+        return Err(format!("{} set-ups traced, containerd counts {count}", durations.len()));
+    }
+    let found: u64 = durations.iter().sum();
+    // Each may be off by what a single one may.
+    agree(
+        "network set-up",
+        found,
+        sum_ns,
+        durations.len().saturating_sub(1) as u64 * 10 * MILLISECOND,
+    )
+}
+
+/// From the first ADD's begin to the last ADD's end: the runtime attaches all networks at once and waits for all.
+fn set_up_ns(trace: &Trace) -> Option<u64> {
+    let adds = || {
+        trace.spans.iter().filter(|span| match &span.detail {
+            Detail::Operation(operation) => operation.command == CniCommand::Add,
+            _ => false,
+        })
+    };
+    let first = adds().map(|span| span.start).min()?;
+    let last = adds().filter_map(|span| span.end).max()?;
+    Some(last.since(first))
+}
+
+/// Count and sum of `set_up_pod`. containerd 1.6 says the unit twice in the metric's name.
+fn set_up_metrics(metrics: &str) -> Option<(u64, u64)> {
+    let value = |suffix: &str| {
+        metrics.lines().find_map(|line| {
+            let rest = line.strip_prefix("containerd_cri_network_plugin_operations_duration_seconds_")?;
+            let rest = rest.strip_prefix("seconds_").unwrap_or(rest).strip_prefix(suffix)?;
+            rest.strip_prefix("{operation_type=\"set_up_pod\"} ")?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        })
+    };
+    let (count, seconds) = (value("count")?, value("sum")?);
+    Some((count as u64, (seconds * 1e9) as u64))
+}
+
+fn create(trace: &Trace) -> Option<&Span> {
+    trace
+        .spans
+        .iter()
+        .find(|span| matches!(span.detail, Detail::SandboxCreate(_)))
+}
+
+fn plugin_end(trace: &Trace, name: &str) -> Option<Timestamp> {
+    trace.spans.iter().find_map(|span| match &span.detail {
+        Detail::Plugin(plugin) if plugin.plugin == name => span.end,
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_agree_within_ten_milliseconds_or_five_percent() {
+        let ms = MILLISECOND;
+        assert!(agree("x", 100 * ms, 110 * ms, 0).is_ok());
+        assert!(agree("x", 100 * ms, 111 * ms, 0).is_err());
+        assert!(agree("x", 2_000 * ms, 2_100 * ms, 0).is_ok());
+        assert!(agree("x", 2_000 * ms, 2_106 * ms, 0).is_err());
+        assert!(agree("x", 100 * ms, 120 * ms, 10 * ms).is_ok());
+    }
+
+    #[test]
+    fn containerds_metrics_are_read_under_both_names() {
+        for name in ["seconds_seconds", "seconds"] {
+            let metrics = format!(
+                "containerd_cri_network_plugin_operations_duration_{name}_bucket{{operation_type=\"set_up_pod\",le=\"1\"}} 9\n\
+                 containerd_cri_network_plugin_operations_duration_{name}_sum{{operation_type=\"tear_down_pod\"}} 7\n\
+                 containerd_cri_network_plugin_operations_duration_{name}_sum{{operation_type=\"set_up_pod\"}} 1.5\n\
+                 containerd_cri_network_plugin_operations_duration_{name}_count{{operation_type=\"set_up_pod\"}} 8\n"
+            );
+            assert_eq!(set_up_metrics(&metrics), Some((8, 1_500_000_000)));
+        }
+        assert_eq!(set_up_metrics(""), None);
+    }
+}

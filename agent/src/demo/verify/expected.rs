@@ -1,0 +1,82 @@
+//! What must be in the trace of each of the demo's networks.
+//!
+//! Written from the networks' configuration and the plugins' known habits, not from traces.
+
+use std::fmt;
+
+use crate::demo::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN};
+
+/// One ADD. Sorted by interface.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Attachment {
+    pub(super) ifname: String,
+    pub(super) network: String,
+    pub(super) plugins: Vec<String>,
+}
+
+impl fmt::Display for Attachment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.ifname, self.plugins.join(", "))
+    }
+}
+
+/// A process and what it must have started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tree {
+    pub(super) name: &'static str,
+    pub(super) below: Vec<Tree>,
+}
+
+impl Tree {
+    fn leaf(name: &'static str) -> Tree {
+        Tree::of(name, Vec::new())
+    }
+
+    fn of(name: &'static str, below: Vec<Tree>) -> Tree {
+        Tree { name, below }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        for tree in &self.below {
+            write!(f, " > {tree}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The ADDs of a sandbox, by interface. containerd attaches every sandbox to its own `cni-loopback` too.
+pub(super) fn attachments(network: Network) -> Vec<Attachment> {
+    let attachment = |ifname: &str, network: &str, plugins: &[&str]| Attachment {
+        ifname: ifname.to_owned(),
+        network: network.to_owned(),
+        plugins: plugins.iter().map(|plugin| (*plugin).to_owned()).collect(),
+    };
+    let second = match network {
+        Network::Plain | Network::Two => "portmap",
+        Network::Slow => SLOW_PLUGIN,
+        Network::Failing => FAILING_PLUGIN,
+        Network::Hanging => HANGING_PLUGIN,
+    };
+    let mut list = vec![attachment("eth0", network.handler(), &["bridge", second])];
+    if network == Network::Two {
+        list.push(attachment("eth1", SECOND_NETWORK, &["bridge"]));
+    }
+    list.push(attachment("lo", "cni-loopback", &["loopback"]));
+    list
+}
+
+/// What some of the plugins must have started.
+pub(super) fn trees(network: Network, published: bool) -> Vec<Tree> {
+    let mut trees = vec![Tree::of("bridge", vec![Tree::leaf("host-local")])];
+    if network == Network::Slow {
+        let command = Tree::of(SLOW_COMMAND, vec![Tree::leaf("sleep")]);
+        trees.push(Tree::of(SLOW_PLUGIN, vec![command]));
+    }
+    if published {
+        trees.push(Tree::of("portmap", vec![Tree::leaf("iptables")]));
+    }
+    trees
+}

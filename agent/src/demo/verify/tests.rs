@@ -1,0 +1,346 @@
+//! A faultless history passes every check; each fault is found by the check that is meant to find it.
+
+use sandglass_model::cni::CniError;
+use sandglass_model::id::{SandboxId, SpanId, TraceId};
+use sandglass_model::time::{ClockAnchor, MILLISECOND, Timestamp};
+use sandglass_model::trace::{
+    CommandDetail, CreateDetail, Link, OperationDetail, ProcessDetail, SandboxDetail, Status,
+};
+
+use super::*;
+use crate::demo::scenarios::{CallTimes, Pod};
+
+fn ms(ms: u64) -> Timestamp {
+    Timestamp(1_000 * MILLISECOND + ms * MILLISECOND)
+}
+
+fn span(parent: Option<usize>, from: u64, to: u64, detail: Detail) -> Span {
+    Span {
+        id: SpanId(1),
+        parent,
+        start: ms(from),
+        end: Some(ms(to)),
+        status: Status::Unset,
+        detail,
+        events: Vec::new(),
+        links: Vec::new(),
+    }
+}
+
+fn exited(code: i32) -> ProcessDetail {
+    ProcessDetail {
+        exit: Some(ExitStatus::Code(code)),
+        ..ProcessDetail::default()
+    }
+}
+
+fn plugin(name: &str, command: CniCommand, delegate: bool) -> Detail {
+    Detail::Plugin(Box::new(PluginDetail {
+        plugin: name.to_owned(),
+        command,
+        delegate,
+        spec_version: "1.0.0".to_owned(),
+        error: None,
+        process: exited(0),
+    }))
+}
+
+fn command(name: &str) -> Detail {
+    Detail::Command(Box::new(CommandDetail {
+        name: name.to_owned(),
+        plugin: "slow-policy".to_owned(),
+        process: exited(0),
+    }))
+}
+
+fn operation(command: CniCommand, ifname: &str, network: &str, attempt: u32) -> Detail {
+    Detail::Operation(OperationDetail {
+        command,
+        ifname: ifname.to_owned(),
+        network: network.to_owned(),
+        netns: String::new(),
+        attempt,
+        plugins: Vec::new(),
+        addresses: Vec::new(),
+    })
+}
+
+fn trace(id: u128, pod: &Pod, spans: Vec<Span>) -> Trace {
+    Trace {
+        id: TraceId(id),
+        sandbox: Some(SandboxId("b0".repeat(32))),
+        identity: pod.identity.clone(),
+        anchor: ClockAnchor::default(),
+        incomplete: false,
+        closed: true,
+        remote_parent: None,
+        spans,
+    }
+}
+
+fn root() -> Detail {
+    Detail::Sandbox(SandboxDetail {
+        attempt: 1,
+        runtime: "containerd".to_owned(),
+    })
+}
+
+fn created() -> Detail {
+    Detail::SandboxCreate(CreateDetail {
+        netns_seen: true,
+        runtime_seen: true,
+    })
+}
+
+fn del(id: u128, pod: &Pod, ifname: &str, attempt: u32, from: u64) -> Trace {
+    let mut del = trace(
+        id,
+        pod,
+        vec![
+            span(None, from, from + 5, operation(CniCommand::Del, ifname, "n", attempt)),
+            span(Some(0), from, from + 5, plugin("bridge", CniCommand::Del, false)),
+        ],
+    );
+    del.spans[0].links.push(Link {
+        trace: TraceId(1),
+        span: SpanId(1),
+        relation: Relation::Sandbox,
+    });
+    del
+}
+
+/// A slow pod, made within 2200 ms and deleted at 3000 ms, twice for one interface.
+fn slow() -> (Vec<Trace>, CallRecord) {
+    let pod = Pod::new("reports-0", 1, Network::Slow);
+    let add = CniCommand::Add;
+    let creation = trace(
+        1,
+        &pod,
+        vec![
+            span(None, 5, 2_190, root()),
+            span(Some(0), 5, 2_190, created()),
+            span(Some(1), 10, 20, operation(add, "lo", "cni-loopback", 1)),
+            span(Some(2), 10, 20, plugin("loopback", add, false)),
+            span(Some(1), 10, 2_100, operation(add, "eth0", "pods-slow", 1)),
+            span(Some(4), 10, 50, plugin("bridge", add, false)),
+            span(Some(5), 20, 40, plugin("host-local", add, true)),
+            span(Some(4), 50, 2_100, plugin("slow-policy", add, false)),
+            span(Some(7), 60, 2_070, command("wait-for-policy")),
+            span(Some(8), 62, 2_065, command("sleep")),
+        ],
+    );
+    let traces = vec![
+        creation,
+        del(2, &pod, "lo", 1, 3_005),
+        del(3, &pod, "eth0", 1, 3_006),
+        del(4, &pod, "eth0", 2, 3_050),
+    ];
+    let record = CallRecord {
+        pod,
+        run: CallTimes {
+            begin: ms(0),
+            end: ms(2_200),
+        },
+        outcome: Ok(SandboxId("b0".repeat(32))),
+        stop: Some(CallTimes {
+            begin: ms(3_000),
+            end: ms(3_040),
+        }),
+        slow_clock: Some((1_050 * MILLISECOND, 3_070 * MILLISECOND)),
+    };
+    (traces, record)
+}
+
+/// A pod whose plugin refuses after 40 ms; the runtime cleans up and answers after 70 ms.
+fn failing() -> (Vec<Trace>, CallRecord) {
+    let pod = Pod::new("billing-0", 2, Network::Failing);
+    let add = CniCommand::Add;
+    let mut creation = trace(
+        1,
+        &pod,
+        vec![
+            span(None, 5, 40, root()),
+            span(Some(0), 10, 20, operation(add, "lo", "cni-loopback", 1)),
+            span(Some(1), 10, 20, plugin("loopback", add, false)),
+            span(Some(0), 10, 40, operation(add, "eth0", "pods-failing", 1)),
+            span(Some(3), 10, 30, plugin("bridge", add, false)),
+            span(Some(4), 20, 30, plugin("host-local", add, true)),
+            span(Some(3), 30, 40, plugin("strict-policy", add, false)),
+        ],
+    );
+    for index in [0, 3, 6] {
+        creation.spans[index].status = Status::Error {
+            class: "cni_plugin_specific".to_owned(),
+            message: FAILING_MESSAGE.to_owned(),
+        };
+    }
+    let Detail::Plugin(plugin) = &mut creation.spans[6].detail else {
+        unreachable!()
+    };
+    plugin.process.exit = Some(ExitStatus::Code(1));
+    plugin.error = Some(CniError {
+        code: FAILING_CODE,
+        msg: FAILING_MESSAGE.to_owned(),
+        details: String::new(),
+    });
+    let traces = vec![creation, del(2, &pod, "lo", 1, 50), del(3, &pod, "eth0", 1, 60)];
+    let record = CallRecord {
+        pod,
+        run: CallTimes {
+            begin: ms(0),
+            end: ms(70),
+        },
+        outcome: Err("no policy".to_owned()),
+        stop: None,
+        slow_clock: None,
+    };
+    (traces, record)
+}
+
+/// Names of the checks that failed.
+fn failed(traces: Vec<Trace>, record: CallRecord) -> Vec<&'static str> {
+    let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
+    let reports = verify(&traces, &[record]);
+    assert_eq!(reports.len(), 1);
+    let failed = reports[0].checks.iter().filter(|check| check.result.is_err());
+    failed.map(|check| check.what).collect()
+}
+
+#[test]
+fn faultless_histories_pass() {
+    for (traces, record) in [slow(), failing()] {
+        assert_eq!(failed(traces, record), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn each_fault_of_a_slow_pod_is_found() {
+    type Fault = fn(&mut Vec<Trace>, &mut CallRecord);
+    let faults: Vec<(&str, &str, Fault)> = vec![
+        ("lost trace", "trace", |traces, _| drop(traces.remove(0))),
+        ("twice", "trace", |traces, _| traces.push(traces[0].clone())),
+        ("still open", "trace", |traces, _| traces[0].closed = false),
+        ("loss", "trace", |traces, _| traces[0].incomplete = true),
+        ("another pod", "pod", |traces, _| {
+            traces[0].identity.name = "x".to_owned()
+        }),
+        ("wrong number", "attempt", |_, record| record.pod.attempt = 1),
+        ("second ADD", "attachments", |traces, _| {
+            let again = traces[0].spans[2].clone();
+            traces[0].spans.push(again);
+        }),
+        ("chain cut", "attachments", |traces, _| {
+            traces[0].spans[7].parent = Some(1)
+        }),
+        ("no delegate", "processes", |traces, _| {
+            traces[0].spans[6].detail = command("host-local-2");
+        }),
+        ("sleep beside its command", "processes", |traces, _| {
+            traces[0].spans[9].parent = Some(7)
+        }),
+        ("marked failed", "outcome", |traces, _| {
+            traces[0].spans[0].status = Status::Error {
+                class: "sandbox_failed".to_owned(),
+                message: String::new(),
+            };
+        }),
+        ("start not seen", "runtime", |traces, _| {
+            traces[0].spans[1].detail = Detail::SandboxCreate(CreateDetail::default());
+        }),
+        ("DEL lost", "deletion", |traces, _| drop(traces.remove(1))),
+        ("DEL not linked", "deletion", |traces, _| {
+            traces[2].spans[0].links.clear()
+        }),
+        ("DEL not numbered", "deletion", |traces, _| {
+            traces[3].spans[0].detail = operation(CniCommand::Del, "eth0", "n", 1);
+        }),
+        ("DEL of nothing", "deletion", |_, record| record.stop = None),
+        ("begins before the call", "clock", |_, record| record.run.begin = ms(6)),
+        ("ends after the call", "clock", |_, record| record.run.end = ms(2_189)),
+        ("too short", "clock", |_, record| record.run.end = ms(2_320)),
+        ("DEL after the stop", "deletion's clock", |_, record| {
+            record.stop = Some(CallTimes {
+                begin: ms(3_000),
+                end: ms(3_010),
+            });
+        }),
+        ("command too short", "plugin's clock", |_, record| {
+            record.slow_clock = Some((0, 2_200 * MILLISECOND));
+        }),
+        ("no note", "plugin's clock", |_, record| record.slow_clock = None),
+    ];
+    for (fault, check, make) in faults {
+        let (mut traces, mut record) = slow();
+        make(&mut traces, &mut record);
+        assert!(failed(traces, record).contains(&check), "{fault}");
+    }
+}
+
+#[test]
+fn each_fault_of_a_failing_pod_is_found() {
+    type Fault = fn(&mut PluginDetail);
+    let faults: Vec<(&str, Fault)> = vec![
+        ("exit", |plugin| plugin.process.exit = Some(ExitStatus::Code(0))),
+        ("lost exit", |plugin| plugin.process.exit = Some(ExitStatus::Unknown)),
+        ("another error", |plugin| plugin.error = Some(CniError::default())),
+    ];
+    for (fault, make) in faults {
+        let (mut traces, record) = failing();
+        let Detail::Plugin(plugin) = &mut traces[0].spans[6].detail else {
+            unreachable!()
+        };
+        make(plugin);
+        assert_eq!(failed(traces, record), vec!["outcome"], "{fault}");
+    }
+}
+
+#[test]
+fn an_unreadable_message_is_a_remark_and_no_fault() {
+    let (mut traces, record) = failing();
+    let Detail::Plugin(plugin) = &mut traces[0].spans[6].detail else {
+        unreachable!()
+    };
+    plugin.error = None;
+    let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
+    let reports = verify(&traces, &[record]);
+    assert!(reports[0].passed());
+    assert!(reports[0].text(true).contains("cannot be read on this node"));
+}
+
+#[test]
+fn a_killed_plugin_must_end_at_the_deadline() {
+    let (mut traces, mut record) = failing();
+    record.pod.network = Network::Hanging;
+    record.pod.deadline = std::time::Duration::from_millis(40);
+    traces[0].spans[3].detail = operation(CniCommand::Add, "eth0", "pods-hanging", 1);
+    let Detail::Plugin(plugin) = &mut traces[0].spans[6].detail else {
+        unreachable!()
+    };
+    plugin.plugin = HANGING_PLUGIN.to_owned();
+    plugin.error = None;
+    plugin.process.exit = Some(ExitStatus::Signal(9));
+    assert_eq!(failed(traces.clone(), record.clone()), Vec::<&str>::new());
+    record.pod.deadline = std::time::Duration::from_millis(20);
+    assert_eq!(failed(traces, record), vec!["clock"]);
+}
+
+#[test]
+fn traces_of_other_work_are_counted() {
+    let (mut traces, record) = slow();
+    let mut other = traces[1].clone();
+    other.sandbox = None;
+    traces.push(other);
+    let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
+    assert_eq!(strangers(&traces, &[record]), 1);
+}
+
+#[test]
+fn a_report_names_what_failed_and_only_that() {
+    let (mut traces, record) = slow();
+    traces[0].incomplete = true;
+    let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
+    let text = verify(&traces, &[record])[0].text(false);
+    assert!(text.starts_with("FAILED shop/reports-0 "), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("FAILED trace: is marked incomplete"), "{text}");
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs all tests of the workspace. Prints every result, names what was skipped, and ends with one line that counts.
+# Arguments go to cargo test. A test that cannot run here prints `SKIPPED <name>: <reason>`; it counts as skipped only.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PATH:$HOME/.cargo/bin
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# --show-output: without it libtest swallows what passing tests say, SKIPPED lines included.
+cargo test --workspace --locked --no-fail-fast "$@" -- --show-output 2>&1 | tee "$log"
+status=${PIPESTATUS[0]}
+
+# A line may come twice (on the terminal and among the output of its test), or behind the name of another test.
+skips=$(grep -oE 'SKIPPED [A-Za-z0-9_:]+: .*' "$log" | awk '!seen[$2]++')
+sum() { grep -oE "^test result: .*" "$log" | grep -oE "[0-9]+ $1" | awk '{ total += $1 } END { print total + 0 }'; }
+passed=$(sum passed)
+failed=$(sum failed)
+ignored=$(sum ignored)
+skipped=0
+if [ -n "$skips" ]; then
+    skipped=$(wc -l <<< "$skips")
+    printf '\nskipped here:\n%s\n' "$skips"
+fi
+# A crate that does not compile, or a test binary that dies, has no result line of its own.
+if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then
+    failed=1
+fi
+printf '%d passed, %d failed, %d skipped\n' $((passed - skipped)) "$failed" $((skipped + ignored))
+[ "$status" -eq 0 ] && [ "$failed" -eq 0 ]
