@@ -17,7 +17,7 @@ use sandglass_model::recording::{self, Header};
 use sandglass_model::{ClockAnchor, Trace};
 use tokio::sync::watch;
 
-use crate::cni_conf;
+use crate::cni_conf::CniOptions;
 use crate::config::Config;
 use crate::cri::RuntimeChoice;
 use crate::failure::Failure;
@@ -60,7 +60,7 @@ pub struct App {
     pub health: Health,
     source: LinuxSource,
     identity: Arc<Mutex<Option<Identity>>>,
-    networks: networks::Watch,
+    networks: networks::NetworkWatch,
     pipeline: JoinHandle<FanOut>,
     otlp: Option<Arc<OtlpSink>>,
     server: Option<http::Running>,
@@ -101,7 +101,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let source = linux::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
     let identity = Arc::new(Mutex::new(start_identity(config, &sender, &health, &metrics)?));
-    let networks = networks::Watch::start(conf_options(config), sender);
+    let networks = networks::NetworkWatch::start(conf_options(config), sender);
 
     let product = ProductMetrics::new(config.metrics.max_label_values);
     metrics.register(|registry| product.register(registry));
@@ -157,7 +157,7 @@ impl App {
 #[must_use]
 pub fn node_info(config: &Config) -> NodeInfo {
     let facts = clock::node_facts();
-    let named = [config.node_name.clone(), std::env::var("NODE_NAME").unwrap_or_default(), facts.name];
+    let named = [config.node_name.clone(), std::env::var("NODE_NAME").unwrap_or_default(), facts.host];
     NodeInfo {
         name: named.into_iter().find(|name| !name.is_empty()).unwrap_or_default(),
         service: "sandglass".to_owned(),
@@ -247,14 +247,16 @@ pub async fn serve(
 }
 
 fn source_options(config: &Config) -> linux::Options {
-    linux::Options { ring_bytes: config.probes.ring_buffer_bytes, stdio: config.probes.stdio, ..linux::Options::default() }
+    linux::Options { ring_bytes: config.probes.ring_buffer_bytes, ..linux::Options::default() }
 }
 
-fn conf_options(config: &Config) -> cni_conf::Options {
-    cni_conf::Options {
+/// Where the CNI configuration is looked for.
+#[must_use]
+pub fn conf_options(config: &Config) -> CniOptions {
+    CniOptions {
         conf_dir: config.cni.conf_dir.clone(),
         bin_dirs: config.cni.bin_dirs.clone(),
-        ..cni_conf::Options::default()
+        ..CniOptions::default()
     }
 }
 
@@ -264,15 +266,20 @@ fn start_identity(
     health: &Health,
     metrics: &Metrics,
 ) -> Result<Option<Identity>, Failure> {
-    if !config.cri.enabled {
+    let runtime = runtime_choice(config)?;
+    if runtime == RuntimeChoice::Off {
         return Ok(None);
     }
-    let runtime = RuntimeChoice::parse(&config.cri.endpoint)
-        .map_err(|error| Failure::usage(format!("configuration key cri.endpoint: {error}")))?;
     let options = IdentityOptions { runtime, timeout: config.cri.timeout.into(), ..IdentityOptions::default() };
     let identity = Identity::start(options, sender.clone(), health.clone(), clock::now);
     metrics.register(|registry| identity.metrics().register(registry));
     Ok(Some(identity))
+}
+
+/// Which runtime to ask.
+pub fn runtime_choice(config: &Config) -> Result<RuntimeChoice, Failure> {
+    RuntimeChoice::parse(&config.cri.endpoint)
+        .map_err(|error| Failure::usage(format!("configuration key cri.endpoint: {error}")))
 }
 
 fn recording_header(node: &NodeInfo) -> Header {
@@ -291,8 +298,7 @@ fn recording_header(node: &NodeInfo) -> Header {
 }
 
 fn source_failure(error: linux::StartError) -> Failure {
-    let message = format!("{}\nhint: {}", with_sources(&error), error.hint());
-    if error.is_privilege() { Failure::privilege(message) } else { Failure::unavailable(message) }
+    Failure { message: format!("{}\nhint: {}", with_sources(&error), error.hint()), exit: error.exit_code() }
 }
 
 /// The cause chain in one line.

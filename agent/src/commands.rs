@@ -1,5 +1,6 @@
 //! One module a command; each turns its arguments into parts and says how it ended.
 
+mod demo;
 mod doctor;
 mod record;
 mod replay;
@@ -9,15 +10,17 @@ use std::io::Write;
 
 use clap::CommandFactory;
 
-use crate::cli::{Cli, Command, ConfigArgs};
+use crate::app::with_sources;
+use crate::cli::{Cli, Command, ConfigArgs, WatchArgs};
 use crate::config::{Config, Layers};
 use crate::failure::Failure;
+use crate::watch::{self, WatchOptions};
 
 /// Runs one command to its end.
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => block_on(run::run(args)),
-        Command::Demo(args) => block_on(demo(args)),
+        Command::Demo(args) => block_on(demo::demo(args)),
         Command::Watch(args) => block_on(watch(args)),
         Command::Replay(args) => block_on(replay::replay(args)),
         Command::Record(args) => block_on(record::record(args)),
@@ -66,6 +69,11 @@ fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
     }
     let config = layers.resolve()?;
     Ok((layers, config))
+}
+
+async fn watch(args: WatchArgs) -> Result<(), Failure> {
+    let options = WatchOptions { address: args.address, once: args.once };
+    watch::run(options).await.map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
 }
 
 fn print_config(args: &ConfigArgs) -> Result<(), Failure> {

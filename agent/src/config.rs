@@ -91,9 +91,7 @@ pub struct CorrelationConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriConfig {
-    /// Use it when there is one.
-    pub enabled: bool,
-    /// `unix:///path`, a path or `tcp://127.0.0.1:port`; empty: the default sockets of containerd and CRI-O.
+    /// `unix:///path`, a path or `tcp://127.0.0.1:port`; `auto`: the default sockets of containerd and CRI-O; `none`.
     pub endpoint: String,
     /// Longest wait for one call.
     pub timeout: Period,
@@ -163,8 +161,7 @@ impl Default for CorrelationConfig {
 impl Default for CriConfig {
     fn default() -> CriConfig {
         CriConfig {
-            enabled: true,
-            endpoint: String::new(),
+            endpoint: "auto".to_owned(),
             timeout: Period::from_secs(2),
         }
     }

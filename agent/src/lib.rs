@@ -5,18 +5,15 @@
 
 pub mod app;
 pub mod cli;
+pub mod cni_conf;
 pub mod commands;
 pub mod config;
+pub mod cri;
+pub mod demo;
 pub mod failure;
 pub mod grpc;
 pub mod health;
 pub mod http;
-pub mod cni_conf;
-pub mod cri;
-#[cfg(target_os = "linux")]
-pub mod demo;
-pub mod grpc;
-pub mod health;
 pub mod identity;
 pub mod node;
 pub mod pipeline;

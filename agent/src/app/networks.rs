@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use sandglass_model::{Body, Event};
 
-use crate::cni_conf;
+use crate::cni_conf::{CniOptions, Watch};
 use crate::sources::{EventSender, clock};
 
 /// The watching thread: it may block on the pipeline, so it is no task.
 #[derive(Debug)]
-pub struct Watch {
+pub struct NetworkWatch {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -20,17 +20,17 @@ pub struct Watch {
 /// How often the directory is looked at.
 const PERIOD: Duration = Duration::from_secs(5);
 
-impl Watch {
+impl NetworkWatch {
     /// Starts watching.
-    pub fn start(options: cni_conf::Options, sender: EventSender) -> Watch {
+    pub fn start(options: CniOptions, sender: EventSender) -> NetworkWatch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("networks".into()).spawn(move || watch(&options, &sender, &stopped));
         match thread {
-            Ok(thread) => Watch { stop, thread: Some(thread) },
+            Ok(thread) => NetworkWatch { stop, thread: Some(thread) },
             Err(error) => {
                 tracing::warn!(%error, "cannot watch the CNI configuration: networks are not named");
-                Watch { stop, thread: None }
+                NetworkWatch { stop, thread: None }
             }
         }
     }
@@ -46,8 +46,8 @@ impl Watch {
     }
 }
 
-fn watch(options: &cni_conf::Options, sender: &EventSender, stopped: &AtomicBool) {
-    let mut watcher = cni_conf::Watcher::new(options.clone());
+fn watch(options: &CniOptions, sender: &EventSender, stopped: &AtomicBool) {
+    let mut watcher = Watch::new(options.clone());
     while !stopped.load(Ordering::Relaxed) {
         if let Some(networks) = watcher.poll() {
             let event = Event { at: clock::now(), body: Body::NetworksConfigured { networks } };

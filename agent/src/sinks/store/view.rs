@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::registry::{self, Kind, Value};
 use sandglass_model::trace::Relation;
-use sandglass_model::{CniCommand, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Trace, TraceId};
+use sandglass_model::{CniCommand, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -158,17 +158,6 @@ impl TraceView {
     pub(super) fn new(entry: &Entry, family: &[Arc<Entry>], unix_ns: u64) -> TraceView {
         let trace = &entry.trace;
         let now = now_in(trace, unix_ns);
-        let breakdown = Breakdown::of(trace, now);
-        let timeline = trace
-            .spans
-            .iter()
-            .enumerate()
-            .map(|(index, span)| SpanView {
-                own_ns: breakdown.own_ns.get(index).copied().unwrap_or_default(),
-                duration_ns: span.duration_ns(now),
-                ..SpanView::of(trace, span)
-            })
-            .collect();
         let mut related: Vec<RelatedTrace> = family
             .iter()
             .map(|other| RelatedTrace {
@@ -182,15 +171,28 @@ impl TraceView {
             row: entry.row_at(unix_ns),
             identity: trace.identity.clone(),
             now_unix_ns: unix_ns,
-            timeline,
+            timeline: timeline(trace, now),
             related,
         }
     }
 }
 
+/// Every span of `trace`, the root first; open ones are taken to end at `now`.
+#[must_use]
+pub fn timeline(trace: &Trace, now: Timestamp) -> Vec<SpanView> {
+    let breakdown = Breakdown::of(trace, now);
+    let own = breakdown.own_ns.iter().copied().chain(std::iter::repeat(0));
+    let views = trace.spans.iter().zip(own).map(|(span, own_ns)| SpanView {
+        own_ns,
+        duration_ns: span.duration_ns(now),
+        ..SpanView::of(trace, span)
+    });
+    views.collect()
+}
+
 impl SpanView {
     fn of(trace: &Trace, span: &Span) -> SpanView {
-        let offset = |at: sandglass_model::Timestamp| at.since(trace.start());
+        let offset = |at: Timestamp| at.since(trace.start());
         let (status, error_class, error_message) = match &span.status {
             Status::Unset => ("unset", None, None),
             Status::Error { class, message } => ("error", Some(class.clone()), Some(message.clone())),
