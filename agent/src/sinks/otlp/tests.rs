@@ -9,6 +9,7 @@ use hyper::{Request, Response};
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span;
+use proptest::prelude::{Just, ProptestConfig, Strategy, proptest};
 use sandglass_model::registry;
 
 use super::*;
@@ -637,6 +638,99 @@ async fn a_collector_that_goes_and_comes_back_gets_every_span_once_and_in_order(
         let end = sink.status();
         assert_eq!((end.delivered, end.rejected, end.evicted, end.shed), (70, 0, 0, 0));
         assert!(!end.failing);
+    }
+}
+
+#[tokio::test]
+async fn a_sink_dropped_without_stop_does_not_spin() {
+    let gone = Collector::http(Vec::new()).await;
+    let mut config = http(&gone);
+    config.tuning.backoff_initial = SHORT;
+    config.tuning.backoff_max = SHORT;
+    gone.go_away().await;
+    let sink = start(config);
+    sink.offer(&small(1));
+    until("a failure", || sink.status().failing).await;
+    let delivery = Arc::clone(&sink.delivery);
+    drop(sink);
+    // The drop may cut one wait short.
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(delivery.failure().streak <= 6, "{}", delivery.failure().streak);
+}
+
+#[tokio::test]
+async fn the_wrong_protocol_is_a_failure_that_keeps_the_spans() {
+    for over_grpc in [false, true] {
+        let collector = Collector::start("127.0.0.1:0", Vec::new(), over_grpc, None).await;
+        let mut config = if over_grpc { http(&collector) } else { grpc(&collector) };
+        config.timeout = SHORT;
+        let sink = start(config);
+        sink.offer(&small(1));
+        until("two failures", || sink.delivery.failure().streak >= 2).await;
+        assert_eq!(sink.stop(Duration::from_millis(20)).await, 1);
+    }
+}
+
+/// What an act means for the request.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    Again,
+    Final,
+}
+
+fn any_act() -> impl Strategy<Value = (Act, Fault)> {
+    proptest::prop_oneof![
+        3 => Just((Act::status(200), Fault::None)),
+        1 => Just((Act::OkThenClose, Fault::None)),
+        1 => Just((Act::status(503), Fault::Again)),
+        1 => Just((Act::status(429), Fault::Again)),
+        1 => Just((Act::Reset, Fault::Again)),
+        1 => Just((Act::Close, Fault::Again)),
+        1 => Just((Act::Truncate(200), Fault::Again)),
+        1 => Just((Act::status(400), Fault::Final)),
+        1 => Just((Act::status(500), Fault::Final)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the collector does, every span ends in one place, in order, and none is forgotten.
+    #[test]
+    fn any_script_adds_up(script in proptest::collection::vec(any_act(), 0..24)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let collector = Collector::http(script.iter().map(|(act, _)| act.clone()).collect()).await;
+            let mut config = one_by_one(http(&collector));
+            config.tuning.backoff_initial = Duration::from_millis(1);
+            config.tuning.backoff_max = Duration::from_millis(2);
+            let sink = start(config);
+            for number in 0..12 {
+                sink.offer(&small(number));
+            }
+            assert_eq!(sink.stop(LONG).await, 0);
+            let end = sink.status();
+            assert_eq!(end.delivered + end.rejected, 12);
+            let seen = collector.seen();
+            let sent: Vec<_> = seen.iter().map(|seen| seen.spans()[0].span_id.clone()).collect();
+            assert!(sent.is_sorted(), "newer ones wait behind older ones");
+            let mut once = sent.clone();
+            once.dedup();
+            assert_eq!(once.len(), 12, "each was sent");
+            let final_answers = script
+                .iter()
+                .take(seen.len())
+                .filter(|(_, fault)| matches!(fault, Fault::Final))
+                .count();
+            assert_eq!(end.rejected, final_answers as u64);
+            let again = script
+                .iter()
+                .take(seen.len())
+                .filter(|(_, fault)| matches!(fault, Fault::Again))
+                .count();
+            assert_eq!(seen.len(), 12 + again, "nothing is sent more often than needed");
+        });
     }
 }
 
