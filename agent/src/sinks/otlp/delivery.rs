@@ -233,12 +233,12 @@ impl HttpClient for Delivery {
 
 async fn wait(pause: Duration, asked: bool, backoff: &mut Backoff, stopping: &mut watch::Receiver<bool>) {
     let sleep = tokio::time::sleep(pause);
-    if asked || *stopping.borrow() {
+    // Once the sink was dropped, nobody can stop it any more.
+    if asked || *stopping.borrow() || stopping.has_changed().is_err() {
         return sleep.await;
     }
     tokio::select! {
         () = sleep => {}
-        // An error means that the sink is gone, and its runtime is about to be.
         _ = stopping.wait_for(|stopping| *stopping) => backoff.reset(),
     }
 }

@@ -52,8 +52,12 @@ enum NoAnswer {
         #[source]
         source: std::io::Error,
     },
-    #[error("the connection to {target} failed: {why}")]
-    Broken { target: String, why: String },
+    #[error("the connection to {target} failed: {why}{hint}")]
+    Broken {
+        target: String,
+        why: String,
+        hint: &'static str,
+    },
     #[error("no answer from {target} within {} ms", timeout.as_millis())]
     Timeout {
         target: String,
@@ -238,6 +242,11 @@ impl Transport {
         NoAnswer::Broken {
             target: self.target.to_string(),
             why,
+            hint: match (self.protocol, self.target.port) {
+                (Protocol::Http, 4317) => " (4317 is the port of gRPC: is the protocol right?)",
+                (Protocol::Grpc, 4318) => " (4318 is the port of http/protobuf: is the protocol right?)",
+                _ => "",
+            },
         }
     }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{ConfigError, Found, Origin, Protocol, Secret, Target};
+use super::layers::{Found, Origin};
+use super::{ConfigError, Protocol, Secret, Target};
 use crate::grpc::percent_decode;
 
 pub(super) fn protocol(found: &Found) -> Result<Protocol, ConfigError> {
