@@ -106,7 +106,8 @@ export function listView(root, { name, params }, shared) {
     showPlugins(page.plugins);
     result.disabled = wish.tab === "failed" || wish.tab === "running";
     say(summary, summarize(page));
-    const longest = Math.max(1, ...page.rows.map((row) => row.duration_ns));
+    // What runs on for minutes would make everything else a dot.
+    const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.duration_ns));
     const next = new Map();
     let before = rows.firstElementChild;
     for (const row of page.rows) {
@@ -201,7 +202,7 @@ export function listView(root, { name, params }, shared) {
         ? h("p", {}, "DEL, CHECK, GC and STATUS appear here when the runtime asks for them: delete a pod to see one.")
         : [
             h("p", {}, "The agent watches this node. The next pod that is created here shows up by itself, while it is being created."),
-            h("p", {}, "To see one now: ", h("code", {}, "kubectl run hello --image=registry.k8s.io/pause:3.10"), " or run ", h("code", {}, "make demo"), "."),
+            h("p", {}, "To see one now: ", h("code", {}, "kubectl run hello --image=nginx"), " or run ", h("code", {}, "make demo"), "."),
           ],
       h("p.muted", {}, "Nothing after a pod was created? ", h("a", { href: "#/agent" }, "See what the agent can observe"), "."));
   }
@@ -276,8 +277,8 @@ function makeRow(first, shared, arriving) {
         row.operation ? h("span.chip", {}, row.operation) : null,
         row.attempt > 1 ? h("span.chip.again", { title: "attempt number" }, `attempt ${row.attempt}`) : null,
         row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null);
-      // Square root, so that 200 ms can still be read beside 10 s; the number says the rest.
-      fill(track, phaseBar(row.phases, row.duration_ns, Math.sqrt(row.duration_ns / Math.max(longest, row.duration_ns))));
+      // Cube root, so that the phases of 200 ms can still be told apart beside 10 s; the number says the rest.
+      fill(track, phaseBar(row.phases, row.duration_ns, Math.cbrt(Math.min(1, row.duration_ns / longest))));
       say(verdict, row.running ? `running: ${row.plugins.join(" › ") || "no plugin yet"}` : row.verdict);
       verdict.title = row.verdict;
       item.tick();

@@ -34,8 +34,8 @@ export function legend(phases, total) {
         { title: meaning, class: ns > 0 ? null : "none" },
         h("span.swatch", { data: { phase: key }, "aria-hidden": "true" }),
         h("span.legend-name", {}, label),
-        h("span.legend-time", {}, duration(ns)),
-        h("span.legend-part", {}, percent(ns, total)),
+        h("span.legend-time", {}, ns > 0 ? duration(ns) : "–"),
+        h("span.legend-part", {}, ns > 0 ? percent(ns, total) : ""),
       );
     }),
   );

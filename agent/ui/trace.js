@@ -18,13 +18,15 @@ export function traceView(root, { id, span }, shared) {
   let gone = false;
   let trace = null;
   const head = h("div.trace-head");
+  const facts = h("dl.facts");
   const verdict = h("p.verdict-line", { role: "status" });
-  const breakdown = h("section.card.breakdown", { "aria-label": "Where the time went" });
+  const phases = h("div");
+  const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, phases);
   const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", `#/trace/${id}${chosen ? `/${chosen}` : ""}`));
   const related = h("section.related", { "aria-label": "Related", hidden: true });
   const note = h("div");
   const back = h("a.back", { href: shared.lastList }, "← Back to the list");
-  const content = h("div", { hidden: true }, head, verdict, breakdown, waterfall.element, related);
+  const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element, related);
   fill(root, back, note, content);
 
   async function load() {
@@ -46,10 +48,9 @@ export function traceView(root, { id, span }, shared) {
   function show() {
     document.title = `${podName(trace)} · sandglass`;
     showHead();
-    verdict.className = `verdict-line ${trace.result}`;
+    answer.dataset.result = trace.result;
     say(verdict, sentence(trace));
-    fill(breakdown,
-      h("h2", {}, "Where the time went"),
+    fill(phases,
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
       legend(trace.phases, trace.duration_ns));
     waterfall.show(trace);
@@ -66,8 +67,8 @@ export function traceView(root, { id, span }, shared) {
           h("span.chip", { class: `chip result ${trace.result}` }, { ok: "succeeded", failed: "failed", running: "running" }[trace.result]),
           trace.operation ? h("span.chip", {}, trace.operation) : null,
           trace.attempt > 1 ? h("span.chip.again", {}, `attempt ${trace.attempt}`) : null,
-          trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen: time and children may be missing" }, "incomplete") : null)),
-      h("dl.facts", {},
+          trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen: time and children may be missing" }, "incomplete") : null)));
+    fill(facts,
         fact("took", h("strong", {}, duration(trace.duration_ns))),
         fact("began", h("span", { title: absolute(start) }, ago(start, shared.now())), h("span.muted", {}, ` ${absolute(start)}`)),
         runtime ? fact("asked by", runtime) : null,
@@ -76,7 +77,7 @@ export function traceView(root, { id, span }, shared) {
         fact("trace id", copyable(trace.trace_id)),
         trace.identity.labels && trace.identity.labels.length
           ? fact("labels", trace.identity.labels.map(([key, value]) => h("span.label", {}, `${key}=${value}`)))
-          : null));
+          : null);
   }
 
   function showRelated() {

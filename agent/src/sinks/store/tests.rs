@@ -5,8 +5,7 @@ use super::*;
 use sandglass_model::CniCommand;
 use sandglass_model::time::SECOND;
 
-#[path = "../../../tests/samples/mod.rs"]
-mod samples;
+use crate::samples;
 
 fn store(options: StoreOptions) -> Store {
     Store::new(options, NodeInfo::default())
