@@ -120,8 +120,7 @@ impl Watch {
     /// Stops the source and returns all it sent.
     fn finish(mut self) -> Vec<Event> {
         self.source.take().unwrap().stop();
-        let events = self.events.0.lock().unwrap().clone();
-        events
+        self.events.0.lock().unwrap().clone()
     }
 }
 
@@ -580,4 +579,45 @@ fn a_named_namespace_is_seen_with_its_age() {
         created >= before.minus(15_000_000) && created <= after.plus(1_000_000),
         "{before} {created} {after}"
     );
+}
+
+/// The budget is 1 us per unrelated exec; a busy machine gets some slack here, the figure is in the output.
+#[test]
+fn unrelated_processes_cost_little() {
+    for rung in Rung::ALL {
+        let options = Options {
+            rungs: vec![rung],
+            ..Options::default()
+        };
+        let Some(watch) = Watch::with("unrelated_processes_cost_little", options) else {
+            return;
+        };
+        let Ok(_counting) = sources::linux::enable_run_time() else {
+            eprintln!("SKIPPED unrelated_processes_cost_little: no run-time statistics");
+            return;
+        };
+        let before = watch.source.as_ref().unwrap().bpf_run_time();
+        for _ in 0..1_500 {
+            // As a login shell's: 35 variables, 1.3 KiB.
+            let variables = (0..35).map(|n| (format!("VARIABLE_{n:02}"), "x".repeat(25)));
+            wait_for(Command::new("/bin/true").env_clear().envs(variables).spawn().unwrap());
+        }
+        let after = watch.source.as_ref().unwrap().bpf_run_time();
+        for (after, before) in after.iter().zip(&before) {
+            assert_eq!(after.program, before.program);
+            let runs = after.run_count - before.run_count;
+            let each = (after.run_time_ns - before.run_time_ns) / runs.max(1);
+            eprintln!(
+                "{} {}: {each} ns each, {runs} runs, {} instructions verified",
+                rung.name(),
+                after.program,
+                after.verified_instructions
+            );
+            assert!(
+                runs >= 1_500 && each < 3_000,
+                "{}: {each} ns in {runs} runs",
+                after.program
+            );
+        }
+    }
 }
