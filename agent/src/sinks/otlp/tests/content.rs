@@ -124,6 +124,17 @@ async fn big_batches_are_cut_by_spans_and_by_bytes() {
     assert!(sizes.iter().all(|size| *size <= 4), "{sizes:?}");
 
     let collector = Collector::http(Vec::new()).await;
+    let mut whole = http(&collector);
+    whole.tuning.batch_spans = 14;
+    let sink = start(whole);
+    for number in 1..=4 {
+        sink.offer(&full_trace(number));
+    }
+    assert_eq!(sink.stop(LONG).await, 0);
+    let sizes: Vec<_> = collector.seen().iter().map(|seen| seen.spans().len()).collect();
+    assert_eq!(sizes, [12, 12], "a trace that fits a request is not cut");
+
+    let collector = Collector::http(Vec::new()).await;
     let mut by_bytes = http(&collector);
     by_bytes.tuning.batch_bytes = 2_000;
     by_bytes.gzip = false;
