@@ -81,7 +81,11 @@ async fn a_list_that_lives(agent: &Agent, browser: &Browser) -> Result<()> {
     browser
         .wait("return document.querySelector('a.row .pod').textContent === 'arrives-live-0'")
         .await?;
-    eprintln!("a new sandbox was on the page after {:?}", arrived.elapsed());
+    ensure!(
+        arrived.elapsed() < Duration::from_secs(2),
+        "it took {:?} to arrive",
+        arrived.elapsed()
+    );
     ensure!(
         browser.text(".stuck").await?.contains("iptables"),
         "the stuck operation is not shown"
@@ -166,7 +170,7 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
         .await?;
     let verdict = browser.text(".verdict-line").await?;
     ensure!(
-        verdict.starts_with("command sleep of plugin slow-firewall took 4.20 s"),
+        verdict.starts_with("Command sleep of plugin slow-firewall took 4.20 s"),
         "verdict: {verdict}"
     );
     ensure!(
@@ -177,6 +181,18 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
     browser.size(400, 900).await?;
     browser.both_themes("waterfall-narrow").await?;
     browser.size(1440, 1000).await?;
+    // The chosen span fills the width, and back.
+    let covers = "const box = (selector) => document.querySelector(selector).getBoundingClientRect().width; \
+        return box('[aria-selected=true] .span-bar') / box('[aria-selected=true] .span-track')";
+    browser.click("[role=treeitem]:nth-child(7)").await?;
+    ensure!(browser.text(".details").await?.starts_with("plugin host-local"), "a click does not choose a span");
+    let before = browser.run(covers).await?.as_f64();
+    browser.keys("z").await?;
+    let after = browser.run(covers).await?.as_f64();
+    ensure!(before < after && after > Some(0.9), "zoom: {before:?}, then {after:?}");
+    browser.screenshot("zoom-light").await?;
+    browser.keys("z").await?;
+    browser.click("[role=treeitem]:nth-child(13)").await?;
     // Up the tree: what started the command.
     browser.keys("k").await?;
     browser.keys("k").await?;

@@ -27,6 +27,7 @@ export function listView(root, { name, params }, shared) {
   };
   let limit = STEP;
   let shown = new Map();
+  let busy = false;
   let gone = false;
 
   const search = h("input", {
@@ -92,6 +93,7 @@ export function listView(root, { name, params }, shared) {
       const [page, running] = await Promise.all([get(address()), get("/api/v1/operations")]);
       if (gone) return;
       shared.setNow(page.now_unix_ns);
+      busy = running.operations.length > 0;
       show(page);
       showStuck(running);
     } catch (error) {
@@ -219,6 +221,10 @@ export function listView(root, { name, params }, shared) {
     tick() {
       for (const item of shown.values()) item.tick();
     },
+    health() {
+      // Nothing changes in what is stuck; that it is stuck now is told by the clock alone.
+      if (busy) later();
+    },
     leave() {
       gone = true;
     },
@@ -279,7 +285,7 @@ function makeRow(first, shared, arriving) {
         row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null);
       // Cube root, so that the phases of 200 ms can still be told apart beside 10 s; the number says the rest.
       fill(track, phaseBar(row.phases, row.duration_ns, Math.cbrt(Math.min(1, row.duration_ns / longest))));
-      say(verdict, row.running ? `running: ${row.plugins.join(" › ") || "no plugin yet"}` : row.verdict);
+      say(verdict, row.verdict);
       verdict.title = row.verdict;
       item.tick();
     },

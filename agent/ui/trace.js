@@ -108,6 +108,7 @@ export function traceView(root, { id, span }, shared) {
     keys: {
       down: () => waterfall.move(1),
       up: () => waterfall.move(-1),
+      zoom: () => waterfall.zoom(),
       back: () => {
         location.hash = shared.lastList;
       },

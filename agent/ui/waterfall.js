@@ -9,35 +9,56 @@ export function makeWaterfall(chosen, onchoose) {
   const axis = h("div.axis", { "aria-hidden": "true" });
   const lines = h("div.gridlines", { "aria-hidden": "true" });
   const tree = h("div.spans", { role: "tree", "aria-label": "Spans" });
-  const details = h("aside.card.details", { "aria-label": "Details of the span", "aria-live": "polite" });
+  const details = h("aside.card.details", { "aria-label": "Details of the span" });
+  const zoomButton = h("button.zoom", { type: "button", title: "Let the chosen span fill the width (z)", onclick: () => zoom() });
   const element = h("section.waterfall", { "aria-label": "Waterfall" },
-    h("div.card.chart", {}, h("div.chart-head", {}, h("h2", {}, "Waterfall"), axis), h("div.chart-body", {}, lines, tree)),
+    h("div.card.chart", {},
+      h("div.chart-head", {}, h("div.chart-title", {}, h("h2", {}, "Waterfall"), zoomButton), axis),
+      h("div.chart-body", {}, lines, tree)),
     details);
   let trace = null;
   let items = new Map();
+  // Span that fills the width; none means the whole trace.
+  let zoomed = "";
 
   function show(next) {
     trace = next;
-    const total = Math.max(1, trace.duration_ns);
-    showAxis(total);
     const fresh = new Map();
     for (const span of trace.timeline) {
       const item = items.get(span.id) || makeItem(span);
-      item.update(span, total);
       fresh.set(span.id, item);
       if (!item.element.isConnected) tree.append(item.element);
     }
     for (const [id, item] of items) if (!fresh.has(id)) item.element.remove();
     items = fresh;
     if (!items.has(chosen)) chosen = interesting(trace);
+    draw();
     select(chosen, false);
   }
 
-  function showAxis(total) {
-    const wanted = innerWidth < 700 ? 3 : 6;
-    const marks = ticks(total, wanted).filter((at) => at / total < 0.97);
-    fill(axis, marks.map((at) => h("span", { style: { left: `${(100 * at) / total}%` } }, mark(at))));
-    fill(lines, marks.map((at) => h("span", { style: { "--at": at / total } })));
+  /** The part of time that is shown, from the begin of the root. */
+  function range() {
+    const span = trace.timeline.find((span) => span.id === zoomed);
+    if (!span) return { from: 0, to: Math.max(1, trace.duration_ns) };
+    const margin = Math.max(1, span.duration_ns * 0.04);
+    return { from: Math.max(0, span.offset_ns - margin), to: Math.min(trace.duration_ns, span.offset_ns + span.duration_ns + margin) };
+  }
+
+  function draw() {
+    const { from, to } = range();
+    const part = (ns) => (ns - from) / Math.max(1, to - from);
+    const marks = ticks(from, to, innerWidth < 700 ? 3 : 6).filter((at) => part(at) < 0.97);
+    fill(axis, marks.map((at) => h("span", { style: { left: `${100 * part(at)}%` } }, mark(at))));
+    fill(lines, marks.map((at) => h("span", { style: { "--at": part(at) } })));
+    for (const span of trace.timeline) items.get(span.id).update(span, part);
+    say(zoomButton, zoomed ? "whole trace" : "zoom");
+    zoomButton.setAttribute("aria-pressed", String(!!zoomed));
+  }
+
+  function zoom() {
+    if (!trace) return;
+    zoomed = zoomed ? "" : chosen;
+    draw();
   }
 
   function makeItem(first) {
@@ -51,10 +72,11 @@ export function makeWaterfall(chosen, onchoose) {
       onfocus: () => choose(first.id, false),
       onmouseenter: () => preview(first.id),
       onmouseleave: () => preview(chosen),
+      ondblclick: () => zoom(),
     }, label, track, time);
     return {
       element,
-      update(span, total) {
+      update(span, part) {
         element.setAttribute("aria-level", String(span.depth + 1));
         element.setAttribute("aria-label", `${span.name}, ${duration(span.duration_ns)}${span.status === "error" ? `, failed: ${span.error_message || span.error_class}` : ""}${span.end_unix_ns ? "" : ", running"}`);
         element.dataset.status = span.end_unix_ns ? span.status : "running";
@@ -69,8 +91,11 @@ export function makeWaterfall(chosen, onchoose) {
         label.title = span.name;
         bar.dataset.phase = span.phase;
         bar.dataset.frame = /^(sandbox|cni )/.test(span.name) ? "yes" : "no";
-        bar.style.setProperty("left", `${(100 * span.offset_ns) / total}%`);
-        bar.style.setProperty("width", `${(100 * span.duration_ns) / total}%`);
+        const left = Math.max(0, part(span.offset_ns));
+        const right = Math.min(1, part(span.offset_ns + span.duration_ns));
+        bar.hidden = right < 0 || left > 1;
+        bar.style.setProperty("left", `${100 * left}%`);
+        bar.style.setProperty("width", `${100 * Math.max(0, right - left)}%`);
         fill(bar, span.events.map((event) => h("span.span-event", {
           title: event.name,
           style: { left: `${(100 * (event.offset_ns - span.offset_ns)) / Math.max(1, span.duration_ns)}%` },
@@ -111,6 +136,7 @@ export function makeWaterfall(chosen, onchoose) {
   return {
     element,
     show,
+    zoom,
     move(step) {
       const ids = [...items.keys()];
       const at = Math.max(0, ids.indexOf(chosen));

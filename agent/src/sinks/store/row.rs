@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use sandglass_model::phases::{self, Breakdown, Phase};
+use sandglass_model::registry;
 use sandglass_model::{CniCommand, Detail, SandboxId, Span, Status, Timestamp, Trace, TraceId};
 use serde::{Serialize, Serializer};
 
@@ -158,7 +159,7 @@ pub struct Row {
     /// Class of the failure that explains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_class: Option<String>,
-    /// One sentence: what took the time, or what failed.
+    /// One sentence: what took the time, what failed, or what is waited for.
     pub verdict: String,
     /// Nanoseconds by phase; they add up to `duration_ns`.
     pub phases: BTreeMap<Phase, u64>,
@@ -191,13 +192,27 @@ impl Row {
             result: subject.outcome,
             running: !trace.closed,
             error_class: trace.culprit().and_then(error_class),
-            verdict: phases::verdict(trace, now),
+            verdict: verdict(trace, now),
             phases: breakdown.phases,
             attempt: attempt(root),
             incomplete: trace.incomplete,
             plugins: subject.plugins.clone(),
             spans: trace.spans.len(),
         }
+    }
+}
+
+/// Of an open trace that has not failed yet: the processes that run now, outermost first.
+fn verdict(trace: &Trace, now: Timestamp) -> String {
+    let open: Vec<String> = super::view::open_below(trace, 0)
+        .into_iter()
+        .filter(|span| span.process().is_some())
+        .map(registry::name)
+        .collect();
+    if trace.closed || open.is_empty() || trace.culprit().is_some() {
+        phases::verdict(trace, now)
+    } else {
+        format!("waits for {}", open.join(" › "))
     }
 }
 

@@ -223,6 +223,9 @@ fn rows_say_what_took_the_time_and_phases_add_up() {
     let store = filled();
     for row in store.list(&Query::default()).rows {
         assert_eq!(row.phases.values().sum::<u64>(), row.duration_ns, "{row:?}");
+        if row.running {
+            assert_eq!(row.verdict, "waits for plugin bridge › command iptables");
+        }
         if row.pod.contains("slow1") {
             assert!(
                 row.verdict

@@ -319,7 +319,7 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
 }
 
 /// The newest open span below `top`, the newest below that, and so on.
-fn open_below(trace: &Trace, top: usize) -> Vec<&Span> {
+pub(super) fn open_below(trace: &Trace, top: usize) -> Vec<&Span> {
     let mut chain = Vec::new();
     let mut at = top;
     // Parents stand before their children, so one pass forward follows the chain down.
