@@ -25,7 +25,7 @@ pub mod stats;
 #[cfg(unix)]
 mod tests;
 
-pub use endpoint::{BadEndpoint, DEFAULT_SOCKETS, Endpoint};
+pub use endpoint::{BadEndpoint, DEFAULT_SOCKETS, Endpoint, RuntimeChoice};
 
 use messages::{
     Container, ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,

@@ -5,7 +5,7 @@
 //! Does not: stream, balance, retry or resolve names.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
@@ -40,6 +40,9 @@ pub enum CallError {
     /// The frame of the answer is malformed or compressed.
     #[error("the answer is not one uncompressed gRPC message")]
     Frame,
+    /// The answer is larger than the caller reads.
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
 }
 
 /// Starts HTTP/2 on a connected stream and drives it in the background.
@@ -58,8 +61,8 @@ where
     Ok(sender)
 }
 
-/// Makes one call. `authority` is `host:port` (any name for a Unix socket), `path` is `/package.Service/Method`,
-/// `message` is the encoded request; `gzip` says that it is already compressed.
+/// Makes one call. `scheme_and_authority` is `http://host:port` (any name for a Unix socket), `path` is
+/// `/package.Service/Method`, `message` is the encoded request; `gzip` says that it is already compressed.
 pub async fn call(
     sender: &mut SendRequest<Full<Bytes>>,
     scheme_and_authority: &str,
@@ -67,6 +70,19 @@ pub async fn call(
     headers: &HeaderMap,
     message: &[u8],
     gzip: bool,
+) -> Result<Bytes, CallError> {
+    call_bounded(sender, scheme_and_authority, path, headers, message, gzip, MAX_ANSWER).await
+}
+
+/// Makes one call, and reads at most `max_answer` bytes of the answer.
+pub async fn call_bounded(
+    sender: &mut SendRequest<Full<Bytes>>,
+    scheme_and_authority: &str,
+    path: &str,
+    headers: &HeaderMap,
+    message: &[u8],
+    gzip: bool,
+    max_answer: usize,
 ) -> Result<Bytes, CallError> {
     let mut request = Request::builder()
         .method(Method::POST)
@@ -92,20 +108,23 @@ pub async fn call(
         .send_request(request)
         .await
         .map_err(|error| CallError::Transport(error.to_string()))?;
-    answer(response).await
+    answer(response, max_answer).await
 }
 
-async fn answer(response: hyper::Response<Incoming>) -> Result<Bytes, CallError> {
-    if response.status() != StatusCode::OK {
-        return Err(CallError::Http(response.status().as_u16()));
-    }
+async fn answer(response: hyper::Response<Incoming>, max_answer: usize) -> Result<Bytes, CallError> {
     let (head, body) = response.into_parts();
-    // A "trailers-only" answer has its status among the headers.
+    // A "trailers-only" answer has its status among the headers; where there is one, it counts more than HTTP's.
     check_status(&head.headers, true)?;
-    let body = Limited::new(body, MAX_ANSWER)
-        .collect()
-        .await
-        .map_err(|error| CallError::Transport(error.to_string()))?;
+    if head.status != StatusCode::OK {
+        return Err(CallError::Http(head.status.as_u16()));
+    }
+    let body = Limited::new(body, max_answer).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            CallError::TooLarge(max_answer)
+        } else {
+            CallError::Transport(error.to_string())
+        }
+    })?;
     match body.trailers() {
         Some(trailers) => check_status(trailers, false)?,
         None if head.headers.contains_key("grpc-status") => {}
@@ -162,12 +181,15 @@ fn unframe(mut body: Bytes) -> Result<Bytes, CallError> {
     }
 }
 
-fn percent_decode(text: &str) -> String {
+/// Decodes `%41`; what is not a whole escape stays as it is, and bytes that are not UTF-8 become U+FFFD.
+#[must_use]
+pub fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
         let hex = tail
             .get(..2)
+            .filter(|hex| hex.iter().all(u8::is_ascii_hexdigit))
             .and_then(|hex| std::str::from_utf8(hex).ok())
             .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         match (first, hex) {
@@ -229,9 +251,109 @@ mod tests {
         }
     }
 
+    /// Answers one call over an in-memory stream with `status`, `headers`, the bytes of the body and `trailers`.
+    async fn exchange(
+        status: u16,
+        headers: &[(&'static str, &'static str)],
+        data: &'static [u8],
+        trailers: Option<&[(&'static str, &'static str)]>,
+    ) -> Result<Bytes, CallError> {
+        let map = |pairs: &[(&'static str, &'static str)]| -> HeaderMap {
+            pairs
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect()
+        };
+        let (headers, trailers) = (map(headers), trailers.map(map));
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let (headers, trailers) = (headers.clone(), trailers.clone());
+            async move {
+                assert_eq!(request.method(), Method::POST);
+                assert_eq!(request.uri().to_string(), "http://sock/pkg.Service/Method");
+                assert_eq!(request.headers()["content-type"], "application/grpc");
+                assert_eq!(request.headers()["te"], "trailers");
+                assert_eq!(request.headers()["x-own"], "1");
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                assert_eq!(body, frame(b"ask", false));
+                let body = Full::new(Bytes::from_static(data)).with_trailers(async move { trailers.map(Ok) });
+                let mut response = hyper::Response::new(body);
+                *response.status_mut() = StatusCode::from_u16(status).unwrap();
+                *response.headers_mut() = headers;
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        tokio::spawn(async move {
+            let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(hyper_util::rt::TokioIo::new(server), service)
+                .await;
+        });
+        let mut sender = handshake(client).await.unwrap();
+        let own = map(&[("x-own", "1")]);
+        call_bounded(
+            &mut sender,
+            "http://sock",
+            "/pkg.Service/Method",
+            &own,
+            b"ask",
+            false,
+            16,
+        )
+        .await
+    }
+
+    #[tokio::test]
+    async fn answers_are_read_as_the_protocol_says() {
+        let ok = Some(&[("grpc-status", "0")][..]);
+        let message = exchange(200, &[], b"\0\0\0\0\x03yes", ok).await;
+        assert_eq!(message.unwrap(), Bytes::from_static(b"yes"));
+        assert_eq!(exchange(200, &[], b"\0\0\0\0\0", ok).await.unwrap(), Bytes::new());
+        let trailers_only = exchange(200, &[("grpc-status", "5"), ("grpc-message", "no%20pod")], b"", None).await;
+        let error = trailers_only.unwrap_err();
+        assert_eq!(error.to_string(), "gRPC status 5 (NOT_FOUND): no pod");
+        let with_details = Some(&[("grpc-status", "8"), ("grpc-status-details-bin", "CAg")][..]);
+        match exchange(200, &[], b"", with_details).await {
+            Err(CallError::Status { code: 8, details, .. }) => assert_eq!(details, "CAg"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(
+            exchange(503, &[], b"busy", None).await,
+            Err(CallError::Http(503))
+        ));
+        let both = exchange(503, &[("grpc-status", "7")], b"", None).await;
+        assert!(matches!(both, Err(CallError::Status { code: 7, .. })), "{both:?}");
+    }
+
+    #[tokio::test]
+    async fn answers_that_break_the_protocol_are_errors() {
+        let ok = Some(&[("grpc-status", "0")][..]);
+        let large = exchange(200, &[], b"\0\0\0\0\x0c0123456789ab", ok).await;
+        assert!(matches!(large, Err(CallError::TooLarge(16))), "{large:?}");
+        for bad in [&b"\x01\0\0\0\x01a"[..], b"\0\0\0", b"\0\0\0\0\x09ab", b"\0\0\0\0\x01ab"] {
+            let answer = exchange(200, &[], bad, ok).await;
+            assert!(matches!(answer, Err(CallError::Frame)), "{bad:?}: {answer:?}");
+        }
+        let no_status = exchange(200, &[], b"\0\0\0\0\0", None).await;
+        assert!(matches!(no_status, Err(CallError::Transport(_))), "{no_status:?}");
+        let odd_status = exchange(200, &[], b"", Some(&[("grpc-status", "many")])).await;
+        assert!(
+            matches!(odd_status, Err(CallError::Status { code: 2, .. })),
+            "{odd_status:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_bad_method_path_is_an_error() {
+        let (client, _server) = tokio::io::duplex(1 << 16);
+        let mut sender = handshake(client).await.unwrap();
+        let answer = call(&mut sender, "http://sock", " not a path", &HeaderMap::new(), b"", false).await;
+        assert!(matches!(answer, Err(CallError::Method(_))), "{answer:?}");
+    }
+
     #[test]
     fn messages_are_percent_decoded() {
         assert_eq!(percent_decode("a%20b%"), "a b%");
-        assert_eq!(percent_decode("%zz%4"), "%zz%4");
+        assert_eq!(percent_decode("%zz%4%+1"), "%zz%4%+1");
+        assert_eq!(percent_decode("%C3%BC%ff"), "\u{fc}\u{fffd}");
     }
 }

@@ -3,12 +3,26 @@
 //! A library only so that tests and `bench/` can drive its parts; the product is the binary `sandglass`.
 //! Sources never import sinks or the correlator, sinks never import sources: `tests/layering.rs` holds that.
 
+pub mod app;
+pub mod cli;
+pub mod cni_conf;
+pub mod commands;
+pub mod config;
 pub mod cri;
-#[cfg(target_os = "linux")]
 pub mod demo;
+pub mod failure;
 pub mod grpc;
 pub mod health;
+pub mod http;
+pub mod identity;
 pub mod node;
 pub mod pipeline;
 pub mod sinks;
 pub mod sources;
+pub mod terminal;
+pub mod watch;
+
+// Hand-made traces, shared with the tests in `tests/`.
+#[cfg(test)]
+#[path = "../tests/samples/mod.rs"]
+mod samples;

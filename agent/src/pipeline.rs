@@ -1,1 +1,164 @@
-//! (in the making)
+//! The pipeline: events in order through the correlator, outputs to the sinks.
+//!
+//! One thread, used alike by `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the
+//! reorder stage lets go; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use sandglass_correlator::{Config, Correlator, Counters, Output, Reorder};
+use sandglass_model::{Body, Event, Timestamp, Trace, TraceId};
+
+use crate::health::{Health, TableLabel};
+use crate::sources::{EventReceiver, Stopped};
+
+/// What receives the correlator's findings.
+pub trait Outputs {
+    /// An event arrived, before it is ordered: recordings are made of these.
+    fn arrived(&mut self, event: &Event);
+    /// The correlator found something.
+    fn output(&mut self, output: &Output);
+    /// Open traces changed; called at most a few times a second, with all that are open and the ids of the changed.
+    fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>);
+}
+
+/// Reorder stage, correlator, and the account of both.
+#[derive(Debug)]
+pub struct Pipeline {
+    reorder: Reorder,
+    correlator: Correlator,
+    health: Health,
+    counted: Counters,
+    changed: BTreeSet<TraceId>,
+    refreshed: Instant,
+}
+
+/// A tick says "nothing older than this will come any more": events that wait in the kernel's buffer or the channel
+/// while the machine is busy must not come late because of one.
+const TICK_SLACK_NS: u64 = 250_000_000;
+/// How often open traces are shown to the sinks.
+const REFRESH: Duration = Duration::from_millis(200);
+/// Longest silence without a tick; the heartbeat of `/healthz`.
+const IDLE: Duration = Duration::from_secs(5);
+/// While something is held or due soon.
+const BUSY: Duration = Duration::from_millis(50);
+
+impl Pipeline {
+    /// A pipeline that has seen nothing.
+    #[must_use]
+    pub fn new(config: Config, reorder_ns: u64, health: Health) -> Pipeline {
+        Pipeline {
+            reorder: Reorder::new(reorder_ns),
+            correlator: Correlator::new(config),
+            health,
+            counted: Counters::default(),
+            changed: BTreeSet::new(),
+            refreshed: Instant::now(),
+        }
+    }
+
+    /// Runs until every source is gone, then ends what is open. `clock` is the boot clock; `heartbeat` is called at
+    /// least every few seconds.
+    pub fn run(
+        mut self,
+        events: &EventReceiver,
+        clock: fn() -> Timestamp,
+        outputs: &mut impl Outputs,
+        mut heartbeat: impl FnMut(),
+    ) {
+        loop {
+            match events.receive(self.patience(clock())) {
+                Ok(Some(event)) => self.feed(event, outputs),
+                Ok(None) => {
+                    let at = clock().minus(TICK_SLACK_NS);
+                    self.feed(Event { at, body: Body::Tick }, outputs);
+                }
+                Err(Stopped) => break,
+            }
+            self.refresh(outputs);
+            heartbeat();
+        }
+        self.finish(outputs);
+    }
+
+    /// Takes one event.
+    pub fn feed(&mut self, event: Event, outputs: &mut impl Outputs) {
+        self.health.events.inc();
+        outputs.arrived(&event);
+        self.reorder.push(event);
+        while let Some(ordered) = self.reorder.pop() {
+            if ordered.late {
+                self.health.late.inc();
+            }
+            self.correlator.handle(&ordered.event);
+        }
+        self.drain(outputs);
+    }
+
+    /// The end of the input: releases what is held and ends what is open.
+    pub fn finish(&mut self, outputs: &mut impl Outputs) {
+        while let Some(ordered) = self.reorder.flush() {
+            self.correlator.handle(&ordered.event);
+        }
+        self.correlator.finish();
+        self.drain(outputs);
+    }
+
+    fn drain(&mut self, outputs: &mut impl Outputs) {
+        for output in self.correlator.drain() {
+            match &output {
+                Output::Changed(id) => {
+                    self.changed.insert(*id);
+                }
+                Output::Closed(trace) => {
+                    self.changed.remove(&trace.id);
+                    outputs.output(&output);
+                }
+                Output::Ended(_) | Output::Asked(_) | Output::Known { .. } => outputs.output(&output),
+            }
+        }
+    }
+
+    /// Shows open traces to the sinks and brings the account up to date, a few times a second.
+    fn refresh(&mut self, outputs: &mut impl Outputs) {
+        if self.refreshed.elapsed() < REFRESH {
+            return;
+        }
+        self.refreshed = Instant::now();
+        outputs.changed(&mut self.correlator.open(), &self.changed);
+        self.changed.clear();
+        self.account();
+    }
+
+    fn account(&mut self) {
+        let now = self.correlator.counters();
+        let before = std::mem::replace(&mut self.counted, now);
+        self.health.orphan.inc_by(now.orphan - before.orphan);
+        for (table, now, before) in [
+            ("traces", now.evicted_traces, before.evicted_traces),
+            ("processes", now.evicted_processes, before.evicted_processes),
+            ("spans", now.evicted_spans, before.evicted_spans),
+            ("remembered", now.evicted_remembered, before.evicted_remembered),
+        ] {
+            self.health
+                .evicted
+                .get_or_create(&TableLabel { table })
+                .inc_by(now - before);
+        }
+        self.health
+            .open_traces
+            .set(i64::try_from(self.correlator.open().count()).unwrap_or(i64::MAX));
+    }
+
+    /// How long to wait for the next event.
+    fn patience(&self, now: Timestamp) -> Duration {
+        if !self.reorder.is_empty() || !self.changed.is_empty() {
+            return BUSY;
+        }
+        let due = self
+            .correlator
+            .next_deadline()
+            .map(|due| due.plus(TICK_SLACK_NS).since(now));
+        due.map_or(IDLE, |ns| Duration::from_nanos(ns).clamp(BUSY, IDLE))
+    }
+}

@@ -1,1 +1,103 @@
-//! placeholder
+//! The kernel side: wire records shared with the C probes, and the compiled BPF objects.
+//!
+//! Used by `sandglass::sources::linux` only. One object per family and rung, because a loader rejects a whole object
+//! for one part of it that a kernel does not know.
+//! Does not: load, attach or decode anything.
+
+pub mod wire;
+
+use wire::{ExecRecord, ExitRecord, ForkRecord, RecordHeader};
+
+/// The process probe on BTF-typed tracepoints.
+pub static EXEC_TP_BTF: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/exec.tp_btf.o")));
+    &OBJECT.0
+};
+
+/// The process probe on raw tracepoints.
+pub static EXEC_RAW_TP: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/exec.raw_tp.o")));
+    &OBJECT.0
+};
+
+/// A record that may be read from any bytes of its length.
+///
+/// # Safety
+/// Only for `#[repr(C)]` structures of integers and byte arrays without padding: every bit pattern must be valid.
+pub unsafe trait Record: Copy {
+    /// Reads the record from the front of `bytes`; `None` when they are too few. Alignment does not matter.
+    fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, rest) = bytes.split_at_checked(size_of::<Self>())?;
+        // SAFETY: `head` has exactly the length of `Self`, for which every bit pattern is valid (trait contract).
+        let record = unsafe { head.as_ptr().cast::<Self>().read_unaligned() };
+        Some((record, rest))
+    }
+
+    /// The record's bytes, as the kernel side would write them.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `self` is readable for its size and has no padding (trait contract).
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), size_of::<Self>()) }
+    }
+}
+
+// SAFETY: integers only, no padding (size asserted below).
+unsafe impl Record for RecordHeader {}
+// SAFETY: as above.
+unsafe impl Record for ForkRecord {}
+// SAFETY: integers and a byte array, no padding (size asserted below).
+unsafe impl Record for ExecRecord {}
+// SAFETY: as for `RecordHeader`.
+unsafe impl Record for ExitRecord {}
+
+const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
+const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 + 4 * 2);
+const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
+const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
+
+/// Object files must lie aligned for the ELF reader, which casts in place.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The loader must accept every object without asking a kernel: names of sections, maps and programs are right.
+    #[test]
+    fn objects_parse_and_hold_what_the_loader_asks_for() {
+        for (name, object) in [("tp_btf", EXEC_TP_BTF), ("raw_tp", EXEC_RAW_TP)] {
+            assert_eq!(object.as_ptr() as usize % 8, 0, "{name} is aligned");
+            let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for program in ["on_fork", "on_exec", "on_exit"] {
+                assert!(object.programs.contains_key(program), "{name} has program {program}");
+            }
+            for map in ["records", "processes", "lost"] {
+                assert!(object.maps.contains_key(map), "{name} has map {map}");
+            }
+        }
+    }
+
+    #[test]
+    fn records_are_read_only_from_enough_bytes() {
+        let record = ExitRecord {
+            header: RecordHeader {
+                kind: wire::KIND_EXIT,
+                pid: 7,
+                at_ns: 2,
+                start_ns: 1,
+                ring_bytes: 0,
+            },
+            status: 256,
+            role: wire::ROLE_TRACKED,
+        };
+        let mut bytes = vec![0xff];
+        bytes.extend_from_slice(record.bytes());
+        bytes.push(9);
+        assert_eq!(ExitRecord::read(&bytes[1..]), Some((record, &[9][..])));
+        assert_eq!(
+            ExitRecord::read(&bytes[2..]),
+            Some((ExitRecord::read(&bytes[2..]).unwrap().0, &[][..]))
+        );
+        assert_eq!(ExitRecord::read(&bytes[3..]), None);
+    }
+}

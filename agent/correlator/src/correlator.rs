@@ -1,9 +1,20 @@
 //! The state machine: which process is a plugin, which operation it belongs to, which sandbox that is for.
+//!
+//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject: `plugins.rs`
+//! makes spans of processes, `operations.rs` chains of plugins, `sandboxes.rs` opens and closes traces.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use sandglass_model::cni::NetworkList;
 use sandglass_model::time::{MILLISECOND, SECOND};
-use sandglass_model::{Event, PodIdentity, SandboxId, Span, Timestamp, Trace, TraceId};
+use sandglass_model::{Body, ClockAnchor, Event, PodIdentity, SandboxId, Span, Timestamp, Trace, TraceId, registry};
+
+use crate::memory::Memory;
+use crate::open::{Cut, Effects, OpenTrace, TraceKey};
+use crate::operations::OperationRef;
+use crate::processes::Processes;
+use crate::timers::Timer;
 
 /// Deadlines and bounds. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,46 +101,169 @@ pub struct Counters {
     pub evicted_remembered: u64,
 }
 
+/// How full the correlator's tables are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Open traces; at most [`Config::max_traces`].
+    pub traces: usize,
+    /// Tracked processes; at most [`Config::max_processes`].
+    pub processes: usize,
+    /// Remembered sandboxes; at most [`Config::max_remembered`].
+    pub sandboxes: usize,
+    /// Remembered pods; at most [`Config::max_remembered`].
+    pub pods: usize,
+}
+
 /// The correlator.
+///
+/// Give it every event with [`handle`](Correlator::handle), then take what it found with
+/// [`drain`](Correlator::drain). At the end of the input, [`finish`](Correlator::finish) and drain once more.
 #[derive(Debug)]
 pub struct Correlator {
-    config: Config,
+    pub(crate) config: Config,
+    /// The newest time seen; while a timer fires, the time it was due.
+    pub(crate) now: Timestamp,
+    pub(crate) anchor: ClockAnchor,
+    /// Traces that begin up to here may miss records that were lost.
+    pub(crate) lost_until: Option<Timestamp>,
+    pub(crate) serial: u64,
+    pub(crate) networks: Vec<NetworkList>,
+    pub(crate) processes: Processes,
+    pub(crate) traces: BTreeMap<TraceKey, OpenTrace>,
+    pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
+    /// Sandboxes that are being created.
+    pub(crate) creations: BTreeMap<String, TraceKey>,
+    /// Open operations that the runtime asked for, by container id.
+    pub(crate) attached: BTreeMap<String, Vec<OperationRef>>,
+    pub(crate) memory: Memory,
+    pub(crate) effects: Effects,
 }
+
+/// A loss is told when it is noticed; what it concerns may begin this much later.
+const LOSS_REACH_NS: u64 = SECOND;
 
 impl Correlator {
     /// A correlator that has seen nothing.
     #[must_use]
     pub fn new(config: Config) -> Correlator {
-        Correlator { config }
+        Correlator {
+            now: Timestamp(0),
+            anchor: ClockAnchor::default(),
+            lost_until: None,
+            serial: 0,
+            networks: Vec::new(),
+            processes: Processes::new(config.max_processes),
+            traces: BTreeMap::new(),
+            by_id: BTreeSet::new(),
+            creations: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            memory: Memory::new(config.max_remembered),
+            effects: Effects::default(),
+            config,
+        }
     }
-
-    /// Takes one event. Events come in time order but for late ones, whose time may lie before the newest seen.
-    pub fn handle(&mut self, _event: &Event) {
-        let _ = &self.config;
-    }
-
-    /// Outputs since the last call, in order.
-    pub fn drain(&mut self) -> Vec<Output> {
-        Vec::new()
-    }
-
-    /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop.
-    pub fn finish(&mut self) {}
 
     /// Open traces, oldest first.
     pub fn open(&self) -> impl Iterator<Item = &Trace> {
-        std::iter::empty()
+        self.traces.values().map(|open| &open.trace)
+    }
+
+    /// The open trace with this id; the oldest, should a runtime have given one id to several.
+    #[must_use]
+    pub fn open_trace(&self, id: TraceId) -> Option<&Trace> {
+        self.find(id).map(|open| &open.trace)
     }
 
     /// When the next deadline fires, if nothing else happens: a tick is needed then. `None` when nothing is open.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        None
+        self.effects.timers.first()
     }
 
     /// What was counted so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        self.effects.counters
+    }
+
+    /// How full the tables are.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            traces: self.traces.len(),
+            processes: self.processes.len(),
+            sandboxes: self.memory.sandboxes.len(),
+            pods: self.memory.pods.len(),
+        }
+    }
+
+    /// Takes one event. Events come in time order but for late ones, whose time may lie before the newest seen.
+    pub fn handle(&mut self, event: &Event) {
+        self.pass_time(event.at);
+        let at = event.at;
+        match &event.body {
+            Body::ProcessForked(fork) => self.forked(at, fork),
+            Body::ProcessExecuted(exec) => self.executed(at, exec),
+            Body::ProcessExited(exit) => self.exited(at, exit),
+            Body::PluginSpoke(io) => self.spoke(io),
+            Body::SandboxDescribed(described) => self.sandbox_described(at, described),
+            Body::NetnsObserved(netns) => self.netns_observed(netns),
+            Body::NetworksConfigured { networks } => self.networks.clone_from(networks),
+            Body::ClockAnchored { unix_ns } => {
+                self.anchor = ClockAnchor {
+                    boot_ns: at.0,
+                    unix_ns: *unix_ns,
+                };
+            }
+            Body::Lost { probe, count } => self.lost(at, probe, *count),
+            Body::Tick => {}
+        }
+    }
+
+    /// Outputs since the last call, in order; at the end of them, what changed and is still open.
+    pub fn drain(&mut self) -> Vec<Output> {
+        let mut outputs = std::mem::take(&mut self.effects.outputs);
+        for key in self.effects.changed.drain(..) {
+            if let Some(open) = self.traces.get_mut(&key) {
+                open.clean();
+                outputs.push(Output::Changed(open.trace.id));
+            }
+        }
+        outputs
+    }
+
+    /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is
+    /// marked incomplete; what only waited for a next step is not.
+    pub fn finish(&mut self) {
+        while let Some((&key, _)) = self.traces.first_key_value() {
+            self.close(key, Cut::Abandoned);
+        }
+    }
+
+    /// Fires the timers that are due at `at`, each at its own time.
+    fn pass_time(&mut self, at: Timestamp) {
+        while let Some((due, timer)) = self.effects.timers.pop(at) {
+            self.now = self.now.max(due);
+            match timer {
+                Timer::Plugin(process) => self.plugin_overdue(due, process),
+                Timer::Settle(trace, operation) => self.close_operation(OperationRef { trace, operation }),
+                Timer::Trace(trace) => self.review(trace),
+            }
+        }
+        self.now = self.now.max(at);
+        self.processes.expire(self.now);
+    }
+
+    fn lost(&mut self, at: Timestamp, probe: &str, count: u64) {
+        self.lost_until = self.lost_until.max(Some(at.plus(LOSS_REACH_NS)));
+        let attributes = [
+            (registry::LOST_PROBE, probe.to_owned()),
+            (registry::LOST_COUNT, count.to_string()),
+        ];
+        for open in self.traces.values_mut() {
+            open.trace.incomplete = true;
+            open.mark(0, at, registry::EVENT_LOST, &attributes);
+            open.touch(&mut self.effects);
+        }
     }
 }

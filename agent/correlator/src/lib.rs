@@ -5,9 +5,18 @@
 //! operating system; `clippy.toml` beside this crate bans what could.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::wildcard_enum_match_arm)]
 
 mod correlator;
+mod invocation;
+mod memory;
+mod open;
+mod operations;
+mod plugins;
+mod processes;
 mod reorder;
+mod sandboxes;
+mod timers;
 
-pub use correlator::{Config, Correlator, Counters, EndedSpan, Output};
+pub use correlator::{Config, Correlator, Counters, EndedSpan, Output, Sizes};
 pub use reorder::{Ordered, Reorder};

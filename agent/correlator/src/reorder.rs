@@ -3,7 +3,7 @@
 //! The watermark is the newest time seen minus the window. Equal times keep their order of arrival.
 //! Does not: drop, merge or re-stamp events; late ones come out at once, flagged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use sandglass_model::{Event, Timestamp};
 
@@ -23,7 +23,7 @@ pub struct Reorder {
     newest: Timestamp,
     arrivals: u64,
     held: BTreeMap<(Timestamp, u64), Event>,
-    late: Vec<Event>,
+    late: VecDeque<Event>,
 }
 
 impl Reorder {
@@ -35,14 +35,14 @@ impl Reorder {
             newest: Timestamp(0),
             arrivals: 0,
             held: BTreeMap::new(),
-            late: Vec::new(),
+            late: VecDeque::new(),
         }
     }
 
     /// Takes one event.
     pub fn push(&mut self, event: Event) {
         if event.at < self.watermark() {
-            self.late.push(event);
+            self.late.push_back(event);
             return;
         }
         self.newest = self.newest.max(event.at);
@@ -52,11 +52,8 @@ impl Reorder {
 
     /// Releases the next event whose time has come, oldest first.
     pub fn pop(&mut self) -> Option<Ordered> {
-        if !self.late.is_empty() {
-            return Some(Ordered {
-                event: self.late.remove(0),
-                late: true,
-            });
+        if let Some(event) = self.late.pop_front() {
+            return Some(Ordered { event, late: true });
         }
         let entry = self.held.first_entry()?;
         if entry.key().0 > self.newest.minus(self.window_ns) {

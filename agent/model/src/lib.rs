@@ -12,6 +12,7 @@ pub mod id;
 pub mod phases;
 pub mod recording;
 pub mod registry;
+pub mod text;
 pub mod time;
 pub mod trace;
 

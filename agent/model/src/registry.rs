@@ -87,6 +87,8 @@ attribute_keys! {
     PROCESS_SIGNAL = "sandglass.process.signal": "Number of the signal that killed it.",
     PROCESS_CGROUP = "process.linux.cgroup": "cgroup path.",
     PROCESS_NETNS = "sandglass.process.netns": "Inode of the network namespace it ran in.",
+    LOST_PROBE = "sandglass.probe": "Probe whose records were lost (span event).",
+    LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
 
 /// Every span name. `<...>` stands for a plugin, a command or a verb: closed or small sets.

@@ -335,4 +335,15 @@ impl Span {
             Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => None,
         }
     }
+
+    /// The process behind it, if it is one, to change.
+    #[must_use]
+    pub fn process_mut(&mut self) -> Option<&mut ProcessDetail> {
+        match &mut self.detail {
+            Detail::Plugin(plugin) => Some(&mut plugin.process),
+            Detail::Command(command) => Some(&mut command.process),
+            Detail::RuntimeStep(step) => Some(&mut step.process),
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => None,
+        }
+    }
 }

@@ -26,6 +26,39 @@ pub enum Endpoint {
     Tcp(String),
 }
 
+/// Which runtime to ask, as the user says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RuntimeChoice {
+    /// `auto`: the first of [`DEFAULT_SOCKETS`] that exists.
+    #[default]
+    Auto,
+    /// `none`: do without.
+    Off,
+    /// This one.
+    At(Endpoint),
+}
+
+impl RuntimeChoice {
+    /// Reads `auto`, `none` or an address as [`Endpoint::parse`] takes it.
+    pub fn parse(text: &str) -> Result<RuntimeChoice, BadEndpoint> {
+        match text.trim() {
+            "auto" => Ok(RuntimeChoice::Auto),
+            "none" => Ok(RuntimeChoice::Off),
+            address => Endpoint::parse(address).map(RuntimeChoice::At),
+        }
+    }
+
+    /// The runtime's address, looked for below `root` (normally `/`) when it is not given.
+    #[must_use]
+    pub fn endpoint(&self, root: &Path) -> Option<Endpoint> {
+        match self {
+            RuntimeChoice::Auto => Endpoint::find(root),
+            RuntimeChoice::Off => None,
+            RuntimeChoice::At(endpoint) => Some(endpoint.clone()),
+        }
+    }
+}
+
 /// An address that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad CRI endpoint {text:?}: {why}")]
@@ -144,6 +177,15 @@ mod tests {
         );
         assert_eq!(Endpoint::parse("tcp://[::1]:3000").map(|e| e.is_local()), Ok(true));
         assert_eq!(Endpoint::parse("tcp://10.0.0.1:3000").map(|e| e.is_local()), Ok(false));
+    }
+
+    #[test]
+    fn a_choice_is_read() {
+        assert_eq!(RuntimeChoice::parse("auto"), Ok(RuntimeChoice::Auto));
+        assert_eq!(RuntimeChoice::parse("none"), Ok(RuntimeChoice::Off));
+        let at = RuntimeChoice::parse("/run/a.sock").unwrap();
+        assert_eq!(at.endpoint(Path::new("/")), Some(Endpoint::Unix("/run/a.sock".into())));
+        assert!(RuntimeChoice::parse("of").is_err());
     }
 
     #[test]

@@ -4,4 +4,5 @@
 
 pub mod otlp;
 pub mod prometheus;
+pub mod recording;
 pub mod store;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::Event;
 
+pub mod clock;
 #[cfg(target_os = "linux")]
 pub mod linux;
 pub mod replay;

@@ -1,1 +1,235 @@
-//! (in the making)
+//! A recording as a source: reads its header, then its events, line by line in bounded memory.
+//!
+//! A line that is not an event is skipped and counted with its number; nothing else is lost by it.
+//! Does not pace itself: a night's recording replays in seconds.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use sandglass_model::Event;
+use sandglass_model::recording::{self, Header, LineError, MAX_LINE};
+
+/// Why a recording cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The file cannot be opened or read.
+    #[error("cannot read recording {}: {source}\nhint: make one with `sandglass record FILE`", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The first line is not a header this agent reads.
+    #[error("cannot replay {}: {source}\nhint: {}", path.display(), hint(source))]
+    Header {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: LineError,
+    },
+}
+
+fn hint(error: &LineError) -> &'static str {
+    match error {
+        LineError::TooNew { .. } => "replay it with the agent that made it, or a newer one",
+        LineError::NotARecording | LineError::NotAnEvent(_) | LineError::TooLong => {
+            "make a recording with `sandglass record FILE`"
+        }
+    }
+}
+
+/// An open recording: an iterator of events.
+#[derive(Debug)]
+pub struct Recording {
+    /// Its header.
+    pub header: Header,
+    reader: BufReader<File>,
+    path: PathBuf,
+    line: u64,
+    bytes_read: u64,
+    bytes_total: u64,
+    skipped: Skipped,
+}
+
+/// Lines that were skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many.
+    pub count: u64,
+    /// The first few: line number and reason.
+    pub examples: Vec<(u64, String)>,
+}
+
+impl Recording {
+    /// Opens `path` and reads its header.
+    pub fn open(path: &Path) -> Result<Recording, ReplayError> {
+        let read = |source| ReplayError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(read)?;
+        let bytes_total = file.metadata().map_err(read)?.len();
+        let mut reader = BufReader::with_capacity(1 << 16, file);
+        let mut line = Vec::new();
+        let bytes_read = next_line(&mut reader, &mut line).map_err(read)?;
+        let bad = |source| ReplayError::Header {
+            path: path.to_owned(),
+            source,
+        };
+        let text = std::str::from_utf8(&line).map_err(|_| bad(LineError::NotARecording))?;
+        let header = recording::decode_header(text).map_err(bad)?;
+        Ok(Recording {
+            header,
+            reader,
+            path: path.to_owned(),
+            line: 1,
+            bytes_read,
+            bytes_total,
+            skipped: Skipped::default(),
+        })
+    }
+
+    /// The next event, `None` at the end. An error means that the file could not be read on.
+    pub fn next_event(&mut self) -> Result<Option<Event>, ReplayError> {
+        let mut line = Vec::new();
+        loop {
+            let read = next_line(&mut self.reader, &mut line).map_err(|source| ReplayError::Read {
+                path: self.path.clone(),
+                source,
+            })?;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            self.bytes_read += read;
+            let text = match std::str::from_utf8(&line) {
+                Ok(text) if text.trim().is_empty() => continue,
+                Ok(text) => text,
+                Err(error) => {
+                    self.skip(&error.to_string());
+                    continue;
+                }
+            };
+            match recording::decode_event(text) {
+                Ok(event) => return Ok(Some(event)),
+                Err(error) => self.skip(&error.to_string()),
+            }
+        }
+    }
+
+    /// Lines skipped so far.
+    #[must_use]
+    pub fn skipped(&self) -> &Skipped {
+        &self.skipped
+    }
+
+    /// Bytes read and bytes in all, for a progress bar.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.bytes_read, self.bytes_total)
+    }
+
+    fn skip(&mut self, reason: &str) {
+        self.skipped.count += 1;
+        if self.skipped.examples.len() < 3 {
+            self.skipped.examples.push((self.line, reason.to_owned()));
+        }
+    }
+}
+
+/// Reads one line without its end into `line`, at most [`MAX_LINE`] + 1 bytes of it: a longer one is cut there, so that
+/// it is refused as too long, and the rest of it is passed over. Gives the bytes consumed, 0 at the end.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<u64> {
+    line.clear();
+    let limit = MAX_LINE as u64 + 1;
+    let mut read = reader.by_ref().take(limit).read_until(b'\n', line)? as u64;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if read == limit {
+        read += reader.skip_until(b'\n')? as u64;
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use sandglass_model::{Body, ClockAnchor, Timestamp};
+
+    fn header() -> String {
+        recording::encode(&Header {
+            recording: "sandglass".into(),
+            version: recording::VERSION,
+            agent: "0".into(),
+            os: "Linux".into(),
+            kernel: "6.1".into(),
+            machine: "x86_64".into(),
+            node: "n".into(),
+            boot_id: "b".into(),
+            clock: ClockAnchor::default(),
+        })
+        .unwrap()
+    }
+
+    fn file(lines: &[&[u8]]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        for line in lines {
+            file.write_all(line).unwrap();
+            file.write_all(b"\n").unwrap();
+        }
+        file
+    }
+
+    #[test]
+    fn bad_lines_are_counted_and_nothing_else_is_lost() {
+        let tick = recording::encode(&Event {
+            at: Timestamp(1),
+            body: Body::Tick,
+        })
+        .unwrap();
+        let huge = vec![b'x'; MAX_LINE + 100];
+        let file = file(&[
+            header().as_bytes(),
+            tick.as_bytes(),
+            b"{]",
+            b"\xff\xfe",
+            b"",
+            &huge,
+            tick.as_bytes(),
+        ]);
+        let mut recording = Recording::open(file.path()).unwrap();
+        let mut events = 0;
+        while recording.next_event().unwrap().is_some() {
+            events += 1;
+        }
+        assert_eq!(events, 2);
+        assert_eq!(recording.skipped().count, 3);
+        assert_eq!(recording.skipped().examples[0].0, 3);
+        let (read, total) = recording.progress();
+        assert_eq!(read, total);
+    }
+
+    #[test]
+    fn what_is_no_recording_is_refused_with_a_hint() {
+        for first in [&b""[..], b"{}", b"\xff", b"hello"] {
+            let error = Recording::open(file(&[first]).path()).unwrap_err().to_string();
+            assert!(
+                error.contains("not a sandglass recording") && error.contains("hint:"),
+                "{error}"
+            );
+        }
+        assert!(
+            Recording::open(Path::new("/nonexistent"))
+                .unwrap_err()
+                .to_string()
+                .contains("hint:")
+        );
+        assert!(Recording::open(Path::new("/")).is_err());
+    }
+}

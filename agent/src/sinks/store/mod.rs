@@ -1,1 +1,343 @@
-//! (in the making)
+//! The embedded store: the most recent traces in memory, for the page, the terminal view and the JSON API.
+//!
+//! The pipeline writes, `crate::http` reads; both through cheap clones of [`Store`]. A write takes one short lock, computes
+//! what the filters need and never waits for a reader: readers that fall behind are told to load again.
+//! Bounded by number and by estimated bytes; failed traces have a quarter of the room to themselves, so that a busy
+//! hour of successes does not push them out. Does not: keep anything on disk, serve HTTP, or know a source.
+
+#![forbid(unsafe_code)]
+
+pub mod query;
+pub mod row;
+pub mod view;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sandglass_model::{PodIdentity, SandboxId, Timestamp, Trace, TraceId};
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+use crate::node::NodeInfo;
+use query::{Page, Query};
+use row::{Outcome, Row, Subject};
+use view::{KnownSandbox, RunningOperation, TraceView};
+
+/// Bounds of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Most traces kept, open ones included.
+    pub max_traces: usize,
+    /// Most bytes kept, by estimate.
+    pub max_bytes: usize,
+    /// Most sandboxes older than the agent that are remembered.
+    pub max_known: usize,
+    /// Changes a reader may lag behind before it is told to load again.
+    pub max_lag: usize,
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions {
+            max_traces: 1_000,
+            max_bytes: 16 << 20,
+            max_known: 1_000,
+            max_lag: 1_024,
+        }
+    }
+}
+
+/// The store; cheap to clone, all clones are one store.
+#[derive(Clone, Debug)]
+pub struct Store(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    options: StoreOptions,
+    node: NodeInfo,
+    state: Mutex<State>,
+    changes: broadcast::Sender<TraceId>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<TraceId, Arc<Entry>>,
+    /// The same traces in the order they came, by outcome: what to evict next.
+    order: BTreeMap<Outcome, BTreeSet<(u64, TraceId)>>,
+    arrivals: u64,
+    bytes: usize,
+    evicted: u64,
+    known: BTreeMap<SandboxId, Known>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    identity: PodIdentity,
+    created: Timestamp,
+}
+
+/// One trace and what is known of it without looking at every span again.
+#[derive(Debug)]
+struct Entry {
+    trace: Arc<Trace>,
+    subject: Subject,
+    arrival: u64,
+    bytes: usize,
+    /// The list row of a closed trace, made when first asked for.
+    row: OnceLock<Row>,
+}
+
+/// How full the store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StoreSize {
+    /// Traces kept.
+    pub traces: usize,
+    /// Of them, open ones.
+    pub running: usize,
+    /// Of them, failed ones.
+    pub failed: usize,
+    /// Estimated bytes.
+    pub bytes: usize,
+    /// Bound on `traces`.
+    pub max_traces: usize,
+    /// Bound on `bytes`.
+    pub max_bytes: usize,
+    /// Traces that had to go since the start.
+    pub evicted: u64,
+    /// Sandboxes older than the agent.
+    pub known: usize,
+}
+
+impl Store {
+    /// An empty store.
+    #[must_use]
+    pub fn new(options: StoreOptions, node: NodeInfo) -> Store {
+        let (changes, _) = broadcast::channel(options.max_lag.max(1));
+        Store(Arc::new(Shared {
+            options,
+            node,
+            state: Mutex::default(),
+            changes,
+        }))
+    }
+
+    /// The node the traces are from.
+    #[must_use]
+    pub fn node(&self) -> &NodeInfo {
+        &self.0.node
+    }
+
+    /// Takes a snapshot of an open trace, or a closed trace; replaces what is kept under its id. A snapshot that
+    /// comes after the trace was closed is stale and passed over, a trace without a root is none.
+    pub fn update(&self, trace: impl Into<Arc<Trace>>) {
+        let trace: Arc<Trace> = trace.into();
+        if trace.spans.is_empty() {
+            return;
+        }
+        let id = trace.id;
+        {
+            let mut state = self.state();
+            if !state.put(trace) {
+                return;
+            }
+            state.shrink(&self.0.options);
+        }
+        // No reader is no error.
+        let _ = self.0.changes.send(id);
+    }
+
+    /// Remembers a sandbox that is older than the agent: it has no trace.
+    pub fn known(&self, sandbox: SandboxId, identity: PodIdentity, created: Timestamp) {
+        let mut state = self.state();
+        let room = state.known.len() < self.0.options.max_known;
+        if room || state.known.contains_key(&sandbox) {
+            state.known.insert(sandbox, Known { identity, created });
+        }
+    }
+
+    /// Ids of traces as they change. A reader that lags gets an error that says by how many, and loads again.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<TraceId> {
+        self.0.changes.subscribe()
+    }
+
+    /// The rows that match, best first, and the counts around them.
+    #[must_use]
+    pub fn list(&self, query: &Query) -> Page {
+        let (entries, known) = {
+            let state = self.state();
+            (state.entries.values().cloned().collect(), state.known.len())
+        };
+        query::run(query, entries, known, wall_ns())
+    }
+
+    /// The row of one trace.
+    #[must_use]
+    pub fn row(&self, id: TraceId) -> Option<Row> {
+        let entry = self.state().entries.get(&id).cloned()?;
+        Some(entry.row_at(wall_ns()))
+    }
+
+    /// One trace, with every span.
+    #[must_use]
+    pub fn trace(&self, id: TraceId) -> Option<TraceView> {
+        let (entry, family) = {
+            let state = self.state();
+            let entry = state.entries.get(&id).cloned()?;
+            let family = state
+                .entries
+                .values()
+                .filter(|other| view::related(&other.trace, &entry.trace))
+                .cloned()
+                .collect::<Vec<_>>();
+            (entry, family)
+        };
+        Some(TraceView::new(&entry, &family, wall_ns()))
+    }
+
+    /// What runs now, oldest first; an operation older than `stuck_after_ns` is called stuck.
+    #[must_use]
+    pub fn operations(&self, stuck_after_ns: u64) -> Vec<RunningOperation> {
+        let open: Vec<Arc<Entry>> = {
+            let state = self.state();
+            let running = state.order.get(&Outcome::Running);
+            running
+                .into_iter()
+                .flatten()
+                .filter_map(|(_, id)| state.entries.get(id).cloned())
+                .collect()
+        };
+        view::running(&open, wall_ns(), stuck_after_ns)
+    }
+
+    /// Sandboxes older than the agent, by id.
+    #[must_use]
+    pub fn known_sandboxes(&self) -> Vec<KnownSandbox> {
+        let state = self.state();
+        state
+            .known
+            .iter()
+            .map(|(sandbox, known)| KnownSandbox {
+                sandbox: sandbox.clone(),
+                identity: known.identity.clone(),
+                created_boot_ns: known.created.0,
+            })
+            .collect()
+    }
+
+    /// How full it is.
+    #[must_use]
+    pub fn size(&self) -> StoreSize {
+        let state = self.state();
+        let count = |outcome| state.order.get(&outcome).map_or(0, BTreeSet::len);
+        StoreSize {
+            traces: state.entries.len(),
+            running: count(Outcome::Running),
+            failed: count(Outcome::Failed),
+            bytes: state.bytes,
+            max_traces: self.0.options.max_traces,
+            max_bytes: self.0.options.max_bytes,
+            evicted: state.evicted,
+            known: state.known.len(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete before anything in it can fail.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn put(&mut self, trace: Arc<Trace>) -> bool {
+        let id = trace.id;
+        let mut arrival = self.arrivals;
+        if let Some(old) = self.entries.get(&id) {
+            if old.trace.closed && !trace.closed {
+                return false;
+            }
+            arrival = old.arrival;
+            self.remove(id);
+        } else {
+            self.arrivals += 1;
+        }
+        let entry = Entry::new(trace, arrival);
+        self.bytes += entry.bytes;
+        self.order
+            .entry(entry.subject.outcome)
+            .or_default()
+            .insert((arrival, id));
+        self.entries.insert(id, Arc::new(entry));
+        true
+    }
+
+    fn remove(&mut self, id: TraceId) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.bytes -= entry.bytes;
+            if let Some(order) = self.order.get_mut(&entry.subject.outcome) {
+                order.remove(&(entry.arrival, id));
+            }
+        }
+    }
+
+    fn shrink(&mut self, options: &StoreOptions) {
+        // One trace always stays, however large: the newest is worth more than the bound.
+        while self.entries.len() > 1 && (self.entries.len() > options.max_traces || self.bytes > options.max_bytes) {
+            let Some(victim) = self.victim(options.max_traces / 4) else {
+                return;
+            };
+            self.remove(victim);
+            self.evicted += 1;
+        }
+    }
+
+    /// The oldest success; the oldest failure when there are more than `failed_share` of them or nothing else is
+    /// left; an open trace last, since it will come again with its end.
+    fn victim(&self, failed_share: usize) -> Option<TraceId> {
+        let oldest = |outcome| Some(self.order.get(&outcome)?.first()?.1);
+        let failed = self.order.get(&Outcome::Failed).map_or(0, BTreeSet::len);
+        let first = if failed > failed_share {
+            [Outcome::Failed, Outcome::Ok]
+        } else {
+            [Outcome::Ok, Outcome::Failed]
+        };
+        oldest(first[0])
+            .or_else(|| oldest(first[1]))
+            .or_else(|| oldest(Outcome::Running))
+    }
+}
+
+impl Entry {
+    fn new(trace: Arc<Trace>, arrival: u64) -> Entry {
+        Entry {
+            subject: Subject::of(&trace),
+            bytes: row::estimate_bytes(&trace),
+            arrival,
+            row: OnceLock::new(),
+            trace,
+        }
+    }
+
+    /// The list row at a wall-clock time; that of a closed trace does not depend on it.
+    fn row_at(&self, unix_ns: u64) -> Row {
+        if self.trace.closed {
+            self.row
+                .get_or_init(|| Row::of(&self.trace, &self.subject, unix_ns))
+                .clone()
+        } else {
+            Row::of(&self.trace, &self.subject, unix_ns)
+        }
+    }
+}
+
+/// Now, in nanoseconds since 1970.
+#[must_use]
+pub fn wall_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

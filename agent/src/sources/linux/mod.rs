@@ -1,1 +1,232 @@
-//! (in the making)
+//! The Linux source: which processes are CNI plugins, what they start, how they end; straight from the kernel.
+//!
+//! `start` takes the best rung of the ladder of hooks this kernel offers, says which one in [`Health`], and leaves a
+//! thread behind that turns records into events until [`LinuxSource::stop`].
+//! Does not: interpret events (the correlator does), or read anything of processes that are no plugins.
+
+mod cgroups;
+pub mod decode;
+mod loader;
+mod netns;
+mod ring;
+mod running;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use self::loader::{Attached, LoadError, PROBE};
+pub use self::loader::{ProgramTime, Rung, enable_run_time};
+use self::netns::NetnsWatch;
+use self::ring::RingThread;
+use super::EventSender;
+use crate::health::{Health, ProbeStatus};
+
+/// What can be chosen about the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Size of the ring buffer in bytes; rounded up to a power of two of pages.
+    pub ring_bytes: u32,
+    /// Rungs to try, best first.
+    pub rungs: Vec<Rung>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            ring_bytes: 4 << 20,
+            rungs: Rung::ALL.to_vec(),
+        }
+    }
+}
+
+/// The running source. Dropping it stops it too.
+#[derive(Debug)]
+pub struct LinuxSource {
+    attached: Attached,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why the source could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The kernel does not describe its types.
+    #[error("cannot attach probe 'exec'")]
+    NoBtf(#[source] LoadError),
+    /// This process may not load BPF programs.
+    #[error("cannot attach probe 'exec'")]
+    NoPrivilege(#[source] LoadError),
+    /// This kernel, or its policy, does not let the probe in.
+    #[error("cannot attach probe 'exec'")]
+    NotSupported(#[source] LoadError),
+    /// The agent's own side could not be set up.
+    #[error("cannot start the thread that reads the ring buffer")]
+    Thread(#[source] io::Error),
+}
+
+impl StartError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            StartError::NoBtf(_) => {
+                "needs a kernel built with CONFIG_DEBUG_INFO_BTF=y, and /sys/kernel/btf visible to the agent"
+            }
+            StartError::NoPrivilege(_) => "needs CAP_BPF and CAP_PERFMON (or root); see deploy/README.md",
+            StartError::NotSupported(_) => {
+                "needs Linux 5.10 or newer with BPF tracing, not shut off by lockdown or a security module; \
+                 `sandglass doctor` says which part is missing"
+            }
+            StartError::Thread(_) => "the node is out of threads or file descriptors: raise the limits of the agent",
+        }
+    }
+
+    /// Exit code of the class of error: 69 feature missing, 77 privilege missing, 1 otherwise.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            StartError::NoBtf(_) | StartError::NotSupported(_) => 69,
+            StartError::NoPrivilege(_) => 77,
+            StartError::Thread(_) => 1,
+        }
+    }
+}
+
+/// Attaches the probe and starts to send events.
+pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
+    let outcome = loader::attach(&options.rungs, options.ring_bytes);
+    trim_heap();
+    let (mut attached, refused) = outcome.map_err(|refused| {
+        let error = classify(refused);
+        health.set_probe(unattached(&error));
+        error
+    })?;
+    let channels = attached.channels().map_err(StartError::NotSupported)?;
+    health.set_probe(in_use(attached.rung(), &refused));
+
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
+    let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
+    let ring = RingThread::new(channels, sender, health, netns);
+    let stopped = Arc::clone(&stop);
+    let thread = Builder::new()
+        .name("ring".to_owned())
+        .spawn(move || ring.run(&stopped))
+        .map_err(StartError::Thread)?;
+    Ok(LinuxSource {
+        attached,
+        stop,
+        thread: Some(thread),
+    })
+}
+
+impl LinuxSource {
+    /// Stops reading after what is in the ring buffer now, and detaches the probe.
+    pub fn stop(self) {}
+
+    /// The rung in use.
+    #[must_use]
+    pub fn rung(&self) -> Rung {
+        self.attached.rung()
+    }
+
+    /// Kernel time of each program; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
+    #[must_use]
+    pub fn bpf_run_time(&self) -> Vec<ProgramTime> {
+        self.attached.run_time()
+    }
+}
+
+impl Drop for LinuxSource {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The error of the best rung counts: the others failed for the same reason, or for not being better.
+fn classify(refused: Vec<LoadError>) -> StartError {
+    let Some(first) = refused.into_iter().next() else {
+        let what = "no rung was to be tried".to_owned();
+        return StartError::NotSupported(LoadError::Unexpected {
+            probe: PROBE,
+            hook: "none",
+            what,
+        });
+    };
+    if matches!(first, LoadError::Btf(_)) {
+        return StartError::NoBtf(first);
+    }
+    let refused_by_policy = matches!(first.os_error(), Some(libc::EPERM | libc::EACCES));
+    if refused_by_policy && !may_load() {
+        return StartError::NoPrivilege(first);
+    }
+    StartError::NotSupported(first)
+}
+
+/// Whether this process holds CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON.
+fn may_load() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let has = |capability: u32| bits & (1 << capability) != 0;
+    has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
+}
+
+fn in_use(rung: Rung, refused: &[LoadError]) -> ProbeStatus {
+    let mut status = ProbeStatus {
+        probe: PROBE.to_owned(),
+        hook: rung.name().to_owned(),
+        attached: true,
+        consequence: String::new(),
+        hint: String::new(),
+    };
+    if let Some(error) = refused.first() {
+        status.consequence = format!("a lower rung is in use, which sees the same at a little more cost: {error}");
+        status.hint = "a kernel of 5.11 or newer takes tp_btf".to_owned();
+    }
+    if !sees_all_processes() {
+        status.consequence =
+            "process ids are those of another pid namespace: nothing can be read from /proc".to_owned();
+        status.hint = "run the agent in the node's own pid namespace (hostPID: true)".to_owned();
+    }
+    status
+}
+
+fn unattached(error: &StartError) -> ProbeStatus {
+    ProbeStatus {
+        probe: PROBE.to_owned(),
+        hook: "none".to_owned(),
+        attached: false,
+        consequence: "no plugin or command can be seen: no traces from this node".to_owned(),
+        hint: error.hint().to_owned(),
+    }
+}
+
+/// Whether `/proc` shows the initial pid namespace, whose ids the kernel side reports.
+fn sees_all_processes() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
+}
+
+/// Gives the memory back that parsing the kernel's type information took.
+fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim has no preconditions.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+// include/linux/proc_ns.h: PROC_PID_INIT_INO.
+const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;

@@ -1,0 +1,202 @@
+//! What an exec says by itself: a call of a CNI plugin, a step of a container runtime, or neither.
+//!
+//! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
+//! doing is not decided here. Everything in the event is hostile input.
+
+use sandglass_model::event::{Exec, ExitStatus};
+use sandglass_model::trace::{ProcessDetail, RuntimeStep};
+use sandglass_model::{CniCommand, SpanId, TraceId};
+
+/// The CNI parameters of a plugin's environment (CNI spec 1.1.0, section 2, "Parameters").
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Invocation<'a> {
+    pub(crate) command: CniCommand,
+    /// `CNI_CONTAINERID`; empty for verbs without an attachment.
+    pub(crate) container: &'a str,
+    /// `CNI_IFNAME`; empty for verbs without an attachment.
+    pub(crate) ifname: &'a str,
+    pub(crate) netns: &'a str,
+    pub(crate) args: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) caller: Option<(TraceId, SpanId)>,
+}
+
+impl<'a> Invocation<'a> {
+    /// `None` when the environment has no valid `CNI_COMMAND`.
+    pub(crate) fn of(exec: &'a Exec) -> Option<Invocation<'a>> {
+        let command = exec.env("CNI_COMMAND")?.parse().ok()?;
+        let text = |name| exec.env(name).unwrap_or_default();
+        // libcni fills these with placeholders for the verbs that have no attachment.
+        let attached = |name| if has_attachment(command) { text(name) } else { "" };
+        Some(Invocation {
+            command,
+            container: attached("CNI_CONTAINERID"),
+            ifname: attached("CNI_IFNAME"),
+            netns: attached("CNI_NETNS"),
+            args: attached("CNI_ARGS"),
+            path: text("CNI_PATH"),
+            caller: exec.env("TRACEPARENT").and_then(traceparent),
+        })
+    }
+
+    /// The executable lies in one of the directories where the runtime looks for plugins.
+    pub(crate) fn is_in_plugin_path(&self, exec: &Exec) -> bool {
+        let Some((directory, _)) = exec.path.rsplit_once('/') else {
+            return false;
+        };
+        let directory = directory.trim_end_matches('/');
+        self.path
+            .split(':')
+            .any(|entry| !entry.is_empty() && entry.trim_end_matches('/') == directory)
+    }
+}
+
+/// The verb is about one interface of one sandbox.
+pub(crate) fn has_attachment(command: CniCommand) -> bool {
+    match command {
+        CniCommand::Add | CniCommand::Del | CniCommand::Check => true,
+        CniCommand::Gc | CniCommand::Status | CniCommand::Version => false,
+    }
+}
+
+/// The `CNI_*` part of an environment, sorted.
+pub(crate) fn cni_environment(exec: &Exec) -> Vec<(String, String)> {
+    let mut environment: Vec<_> = exec
+        .env
+        .iter()
+        .filter(|(key, _)| key.starts_with("CNI_"))
+        .cloned()
+        .collect();
+    environment.sort_unstable();
+    environment
+}
+
+/// Whether the `CNI_*` part of the environment is `environment`, which is sorted.
+pub(crate) fn has_environment(exec: &Exec, environment: &[(String, String)]) -> bool {
+    let mut mine = Vec::with_capacity(environment.len());
+    mine.extend(exec.env.iter().filter(|(key, _)| key.starts_with("CNI_")));
+    mine.len() == environment.len() && {
+        mine.sort_unstable();
+        mine.into_iter().eq(environment)
+    }
+}
+
+/// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may
+/// append fields.
+fn traceparent(text: &str) -> Option<(TraceId, SpanId)> {
+    let mut parts = text.split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_hex2 = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex2(version) || version == "ff" || !is_hex2(flags) || (version == "00" && parts.next().is_some()) {
+        return None;
+    }
+    let (trace, span): (TraceId, SpanId) = (trace.parse().ok()?, span.parse().ok()?);
+    (trace.0 != 0 && span.0 != 0).then_some((trace, span))
+}
+
+/// What an exec of a runtime's helper says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RuntimeExec<'a> {
+    /// A step of creating the container with this id.
+    Step(RuntimeStep, &'a str),
+    /// A runtime's program at other work: the shim's daemon, `runc state`, `runc delete`.
+    Other,
+}
+
+impl<'a> RuntimeExec<'a> {
+    /// `None` when the file is no known runtime's.
+    pub(crate) fn of(exec: &'a Exec) -> Option<RuntimeExec<'a>> {
+        let name = exec.file_name();
+        let args = exec.args.get(1..).unwrap_or_default();
+        let value_of = |names: &[&str]| {
+            args.iter().enumerate().find_map(|(index, arg)| {
+                if names.contains(&arg.as_str()) {
+                    return args.get(index + 1).map(String::as_str);
+                }
+                let (key, value) = arg.split_once('=')?;
+                names.contains(&key).then_some(value)
+            })
+        };
+        let step = if name.starts_with("containerd-shim") {
+            // The short-lived `start` brings the daemon up; the daemon itself has no subcommand.
+            let starts = args.iter().any(|arg| arg == "start");
+            value_of(&["-id", "--id"])
+                .filter(|_| starts)
+                .map(|id| (RuntimeStep::Shim, id))
+        } else if name == "conmon" {
+            value_of(&["-c", "--cid"]).map(|id| (RuntimeStep::Shim, id))
+        } else if matches!(name, "runc" | "crun" | "youki" | "runsc") {
+            args.split_last().and_then(|(id, options)| {
+                let step = options.iter().find_map(|arg| match arg.as_str() {
+                    "create" => Some(RuntimeStep::Create),
+                    "start" => Some(RuntimeStep::Start),
+                    _ => None,
+                })?;
+                Some((step, id.as_str()))
+            })
+        } else {
+            return None;
+        };
+        Some(step.map_or(RuntimeExec::Other, |(step, id)| RuntimeExec::Step(step, id)))
+    }
+}
+
+/// Name of the runtime whose process has this `comm`.
+pub(crate) fn runtime_name(comm: &str) -> &str {
+    match comm {
+        "crio" => "cri-o",
+        other => other,
+    }
+}
+
+/// Whether the steps of the runtime are known, so that they can be waited for.
+pub(crate) fn has_known_steps(runtime: &str) -> bool {
+    matches!(runtime, "containerd" | "cri-o")
+}
+
+/// The process as a span shows it.
+pub(crate) fn process_detail(exec: &Exec) -> ProcessDetail {
+    ProcessDetail {
+        pid: exec.process.pid,
+        parent_pid: exec.parent.pid,
+        path: exec.path.clone(),
+        args: exec.args.clone(),
+        cgroup: exec.cgroup.clone(),
+        netns: exec.netns,
+        exit: None,
+        found_running: exec.running,
+        outlived_parent: false,
+    }
+}
+
+/// Error class and message of an exit, `None` for success and for an exit that nobody saw.
+pub(crate) fn failure_of(what: &str, how: ExitStatus) -> Option<(&'static str, String)> {
+    match how {
+        ExitStatus::Code(0) | ExitStatus::Unknown => None,
+        ExitStatus::Code(code) => Some(("exit_code", format!("{what} exited with code {code}"))),
+        ExitStatus::Signal(signal) => Some((
+            "signal",
+            format!("{what} was killed by signal {signal}{}", signal_name(signal)),
+        )),
+    }
+}
+
+/// Signals by which processes usually die, Linux numbers.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        14 => " (SIGALRM)",
+        15 => " (SIGTERM)",
+        31 => " (SIGSYS)",
+        _ => "",
+    }
+}

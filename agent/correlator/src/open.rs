@@ -1,0 +1,310 @@
+//! An open trace: its spans, and what is kept beside each while it runs.
+//!
+//! Used by the state machine. Keeps the invariants of [`Trace::check`] by construction: a span is only ever begun below
+//! an open span, whatever is open below a span ends with it, and a parent never ends before what ended in it.
+//! Does not: decide when something ends.
+
+use sandglass_model::event::ExitStatus;
+use sandglass_model::time::SECOND;
+use sandglass_model::trace::{Detail, SpanEvent, Status};
+use sandglass_model::{ClockAnchor, PodIdentity, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
+
+use crate::correlator::{Counters, EndedSpan, Output};
+use crate::operations::Operation;
+use crate::sandboxes::Creation;
+use crate::timers::{Timer, Timers};
+
+/// Names an open trace, in the order they were opened. Trace ids may come from outside and need not be unique.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TraceKey(pub(crate) u64);
+
+/// Names a span of an open trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpanRef {
+    pub(crate) trace: TraceKey,
+    pub(crate) span: usize,
+}
+
+/// What the state machine brings about besides its own state.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) changed: Vec<TraceKey>,
+    pub(crate) counters: Counters,
+    pub(crate) timers: Timers,
+}
+
+/// What is kept beside a span.
+#[derive(Debug, Default)]
+pub(crate) struct SpanState {
+    /// The process behind it.
+    pub(crate) process: Option<ProcessKey>,
+    /// How many spans directly below it are open.
+    open_children: u32,
+    /// The latest end of a span directly below it; never before its own begin.
+    pub(crate) latest: Timestamp,
+    /// A plugin's operation, as index in [`OpenTrace::operations`].
+    pub(crate) operation: Option<usize>,
+    /// The plugin is a member of its operation's chain, not called by another member.
+    pub(crate) in_chain: bool,
+    /// `CNI_*` of a plugin's environment, sorted.
+    pub(crate) environment: Vec<(String, String)>,
+    /// When it last executed an image.
+    pub(crate) executed: Timestamp,
+}
+
+/// An open trace.
+#[derive(Debug)]
+pub(crate) struct OpenTrace {
+    pub(crate) key: TraceKey,
+    pub(crate) trace: Trace,
+    /// One per span.
+    pub(crate) states: Vec<SpanState>,
+    /// All operations, nested ones included, in order of begin.
+    pub(crate) operations: Vec<Operation>,
+    /// For the trace of a sandbox's creation.
+    pub(crate) creation: Option<Creation>,
+    /// Our own id, also where the trace goes by the runtime's: two sandboxes may share that one.
+    seed: TraceId,
+    max_spans: usize,
+    dirty: bool,
+}
+
+/// Why spans end without their process having ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// What they ran under has ended; they run on.
+    Outlived,
+    /// They, or what they ran under, ran too long.
+    Deadline { deadline_ns: u64 },
+    /// The trace is given up, or the input has ended.
+    Abandoned,
+}
+
+impl Cut {
+    /// Error class and message that it means for a plugin.
+    pub(crate) fn failure(self) -> Option<(String, String)> {
+        match self {
+            Cut::Deadline { deadline_ns } => Some((
+                "deadline".to_owned(),
+                format!("still running after {} s", deadline_ns / SECOND),
+            )),
+            Cut::Outlived | Cut::Abandoned => None,
+        }
+    }
+}
+
+/// Most events in one span: an endless loop of exec must not grow it without bound.
+const MAX_SPAN_EVENTS: usize = 32;
+
+impl OpenTrace {
+    pub(crate) fn new(
+        key: TraceKey,
+        seed: TraceId,
+        caller: Option<(TraceId, SpanId)>,
+        anchor: ClockAnchor,
+        max_spans: usize,
+    ) -> OpenTrace {
+        OpenTrace {
+            key,
+            trace: Trace {
+                id: caller.map_or(seed, |(trace, _)| trace),
+                sandbox: None,
+                identity: PodIdentity::default(),
+                anchor,
+                incomplete: false,
+                closed: false,
+                remote_parent: caller.map(|(_, span)| span),
+                spans: Vec::with_capacity(8),
+            },
+            states: Vec::with_capacity(8),
+            operations: Vec::with_capacity(2),
+            creation: None,
+            seed,
+            max_spans: max_spans.max(8),
+            dirty: false,
+        }
+    }
+
+    /// Begins a span below an open span. `None` when the trace is full; commands are refused first, so that a plugin
+    /// that runs hundreds of them does not hide the next plugin.
+    pub(crate) fn begin(&mut self, parent: Option<usize>, at: Timestamp, detail: Detail) -> Option<usize> {
+        let index = self.trace.spans.len();
+        let room = match &detail {
+            Detail::Command(_) => self.max_spans - self.max_spans / 8,
+            Detail::Sandbox(_)
+            | Detail::SandboxCreate(_)
+            | Detail::Operation(_)
+            | Detail::Plugin(_)
+            | Detail::RuntimeStep(_) => self.max_spans,
+        };
+        if index >= room {
+            return None;
+        }
+        let start = parent.map_or(at, |parent| at.max(self.trace.spans[parent].start));
+        if let Some(parent) = parent {
+            self.states[parent].open_children += 1;
+        }
+        self.trace.spans.push(Span {
+            id: SpanId::of(&[&self.seed.0.to_le_bytes(), &(index as u64).to_le_bytes()]),
+            parent,
+            start,
+            end: None,
+            status: Status::Unset,
+            detail,
+            events: Vec::new(),
+            links: Vec::new(),
+        });
+        self.states.push(SpanState {
+            latest: start,
+            executed: at,
+            ..SpanState::default()
+        });
+        Some(index)
+    }
+
+    pub(crate) fn is_open(&self, span: usize) -> bool {
+        self.trace.spans.get(span).is_some_and(|span| span.end.is_none())
+    }
+
+    /// The span itself, or its nearest ancestor that is open.
+    pub(crate) fn nearest_open(&self, span: usize) -> Option<usize> {
+        self.ancestors(span).find(|&index| self.is_open(index))
+    }
+
+    /// The plugin span that `span` is, or lies below.
+    pub(crate) fn nearest_plugin(&self, span: usize) -> Option<usize> {
+        self.ancestors(span)
+            .find(|&index| matches!(self.trace.spans[index].detail, Detail::Plugin(_)))
+    }
+
+    /// `span`, its parent, and so on to the root.
+    fn ancestors(&self, span: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(span), |&index| self.trace.spans.get(index)?.parent)
+    }
+
+    /// Ends a span, what is still open below it first.
+    pub(crate) fn end(&mut self, span: usize, at: Timestamp, below: Cut, effects: &mut Effects) {
+        if !self.is_open(span) {
+            return;
+        }
+        if self.states[span].open_children > 0 {
+            for index in (span + 1..self.trace.spans.len()).rev() {
+                if self.is_open(index) && self.ancestors(index).any(|ancestor| ancestor == span) {
+                    self.cut(index, at, below, effects);
+                }
+            }
+        }
+        self.end_leaf(span, at, effects);
+    }
+
+    /// Ends a span that did not end by itself, and what is open below it.
+    pub(crate) fn cut(&mut self, span: usize, at: Timestamp, cut: Cut, effects: &mut Effects) {
+        if !self.is_open(span) {
+            return;
+        }
+        let Some(process) = self.trace.spans[span].process_mut() else {
+            // An operation ends with its last plugin, a sandbox with its last part.
+            let start = self.trace.spans[span].start;
+            if let Some(operation) = self.operations.iter().position(|operation| operation.span == span) {
+                self.operations[operation].closed = true;
+                effects.timers.clear(Timer::Settle(self.key, operation));
+            }
+            return self.end(span, start, cut, effects);
+        };
+        match cut {
+            Cut::Outlived => process.outlived_parent = true,
+            Cut::Deadline { .. } => {
+                if let Some((class, message)) = cut.failure() {
+                    self.trace.spans[span].status = Status::Error { class, message };
+                }
+            }
+            Cut::Abandoned => {
+                process.exit = Some(ExitStatus::Unknown);
+                self.trace.incomplete = true;
+            }
+        }
+        self.end(span, at, cut, effects);
+    }
+
+    fn end_leaf(&mut self, index: usize, at: Timestamp, effects: &mut Effects) {
+        let state = &self.states[index];
+        let end = at.max(state.latest);
+        if let Some(process) = state.process {
+            effects.timers.clear(Timer::Plugin(process));
+        }
+        let span = &mut self.trace.spans[index];
+        span.end = Some(end);
+        if let Some(parent) = span.parent {
+            let parent = &mut self.states[parent];
+            parent.open_children = parent.open_children.saturating_sub(1);
+            parent.latest = parent.latest.max(end);
+        }
+        effects.outputs.push(Output::Ended(Box::new(EndedSpan {
+            trace: self.trace.id,
+            incomplete: self.trace.incomplete,
+            span: span.clone(),
+        })));
+        self.touch(effects);
+    }
+
+    /// Adds an instant, in time order.
+    pub(crate) fn mark(&mut self, span: usize, at: Timestamp, name: &str, attributes: &[(&str, String)]) {
+        let span = &mut self.trace.spans[span];
+        if span.events.len() >= MAX_SPAN_EVENTS {
+            return;
+        }
+        let at = at.max(span.start);
+        let place = span.events.partition_point(|event| event.at <= at);
+        span.events.insert(
+            place,
+            SpanEvent {
+                at,
+                name: name.to_owned(),
+                attributes: attributes
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), value.clone()))
+                    .collect(),
+            },
+        );
+    }
+
+    /// The trace changed.
+    pub(crate) fn touch(&mut self, effects: &mut Effects) {
+        if !self.dirty {
+            self.dirty = true;
+            effects.changed.push(self.key);
+        }
+    }
+
+    /// The change was told.
+    pub(crate) fn clean(&mut self) {
+        self.dirty = false;
+    }
+
+    /// The sandbox's id as text; empty for none.
+    pub(crate) fn sandbox(&self) -> &str {
+        self.trace.sandbox.as_ref().map_or("", |SandboxId(id)| id)
+    }
+
+    /// The finished trace, spans in order of begin. Late records may have put a span behind younger ones.
+    pub(crate) fn into_trace(self) -> Trace {
+        let mut trace = self.trace;
+        trace.closed = true;
+        if !trace.spans.is_sorted_by_key(|span| span.start) {
+            // Stable, and no child begins before its parent: parents stay before their children.
+            let mut order: Vec<usize> = (0..trace.spans.len()).collect();
+            order.sort_by_key(|&index| trace.spans[index].start);
+            let mut places = vec![0; order.len()];
+            for (place, &index) in order.iter().enumerate() {
+                places[index] = place;
+            }
+            let mut spans: Vec<Option<Span>> = trace.spans.into_iter().map(Some).collect();
+            trace.spans = order.iter().filter_map(|&index| spans[index].take()).collect();
+            for span in &mut trace.spans {
+                span.parent = span.parent.map(|parent| places[parent]);
+            }
+        }
+        trace
+    }
+}

@@ -1,0 +1,509 @@
+//! Processes into spans: which exec is a plugin invocation, a delegate, a command, or a second image of one of them.
+//!
+//! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
+//! only a process that was called as a plugin is one. Forks are transparent.
+
+use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, PluginIo};
+use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation, Status};
+use sandglass_model::{ProcessKey, Timestamp, registry};
+
+use crate::correlator::Correlator;
+use crate::invocation::{
+    Invocation, RuntimeExec, cni_environment, failure_of, has_attachment, has_environment, process_detail,
+};
+use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
+use crate::operations::{Caller, Operation, OperationRef, operation_detail};
+use crate::processes::Role;
+use crate::timers::Timer;
+
+// === events of processes ===
+
+impl Correlator {
+    pub(crate) fn forked(&mut self, at: Timestamp, fork: &Fork) {
+        if self.processes.role(fork.process).is_some() || !self.take_pid(at, fork.process) {
+            return;
+        }
+        let role = match self.processes.role(fork.parent) {
+            Some(Role::Forked(span)) => Role::Forked(span),
+            Some(Role::Spanned(span)) if self.is_open(span) => Role::Forked(span),
+            Some(Role::Spanned(_) | Role::Detached | Role::Gone { below_plugin: true }) => Role::Detached,
+            Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) => Role::Runtime(None),
+            None => {
+                self.effects.counters.orphan += 1;
+                return;
+            }
+        };
+        self.enter_process(at, fork.process, role);
+    }
+
+    pub(crate) fn executed(&mut self, at: Timestamp, exec: &Exec) {
+        match self.processes.role(exec.process) {
+            Some(Role::Spanned(span)) => self.executed_again(at, exec, span),
+            Some(Role::Forked(span)) => self.executed_below(at, exec, span),
+            Some(Role::Runtime(None)) => self.executed_by_runtime(at, exec),
+            // The second image of a runtime's step is the same step. What has ended comes twice.
+            Some(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
+            None => {
+                if !self.take_pid(at, exec.process) {
+                    return;
+                }
+                match self.processes.role(exec.parent) {
+                    Some(Role::Spanned(span) | Role::Forked(span)) => self.executed_below(at, exec, span),
+                    Some(Role::Detached | Role::Gone { below_plugin: true }) => {
+                        self.enter_process(at, exec.process, Role::Detached);
+                    }
+                    Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) | None => {
+                        self.executed_by_runtime(at, exec);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn exited(&mut self, at: Timestamp, exit: &Exit) {
+        match self.processes.exit(exit.process, self.now) {
+            Some(Role::Spanned(span)) => self.process_ended(at, span, exit.how),
+            Some(Role::Runtime(Some(span))) => self.step_ended(at, span, exit.how),
+            Some(Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. }) => {}
+            None => self.effects.counters.orphan += 1,
+        }
+        self.bound_processes(at);
+    }
+
+    /// What a plugin read or wrote.
+    pub(crate) fn spoke(&mut self, io: &PluginIo) {
+        let span = match self.processes.role(io.process) {
+            Some(Role::Spanned(span)) => span,
+            Some(Role::Forked(_) | Role::Runtime(_) | Role::Detached | Role::Gone { .. }) => return,
+            None => {
+                self.effects.counters.orphan += 1;
+                return;
+            }
+        };
+        let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
+            return;
+        };
+        let Detail::Plugin(plugin) = &mut open.trace.spans[span.span].detail else {
+            return;
+        };
+        if let Some(netconf) = &io.netconf {
+            plugin.spec_version.clone_from(&netconf.version);
+        }
+        if io.error.is_some() {
+            plugin.error.clone_from(&io.error);
+        }
+        let state = &open.states[span.span];
+        if let Some(operation) = state.operation.filter(|_| state.in_chain) {
+            let network = io.netconf.as_ref().map_or("", |netconf| netconf.network.as_str());
+            open.operations[operation].network_told |= !network.is_empty();
+            if let Some(detail) = open.operation_detail_mut(operation) {
+                if !network.is_empty() {
+                    network.clone_into(&mut detail.network);
+                }
+                if !io.addresses.is_empty() {
+                    detail.addresses.clone_from(&io.addresses);
+                }
+            }
+        }
+        open.touch(&mut self.effects);
+    }
+}
+
+// === begin ===
+
+impl Correlator {
+    /// An exec by a process that is not below a plugin.
+    fn executed_by_runtime(&mut self, at: Timestamp, exec: &Exec) {
+        if let Some(call) = Invocation::of(exec) {
+            let plugin = exec.file_name();
+            let reference = match self.joinable(&call, exec.parent, plugin) {
+                Some(reference) => {
+                    let timer = Timer::Settle(reference.trace, reference.operation);
+                    self.effects.timers.clear(timer);
+                    Some(reference)
+                }
+                None => self.open_operation(at, exec, &call),
+            };
+            let span = reference.and_then(|reference| {
+                let parent = self.traces.get(&reference.trace)?.operations[reference.operation].span;
+                self.begin_plugin(at, exec, &call, reference, parent, true, false)
+            });
+            self.enter_process(at, exec.process, span.map_or(Role::Detached, Role::Spanned));
+            if span.is_some() {
+                let deadline = at.plus(self.config.deadline_ns);
+                self.effects.timers.set(Timer::Plugin(exec.process), deadline);
+            } else if let Some(reference) = reference {
+                // The trace is full: the operation must not wait for a plugin that is not followed.
+                self.close_operation(reference);
+            }
+            return;
+        }
+        match RuntimeExec::of(exec) {
+            Some(RuntimeExec::Step(step, id)) => {
+                let span = self.step_began(at, exec, step, id);
+                self.enter_process(at, exec.process, Role::Runtime(span));
+            }
+            Some(RuntimeExec::Other) => self.enter_process(at, exec.process, Role::Runtime(None)),
+            None => self.effects.counters.orphan += 1,
+        }
+    }
+
+    /// An exec by a process below a plugin: a delegate or a command. `span` is its nearest ancestor's.
+    fn executed_below(&mut self, at: Timestamp, exec: &Exec, span: SpanRef) {
+        let role = self.begin_below(at, exec, span).unwrap_or(Role::Detached);
+        self.enter_process(at, exec.process, role);
+    }
+
+    fn begin_below(&mut self, at: Timestamp, exec: &Exec, span: SpanRef) -> Option<Role> {
+        let key = span.trace;
+        let open = self.traces.get_mut(&key)?;
+        let parent = open.nearest_open(span.span)?;
+        let caller = open.nearest_plugin(parent)?;
+        // Found running with its parent's own image and arguments: forked, not executed.
+        let is_copy = exec.running
+            && open.trace.spans[parent]
+                .process()
+                .is_some_and(|process| process.path == exec.path && process.args == exec.args);
+        if is_copy {
+            return Some(Role::Forked(SpanRef {
+                trace: key,
+                span: parent,
+            }));
+        }
+        let begun = match called_as_plugin(open, caller, exec) {
+            Some(call) => self.begin_delegate(
+                at,
+                exec,
+                &call,
+                SpanRef {
+                    trace: key,
+                    span: parent,
+                },
+                caller,
+            ),
+            None => {
+                let plugin = match &open.trace.spans[caller].detail {
+                    Detail::Plugin(plugin) => plugin.plugin.clone(),
+                    Detail::Sandbox(_)
+                    | Detail::SandboxCreate(_)
+                    | Detail::Operation(_)
+                    | Detail::Command(_)
+                    | Detail::RuntimeStep(_) => String::new(),
+                };
+                let detail = Detail::Command(Box::new(CommandDetail {
+                    name: exec.file_name().to_owned(),
+                    plugin,
+                    process: process_detail(exec),
+                }));
+                self.begin_process(at, exec, key, parent, detail)
+            }
+        };
+        // A full trace: what runs below is still known to be the plugin's.
+        Some(begun.map_or(
+            Role::Forked(SpanRef {
+                trace: key,
+                span: parent,
+            }),
+            Role::Spanned,
+        ))
+    }
+
+    /// A plugin called by the plugin at `caller`: for the same interface a delegate, for another one a nested operation.
+    fn begin_delegate(
+        &mut self,
+        at: Timestamp,
+        exec: &Exec,
+        call: &Invocation<'_>,
+        parent: SpanRef,
+        caller: usize,
+    ) -> Option<SpanRef> {
+        let key = parent.trace;
+        let open = self.traces.get_mut(&key)?;
+        let around = open.states[caller].operation?;
+        let same = {
+            let around = &open.operations[around];
+            around.ifname == call.ifname && around.container == call.container
+        };
+        if same || !has_attachment(call.command) {
+            let reference = OperationRef {
+                trace: key,
+                operation: around,
+            };
+            return self.begin_plugin(at, exec, call, reference, parent.span, false, true);
+        }
+        let asked = Caller::Plugin(caller);
+        let going_on = (0..open.operations.len()).rev().find(|&operation| {
+            open.operations[operation].is_for(call, asked) && open.can_join(operation, exec.file_name(), &self.networks)
+        });
+        let operation = match going_on {
+            Some(operation) => {
+                self.effects.timers.clear(Timer::Settle(key, operation));
+                operation
+            }
+            None => self.open_nested(at, call, parent, asked)?,
+        };
+        let reference = OperationRef { trace: key, operation };
+        let span = self.traces.get(&key)?.operations[operation].span;
+        self.begin_plugin(at, exec, call, reference, span, true, true)
+    }
+
+    fn open_nested(&mut self, at: Timestamp, call: &Invocation<'_>, parent: SpanRef, asked: Caller) -> Option<usize> {
+        let key = parent.trace;
+        let open = self.traces.get(&key)?;
+        let same = |operation: &Operation| operation.is_for(call, asked);
+        let attempt = 1 + open
+            .operations
+            .iter()
+            .filter(|operation| same(operation) && operation.failed)
+            .count();
+        let over: Vec<usize> = (0..open.operations.len())
+            .filter(|&operation| same(&open.operations[operation]) && open.operations[operation].is_idle())
+            .collect();
+        for operation in over {
+            self.close_operation(OperationRef { trace: key, operation });
+        }
+        let detail = operation_detail(call, u32::try_from(attempt).unwrap_or(u32::MAX));
+        let open = self.traces.get_mut(&key)?;
+        let Some(span) = open.begin(Some(parent.span), at, Detail::Operation(detail)) else {
+            open.trace.incomplete = true;
+            self.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        open.operations.push(Operation::new(span, call, asked));
+        Some(open.operations.len() - 1)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one caller per combination; a struct would only rename them"
+    )]
+    fn begin_plugin(
+        &mut self,
+        at: Timestamp,
+        exec: &Exec,
+        call: &Invocation<'_>,
+        reference: OperationRef,
+        parent: usize,
+        in_chain: bool,
+        delegate: bool,
+    ) -> Option<SpanRef> {
+        let detail = Detail::Plugin(Box::new(PluginDetail {
+            plugin: exec.file_name().to_owned(),
+            command: call.command,
+            delegate,
+            spec_version: String::new(),
+            error: None,
+            process: process_detail(exec),
+        }));
+        let span = self.begin_process(at, exec, reference.trace, parent, detail)?;
+        let open = self.traces.get_mut(&reference.trace)?;
+        let state = &mut open.states[span.span];
+        state.operation = Some(reference.operation);
+        state.in_chain = in_chain;
+        state.environment = cni_environment(exec);
+        if in_chain {
+            open.chain(reference.operation, exec.file_name(), &self.networks);
+        }
+        if let Some((trace, caller)) = call.caller.filter(|(trace, _)| *trace != open.trace.id) {
+            open.trace.spans[span.span].links.push(Link {
+                trace,
+                span: caller,
+                relation: Relation::Caller,
+            });
+        }
+        Some(span)
+    }
+
+    fn begin_process(
+        &mut self,
+        at: Timestamp,
+        exec: &Exec,
+        key: TraceKey,
+        parent: usize,
+        detail: Detail,
+    ) -> Option<SpanRef> {
+        let open = self.traces.get_mut(&key)?;
+        open.touch(&mut self.effects);
+        let Some(span) = open.begin(Some(parent), at, detail) else {
+            open.trace.incomplete = true;
+            self.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        open.states[span].process = Some(exec.process);
+        open.trace.incomplete |= exec.running;
+        Some(SpanRef { trace: key, span })
+    }
+
+    /// Another image in a process that has a span.
+    fn executed_again(&mut self, at: Timestamp, exec: &Exec, span: SpanRef) {
+        let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
+            return;
+        };
+        let index = span.span;
+        let state = &open.states[index];
+        // The search through /proc and the kernel's record may both tell of one exec.
+        let seen_running = open.trace.spans[index]
+            .process()
+            .is_some_and(|process| process.found_running && process.path == exec.path);
+        if exec.running || at == state.executed || (seen_running && state.executed == open.trace.spans[index].start) {
+            return;
+        }
+        open.states[index].executed = at;
+        let caller = open.trace.spans[index]
+            .parent
+            .and_then(|parent| open.nearest_plugin(parent));
+        let call = caller.and_then(|caller| called_as_plugin(open, caller, exec));
+        let earlier = match &mut open.trace.spans[index].detail {
+            Detail::Command(command) => {
+                let earlier = std::mem::replace(&mut command.process.path, exec.path.clone());
+                exec.file_name().clone_into(&mut command.name);
+                command.process.args.clone_from(&exec.args);
+                Some(earlier)
+            }
+            Detail::Plugin(_)
+            | Detail::Sandbox(_)
+            | Detail::SandboxCreate(_)
+            | Detail::Operation(_)
+            | Detail::RuntimeStep(_) => None,
+        };
+        let path = earlier.as_ref().unwrap_or(&exec.path).clone();
+        open.mark(index, at, registry::EVENT_EXEC, &[(registry::PROCESS_PATH, path)]);
+        if let (Some(call), Some(caller), Some(_)) = (call, caller, earlier) {
+            become_delegate(open, index, caller, exec, &call);
+        }
+        open.touch(&mut self.effects);
+    }
+}
+
+/// The exec below the plugin at `caller` as a call of another plugin: it lies where plugins lie, or was given CNI
+/// parameters of its own.
+fn called_as_plugin<'a>(open: &OpenTrace, caller: usize, exec: &'a Exec) -> Option<Invocation<'a>> {
+    let call = Invocation::of(exec)?;
+    (call.is_in_plugin_path(exec) || !has_environment(exec, &open.states[caller].environment)).then_some(call)
+}
+
+/// A wrapper such as `env` or `ip netns exec` was replaced by the plugin it was to call.
+fn become_delegate(open: &mut OpenTrace, span: usize, caller: usize, exec: &Exec, call: &Invocation<'_>) {
+    open.states[span].operation = open.states[caller].operation;
+    open.states[span].environment = cni_environment(exec);
+    if let Detail::Command(command) = &mut open.trace.spans[span].detail {
+        open.trace.spans[span].detail = Detail::Plugin(Box::new(PluginDetail {
+            plugin: std::mem::take(&mut command.name),
+            command: call.command,
+            delegate: true,
+            spec_version: String::new(),
+            error: None,
+            process: std::mem::take(&mut command.process),
+        }));
+    }
+}
+
+// === end ===
+
+impl Correlator {
+    /// The process of a plugin or a command ended.
+    pub(crate) fn process_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
+        let Some(open) = self
+            .traces
+            .get_mut(&reference.trace)
+            .filter(|open| open.is_open(reference.span))
+        else {
+            return;
+        };
+        let span = &mut open.trace.spans[reference.span];
+        let name = registry::name(span);
+        let said = match &span.detail {
+            Detail::Plugin(plugin) => plugin.error.as_ref().filter(|_| matches!(how, ExitStatus::Code(_))),
+            Detail::Command(_)
+            | Detail::Sandbox(_)
+            | Detail::SandboxCreate(_)
+            | Detail::Operation(_)
+            | Detail::RuntimeStep(_) => None,
+        };
+        let failure = failure_of(&name, how).map(|(class, message)| match said {
+            Some(error) => (error.class().to_owned(), error.msg.clone()),
+            None => (class.to_owned(), message),
+        });
+        if let Some(process) = span.process_mut() {
+            process.exit = Some(how);
+        }
+        if let Some((class, message)) = failure.clone() {
+            span.status = Status::Error { class, message };
+        }
+        open.trace.incomplete |= how == ExitStatus::Unknown;
+        self.end_process(at, reference, Cut::Outlived, failure);
+    }
+
+    /// A plugin ran too long: it ends, and with it what runs below it.
+    pub(crate) fn plugin_overdue(&mut self, at: Timestamp, process: ProcessKey) {
+        let Some(Role::Spanned(reference)) = self.processes.role(process) else {
+            return;
+        };
+        let deadline_ns = self.config.deadline_ns;
+        let cut = Cut::Deadline { deadline_ns };
+        let Some(open) = self
+            .traces
+            .get_mut(&reference.trace)
+            .filter(|open| open.is_open(reference.span))
+        else {
+            return;
+        };
+        let failure = cut.failure();
+        if let Some((class, message)) = failure.clone() {
+            open.trace.spans[reference.span].status = Status::Error { class, message };
+        }
+        self.end_process(at, reference, cut, failure);
+    }
+
+    fn end_process(&mut self, at: Timestamp, reference: SpanRef, below: Cut, failure: Option<(String, String)>) {
+        let Some(open) = self.traces.get_mut(&reference.trace) else {
+            return;
+        };
+        open.end(reference.span, at, below, &mut self.effects);
+        let state = &open.states[reference.span];
+        if let Some(operation) = state.operation.filter(|_| state.in_chain) {
+            let reference = OperationRef {
+                trace: reference.trace,
+                operation,
+            };
+            self.plugin_left(reference, at, failure);
+        }
+    }
+}
+
+// === the process table ===
+
+impl Correlator {
+    fn is_open(&self, span: SpanRef) -> bool {
+        self.traces.get(&span.trace).is_some_and(|open| open.is_open(span.span))
+    }
+
+    /// A new process has this pid: whoever had it before is gone. `false` when the record is older than the process
+    /// that has the pid now.
+    fn take_pid(&mut self, at: Timestamp, process: ProcessKey) -> bool {
+        let Some((before, role)) = self.processes.namesake(process) else {
+            return true;
+        };
+        if before.start_ticks > process.start_ticks {
+            self.effects.counters.orphan += 1;
+            return false;
+        }
+        self.processes.remove(before);
+        self.lose_process(at, role);
+        true
+    }
+
+    fn enter_process(&mut self, at: Timestamp, process: ProcessKey, role: Role) {
+        self.processes.set(process, role);
+        self.bound_processes(at);
+    }
+
+    fn bound_processes(&mut self, at: Timestamp) {
+        let traces = &self.traces;
+        let is_open = |span: SpanRef| traces.get(&span.trace).is_some_and(|open| open.is_open(span.span));
+        if let Some((_, role)) = self.processes.evict(is_open) {
+            self.effects.counters.evicted_processes += 1;
+            self.lose_process(at, role);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The process table: what is known of each process, by pid and start.
+//!
+//! Used by the state machine to find the span that an event belongs to. A process that ended stays for a moment, so
+//! that a record that comes twice, or comes late, is recognised. Bounded: when full, the oldest process without an open
+//! span goes first. Does not: make spans, or remove the entries of a trace that closes (they are then detached).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sandglass_model::time::SECOND;
+use sandglass_model::{ProcessKey, Timestamp};
+
+use crate::open::SpanRef;
+
+/// What a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Forked below a plugin, runs no image of its own yet; the span is its nearest ancestor's.
+    Forked(SpanRef),
+    /// A plugin or a command, with its span. Detached once the span has ended.
+    Spanned(SpanRef),
+    /// A process of the runtime; with a span when it is a step of a sandbox that is being created.
+    Runtime(Option<SpanRef>),
+    /// Was below a plugin that has ended: a daemon. Known, so that its events are no orphans; makes no spans.
+    Detached,
+    /// Has ended.
+    Gone {
+        /// It was a plugin or below one: what it left behind is detached.
+        below_plugin: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    role: Role,
+    order: u64,
+}
+
+/// The process table.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    max: usize,
+    entries: BTreeMap<ProcessKey, Entry>,
+    arrivals: VecDeque<(ProcessKey, u64)>,
+    arrived: u64,
+    gone: VecDeque<(Timestamp, ProcessKey)>,
+}
+
+/// How long a process that ended is remembered.
+const GONE_FOR_NS: u64 = 2 * SECOND;
+/// How many of the oldest processes are looked at for one that can go without ending a span.
+const EVICTION_REACH: usize = 64;
+
+impl Processes {
+    pub(crate) fn new(max: usize) -> Processes {
+        Processes {
+            max: max.max(1),
+            entries: BTreeMap::new(),
+            arrivals: VecDeque::new(),
+            arrived: 0,
+            gone: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn role(&self, process: ProcessKey) -> Option<Role> {
+        self.entries.get(&process).map(|entry| entry.role)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Another process that had the same pid, the newest one.
+    pub(crate) fn namesake(&self, process: ProcessKey) -> Option<(ProcessKey, Role)> {
+        let all = |start_ticks| ProcessKey {
+            pid: process.pid,
+            start_ticks,
+        };
+        self.entries
+            .range(all(0)..=all(u64::MAX))
+            .rev()
+            .find(|(key, _)| **key != process)
+            .map(|(key, entry)| (*key, entry.role))
+    }
+
+    /// Enters a process or changes its role. The table may then be over its bound: see [`Processes::evict`].
+    pub(crate) fn set(&mut self, process: ProcessKey, role: Role) {
+        if let Some(entry) = self.entries.get_mut(&process) {
+            entry.role = role;
+            return;
+        }
+        self.arrived += 1;
+        let order = self.arrived;
+        self.entries.insert(process, Entry { role, order });
+        self.arrivals.push_back((process, order));
+        if self.arrivals.len() > 64 + 2 * self.entries.len() {
+            let entries = &self.entries;
+            self.arrivals
+                .retain(|(process, order)| entries.get(process).is_some_and(|entry| entry.order == *order));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, process: ProcessKey) {
+        self.entries.remove(&process);
+    }
+
+    /// The process ended: keeps it as gone for a moment and returns what it was.
+    pub(crate) fn exit(&mut self, process: ProcessKey, now: Timestamp) -> Option<Role> {
+        let role = self.role(process);
+        let below_plugin = match role {
+            Some(Role::Gone { .. }) => return role,
+            Some(Role::Forked(_) | Role::Spanned(_) | Role::Detached) => true,
+            Some(Role::Runtime(_)) | None => false,
+        };
+        self.set(process, Role::Gone { below_plugin });
+        self.gone.push_back((now, process));
+        role
+    }
+
+    /// Forgets what ended a while ago.
+    pub(crate) fn expire(&mut self, now: Timestamp) {
+        while let Some(&(since, process)) = self.gone.front()
+            && since.plus(GONE_FOR_NS) < now
+        {
+            self.gone.pop_front();
+            self.forget_gone(process);
+        }
+    }
+
+    /// Takes one process out when the table is over its bound, one without an open span if there is one among the
+    /// oldest. Those that have ended go first, and quietly.
+    pub(crate) fn evict(&mut self, is_open: impl Fn(SpanRef) -> bool) -> Option<(ProcessKey, Role)> {
+        while self.entries.len() > self.max
+            && let Some((_, process)) = self.gone.pop_front()
+        {
+            self.forget_gone(process);
+        }
+        if self.entries.len() <= self.max {
+            return None;
+        }
+        let live = |(process, order): &&(ProcessKey, u64)| {
+            self.entries.get(process).is_some_and(|entry| entry.order == *order)
+        };
+        let idle = |(process, _): &&(ProcessKey, u64)| match self.role(*process) {
+            Some(Role::Spanned(span) | Role::Runtime(Some(span))) => !is_open(span),
+            Some(Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. }) | None => true,
+        };
+        let candidates = || self.arrivals.iter().filter(live).take(EVICTION_REACH);
+        let process = candidates().find(idle).or_else(|| candidates().next())?.0;
+        // What stands before the first live entry is stale.
+        while let Some((front, order)) = self.arrivals.front()
+            && self.entries.get(front).is_none_or(|entry| entry.order != *order)
+        {
+            self.arrivals.pop_front();
+        }
+        let entry = self.entries.remove(&process)?;
+        Some((process, entry.role))
+    }
+
+    fn forget_gone(&mut self, process: ProcessKey) {
+        if let Some(Role::Gone { .. }) = self.role(process) {
+            self.entries.remove(&process);
+        }
+    }
+}

@@ -1,0 +1,588 @@
+//! Traces of sandboxes: when one begins, what the runtime is seen to do for it, when it is complete.
+//!
+//! A sandbox's creation is one trace; every other operation is a trace of its own, linked to it. Here stands the only
+//! code that opens and closes traces. Does not: look into operations; see `operations.rs`.
+
+use std::sync::Arc;
+
+use sandglass_model::event::{Exec, ExitStatus, Netns, SandboxDescription};
+use sandglass_model::time::SECOND;
+use sandglass_model::trace::{
+    CreateDetail, Detail, Relation, RuntimeStep, RuntimeStepDetail, SandboxDetail, Status, Trace,
+};
+use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, TraceId, registry};
+
+use crate::correlator::{Config, Correlator, Output};
+use crate::invocation::{Invocation, failure_of, has_known_steps, process_detail, runtime_name};
+use crate::memory::{self, Attempt, Root};
+use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
+use crate::operations::{Caller, Operation, OperationRef, operation_detail};
+use crate::processes::Role;
+use crate::timers::Timer;
+
+/// What is kept of a sandbox's creation while its trace is open. The root is span 0, `sandbox.create` span 1.
+#[derive(Debug, Default)]
+pub(crate) struct Creation {
+    /// Steps of the runtime that run: span and begin.
+    running_steps: Vec<(usize, Timestamp)>,
+    /// Steps of the runtime were seen, or its steps are known.
+    awaits_runtime: bool,
+    /// The pause process runs.
+    started: bool,
+    /// The sandbox is being removed.
+    removed: bool,
+    /// Why a step of the runtime failed.
+    failed_step: Option<String>,
+}
+
+/// Index of the `sandbox.create` span.
+const CREATE: usize = 1;
+/// A namespace older than this was not made for this sandbox now.
+const NETNS_REACH_NS: u64 = 60 * SECOND;
+
+/// What is to become of an open trace.
+enum Outlook {
+    Open,
+    OpenUntil(Timestamp),
+    Complete,
+}
+
+impl OpenTrace {
+    fn outlook(&self, now: Timestamp, config: &Config) -> Outlook {
+        let mut asked = self
+            .operations
+            .iter()
+            .filter(|operation| matches!(operation.caller, Caller::Runtime(_)));
+        if asked.any(|operation| !operation.closed) {
+            return Outlook::Open;
+        }
+        let Some(creation) = &self.creation else {
+            return Outlook::Complete;
+        };
+        if creation.started || creation.removed || creation.failed_step.is_some() {
+            return Outlook::Complete;
+        }
+        let last = self.states[CREATE].latest;
+        let until = if self.failed_operation().is_some() || !creation.awaits_runtime {
+            last.plus(config.settle_ns)
+        } else if let Some((_, begun)) = creation.running_steps.first() {
+            begun.plus(config.deadline_ns)
+        } else {
+            last.plus(config.runtime_wait_ns)
+        };
+        if until <= now {
+            Outlook::Complete
+        } else {
+            Outlook::OpenUntil(until)
+        }
+    }
+
+    /// The operation because of which the sandbox failed.
+    fn failed_operation(&self) -> Option<usize> {
+        self.operations.iter().position(|operation| {
+            operation.failed && !operation.retried && matches!(operation.caller, Caller::Runtime(_))
+        })
+    }
+
+    /// What a failed operation says for its sandbox.
+    fn failure_message(&self, operation: usize) -> String {
+        let span = &self.trace.spans[self.operations[operation].span];
+        let why = match &span.status {
+            Status::Error { message, .. } => message.as_str(),
+            Status::Unset => "",
+        };
+        let ifname = &self.operations[operation].ifname;
+        format!("{} {ifname}: {why}", registry::name(span))
+    }
+
+    /// Moves the begin of root and `sandbox.create`, never forward.
+    fn begin_earlier(&mut self, at: Timestamp) {
+        for span in self.trace.spans.iter_mut().take(CREATE + 1) {
+            span.start = span.start.min(at);
+        }
+    }
+}
+
+// === opening ===
+
+impl Correlator {
+    /// Opens an operation that the runtime asked for, and its trace if it has none.
+    pub(crate) fn open_operation(&mut self, at: Timestamp, exec: &Exec, call: &Invocation<'_>) -> Option<OperationRef> {
+        self.supersede(call);
+        let of_creation = call.command == CniCommand::Add && !call.container.is_empty();
+        let opened = self.creations.get(call.container).copied();
+        if let Some(key) = opened.filter(|_| call.command == CniCommand::Del) {
+            self.remove_sandbox(key);
+        }
+        let reference = match opened.filter(|_| of_creation) {
+            Some(key) => self.add_operation(key, at, exec, call)?,
+            None if of_creation && !self.is_created(call.container) => {
+                let key = self.open_creation(at, exec, call);
+                self.add_operation(key, at, exec, call)?
+            }
+            None => self.open_single(at, exec, call),
+        };
+        self.attached
+            .entry(call.container.to_owned())
+            .or_default()
+            .push(reference);
+        Some(reference)
+    }
+
+    fn is_created(&self, container: &str) -> bool {
+        self.memory
+            .sandboxes
+            .get(container)
+            .is_some_and(|sandbox| sandbox.created)
+    }
+
+    /// Another attachment of a sandbox that is being created.
+    fn add_operation(
+        &mut self,
+        key: TraceKey,
+        at: Timestamp,
+        exec: &Exec,
+        call: &Invocation<'_>,
+    ) -> Option<OperationRef> {
+        let open = self.traces.get_mut(&key)?;
+        // The same attachment again: what failed before is being tried again.
+        let plugin = exec.file_name();
+        let mut attempt = 1;
+        for index in 0..open.operations.len() {
+            let again = open.operations[index].is_for(call, Caller::Runtime(exec.parent))
+                && open.operations[index].closed
+                && open
+                    .operation_detail(index)
+                    .is_some_and(|detail| detail.plugins.first().is_some_and(|first| first == plugin));
+            if again {
+                open.operations[index].retried = true;
+                attempt += 1;
+            }
+        }
+        open.begin_earlier(at);
+        let detail = Detail::Operation(operation_detail(call, attempt));
+        let Some(span) = open.begin(Some(CREATE), at, detail) else {
+            open.trace.incomplete = true;
+            self.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        open.operations
+            .push(Operation::new(span, call, Caller::Runtime(exec.parent)));
+        open.touch(&mut self.effects);
+        let operation = open.operations.len() - 1;
+        self.effects.timers.clear(Timer::Trace(key));
+        Some(OperationRef { trace: key, operation })
+    }
+
+    fn open_creation(&mut self, at: Timestamp, exec: &Exec, call: &Invocation<'_>) -> TraceKey {
+        let seed = TraceId::of(&[
+            self.config.boot_id.as_bytes(),
+            b"sandbox",
+            call.container.as_bytes(),
+            &at.0.to_le_bytes(),
+        ]);
+        let mut open = self.new_trace(seed, call);
+        let runtime = runtime_name(&exec.parent_comm);
+        let root = open.begin(None, at, Detail::Sandbox(SandboxDetail::default()));
+        open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
+        let (attempt, previous) = self.count_attempt(call.container, &open.trace);
+        open.trace.spans[0].detail = Detail::Sandbox(SandboxDetail {
+            attempt,
+            runtime: runtime.to_owned(),
+        });
+        open.trace.spans[0]
+            .links
+            .extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
+        open.creation = Some(Creation {
+            awaits_runtime: has_known_steps(runtime),
+            ..Creation::default()
+        });
+        self.effects
+            .outputs
+            .push(Output::Asked(SandboxId(call.container.to_owned())));
+        let key = self.enter(open);
+        self.creations.insert(call.container.to_owned(), key);
+        key
+    }
+
+    /// The attempt's number and the attempt before it: of the same pod, or of the same sandbox if that failed.
+    fn count_attempt(&mut self, container: &str, trace: &Trace) -> (u32, Option<Root>) {
+        let root = Root {
+            trace: trace.id,
+            span: trace.spans[0].id,
+        };
+        let pod = memory::pod_key(&trace.identity);
+        let of_pod = pod.as_deref().and_then(|pod| self.memory.pods.get(pod));
+        let of_sandbox = self.memory.sandboxes.get(container).filter(|sandbox| sandbox.failed);
+        let (attempt, previous) = match (of_pod, of_sandbox) {
+            (Some(before), _) if before.sandbox != container => (before.number.saturating_add(1), Some(before.root)),
+            (_, Some(before)) => (before.attempt.saturating_add(1), before.root),
+            (Some(_) | None, None) => (1, None),
+        };
+        if let Some(pod) = pod {
+            self.effects.counters.evicted_remembered += self.memory.pods.insert(
+                &pod,
+                Attempt {
+                    sandbox: container.to_owned(),
+                    number: attempt,
+                    root,
+                },
+            );
+        }
+        let remembered = memory::Sandbox {
+            identity: trace.identity.clone(),
+            root: Some(root),
+            attempt,
+            ..memory::Sandbox::default()
+        };
+        self.remember(container, remembered);
+        (attempt, previous)
+    }
+
+    /// An operation that is a trace of its own.
+    fn open_single(&mut self, at: Timestamp, exec: &Exec, call: &Invocation<'_>) -> OperationRef {
+        let seed = TraceId::of(&[
+            self.config.boot_id.as_bytes(),
+            call.command.as_str().as_bytes(),
+            call.container.as_bytes(),
+            call.ifname.as_bytes(),
+            &at.0.to_le_bytes(),
+            &exec.process.pid.to_le_bytes(),
+            &exec.process.start_ticks.to_le_bytes(),
+        ]);
+        let mut open = self.new_trace(seed, call);
+        let span = open
+            .begin(None, at, Detail::Operation(operation_detail(call, 1)))
+            .unwrap_or_default();
+        open.operations
+            .push(Operation::new(span, call, Caller::Runtime(exec.parent)));
+        if !call.container.is_empty() {
+            let attempt = self.link_single(call, &mut open.trace);
+            if let Some(detail) = open.operation_detail_mut(0) {
+                detail.attempt = attempt;
+            }
+        }
+        OperationRef {
+            trace: self.enter(open),
+            operation: 0,
+        }
+    }
+
+    /// Links an operation to its sandbox and to its previous attempt; returns the attempt's number.
+    fn link_single(&mut self, call: &Invocation<'_>, trace: &mut Trace) -> u32 {
+        let root = Root {
+            trace: trace.id,
+            span: trace.spans[0].id,
+        };
+        if self.memory.sandboxes.get(call.container).is_none() {
+            self.remember(call.container, memory::Sandbox::default());
+        }
+        let Some(sandbox) = self.memory.sandboxes.get_mut(call.container) else {
+            return 1;
+        };
+        trace.identity.merge(&sandbox.identity);
+        let links = &mut trace.spans[0].links;
+        links.extend(sandbox.root.map(|root| root.link(Relation::Sandbox)));
+        let (attempt, previous) = match call.command {
+            CniCommand::Add | CniCommand::Del => sandbox.count(call.command, call.ifname, root),
+            // A CHECK that comes again is the next check, not another attempt at the last one.
+            CniCommand::Check | CniCommand::Gc | CniCommand::Status | CniCommand::Version => (1, None),
+        };
+        links.extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
+        attempt
+    }
+
+    fn new_trace(&mut self, seed: TraceId, call: &Invocation<'_>) -> OpenTrace {
+        self.serial += 1;
+        let mut open = OpenTrace::new(
+            TraceKey(self.serial),
+            seed,
+            call.caller,
+            self.anchor,
+            self.config.max_spans,
+        );
+        open.trace.sandbox = (!call.container.is_empty()).then(|| SandboxId(call.container.to_owned()));
+        open.trace.identity = PodIdentity::from_cni_args(call.args);
+        open.trace.incomplete = self.lost_until.is_some_and(|until| self.now <= until);
+        open
+    }
+
+    fn enter(&mut self, mut open: OpenTrace) -> TraceKey {
+        while self.traces.len() >= self.config.max_traces.max(1)
+            && let Some((&oldest, _)) = self.traces.first_key_value()
+        {
+            self.effects.counters.evicted_traces += 1;
+            if let Some(oldest) = self.traces.get_mut(&oldest) {
+                oldest.trace.incomplete = true;
+            }
+            self.close(oldest, Cut::Abandoned);
+        }
+        let key = open.key;
+        open.touch(&mut self.effects);
+        self.by_id.insert((open.trace.id, key));
+        self.traces.insert(key, open);
+        key
+    }
+
+    fn remember(&mut self, container: &str, sandbox: memory::Sandbox) {
+        self.effects.counters.evicted_remembered += self.memory.sandboxes.insert(container, sandbox);
+    }
+}
+
+// === what the runtime and the CRI say ===
+
+impl Correlator {
+    /// A step of the runtime began. `None` when it is not for a sandbox that is being created.
+    pub(crate) fn step_began(&mut self, at: Timestamp, exec: &Exec, step: RuntimeStep, id: &str) -> Option<SpanRef> {
+        let key = *self.creations.get(id)?;
+        // The runtime goes on: its operations are over.
+        let idle: Vec<OperationRef> = self
+            .attached
+            .get(id)
+            .into_iter()
+            .flatten()
+            .filter(|reference| {
+                reference.trace == key
+                    && self
+                        .traces
+                        .get(&key)
+                        .is_some_and(|open| open.operations[reference.operation].is_idle())
+            })
+            .copied()
+            .collect();
+        let open = self.traces.get_mut(&key)?;
+        let detail = Detail::RuntimeStep(Box::new(RuntimeStepDetail {
+            step,
+            process: process_detail(exec),
+        }));
+        let Some(span) = open.begin(Some(CREATE), at, detail) else {
+            open.trace.incomplete = true;
+            self.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        open.states[span].process = Some(exec.process);
+        open.trace.incomplete |= exec.running;
+        if let Some(creation) = &mut open.creation {
+            creation.running_steps.push((span, at));
+            creation.awaits_runtime = true;
+        }
+        open.touch(&mut self.effects);
+        for reference in idle {
+            self.close_operation(reference);
+        }
+        self.review(key);
+        Some(SpanRef { trace: key, span })
+    }
+
+    /// A step of the runtime ended.
+    pub(crate) fn step_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
+        let SpanRef { trace: key, span } = reference;
+        let Some(open) = self.traces.get_mut(&key).filter(|open| open.is_open(span)) else {
+            return;
+        };
+        let Detail::RuntimeStep(step) = &mut open.trace.spans[span].detail else {
+            return;
+        };
+        step.process.exit = Some(how);
+        let starts = step.step == RuntimeStep::Start && how.is_success();
+        let failure = failure_of(&registry::name(&open.trace.spans[span]), how);
+        open.trace.incomplete |= how == ExitStatus::Unknown;
+        if let Some((class, message)) = &failure {
+            open.trace.spans[span].status = Status::Error {
+                class: (*class).to_owned(),
+                message: message.clone(),
+            };
+        }
+        open.end(span, at, Cut::Outlived, &mut self.effects);
+        if let Some(creation) = &mut open.creation {
+            creation.running_steps.retain(|(running, _)| *running != span);
+            creation.started |= starts;
+            creation.failed_step = creation.failed_step.take().or(failure.map(|(_, message)| message));
+        }
+        self.review(key);
+    }
+
+    pub(crate) fn netns_observed(&mut self, netns: &Netns) {
+        let Some(key) = self.creations.get(&netns.sandbox.0) else {
+            // Operations on a sandbox that exists have a namespace too, but no use for its begin.
+            if self.memory.sandboxes.get(&netns.sandbox.0).is_none() {
+                self.effects.counters.orphan += 1;
+            }
+            return;
+        };
+        let (Some(open), Some(created)) = (self.traces.get_mut(key), netns.created) else {
+            return;
+        };
+        let first = open.trace.start();
+        if let Some(Detail::SandboxCreate(create)) = open.trace.spans.get_mut(CREATE).map(|span| &mut span.detail)
+            && !create.netns_seen
+            && created < first
+            && first.since(created) <= NETNS_REACH_NS
+        {
+            create.netns_seen = true;
+            open.begin_earlier(created);
+            open.touch(&mut self.effects);
+        }
+    }
+
+    pub(crate) fn sandbox_described(&mut self, at: Timestamp, described: &SandboxDescription) {
+        let id = &described.sandbox.0;
+        let mut known = false;
+        let open = self.creations.get(id).into_iter().chain(
+            self.attached
+                .get(id)
+                .into_iter()
+                .flatten()
+                .map(|reference| &reference.trace),
+        );
+        for key in open {
+            if let Some(open) = self.traces.get_mut(key) {
+                known = true;
+                open.trace.identity.merge(&described.identity);
+                open.touch(&mut self.effects);
+            }
+        }
+        if let Some(sandbox) = self.memory.sandboxes.get_mut(id) {
+            known = true;
+            sandbox.identity.merge(&described.identity);
+        }
+        if known || !described.preexisting || id.is_empty() {
+            return;
+        }
+        let sandbox = memory::Sandbox {
+            identity: described.identity.clone(),
+            created: true,
+            ..memory::Sandbox::default()
+        };
+        self.remember(id, sandbox);
+        let created = match described.created_unix_ns {
+            0 => at,
+            unix_ns => self.anchor.boot(unix_ns),
+        };
+        self.effects.outputs.push(Output::Known {
+            sandbox: described.sandbox.clone(),
+            identity: described.identity.clone(),
+            created,
+        });
+    }
+
+    /// The runtime removes a sandbox whose creation was not seen to end.
+    fn remove_sandbox(&mut self, key: TraceKey) {
+        if let Some(creation) = self.traces.get_mut(&key).and_then(|open| open.creation.as_mut()) {
+            creation.removed = true;
+        }
+        self.review(key);
+    }
+}
+
+// === closing ===
+
+impl Correlator {
+    /// Closes a trace that is complete, or sets the timer by which it will be.
+    pub(crate) fn review(&mut self, key: TraceKey) {
+        let Some(open) = self.traces.get(&key) else {
+            return;
+        };
+        match open.outlook(self.now, &self.config) {
+            Outlook::Open => self.effects.timers.clear(Timer::Trace(key)),
+            Outlook::OpenUntil(until) => self.effects.timers.set(Timer::Trace(key), until),
+            Outlook::Complete => {
+                let deadline_ns = self.config.deadline_ns;
+                let overdue = open.creation.as_ref().is_some_and(|creation| {
+                    let oldest = creation.running_steps.first();
+                    oldest.is_some_and(|(_, begun)| begun.plus(deadline_ns) <= self.now)
+                });
+                self.close(
+                    key,
+                    if overdue {
+                        Cut::Deadline { deadline_ns }
+                    } else {
+                        Cut::Outlived
+                    },
+                );
+            }
+        }
+    }
+
+    /// Ends what is open in a trace and gives the trace out.
+    pub(crate) fn close(&mut self, key: TraceKey, cut: Cut) {
+        let Some(mut open) = self.traces.remove(&key) else {
+            return;
+        };
+        self.effects.timers.clear(Timer::Trace(key));
+        self.by_id.remove(&(open.trace.id, key));
+        for operation in 0..open.operations.len() {
+            if !open.operations[operation].closed {
+                self.effects.timers.clear(Timer::Settle(key, operation));
+                let container = open.operations[operation].container.clone();
+                self.forget_attached(&container, OperationRef { trace: key, operation });
+            }
+        }
+        // Processes first, so that what encloses them can end with the last of them.
+        for span in (0..open.trace.spans.len()).rev() {
+            if open.trace.spans[span].process().is_some() {
+                open.cut(span, self.now, cut, &mut self.effects);
+            }
+        }
+        if open.creation.is_some() {
+            self.conclude(&mut open, matches!(cut, Cut::Deadline { .. }));
+        }
+        for span in (0..open.trace.spans.len()).rev() {
+            open.cut(span, self.now, cut, &mut self.effects);
+        }
+        self.effects.outputs.push(Output::Closed(Arc::new(open.into_trace())));
+    }
+
+    /// Writes the outcome of a sandbox's creation into its root and its memory.
+    fn conclude(&mut self, open: &mut OpenTrace, overdue: bool) {
+        let failed = open.failed_operation();
+        let mut message = failed.map(|operation| open.failure_message(operation));
+        let Some(creation) = &open.creation else {
+            return;
+        };
+        message = message.or_else(|| creation.failed_step.clone());
+        if overdue {
+            message = message.or_else(|| Some("a step of the runtime did not end".to_owned()));
+        }
+        let started = creation.started;
+        for span in open.trace.spans.iter_mut().take(CREATE + 1) {
+            if let Some(message) = &message {
+                span.status = Status::Error {
+                    class: "sandbox_failed".to_owned(),
+                    message: message.clone(),
+                };
+            }
+            if let Detail::SandboxCreate(create) = &mut span.detail {
+                create.runtime_seen = started;
+            }
+        }
+        let container = open.sandbox().to_owned();
+        if self.creations.get(&container) == Some(&open.key) {
+            self.creations.remove(&container);
+        }
+        if let Some(sandbox) = self.memory.sandboxes.get_mut(&container) {
+            sandbox.created = message.is_none();
+            sandbox.failed = message.is_some();
+            sandbox.identity.merge(&open.trace.identity);
+        }
+    }
+
+    /// The process of a step was taken out of the process table.
+    pub(crate) fn lose_process(&mut self, at: Timestamp, role: Role) {
+        match role {
+            Role::Spanned(span) => self.process_ended(at, span, ExitStatus::Unknown),
+            Role::Runtime(Some(span)) => self.step_ended(at, span, ExitStatus::Unknown),
+            Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. } => {}
+        }
+    }
+
+    /// The open trace with this id, the oldest if there are several.
+    pub(crate) fn find(&self, id: TraceId) -> Option<&OpenTrace> {
+        let (_, key) = self
+            .by_id
+            .range((id, TraceKey(0))..)
+            .next()
+            .filter(|(found, _)| *found == id)?;
+        self.traces.get(key)
+    }
+}

@@ -1,0 +1,13 @@
+//! What the correlator makes of histories written by hand, one file per subject.
+
+#![expect(
+    clippy::expect_used,
+    reason = "the scene builder is test code outside of test functions"
+)]
+
+mod attempts;
+mod chains;
+mod faults;
+mod nesting;
+mod sandboxes;
+mod scene;

@@ -1,0 +1,253 @@
+//! A trace as indented text: one line per span, for terminals and golden tests.
+//!
+//! `sandglass replay --print tree`, `demo` and `watch` print it. Names come from the registry. Everything that a
+//! process of the node could have chosen (arguments, messages, names) is escaped: it must not steer the terminal.
+//! Does not: colour, draw bars, or know how wide the terminal is.
+
+use crate::event::ExitStatus;
+use crate::phases::human;
+use crate::registry;
+use crate::time::Timestamp;
+use crate::trace::{CommandDetail, Detail, PluginDetail, SandboxDetail, Span, Status, Trace};
+
+/// Longest single text shown in a line, in characters.
+const MAX_TEXT: usize = 120;
+
+/// The trace as text: for each span its name (indented by depth), its begin after the root's, its duration, and in
+/// brackets what tells it from others of its name. Spans that are open are shown as running until `now`.
+/// Every line ends with a line feed.
+#[must_use]
+pub fn tree(trace: &Trace, now: Timestamp) -> String {
+    let rows: Vec<[String; 4]> = in_tree_order(trace)
+        .into_iter()
+        .map(|(index, depth)| {
+            let span = &trace.spans[index];
+            let running = if span.end.is_none() { "+" } else { "" };
+            [
+                format!("{}{}", "  ".repeat(depth), clean(&registry::name(span))),
+                format!("+{}", human(span.start.since(trace.start()))),
+                format!("{}{running}", human(span.duration_ns(now))),
+                notes(trace, span).join(", "),
+            ]
+        })
+        .collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (name, start, duration) = (width(0), width(1), width(2));
+    let mut text = String::new();
+    for [title, begin, took, notes] in &rows {
+        let line = format!("{title:name$}  {begin:>start$}  {took:>duration$}");
+        text.push_str(&line);
+        if !notes.is_empty() {
+            text.push_str("  [");
+            text.push_str(notes);
+            text.push(']');
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Spans below their parents, siblings in order of begin, each with its depth.
+fn in_tree_order(trace: &Trace) -> Vec<(usize, usize)> {
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); trace.spans.len()];
+    let mut stack = Vec::new();
+    for (index, span) in trace.spans.iter().enumerate() {
+        match span.parent {
+            Some(parent) if parent < index => children[parent].push(index),
+            Some(_) | None => stack.push((index, 0)),
+        }
+    }
+    stack.reverse();
+    let mut order = Vec::with_capacity(trace.spans.len());
+    while let Some((index, depth)) = stack.pop() {
+        order.push((index, depth));
+        let below = &mut children[index];
+        below.sort_by_key(|&child| trace.spans[child].start);
+        stack.extend(below.drain(..).rev().map(|child| (child, depth + 1)));
+    }
+    order
+}
+
+/// What stands in a span's brackets.
+fn notes(trace: &Trace, span: &Span) -> Vec<String> {
+    let mut notes = match &span.detail {
+        Detail::Sandbox(sandbox) => of_sandbox(trace, sandbox),
+        Detail::SandboxCreate(create) => [
+            (create.netns_seen, "from namespace"),
+            (create.runtime_seen, "to runtime start"),
+        ]
+        .into_iter()
+        .filter(|(seen, _)| *seen)
+        .map(|(_, text)| text.to_owned())
+        .collect(),
+        Detail::Operation(operation) => {
+            let mut notes = if span.parent.is_none() {
+                of_root(trace)
+            } else {
+                Vec::new()
+            };
+            notes.extend([&operation.ifname, &operation.network].map(|text| clean(text)));
+            notes.extend(attempt(operation.attempt));
+            notes.extend(operation.addresses.iter().map(|address| clean(address)));
+            notes
+        }
+        Detail::Plugin(plugin) => of_plugin(plugin),
+        Detail::Command(command) => of_command(command),
+        Detail::RuntimeStep(_) => Vec::new(),
+    };
+    if let Some(process) = span.process() {
+        if process.found_running {
+            notes.push("found running".to_owned());
+        }
+        if process.outlived_parent {
+            notes.push("ran on".to_owned());
+        }
+        if span.end.is_some() && process.exit == Some(ExitStatus::Unknown) {
+            notes.push("end not seen".to_owned());
+        }
+    }
+    for event in &span.events {
+        let values: Vec<_> = event.attributes.iter().map(|(_, value)| clean(value)).collect();
+        notes.push(format!("{} {}", event.name, values.join(" ")).trim_end().to_owned());
+    }
+    if span.end.is_none() {
+        notes.push("running".to_owned());
+    }
+    if let Status::Error { class, message } = &span.status {
+        notes.push(format!("error {class}: {}", clean(message)));
+    }
+    notes.retain(|note| !note.is_empty());
+    notes
+}
+
+fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
+    let mut notes = of_root(trace);
+    notes.push(clean(&sandbox.runtime));
+    notes.extend(attempt(sandbox.attempt));
+    notes
+}
+
+/// Whose trace it is.
+fn of_root(trace: &Trace) -> Vec<String> {
+    let mut notes = Vec::with_capacity(3);
+    let identity = &trace.identity;
+    if !identity.name.is_empty() {
+        notes.push(clean(&format!("{}/{}", identity.namespace, identity.name)));
+    }
+    if let Some(sandbox) = &trace.sandbox {
+        // As runtimes' own tools shorten it.
+        notes.push(clean(&sandbox.0.chars().take(13).collect::<String>()));
+    }
+    if trace.incomplete {
+        notes.push("incomplete".to_owned());
+    }
+    notes
+}
+
+fn of_plugin(plugin: &PluginDetail) -> Vec<String> {
+    let delegate = if plugin.delegate { "delegate" } else { "" };
+    vec![delegate.to_owned()]
+}
+
+fn of_command(command: &CommandDetail) -> Vec<String> {
+    let args = command.process.args.get(1..).unwrap_or_default();
+    vec![clean(&args.join(" "))]
+}
+
+fn attempt(number: u32) -> Option<String> {
+    (number > 1).then(|| format!("attempt {number}"))
+}
+
+/// Bounded, on one line, without anything a terminal would obey.
+fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len().min(MAX_TEXT));
+    for (place, character) in text.chars().enumerate() {
+        if place == MAX_TEXT {
+            cleaned.push_str("...");
+            break;
+        }
+        // Format characters can turn the direction of the text around them.
+        let steers = character.is_control()
+            || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        if steers {
+            cleaned.extend(character.escape_default());
+        } else {
+            cleaned.push(character);
+        }
+    }
+    cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cni::{CniCommand, PodIdentity};
+    use crate::id::{SandboxId, SpanId, TraceId};
+    use crate::time::{ClockAnchor, MILLISECOND};
+    use crate::trace::{OperationDetail, ProcessDetail};
+
+    fn span(parent: Option<usize>, from_ms: u64, to_ms: Option<u64>, detail: Detail) -> Span {
+        Span {
+            id: SpanId(1),
+            parent,
+            start: Timestamp(from_ms * MILLISECOND),
+            end: to_ms.map(|ms| Timestamp(ms * MILLISECOND)),
+            status: Status::Unset,
+            detail,
+            events: Vec::new(),
+            links: Vec::new(),
+        }
+    }
+
+    fn command(args: &[&str]) -> Detail {
+        Detail::Command(Box::new(CommandDetail {
+            name: args[0].to_owned(),
+            plugin: "slow".to_owned(),
+            process: ProcessDetail {
+                args: args.iter().map(|&arg| arg.to_owned()).collect(),
+                ..ProcessDetail::default()
+            },
+        }))
+    }
+
+    #[test]
+    fn lines_are_indented_aligned_and_harmless() {
+        let trace = Trace {
+            id: TraceId(1),
+            sandbox: Some(SandboxId("0123456789abcdef".to_owned())),
+            identity: PodIdentity::default(),
+            anchor: ClockAnchor::default(),
+            incomplete: false,
+            closed: false,
+            remote_parent: None,
+            spans: vec![
+                span(
+                    None,
+                    10,
+                    None,
+                    Detail::Operation(OperationDetail {
+                        command: CniCommand::Del,
+                        ifname: "eth0".to_owned(),
+                        network: String::new(),
+                        netns: String::new(),
+                        attempt: 2,
+                        plugins: Vec::new(),
+                        addresses: Vec::new(),
+                    }),
+                ),
+                span(Some(0), 12, Some(13), command(&["sh", "-c", "\u{1b}[2J\n\u{202e}x"])),
+                span(Some(0), 11, Some(14), command(&["ip", "link"])),
+                span(Some(1), 12, Some(13), command(&["true"])),
+            ],
+        };
+        assert_eq!(
+            tree(&trace, Timestamp(20 * MILLISECOND)),
+            "\
+cni DEL              +0 ns  10.0 ms+  [0123456789abc, eth0, attempt 2, running]
+  command ip      +1.00 ms   3.00 ms  [link]
+  command sh      +2.00 ms   1.00 ms  [-c \\u{1b}[2J\\n\\u{202e}x]
+    command true  +2.00 ms   1.00 ms
+"
+        );
+    }
+}

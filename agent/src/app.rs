@@ -1,0 +1,314 @@
+//! The composition root: which part is connected to which, started in order and stopped in reverse.
+//!
+//! Used by `run`, `record` and `demo`. Two things are fatal at start: no source at all, and invalid configuration (an
+//! address that cannot be listened on is one). Everything else is a warning, a probe status, and the agent runs on.
+
+mod fan_out;
+mod networks;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sandglass_correlator::Config as CorrelatorConfig;
+use sandglass_model::recording::{self, Header};
+use sandglass_model::{ClockAnchor, Trace};
+use tokio::sync::watch;
+
+use crate::cni_conf::CniOptions;
+use crate::config::Config;
+use crate::cri::RuntimeChoice;
+use crate::failure::Failure;
+use crate::health::Health;
+use crate::http::{self, HttpOptions, Services};
+use crate::identity::{Identity, IdentityOptions};
+use crate::node::NodeInfo;
+use crate::pipeline::Pipeline;
+use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
+use crate::sinks::otlp::OtlpSink;
+use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
+use crate::sinks::recording::Recorder;
+use crate::sinks::store::{Store, StoreOptions};
+use crate::sources::linux::{self, LinuxSource};
+use crate::sources::{self, clock};
+
+pub use fan_out::FanOut;
+
+/// What to start besides what the configuration says.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// OTLP settings given by flags: they stand above the environment, the file stands below it.
+    pub otlp_flags: Settings,
+    /// Record every event into this new file.
+    pub record: Option<PathBuf>,
+    /// Serve page, API and metrics.
+    pub serve: bool,
+    /// Only record: nothing is exported, whatever the environment says.
+    pub record_only: bool,
+    /// Receives every closed trace; for `demo`.
+    pub closed: Option<mpsc::Sender<Arc<Trace>>>,
+}
+
+/// A running agent.
+#[derive(Debug)]
+pub struct App {
+    /// Where page, API and metrics are served.
+    pub address: Option<std::net::SocketAddr>,
+    /// The account of losses and probes.
+    pub health: Health,
+    source: LinuxSource,
+    identity: Arc<Mutex<Option<Identity>>>,
+    networks: networks::NetworkWatch,
+    pipeline: JoinHandle<FanOut>,
+    otlp: Option<Arc<OtlpSink>>,
+    server: Option<http::Running>,
+    shutdown: watch::Sender<bool>,
+}
+
+/// How long a clean stop waits for the collector.
+const FLUSH: Duration = Duration::from_secs(5);
+/// `/healthz` fails when the pipeline has not moved for so long.
+const STALLED_SECONDS: u64 = 30;
+
+/// Starts the agent.
+pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
+    let node = node_info(config);
+    let health = Health::default();
+    let metrics = Metrics::new(&node, &health);
+    let store = Store::new(StoreOptions { max_traces: config.store.max_traces, ..StoreOptions::default() }, node.clone());
+    let otlp = match options.record_only {
+        true => None,
+        false => start_otlp(config, &options.otlp_flags, &node, &health)?.map(Arc::new),
+    };
+    if let Some(otlp) = &otlp {
+        metrics.register(|registry| otlp.register(registry));
+    }
+    let recorder = match &options.record {
+        Some(path) => Some(Recorder::create(path, &recording_header(&node)).map_err(Failure::runtime)?),
+        None => None,
+    };
+
+    // The server comes before the source: an address in use is found before anything is attached to the kernel.
+    let (shutdown, stop) = watch::channel(false);
+    let heartbeat = Arc::new(AtomicU64::new(clock::now().0));
+    let server = match options.serve {
+        true => Some(serve(config, &store, &health, &metrics, otlp.clone(), Arc::clone(&heartbeat), stop).await?),
+        false => None,
+    };
+
+    let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
+    let source = linux::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
+    let identity = Arc::new(Mutex::new(start_identity(config, &sender, &health, &metrics)?));
+    let networks = networks::NetworkWatch::start(conf_options(config), sender);
+
+    let product = ProductMetrics::new(config.metrics.max_label_values);
+    metrics.register(|registry| product.register(registry));
+    let in_flight = InFlight::new(clock::now);
+    metrics.register(|registry| registry.register_collector(Box::new(in_flight.clone())));
+    let mut fan_out = FanOut {
+        product,
+        in_flight,
+        store: Some(store),
+        otlp: otlp.clone(),
+        identity: Arc::clone(&identity),
+        recorder,
+        closed: options.closed,
+    };
+    let pipeline = Pipeline::new(correlator_config(config, &node), config.correlation.reorder.as_nanos(), health.clone());
+    let pipeline = std::thread::Builder::new()
+        .name("pipeline".into())
+        .spawn(move || {
+            let beat = || heartbeat.store(clock::now().0, Ordering::Relaxed);
+            pipeline.run(&receiver, clock::now, &mut fan_out, beat);
+            fan_out
+        })
+        .map_err(|error| Failure::runtime(format!("cannot start the pipeline's thread: {error}")))?;
+    let address = server.as_ref().map(|server| server.address);
+    Ok(App { address, health, source, identity, networks, pipeline, otlp, server, shutdown })
+}
+
+impl App {
+    /// Stops in the order of the data: sources, pipeline, exporters, server. Gives how many events were recorded.
+    pub async fn stop(self) -> Result<u64, Failure> {
+        self.source.stop();
+        self.networks.stop();
+        // Whoever may still ask keeps the answers' end of the channel open, and the pipeline waits for that.
+        drop(self.identity.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let pipeline = self.pipeline;
+        let joined = tokio::task::spawn_blocking(move || pipeline.join()).await;
+        let fan_out = match joined {
+            Ok(Ok(fan_out)) => fan_out,
+            _ => return Err(Failure::runtime("the pipeline's thread broke off\nhint: this is a defect; please report it")),
+        };
+        if let Some(otlp) = self.otlp {
+            otlp.stop(FLUSH).await;
+        }
+        self.shutdown.send_replace(true);
+        if let Some(server) = self.server {
+            server.stopped().await;
+        }
+        fan_out.recorder.map_or(Ok(0), |recorder| recorder.finish().map_err(Failure::runtime))
+    }
+}
+
+/// Facts about this node, with the configured name.
+#[must_use]
+pub fn node_info(config: &Config) -> NodeInfo {
+    let facts = clock::node_facts();
+    let named = [config.node_name.clone(), std::env::var("NODE_NAME").unwrap_or_default(), facts.host];
+    NodeInfo {
+        name: named.into_iter().find(|name| !name.is_empty()).unwrap_or_default(),
+        service: "sandglass".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: facts.boot_id,
+        os: facts.os,
+        kernel: facts.kernel,
+        machine: facts.machine,
+    }
+}
+
+/// Deadlines and bounds as the correlator takes them.
+#[must_use]
+pub fn correlator_config(config: &Config, node: &NodeInfo) -> CorrelatorConfig {
+    let correlation = &config.correlation;
+    CorrelatorConfig {
+        boot_id: node.boot_id.clone(),
+        settle_ns: correlation.settle.as_nanos(),
+        runtime_wait_ns: correlation.runtime_wait.as_nanos(),
+        deadline_ns: correlation.deadline.as_nanos(),
+        max_traces: correlation.max_traces,
+        max_processes: correlation.max_processes,
+        max_spans: correlation.max_spans,
+        max_remembered: correlation.max_remembered,
+    }
+}
+
+/// Starts OTLP export when an endpoint is configured anywhere.
+pub fn start_otlp(
+    config: &Config,
+    flags: &Settings,
+    node: &NodeInfo,
+    health: &Health,
+) -> Result<Option<OtlpSink>, Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    let resolution = otlp_config::resolve(flags, &env, &config.otlp)
+        .map_err(|error| Failure::usage(format!("{error}\nhint: {}", error.hint())))?;
+    match resolution {
+        Resolution::Off(reason) => {
+            tracing::info!(reason, "traces are not exported");
+            Ok(None)
+        }
+        Resolution::On(resolved) => OtlpSink::start(*resolved, node.clone(), health.clone())
+            .map(Some)
+            .map_err(|error| Failure::usage(with_sources(&error))),
+    }
+}
+
+/// Starts the HTTP server.
+pub async fn serve(
+    config: &Config,
+    store: &Store,
+    health: &Health,
+    metrics: &Metrics,
+    otlp: Option<Arc<OtlpSink>>,
+    heartbeat: Arc<AtomicU64>,
+    stop: watch::Receiver<bool>,
+) -> Result<http::Running, Failure> {
+    let options = HttpOptions {
+        listen: config.http.address,
+        host_names: config.http.hosts.clone(),
+        stuck_after: config.correlation.stuck_after.into(),
+        ..HttpOptions::default()
+    };
+    let (metrics, probes) = (metrics.clone(), health.clone());
+    let services = Services {
+        store: store.clone(),
+        health: health.clone(),
+        metrics: Arc::new(move || metrics.encode()),
+        alive: Arc::new(move || {
+            let silent = clock::now().0.saturating_sub(heartbeat.load(Ordering::Relaxed)) / 1_000_000_000;
+            if silent < STALLED_SECONDS { Ok(()) } else { Err(format!("the pipeline has not moved for {silent} s")) }
+        }),
+        ready: Arc::new(move || match probes.probes().iter().find(|probe| probe.probe == "exec") {
+            Some(probe) if probe.attached => Ok(()),
+            _ => Err("the process probe is not attached".to_owned()),
+        }),
+        otlp: Arc::new(move || {
+            otlp.as_ref().map_or(serde_json::Value::Null, |otlp| {
+                serde_json::to_value(otlp.status()).unwrap_or(serde_json::Value::Null)
+            })
+        }),
+    };
+    http::serve(options, services, stop)
+        .await
+        .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
+}
+
+fn source_options(config: &Config) -> linux::Options {
+    linux::Options { ring_bytes: config.probes.ring_buffer_bytes, ..linux::Options::default() }
+}
+
+/// Where the CNI configuration is looked for.
+#[must_use]
+pub fn conf_options(config: &Config) -> CniOptions {
+    CniOptions {
+        conf_dir: config.cni.conf_dir.clone(),
+        bin_dirs: config.cni.bin_dirs.clone(),
+        ..CniOptions::default()
+    }
+}
+
+fn start_identity(
+    config: &Config,
+    sender: &sources::EventSender,
+    health: &Health,
+    metrics: &Metrics,
+) -> Result<Option<Identity>, Failure> {
+    let runtime = runtime_choice(config)?;
+    if runtime == RuntimeChoice::Off {
+        return Ok(None);
+    }
+    let options = IdentityOptions { runtime, timeout: config.cri.timeout.into(), ..IdentityOptions::default() };
+    let identity = Identity::start(options, sender.clone(), health.clone(), clock::now);
+    metrics.register(|registry| identity.metrics().register(registry));
+    Ok(Some(identity))
+}
+
+/// Which runtime to ask.
+pub fn runtime_choice(config: &Config) -> Result<RuntimeChoice, Failure> {
+    RuntimeChoice::parse(&config.cri.endpoint)
+        .map_err(|error| Failure::usage(format!("configuration key cri.endpoint: {error}")))
+}
+
+fn recording_header(node: &NodeInfo) -> Header {
+    let clock: ClockAnchor = clock::anchor();
+    Header {
+        recording: "sandglass".to_owned(),
+        version: recording::VERSION,
+        agent: node.version.clone(),
+        os: node.os.clone(),
+        kernel: node.kernel.clone(),
+        machine: node.machine.clone(),
+        node: node.name.clone(),
+        boot_id: node.boot_id.clone(),
+        clock,
+    }
+}
+
+fn source_failure(error: linux::StartError) -> Failure {
+    Failure { message: format!("{}\nhint: {}", with_sources(&error), error.hint()), exit: error.exit_code() }
+}
+
+/// The cause chain in one line.
+pub fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,83 @@
+//! The fan-out: each output of the correlator to every sink that wants it, none of which may block.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use sandglass_correlator::Output;
+use sandglass_model::{Event, Trace, TraceId};
+
+use crate::identity::Identity;
+use crate::pipeline::Outputs;
+use crate::sinks::otlp::OtlpSink;
+use crate::sinks::prometheus::{InFlight, ProductMetrics};
+use crate::sinks::recording::Recorder;
+use crate::sinks::store::Store;
+
+/// The sinks of one pipeline.
+#[derive(Debug)]
+pub struct FanOut {
+    /// Product metrics.
+    pub product: ProductMetrics,
+    /// Operations that run now.
+    pub in_flight: InFlight,
+    /// The store behind the page.
+    pub store: Option<Store>,
+    /// OTLP export.
+    pub otlp: Option<Arc<OtlpSink>>,
+    /// Who answers whose a sandbox is. Taken away at stop: its answers keep the pipeline's channel open.
+    pub identity: Arc<Mutex<Option<Identity>>>,
+    /// The recording being made.
+    pub recorder: Option<Recorder>,
+    /// Receives every closed trace.
+    pub closed: Option<mpsc::Sender<Arc<Trace>>>,
+}
+
+impl Outputs for FanOut {
+    fn arrived(&mut self, event: &Event) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(event);
+        }
+    }
+
+    fn output(&mut self, output: &Output) {
+        self.product.record(output);
+        match output {
+            Output::Closed(trace) => {
+                if let Some(store) = &self.store {
+                    store.update(Arc::clone(trace));
+                }
+                if let Some(otlp) = &self.otlp {
+                    otlp.offer(trace);
+                }
+                if let Some(closed) = &self.closed {
+                    // Nobody listens any more: the demo is over.
+                    let _ = closed.send(Arc::clone(trace));
+                }
+            }
+            Output::Asked(sandbox) => {
+                if let Some(identity) = &*self.identity.lock().unwrap_or_else(PoisonError::into_inner) {
+                    identity.ask(sandbox.clone());
+                }
+            }
+            Output::Known { sandbox, identity, created } => {
+                if let Some(store) = &self.store {
+                    store.known(sandbox.clone(), identity.clone(), *created);
+                }
+            }
+            Output::Ended(_) | Output::Changed(_) => {}
+        }
+    }
+
+    fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>) {
+        let mut all = Vec::new();
+        for trace in open {
+            if let Some(store) = &self.store
+                && changed.contains(&trace.id)
+            {
+                store.update(trace.clone());
+            }
+            all.push(trace);
+        }
+        self.in_flight.set(all.into_iter());
+    }
+}

@@ -1,0 +1,60 @@
+//! Watches the CNI configuration and sends what it says as an event, at start and after every change.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sandglass_model::{Body, Event};
+
+use crate::cni_conf::{CniOptions, Watch};
+use crate::sources::{EventSender, clock};
+
+/// The watching thread: it may block on the pipeline, so it is no task.
+#[derive(Debug)]
+pub struct NetworkWatch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How often the directory is looked at.
+const PERIOD: Duration = Duration::from_secs(5);
+
+impl NetworkWatch {
+    /// Starts watching.
+    pub fn start(options: CniOptions, sender: EventSender) -> NetworkWatch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("networks".into()).spawn(move || watch(&options, &sender, &stopped));
+        match thread {
+            Ok(thread) => NetworkWatch { stop, thread: Some(thread) },
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch the CNI configuration: networks are not named");
+                NetworkWatch { stop, thread: None }
+            }
+        }
+    }
+
+    /// Stops watching.
+    pub fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread {
+            thread.thread().unpark();
+            // A panic there has been reported; it ends nothing else.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(options: &CniOptions, sender: &EventSender, stopped: &AtomicBool) {
+    let mut watcher = Watch::new(options.clone());
+    while !stopped.load(Ordering::Relaxed) {
+        if let Some(networks) = watcher.poll() {
+            let event = Event { at: clock::now(), body: Body::NetworksConfigured { networks } };
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+        std::thread::park_timeout(PERIOD);
+    }
+}

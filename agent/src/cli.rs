@@ -1,0 +1,177 @@
+//! The command line: every command and flag, as data. `main` dispatches, the modules named here do the work.
+//!
+//! The same definitions make the help, the shell completions and the man pages.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Tells, for every Kubernetes pod sandbox, where its network set-up time went.
+#[derive(Debug, Parser)]
+#[command(name = "sandglass", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Trace the sandboxes of this node and serve page, API and metrics
+    Run(RunArgs),
+    /// Make pod sandboxes in a private containerd and show their traces
+    Demo(DemoArgs),
+    /// Show the sandboxes of a running agent in the terminal, live
+    Watch(WatchArgs),
+    /// Turn a recording into traces, on any machine
+    Replay(ReplayArgs),
+    /// Record the events of this node into a file, until Ctrl-C
+    Record(RecordArgs),
+    /// Say what the agent can observe on this node, and check its CNI configuration and its CRI
+    Doctor(DoctorArgs),
+    /// Show every configuration key with its value and where that came from
+    PrintConfig(ConfigArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    Man {
+        /// Directory; made when absent
+        directory: PathBuf,
+    },
+}
+
+/// Flags that select and override configuration.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfigArgs {
+    /// Configuration file (YAML)
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address and port of page, API and metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// Name of the node on spans
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// OTLP endpoint, e.g. http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// OTLP protocol: http/protobuf or grpc
+    #[arg(long, value_name = "PROTOCOL")]
+    pub otlp_protocol: Option<String>,
+    /// CRI socket or tcp:// address
+    #[arg(long, value_name = "ENDPOINT")]
+    pub cri_endpoint: Option<String>,
+    /// Any other key, e.g. correlation.settle=1s
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// `sandglass run`
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Configuration
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Also record every event into this file
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// `sandglass demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Configuration of the agent
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Check every sandbox and end: exit 0 only if all were traced completely
+    #[arg(long)]
+    pub once: bool,
+    /// Also record every event into this file
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// `sandglass watch`
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Address of the running agent
+    #[arg(default_value = "127.0.0.1:9477", value_name = "ADDRESS:PORT")]
+    pub address: String,
+    /// Print once and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// `sandglass replay`
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub recording: PathBuf,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Print::Tree)]
+    pub print: Print,
+    /// Serve the page with the replayed traces until Ctrl-C
+    #[arg(long)]
+    pub serve: bool,
+    /// Export the traces to the OTLP endpoint
+    #[arg(long)]
+    pub export: bool,
+    /// Configuration
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// What `replay` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Print {
+    /// One indented tree a trace
+    Tree,
+    /// One JSON object a trace
+    Spans,
+    /// The metrics, as /metrics would give them
+    Metrics,
+    /// Nothing
+    Nothing,
+}
+
+/// `sandglass record`
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// File to write; must not exist
+    #[arg(value_name = "FILE")]
+    pub recording: PathBuf,
+    /// End after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
+    /// Configuration
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `sandglass doctor`
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Configuration
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

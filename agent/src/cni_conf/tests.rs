@@ -1,0 +1,411 @@
+//! Configuration directories, good and bad, in temporary directories.
+
+use std::fs;
+
+use super::*;
+
+struct Node(tempfile::TempDir);
+
+impl Node {
+    fn new() -> Node {
+        let node = Node(tempfile::tempdir().unwrap());
+        fs::create_dir_all(node.0.path().join("conf")).unwrap();
+        fs::create_dir_all(node.0.path().join("bin")).unwrap();
+        node
+    }
+
+    fn conf(&self, name: &str, text: impl AsRef<[u8]>) -> &Node {
+        let path = self.0.path().join("conf").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn options(&self, runtime: RuntimeKind) -> CniOptions {
+        CniOptions {
+            runtime: Some(runtime),
+            conf_dir: Some(self.0.path().join("conf")),
+            bin_dirs: vec![self.0.path().join("bin")],
+            root: self.0.path().to_owned(),
+            ..CniOptions::default()
+        }
+    }
+
+    fn read(&self) -> CniConf {
+        CniConf::read(&self.options(RuntimeKind::Containerd))
+    }
+
+    /// What one file of this text is worth.
+    fn one(name: &str, text: impl AsRef<[u8]>) -> Result<Network, ConfError> {
+        let node = Node::new();
+        node.conf(name, text);
+        let conf = node.read();
+        assert_eq!(conf.files.len(), 1);
+        conf.files.into_iter().next().unwrap().network
+    }
+}
+
+fn kinds_of(conf: &CniConf) -> Vec<(String, Vec<String>)> {
+    conf.networks()
+        .into_iter()
+        .map(|list| (list.network, list.plugins))
+        .collect()
+}
+
+const BRIDGE: &str = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[
+    {"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/16"}]]}},
+    {"type":"portmap","capabilities":{"portMappings":true}},
+    {"type":"firewall"}]}"#;
+
+#[test]
+fn a_chain_is_read_with_its_delegates() {
+    let network = Node::one("10-pods.conflist", BRIDGE).unwrap();
+    assert_eq!((network.name.as_str(), network.version.as_str()), ("pods", "1.0.0"));
+    assert_eq!(network.remarks, []);
+    let bridge = &network.plugins[0];
+    assert_eq!(
+        bridge.all().map(|plugin| plugin.kind.as_str()).collect::<Vec<_>>(),
+        ["bridge", "host-local"]
+    );
+    assert_eq!(bridge.delegates[0].key, "ipam");
+    assert_eq!(kinds(&network.plugins), ["bridge", "portmap", "firewall"]);
+    assert!(network.has_check() && !network.has_status() && !network.has_gc());
+}
+
+#[test]
+fn bad_files_say_what_is_wrong_and_where() {
+    let deep = "[".repeat(500);
+    let long = format!(r#"{{"name":"{}","type":"x"}}"#, "n".repeat(300));
+    for (name, text, expected) in [
+        ("a.conf", "", "line 1, column 1: the file is empty"),
+        (
+            "a.conf",
+            "{\n  \"name\": \"x\",\n  \"type\": \"bridge\",\n}",
+            "line 4, column 1: trailing comma",
+        ),
+        (
+            "a.conf",
+            "{\"name\": \"x\"\n \"type\": 1}",
+            "line 2, column 2: expected `,` or `}`",
+        ),
+        (
+            "a.conf",
+            "\u{feff}{}",
+            "line 1, column 1: the file starts with a byte order mark, which JSON does not allow",
+        ),
+        ("a.conf", "{} {}", "line 1, column 4: trailing characters"),
+        ("a.conf", "[1]", "not a JSON object"),
+        ("a.conf", deep.as_str(), "line 1, column 128: recursion limit exceeded"),
+        ("a.conf", r#"{"type":"bridge"}"#, "\"name\" is missing"),
+        ("a.conf", r#"{"name":"","type":"bridge"}"#, "\"name\" is missing"),
+        ("a.conf", r#"{"name":7,"type":"bridge"}"#, "\"name\" is not a text"),
+        (
+            "a.conf",
+            r#"{"name":"a b","type":"x"}"#,
+            "\"name\" \"a b\" is not allowed: letters, digits, and after the first also . _ -",
+        ),
+        ("a.conf", r#"{"name":"x"}"#, "\"type\" of the plugin is missing"),
+        (
+            "a.conf",
+            r#"{"name":"x","type":"../evil"}"#,
+            "\"type\" \"../evil\" is not a file name",
+        ),
+        (
+            "a.conf",
+            BRIDGE,
+            "a list (\"plugins\") in a file that is not called .conflist",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","type":"bridge"}"#,
+            "one plugin (\"type\") in a file that is called .conflist",
+        ),
+        ("a.conflist", r#"{"name":"x"}"#, "\"plugins\" is missing or empty"),
+        (
+            "a.conflist",
+            r#"{"name":"x","plugins":[]}"#,
+            "\"plugins\" is missing or empty",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","plugins":{}}"#,
+            "\"plugins\" is not a list",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","plugins":[{"type":"a"},7]}"#,
+            "\"plugins[1]\" is not an object",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","plugins":[{"type":"a"},{}]}"#,
+            "\"type\" of plugins[1] is missing",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","cniVersion":"one","plugins":[{"type":"a"}]}"#,
+            "\"cniVersion\" \"one\" is not a version",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","cniVersion":1.0,"plugins":[{"type":"a"}]}"#,
+            "\"cniVersion\" is not a text",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","disableCheck":"maybe","plugins":[{"type":"a"}]}"#,
+            "\"disableCheck\" is not true or false",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","cniVersions":"1.0.0","plugins":[{"type":"a"}]}"#,
+            "\"cniVersions\" is not a list",
+        ),
+    ] {
+        let error = Node::one(name, text).unwrap_err();
+        assert_eq!(error.to_string(), expected, "{name}: {text:.80}");
+        assert!(!error.hint().is_empty());
+    }
+    assert!(matches!(Node::one("a.conf", long), Err(ConfError::BadName(name)) if name.len() == 256));
+    assert_eq!(
+        Node::one("a.conf", vec![b' '; (1 << 20) + 1]),
+        Err(ConfError::Read(ReadError::TooLarge))
+    );
+    assert!(matches!(
+        Node::one("a.conf", [0xff, 0xfe, 0x00]),
+        Err(ConfError::Json { line: 1, .. })
+    ));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_to_nowhere_and_special_files_do_not_hang() {
+    let node = Node::new();
+    std::os::unix::fs::symlink("/nonexistent", node.0.path().join("conf/a.conf")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", node.0.path().join("conf/b.conf")).unwrap();
+    fs::create_dir(node.0.path().join("conf/c.conf")).unwrap();
+    let conf = node.read();
+    assert_eq!(conf.files.len(), 2);
+    assert!(matches!(conf.files[0].network, Err(ConfError::Read(ReadError::Io(_)))));
+    assert_eq!(conf.files[1].network, Err(ConfError::Read(ReadError::NotAFile)));
+}
+
+#[test]
+fn versions_decide_what_a_runtime_may_ask() {
+    let network = |extra: &str| {
+        Node::one(
+            "a.conflist",
+            format!(r#"{{"name":"x",{extra}"plugins":[{{"type":"a"}}]}}"#),
+        )
+    };
+    let may = |extra: &str| {
+        let network = network(extra).unwrap();
+        (network.has_check(), network.has_status(), network.has_gc())
+    };
+    assert_eq!(may(r#""cniVersion":"0.3.1","#), (false, false, false));
+    assert_eq!(may(r#""cniVersion":"0.4.0","#), (true, false, false));
+    assert_eq!(may(r#""cniVersion":"1.1.0","#), (true, true, true));
+    assert_eq!(
+        may(r#""cniVersion":"1.1.0","disableCheck":true,"disableGC":"True","#),
+        (false, true, false)
+    );
+    assert_eq!(
+        may(r#""cniVersions":["0.3.1","1.1.0","9.0.0"],"cniVersion":"1.0.0","#),
+        (true, true, true)
+    );
+    assert_eq!(network("").unwrap().remarks, [Remark::NoVersion]);
+    let future = network(r#""cniVersion":"2.0.0","#).unwrap().remarks;
+    assert_eq!(future, [Remark::FutureVersion("2.0.0".to_owned())]);
+}
+
+#[test]
+fn names_and_versions_inside_a_list_do_not_count() {
+    let text = r#"{"name":"x","cniVersion":"1.0.0","plugins":[{"type":"a","name":"y","cniVersion":"0.2.0"},{"type":"b","name":"x"}]}"#;
+    let remarks = Node::one("a.conflist", text).unwrap().remarks;
+    assert_eq!(
+        remarks,
+        [
+            Remark::NameOverwritten {
+                plugin: "a".to_owned(),
+                name: "y".to_owned()
+            },
+            Remark::VersionOverwritten {
+                plugin: "a".to_owned(),
+                version: "0.2.0".to_owned()
+            },
+        ]
+    );
+}
+
+#[test]
+fn plugins_in_a_directory_of_the_networks_name_are_appended() {
+    let node = Node::new();
+    node.conf("a.conflist", r#"{"name":"pods","cniVersion":"1.1.0"}"#);
+    node.conf("pods/20-b.conf", r#"{"type":"second"}"#);
+    node.conf("pods/10-a.conf", r#"{"type":"first"}"#);
+    let conf = node.read();
+    assert_eq!(
+        kinds(&conf.files[0].network.as_ref().unwrap().plugins),
+        ["first", "second"]
+    );
+}
+
+#[test]
+fn delegations_of_multus_and_flannel_are_followed() {
+    let node = Node::new();
+    node.conf(
+        "00-multus.conf",
+        r#"{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus","clusterNetwork":"/host/etc/cni/net.d/10-calico.conflist",
+            "delegates":[{"name":"front","plugins":[{"type":"calico","ipam":{"type":"calico-ipam"}},{"type":"portmap"}]},{"type":"macvlan","ipam":{"type":"dhcp"}}, 7, {"type":9}]}"#,
+    );
+    node.conf(
+        "10-flannel.conflist",
+        r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true}}]}"#,
+    );
+    let conf = node.read();
+    let multus = &conf.files[0].network.as_ref().unwrap().plugins[0];
+    let all: Vec<_> = multus.all().map(|plugin| plugin.kind.as_str()).collect();
+    assert_eq!(all, ["multus", "calico", "calico-ipam", "portmap", "macvlan", "dhcp"]);
+    assert!(multus.delegates.contains(&Delegate {
+        key: "clusterNetwork",
+        to: DelegateTo::Named("/host/etc/cni/net.d/10-calico.conflist".to_owned())
+    }));
+    let flannel = &conf.files[1].network.as_ref().unwrap().plugins[0];
+    assert_eq!(
+        flannel.all().map(|plugin| plugin.kind.as_str()).collect::<Vec<_>>(),
+        ["flannel", "bridge"]
+    );
+    assert_eq!(
+        kinds_of(&conf),
+        [
+            ("multus-cni-network".to_owned(), vec!["multus".to_owned()]),
+            ("cbr0".to_owned(), vec!["flannel".to_owned()]),
+            ("front".to_owned(), vec!["calico".to_owned(), "portmap".to_owned()]),
+            ("cni-loopback".to_owned(), vec!["loopback".to_owned()]),
+        ]
+    );
+}
+
+#[test]
+fn endless_delegation_is_cut() {
+    let mut text = r#"{"type":"leaf"}"#.to_owned();
+    for _ in 0..40 {
+        text = format!(r#"{{"type":"a","delegate":{text}}}"#);
+    }
+    let network = Node::one("a.conflist", format!(r#"{{"name":"x","plugins":[{text}]}}"#)).unwrap();
+    assert_eq!(network.plugins[0].all().count(), 5);
+}
+
+#[test]
+fn the_first_file_by_name_wins_and_a_bad_one_stops_containerd_only() {
+    let node = Node::new();
+    node.conf("20-b.conflist", r#"{"name":"b","plugins":[{"type":"x"}]}"#);
+    node.conf("10-a.conf", r#"{"name":"a","type":"x"}"#);
+    node.conf("README", "no configuration");
+    node.conf("05-old.conf.bak", "{");
+    let conf = node.read();
+    assert_eq!(conf.choice, Choice::Networks(vec![0]));
+    assert!(conf.files[0].path.ends_with("10-a.conf"));
+    assert_eq!(conf.ignored.len(), 2);
+
+    node.conf("00-broken.json", "{");
+    assert_eq!(node.read().choice, Choice::StoppedAt(0));
+    let unknown = CniConf::read(&node.options(RuntimeKind::Unknown));
+    assert_eq!(unknown.choice, Choice::Networks(vec![1]));
+    // CRI-O passes over networks whose plugins are missing.
+    assert_eq!(CniConf::read(&node.options(RuntimeKind::Crio)).choice, Choice::Nothing);
+}
+
+#[cfg(unix)]
+#[test]
+fn crio_takes_the_network_it_is_told_to() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = Node::new();
+    let binary = node.0.path().join("bin/x");
+    fs::write(&binary, "").unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    node.conf("10-a.conf", r#"{"name":"a","type":"x"}"#);
+    node.conf("20-b.conf", r#"{"name":"b","type":"x"}"#);
+    fs::create_dir_all(node.0.path().join("etc/crio")).unwrap();
+    let crio_conf = node.0.path().join("etc/crio/crio.conf");
+    let choice = || CniConf::read(&node.options(RuntimeKind::Crio)).choice;
+    assert_eq!(choice(), Choice::Networks(vec![0]));
+    fs::write(&crio_conf, "[crio.network]\ncni_default_network='b'").unwrap();
+    assert_eq!(choice(), Choice::Networks(vec![1]));
+    fs::write(&crio_conf, "[crio.network]\ncni_default_network='c'").unwrap();
+    assert_eq!(choice(), Choice::NotFound("c".to_owned()));
+}
+
+#[cfg(unix)]
+#[test]
+fn binaries_are_looked_for_in_order() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = Node::new();
+    let directories = [
+        node.0.path().join("none"),
+        node.0.path().join("bin"),
+        node.0.path().join("conf"),
+    ];
+    let path = node.0.path().join("bin/bridge");
+    fs::create_dir_all(node.0.path().join("conf/host-local")).unwrap();
+    fs::write(&path, "").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(
+        Binary::find("bridge", &directories),
+        Binary::NotExecutable(path.clone())
+    );
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(Binary::find("bridge", &directories), Binary::Found(path));
+    assert_eq!(Binary::find("host-local", &directories), Binary::Missing);
+}
+
+#[test]
+fn no_directory_is_no_error() {
+    let conf = CniConf::read(&CniOptions {
+        conf_dir: Some("/nonexistent/net.d".into()),
+        runtime: Some(RuntimeKind::Containerd),
+        ..CniOptions::default()
+    });
+    assert_eq!(conf.choice, Choice::Nothing);
+    assert_eq!(conf.unreadable, None);
+    assert_eq!(
+        kinds_of(&conf),
+        [("cni-loopback".to_owned(), vec!["loopback".to_owned()])]
+    );
+}
+
+#[test]
+fn a_change_is_noticed_once() {
+    let node = Node::new();
+    let mut watch = Watch::new(node.options(RuntimeKind::Unknown));
+    assert_eq!(watch.poll(), Some(vec![]));
+    assert_eq!(watch.poll(), None);
+    node.conf("a.conflist", BRIDGE);
+    assert_eq!(watch.poll().unwrap()[0].network, "pods");
+    assert_eq!(watch.poll(), None);
+    // Touched, but the same networks.
+    node.conf("a.conflist", format!("{BRIDGE}\n"));
+    assert_eq!(watch.poll(), None);
+    fs::remove_file(node.0.path().join("conf/a.conflist")).unwrap();
+    assert_eq!(watch.poll(), Some(vec![]));
+}
+
+#[test]
+fn a_new_settings_file_is_noticed() {
+    let node = Node::new();
+    let options = CniOptions {
+        conf_dir: None,
+        ..node.options(RuntimeKind::Containerd)
+    };
+    let mut watch = Watch::new(options);
+    assert_eq!(watch.poll().unwrap().len(), 1);
+    node.conf("a.conflist", BRIDGE);
+    assert_eq!(watch.poll(), None);
+    fs::create_dir_all(node.0.path().join("etc/containerd")).unwrap();
+    fs::write(
+        node.0.path().join("etc/containerd/config.toml"),
+        "[plugins.cri.cni]\nconf_dir='/conf'",
+    )
+    .unwrap();
+    assert_eq!(watch.poll().unwrap()[0].network, "pods");
+}

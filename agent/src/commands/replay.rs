@@ -1,0 +1,241 @@
+//! `sandglass replay`: a recording to the same traces, on any machine.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandglass_correlator::Output;
+use sandglass_model::{Event, Timestamp, Trace, TraceId, text};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::run::{otlp_flags, until_stopped};
+use super::{configuration, print};
+use crate::app;
+use crate::cli::{Print, ReplayArgs};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::health::{Health, ProbeStatus};
+use crate::node::NodeInfo;
+use crate::pipeline::{Outputs, Pipeline};
+use crate::sinks::otlp::OtlpSink;
+use crate::sinks::prometheus::{Metrics, ProductMetrics};
+use crate::sinks::store::{Store, StoreOptions, view};
+use crate::sources::clock;
+use crate::sources::replay::Recording;
+
+/// Replays.
+pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
+    let (_, config) = configuration(&args.config)?;
+    let mut recording = Recording::open(&args.recording)?;
+    let node = NodeInfo {
+        name: recording.header.node.clone(),
+        service: "sandglass".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: recording.header.boot_id.clone(),
+        os: recording.header.os.clone(),
+        kernel: recording.header.kernel.clone(),
+        machine: recording.header.machine.clone(),
+    };
+    let health = Health::default();
+    let metrics = Metrics::new(&node, &health);
+    let product = ProductMetrics::new(config.metrics.max_label_values);
+    metrics.register(|registry| product.register(registry));
+    let otlp = if args.export { Some(exporter(&args, &config, &node, &health)?) } else { None };
+    let mut replayed = Replayed { product, otlp, closed: Vec::new() };
+
+    let mut pipeline =
+        Pipeline::new(app::correlator_config(&config, &node), config.correlation.reorder.as_nanos(), health.clone());
+    let mut progress = Progress::new();
+    while let Some(event) = recording.next_event()? {
+        pipeline.feed(event, &mut replayed);
+        replayed.make_room().await;
+        progress.show(recording.progress());
+    }
+    pipeline.finish(&mut replayed);
+    progress.clear();
+    let skipped = recording.skipped();
+    for (line, reason) in &skipped.examples {
+        tracing::warn!(line, reason, "line skipped");
+    }
+    if skipped.count > 0 {
+        tracing::warn!(lines = skipped.count, "lines of the recording were skipped: they are not events");
+    }
+
+    print(&replayed.render(args.print, &metrics)?)?;
+    if let Some(otlp) = replayed.otlp.take() {
+        export(&otlp).await?;
+    }
+    if args.serve {
+        serve(&config, &node, &health, &metrics, replayed.closed).await?;
+    }
+    Ok(())
+}
+
+/// What the replay found.
+struct Replayed {
+    product: ProductMetrics,
+    otlp: Option<OtlpSink>,
+    closed: Vec<Arc<Trace>>,
+}
+
+impl Outputs for Replayed {
+    fn arrived(&mut self, _event: &Event) {}
+
+    fn output(&mut self, output: &Output) {
+        self.product.record(output);
+        if let Output::Closed(trace) = output {
+            if let Some(otlp) = &self.otlp {
+                otlp.offer(trace);
+            }
+            self.closed.push(Arc::clone(trace));
+        }
+    }
+
+    fn changed(&mut self, _open: &mut dyn Iterator<Item = &Trace>, _changed: &BTreeSet<TraceId>) {}
+}
+
+/// One trace as a line of JSON: what OTLP would carry, with nothing in it that depends on when it is printed.
+#[derive(Serialize)]
+struct Line<'a> {
+    trace_id: TraceId,
+    sandbox: Option<&'a str>,
+    pod: &'a sandglass_model::PodIdentity,
+    incomplete: bool,
+    spans: Vec<view::SpanView>,
+}
+
+impl Replayed {
+    /// A replay is faster than any collector: wait for it rather than shed.
+    async fn make_room(&self) {
+        while let Some(otlp) = &self.otlp
+            && otlp.status().waiting > MOST_WAITING
+            && !otlp.status().failing
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn render(&self, what: Print, metrics: &Metrics) -> Result<String, Failure> {
+        let mut rendered = String::new();
+        match what {
+            Print::Nothing => {}
+            Print::Tree => {
+                for trace in &self.closed {
+                    rendered.push_str(&text::tree(trace, end(trace)));
+                    rendered.push('\n');
+                }
+            }
+            Print::Spans => {
+                for trace in &self.closed {
+                    let line = Line {
+                        trace_id: trace.id,
+                        sandbox: trace.sandbox.as_ref().map(|sandbox| sandbox.0.as_str()),
+                        pod: &trace.identity,
+                        incomplete: trace.incomplete,
+                        spans: view::timeline(trace, end(trace)),
+                    };
+                    rendered.push_str(&serde_json::to_string(&line).map_err(Failure::runtime)?);
+                    rendered.push('\n');
+                }
+            }
+            Print::Metrics => {
+                rendered = metrics.encode().map_err(|_| Failure::runtime("cannot encode the metrics"))?;
+            }
+        }
+        Ok(rendered)
+    }
+}
+
+fn end(trace: &Trace) -> Timestamp {
+    trace.root().end.unwrap_or(trace.root().start)
+}
+
+fn exporter(args: &ReplayArgs, config: &Config, node: &NodeInfo, health: &Health) -> Result<OtlpSink, Failure> {
+    app::start_otlp(config, &otlp_flags(&args.config), node, health)?.ok_or_else(|| {
+        Failure::usage("no OTLP endpoint to export to\nhint: give --otlp-endpoint or set OTEL_EXPORTER_OTLP_ENDPOINT")
+    })
+}
+
+async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
+    let undelivered = otlp.stop(EXPORT_WAIT).await;
+    let status = otlp.status();
+    let lost = undelivered + status.rejected + status.evicted + status.shed;
+    if lost == 0 {
+        return print(&format!("{} spans exported to {}\n", status.delivered, status.endpoint));
+    }
+    Err(Failure::runtime(format!(
+        "{lost} of {} spans did not reach {}: {}\nhint: check that an OTLP receiver listens there and speaks this protocol",
+        lost + status.delivered,
+        status.endpoint,
+        status.last_error.unwrap_or_else(|| "no answer".to_owned()),
+    )))
+}
+
+async fn serve(
+    config: &Config,
+    node: &NodeInfo,
+    health: &Health,
+    metrics: &Metrics,
+    traces: Vec<Arc<Trace>>,
+) -> Result<(), Failure> {
+    health.set_probe(ProbeStatus {
+        probe: "exec".to_owned(),
+        hook: "recording".to_owned(),
+        attached: true,
+        consequence: String::new(),
+        hint: String::new(),
+    });
+    let options = StoreOptions { max_traces: traces.len().max(1), max_bytes: usize::MAX, ..StoreOptions::default() };
+    let store = Store::new(options, node.clone());
+    for trace in traces {
+        store.update(trace);
+    }
+    let (shutdown, stop) = watch::channel(false);
+    // Nothing moves any more in a replay: its pipeline counts as alive for good.
+    let heartbeat = Arc::new(AtomicU64::new(u64::MAX));
+    let server = app::serve(config, &store, health, metrics, None, heartbeat, stop).await?;
+    print(&format!("http://{}/ (end with Ctrl-C)\n", server.address))?;
+    until_stopped().await;
+    shutdown.send_replace(true);
+    server.stopped().await;
+    Ok(())
+}
+
+/// A progress bar on a terminal.
+struct Progress {
+    on: bool,
+    shown: Instant,
+    began: Timestamp,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { on: std::io::stderr().is_terminal(), shown: Instant::now(), began: clock::now() }
+    }
+
+    fn show(&mut self, (read, total): (u64, u64)) {
+        if !self.on || self.shown.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        self.shown = Instant::now();
+        let done = usize::try_from(read.saturating_mul(40) / total.max(1)).unwrap_or(40).min(40);
+        let seconds = clock::now().since(self.began) / 1_000_000_000;
+        let bar = "#".repeat(done) + &".".repeat(40 - done);
+        // A terminal that cannot be written to shows no progress.
+        let _ = write!(std::io::stderr(), "\r[{bar}] {:3} %  {seconds} s", read * 100 / total.max(1));
+    }
+
+    fn clear(&self) {
+        if self.on {
+            let _ = write!(std::io::stderr(), "\r{:60}\r", "");
+        }
+    }
+}
+
+/// Spans that may wait for the collector before the replay pauses.
+const MOST_WAITING: u64 = 4_096;
+/// How long the end of a replay waits for the collector.
+const EXPORT_WAIT: Duration = Duration::from_secs(15);

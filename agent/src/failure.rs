@@ -1,0 +1,54 @@
+//! How a command ends when it fails: one message with its hint, and the exit code.
+//!
+//! 1 runtime failure, 64 usage or configuration, 69 kernel or system feature missing, 77 privilege missing
+//! (the numbers of sysexits.h).
+
+use crate::config::ConfigError;
+use crate::sources::replay::ReplayError;
+
+/// A failed command.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// For people: cause chain, then a `hint:` line.
+    pub message: String,
+    /// Exit code.
+    pub exit: u8,
+}
+
+impl Failure {
+    /// Something went wrong at run time.
+    pub fn runtime(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), exit: 1 }
+    }
+
+    /// The user asked for something that cannot be.
+    pub fn usage(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), exit: 64 }
+    }
+
+    /// The kernel or system lacks a feature.
+    pub fn unavailable(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), exit: 69 }
+    }
+
+    /// A privilege is missing.
+    pub fn privilege(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), exit: 77 }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::usage(error)
+    }
+}
+
+impl From<ReplayError> for Failure {
+    fn from(error: ReplayError) -> Failure {
+        match error {
+            ReplayError::Read { .. } => Failure::runtime(error),
+            ReplayError::Header { .. } => Failure::usage(error),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `/api/v1/stream`: server-sent events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+//!
+//! `row` carries the list row of a trace that changed, `health` the agent's account every few seconds, `reload` tells a
+//! reader that lagged to ask again. A burst of changes of one trace becomes one event.
+//! Does not: replay what a reader missed while away (it asks for the list when it comes back), or ever hold up the store.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use sandglass_model::TraceId;
+use serde::Serialize;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
+
+use super::routes::Server;
+use crate::health::SinkLabel;
+
+/// The body of one stream.
+#[derive(Debug)]
+pub struct EventStream {
+    chunks: mpsc::Receiver<Bytes>,
+}
+
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.chunks
+            .poll_recv(context)
+            .map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}
+
+/// Starts a stream; it ends when its reader goes or the server stops. `place` is its place among the streams.
+pub fn start(server: Arc<Server>, place: OwnedSemaphorePermit) -> EventStream {
+    // A reader that does not read stops its own feeder here; the store goes on and the feeder lags.
+    let (sender, chunks) = mpsc::channel(8);
+    let changes = server.services.store.subscribe();
+    tokio::spawn(async move {
+        let mut shutdown = server.shutdown.clone();
+        tokio::select! {
+            _ = shutdown.wait_for(|stop| *stop) => {}
+            () = sender.closed() => {}
+            () = feed(&server, changes, &sender) => {}
+        }
+        drop(place);
+    });
+    EventStream { chunks }
+}
+
+async fn feed(server: &Server, mut changes: broadcast::Receiver<TraceId>, sender: &mpsc::Sender<Bytes>) {
+    let mut health = tokio::time::interval(server.options.health_interval);
+    health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    if sender.send(Bytes::from_static(b"retry: 2000\n\n")).await.is_err() {
+        return;
+    }
+    loop {
+        let chunk = tokio::select! {
+            // Doubles as the keep-alive.
+            _ = health.tick() => event("health", &server.health_report()),
+            change = changes.recv() => match change {
+                Ok(first) => {
+                    tokio::time::sleep(GATHER).await;
+                    rows(server, &mut changes, first)
+                }
+                Err(RecvError::Lagged(missed)) => lagged(server, missed),
+                Err(RecvError::Closed) => return,
+            },
+        };
+        if sender.send(chunk).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The rows of everything that changed since, each once.
+fn rows(server: &Server, changes: &mut broadcast::Receiver<TraceId>, first: TraceId) -> Bytes {
+    let mut ids = vec![first];
+    let mut tail = Bytes::new();
+    while ids.len() < MAX_GATHERED {
+        match changes.try_recv() {
+            Ok(id) if ids.contains(&id) => {}
+            Ok(id) => ids.push(id),
+            Err(TryRecvError::Lagged(missed)) => {
+                tail = lagged(server, missed);
+                break;
+            }
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        }
+    }
+    let mut chunk = Vec::new();
+    for row in ids.into_iter().filter_map(|id| server.services.store.row(id)) {
+        chunk.extend_from_slice(&event("row", &row));
+    }
+    chunk.extend_from_slice(&tail);
+    Bytes::from(chunk)
+}
+
+fn lagged(server: &Server, missed: u64) -> Bytes {
+    let label = SinkLabel { sink: "store" };
+    server.services.health.shed.get_or_create(&label).inc_by(missed);
+    event("reload", &serde_json::json!({ "missed": missed }))
+}
+
+/// One event. JSON has no line breaks, so one `data:` line holds it.
+fn event(name: &str, value: &impl Serialize) -> Bytes {
+    let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+    Bytes::from(format!("event: {name}\ndata: {json}\n\n"))
+}
+
+/// Time to gather changes into one chunk.
+const GATHER: Duration = Duration::from_millis(60);
+const MAX_GATHERED: usize = 256;

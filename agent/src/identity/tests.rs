@@ -1,0 +1,180 @@
+//! Questions to a scripted runtime: answered, unknown, refused, shed; the runtime away and back.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::*;
+use crate::cri::messages::{
+    ListPodSandboxResponse, PodSandbox, PodSandboxMetadata, PodSandboxStatus, PodSandboxStatusResponse,
+};
+use crate::cri::scripted::{Answer, Runtime};
+use crate::sources::{EventReceiver, channel};
+
+const WAIT: Duration = Duration::from_secs(10);
+
+fn options(endpoint: &str) -> IdentityOptions {
+    IdentityOptions {
+        runtime: RuntimeChoice::parse(endpoint).unwrap(),
+        timeout: Duration::from_millis(500),
+        backoff: (Duration::from_millis(20), Duration::from_millis(50)),
+        ask_again: vec![Duration::from_millis(30); 2],
+        root: PathBuf::from("/nonexistent"),
+    }
+}
+
+fn start(endpoint: &str) -> (Identity, EventReceiver, Health) {
+    let (sender, receiver) = channel(8, Gauge::default());
+    let health = Health::default();
+    let identity = Identity::start(options(endpoint), sender, health.clone(), || Timestamp(77));
+    (identity, receiver, health)
+}
+
+fn sandbox(id: &str, created_at: i64) -> PodSandbox {
+    PodSandbox {
+        id: id.to_owned(),
+        metadata: Some(PodSandboxMetadata {
+            name: format!("pod-{id}"),
+            ..PodSandboxMetadata::default()
+        }),
+        created_at,
+        ..PodSandbox::default()
+    }
+}
+
+fn status(id: &str) -> Answer {
+    Answer::of(&PodSandboxStatusResponse {
+        status: Some(PodSandboxStatus {
+            id: id.to_owned(),
+            labels: [("app".to_owned(), "cart".to_owned())].into(),
+            ..PodSandboxStatus::default()
+        }),
+        ..PodSandboxStatusResponse::default()
+    })
+}
+
+async fn next(receiver: EventReceiver) -> (SandboxDescription, EventReceiver) {
+    tokio::task::spawn_blocking(move || match receiver.receive(WAIT).unwrap().unwrap() {
+        Event {
+            at: Timestamp(77),
+            body: Body::SandboxDescribed(description),
+        } => (description, receiver),
+        other => panic!("unexpected {other:?}"),
+    })
+    .await
+    .unwrap()
+}
+
+async fn until(mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT;
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn older_sandboxes_are_listed_and_questions_answered() {
+    let runtime = Runtime::start();
+    let young = i64::MAX;
+    let items = vec![sandbox("old", 5), sandbox("", 5), sandbox("young", young)];
+    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    runtime.on("PodSandboxStatus", status("asked"));
+    let (identity, receiver, health) = start(&runtime.endpoint());
+    let (old, receiver) = next(receiver).await;
+    assert_eq!(
+        (old.sandbox.0.as_str(), old.preexisting, old.created_unix_ns),
+        ("old", true, 5)
+    );
+    assert_eq!(old.identity.name, "pod-old");
+    let (young, receiver) = next(receiver).await;
+    assert_eq!((young.sandbox.0.as_str(), young.preexisting), ("young", false));
+
+    identity.ask(SandboxId("asked".to_owned()));
+    let (asked, _receiver) = next(receiver).await;
+    assert_eq!(asked.identity.labels, [("app".to_owned(), "cart".to_owned())]);
+    assert!(!asked.preexisting);
+    assert_eq!(identity.metrics().count(Outcome::Answered), 1);
+    let probe = &health.probes()[0];
+    assert_eq!(
+        (probe.probe.as_str(), probe.hook.as_str(), probe.attached),
+        ("identity", "cri", true)
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_sandbox_is_asked_for_again_and_given_up() {
+    let runtime = Runtime::start();
+    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse::default()));
+    runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
+    let (identity, receiver, _health) = start(&runtime.endpoint());
+    identity.ask(SandboxId("late".to_owned()));
+    until(|| runtime.called("PodSandboxStatus") >= 2).await;
+    runtime.on("PodSandboxStatus", status("late"));
+    let (late, _receiver) = next(receiver).await;
+    assert_eq!(late.sandbox.0, "late");
+
+    runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
+    identity.ask(SandboxId("never".to_owned()));
+    until(|| identity.metrics().count(Outcome::Unknown) == 1).await;
+    runtime.on("PodSandboxStatus", Answer::Status(13, "internal"));
+    identity.ask(SandboxId("refused".to_owned()));
+    until(|| identity.metrics().count(Outcome::Failed) == 1).await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_goes_and_comes_back_loses_no_question() {
+    let runtime = Runtime::start();
+    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse::default()));
+    let (identity, receiver, health) = start(&runtime.endpoint());
+    until(|| health.probes().iter().any(|probe| probe.attached)).await;
+    runtime.stop().await;
+    identity.ask(SandboxId("x".to_owned()));
+    until(|| health.probes().iter().any(|probe| !probe.attached)).await;
+    let probe = health.probes().remove(0);
+    assert_eq!(probe.hook, "none");
+    assert!(
+        probe
+            .consequence
+            .starts_with("no labels, sandboxes older than the agent are not listed: cannot connect")
+    );
+    assert!(!probe.hint.is_empty());
+    runtime.on("PodSandboxStatus", status("x"));
+    runtime.start_again();
+    let (x, _receiver) = next(receiver).await;
+    assert_eq!(x.sandbox.0, "x");
+    assert_eq!(runtime.called("ListPodSandbox"), 1, "the list is asked for once");
+}
+
+#[tokio::test]
+async fn without_a_runtime_questions_are_shed_beyond_the_bound_and_all_stops_with_the_asker() {
+    let (identity, receiver, health) = start("auto");
+    until(|| !health.probes().is_empty()).await;
+    assert!(health.probes()[0].consequence.contains("no CRI socket found"));
+    for n in 0..3 * MAX_WAITING {
+        identity.ask(SandboxId(n.to_string()));
+    }
+    until(|| identity.metrics().count(Outcome::Shed) > 0).await;
+    drop(identity);
+    let stopped = tokio::task::spawn_blocking(move || receiver.receive(WAIT))
+        .await
+        .unwrap();
+    assert_eq!(stopped, Err(crate::sources::Stopped));
+}
+
+#[tokio::test]
+async fn a_full_pipeline_does_not_stall_the_runtime() {
+    let runtime = Runtime::start();
+    let items = (0..200).map(|n| sandbox(&n.to_string(), 1)).collect();
+    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    let (_identity, receiver, _health) = start(&runtime.endpoint());
+    until(|| runtime.called("ListPodSandbox") == 1).await;
+    // This test's runtime has one thread: were it blocked, this sleep would not end.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut receiver = receiver;
+    for n in 0..200 {
+        let (description, back) = next(receiver).await;
+        assert_eq!(description.sandbox.0, n.to_string());
+        receiver = back;
+    }
+}

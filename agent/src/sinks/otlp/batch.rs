@@ -1,0 +1,142 @@
+//! Gathers closed traces into batches, by number of spans and by time, and encodes them.
+//!
+//! Used by the sink as its first task. A resource describes one pod, so the spans of a batch are grouped by pod and each
+//! group is exported by `opentelemetry-otlp` with its own resource; `delivery.rs` joins the groups to one request.
+//! Does not: send. A trace with more spans than fit a request is cut; its spans keep their order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::InstrumentationScope;
+use opentelemetry_otlp::{ExporterBuildError, Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use sandglass_model::Trace;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::convert;
+use super::delivery::Delivery;
+use crate::node::NodeInfo;
+
+/// What the batching task works with.
+pub(super) struct Batcher {
+    pub(super) exporter: SpanExporter,
+    pub(super) delivery: Arc<Delivery>,
+    pub(super) node: NodeInfo,
+    pub(super) service: String,
+    pub(super) extra: Vec<(String, String)>,
+    pub(super) scope: InstrumentationScope,
+    pub(super) most_spans: usize,
+    pub(super) most_bytes: usize,
+    pub(super) delay: Duration,
+}
+
+/// The exporter that encodes. Everything that it would take from the process environment is given, or not used.
+pub(super) fn exporter(delivery: Arc<Delivery>) -> Result<SpanExporter, ExporterBuildError> {
+    SpanExporter::builder()
+        .with_http()
+        .with_shared_http_client(delivery)
+        .with_protocol(Protocol::HttpBinary)
+        // Never contacted: the delivery knows the target.
+        .with_endpoint("http://localhost/v1/traces")
+        .with_timeout(Duration::from_secs(10))
+        .with_retry_policy(RetryPolicy::disabled())
+        .build()
+}
+
+impl Batcher {
+    /// Runs until every sender is gone or `stopping` turns true, and all that was queued is sealed.
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Arc<Trace>>, mut stopping: watch::Receiver<bool>) {
+        let mut pending: Vec<Arc<Trace>> = Vec::new();
+        let mut spans = 0;
+        let mut due = Instant::now();
+        let mut open = true;
+        loop {
+            tokio::select! {
+                received = queue.recv() => match received {
+                    Some(trace) => {
+                        if pending.is_empty() {
+                            due = Instant::now() + self.delay;
+                        }
+                        spans += trace.spans.len();
+                        pending.push(trace);
+                    }
+                    None => break,
+                },
+                () = sleep_until(due), if !pending.is_empty() => spans = usize::MAX,
+                _ = stopping.wait_for(|stopping| *stopping), if open => {
+                    // What is queued already is still received.
+                    queue.close();
+                    open = false;
+                }
+            }
+            if spans >= self.most_spans {
+                self.flush(std::mem::take(&mut pending)).await;
+                spans = 0;
+            }
+        }
+        self.flush(pending).await;
+        self.delivery.close();
+    }
+
+    /// Encodes and seals; leaves nothing open.
+    async fn flush(&mut self, traces: Vec<Arc<Trace>>) {
+        let mut open_spans = 0;
+        for group in by_pod(traces) {
+            let Some(first) = group.first() else { continue };
+            self.exporter
+                .set_resource(&convert::resource(first, &self.node, &self.service, &self.extra));
+            let mut spans: Vec<SpanData> = Vec::new();
+            let mut bytes = 0;
+            for span in group.iter().flat_map(|trace| convert::spans(trace, &self.scope)) {
+                let size = convert::encoded_size(&span);
+                let request_spans = open_spans as usize + spans.len();
+                if request_spans >= self.most_spans
+                    || (request_spans > 0 && self.delivery.open_bytes() + bytes + size > self.most_bytes)
+                {
+                    open_spans += self.export(std::mem::take(&mut spans)).await;
+                    self.delivery.seal(open_spans);
+                    open_spans = 0;
+                    bytes = 0;
+                }
+                bytes += size;
+                spans.push(span);
+            }
+            open_spans += self.export(spans).await;
+        }
+        self.delivery.seal(open_spans);
+    }
+
+    /// Encodes one group; answers how many spans joined the open request.
+    async fn export(&self, spans: Vec<SpanData>) -> u64 {
+        let number = spans.len() as u64;
+        if number == 0 {
+            return 0;
+        }
+        match self.exporter.export(spans).await {
+            Ok(()) => number,
+            // The delivery takes everything; what fails, fails before it: over the size limit.
+            Err(error) => {
+                self.delivery.reject(number, format!("cannot encode spans: {error}"));
+                0
+            }
+        }
+    }
+}
+
+/// Traces of the same pod together, in the order in which the pods first appear.
+fn by_pod(traces: Vec<Arc<Trace>>) -> Vec<Vec<Arc<Trace>>> {
+    let mut groups: Vec<Vec<Arc<Trace>>> = Vec::new();
+    let mut places: HashMap<[String; 3], usize> = HashMap::new();
+    for trace in traces {
+        let pod = &trace.identity;
+        let key = [pod.namespace.clone(), pod.name.clone(), pod.uid.clone()];
+        let place = *places.entry(key).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(trace),
+            None => groups.push(vec![trace]),
+        }
+    }
+    groups
+}

@@ -1,0 +1,294 @@
+//! Where and how spans are sent: flags, the standard `OTEL_*` variables and the configuration file, resolved to one answer.
+//!
+//! Precedence, per key: flag, then environment, then file, then default. A header list is taken whole from the highest
+//! origin that has one. Variables: `OTEL_EXPORTER_OTLP_[TRACES_]{ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT,
+//! CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, INSECURE}` (the traces one wins), `OTEL_SERVICE_NAME`,
+//! `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`; an empty one counts as unset
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
+//! Deviations from that text: without any endpoint the sink is off (localhost is not assumed, a node agent has no
+//! collector there by default), and gzip is the default.
+//! Does not: read the process environment (the caller gives a lookup) or files, follow proxies, or print header values.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hyper::header::HeaderMap;
+use serde::{Deserialize, Serialize, Serializer};
+
+use self::layers::Layers;
+
+mod layers;
+mod parse;
+
+/// What one origin (the flags, or the section `otlp` of the configuration file) says; absent keys say nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Base URL of the collector; for `http/protobuf`, `v1/traces` is appended unless the path ends so already.
+    pub endpoint: Option<String>,
+    /// `http/protobuf` (default) or `grpc`.
+    pub protocol: Option<String>,
+    /// Headers sent with every request. Values are secrets.
+    pub headers: Option<BTreeMap<String, Secret>>,
+    /// `gzip` (default) or `none`.
+    pub compression: Option<String>,
+    /// Milliseconds one attempt may take, connecting included (default 10000).
+    pub timeout_ms: Option<u64>,
+    /// PEM file of the certificate authorities to trust, instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// PEM file of the certificate chain to show to the collector.
+    pub client_certificate_file: Option<PathBuf>,
+    /// PEM file of its private key.
+    pub client_key_file: Option<PathBuf>,
+    /// For gRPC endpoints without a scheme: no TLS.
+    pub insecure: Option<bool>,
+    /// Attributes added to every resource.
+    pub resource: Option<BTreeMap<String, String>>,
+    /// Largest number of spans in a request (default 512).
+    pub batch_spans: Option<u32>,
+    /// Milliseconds a span may wait for others to share its request (default 1000).
+    pub batch_delay_ms: Option<u64>,
+    /// Traces that may wait to be encoded (default 2048).
+    pub queue_traces: Option<u32>,
+    /// Bytes of requests that may wait for the collector, oldest evicted first (default 16 MiB).
+    pub queue_bytes: Option<u64>,
+}
+
+/// Text that is never shown.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("***")
+    }
+}
+
+/// Whether and how to export.
+#[derive(Clone, Debug)]
+pub enum Resolution {
+    /// Not at all, and why.
+    Off(String),
+    /// Like this.
+    On(Box<Resolved>),
+}
+
+/// Everything the sink needs to know.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// Where to.
+    pub target: Target,
+    /// How to speak.
+    pub protocol: Protocol,
+    /// Extra headers; the values are marked sensitive, so that `Debug` does not show them.
+    pub headers: HeaderMap,
+    /// Compress requests.
+    pub gzip: bool,
+    /// Time for one attempt.
+    pub timeout: Duration,
+    /// Certificate files.
+    pub tls: TlsFiles,
+    /// `service.name` from the environment; otherwise the node's stands.
+    pub service: Option<String>,
+    /// Attributes added to every resource.
+    pub resource: Attributes,
+    /// Sizes and times of queues.
+    pub tuning: Tuning,
+}
+
+/// Attributes as key and value, sorted by key.
+pub type Attributes = Vec<(String, String)>;
+
+/// Where the collector is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// With TLS.
+    pub tls: bool,
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Path and query of the request; empty for gRPC.
+    pub path: String,
+}
+
+impl Target {
+    /// `host` or `host:port` as in a URL; the scheme's own port is left out.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        match (self.tls, self.port) {
+            (true, 443) | (false, 80) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+
+    /// `http` or `https`.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
+impl fmt::Display for Target {
+    /// Without the query, which may hold a key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.split('?').next().unwrap_or_default();
+        write!(f, "{}://{}{path}", self.scheme(), self.authority())
+    }
+}
+
+/// How OTLP is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Protocol {
+    /// Protobuf over HTTP/1.1.
+    #[serde(rename = "http/protobuf")]
+    Http,
+    /// gRPC over HTTP/2.
+    #[serde(rename = "grpc")]
+    Grpc,
+}
+
+/// PEM files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate authorities; `None` for the system's.
+    pub ca: Option<PathBuf>,
+    /// Certificate chain and private key to show to the collector.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// Sizes and times of queues. Only those of [`Settings`] can be configured; tests change the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Traces that may wait to be encoded.
+    pub queue_traces: usize,
+    /// Spans in a request.
+    pub batch_spans: usize,
+    /// Bytes in a request before compression, roughly; receivers of old refuse more than 4 MiB.
+    pub batch_bytes: usize,
+    /// How long a trace waits for others to share its request.
+    pub batch_delay: Duration,
+    /// Requests that may wait for the collector.
+    pub queue_requests: usize,
+    /// Bytes of these requests.
+    pub queue_bytes: usize,
+    /// First wait after a failure.
+    pub backoff_initial: Duration,
+    /// Longest wait after a failure, unless the server asks for more.
+    pub backoff_max: Duration,
+    /// Seed of the jitter; `None` takes it from the node.
+    pub seed: Option<u64>,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            queue_traces: 2_048,
+            batch_spans: 512,
+            batch_bytes: 1 << 20,
+            batch_delay: Duration::from_secs(1),
+            queue_requests: 4_096,
+            queue_bytes: 16 << 20,
+            backoff_initial: Duration::from_millis(500),
+            backoff_max: Duration::from_secs(30),
+            seed: None,
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The value of a key is malformed.
+    #[error("cannot use {origin}: {problem}")]
+    Value {
+        /// Which key of which origin.
+        origin: String,
+        /// What is wrong, without showing a secret.
+        problem: String,
+        /// How to write it.
+        hint: &'static str,
+    },
+    /// A client certificate without its key, or the other way round.
+    #[error("cannot use the client certificate: {missing} is not set")]
+    HalfClient {
+        /// Which of the two.
+        missing: &'static str,
+    },
+}
+
+impl ConfigError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ConfigError::Value { hint, .. } => hint,
+            ConfigError::HalfClient { .. } => {
+                "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither"
+            }
+        }
+    }
+}
+
+/// Resolves the three origins; `env` looks up one environment variable.
+pub fn resolve(
+    flags: &Settings,
+    env: &dyn Fn(&str) -> Option<String>,
+    file: &Settings,
+) -> Result<Resolution, ConfigError> {
+    let layers = Layers { flags, env, file };
+    if let Some(reason) = layers.switched_off() {
+        return Ok(Resolution::Off(reason));
+    }
+    let protocol = match layers.text("protocol", "PROTOCOL", |settings| settings.protocol.clone()) {
+        Some(found) => parse::protocol(&found)?,
+        None => Protocol::Http,
+    };
+    let insecure = match layers.text("insecure", "INSECURE", |settings| {
+        settings.insecure.map(|insecure| insecure.to_string())
+    }) {
+        Some(found) => parse::truth(&found)?,
+        None => false,
+    };
+    let Some(endpoint) = layers.endpoint() else {
+        return Ok(Resolution::Off("no endpoint is configured".to_owned()));
+    };
+    let target = parse::target(&endpoint, protocol, insecure)?;
+    let (service, resource) = layers.resource()?;
+    Ok(Resolution::On(Box::new(Resolved {
+        target,
+        protocol,
+        headers: layers.headers()?,
+        gzip: match layers.text("compression", "COMPRESSION", |settings| settings.compression.clone()) {
+            Some(found) => parse::compression(&found)?,
+            None => true,
+        },
+        timeout: match layers.text("timeout_ms", "TIMEOUT", |settings| {
+            settings.timeout_ms.map(|timeout| timeout.to_string())
+        }) {
+            Some(found) => parse::timeout(&found)?,
+            None => Duration::from_secs(10),
+        },
+        tls: layers.tls()?,
+        service,
+        resource,
+        tuning: layers.tuning()?,
+    })))
+}
+
+#[cfg(test)]
+mod tests;

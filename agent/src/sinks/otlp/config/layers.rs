@@ -1,0 +1,208 @@
+//! The three origins of a setting, looked up in order of precedence.
+//!
+//! Used by `config.rs` only. Does not: know what a value means (`parse.rs` does), or read the process environment.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hyper::header::HeaderMap;
+
+use super::{Attributes, ConfigError, Settings, TlsFiles, Tuning, parse};
+
+/// A value and where it comes from.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) value: String,
+    /// For errors: `OTEL_...`, `the flag for otlp.endpoint` or `otlp.endpoint`.
+    pub(super) origin: String,
+    pub(super) kind: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A flag or the file.
+    Own,
+    /// `OTEL_EXPORTER_OTLP_*`.
+    General,
+    /// `OTEL_EXPORTER_OTLP_TRACES_*`.
+    Traces,
+}
+
+impl Found {
+    pub(super) fn refuse(&self, problem: impl Into<String>, hint: &'static str) -> ConfigError {
+        ConfigError::Value {
+            origin: self.origin.clone(),
+            problem: problem.into(),
+            hint,
+        }
+    }
+}
+
+/// The three origins.
+pub(super) struct Layers<'a> {
+    pub(super) flags: &'a Settings,
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) file: &'a Settings,
+}
+
+impl Layers<'_> {
+    pub(super) fn switched_off(&self) -> Option<String> {
+        if let Some(found) = self.variable("OTEL_SDK_DISABLED")
+            && found.value.eq_ignore_ascii_case("true")
+        {
+            return Some("OTEL_SDK_DISABLED is true".to_owned());
+        }
+        let exporter = self.variable("OTEL_TRACES_EXPORTER")?;
+        let otlp = exporter.value.split(',').any(|name| name.trim() == "otlp");
+        (!otlp).then(|| format!("OTEL_TRACES_EXPORTER is {:?}, not otlp", exporter.value))
+    }
+
+    pub(super) fn endpoint(&self) -> Option<Found> {
+        self.text("endpoint", "ENDPOINT", |settings| settings.endpoint.clone())
+    }
+
+    pub(super) fn headers(&self) -> Result<HeaderMap, ConfigError> {
+        let own = |settings: &Settings, origin: &str| match &settings.headers {
+            Some(headers) => parse::header_table(headers, origin).map(Some),
+            None => Ok(None),
+        };
+        if let Some(headers) = own(self.flags, "the flag for otlp.headers")? {
+            return Ok(headers);
+        }
+        if let Some(found) = self.otlp_variable("HEADERS") {
+            return parse::header_list(&found);
+        }
+        Ok(own(self.file, "otlp.headers")?.unwrap_or_default())
+    }
+
+    pub(super) fn tls(&self) -> Result<TlsFiles, ConfigError> {
+        let path = |key, variable, get: fn(&Settings) -> Option<PathBuf>| {
+            self.text(key, variable, |settings| {
+                get(settings).map(|path| path.to_string_lossy().into_owned())
+            })
+            .map(|found| PathBuf::from(found.value))
+        };
+        let certificate = path("client_certificate_file", "CLIENT_CERTIFICATE", |settings| {
+            settings.client_certificate_file.clone()
+        });
+        let key = path("client_key_file", "CLIENT_KEY", |settings| {
+            settings.client_key_file.clone()
+        });
+        Ok(TlsFiles {
+            ca: path("ca_file", "CERTIFICATE", |settings| settings.ca_file.clone()),
+            client: match (certificate, key) {
+                (Some(certificate), Some(key)) => Some((certificate, key)),
+                (None, None) => None,
+                (Some(_), None) => return Err(ConfigError::HalfClient { missing: "its key" }),
+                (None, Some(_)) => {
+                    return Err(ConfigError::HalfClient {
+                        missing: "the certificate",
+                    });
+                }
+            },
+        })
+    }
+
+    /// `service.name` of the environment, and the attributes added to every resource. Those that would name the agent's
+    /// own pod are left out: a resource here describes the pod that was set up, or none.
+    pub(super) fn resource(&self) -> Result<(Option<String>, Attributes), ConfigError> {
+        let mut attributes: BTreeMap<String, String> = self.file.resource.clone().unwrap_or_default();
+        if let Some(found) = self.variable("OTEL_RESOURCE_ATTRIBUTES") {
+            attributes.extend(parse::attributes(&found)?);
+        }
+        attributes.extend(self.flags.resource.clone().unwrap_or_default());
+        let listed = attributes.remove("service.name");
+        let service = self.variable("OTEL_SERVICE_NAME").map(|found| found.value).or(listed);
+        attributes.retain(|key, _| !OWN_POD.iter().any(|prefix| key.starts_with(prefix)));
+        Ok((service, attributes.into_iter().collect()))
+    }
+
+    pub(super) fn tuning(&self) -> Result<Tuning, ConfigError> {
+        let default = Tuning::default();
+        let number = |key: &'static str, get: fn(&Settings) -> Option<u64>, least: u64, most: u64, otherwise: u64| {
+            let origins = [(self.flags, "the flag for otlp."), (self.file, "otlp.")];
+            let found = origins
+                .into_iter()
+                .find_map(|(settings, origin)| get(settings).map(|value| (value, origin)));
+            match found {
+                Some((value, origin)) if !(least..=most).contains(&value) => Err(ConfigError::Value {
+                    origin: format!("{origin}{key}"),
+                    problem: format!("{value} is not between {least} and {most}"),
+                    hint: "leave it out for the default",
+                }),
+                Some((value, _)) => Ok(value),
+                None => Ok(otherwise),
+            }
+        };
+        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        Ok(Tuning {
+            batch_spans: size(number(
+                "batch_spans",
+                |settings| settings.batch_spans.map(u64::from),
+                1,
+                8_192,
+                default.batch_spans as u64,
+            )?),
+            batch_delay: Duration::from_millis(number(
+                "batch_delay_ms",
+                |settings| settings.batch_delay_ms,
+                0,
+                60_000,
+                default.batch_delay.as_millis() as u64,
+            )?),
+            queue_traces: size(number(
+                "queue_traces",
+                |settings| settings.queue_traces.map(u64::from),
+                1,
+                1_000_000,
+                default.queue_traces as u64,
+            )?),
+            queue_bytes: size(number(
+                "queue_bytes",
+                |settings| settings.queue_bytes,
+                1 << 20,
+                1 << 32,
+                default.queue_bytes as u64,
+            )?),
+            ..default
+        })
+    }
+
+    /// A value by precedence: flag, traces variable, general variable, file.
+    pub(super) fn text(&self, key: &str, variable: &str, own: impl Fn(&Settings) -> Option<String>) -> Option<Found> {
+        let from = |settings, origin: String| {
+            own(settings).filter(|value| !value.is_empty()).map(|value| Found {
+                value,
+                origin,
+                kind: Origin::Own,
+            })
+        };
+        from(self.flags, format!("the flag for otlp.{key}"))
+            .or_else(|| self.otlp_variable(variable))
+            .or_else(|| from(self.file, format!("otlp.{key}")))
+    }
+
+    fn otlp_variable(&self, name: &str) -> Option<Found> {
+        let traces = self
+            .variable(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
+            .map(|found| Found {
+                kind: Origin::Traces,
+                ..found
+            });
+        traces.or_else(|| self.variable(&format!("OTEL_EXPORTER_OTLP_{name}")))
+    }
+
+    fn variable(&self, name: &str) -> Option<Found> {
+        let value = (self.env)(name)?;
+        let value = value.trim();
+        (!value.is_empty()).then(|| Found {
+            value: value.to_owned(),
+            origin: name.to_owned(),
+            kind: Origin::General,
+        })
+    }
+}
+
+/// Attributes that, coming from the agent's environment, speak of the agent's own pod.
+const OWN_POD: [&str; 4] = ["k8s.pod.", "k8s.namespace.", "k8s.container.", "k8s.daemonset."];

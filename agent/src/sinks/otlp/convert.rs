@@ -1,0 +1,167 @@
+//! Converts a closed trace to OpenTelemetry's `SpanData` and the resource it belongs to.
+//!
+//! Used by the sink's batching task. Pure: names, kinds, attributes and the resource come from
+//! `sandglass_model::registry` and from nowhere else.
+//! Does not: filter, sample, shorten or reorder; `spans[i]` of the trace is `[i]` of the answer.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, Value};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use sandglass_model::registry;
+use sandglass_model::time::Timestamp;
+use sandglass_model::trace::Relation;
+use sandglass_model::{Span, Trace};
+
+use crate::node::NodeInfo;
+
+/// The spans of a trace that is closed.
+#[must_use]
+pub(super) fn spans(trace: &Trace, scope: &InstrumentationScope) -> Vec<SpanData> {
+    trace.spans.iter().map(|span| span_data(trace, span, scope)).collect()
+}
+
+/// The resource of a trace: the agent, the node, the pod, and what the user adds to every resource.
+#[must_use]
+pub(super) fn resource(trace: &Trace, node: &NodeInfo, service: &str, extra: &[(String, String)]) -> Resource {
+    let own = registry::resource(trace, &node.name, service, &node.version)
+        .into_iter()
+        .map(|(key, value)| KeyValue::new(key, convert_value(value)));
+    let extra = extra
+        .iter()
+        .map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
+    // Later ones win: what the trace says of itself is never overwritten.
+    Resource::builder_empty()
+        .with_schema_url(extra.chain(own), SCHEMA_URL)
+        .build()
+}
+
+/// The instrumentation scope of every span.
+#[must_use]
+pub(super) fn scope(version: &str) -> InstrumentationScope {
+    InstrumentationScope::builder("sandglass")
+        .with_version(version.to_owned())
+        .with_schema_url(SCHEMA_URL)
+        .build()
+}
+
+/// Roughly how many bytes a span has when encoded; errs on the low side by framing only.
+#[must_use]
+pub(super) fn encoded_size(span: &SpanData) -> usize {
+    let attributes = |list: &[KeyValue]| -> usize {
+        list.iter()
+            .map(|attribute| attribute.key.as_str().len() + value_size(&attribute.value) + ATTRIBUTE_FRAMING)
+            .sum()
+    };
+    let events: usize = span
+        .events
+        .iter()
+        .map(|event| event.name.len() + attributes(&event.attributes) + EVENT_FRAMING)
+        .sum();
+    let links: usize = span
+        .links
+        .iter()
+        .map(|link| attributes(&link.attributes) + LINK_FRAMING)
+        .sum();
+    let description = match &span.status {
+        Status::Error { description } => description.len(),
+        Status::Ok | Status::Unset => 0,
+    };
+    span.name.len() + attributes(&span.attributes) + events + links + description + SPAN_FRAMING
+}
+
+fn value_size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.as_str().len(),
+        Value::Array(Array::String(texts)) => texts.iter().map(|text| text.as_str().len() + 4).sum(),
+        _ => 10,
+    }
+}
+
+fn span_data(trace: &Trace, span: &Span, scope: &InstrumentationScope) -> SpanData {
+    let trace_id = TraceId::from_bytes(trace.id.0.to_be_bytes());
+    let time = |at: Timestamp| SystemTime::UNIX_EPOCH + Duration::from_nanos(trace.anchor.unix_ns(at));
+    let (parent_span_id, parent_span_is_remote) = parent(trace, span);
+    let mut events = SpanEvents::default();
+    events.events.extend(span.events.iter().map(|event| {
+        let attributes = event
+            .attributes
+            .iter()
+            .map(|(key, value)| KeyValue::new(key.clone(), value.clone()))
+            .collect();
+        Event::new(event.name.clone(), time(event.at), attributes, 0)
+    }));
+    let mut links = SpanLinks::default();
+    links.links.extend(span.links.iter().map(|link| {
+        let context = SpanContext::new(
+            TraceId::from_bytes(link.trace.0.to_be_bytes()),
+            SpanId::from_bytes(link.span.0.to_be_bytes()),
+            TraceFlags::SAMPLED,
+            // The caller's context came from another process; the other links are to traces made here.
+            link.relation == Relation::Caller,
+            TraceState::NONE,
+        );
+        let relation = KeyValue::new(registry::RELATION, registry::relation(link.relation));
+        Link::new(context, vec![relation], 0)
+    }));
+    SpanData {
+        span_context: SpanContext::new(
+            trace_id,
+            SpanId::from_bytes(span.id.0.to_be_bytes()),
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::NONE,
+        ),
+        parent_span_id,
+        parent_span_is_remote,
+        span_kind: match registry::kind(span) {
+            registry::Kind::Internal => SpanKind::Internal,
+            registry::Kind::Client => SpanKind::Client,
+        },
+        name: Cow::Owned(registry::name(span)),
+        start_time: time(span.start),
+        // A closed trace has no open span (`Trace::check`); should one come all the same, it has no duration.
+        end_time: time(span.end.unwrap_or(span.start)),
+        attributes: registry::attributes(trace, span)
+            .into_iter()
+            .map(|(key, value)| KeyValue::new(key, convert_value(value)))
+            .collect(),
+        dropped_attributes_count: 0,
+        events,
+        links,
+        status: match &span.status {
+            sandglass_model::Status::Unset => Status::Unset,
+            sandglass_model::Status::Error { message, .. } => Status::error(message.clone()),
+        },
+        instrumentation_scope: scope.clone(),
+    }
+}
+
+/// The parent's id, and whether it is in another process (a root that joined the runtime's own trace).
+fn parent(trace: &Trace, span: &Span) -> (SpanId, bool) {
+    let local = span.parent.and_then(|index| trace.spans.get(index));
+    match (local, trace.remote_parent) {
+        (Some(parent), _) => (SpanId::from_bytes(parent.id.0.to_be_bytes()), false),
+        (None, Some(remote)) => (SpanId::from_bytes(remote.0.to_be_bytes()), true),
+        (None, None) => (SpanId::INVALID, false),
+    }
+}
+
+fn convert_value(value: registry::Value) -> Value {
+    match value {
+        registry::Value::Text(text) => Value::String(text.into()),
+        registry::Value::Int(number) => Value::I64(number),
+        registry::Value::Bool(truth) => Value::Bool(truth),
+        registry::Value::List(texts) => Value::Array(Array::String(texts.into_iter().map(StringValue::from).collect())),
+    }
+}
+
+/// The semantic conventions that the registry follows.
+const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
+const ATTRIBUTE_FRAMING: usize = 8;
+const EVENT_FRAMING: usize = 16;
+const LINK_FRAMING: usize = 36;
+const SPAN_FRAMING: usize = 96;

@@ -1,0 +1,126 @@
+//! TLS to the collector: which authorities to trust, which certificate to show.
+//!
+//! Used by `transport.rs`. The files are read once, at the start of the sink, so that a wrong path is an error then.
+//! Does not: offer a way to skip verification; a private authority goes into a CA file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use super::config::{Protocol, TlsFiles};
+
+/// TLS that cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A PEM file cannot be read or holds nothing of use.
+    #[error("cannot read {what} from {}: {why}", path.display())]
+    File {
+        /// What it should hold.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The system has no certificate authorities.
+    #[error("cannot find the system's certificate authorities: {why}")]
+    NoRoots {
+        /// What was tried.
+        why: String,
+    },
+    /// Certificate and key do not fit, or the like.
+    #[error("cannot use the client certificate {}", path.display())]
+    Client {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What the TLS library says.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The TLS library has no usable protocol version.
+    #[error("cannot set up TLS")]
+    Setup(#[source] rustls::Error),
+}
+
+/// Makes the connector for `protocol`.
+pub(super) fn connector(files: &TlsFiles, protocol: Protocol) -> Result<TlsConnector, TlsError> {
+    let roots = match &files.ca {
+        Some(path) => roots_of_file(path)?,
+        None => roots_of_system()?,
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .with_root_certificates(roots);
+    let mut config = match &files.client {
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(certificates(certificate, "a client certificate")?, private_key(key)?)
+            .map_err(|source| TlsError::Client {
+                path: certificate.clone(),
+                source,
+            })?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = match protocol {
+        Protocol::Http => vec![b"http/1.1".to_vec()],
+        Protocol::Grpc => vec![b"h2".to_vec()],
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn roots_of_file(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, "certificate authorities")? {
+        roots.add(certificate).map_err(|error| TlsError::File {
+            what: "certificate authorities",
+            path: path.to_owned(),
+            why: error.to_string(),
+        })?;
+    }
+    Ok(roots)
+}
+
+/// Some of the system's certificates may be unusable; none at all is an error.
+fn roots_of_system() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added > 0 {
+        return Ok(roots);
+    }
+    let tried: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+    Err(TlsError::NoRoots {
+        why: if tried.is_empty() {
+            "none are installed".to_owned()
+        } else {
+            tried.join("; ")
+        },
+    })
+}
+
+fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let refuse = |why: String| TlsError::File {
+        what,
+        path: path.to_owned(),
+        why,
+    };
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| refuse(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(refuse("it holds no PEM certificate".to_owned()));
+    }
+    Ok(certificates)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| TlsError::File {
+        what: "a private key",
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
+}

@@ -1,0 +1,291 @@
+//! One attempt to send one request to the collector, over HTTP/1.1 or gRPC, with or without TLS.
+//!
+//! Used by the delivery task. Keeps its connection between attempts and makes a new one when it is gone; a request that
+//! fails on a connection that was kept is tried once more on a fresh one, since servers close idle connections.
+//! Does not: wait or retry otherwise, follow redirects, use a proxy, accept compressed answers, or log.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::client::conn::{http1, http2};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::config::{Protocol, Resolved, Target};
+use super::tls::{self, TlsError};
+use super::verdict::{self, Verdict};
+use crate::grpc::{self, CallError};
+
+/// The way to the collector.
+pub(super) struct Transport {
+    target: Target,
+    protocol: Protocol,
+    headers: HeaderMap,
+    timeout: std::time::Duration,
+    tls: Option<TlsConnector>,
+    connection: Option<Connection>,
+}
+
+enum Connection {
+    Http(http1::SendRequest<Full<Bytes>>),
+    Grpc(http2::SendRequest<Full<Bytes>>),
+}
+
+/// Why an attempt gave no answer. All of these may be over later.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("cannot connect to {target}: {source}")]
+    Connect {
+        target: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot set up TLS with {target}: {source}")]
+    Tls {
+        target: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the connection to {target} failed: {why}{hint}")]
+    Broken {
+        target: String,
+        why: String,
+        hint: &'static str,
+    },
+    #[error("no answer from {target} within {} ms", timeout.as_millis())]
+    Timeout {
+        target: String,
+        timeout: std::time::Duration,
+    },
+}
+
+impl Transport {
+    /// Reads the certificate files; does not connect yet.
+    pub(super) fn new(config: &Resolved, agent_version: &str) -> Result<Transport, TlsError> {
+        let mut headers = config.headers.clone();
+        if !headers.contains_key(USER_AGENT)
+            && let Ok(agent) = HeaderValue::from_str(&user_agent(agent_version))
+        {
+            headers.insert(USER_AGENT, agent);
+        }
+        Ok(Transport {
+            target: config.target.clone(),
+            protocol: config.protocol,
+            headers,
+            timeout: config.timeout,
+            tls: match config.target.tls {
+                true => Some(tls::connector(&config.tls, config.protocol)?),
+                false => None,
+            },
+            connection: None,
+        })
+    }
+
+    /// Sends `body`, an `ExportTraceServiceRequest` that is compressed already if `gzip` says so.
+    pub(super) async fn send(&mut self, body: &Bytes, gzip: bool) -> Verdict {
+        let deadline = Instant::now() + self.timeout;
+        let kept = self.connection.as_ref().is_some_and(Connection::is_open);
+        if !kept {
+            self.connection = None;
+        }
+        let mut result = self.attempt(body, gzip, deadline).await;
+        if kept && matches!(result, Err(NoAnswer::Broken { .. })) {
+            self.connection = None;
+            result = self.attempt(body, gzip, deadline).await;
+        }
+        result.unwrap_or_else(|error| {
+            self.connection = None;
+            Verdict::Later {
+                after: None,
+                why: error.to_string(),
+            }
+        })
+    }
+
+    async fn attempt(&mut self, body: &Bytes, gzip: bool, deadline: Instant) -> Result<Verdict, NoAnswer> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => timeout_at(deadline, self.connect())
+                .await
+                .map_err(|_| self.timed_out())??,
+        };
+        let verdict = match &mut connection {
+            Connection::Http(sender) => self.post(sender, body, gzip, deadline).await?,
+            Connection::Grpc(sender) => self.call(sender, body, gzip, deadline).await?,
+        };
+        self.connection = Some(connection);
+        Ok(verdict)
+    }
+
+    async fn post(
+        &self,
+        sender: &mut http1::SendRequest<Full<Bytes>>,
+        body: &Bytes,
+        gzip: bool,
+        deadline: Instant,
+    ) -> Result<Verdict, NoAnswer> {
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(&self.target.path)
+            .header(HOST, self.target.authority())
+            .body(Full::new(body.clone()))
+            .map_err(|error| self.broken(error.to_string()))?;
+        let headers = request.headers_mut();
+        headers.extend(self.headers.clone());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/x-protobuf"));
+        if gzip {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        let exchange = async {
+            sender.ready().await?;
+            sender.send_request(request).await
+        };
+        let response = timeout_at(deadline, exchange)
+            .await
+            .map_err(|_| self.timed_out())?
+            .map_err(|error| self.broken(chain(&error)))?;
+        self.read(response, deadline).await
+    }
+
+    /// Reads the body. For a status other than success the status decides alone when the body does not come.
+    async fn read(&self, response: Response<hyper::body::Incoming>, deadline: Instant) -> Result<Verdict, NoAnswer> {
+        let (head, body) = response.into_parts();
+        let body = match timeout_at(deadline, Limited::new(body, MAX_ANSWER).collect()).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                return Ok(Verdict::Rejected {
+                    why: format!("the collector's answer (HTTP {}) is larger than 4 MiB", head.status),
+                });
+            }
+            Ok(Err(_)) | Err(_) if !head.status.is_success() => Bytes::new(),
+            Ok(Err(error)) => return Err(self.broken(error.to_string())),
+            Err(_) => return Err(self.timed_out()),
+        };
+        Ok(verdict::of_http(head.status, &head.headers, &body, SystemTime::now()))
+    }
+
+    async fn call(
+        &self,
+        sender: &mut http2::SendRequest<Full<Bytes>>,
+        body: &Bytes,
+        gzip: bool,
+        deadline: Instant,
+    ) -> Result<Verdict, NoAnswer> {
+        let mut headers = self.headers.clone();
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        if let Ok(left) = HeaderValue::from_str(&format!("{left}m")) {
+            headers.insert(HeaderName::from_static("grpc-timeout"), left);
+        }
+        let origin = format!("{}://{}", self.target.scheme(), self.target.authority());
+        let call = grpc::call_bounded(sender, &origin, EXPORT_METHOD, &headers, body, gzip, MAX_ANSWER);
+        match timeout_at(deadline, call).await {
+            Ok(Err(CallError::Transport(why))) => Err(self.broken(why)),
+            Ok(result) => Ok(verdict::of_grpc(result)),
+            Err(_) => Err(self.timed_out()),
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, NoAnswer> {
+        let stream = TcpStream::connect((self.target.host.as_str(), self.target.port))
+            .await
+            .map_err(|source| NoAnswer::Connect {
+                target: self.target.to_string(),
+                source,
+            })?;
+        // Requests are written whole; waiting for more bytes only adds delay.
+        let _ = stream.set_nodelay(true);
+        match &self.tls {
+            None => self.speak(stream).await,
+            Some(connector) => {
+                let name = ServerName::try_from(self.target.host.clone())
+                    .map_err(|error| self.broken(format!("{:?} is no name for TLS: {error}", self.target.host)))?;
+                let stream = connector.connect(name, stream).await.map_err(|source| NoAnswer::Tls {
+                    target: self.target.to_string(),
+                    source,
+                })?;
+                self.speak(stream).await
+            }
+        }
+    }
+
+    async fn speak<S>(&self, stream: S) -> Result<Connection, NoAnswer>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        match self.protocol {
+            Protocol::Grpc => Ok(Connection::Grpc(
+                grpc::handshake(stream)
+                    .await
+                    .map_err(|error| self.broken(error.to_string()))?,
+            )),
+            Protocol::Http => {
+                let (sender, connection) = http1::handshake(hyper_util::rt::TokioIo::new(stream))
+                    .await
+                    .map_err(|error| self.broken(chain(&error)))?;
+                tokio::spawn(async move {
+                    // The sender learns of a broken connection from its request.
+                    let _ = connection.await;
+                });
+                Ok(Connection::Http(sender))
+            }
+        }
+    }
+
+    fn broken(&self, why: String) -> NoAnswer {
+        NoAnswer::Broken {
+            target: self.target.to_string(),
+            why,
+            hint: match (self.protocol, self.target.port) {
+                (Protocol::Http, 4317) => " (4317 is the port of gRPC: is the protocol right?)",
+                (Protocol::Grpc, 4318) => " (4318 is the port of http/protobuf: is the protocol right?)",
+                _ => "",
+            },
+        }
+    }
+
+    fn timed_out(&self) -> NoAnswer {
+        NoAnswer::Timeout {
+            target: self.target.to_string(),
+            timeout: self.timeout,
+        }
+    }
+}
+
+impl Connection {
+    fn is_open(&self) -> bool {
+        match self {
+            Connection::Http(sender) => !sender.is_closed(),
+            Connection::Grpc(sender) => !sender.is_closed(),
+        }
+    }
+}
+
+/// `OTel-OTLP-Exporter-Rust/<its version> sandglass/<version>`, as the exporter specification asks.
+fn user_agent(agent_version: &str) -> String {
+    format!("OTel-OTLP-Exporter-Rust/{EXPORTER_VERSION} sandglass/{agent_version}")
+}
+
+/// hyper's errors say what broke only in their sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}
+
+/// Version of the crate `opentelemetry-otlp`; a test holds it against what that crate says of itself.
+pub(super) const EXPORTER_VERSION: &str = "0.33.1";
+const EXPORT_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+/// Largest answer that is read, as the OTLP specification bounds it.
+const MAX_ANSWER: usize = 4 << 20;

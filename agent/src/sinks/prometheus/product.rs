@@ -1,0 +1,324 @@
+//! Product metrics: durations, failures and retries of sandboxes, operations, plugins, commands and runtime steps.
+//!
+//! Fed by the pipeline with every output of the correlator; each span counts once, when it has ended.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::registry::Registry;
+use sandglass_correlator::{EndedSpan, Output};
+use sandglass_model::phases::{Breakdown, Phase};
+use sandglass_model::trace::{OperationDetail, Span};
+use sandglass_model::{CniCommand, Detail, Status, Trace, TraceId, registry};
+
+use super::bounded::BoundedLabel;
+
+/// Upper edges of all duration buckets, seconds: 1 ms to 240 s, the kubelet's limit for a sandbox. With edges at
+/// 1, 5, 10, 30, 60, 120 and 240 s, where the time-outs of the field cluster.
+const BUCKETS: [f64; 20] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0,
+    240.0,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SandboxLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabels {
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OperationLabels {
+    operation: &'static str,
+    network: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerbLabels {
+    operation: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    operation: &'static str,
+    plugin: String,
+    error: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PluginLabels {
+    operation: &'static str,
+    plugin: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CommandLabels {
+    plugin: String,
+    command: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepLabels {
+    step: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TraceLabel {
+    trace_id: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Durations;
+
+impl MetricConstructor<HistogramWithExemplars<TraceLabel>> for Durations {
+    fn new_metric(&self) -> HistogramWithExemplars<TraceLabel> {
+        HistogramWithExemplars::new(BUCKETS.into_iter())
+    }
+}
+
+type DurationFamily<Labels> = Family<Labels, HistogramWithExemplars<TraceLabel>, Durations>;
+
+/// All product metrics.
+#[derive(Debug)]
+pub struct ProductMetrics {
+    sandboxes: DurationFamily<SandboxLabels>,
+    phases: DurationFamily<PhaseLabels>,
+    sandbox_retries: Counter,
+    incomplete: Counter,
+    operations: DurationFamily<OperationLabels>,
+    operation_errors: Family<ErrorLabels, Counter>,
+    operation_retries: Family<VerbLabels, Counter>,
+    plugins: DurationFamily<PluginLabels>,
+    commands: DurationFamily<CommandLabels>,
+    steps: DurationFamily<StepLabels>,
+    plugin_label: BoundedLabel,
+    command_label: BoundedLabel,
+    network_label: BoundedLabel,
+}
+
+impl ProductMetrics {
+    /// Metrics whose outside labels have at most `max_label_values` values each. Known label sets start at 0.
+    #[must_use]
+    pub fn new(max_label_values: usize) -> ProductMetrics {
+        let metrics = ProductMetrics {
+            sandboxes: Family::new_with_constructor(Durations),
+            phases: Family::new_with_constructor(Durations),
+            sandbox_retries: Counter::default(),
+            incomplete: Counter::default(),
+            operations: Family::new_with_constructor(Durations),
+            operation_errors: Family::default(),
+            operation_retries: Family::default(),
+            plugins: Family::new_with_constructor(Durations),
+            commands: Family::new_with_constructor(Durations),
+            steps: Family::new_with_constructor(Durations),
+            plugin_label: BoundedLabel::new(max_label_values),
+            command_label: BoundedLabel::new(max_label_values),
+            network_label: BoundedLabel::new(max_label_values),
+        };
+        for result in ["success", "error"] {
+            drop(metrics.sandboxes.get_or_create(&SandboxLabels { result }));
+        }
+        for phase in Phase::ALL {
+            drop(metrics.phases.get_or_create(&PhaseLabels { phase: phase.as_str() }));
+        }
+        for command in CniCommand::ALL {
+            drop(metrics.operation_retries.get_or_create(&VerbLabels {
+                operation: command.as_str(),
+            }));
+        }
+        metrics
+    }
+
+    /// Registers all of them; `sandglass` is the registry's prefix.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "sandbox_setup_duration_seconds",
+            "Set-up of a sandbox, from its first evidence until it was ready or had failed",
+            self.sandboxes.clone(),
+        );
+        registry.register(
+            "sandbox_phase_duration_seconds",
+            "Part of a sandbox's set-up that a phase took; the phases of a sandbox add up to its set-up",
+            self.phases.clone(),
+        );
+        registry.register(
+            "sandbox_retries",
+            "Sandboxes made because an earlier one of the same pod did not do",
+            self.sandbox_retries.clone(),
+        );
+        registry.register(
+            "traces_incomplete",
+            "Closed traces in which records were lost or whose beginning was not seen",
+            self.incomplete.clone(),
+        );
+        registry.register(
+            "cni_operation_duration_seconds",
+            "CNI operation of one attachment, from its first plugin's start to its last plugin's end",
+            self.operations.clone(),
+        );
+        registry.register(
+            "cni_operation_errors",
+            "Failed CNI operations by the plugin that failed and the class of the error",
+            self.operation_errors.clone(),
+        );
+        registry.register(
+            "cni_operation_retries",
+            "CNI operations that repeat an earlier one of the same attachment",
+            self.operation_retries.clone(),
+        );
+        registry.register(
+            "cni_plugin_duration_seconds",
+            "One exec of a CNI plugin",
+            self.plugins.clone(),
+        );
+        registry.register(
+            "cni_command_duration_seconds",
+            "One command that a CNI plugin spawned",
+            self.commands.clone(),
+        );
+        registry.register(
+            "runtime_step_duration_seconds",
+            "One step of the runtime while it made a sandbox",
+            self.steps.clone(),
+        );
+    }
+
+    /// Counts one output of the correlator.
+    pub fn record(&mut self, output: &Output) {
+        match output {
+            Output::Ended(ended) => self.span(ended),
+            Output::Closed(trace) => self.trace(trace),
+            Output::Changed(_) | Output::Asked(_) | Output::Known { .. } => {}
+        }
+    }
+
+    fn trace(&mut self, trace: &Trace) {
+        if trace.incomplete {
+            self.incomplete.inc();
+        }
+        let root = trace.root();
+        let operations = trace
+            .spans
+            .iter()
+            .enumerate()
+            .filter_map(|(index, span)| match &span.detail {
+                Detail::Operation(operation) => Some((index, span, operation)),
+                _ => None,
+            });
+        for (index, span, operation) in operations {
+            self.operation(trace.id, span, operation);
+            if let Status::Error { class, .. } = &span.status {
+                let labels = ErrorLabels {
+                    operation: operation.command.as_str(),
+                    plugin: self.plugin_label.admit(failed_plugin(trace, index)),
+                    error: class.clone(),
+                };
+                self.operation_errors.get_or_create(&labels).inc();
+            }
+        }
+        if let Detail::Sandbox(sandbox) = &root.detail {
+            observe(&self.sandboxes, &SandboxLabels { result: result(root) }, root, trace.id);
+            if sandbox.attempt > 1 {
+                self.sandbox_retries.inc();
+            }
+            let breakdown = Breakdown::of(trace, root.end.unwrap_or(root.start));
+            for (phase, ns) in breakdown.phases {
+                self.phases
+                    .get_or_create(&PhaseLabels { phase: phase.as_str() })
+                    .observe(
+                        ns as f64 / 1e9,
+                        Some(TraceLabel {
+                            trace_id: trace.id.to_string(),
+                        }),
+                        None,
+                    );
+            }
+        }
+    }
+
+    fn operation(&mut self, trace: TraceId, span: &Span, operation: &OperationDetail) {
+        let labels = OperationLabels {
+            operation: operation.command.as_str(),
+            network: self.network_label.admit(&operation.network),
+            result: result(span),
+        };
+        observe(&self.operations, &labels, span, trace);
+        if operation.attempt > 1 {
+            self.operation_retries
+                .get_or_create(&VerbLabels {
+                    operation: operation.command.as_str(),
+                })
+                .inc();
+        }
+    }
+
+    fn span(&mut self, ended: &EndedSpan) {
+        let span = &ended.span;
+        match &span.detail {
+            Detail::Plugin(plugin) => {
+                let labels = PluginLabels {
+                    operation: plugin.command.as_str(),
+                    plugin: self.plugin_label.admit(&plugin.plugin),
+                    result: result(span),
+                };
+                observe(&self.plugins, &labels, span, ended.trace);
+            }
+            Detail::Command(command) => {
+                let labels = CommandLabels {
+                    plugin: self.plugin_label.admit(&command.plugin),
+                    command: self.command_label.admit(&command.name),
+                    result: result(span),
+                };
+                observe(&self.commands, &labels, span, ended.trace);
+            }
+            Detail::RuntimeStep(step) => {
+                let labels = StepLabels {
+                    step: registry::step_name(step.step),
+                    result: result(span),
+                };
+                observe(&self.steps, &labels, span, ended.trace);
+            }
+            // Counted when the trace is complete: the failed plugin and the network's name are known then.
+            Detail::Operation(_) | Detail::Sandbox(_) | Detail::SandboxCreate(_) => {}
+        }
+    }
+}
+
+/// The plugin directly below operation `index` that failed last.
+fn failed_plugin(trace: &Trace, index: usize) -> &str {
+    let failed = trace
+        .spans
+        .iter()
+        .rev()
+        .find(|span| span.parent == Some(index) && span.status.is_error());
+    match failed.map(|span| &span.detail) {
+        Some(Detail::Plugin(plugin)) => &plugin.plugin,
+        _ => "",
+    }
+}
+
+fn result(span: &Span) -> &'static str {
+    if span.status.is_error() { "error" } else { "success" }
+}
+
+fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, span: &Span, trace: TraceId)
+where
+    Labels: Clone + std::hash::Hash + Eq,
+{
+    let seconds = span.duration_ns(span.start) as f64 / 1e9;
+    family.get_or_create(labels).observe(
+        seconds,
+        Some(TraceLabel {
+            trace_id: trace.to_string(),
+        }),
+        None,
+    );
+}

@@ -1,0 +1,146 @@
+//! The recording sink: writes every event that arrives as one line, behind a header.
+//!
+//! Used by `sandglass record` and `run --record`. It writes on the pipeline's thread on purpose: before the correlator
+//! we block rather than shed, so that a recording is whole. When the disk fails, the recording ends there, the error
+//! is kept, and everything else goes on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sandglass_model::Event;
+use sandglass_model::recording::{self, Header};
+
+/// Why a recording cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file cannot be made.
+    #[error("cannot create recording {}: {source}\nhint: give the path of a new file in a directory you may write", path.display())]
+    Create {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file cannot be written on.
+    #[error("cannot write recording {}: {source}\nhint: free space on its file system; the lines up to here are whole", path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A recording being written.
+#[derive(Debug)]
+pub struct Recorder {
+    path: PathBuf,
+    file: BufWriter<File>,
+    flushed: Instant,
+    events: u64,
+    failed: Option<RecordError>,
+}
+
+/// How often lines reach the file on a quiet node.
+const FLUSH: Duration = Duration::from_secs(1);
+
+impl Recorder {
+    /// Makes the file, which must not exist, and writes the header.
+    pub fn create(path: &Path, header: &Header) -> Result<Recorder, RecordError> {
+        let create = |source| RecordError::Create { path: path.to_owned(), source };
+        let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(create)?;
+        let mut file = BufWriter::with_capacity(1 << 16, file);
+        let line = recording::encode(header).map_err(|error| create(error.into()))?;
+        writeln!(file, "{line}").and_then(|()| file.flush()).map_err(create)?;
+        Ok(Recorder { path: path.to_owned(), file, flushed: Instant::now(), events: 0, failed: None })
+    }
+
+    /// Writes one event.
+    pub fn record(&mut self, event: &Event) {
+        if self.failed.is_some() {
+            return;
+        }
+        let written = recording::encode(event)
+            .map_err(std::io::Error::from)
+            .and_then(|line| writeln!(self.file, "{line}"))
+            .and_then(|()| self.flush_in_time());
+        match written {
+            Ok(()) => self.events += 1,
+            Err(source) => {
+                let error = RecordError::Write { path: self.path.clone(), source };
+                tracing::error!("{error}");
+                self.failed = Some(error);
+            }
+        }
+    }
+
+    /// Ends the recording; gives how many events it holds.
+    pub fn finish(mut self) -> Result<u64, RecordError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.file.flush().map_err(|source| RecordError::Write { path: self.path, source })?;
+        Ok(self.events)
+    }
+
+    fn flush_in_time(&mut self) -> std::io::Result<()> {
+        if self.flushed.elapsed() >= FLUSH {
+            self.flushed = Instant::now();
+            self.file.flush()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::replay::Recording;
+    use sandglass_model::{Body, ClockAnchor, Timestamp};
+
+    fn header() -> Header {
+        Header {
+            recording: "sandglass".into(),
+            version: recording::VERSION,
+            agent: "0".into(),
+            os: "Linux".into(),
+            kernel: "6.1".into(),
+            machine: "x86_64".into(),
+            node: "n".into(),
+            boot_id: "b".into(),
+            clock: ClockAnchor::default(),
+        }
+    }
+
+    #[test]
+    fn what_is_recorded_is_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        let mut recorder = Recorder::create(&path, &header()).unwrap();
+        let event = Event { at: Timestamp(3), body: Body::Tick };
+        recorder.record(&event);
+        assert_eq!(recorder.finish().unwrap(), 1);
+        let mut recording = Recording::open(&path).unwrap();
+        assert_eq!(recording.header, header());
+        assert_eq!(recording.next_event().unwrap(), Some(event));
+        assert_eq!(recording.next_event().unwrap(), None);
+        assert!(Recorder::create(&path, &header()).unwrap_err().to_string().contains("hint:"));
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording_with_an_error() {
+        if !Path::new("/dev/full").exists() {
+            eprintln!("SKIPPED a_full_disk_ends_the_recording_with_an_error: no /dev/full");
+            return;
+        }
+        let file = BufWriter::with_capacity(1, OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let mut recorder =
+            Recorder { path: "/dev/full".into(), file, flushed: Instant::now(), events: 0, failed: None };
+        recorder.record(&Event { at: Timestamp(3), body: Body::Tick });
+        assert!(recorder.finish().unwrap_err().to_string().contains("/dev/full"));
+    }
+}

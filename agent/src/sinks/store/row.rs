@@ -1,0 +1,276 @@
+//! One trace in one line: the list row that the page, the stream and the terminal view share.
+//!
+//! 64-bit wall-clock times are decimal strings, as in OTLP's JSON, because a JavaScript number cannot hold them;
+//! durations are numbers. Does not: decide which rows are shown (`query`), or list spans (`view`).
+
+use std::collections::BTreeMap;
+
+use sandglass_model::phases::{self, Breakdown, Phase};
+use sandglass_model::{CniCommand, Detail, SandboxId, Span, Status, Timestamp, Trace, TraceId};
+use serde::{Serialize, Serializer};
+
+/// How a trace stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Open.
+    Running,
+    /// Closed, not failed.
+    Ok,
+    /// Closed, failed.
+    Failed,
+}
+
+/// What a trace is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceKind {
+    /// The creation of a sandbox.
+    Sandbox,
+    /// One CNI operation apart from that.
+    Operation,
+}
+
+/// What filters look at; made once when a trace comes in.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// How it stands.
+    pub outcome: Outcome,
+    /// What it is about.
+    pub kind: TraceKind,
+    /// The verb, for an operation.
+    pub command: Option<CniCommand>,
+    /// Plugin types in order of first appearance.
+    pub plugins: Vec<String>,
+    /// Lower-case text that the text filter searches.
+    pub haystack: String,
+    /// Begin, nanoseconds since 1970.
+    pub start_unix_ns: u64,
+}
+
+impl Subject {
+    /// Looks at every span once.
+    #[must_use]
+    pub fn of(trace: &Trace) -> Subject {
+        let root = trace.root();
+        let (kind, command) = match &root.detail {
+            Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
+            Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
+                (TraceKind::Sandbox, None)
+            }
+        };
+        let mut plugins: Vec<String> = Vec::new();
+        for span in &trace.spans {
+            if let Detail::Plugin(plugin) = &span.detail
+                && !plugins.contains(&plugin.plugin)
+            {
+                plugins.push(plugin.plugin.clone());
+            }
+        }
+        Subject {
+            outcome: match (trace.closed, root.status.is_error()) {
+                (false, _) => Outcome::Running,
+                (true, false) => Outcome::Ok,
+                (true, true) => Outcome::Failed,
+            },
+            kind,
+            command,
+            plugins,
+            haystack: haystack(trace),
+            start_unix_ns: trace.anchor.unix_ns(root.start),
+        }
+    }
+}
+
+/// Everything a person may type to find a trace, cut at [`MAX_HAYSTACK`] bytes.
+fn haystack(trace: &Trace) -> String {
+    let mut text = Haystack::default();
+    text.add(&trace.identity.namespace);
+    text.add(&trace.identity.name);
+    text.add(&trace.identity.uid);
+    if let Some(sandbox) = &trace.sandbox {
+        text.add(&sandbox.0);
+    }
+    text.add(&trace.id.to_string());
+    for span in &trace.spans {
+        match &span.detail {
+            Detail::Operation(operation) => {
+                text.add(operation.command.as_str());
+                text.add(&operation.network);
+                text.add(&operation.ifname);
+                operation.addresses.iter().for_each(|address| text.add(address));
+            }
+            Detail::Plugin(plugin) => text.add(&plugin.plugin),
+            Detail::Command(command) => text.add(&command.name),
+            Detail::Sandbox(sandbox) => text.add(&sandbox.runtime),
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => {}
+        }
+        if let Status::Error { class, message } = &span.status {
+            text.add(class);
+            text.add(message);
+        }
+    }
+    for (key, value) in &trace.identity.labels {
+        text.add(&format!("{key}={value}"));
+    }
+    text.0
+}
+
+#[derive(Default)]
+struct Haystack(String);
+
+impl Haystack {
+    fn add(&mut self, word: &str) {
+        if !word.is_empty() && self.0.len() + word.len() < MAX_HAYSTACK {
+            self.0.push_str(&word.to_lowercase());
+            self.0.push('\n');
+        }
+    }
+}
+
+/// One trace in one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Its id.
+    pub trace_id: TraceId,
+    /// What it is about.
+    pub kind: TraceKind,
+    /// The verb, for an operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<CniCommand>,
+    /// The sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxId>,
+    /// Kubernetes namespace; empty when not known.
+    pub namespace: String,
+    /// Pod name; empty when not known.
+    pub pod: String,
+    /// Begin.
+    #[serde(serialize_with = "as_text")]
+    pub start_unix_ns: u64,
+    /// To the end, or to now.
+    pub duration_ns: u64,
+    /// How it stands.
+    pub result: Outcome,
+    /// It is open.
+    pub running: bool,
+    /// Class of the failure that explains it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_class: Option<String>,
+    /// One sentence: what took the time, or what failed.
+    pub verdict: String,
+    /// Nanoseconds by phase; they add up to `duration_ns`.
+    pub phases: BTreeMap<Phase, u64>,
+    /// Which attempt for this pod, or of this verb for this attachment.
+    pub attempt: u32,
+    /// Something may be missing.
+    pub incomplete: bool,
+    /// Plugin types in order of first appearance.
+    pub plugins: Vec<String>,
+    /// Number of spans.
+    pub spans: usize,
+}
+
+impl Row {
+    /// The row of `trace` at a wall-clock time.
+    #[must_use]
+    pub fn of(trace: &Trace, subject: &Subject, unix_ns: u64) -> Row {
+        let now = now_in(trace, unix_ns);
+        let breakdown = Breakdown::of(trace, now);
+        let root = trace.root();
+        Row {
+            trace_id: trace.id,
+            kind: subject.kind,
+            operation: subject.command,
+            sandbox: trace.sandbox.clone(),
+            namespace: trace.identity.namespace.clone(),
+            pod: trace.identity.name.clone(),
+            start_unix_ns: subject.start_unix_ns,
+            duration_ns: root.duration_ns(now),
+            result: subject.outcome,
+            running: !trace.closed,
+            error_class: trace.culprit().and_then(error_class),
+            verdict: phases::verdict(trace, now),
+            phases: breakdown.phases,
+            attempt: attempt(root),
+            incomplete: trace.incomplete,
+            plugins: subject.plugins.clone(),
+            spans: trace.spans.len(),
+        }
+    }
+}
+
+fn error_class(span: &Span) -> Option<String> {
+    match &span.status {
+        Status::Error { class, .. } => Some(class.clone()),
+        Status::Unset => None,
+    }
+}
+
+/// The attempt number a root span carries.
+#[must_use]
+pub fn attempt(root: &Span) -> u32 {
+    match &root.detail {
+        Detail::Sandbox(sandbox) => sandbox.attempt,
+        Detail::Operation(operation) => operation.attempt,
+        Detail::SandboxCreate(_) | Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 1,
+    }
+}
+
+/// A wall-clock time on the trace's own clock, never before what the trace already holds.
+#[must_use]
+pub fn now_in(trace: &Trace, unix_ns: u64) -> Timestamp {
+    let newest = trace.spans.iter().map(|span| span.end.unwrap_or(span.start)).max();
+    trace.anchor.boot(unix_ns).max(newest.unwrap_or_default())
+}
+
+/// Bytes a trace takes, by estimate: the structures and the texts in them.
+#[must_use]
+pub fn estimate_bytes(trace: &Trace) -> usize {
+    let texts = |list: &[String]| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
+    let span_bytes = |span: &Span| {
+        let process = span.process().map_or(0, |process| {
+            size_of_val(process) + process.path.len() + process.cgroup.len() + texts(&process.args)
+        });
+        let rest = match &span.detail {
+            Detail::Operation(operation) => {
+                operation.network.len()
+                    + operation.netns.len()
+                    + texts(&operation.plugins)
+                    + texts(&operation.addresses)
+            }
+            Detail::Plugin(plugin) => plugin
+                .error
+                .as_ref()
+                .map_or(0, |error| error.msg.len() + error.details.len()),
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
+        };
+        let status = match &span.status {
+            Status::Error { class, message } => class.len() + message.len(),
+            Status::Unset => 0,
+        };
+        let events: usize = span
+            .events
+            .iter()
+            .flat_map(|event| &event.attributes)
+            .map(|(key, value)| key.len() + value.len() + 2 * size_of::<String>())
+            .sum();
+        size_of_val(span) + process + rest + status + events + span.links.len() * 32
+    };
+    let labels: usize = trace
+        .identity
+        .labels
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + 48)
+        .sum();
+    // Twice the haystack's usual size and the row stand for what the store adds of its own.
+    size_of_val(trace) + 1_024 + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
+}
+
+/// A 64-bit number as decimal text.
+pub fn as_text<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+const MAX_HAYSTACK: usize = 4_096;

@@ -1,0 +1,317 @@
+//! The store's promises: bounds, what goes first, what a query finds, what a reader hears.
+
+use super::query::{KindFilter, Query, Sort, State};
+use super::*;
+use sandglass_model::CniCommand;
+use sandglass_model::time::SECOND;
+
+use crate::samples;
+
+fn store(options: StoreOptions) -> Store {
+    Store::new(options, NodeInfo::default())
+}
+
+fn filled() -> Store {
+    let store = store(StoreOptions::default());
+    for trace in samples::busy_node(wall_ns()) {
+        store.update(trace);
+    }
+    store
+}
+
+fn pods(store: &Store, query: &Query) -> Vec<String> {
+    store.list(query).rows.into_iter().map(|row| row.pod).collect()
+}
+
+#[test]
+fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
+    let store = store(StoreOptions {
+        max_traces: 40,
+        ..StoreOptions::default()
+    });
+    let now = wall_ns();
+    for number in 0..20 {
+        let start = now - u64::from(1_000 - number) * SECOND;
+        store.update(samples::failed("n", &format!("bad-{number}"), number, start, None));
+    }
+    for number in 100..300 {
+        let start = now - u64::from(900 - number) * SECOND;
+        store.update(samples::usual("n", &format!("good-{number}"), number, start));
+    }
+    let size = store.size();
+    assert_eq!((size.traces, size.failed, size.evicted), (40, 10, 180));
+    let everything = Query {
+        limit: 1_000,
+        ..Query::default()
+    };
+    let rest = pods(&store, &everything);
+    assert!(rest.contains(&"bad-19".to_owned()) && rest.contains(&"bad-10".to_owned()));
+    assert!(!rest.contains(&"bad-9".to_owned()));
+    assert!(rest.contains(&"good-299".to_owned()) && rest.contains(&"good-270".to_owned()));
+    assert!(!rest.contains(&"good-269".to_owned()));
+}
+
+#[test]
+fn bytes_are_bounded_and_given_back() {
+    let store = store(StoreOptions {
+        max_bytes: 200_000,
+        ..StoreOptions::default()
+    });
+    for number in 0..200 {
+        let mut trace = samples::usual("n", "p", number, wall_ns());
+        trace.identity.labels = vec![("note".into(), "x".repeat(10_000))];
+        store.update(trace);
+    }
+    let size = store.size();
+    assert!(size.bytes <= 200_000, "{size:?}");
+    assert!((5..20).contains(&size.traces), "{size:?}");
+    let sum: usize = store.state().entries.values().map(|entry| entry.bytes).sum();
+    assert_eq!(sum, size.bytes);
+    let ordered: usize = store.state().order.values().map(BTreeSet::len).sum();
+    assert_eq!(ordered, size.traces);
+}
+
+#[test]
+fn one_trace_larger_than_the_bound_is_still_kept() {
+    let store = store(StoreOptions {
+        max_bytes: 10,
+        ..StoreOptions::default()
+    });
+    store.update(samples::usual("n", "first", 1, wall_ns()));
+    store.update(samples::usual("n", "second", 2, wall_ns()));
+    assert_eq!(pods(&store, &Query::default()), ["second"]);
+}
+
+#[test]
+fn a_stale_snapshot_does_not_open_a_closed_trace_again() {
+    let store = store(StoreOptions::default());
+    let mut trace = samples::stuck("n", "p", 1, wall_ns() - 5 * SECOND);
+    store.update(trace.clone());
+    assert_eq!(store.size().running, 1);
+    let open = trace.clone();
+    let end = trace.spans[0].start.plus(SECOND);
+    for span in &mut trace.spans {
+        span.end.get_or_insert(end);
+    }
+    trace.closed = true;
+    store.update(trace);
+    store.update(open);
+    let size = store.size();
+    assert_eq!((size.traces, size.running), (1, 0));
+    let row = store.list(&Query::default()).rows.remove(0);
+    assert_eq!((row.duration_ns, row.result), (SECOND, Outcome::Ok));
+}
+
+#[test]
+fn a_trace_without_a_root_is_none() {
+    let store = store(StoreOptions::default());
+    let mut trace = samples::usual("n", "p", 1, wall_ns());
+    trace.spans.clear();
+    store.update(trace);
+    assert_eq!(store.size().traces, 0);
+}
+
+#[test]
+fn lists_sort_and_filter() {
+    let store = filled();
+    let query = Query::default();
+    let newest = store.list(&query);
+    assert_eq!(newest.total, 26);
+    assert!(
+        newest
+            .rows
+            .windows(2)
+            .all(|pair| pair[0].start_unix_ns >= pair[1].start_unix_ns)
+    );
+    assert_eq!((newest.counts.running, newest.counts.failed), (1, 3));
+    assert!(newest.counts.p95_ns > newest.counts.median_ns);
+    assert!(newest.plugins.contains(&"slow-firewall".to_owned()));
+
+    let slowest = Query {
+        sort: Sort::Slowest,
+        state: State::Ended,
+        ..Query::default()
+    };
+    assert_eq!(pods(&store, &slowest)[..2], ["ingress-0", "checkout-5c7f8d9b4-slow1"]);
+
+    for (query, expected) in [
+        (
+            Query {
+                result: Some(Outcome::Failed),
+                ..query.clone()
+            },
+            3,
+        ),
+        (
+            Query {
+                state: State::Running,
+                ..query.clone()
+            },
+            1,
+        ),
+        (
+            Query {
+                kind: KindFilter::Operation,
+                ..query.clone()
+            },
+            1,
+        ),
+        (
+            Query {
+                kind: KindFilter::Verb(CniCommand::Del),
+                ..query.clone()
+            },
+            1,
+        ),
+        (
+            Query {
+                kind: KindFilter::Verb(CniCommand::Check),
+                ..query.clone()
+            },
+            0,
+        ),
+        (
+            Query {
+                plugin: "slow-firewall".into(),
+                ..query.clone()
+            },
+            1,
+        ),
+        (
+            Query {
+                text: "sleep".into(),
+                ..query.clone()
+            },
+            1,
+        ),
+        (
+            Query {
+                text: "BATCH no ip".into(),
+                ..query.clone()
+            },
+            2,
+        ),
+        (
+            Query {
+                text: samples::sandbox_id(40).0,
+                ..query.clone()
+            },
+            1,
+        ),
+        (
+            Query {
+                text: "no-such-thing".into(),
+                ..query.clone()
+            },
+            0,
+        ),
+    ] {
+        assert_eq!(store.list(&query).total, expected, "{query:?}");
+    }
+
+    let paged = Query {
+        limit: 5,
+        offset: 24,
+        ..query
+    };
+    let page = store.list(&paged);
+    assert_eq!((page.total, page.rows.len()), (26, 2));
+}
+
+#[test]
+fn rows_say_what_took_the_time_and_phases_add_up() {
+    let store = filled();
+    for row in store.list(&Query::default()).rows {
+        assert_eq!(row.phases.values().sum::<u64>(), row.duration_ns, "{row:?}");
+        if row.pod.contains("slow1") {
+            assert!(
+                row.verdict
+                    .starts_with("command sleep of plugin slow-firewall took 4.20 s"),
+                "{}",
+                row.verdict
+            );
+        }
+    }
+}
+
+#[test]
+fn a_trace_shows_its_spans_and_its_family() {
+    let store = filled();
+    let failed = Query {
+        text: "report".into(),
+        ..Query::default()
+    };
+    let rows = store.list(&failed).rows;
+    let second = store.trace(rows[0].trace_id).unwrap();
+    assert_eq!(second.row.attempt, 2);
+    assert_eq!(second.related.len(), 1);
+    assert_eq!(second.related[0].relation, "previous_attempt");
+    let first = store.trace(rows[1].trace_id).unwrap();
+    assert_eq!(first.related[0].relation, "next_attempt");
+
+    let json = serde_json::to_value(&second).unwrap();
+    let ipam = json["timeline"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|span| span["name"] == "plugin host-local")
+        .unwrap();
+    assert_eq!(ipam["depth"], 4);
+    assert_eq!(ipam["phase"], "delegate");
+    assert_eq!(ipam["error_message"], samples::NO_ADDRESS);
+    assert_eq!(ipam["attributes"]["process.exit.code"], 1);
+    assert_eq!(ipam["offset_ns"], 31_000_000);
+    assert_eq!(
+        ipam["start_unix_ns"].as_str().unwrap().parse::<u64>().unwrap() % 1_000,
+        second.row.start_unix_ns % 1_000
+    );
+
+    let del = Query {
+        kind: KindFilter::Operation,
+        ..Query::default()
+    };
+    let del = store.trace(store.list(&del).rows[0].trace_id).unwrap();
+    assert_eq!((del.row.attempt, del.related[0].relation), (3, "sandbox"));
+}
+
+#[test]
+fn running_operations_say_who_is_waited_for() {
+    let store = filled();
+    let running = store.operations(30 * SECOND);
+    assert_eq!(running.len(), 1);
+    assert_eq!(running[0].waits_for, ["plugin bridge", "command iptables"]);
+    assert!(running[0].stuck && running[0].age_ns > 40 * SECOND && running[0].pid > 0);
+    assert!(!store.operations(60 * SECOND)[0].stuck);
+}
+
+#[test]
+fn readers_hear_of_changes_and_of_their_lag() {
+    let store = store(StoreOptions {
+        max_lag: 4,
+        ..StoreOptions::default()
+    });
+    let mut reader = store.subscribe();
+    let trace = samples::usual("n", "p", 1, wall_ns());
+    store.update(trace.clone());
+    assert_eq!(reader.try_recv(), Ok(trace.id));
+    for number in 0..10 {
+        store.update(samples::usual("n", "p", number, wall_ns()));
+    }
+    assert!(matches!(
+        reader.try_recv(),
+        Err(broadcast::error::TryRecvError::Lagged(6))
+    ));
+}
+
+#[test]
+fn known_sandboxes_are_bounded() {
+    let store = store(StoreOptions {
+        max_known: 3,
+        ..StoreOptions::default()
+    });
+    for number in 0..10 {
+        store.known(samples::sandbox_id(number), PodIdentity::default(), Timestamp(1));
+    }
+    assert_eq!(store.known_sandboxes().len(), 3);
+    assert_eq!(store.list(&Query::default()).counts.older_than_agent, 3);
+}

@@ -1,0 +1,153 @@
+//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2).
+//!
+//! Used by the ring thread. Plugins run in the runtime's own cgroup, so nearly every look-up is answered from the
+//! cache; a miss reads one file of the process, and only when that does not help the tree is walked, once a second at
+//! most. An unknown cgroup is the empty path. Does not: know cgroup v1 (a hybrid node's v2 tree is used).
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The cache.
+#[derive(Debug)]
+pub struct Cgroups {
+    mount: Option<PathBuf>,
+    paths: HashMap<u64, String>,
+    walked: Option<Instant>,
+}
+
+impl Cgroups {
+    /// Finds the mount point of the v2 tree.
+    #[must_use]
+    pub fn new() -> Cgroups {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        Cgroups {
+            mount: mount_point(&mounts),
+            paths: HashMap::new(),
+            walked: None,
+        }
+    }
+
+    /// Path of cgroup `id` from the root of the tree, `/` first; `pid` is a process that was in it a moment ago.
+    pub fn path(&mut self, id: u64, pid: u32) -> String {
+        if id == 0 {
+            return String::new();
+        }
+        if let Some(path) = self.paths.get(&id) {
+            return path.clone();
+        }
+        if self.paths.len() >= CACHED_MAX {
+            self.paths.clear();
+        }
+        if let Some(path) = self.path_of_process(id, pid) {
+            self.paths.insert(id, path.clone());
+            return path;
+        }
+        if self.walked.is_none_or(|at| at.elapsed() >= WALK_EVERY) {
+            self.walk();
+            self.walked = Some(Instant::now());
+        }
+        self.paths.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// What the process itself says, if the directory of that name has the right id.
+    fn path_of_process(&self, id: u64, pid: u32) -> Option<String> {
+        let path = own_path(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)?;
+        let mount = self.mount.as_ref()?;
+        let directory = fs::metadata(mount.join(path.trim_start_matches('/'))).ok()?;
+        (directory.ino() == id).then_some(path)
+    }
+
+    fn walk(&mut self) {
+        let Some(mount) = self.mount.clone() else { return };
+        if let Ok(root) = fs::metadata(&mount) {
+            self.paths.insert(root.ino(), "/".to_owned());
+        }
+        let mut waiting = vec![mount.clone()];
+        while let Some(directory) = waiting.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                if self.paths.len() >= CACHED_MAX {
+                    return;
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    self.paths.insert(entry.ino(), path_below(&mount, &entry.path()));
+                    waiting.push(entry.path());
+                }
+            }
+        }
+    }
+}
+
+impl Default for Cgroups {
+    fn default() -> Cgroups {
+        Cgroups::new()
+    }
+}
+
+fn path_below(mount: &Path, directory: &Path) -> String {
+    let below = directory.strip_prefix(mount).unwrap_or(directory);
+    format!("/{}", below.display())
+}
+
+/// The v2 line of `/proc/PID/cgroup`: `0::/path`.
+#[must_use]
+pub fn own_path(text: &str) -> Option<String> {
+    text.lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .map(str::to_owned)
+}
+
+/// The first cgroup2 mount of `/proc/self/mounts`.
+fn mount_point(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(point))
+    })
+}
+
+const CACHED_MAX: usize = 4096;
+const WALK_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_v2_tree_is_found_on_unified_and_hybrid_nodes() {
+        let unified = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        assert_eq!(mount_point(unified), Some(PathBuf::from("/sys/fs/cgroup")));
+        let hybrid = "cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert_eq!(mount_point(hybrid), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(mount_point("garbage\n\n"), None);
+    }
+
+    #[test]
+    fn own_path_is_the_v2_line() {
+        assert_eq!(
+            own_path("4:cpu:/x\n0::/system.slice/containerd.service\n").as_deref(),
+            Some("/system.slice/containerd.service")
+        );
+        assert_eq!(own_path("4:cpu:/x\n"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_by_id_and_a_stranger_is_not() {
+        let mut cgroups = Cgroups::new();
+        let Some(mount) = cgroups.mount.clone() else {
+            return;
+        };
+        let own = own_path(&fs::read_to_string("/proc/self/cgroup").unwrap()).unwrap();
+        let Ok(directory) = fs::metadata(mount.join(own.trim_start_matches('/'))) else {
+            return;
+        };
+        assert_eq!(cgroups.path(directory.ino(), std::process::id()), own);
+        // A process that is gone: found by walking.
+        let mut cold = Cgroups::new();
+        assert_eq!(cold.path(directory.ino(), u32::MAX), own);
+        assert_eq!(cold.path(u64::MAX, u32::MAX), "");
+        assert_eq!(cold.path(0, std::process::id()), "");
+    }
+}

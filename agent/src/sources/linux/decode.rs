@@ -1,0 +1,156 @@
+//! Decodes the kernel side's records into events. Total and pure: any bytes give an event or an error, never a panic.
+//!
+//! Used by the ring thread, by tests and by fuzzing. Of the environment only `CNI_*`, `TRACEPARENT` and `TRACESTATE`
+//! pass; the rest is dropped here, before an event exists.
+//! Does not: look anything up (a cgroup's path, whether a runtime's process is of interest): see `ring`.
+
+use std::fmt::Write as _;
+
+use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
+use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+use sandglass_probes::Record as _;
+use sandglass_probes::wire::{
+    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, ROLE_RUNTIME,
+    RecordHeader,
+};
+
+/// A decoded record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// What happened. An exec's cgroup path is still empty.
+    pub event: Event,
+    /// Id of the cgroup (v2) of an exec, else 0.
+    pub cgroup_id: u64,
+    /// The process is a known runtime's own, not a tracked one.
+    pub runtime: bool,
+    /// Bytes that waited in the ring buffer when the record was written.
+    pub ring_bytes: u64,
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Too few bytes for what the record says it is.
+    #[error("a record of kind {kind} ends after {bytes} bytes")]
+    Short {
+        /// Kind, 0 when not even that could be read.
+        kind: u32,
+        /// How many bytes there were.
+        bytes: usize,
+    },
+    /// A kind this agent does not know.
+    #[error("no record has kind {0}")]
+    UnknownKind(u32),
+}
+
+/// Decodes one record.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let short = |kind| DecodeError::Short {
+        kind,
+        bytes: bytes.len(),
+    };
+    let (header, _) = RecordHeader::read(bytes).ok_or(short(0))?;
+    let mut decoded = Decoded {
+        event: Event {
+            at: Timestamp(header.at_ns),
+            body: Body::Tick,
+        },
+        cgroup_id: 0,
+        runtime: false,
+        ring_bytes: header.ring_bytes,
+    };
+    match header.kind {
+        KIND_FORK => {
+            let (record, _) = ForkRecord::read(bytes).ok_or(short(KIND_FORK))?;
+            decoded.event.body = Body::ProcessForked(Fork {
+                process: key(&header),
+                parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
+            });
+        }
+        KIND_EXEC => {
+            let (record, rest) = ExecRecord::read(bytes).ok_or(short(KIND_EXEC))?;
+            let exec = exec(&record, rest).ok_or(short(KIND_EXEC))?;
+            decoded.cgroup_id = record.cgroup_id;
+            decoded.runtime = record.role == ROLE_RUNTIME;
+            decoded.event.body = Body::ProcessExecuted(Box::new(exec));
+        }
+        KIND_EXIT => {
+            let (record, _) = ExitRecord::read(bytes).ok_or(short(KIND_EXIT))?;
+            decoded.runtime = record.role == ROLE_RUNTIME;
+            decoded.event.body = Body::ProcessExited(Exit {
+                process: key(&header),
+                how: exit_status(record.status),
+            });
+        }
+        kind => return Err(DecodeError::UnknownKind(kind)),
+    }
+    Ok(decoded)
+}
+
+fn key(header: &RecordHeader) -> ProcessKey {
+    ProcessKey::new(header.pid, header.start_ns)
+}
+
+fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
+    let (path, rest) = rest.split_at_checked(record.path_len as usize)?;
+    let (args, rest) = rest.split_at_checked(record.args_len as usize)?;
+    let (env, _) = rest.split_at_checked(record.env_len as usize)?;
+    let comm_len = record.parent_comm.iter().position(|byte| *byte == 0);
+    Some(Exec {
+        process: key(&record.header),
+        parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
+        parent_comm: text(&record.parent_comm[..comm_len.unwrap_or(COMM_LEN)]),
+        path: text(path),
+        args: strings(args).map(text).collect(),
+        args_truncated: record.flags & FLAG_ARGS_CUT != 0,
+        env: kept_environment(env),
+        cgroup: String::new(),
+        netns: u64::from(record.netns),
+        running: false,
+    })
+}
+
+/// How a process ended, from the status that `wait(2)` gives.
+fn exit_status(status: u32) -> ExitStatus {
+    match status & 0x7f {
+        0 => ExitStatus::Code(i32::from((status >> 8) as u8)),
+        signal => ExitStatus::Signal(i32::from(signal as u8)),
+    }
+}
+
+/// The variables that may be kept, in their order. `bytes` is an environment as in `/proc/PID/environ`.
+#[must_use]
+pub fn kept_environment(bytes: &[u8]) -> Vec<(String, String)> {
+    strings(bytes)
+        .filter_map(|variable| {
+            let equals = variable.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = (&variable[..equals], &variable[equals + 1..]);
+            let keep = name.starts_with(b"CNI_") || name == b"TRACEPARENT" || name == b"TRACESTATE";
+            keep.then(|| (text(name), text(value)))
+        })
+        .collect()
+}
+
+/// Strings that end with a zero byte each; the last one may lack it.
+pub fn strings(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let all = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    // An empty region holds no string, not one empty string.
+    all.split(|byte| *byte == 0).skip(usize::from(bytes.is_empty()))
+}
+
+/// Text of bytes that should be UTF-8: what is not becomes `\xNN`.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! Loads and attaches the kernel side: the ladder of hooks, and typed access to what was loaded.
+//!
+//! The only module that imports aya. Used by the Linux source when it starts, then by its ring thread.
+//! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use aya::programs::{BtfTracePoint, Program, RawTracePoint};
+use aya::{Btf, Ebpf, EbpfLoader};
+use sandglass_probes::wire::{LOST_SLOTS, ROLE_TRACKED};
+
+/// One rung of the ladder of the process probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// BTF-typed tracepoints.
+    TpBtf,
+    /// Raw tracepoints.
+    RawTp,
+}
+
+impl Rung {
+    /// Best first.
+    pub const ALL: [Rung; 2] = [Rung::TpBtf, Rung::RawTp];
+
+    /// As in `sandglass_probe_info{hook}`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Rung::TpBtf => "tp_btf",
+            Rung::RawTp => "raw_tp",
+        }
+    }
+
+    fn object(self) -> &'static [u8] {
+        match self {
+            Rung::TpBtf => sandglass_probes::EXEC_TP_BTF,
+            Rung::RawTp => sandglass_probes::EXEC_RAW_TP,
+        }
+    }
+}
+
+/// Why a rung could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The kernel does not describe its types.
+    #[error("cannot read the kernel's type information from /sys/kernel/btf/vmlinux")]
+    Btf(#[source] aya::BtfError),
+    /// The object was rejected.
+    #[error("cannot load the object of probe '{probe}' ({hook})")]
+    Object {
+        /// Which probe.
+        probe: &'static str,
+        /// Which rung.
+        hook: &'static str,
+        /// What the loader says.
+        #[source]
+        source: Box<aya::EbpfError>,
+    },
+    /// One program was rejected.
+    #[error("cannot attach probe '{probe}' to {hook} {tracepoint}")]
+    Program {
+        /// Which probe.
+        probe: &'static str,
+        /// Which rung.
+        hook: &'static str,
+        /// Which tracepoint.
+        tracepoint: &'static str,
+        /// What the kernel says.
+        #[source]
+        source: Box<aya::programs::ProgramError>,
+    },
+    /// A map or program is not there or not of its kind, or the loader panicked.
+    #[error("the object of probe '{probe}' ({hook}) is not as expected: {what}")]
+    Unexpected {
+        /// Which probe.
+        probe: &'static str,
+        /// Which rung.
+        hook: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl LoadError {
+    /// The operating system's error at the bottom of the chain.
+    #[must_use]
+    pub fn os_error(&self) -> Option<i32> {
+        let mut error: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(current) = error {
+            if let Some(code) = current.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+                return Some(code);
+            }
+            error = current.source();
+        }
+        None
+    }
+}
+
+/// The loaded and attached process probe. Detached when dropped.
+#[derive(Debug)]
+pub struct Attached {
+    ebpf: Ebpf,
+    rung: Rung,
+}
+
+/// The parts of it that the ring thread uses.
+pub struct Channels {
+    /// The records.
+    pub ring: Ring,
+    /// The processes followed.
+    pub processes: Processes,
+    /// The counters of loss.
+    pub lost: LostCounter,
+}
+
+/// Kernel time spent in one program, counted while run-time statistics are on (see [`enable_run_time`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramTime {
+    /// Name of the program.
+    pub program: String,
+    /// Nanoseconds spent.
+    pub run_time_ns: u64,
+    /// Runs.
+    pub run_count: u64,
+    /// Instructions the verifier looked at when it was loaded.
+    pub verified_instructions: u32,
+}
+
+/// Makes the kernel count the time of every BPF program on the node until the descriptor is closed.
+pub fn enable_run_time() -> io::Result<OwnedFd> {
+    aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
+}
+
+/// Loads and attaches the best of `rungs` that this kernel takes. The second value says why better ones were not taken.
+pub fn attach(rungs: &[Rung], ring_bytes: u32) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
+    let btf = Btf::from_sys_fs().map_err(|error| vec![LoadError::Btf(error)])?;
+    let mut refused = Vec::new();
+    for rung in rungs {
+        // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
+        let outcome = catch_unwind(AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes)));
+        match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
+            Ok(ebpf) => return Ok((Attached { ebpf, rung: *rung }, refused)),
+            Err(error) => refused.push(error),
+        }
+    }
+    Err(refused)
+}
+
+fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32) -> Result<Ebpf, LoadError> {
+    let mut ebpf = EbpfLoader::new()
+        .btf(Some(btf))
+        .map_max_entries("records", ring_bytes)
+        .load(rung.object())
+        .map_err(|source| LoadError::Object {
+            probe: PROBE,
+            hook: rung.name(),
+            source: Box::new(source),
+        })?;
+    // The exit first and the fork last: a process seen to begin is then also seen to end.
+    for (name, tracepoint) in [
+        ("on_exit", "sched_process_exit"),
+        ("on_exec", "sched_process_exec"),
+        ("on_fork", "sched_process_fork"),
+    ] {
+        let program = ebpf.program_mut(name).ok_or_else(|| unexpected(rung, name))?;
+        attach_program(program, rung, tracepoint, btf)?;
+    }
+    Ok(ebpf)
+}
+
+fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
+    let outcome = match program {
+        Program::BtfTracePoint(program) => attach_typed(program, tracepoint, btf),
+        Program::RawTracePoint(program) => attach_raw(program, tracepoint),
+        _ => return Err(unexpected(rung, "a program is of another type")),
+    };
+    outcome.map_err(|source| LoadError::Program {
+        probe: PROBE,
+        hook: rung.name(),
+        tracepoint,
+        source: Box::new(source),
+    })
+}
+
+fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Result<(), aya::programs::ProgramError> {
+    program.load(tracepoint, btf)?;
+    program.attach().map(|_| ())
+}
+
+fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), aya::programs::ProgramError> {
+    program.load()?;
+    program.attach(tracepoint).map(|_| ())
+}
+
+fn unexpected(rung: Rung, what: impl ToString) -> LoadError {
+    LoadError::Unexpected {
+        probe: PROBE,
+        hook: rung.name(),
+        what: what.to_string(),
+    }
+}
+
+impl Attached {
+    /// The rung in use.
+    #[must_use]
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// Takes the maps; once.
+    pub fn channels(&mut self) -> Result<Channels, LoadError> {
+        let rung = self.rung;
+        let mut take = |name: &str| self.ebpf.take_map(name).ok_or_else(|| unexpected(rung, name));
+        let wrong = |error: aya::maps::MapError| unexpected(rung, error);
+        Ok(Channels {
+            ring: Ring(RingBuf::try_from(take("records")?).map_err(wrong)?),
+            processes: Processes(HashMap::try_from(take("processes")?).map_err(wrong)?),
+            lost: LostCounter {
+                counters: PerCpuArray::try_from(take("lost")?).map_err(wrong)?,
+                seen: 0,
+            },
+        })
+    }
+
+    /// Kernel time of each program so far.
+    #[must_use]
+    pub fn run_time(&self) -> Vec<ProgramTime> {
+        self.ebpf
+            .programs()
+            .filter_map(|(name, program)| {
+                let facts = program.info().ok()?;
+                Some(ProgramTime {
+                    program: name.to_owned(),
+                    run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
+                    run_count: facts.run_count(),
+                    verified_instructions: facts.verified_instruction_count().unwrap_or(0),
+                })
+            })
+            .collect()
+    }
+}
+
+/// The ring buffer.
+pub struct Ring(RingBuf<MapData>);
+
+impl Ring {
+    /// Hands the next record to `take`; `None` when the ring is empty.
+    pub fn next<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        self.0.next().map(|record| take(&record))
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The processes the kernel side follows.
+pub struct Processes(HashMap<MapData, u32, u32>);
+
+impl Processes {
+    /// Follows a process and what it starts. False when it is followed already, or the table is full.
+    pub fn follow(&mut self, pid: u32) -> bool {
+        self.0.insert(pid, ROLE_TRACKED, BPF_NOEXIST).is_ok()
+    }
+
+    /// Follows a process no longer. False when it was not followed: its exit has been reported.
+    pub fn forget(&mut self, pid: u32) -> bool {
+        self.0.remove(&pid).is_ok()
+    }
+}
+
+/// The kernel side's counters of loss.
+pub struct LostCounter {
+    counters: PerCpuArray<MapData, u64>,
+    seen: u64,
+}
+
+impl LostCounter {
+    /// How many records were lost since the last call.
+    pub fn take(&mut self) -> u64 {
+        let total: u64 = (0..LOST_SLOTS)
+            .filter_map(|slot| self.counters.get(&slot, 0).ok())
+            .map(|cpus| cpus.iter().sum::<u64>())
+            .sum();
+        let new = total.saturating_sub(self.seen);
+        self.seen = self.seen.max(total);
+        new
+    }
+}
+
+/// Name of the process probe.
+pub const PROBE: &str = "exec";
+const BPF_NOEXIST: u64 = 1;

@@ -1,0 +1,109 @@
+//! Looks at the network namespace a plugin was asked to work on: its inode number, and when it was created.
+//!
+//! A thread of its own, because looking at a path may block; requests that find its queue full are passed over.
+//! Creation time is the change time of the namespace's inode in nsfs, which the kernel sets when the namespace is first
+//! given a name (a bind mount or a look at `/proc/PID/ns/net`): for runtimes that is right after they create it. Where
+//! that cannot be so (a path below `/proc`, or an inode made by this very look) no time is reported.
+//! Does not: enter a namespace.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use sandglass_model::event::{Exec, Netns};
+use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
+
+use crate::sources::{EventSender, clock};
+
+/// The thread's end for requests; the thread ends when it is dropped.
+#[derive(Debug)]
+pub struct NetnsWatch {
+    requests: Option<SyncSender<Request>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Request {
+    pid: u32,
+    sandbox: SandboxId,
+    path: String,
+    asked: Timestamp,
+}
+
+impl NetnsWatch {
+    /// Starts the thread.
+    pub fn start(sender: EventSender) -> std::io::Result<NetnsWatch> {
+        let (requests, queue) = sync_channel(QUEUE_MAX);
+        let thread = Builder::new()
+            .name("netns".to_owned())
+            .spawn(move || answer(&queue, &sender))?;
+        Ok(NetnsWatch {
+            requests: Some(requests),
+            thread: Some(thread),
+        })
+    }
+
+    /// Asks about the namespace of a plugin that was executed at `at`, if it is an ADD that names one.
+    pub fn ask(&self, exec: &Exec, at: Timestamp) {
+        let (Some(path), Some(sandbox)) = (exec.env("CNI_NETNS"), exec.env("CNI_CONTAINERID")) else {
+            return;
+        };
+        if exec.env("CNI_COMMAND") != Some(CniCommand::Add.as_str()) || path.is_empty() || sandbox.is_empty() {
+            return;
+        }
+        let request = Request {
+            pid: exec.process.pid,
+            sandbox: SandboxId(sandbox.to_owned()),
+            path: path.to_owned(),
+            asked: at,
+        };
+        if let Some(requests) = &self.requests {
+            let _ = requests.try_send(request);
+        }
+    }
+}
+
+impl Drop for NetnsWatch {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(queue: &Receiver<Request>, sender: &EventSender) {
+    while let Ok(request) = queue.recv() {
+        let Some(netns) = look(request) else { continue };
+        let event = Event {
+            at: clock::now(),
+            body: Body::NetnsObserved(netns),
+        };
+        if sender.send(event).is_err() {
+            return;
+        }
+    }
+}
+
+fn look(request: Request) -> Option<Netns> {
+    let seen = fs::metadata(in_root_of(request.pid, &request.path))
+        .or_else(|_| fs::metadata(&request.path))
+        .ok()?;
+    let unix_ns = u64::try_from(seen.ctime()).ok()? * 1_000_000_000 + u64::try_from(seen.ctime_nsec()).ok()?;
+    let created = clock::anchor().boot(unix_ns);
+    let trusted = !request.path.starts_with("/proc/") && created < request.asked;
+    Some(Netns {
+        sandbox: request.sandbox,
+        path: request.path,
+        inode: seen.ino(),
+        created: trusted.then_some(created),
+    })
+}
+
+/// `path` as the process sees it.
+pub fn in_root_of(pid: u32, path: &str) -> String {
+    format!("/proc/{pid}/root/{}", path.trim_start_matches('/'))
+}
+
+const QUEUE_MAX: usize = 1024;

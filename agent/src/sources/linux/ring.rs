@@ -1,0 +1,272 @@
+//! The ring thread: takes records from the kernel's ring buffer, decodes them, sends them as events.
+//!
+//! Blocks when the pipeline is full: the kernel's buffer then fills, and counts what it loses. Once a second it reads
+//! those counters and looks whether the wall clock was stepped.
+//! Does not: load or attach anything, or decide what an event means.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sandglass_model::event::Exec;
+use sandglass_model::{Body, ClockAnchor, Event, ProcessKey, Timestamp};
+
+use super::cgroups::Cgroups;
+use super::decode::{Decoded, decode};
+use super::loader::{Channels, PROBE};
+use super::netns::NetnsWatch;
+use super::running;
+use crate::health::{Health, ProbeLabel};
+use crate::sources::{EventSender, Stopped, clock};
+
+/// Everything the thread owns.
+pub struct RingThread {
+    channels: Channels,
+    sender: EventSender,
+    health: Health,
+    netns: NetnsWatch,
+    cgroups: Cgroups,
+    anchor: ClockAnchor,
+    /// Runtime processes whose exec was passed over: their exit is too.
+    passed_over: HashSet<ProcessKey>,
+}
+
+impl RingThread {
+    /// Puts the thread's parts together.
+    pub fn new(channels: Channels, sender: EventSender, health: Health, netns: NetnsWatch) -> RingThread {
+        RingThread {
+            channels,
+            sender,
+            health,
+            netns,
+            cgroups: Cgroups::new(),
+            anchor: clock::anchor(),
+            passed_over: HashSet::new(),
+        }
+    }
+
+    /// Runs until `stop` becomes readable or the pipeline is gone.
+    pub fn run(mut self, stop: &OwnedFd) {
+        // An error only says that the pipeline is gone, which is one of the two ways to end.
+        let _ = self.begin().and_then(|()| self.follow(stop));
+    }
+
+    /// What runs already, before anything that happens from now on, and before that the anchor of its times.
+    fn begin(&mut self) -> Result<(), Stopped> {
+        let running = running::find(&mut self.channels.processes);
+        let first = running.iter().map(|event| event.at).min().unwrap_or_else(clock::now);
+        self.send_anchor(first)?;
+        for event in running {
+            if let Body::ProcessExecuted(exec) = &event.body {
+                self.netns.ask(exec, clock::now());
+            }
+            self.sender.send(event)?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, stop: &OwnedFd) -> Result<(), Stopped> {
+        let mut looked = Instant::now();
+        loop {
+            let stopping = self.wait(stop);
+            self.drain()?;
+            if stopping || looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                self.report_losses()?;
+                self.check_clock()?;
+            }
+            if stopping {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for records, for the next second, or for the end (true).
+    fn wait(&self, stop: &OwnedFd) -> bool {
+        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.channels.ring.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) => !fds[1].revents().is_empty(),
+            Err(_) => false,
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), Stopped> {
+        while let Some(decoded) = self.channels.ring.next(decode) {
+            match decoded {
+                Ok(decoded) => self.forward(decoded)?,
+                Err(error) => {
+                    tracing::debug!(%error, "undecodable record");
+                    self.health.undecodable.get_or_create(&label()).inc();
+                }
+            }
+        }
+        self.health.ring_bytes.set(0);
+        Ok(())
+    }
+
+    fn forward(&mut self, decoded: Decoded) -> Result<(), Stopped> {
+        self.health
+            .ring_bytes
+            .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
+        let mut event = decoded.event;
+        match &mut event.body {
+            Body::ProcessExecuted(exec) => {
+                if decoded.runtime && !is_of_interest(exec) {
+                    self.pass_over(exec.process);
+                    return Ok(());
+                }
+                exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
+                self.netns.ask(exec, event.at);
+            }
+            Body::ProcessExited(exit) if self.passed_over.remove(&exit.process) => return Ok(()),
+            _ => {}
+        }
+        self.sender.send(event)
+    }
+
+    fn pass_over(&mut self, process: ProcessKey) {
+        // Entries stay only while the process runs; if exits were lost, forgetting all merely lets a few exits pass.
+        if self.passed_over.len() >= PASSED_OVER_MAX {
+            self.passed_over.clear();
+        }
+        self.passed_over.insert(process);
+    }
+
+    fn report_losses(&mut self) -> Result<(), Stopped> {
+        let count = self.channels.lost.take();
+        if count == 0 {
+            return Ok(());
+        }
+        self.health.lost.get_or_create(&label()).inc_by(count);
+        self.sender.send(Event {
+            at: clock::now(),
+            body: Body::Lost {
+                probe: PROBE.to_owned(),
+                count,
+            },
+        })
+    }
+
+    /// Sends a new anchor when the wall clock was stepped.
+    fn check_clock(&mut self) -> Result<(), Stopped> {
+        let now = clock::anchor();
+        let expected = self.anchor.unix_ns(Timestamp(now.boot_ns));
+        if now.unix_ns.abs_diff(expected) <= STEP_NS {
+            return Ok(());
+        }
+        self.anchor = now;
+        self.send_anchor(Timestamp(now.boot_ns))
+    }
+
+    fn send_anchor(&self, at: Timestamp) -> Result<(), Stopped> {
+        self.sender.send(Event {
+            at,
+            body: Body::ClockAnchored {
+                unix_ns: self.anchor.unix_ns(at),
+            },
+        })
+    }
+}
+
+/// Whether an exec of a runtime's own tells about a sandbox's life. The shims and conmon do; of the OCI command lines
+/// only those verbs do (kubelet's exec probes run `runc exec` all the time).
+fn is_of_interest(exec: &Exec) -> bool {
+    if !matches!(exec.file_name(), "runc" | "crun" | "runsc" | "youki") {
+        return true;
+    }
+    let verb = exec
+        .args
+        .iter()
+        .skip(1)
+        .find(|argument| OCI_VERBS.contains(&argument.as_str()));
+    verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb.as_str()))
+}
+
+fn label() -> ProbeLabel {
+    ProbeLabel {
+        probe: PROBE.to_owned(),
+    }
+}
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const STEP_NS: u64 = 50_000_000;
+const PASSED_OVER_MAX: usize = 4096;
+const OCI_LIFE_VERBS: [&str; 5] = ["create", "start", "run", "delete", "kill"];
+const OCI_VERBS: [&str; 19] = [
+    "create",
+    "start",
+    "run",
+    "delete",
+    "kill",
+    "exec",
+    "state",
+    "ps",
+    "events",
+    "pause",
+    "resume",
+    "update",
+    "list",
+    "spec",
+    "checkpoint",
+    "restore",
+    "features",
+    "init",
+    "--version",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(path: &str, args: &[&str]) -> Exec {
+        let nobody = ProcessKey { pid: 1, start_ticks: 0 };
+        Exec {
+            process: nobody,
+            parent: nobody,
+            parent_comm: String::new(),
+            path: path.to_owned(),
+            args: args.iter().map(|argument| (*argument).to_owned()).collect(),
+            args_truncated: false,
+            env: Vec::new(),
+            cgroup: String::new(),
+            netns: 0,
+            running: false,
+        }
+    }
+
+    #[test]
+    fn only_the_life_of_a_container_is_of_interest() {
+        for (path, args, wanted) in [
+            (
+                "/usr/sbin/runc",
+                &[
+                    "runc", "--root", "/run/x", "--log", "/y", "create", "--bundle", "b", "id",
+                ][..],
+                true,
+            ),
+            ("/usr/sbin/runc", &["runc", "--root", "/run/x", "start", "id"], true),
+            ("/usr/bin/crun", &["crun", "delete", "--force", "id"], true),
+            (
+                "/usr/sbin/runc",
+                &["runc", "--root", "/r", "exec", "--process", "p", "id", "start"],
+                false,
+            ),
+            ("/usr/sbin/runc", &["runc", "init"], false),
+            ("/usr/sbin/runc", &["runc", "--version"], false),
+            ("/usr/sbin/runc", &["runc"], false),
+            (
+                "/usr/bin/containerd-shim-runc-v2",
+                &["containerd-shim-runc-v2", "-id", "x", "start"],
+                true,
+            ),
+            ("/usr/bin/conmon", &["conmon"], true),
+        ] {
+            assert_eq!(is_of_interest(&runtime(path, args)), wanted, "{args:?}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Finds CNI plugins, and what they started, that run already when the agent starts.
+//!
+//! Used by the ring thread once, after the hooks are attached and before the first record is read, so that these events
+//! come before everything that happens next. Reads `/proc`; processes that vanish meanwhile are passed over.
+//! Does not: report running runtime processes, or guess what a process did before.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use sandglass_model::event::Exec;
+use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+
+use super::decode::{kept_environment, strings, text};
+use super::loader::Processes;
+use super::{cgroups, netns};
+
+/// Follows what runs already, and returns one event for each process, parents before children.
+pub fn find(processes: &mut Processes) -> Vec<Event> {
+    let mut found = Vec::new();
+    let mut known = HashSet::new();
+    // Again as long as something new is found: a plugin may have forked before it was followed.
+    for _ in 0..PASSES_MAX {
+        let before = known.len();
+        for process in plugin_processes(&known) {
+            known.insert(process.pid);
+            found.extend(take(processes, &process));
+        }
+        if known.len() == before {
+            break;
+        }
+    }
+    found
+}
+
+/// Follows one process, unless the kernel side does so already; its own records tell of it then.
+fn take(processes: &mut Processes, process: &Process) -> Option<Event> {
+    if !processes.follow(process.pid) {
+        return None;
+    }
+    let event = describe(process);
+    // It may have ended before it was followed: nobody would take it off the table again.
+    let same = read_process(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks && !now.ended);
+    if !same && processes.forget(process.pid) {
+        return None;
+    }
+    event
+}
+
+/// A line of the process table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    parent: u32,
+    start_ticks: u64,
+    comm: String,
+    ended: bool,
+    /// Start and name of the parent, when it is there.
+    parent_entry: Option<(u64, String)>,
+}
+
+/// Processes with `CNI_COMMAND` in their environment and all their descendants, parents before children.
+fn plugin_processes(known: &HashSet<u32>) -> Vec<Process> {
+    let table: HashMap<u32, Process> = pids()
+        .filter_map(read_process)
+        .map(|process| (process.pid, process))
+        .collect();
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for process in table.values() {
+        children.entry(process.parent).or_default().push(process.pid);
+    }
+    let mut chosen = HashSet::new();
+    let roots = table
+        .keys()
+        .copied()
+        .filter(|pid| known.contains(pid) || is_plugin(*pid));
+    let mut waiting: Vec<u32> = roots.collect();
+    while let Some(pid) = waiting.pop() {
+        if chosen.insert(pid) {
+            waiting.extend(children.get(&pid).into_iter().flatten());
+        }
+    }
+    let mut found: Vec<Process> = chosen
+        .iter()
+        .filter(|pid| !known.contains(pid))
+        .filter_map(|pid| table.get(pid))
+        .filter(|process| !process.ended)
+        .cloned()
+        .collect();
+    for process in &mut found {
+        process.parent_entry = table
+            .get(&process.parent)
+            .map(|parent| (parent.start_ticks, parent.comm.clone()));
+    }
+    // A parent starts before its child, or in the same tick; then the distance from the root decides.
+    found.sort_by_key(|process| (process.start_ticks, depth(&table, process.pid)));
+    found
+}
+
+fn depth(table: &HashMap<u32, Process>, pid: u32) -> usize {
+    let parent = |pid: &u32| table.get(pid).map(|process| process.parent);
+    std::iter::successors(Some(pid), parent).take(DEPTH_MAX).count()
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn read_process(pid: u32) -> Option<Process> {
+    parse_stat(&bounded(&format!("/proc/{pid}/stat"), 4096)?)
+}
+
+/// `PID (COMM) STATE PPID .. STARTTIME`, fields 1, 2, 3, 4 and 22 of proc(5); COMM may hold anything.
+fn parse_stat(stat: &[u8]) -> Option<Process> {
+    let open = stat.iter().position(|byte| *byte == b'(')?;
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let pid = std::str::from_utf8(stat.get(..open)?).ok()?.trim().parse().ok()?;
+    let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    Some(Process {
+        pid,
+        parent: fields.next()?.parse().ok()?,
+        start_ticks: fields.nth(17)?.parse().ok()?,
+        comm: text(stat.get(open + 1..close)?),
+        ended: matches!(state, "Z" | "X" | "x"),
+        parent_entry: None,
+    })
+}
+
+fn is_plugin(pid: u32) -> bool {
+    let environ = bounded(&format!("/proc/{pid}/environ"), ENVIRON_MAX).unwrap_or_default();
+    strings(&environ).any(|variable| variable.starts_with(b"CNI_COMMAND="))
+}
+
+fn describe(process: &Process) -> Option<Event> {
+    let pid = process.pid;
+    let cmdline = bounded(&format!("/proc/{pid}/cmdline"), ARGS_MAX + 1)?;
+    let args_truncated = cmdline.len() > ARGS_MAX;
+    let args = &cmdline[..cmdline.len().min(ARGS_MAX)];
+    let environ = bounded(&format!("/proc/{pid}/environ"), ENVIRON_MAX).unwrap_or_default();
+    let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let (parent_start, parent_comm) = process.parent_entry.clone().unwrap_or_default();
+    let key = |pid, start_ticks| ProcessKey { pid, start_ticks };
+    let exec = Exec {
+        process: key(pid, process.start_ticks),
+        parent: key(process.parent, parent_start),
+        parent_comm,
+        path: executed_path(pid, args),
+        args: strings(args).map(text).collect(),
+        args_truncated,
+        env: kept_environment(&environ),
+        cgroup: cgroups::own_path(&cgroup).unwrap_or_default(),
+        netns: fs::metadata(format!("/proc/{pid}/ns/net")).map_or(0, |netns| netns.ino()),
+        running: true,
+    };
+    Some(Event {
+        at: Timestamp(process.start_ticks.saturating_mul(NS_PER_TICK)),
+        body: Body::ProcessExecuted(Box::new(exec)),
+    })
+}
+
+/// The script when an interpreter runs one (the kernel puts its path behind the interpreter and its one option), else
+/// the image.
+fn executed_path(pid: u32, args: &[u8]) -> String {
+    let is_script = |argument: &&[u8]| {
+        argument.starts_with(b"/")
+            && bounded(&netns::in_root_of(pid, &text(argument)), 2).is_some_and(|start| start == b"#!")
+    };
+    if let Some(script) = strings(args).skip(1).take(2).find(is_script) {
+        return text(script);
+    }
+    let image = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let image = image.to_string_lossy();
+    image.strip_suffix(" (deleted)").unwrap_or(&image).to_owned()
+}
+
+/// At most the first `max` bytes of a file; `None` when it cannot be read.
+fn bounded(path: &str, max: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).ok()?;
+    file.take(max as u64).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+const PASSES_MAX: usize = 4;
+const DEPTH_MAX: usize = 64;
+const ENVIRON_MAX: usize = 128 << 10;
+const ARGS_MAX: usize = sandglass_probes::wire::ARGS_MAX as usize;
+const NS_PER_TICK: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_survives_a_hostile_name() {
+        let stat = b"12 (a) R 1) (b\xff) S 7 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 2 rest";
+        let process = parse_stat(stat).unwrap();
+        assert_eq!((process.pid, process.parent, process.start_ticks), (12, 7, 98_765));
+        assert_eq!(process.comm, "a) R 1) (b\\xff");
+        assert!(!process.ended);
+        assert!(
+            parse_stat(b"12 (z) Z 1 12 12 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 5 1")
+                .unwrap()
+                .ended
+        );
+        for bad in [&b""[..], b"12", b"12 (x", b")12(", b"x (y) S 1", b"1 (y) S"] {
+            assert_eq!(parse_stat(bad), None);
+        }
+    }
+
+    #[test]
+    fn this_process_has_a_start_before_now() {
+        let own = read_process(std::process::id()).unwrap();
+        let now = crate::sources::clock::now();
+        assert!(own.start_ticks * NS_PER_TICK <= now.0);
+        assert!(now.0 - own.start_ticks * NS_PER_TICK < 600_000_000_000);
+    }
+}

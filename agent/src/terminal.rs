@@ -1,0 +1,342 @@
+//! Traces on a terminal: a waterfall with bars, and the one-line bar of phases.
+//!
+//! Used by `demo`, `replay --print tree` and `watch`. Pure: the caller gives width and colour ([`size`] and [`colors`]
+//! ask the terminal). Every text from outside goes through [`clean`]: a pod's name must not move the cursor.
+//! Does not: know wide characters; a line with CJK text may run over by as many cells.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io::IsTerminal;
+
+use sandglass_model::event::ExitStatus;
+use sandglass_model::phases::{self, Phase, human};
+use sandglass_model::{Detail, Span, Status, Timestamp, Trace, registry};
+
+/// A trace as a tree with bars, `width` cells wide, a line feed after each line. Open spans reach to the newest time
+/// in the trace.
+#[must_use]
+pub fn render_waterfall(trace: &Trace, width: usize, color: bool) -> String {
+    let Some(root) = trace.spans.first() else {
+        return String::new();
+    };
+    let newest = trace.spans.iter().map(|span| span.end.unwrap_or(span.start)).max();
+    let now = newest.unwrap_or_default();
+    let ink = Ink { color };
+    let labels = labels(trace);
+    let width = width.clamp(MIN_WIDTH, 240);
+    let longest = labels
+        .iter()
+        .map(|label| label.chars().count())
+        .max()
+        .unwrap_or_default();
+    let names = longest.clamp(20, (width * 45 / 100).max(20));
+    let bars = width.saturating_sub(names + TIME_CELLS + 4).max(8);
+    let scale = Scale {
+        begin: root.start,
+        total_ns: root.duration_ns(now).max(1),
+        cells: bars,
+    };
+
+    let mut text = headline(trace, now, &ink);
+    for (span, label) in trace.spans.iter().zip(&labels) {
+        let bar = scale.bar(span, now, &ink);
+        let time = human(span.duration_ns(now));
+        let end = if span.end.is_none() {
+            ink.paint("33", " ...")
+        } else {
+            ending(span, &ink)
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{:<names$}  {bar} {time:>TIME_CELLS$}{end}", cut(label, names));
+    }
+    text
+}
+
+/// Phases of one trace as a bar of exactly `cells` cells (none when nothing was spent).
+#[must_use]
+pub fn phase_bar(phases: &BTreeMap<Phase, u64>, cells: usize, color: bool) -> String {
+    let total: u64 = phases.values().sum();
+    let ink = Ink { color };
+    let mut bar = String::new();
+    let (mut spent, mut drawn) = (0u64, 0usize);
+    for (phase, ns) in phases {
+        spent += ns;
+        let to = portion(spent, total, cells);
+        bar.push_str(&ink.phase(*phase, to - drawn));
+        drawn = to;
+    }
+    bar
+}
+
+/// What the colours (or, without colour, the patterns) mean, on one line.
+#[must_use]
+pub fn phase_key(color: bool) -> String {
+    let ink = Ink { color };
+    let names = Phase::ALL.map(|phase| format!("{} {}", ink.phase(phase, 2), phase.as_str().replace('_', " ")));
+    names.join("   ")
+}
+
+/// Text that is safe on a terminal: control characters and direction overrides become `\xNN`.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control()
+            || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        {
+            let _ = write!(safe, "\\x{:02x}", u32::from(char));
+        } else {
+            safe.push(char);
+        }
+    }
+    safe
+}
+
+/// At most `cells` characters, with an ellipsis when something was cut.
+#[must_use]
+pub fn cut(text: &str, cells: usize) -> String {
+    if text.chars().count() <= cells {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(cells.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// Paints `text` when `color` is set; `code` is a list of SGR parameters.
+#[must_use]
+pub fn paint(text: &str, code: &str, color: bool) -> String {
+    Ink { color }.paint(code, text)
+}
+
+/// Columns and rows of the terminal behind standard output; `COLUMNS` and `LINES`, or 80 and 24, when there is none.
+#[must_use]
+pub fn size() -> (usize, usize) {
+    let from = |name: &str, otherwise| {
+        let value = std::env::var(name).ok().and_then(|value| value.parse().ok());
+        value.filter(|cells| (20..=1_000).contains(cells)).unwrap_or(otherwise)
+    };
+    let (columns, rows) = window().unwrap_or((80, 24));
+    (from("COLUMNS", columns), from("LINES", rows))
+}
+
+/// Whether to colour standard output: it is a terminal that is not dumb, and `NO_COLOR` (<https://no-color.org>) is
+/// not set.
+#[must_use]
+pub fn colors() -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    wanted && std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+#[cfg(target_os = "linux")]
+fn window() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn window() -> Option<(usize, usize)> {
+    None
+}
+
+/// Whose trace it is, how it went, and the verdict.
+fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
+    let root = trace.root();
+    let identity = &trace.identity;
+    let sandbox = trace.sandbox.as_ref().map_or("", |sandbox| sandbox.0.as_str());
+    let who = match (identity.namespace.is_empty(), identity.name.is_empty()) {
+        (_, true) => cut(&clean(sandbox), 12),
+        (true, false) => clean(&identity.name),
+        (false, false) => format!("{}/{}", clean(&identity.namespace), clean(&identity.name)),
+    };
+    let outcome = match (&root.status, trace.closed) {
+        (_, false) => ink.paint("33", "running"),
+        (Status::Unset, true) => ink.paint("32", "ok"),
+        (Status::Error { .. }, true) => ink.paint("31", "failed"),
+    };
+    let mut line = format!("{}  {}  {outcome}", ink.paint("1", &who), human(root.duration_ns(now)));
+    let attempt = crate::sinks::store::row::attempt(root);
+    if attempt > 1 {
+        let _ = write!(line, "  attempt {attempt}");
+    }
+    if trace.incomplete {
+        line.push_str("  incomplete");
+    }
+    if !identity.name.is_empty() && !sandbox.is_empty() {
+        let short: String = clean(sandbox).chars().take(12).collect();
+        line.push_str(&ink.paint("2", &format!("  sandbox {short}")));
+    }
+    format!("{line}\n{}\n", clean(&phases::verdict(trace, now)))
+}
+
+/// Names with the branches of the tree before them.
+fn labels(trace: &Trace) -> Vec<String> {
+    let spans = &trace.spans;
+    let last_child = |index: usize| {
+        let parent = spans[index].parent;
+        !spans.iter().skip(index + 1).any(|later| later.parent == parent)
+    };
+    (0..spans.len())
+        .map(|index| {
+            let mut branches = Vec::new();
+            let mut at = index;
+            while let Some(parent) = spans[at].parent.filter(|&parent| parent < at) {
+                branches.push(match (at == index, last_child(at)) {
+                    (true, true) => "└─ ",
+                    (true, false) => "├─ ",
+                    (false, true) => "   ",
+                    (false, false) => "│  ",
+                });
+                at = parent;
+            }
+            branches.reverse();
+            format!("{}{}", branches.concat(), clean(&label(&spans[index])))
+        })
+        .collect()
+}
+
+fn label(span: &Span) -> String {
+    let name = registry::name(span);
+    match &span.detail {
+        Detail::Operation(operation) => [name.as_str(), &operation.ifname, &operation.network]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(" "),
+        Detail::Command(command) if command.process.args.len() > 1 => {
+            format!("{name} {}", command.process.args[1..].join(" "))
+        }
+        Detail::Command(_)
+        | Detail::Sandbox(_)
+        | Detail::SandboxCreate(_)
+        | Detail::Plugin(_)
+        | Detail::RuntimeStep(_) => name,
+    }
+}
+
+/// How a span that failed ended.
+fn ending(span: &Span, ink: &Ink) -> String {
+    let Status::Error { class, .. } = &span.status else {
+        return String::new();
+    };
+    let how = match span.process().and_then(|process| process.exit) {
+        Some(ExitStatus::Code(code)) if code != 0 => format!(" ✕ exit {code}"),
+        Some(ExitStatus::Signal(signal)) => format!(" ✕ signal {signal}"),
+        Some(ExitStatus::Code(_) | ExitStatus::Unknown) | None => match &span.detail {
+            // Containers only repeat what failed in them.
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => " ✕".to_owned(),
+            Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => format!(" ✕ {}", clean(class)),
+        },
+    };
+    ink.paint("31", &how)
+}
+
+struct Scale {
+    begin: Timestamp,
+    total_ns: u64,
+    cells: usize,
+}
+
+impl Scale {
+    fn bar(&self, span: &Span, now: Timestamp, ink: &Ink) -> String {
+        let from = portion(span.start.since(self.begin), self.total_ns, self.cells).min(self.cells - 1);
+        let end = span.end.unwrap_or(now).since(self.begin);
+        // The shortest span still shows.
+        let to = portion(end, self.total_ns, self.cells).clamp(from + 1, self.cells);
+        let bar = ink.phase(Phase::of(span), to - from);
+        format!("{:from$}{bar}{:rest$}", "", "", rest = self.cells - to)
+    }
+}
+
+/// `cells * part / total`, rounded to the nearest.
+fn portion(part: u64, total: u64, cells: usize) -> usize {
+    let scaled = (u128::from(part) * cells as u128 + u128::from(total / 2)) / u128::from(total.max(1));
+    usize::try_from(scaled).unwrap_or(cells).min(cells)
+}
+
+struct Ink {
+    color: bool,
+}
+
+impl Ink {
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.color && !text.is_empty() {
+            format!("\u{1b}[{code}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// Colours near those of the page; patterns where there are none.
+    fn phase(&self, phase: Phase, cells: usize) -> String {
+        let (code, pattern) = match phase {
+            Phase::Runtime => ("38;5;245", "░"),
+            Phase::BetweenPlugins => ("38;5;180", "·"),
+            Phase::Plugin => ("38;5;67", "█"),
+            Phase::Delegate => ("38;5;98", "▓"),
+            Phase::Command => ("38;5;172", "▒"),
+        };
+        self.paint(code, &(if self.color { "█" } else { pattern }).repeat(cells))
+    }
+}
+
+const TIME_CELLS: usize = 8;
+const MIN_WIDTH: usize = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::samples;
+
+    #[test]
+    fn a_slow_sandbox_as_a_waterfall() {
+        let trace = samples::slow("shop", "checkout-0", 40, 1_000_000_000_000_000_000);
+        let text = render_waterfall(&trace, 100, false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("shop/checkout-0  4.45 s  ok  sandbox "), "{text}");
+        assert_eq!(
+            lines[1],
+            "command sleep of plugin slow-firewall took 4.20 s of 4.45 s (94 %)"
+        );
+        assert_eq!(lines.len(), 2 + trace.spans.len());
+        let sleep = lines.iter().find(|line| line.contains("command sleep 4.2")).unwrap();
+        assert!(
+            sleep.starts_with("│  │  │     └─ command sleep 4.2") || sleep.contains("└─ command sleep 4.2"),
+            "{sleep}"
+        );
+        assert!(sleep.matches('▒').count() > 30, "{sleep}");
+        assert!(sleep.ends_with("4.20 s"), "{sleep}");
+        assert!(lines[2..].iter().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn failures_say_how_they_ended_and_open_spans_that_they_run() {
+        let failed = render_waterfall(&samples::failed("n", "p", 1, 1, None), 90, false);
+        assert!(
+            failed.contains("✕ exit 1") && failed.contains(samples::NO_ADDRESS),
+            "{failed}"
+        );
+        let killed = render_waterfall(&samples::killed("n", "p", 1, 1), 90, false);
+        assert!(killed.contains("✕ signal 9"), "{killed}");
+        let stuck = render_waterfall(&samples::stuck("n", "p", 1, 1), 90, false);
+        assert!(stuck.contains(" ...") && stuck.contains("running"), "{stuck}");
+    }
+
+    #[test]
+    fn no_text_reaches_the_terminal_as_control() {
+        let text = render_waterfall(&samples::hostile(1, 1), 100, false);
+        assert!(text.chars().all(|char| char == '\n' || !char.is_control()), "{text:?}");
+        assert!(!text.contains('\u{202e}'));
+    }
+
+    #[test]
+    fn bars_fill_exactly_and_colours_only_when_asked() {
+        let phases = BTreeMap::from([(Phase::Runtime, 1), (Phase::Plugin, 1), (Phase::Command, 1)]);
+        assert_eq!(phase_bar(&phases, 10, false), "░░░████▒▒▒");
+        assert!(phase_bar(&phases, 10, true).contains("\u{1b}[38;5;67m"));
+        assert_eq!(phase_bar(&BTreeMap::new(), 10, true), "");
+        let narrow = render_waterfall(&samples::usual("n", "p", 1, 1), 1, true);
+        assert!(narrow.contains('█'));
+    }
+}

@@ -1,0 +1,328 @@
+//! `sandglass watch`: a running agent's sandboxes on the terminal, live, with a bar of phases each.
+//!
+//! Talks to the agent's HTTP API like any other client. On a terminal it redraws in place; into a pipe, or with
+//! `NO_COLOR`, it writes one line for each trace that ends. Does not: read the keyboard; Ctrl-C leaves.
+
+mod client;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use sandglass_model::phases::{Phase, human};
+use serde::Deserialize;
+
+use crate::sinks::store::wall_ns;
+use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
+pub use client::WatchError;
+use client::{Message, Messages};
+
+/// What to watch, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchOptions {
+    /// `host:port` of the agent.
+    pub address: String,
+    /// Write the list once and leave.
+    pub once: bool,
+}
+
+impl Default for WatchOptions {
+    fn default() -> WatchOptions {
+        WatchOptions {
+            address: "127.0.0.1:9477".to_owned(),
+            once: false,
+        }
+    }
+}
+
+/// A list row, as far as it is shown.
+#[derive(Clone, Debug, Deserialize)]
+struct Row {
+    trace_id: String,
+    #[serde(default)]
+    operation: Option<String>,
+    #[serde(default)]
+    sandbox: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    pod: String,
+    start_unix_ns: String,
+    duration_ns: u64,
+    result: String,
+    #[serde(default)]
+    running: bool,
+    #[serde(default)]
+    verdict: String,
+    #[serde(default)]
+    phases: BTreeMap<Phase, u64>,
+    #[serde(default)]
+    attempt: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct List {
+    rows: Vec<Row>,
+}
+
+/// What the terminal shows.
+#[derive(Debug, Default)]
+struct Screen {
+    node: String,
+    /// Newest first.
+    rows: Vec<Row>,
+    trouble: String,
+}
+
+/// Shows the agent's sandboxes until Ctrl-C, or once.
+pub async fn run(options: WatchOptions) -> Result<(), WatchError> {
+    let mut screen = Screen::default();
+    screen.load(&options.address).await?;
+    let color = colors();
+    if options.once {
+        let (width, _) = size();
+        return write(&screen.lines(width, usize::MAX, color).join("\n"), "\n");
+    }
+    if color && io::stdout().is_terminal() {
+        // The alternate screen: what was on the terminal before is back afterwards.
+        write("\u{1b}[?1049h\u{1b}[?25l", "")?;
+        let outcome = tokio::select! {
+            outcome = screen.live(&options.address) => outcome,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        };
+        write("\u{1b}[?25h\u{1b}[?1049l", "")?;
+        outcome
+    } else {
+        tokio::select! {
+            outcome = screen.log(&options.address) => outcome,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
+    }
+}
+
+impl Screen {
+    async fn load(&mut self, address: &str) -> Result<(), WatchError> {
+        let path = format!("/api/v1/sandboxes?kind=all&limit={MAX_ROWS}");
+        let list: List = client::get(address, &path).await?;
+        self.rows = list.rows;
+        Ok(())
+    }
+
+    /// Redraws at every change, and a few times a second while something runs.
+    async fn live(&mut self, address: &str) -> Result<(), WatchError> {
+        let mut messages = Messages::new(address.to_owned());
+        let mut clock = tokio::time::interval(Duration::from_millis(250));
+        clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut changed = true;
+        loop {
+            tokio::select! {
+                message = messages.next() => {
+                    self.take(message, address).await;
+                    changed = true;
+                }
+                _ = clock.tick() => {
+                    if changed || self.rows.iter().any(|row| row.running) {
+                        let (width, height) = size();
+                        self.draw(width, height)?;
+                        changed = false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One line for each trace that ends.
+    async fn log(&mut self, address: &str) -> Result<(), WatchError> {
+        let (width, _) = size();
+        for row in self.rows.iter().rev().filter(|row| !row.running) {
+            write(&row.line(width, false), "\n")?;
+        }
+        let mut messages = Messages::new(address.to_owned());
+        let mut told: Vec<String> = self
+            .rows
+            .iter()
+            .filter(|row| !row.running)
+            .map(|row| row.trace_id.clone())
+            .collect();
+        loop {
+            match messages.next().await {
+                Message::Row(row) if !row.running && !told.contains(&row.trace_id) => {
+                    write(&row.line(width, false), "\n")?;
+                    told.push(row.trace_id);
+                    if told.len() > 2 * MAX_ROWS {
+                        told.drain(..MAX_ROWS);
+                    }
+                }
+                Message::Broken(error) => tracing::warn!(%error, "the connection to the agent is broken; trying again"),
+                Message::Row(_) | Message::Node(_) | Message::Connected | Message::Reload => {}
+            }
+        }
+    }
+
+    async fn take(&mut self, message: Message, address: &str) {
+        match message {
+            Message::Row(row) => self.put(row),
+            Message::Node(name) => self.node = name,
+            Message::Connected | Message::Reload => {
+                // Whatever happened in between was not seen.
+                self.trouble = self
+                    .load(address)
+                    .await
+                    .err()
+                    .map(|error| error.to_string())
+                    .unwrap_or_default();
+            }
+            Message::Broken(error) => self.trouble = format!("{error}; trying again"),
+        }
+    }
+
+    fn put(&mut self, row: Row) {
+        match self.rows.iter_mut().find(|known| known.trace_id == row.trace_id) {
+            Some(known) => *known = row,
+            None => {
+                self.rows.insert(0, row);
+                self.rows.sort_by_key(|row| std::cmp::Reverse(row.start()));
+                self.rows.truncate(MAX_ROWS);
+            }
+        }
+    }
+
+    fn draw(&self, width: usize, height: usize) -> Result<(), WatchError> {
+        let mut frame = String::from("\u{1b}[H");
+        for line in self.lines(width, height.saturating_sub(1), true) {
+            // Over the old line, then what it had more: no flicker.
+            let _ = write!(frame, "{line}\u{1b}[K\r\n");
+        }
+        frame.push_str("\u{1b}[J");
+        write(&frame, "")
+    }
+
+    fn lines(&self, width: usize, height: usize, color: bool) -> Vec<String> {
+        let running = self.rows.iter().filter(|row| row.running).count();
+        let failed = self.rows.iter().filter(|row| row.result == "failed").count();
+        let mut head = paint("sandglass", "1", color);
+        if !self.node.is_empty() {
+            let _ = write!(head, " on {}", clean(&self.node));
+        }
+        let _ = write!(
+            head,
+            "   {} traces, {failed} failed, {running} running",
+            self.rows.len()
+        );
+        let mut lines = vec![head];
+        if self.trouble.is_empty() {
+            lines.push(phase_key(color));
+        } else {
+            lines.push(paint(&cut(&clean(&self.trouble), width), "31", color));
+        }
+        lines.push(String::new());
+        if self.rows.is_empty() {
+            lines.push("no sandbox yet: the next pod created on this node appears here".to_owned());
+        }
+        // Each row takes two lines.
+        let room = height.saturating_sub(lines.len()) / 2;
+        let longest = self
+            .rows
+            .iter()
+            .filter(|row| !row.running)
+            .map(|row| row.duration_ns)
+            .max();
+        for row in self.rows.iter().take(room) {
+            lines.extend(row.block(width, longest.unwrap_or(1), color));
+        }
+        lines
+    }
+}
+
+impl Row {
+    fn start(&self) -> u64 {
+        self.start_unix_ns.parse().unwrap_or_default()
+    }
+
+    fn who(&self) -> String {
+        let name = if self.pod.is_empty() {
+            self.sandbox.chars().take(12).collect()
+        } else {
+            self.pod.clone()
+        };
+        let mut who = if self.namespace.is_empty() {
+            name
+        } else {
+            format!("{}/{name}", self.namespace)
+        };
+        if let Some(operation) = &self.operation {
+            who = format!("{operation} {who}");
+        }
+        clean(&who)
+    }
+
+    /// Its name in so many cells; the attempt is not what is cut.
+    fn label(&self, cells: usize) -> String {
+        if self.attempt < 2 {
+            return cut(&self.who(), cells);
+        }
+        let attempt = format!(" #{}", self.attempt);
+        format!("{}{attempt}", cut(&self.who(), cells.saturating_sub(attempt.len())))
+    }
+
+    fn took_ns(&self) -> u64 {
+        if self.running {
+            self.duration_ns.max(wall_ns().saturating_sub(self.start()))
+        } else {
+            self.duration_ns
+        }
+    }
+
+    /// Two lines: who, bar, time; and the verdict.
+    fn block(&self, width: usize, longest_ns: u64, color: bool) -> [String; 2] {
+        let (mark, code) = match self.result.as_str() {
+            "ok" => ("●", "32"),
+            "failed" => ("✕", "31"),
+            _ => ("◌", "33"),
+        };
+        let names = (width / 3).clamp(16, 44);
+        let bars = width.saturating_sub(names + 14).max(6);
+        // Cube root, as on the page: 200 ms can still be told apart beside 10 s.
+        let share = (self.duration_ns as f64 / longest_ns.max(1) as f64).min(1.0).cbrt();
+        let cells = ((bars as f64 * share).round() as usize).clamp(1, bars);
+        let bar = phase_bar(&self.phases, cells, color);
+        let drawn = if self.phases.is_empty() { 0 } else { cells };
+        let first = format!(
+            "{} {:<names$} {bar}{:rest$} {:>9}",
+            paint(mark, code, color),
+            self.label(names),
+            "",
+            human(self.took_ns()),
+            rest = bars - drawn,
+        );
+        let verdict = cut(&clean(&self.verdict), width.saturating_sub(3));
+        let verdict = paint(&verdict, if self.result == "failed" { "31" } else { "2" }, color);
+        [first, format!("  {verdict}")]
+    }
+
+    /// One line for a log.
+    fn line(&self, width: usize, color: bool) -> String {
+        let who = self.label((width / 2).max(40));
+        let verdict = clean(&self.verdict);
+        format!(
+            "{:>9}  {:<7} {who}  {}",
+            human(self.took_ns()),
+            self.result,
+            paint(&verdict, "2", color)
+        )
+    }
+}
+
+fn write(text: &str, end: &str) -> Result<(), WatchError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.write_all(end.as_bytes()))
+        .and_then(|()| out.flush())
+        .map_err(|source| WatchError::Write { source })
+}
+
+const MAX_ROWS: usize = 200;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! The agent's HTTP API as `watch` needs it: one GET, and the event stream with reconnects.
+//!
+//! The peer is trusted to be an agent, but not to be well: answers and events are bounded, waits have deadlines.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Row;
+
+/// Why watching ended.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Nobody listens there.
+    #[error("cannot reach an agent at {address}: {reason}")]
+    Connect {
+        /// The address.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// It answered with an error.
+    #[error("the agent at {address} answered {status}: {message}")]
+    Refused {
+        /// The address.
+        address: String,
+        /// HTTP status.
+        status: u16,
+        /// Its own words.
+        message: String,
+    },
+    /// What it said is not what an agent of this version says.
+    #[error("the answer of {address} is not understood: {reason}")]
+    Answer {
+        /// The address.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Standard output is gone.
+    #[error("cannot write to standard output")]
+    Write {
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl WatchError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            WatchError::Connect { .. } => "start one with `sandglass run`, or give the address it listens on",
+            WatchError::Refused { .. } => "is another program listening there? the agent's log says more",
+            WatchError::Answer { .. } => "is it a sandglass agent of the same version?",
+            WatchError::Write { .. } => "the reader of the pipe has gone away",
+        }
+    }
+}
+
+/// One thing that the stream told.
+#[derive(Debug)]
+pub enum Message {
+    /// A trace changed.
+    Row(Row),
+    /// The node's name.
+    Node(String),
+    /// The stream is open: what was known before may be old.
+    Connected,
+    /// Changes were missed.
+    Reload,
+    /// The stream broke; it is tried again.
+    Broken(WatchError),
+}
+
+/// Asks for JSON.
+pub async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, WatchError> {
+    let answer = |reason: String| WatchError::Answer {
+        address: address.to_owned(),
+        reason,
+    };
+    let response = request(address, path).await?;
+    let body = Limited::new(response.into_body(), MAX_ANSWER);
+    let bytes = timeout(PATIENCE, body.collect())
+        .await
+        .map_err(|_| answer("it did not end in time".to_owned()))?
+        .map_err(|error| answer(error.to_string()))?
+        .to_bytes();
+    serde_json::from_slice(&bytes).map_err(|error| answer(error.to_string()))
+}
+
+async fn request(address: &str, path: &str) -> Result<Response<Incoming>, WatchError> {
+    let connect = |reason: String| WatchError::Connect {
+        address: address.to_owned(),
+        reason,
+    };
+    let late = |_| connect("no answer in time".to_owned());
+    let stream = timeout(PATIENCE, TcpStream::connect(address))
+        .await
+        .map_err(late)?
+        .map_err(|error| connect(error.to_string()))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| connect(error.to_string()))?;
+    tokio::spawn(connection);
+    let request = Request::get(path)
+        .header("host", address)
+        .header("accept", "application/json, text/event-stream")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| connect(error.to_string()))?;
+    let response = timeout(PATIENCE, sender.send_request(request))
+        .await
+        .map_err(late)?
+        .map_err(|error| connect(error.to_string()))?;
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    Err(refused(address, response).await)
+}
+
+async fn refused(address: &str, response: Response<Incoming>) -> WatchError {
+    #[derive(Default, Deserialize)]
+    struct Said {
+        #[serde(default)]
+        error: String,
+    }
+    let status = response.status().as_u16();
+    let body = timeout(PATIENCE, Limited::new(response.into_body(), 64 << 10).collect()).await;
+    let said: Said = match body {
+        Ok(Ok(body)) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
+        Ok(Err(_)) | Err(_) => Said::default(),
+    };
+    WatchError::Refused {
+        address: address.to_owned(),
+        status,
+        message: said.error,
+    }
+}
+
+/// The stream, which connects again when it breaks.
+#[derive(Debug)]
+pub struct Messages {
+    address: String,
+    body: Option<Incoming>,
+    parser: Parser,
+    failures: u32,
+}
+
+impl Messages {
+    /// Nothing is asked before the first [`Messages::next`].
+    pub fn new(address: String) -> Messages {
+        Messages {
+            address,
+            body: None,
+            parser: Parser::default(),
+            failures: 0,
+        }
+    }
+
+    /// The next message. Safe to be given up and called again.
+    pub async fn next(&mut self) -> Message {
+        loop {
+            if let Some(message) = self.parser.ready.pop_front() {
+                return message;
+            }
+            let Some(body) = &mut self.body else {
+                if self.failures > 0 {
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                }
+                match request(&self.address, "/api/v1/stream").await {
+                    Ok(response) => {
+                        self.failures = 0;
+                        self.body = Some(response.into_body());
+                        return Message::Connected;
+                    }
+                    Err(error) => {
+                        self.failures += 1;
+                        return Message::Broken(error);
+                    }
+                }
+            };
+            // The agent sends its health every few seconds: silence means that it is gone.
+            let frame = timeout(SILENCE, body.frame()).await;
+            let reason = match frame {
+                Ok(Some(Ok(frame))) => match self.parser.push(frame.data_ref().map_or(&[], |data| data)) {
+                    Ok(()) => continue,
+                    Err(reason) => reason.to_owned(),
+                },
+                Ok(Some(Err(error))) => error.to_string(),
+                Ok(None) => "it ended the stream".to_owned(),
+                Err(_) => "nothing was heard for a while".to_owned(),
+            };
+            self.body = None;
+            self.failures += 1;
+            self.parser = Parser::default();
+            return Message::Broken(WatchError::Connect {
+                address: self.address.clone(),
+                reason,
+            });
+        }
+    }
+}
+
+/// Splits the stream into events.
+#[derive(Debug, Default)]
+pub struct Parser {
+    held: Vec<u8>,
+    ready: VecDeque<Message>,
+}
+
+impl Parser {
+    #[cfg(test)]
+    pub fn ready(&mut self) -> impl Iterator<Item = Message> + use<'_> {
+        self.ready.drain(..)
+    }
+
+    /// Takes what came; whole events become messages, unknown ones are passed over.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
+        // What was held has no end in it, but its last byte may be half of one.
+        let mut from = self.held.len().saturating_sub(1);
+        self.held.extend_from_slice(bytes);
+        while let Some(end) = self.held[from..].windows(2).position(|pair| pair == b"\n\n") {
+            let event: Vec<u8> = self.held.drain(..from + end + 2).collect();
+            self.ready.extend(message(&String::from_utf8_lossy(&event)));
+            from = 0;
+        }
+        if self.held.len() > MAX_EVENT {
+            return Err("an event is too large");
+        }
+        Ok(())
+    }
+}
+
+fn message(event: &str) -> Option<Message> {
+    #[derive(Deserialize)]
+    struct Health {
+        node: Node,
+    }
+    #[derive(Deserialize)]
+    struct Node {
+        name: String,
+    }
+    let field = |name: &str| {
+        event
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim_start)
+    };
+    let data = field("data:")?;
+    match field("event:")? {
+        "row" => serde_json::from_str(data).ok().map(Message::Row),
+        "health" => serde_json::from_str::<Health>(data)
+            .ok()
+            .map(|health| Message::Node(health.node.name)),
+        "reload" => Some(Message::Reload),
+        _ => None,
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(30);
+const MAX_ANSWER: usize = 8 << 20;
+const MAX_EVENT: usize = 1 << 20;

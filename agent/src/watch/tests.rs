@@ -1,0 +1,84 @@
+//! What the terminal shows for given rows, and what the stream's bytes become.
+
+use super::client::Parser;
+use super::*;
+use crate::node::NodeInfo;
+use crate::sinks::store::query::{KindFilter, Query};
+use crate::sinks::store::{Store, StoreOptions};
+
+use crate::samples;
+
+fn screen() -> Screen {
+    let store = Store::new(StoreOptions::default(), NodeInfo::default());
+    for trace in samples::busy_node(wall_ns()) {
+        store.update(trace);
+    }
+    store.update(samples::hostile(91, wall_ns()));
+    let query = Query {
+        kind: KindFilter::All,
+        ..Query::default()
+    };
+    // Through JSON, as over the network.
+    let json = serde_json::to_string(&store.list(&query)).unwrap();
+    let list: List = serde_json::from_str(&json).unwrap();
+    Screen {
+        node: "worker-3".into(),
+        rows: list.rows,
+        trouble: String::new(),
+    }
+}
+
+#[test]
+fn rows_fit_the_window_and_say_what_they_should() {
+    let screen = screen();
+    for (width, height) in [(80, 24), (120, 50), (200, 500)] {
+        let lines = screen.lines(width, height, false);
+        assert!(lines.len() <= height, "{} of {height}", lines.len());
+        for line in &lines {
+            assert!(line.chars().count() <= width.max(96), "{width}: {line}");
+            assert!(!line.chars().any(char::is_control), "{line:?}");
+        }
+    }
+    let text = screen.lines(120, 500, false).join("\n");
+    assert!(
+        text.starts_with("sandglass on worker-3   27 traces, 4 failed, 1 running"),
+        "{text}"
+    );
+    assert!(
+        text.contains("command sleep of plugin slow-firewall took 4.20 s"),
+        "{text}"
+    );
+    assert!(text.contains("DEL platform/mailer-6b8d7f9c4-tm5vn #3"), "{text}");
+}
+
+#[test]
+fn a_row_that_comes_again_takes_its_place() {
+    let mut screen = screen();
+    let count = screen.rows.len();
+    let mut row = screen.rows[3].clone();
+    row.result = "failed".into();
+    screen.put(row);
+    assert_eq!((screen.rows.len(), screen.rows[3].result.as_str()), (count, "failed"));
+}
+
+#[test]
+fn events_are_found_wherever_the_bytes_are_cut() {
+    let bytes =
+        b"retry: 2000\n\nevent: health\ndata: {\"node\":{\"name\":\"n-1\"}}\n\nevent: new-in-2030\ndata: {}\n\n\
+        event: row\ndata: {broken}\n\nevent: reload\ndata: {\"missed\":3}\n\n";
+    for step in [1, 7, 1_000] {
+        let mut parser = Parser::default();
+        for chunk in bytes.chunks(step) {
+            parser.push(chunk).unwrap();
+        }
+        let shown: Vec<String> = parser.ready().map(|message| format!("{message:?}")).collect();
+        assert_eq!(shown, ["Node(\"n-1\")", "Reload"], "{step}");
+    }
+}
+
+#[test]
+fn an_endless_event_is_refused() {
+    let mut parser = Parser::default();
+    let outcome = (0..2_000).try_for_each(|_| parser.push(&[b'x'; 1_024]));
+    assert!(outcome.is_err());
+}

@@ -1,0 +1,588 @@
+//! The process probe against this machine's kernel: real plugins, real environments, real exits.
+//!
+//! Needs root with BPF; where that is missing each test says `SKIPPED` and why.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass::health::Health;
+use sandglass::sources::linux::{LinuxSource, Options, Rung};
+use sandglass::sources::{self, clock};
+use sandglass_model::event::{Exec, Exit, ExitStatus, Netns};
+use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+use tempfile::TempDir;
+
+/// A running source and everything it has sent.
+struct Watch {
+    source: Option<LinuxSource>,
+    events: Arc<(Mutex<Vec<Event>>, Condvar)>,
+    health: Health,
+    directory: TempDir,
+}
+
+impl Watch {
+    /// Starts the source; says `SKIPPED` and returns `None` where that is not possible.
+    fn start(test: &str) -> Option<Watch> {
+        Watch::with(test, Options::default())
+    }
+
+    fn with(test: &str, options: Options) -> Option<Watch> {
+        let health = Health::default();
+        let (sender, receiver) = sources::channel(64, Gauge::default());
+        let source = match sources::linux::start(options, sender, health.clone()) {
+            Ok(source) => source,
+            Err(error) => {
+                let cause = std::error::Error::source(&error)
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                eprintln!("SKIPPED {test}: {error}: {cause} ({})", error.hint());
+                return None;
+            }
+        };
+        let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let into = Arc::clone(&events);
+        std::thread::spawn(move || {
+            while let Ok(event) = receiver.receive(Duration::from_secs(60)) {
+                into.0.lock().unwrap().extend(event);
+                into.1.notify_all();
+            }
+        });
+        let watch = Watch {
+            source: Some(source),
+            events,
+            health,
+            directory: tempfile::tempdir().unwrap(),
+        };
+        // The ring thread has begun when it has said what time it is.
+        watch.wait("the first anchor", |events| {
+            events
+                .iter()
+                .find(|event| matches!(event.body, Body::ClockAnchored { .. }))
+                .map(|_| ())
+        });
+        Some(watch)
+    }
+
+    /// Waits until `find` finds something among the events.
+    fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut events = self.events.0.lock().unwrap();
+        loop {
+            if let Some(found) = find(&events) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what} did not come; {} events", events.len());
+            events = self.events.1.wait_timeout(events, left).unwrap().0;
+        }
+    }
+
+    fn exec_of(&self, pid: u32) -> (Timestamp, Exec) {
+        self.wait(&format!("exec of {pid}"), |events| {
+            execs(events).find(|(_, exec)| exec.process.pid == pid)
+        })
+    }
+
+    fn exit_of(&self, process: ProcessKey) -> (Timestamp, Exit) {
+        self.wait(&format!("exit of {process:?}"), |events| {
+            events.iter().find_map(|event| match &event.body {
+                Body::ProcessExited(exit) if exit.process == process => Some((event.at, *exit)),
+                _ => None,
+            })
+        })
+    }
+
+    fn netns_of(&self, sandbox: &str) -> Netns {
+        self.wait(&format!("netns of {sandbox}"), |events| {
+            events.iter().find_map(|event| match &event.body {
+                Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(netns.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    fn script(&self, name: &str, body: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Stops the source and returns all it sent.
+    fn finish(mut self) -> Vec<Event> {
+        self.source.take().unwrap().stop();
+        let events = self.events.0.lock().unwrap().clone();
+        events
+    }
+}
+
+fn execs(events: &[Event]) -> impl Iterator<Item = (Timestamp, Exec)> {
+    events.iter().filter_map(|event| match &event.body {
+        Body::ProcessExecuted(exec) => Some((event.at, (**exec).clone())),
+        _ => None,
+    })
+}
+
+/// A plugin call as a runtime makes it, for sandbox `id`.
+fn plugin(path: &Path, id: &str) -> Command {
+    let mut command = Command::new(path);
+    command
+        .env_clear()
+        .env("CNI_COMMAND", "ADD")
+        .env("CNI_CONTAINERID", id)
+        .env("CNI_NETNS", "/var/run/netns/none")
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", "/opt/cni/bin")
+        .env("PATH", "/usr/bin:/bin")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+fn start_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')')
+        .next()
+        .unwrap()
+        .split_ascii_whitespace()
+        .nth(19)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn wait_for(mut child: Child) {
+    child.wait().unwrap();
+}
+
+#[test]
+fn cni_command_is_found_wherever_it_stands() {
+    for rung in Rung::ALL {
+        let options = Options {
+            rungs: vec![rung],
+            ..Options::default()
+        };
+        let Some(watch) = Watch::with("cni_command_is_found_wherever_it_stands", options) else {
+            return;
+        };
+        assert_eq!(watch.health.probes()[0].hook, rung.name());
+        let filler = |n: usize| (format!("FILLER_{n}"), "x".repeat(n % 100));
+        // 400 variables of 64 bytes on average are 32 KiB; 1,600 are 120 KiB.
+        for (total, place) in [
+            (0, 0),
+            (400, 0),
+            (400, 1),
+            (400, 200),
+            (400, 399),
+            (400, 400),
+            (1_600, 1_600),
+        ] {
+            let mut command = Command::new("/usr/bin/env");
+            command.arg("-i");
+            for n in 0..total {
+                if n == place {
+                    command
+                        .arg("CNI_COMMAND=ADD")
+                        .arg(format!("CNI_CONTAINERID=at-{total}-{place}"));
+                }
+                let (name, value) = filler(n);
+                command.arg(format!("{name}={value}"));
+            }
+            if place >= total {
+                command
+                    .arg("CNI_COMMAND=ADD")
+                    .arg(format!("CNI_CONTAINERID=at-{total}-{place}"));
+            }
+            let child = command.arg("/bin/true").env_clear().spawn().unwrap();
+            let pid = child.id();
+            wait_for(child);
+            let (_, exec) = watch.exec_of(pid);
+            assert_eq!(exec.path, "/bin/true");
+            let id = format!("at-{total}-{place}");
+            let expected = [
+                ("CNI_COMMAND".to_owned(), "ADD".to_owned()),
+                ("CNI_CONTAINERID".to_owned(), id),
+            ];
+            assert_eq!(exec.env, expected, "{total} variables, CNI at {place}");
+            assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(0));
+        }
+    }
+}
+
+/// Every alignment, and every place around the seams of the kernel side's chunks.
+#[test]
+fn no_alignment_and_no_seam_hides_cni_command() {
+    let Some(watch) = Watch::start("no_alignment_and_no_seam_hides_cni_command") else {
+        return;
+    };
+    let places = (1..40).chain(4_060..4_110).chain(8_140..8_190);
+    for place in places {
+        let mut command = Command::new("/usr/bin/env");
+        command.arg("-i");
+        // Variables are at most 2,000 bytes long here, so that the seams fall between and inside of them.
+        let mut left: usize = place;
+        while left > 0 {
+            let take = if left > 2_100 { 2_000 } else { left };
+            // "A=..." and its terminator are three bytes; one or two bytes are an entry without `=`, put there by env's
+            // argument list only when long enough, else joined to the next.
+            if take < 3 {
+                break;
+            }
+            let name = format!("V{left}");
+            let used = name.len() + 2;
+            command.arg(format!("{name}={}", "y".repeat(take.saturating_sub(used))));
+            left -= take.max(used);
+        }
+        command
+            .arg(format!("CNI_COMMAND=ADD{place}"))
+            .arg("/bin/true")
+            .env_clear();
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        wait_for(child);
+        assert_eq!(watch.exec_of(pid).1.env("CNI_COMMAND"), Some(&*format!("ADD{place}")));
+    }
+}
+
+#[test]
+fn a_name_that_only_ends_like_it_is_no_plugin() {
+    let Some(watch) = Watch::start("a_name_that_only_ends_like_it_is_no_plugin") else {
+        return;
+    };
+    let mut strangers = Vec::new();
+    for (name, value) in [
+        ("XCNI_COMMAND", "ADD"),
+        ("X", "CNI_COMMAND=ADD"),
+        ("CNI_COMMANDS", "ADD"),
+        ("CNI_COMMAN", "D="),
+    ] {
+        let child = Command::new("/bin/true").env_clear().env(name, value).spawn().unwrap();
+        strangers.push(child.id());
+        wait_for(child);
+    }
+    let script = watch.script("stranger", "/bin/true; /bin/true");
+    let child = Command::new(script).spawn().unwrap();
+    strangers.push(child.id());
+    wait_for(child);
+    // A plugin at the end: when it has come, nothing before it is still under way.
+    let last = plugin(Path::new("/bin/true"), "last").spawn().unwrap();
+    let pid = last.id();
+    wait_for(last);
+    let (_, exec) = watch.exec_of(pid);
+    watch.exit_of(exec.process);
+    let events = watch.finish();
+    for event in &events {
+        let about = match &event.body {
+            Body::ProcessExecuted(exec) => exec.process.pid,
+            Body::ProcessForked(fork) => fork.process.pid,
+            Body::ProcessExited(exit) => exit.process.pid,
+            _ => continue,
+        };
+        assert!(!strangers.contains(&about), "{event:?}");
+    }
+}
+
+#[test]
+fn a_script_its_commands_and_how_they_end() {
+    let Some(watch) = Watch::start("a_script_its_commands_and_how_they_end") else {
+        return;
+    };
+    let script = watch.script(
+        "my plugin",
+        "/bin/sh -c 'exit 3'\n/bin/sh -c 'kill -9 $$'\n/bin/sleep 0.05\nexit 7",
+    );
+    let child = plugin(&script, "scripted").arg("--flag").spawn().unwrap();
+    let (pid, before) = (child.id(), clock::now());
+    let ticks = start_ticks(pid);
+    wait_for(child);
+    let after = clock::now();
+
+    let (at, exec) = watch.exec_of(pid);
+    assert_eq!(
+        exec.process,
+        ProcessKey {
+            pid,
+            start_ticks: ticks
+        }
+    );
+    assert_eq!(exec.path, script.to_str().unwrap());
+    assert_eq!(exec.args, ["/bin/sh", script.to_str().unwrap(), "--flag"]);
+    assert_eq!(exec.env("CNI_CONTAINERID"), Some("scripted"));
+    assert_eq!(exec.env("PATH"), None, "what is not of CNI is dropped");
+    assert_eq!(exec.parent.pid, std::process::id());
+    assert_eq!(exec.parent.start_ticks, start_ticks(std::process::id()));
+    assert!(exec.parent_comm.starts_with("exec_probe"), "{}", exec.parent_comm);
+    assert_eq!(exec.netns, std::fs::metadata("/proc/self/ns/net").unwrap().ino());
+    let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    if let Some(own) = cgroup.lines().find_map(|line| line.strip_prefix("0::")) {
+        assert_eq!(exec.cgroup, own);
+    }
+    let (exited, exit) = watch.exit_of(exec.process);
+    assert_eq!(exit.how, ExitStatus::Code(7));
+    assert!(at.0 < before.0 + 1_000_000_000 && exited < after && exited.since(at) > 50_000_000);
+
+    let events = watch.finish();
+    let children: Vec<ProcessKey> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            Body::ProcessForked(fork) if fork.parent == exec.process => Some(fork.process),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(children.len(), 3, "{events:#?}");
+    let ends: Vec<ExitStatus> = children
+        .iter()
+        .map(|child| {
+            let exit = events.iter().find_map(|event| match &event.body {
+                Body::ProcessExited(exit) if exit.process == *child => Some(exit.how),
+                _ => None,
+            });
+            exit.unwrap()
+        })
+        .collect();
+    assert_eq!(ends, [ExitStatus::Code(3), ExitStatus::Signal(9), ExitStatus::Code(0)]);
+    let paths: Vec<String> = execs(&events)
+        .filter(|(_, child)| child.parent == exec.process)
+        .map(|(_, child)| child.path)
+        .collect();
+    assert_eq!(paths, ["/bin/sh", "/bin/sh", "/bin/sleep"]);
+}
+
+#[test]
+fn binary_and_long_arguments_are_bounded() {
+    let Some(watch) = Watch::start("binary_and_long_arguments_are_bounded") else {
+        return;
+    };
+    let binary = std::ffi::OsStr::from_bytes(b"\xff\xfe\x01");
+    let child = plugin(Path::new("/bin/true"), "binary")
+        .arg(binary)
+        .arg("ümlaut")
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    wait_for(child);
+    let (_, exec) = watch.exec_of(pid);
+    assert_eq!(exec.args, ["/bin/true", "\\xff\\xfe\u{1}", "ümlaut"]);
+    assert!(!exec.args_truncated);
+
+    let child = plugin(Path::new("/bin/true"), "long")
+        .arg("a".repeat(100_000))
+        .env("TRACEPARENT", "00-ab-cd-01")
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    wait_for(child);
+    let (_, exec) = watch.exec_of(pid);
+    assert!(exec.args_truncated);
+    assert_eq!(
+        exec.args.iter().map(|argument| argument.len() + 1).sum::<usize>(),
+        4_097
+    );
+    assert_eq!(
+        exec.env("CNI_CONTAINERID"),
+        Some("long"),
+        "the environment behind long arguments is still read"
+    );
+    assert_eq!(exec.env("TRACEPARENT"), Some("00-ab-cd-01"));
+}
+
+#[test]
+fn a_long_variable_is_cut_and_does_not_hide_others() {
+    let Some(watch) = Watch::start("a_long_variable_is_cut_and_does_not_hide_others") else {
+        return;
+    };
+    let child = plugin(Path::new("/bin/true"), "cut")
+        .env("CNI_ARGS", "k".repeat(60_000))
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    wait_for(child);
+    let (_, exec) = watch.exec_of(pid);
+    assert_eq!(exec.env("CNI_ARGS").map(str::len), Some(2_047 - "CNI_ARGS=".len()));
+    assert_eq!(exec.env("CNI_PATH"), Some("/opt/cni/bin"));
+}
+
+/// A threaded process ends once, when its last thread does.
+#[test]
+fn threads_are_no_processes() {
+    let Some(watch) = Watch::start("threads_are_no_processes") else {
+        return;
+    };
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("SKIPPED threads_are_no_processes: no python3");
+        return;
+    }
+    let program = "import threading,os\nts=[threading.Thread(target=lambda: None) for _ in range(20)]\n\
+                   [t.start() for t in ts]\n[t.join() for t in ts]\n\
+                   threading.Thread(target=lambda: os._exit(5)).start()\nimport time; time.sleep(5)";
+    let child = plugin(Path::new("/usr/bin/python3"), "threads")
+        .arg("-c")
+        .arg(program)
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    wait_for(child);
+    let (_, exec) = watch.exec_of(pid);
+    assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(5));
+    let events = watch.finish();
+    let about = |event: &&Event| match &event.body {
+        Body::ProcessForked(fork) => fork.parent.pid == pid,
+        Body::ProcessExited(exit) => exit.process.pid == pid,
+        _ => false,
+    };
+    assert_eq!(events.iter().filter(about).count(), 1, "one exit and no fork");
+}
+
+#[test]
+fn five_hundred_plugins_at_once_and_none_lost() {
+    let Some(watch) = Watch::start("five_hundred_plugins_at_once_and_none_lost") else {
+        return;
+    };
+    let script = watch.script("burst", "/bin/true");
+    let pids: Vec<u32> = std::thread::scope(|scope| {
+        let starters: Vec<_> = (0..10)
+            .map(|starter| {
+                let script = &script;
+                scope.spawn(move || {
+                    let children: Vec<Child> = (0..50)
+                        .map(|n| plugin(script, &format!("burst-{starter}-{n}")).spawn().unwrap())
+                        .collect();
+                    children
+                        .into_iter()
+                        .map(|mut child| {
+                            child.wait().unwrap();
+                            child.id()
+                        })
+                        .collect::<Vec<u32>>()
+                })
+            })
+            .collect();
+        starters
+            .into_iter()
+            .flat_map(|starter| starter.join().unwrap())
+            .collect()
+    });
+    for pid in &pids {
+        let (_, exec) = watch.exec_of(*pid);
+        assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(0));
+    }
+    let events = watch.finish();
+    assert!(!events.iter().any(|event| matches!(event.body, Body::Lost { .. })));
+    let scripts: Vec<_> = execs(&events)
+        .filter(|(_, exec)| exec.path == script.to_str().unwrap())
+        .collect();
+    assert_eq!(scripts.len(), 500);
+    let forks = |parent: ProcessKey| {
+        events
+            .iter()
+            .filter(|event| matches!(&event.body, Body::ProcessForked(fork) if fork.parent == parent))
+            .count()
+    };
+    assert!(scripts.iter().all(|(_, exec)| forks(exec.process) == 1));
+}
+
+/// A ring too small for a burst loses records, and says how many.
+#[test]
+fn what_is_lost_is_counted() {
+    let options = Options {
+        ring_bytes: 4096,
+        ..Options::default()
+    };
+    let Some(watch) = Watch::with("what_is_lost_is_counted", options) else {
+        return;
+    };
+    // One record of this size alone fills more than the ring.
+    let child = plugin(Path::new("/bin/true"), "lost")
+        .arg("z".repeat(4_096))
+        .spawn()
+        .unwrap();
+    wait_for(child);
+    let count = watch.wait("a loss", |events| {
+        events.iter().find_map(|event| match &event.body {
+            Body::Lost { probe, count } if probe == "exec" => Some(*count),
+            _ => None,
+        })
+    });
+    assert!(count >= 1);
+}
+
+/// Started in the middle: what runs already is found, its children too, and its end is seen.
+#[test]
+fn running_plugins_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("running");
+    std::fs::write(&script, "#!/bin/sh\n/bin/sleep 60 & wait; exit 4\n").unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut child = plugin(&script, "running").process_group(0).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let watch = Watch::start("running_plugins_are_found");
+    let pid = child.id();
+    let Some(watch) = watch else {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return;
+    };
+    let (at, exec) = watch.exec_of(pid);
+    assert!(exec.running);
+    assert_eq!(exec.path, script.to_str().unwrap());
+    assert_eq!(exec.env("CNI_CONTAINERID"), Some("running"));
+    assert_eq!(exec.process.start_ticks, start_ticks(pid));
+    assert_eq!(at.0, exec.process.start_ticks * 10_000_000);
+    assert_eq!(exec.parent.pid, std::process::id());
+    let (_, sleep) = watch.wait("the sleep", |events| {
+        execs(events).find(|(_, other)| other.parent == exec.process && other.file_name() == "sleep")
+    });
+    assert!(sleep.running);
+    // Its end, and that of the whole, come from the kernel.
+    let ended = Command::new("kill")
+        .arg(sleep.process.pid.to_string())
+        .status()
+        .unwrap();
+    assert!(ended.success());
+    assert_eq!(watch.exit_of(sleep.process).1.how, ExitStatus::Signal(15));
+    child.wait().unwrap();
+    assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(4));
+}
+
+#[test]
+fn a_named_namespace_is_seen_with_its_age() {
+    let Some(watch) = Watch::start("a_named_namespace_is_seen_with_its_age") else {
+        return;
+    };
+    let name = format!("sandglass-test-{}", std::process::id());
+    let before = clock::now();
+    if !Command::new("ip")
+        .args(["netns", "add", &name])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        eprintln!("SKIPPED a_named_namespace_is_seen_with_its_age: ip netns add does not work here");
+        return;
+    }
+    let after = clock::now();
+    std::thread::sleep(Duration::from_millis(300));
+    let path = format!("/var/run/netns/{name}");
+    let inode = std::fs::metadata(&path).unwrap().ino();
+    let child = plugin(Path::new("/bin/true"), "aged")
+        .env("CNI_NETNS", &path)
+        .spawn()
+        .unwrap();
+    wait_for(child);
+    let netns = watch.netns_of("aged");
+    Command::new("ip").args(["netns", "del", &name]).status().unwrap();
+    assert_eq!((netns.inode, netns.path), (inode, path));
+    let created = netns.created.unwrap();
+    // Inode times are taken from a clock that ticks every 4 to 10 ms.
+    assert!(
+        created >= before.minus(15_000_000) && created <= after.plus(1_000_000),
+        "{before} {created} {after}"
+    );
+}

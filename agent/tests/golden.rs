@@ -1,0 +1,63 @@
+//! Golden recordings: every folder of `recordings/` replays to the spans and metrics that lie beside its events.
+//!
+//! `BLESS=1 cargo test --test golden` rewrites the expectations; the diff is reviewed like code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn folders() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
+    let mut folders: Vec<PathBuf> =
+        fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn replay(recording: &Path, what: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_sandglass"))
+        .args(["replay", "--print", what])
+        .arg(recording)
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}: {}", recording.display(), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The agent's own process and the versions in `build_info` differ from machine to machine; everything else must not.
+fn stable(metrics: &str) -> String {
+    metrics
+        .lines()
+        .filter(|line| !line.contains("sandglass_process_") && !line.contains("sandglass_build"))
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn check(path: &Path, actual: &str) {
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(path, actual).unwrap();
+        return;
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    if let Some((number, (left, right))) =
+        expected.lines().zip(actual.lines()).enumerate().find(|(_, (left, right))| left != right)
+    {
+        panic!("{}, line {}:\nexpected {left}\nactual   {right}", path.display(), number + 1);
+    }
+    assert_eq!(expected.lines().count(), actual.lines().count(), "{}: number of lines", path.display());
+}
+
+#[test]
+fn every_recording_gives_its_spans_and_metrics_twice() {
+    let folders = folders();
+    assert!(folders.len() >= 5, "only {} recordings", folders.len());
+    for folder in folders {
+        let events = folder.join("events.jsonl");
+        assert!(folder.join("README.md").is_file(), "{} has no README.md", folder.display());
+        let spans = replay(&events, "spans");
+        assert_eq!(spans, replay(&events, "spans"), "{}: two replays differ", folder.display());
+        check(&folder.join("spans.jsonl"), &spans);
+        check(&folder.join("tree.txt"), &replay(&events, "tree"));
+        check(&folder.join("metrics.prom"), &stable(&replay(&events, "metrics")));
+    }
+}

@@ -1,0 +1,112 @@
+// The agent's own state: what it observes with, what it lost, where its output goes.
+
+import { get } from "./api.js";
+import { fill, h } from "./dom.js";
+import { absolute, bytes, count, duration } from "./format.js";
+
+const LOSSES = [
+  ["lost", "Lost", "records the kernel had no room for, by probe"],
+  ["late", "Late", "events that came after their place in time had passed"],
+  ["orphan", "Orphan", "events whose owner was not found"],
+  ["evicted", "Evicted", "entries that fell out of a full table"],
+  ["shed", "Shed", "outputs that a slow reader or receiver did not take"],
+];
+
+export function agentView(root, params, shared) {
+  const content = h("div.agent");
+  fill(root, h("h1", {}, "Agent"), content);
+  const known = h("section.card");
+  let gone = false;
+
+  function health(report) {
+    fill(content,
+      trouble(report),
+      h("section.losses", { "aria-label": "Losses" }, LOSSES.map(([key, label, meaning]) => loss(report[key], label, meaning))),
+      h("section.card", {}, h("h2", {}, "Probes"), probes(report.probes)),
+      h("div.cards", {},
+        h("section.card", {}, h("h2", {}, "Node"), table([
+          ["name", report.node.name], ["system", `${report.node.os} ${report.node.kernel}`], ["machine", report.node.machine],
+          ["boot id", report.node.boot_id], ["agent", `${report.node.service} ${report.node.version}`],
+        ])),
+        h("section.card", {}, h("h2", {}, "Pipeline and store"), table([
+          ["events", count(report.events)],
+          ["waiting in the queue", count(report.queue_depth)],
+          ["waiting in the kernel", bytes(report.ring_bytes)],
+          ["records not decoded", count(report.undecodable.total)],
+          ["open traces", count(report.open_traces)],
+          ["traces kept", `${count(report.store.traces)} / ${count(report.store.max_traces)}`],
+          ["memory for them", `${bytes(report.store.bytes)} / ${bytes(report.store.max_bytes)}`],
+          ["made room since the start", count(report.store.evicted)],
+          ["pages open", count(report.streams)],
+          ["called stuck after", duration(report.stuck_after_ns)],
+        ])),
+        h("section.card", {}, h("h2", {}, "OTLP export"), otlp(report.otlp)),
+        known));
+  }
+
+  async function load() {
+    try {
+      const [report, older] = await Promise.all([get("/api/v1/health"), get("/api/v1/known")]);
+      if (gone) return;
+      showKnown(older.sandboxes);
+      health(report);
+    } catch (error) {
+      if (!gone && !shared.health) fill(content, h("div.empty", {}, h("h2", {}, error.message), h("p", {}, error.hint || "")));
+    }
+  }
+
+  function showKnown(sandboxes) {
+    fill(known, h("h2", {}, "Older than the agent"),
+      sandboxes.length
+        ? [h("p.muted", {}, "These sandboxes were there before the agent started: it knows them, but did not see them made."),
+           h("ul.known", {}, sandboxes.slice(0, 200).map((sandbox) => h("li", {},
+             h("strong", {}, sandbox.identity.name || sandbox.sandbox.slice(0, 12)), " ",
+             h("span.muted", {}, sandbox.identity.namespace || ""))))]
+        : h("p.muted", {}, "None known. Without the runtime's CRI socket, sandboxes older than the agent cannot be seen."));
+  }
+
+  if (shared.health) health(shared.health);
+  load();
+  return { health, reload: load, leave: () => { gone = true; }, keys: { back: () => { location.hash = shared.lastList; } } };
+}
+
+function trouble(report) {
+  const lines = [report.not_alive, report.not_ready].filter(Boolean);
+  return lines.length ? h("div.stuck", {}, h("h2", {}, "The agent has trouble"), h("ul", {}, lines.map((line) => h("li", {}, line)))) : null;
+}
+
+function loss(counter, label, meaning) {
+  return h("div.card.loss", { title: meaning, class: counter.total ? "card loss some" : "card loss" },
+    h("span.loss-count", {}, count(counter.total)),
+    h("span.loss-name", {}, label),
+    h("span.muted", {}, meaning),
+    Object.entries(counter.by).filter(([, value]) => value > 0).map(([key, value]) => h("span.loss-part", {}, `${key} ${count(value)}`)));
+}
+
+function probes(list) {
+  if (!list.length) return h("p.muted", {}, "No probe has been reported yet.");
+  return h("div.scroll", {}, h("table", {},
+    h("thead", {}, h("tr", {}, ["", "Signal", "Hook", "What it means"].map((text) => h("th", { scope: "col" }, text)))),
+    h("tbody", {}, list.map((probe) => h("tr", {},
+      h("td", {}, h("span.state", { role: "img", "aria-label": probe.attached ? "attached" : "not attached", data: { state: probe.attached ? (probe.consequence ? "partly" : "ok") : "failed" } })),
+      h("th", { scope: "row" }, probe.probe),
+      h("td", {}, h("code", {}, probe.hook)),
+      h("td", {}, probe.consequence || "complete", probe.hint ? h("span.hint", {}, probe.hint) : null))))));
+}
+
+function table(rows) {
+  return h("dl.attributes", {}, rows.filter(([, value]) => value).map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
+}
+
+/** Whatever the export says of itself, one line per fact. */
+function otlp(status) {
+  if (!status || typeof status !== "object" || !Object.keys(status).length || status.enabled === false) {
+    return h("p.muted", {}, "Off. Set ", h("code", {}, "OTEL_EXPORTER_OTLP_ENDPOINT"), " to send every trace to a collector.");
+  }
+  return table(Object.entries(status).map(([key, value]) => {
+    const name = key.replaceAll("_", " ").replace(/ unix ns$/, "");
+    if (value === null || value === "" || typeof value === "object") return [name, value ? JSON.stringify(value) : ""];
+    if (/_unix_ns$/.test(key)) return [name, absolute(Number(value) / 1e6)];
+    return [name, typeof value === "number" ? count(value) : String(value)];
+  }));
+}

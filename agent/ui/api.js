@@ -1,0 +1,68 @@
+// Talks to the agent: JSON over fetch, and one stream of events that mends itself.
+
+/** Asks for JSON. Throws an error with the agent's own words, and its hint. */
+export async function get(path, signal) {
+  let response;
+  try {
+    response = await fetch(path, { signal, headers: { accept: "application/json" } });
+  } catch (cause) {
+    if (cause.name === "AbortError") throw cause;
+    throw Object.assign(new Error("The agent does not answer."), { hint: "Is it still running on this node?" });
+  }
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) {
+    throw Object.assign(new Error(body.error || `HTTP ${response.status}`), { hint: body.hint || "", status: response.status });
+  }
+  return body;
+}
+
+/** Follows the stream. `on.open` also means: what was shown before may be old. */
+export function follow(on) {
+  let source = null;
+  let retry = 0;
+  const connect = () => {
+    source = new EventSource("/api/v1/stream");
+    source.onopen = () => on.open();
+    source.onerror = () => {
+      on.broken();
+      // The browser tries again by itself, unless the agent refused (too many streams).
+      if (source.readyState === EventSource.CLOSED) {
+        clearTimeout(retry);
+        retry = setTimeout(connect, 4000);
+      }
+    };
+    for (const name of ["row", "health", "reload"]) {
+      source.addEventListener(name, (event) => on[name](JSON.parse(event.data)));
+    }
+  };
+  connect();
+  addEventListener("pagehide", () => source.close());
+  addEventListener("pageshow", (event) => {
+    if (event.persisted) connect();
+  });
+}
+
+/** Runs `action` soon, at most once per `ms`, and never twice at a time. */
+export function throttle(action, ms) {
+  let timer = 0;
+  let busy = false;
+  let again = false;
+  const run = async () => {
+    timer = 0;
+    busy = true;
+    try {
+      await action();
+    } finally {
+      busy = false;
+      if (again) {
+        again = false;
+        soon();
+      }
+    }
+  };
+  const soon = () => {
+    if (busy) again = true;
+    else if (!timer) timer = setTimeout(run, ms);
+  };
+  return soon;
+}

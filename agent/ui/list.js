@@ -1,0 +1,294 @@
+// The list: recent sandboxes, or operations apart from them, live.
+// The agent filters and sorts; a row that changes is patched at once and the list asked for again soon after.
+
+import { get, throttle } from "./api.js";
+import { fill, h, say } from "./dom.js";
+import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
+import { moveFocus } from "./keys.js";
+import { PHASES, phaseBar } from "./phases.js";
+
+const TABS = [
+  ["newest", "Newest", "sort=newest"],
+  ["slowest", "Slowest", "sort=slowest&state=ended"],
+  ["failed", "Failed", "result=failed"],
+  ["running", "Running now", "state=running"],
+];
+const VERBS = ["DEL", "CHECK", "ADD", "GC", "STATUS", "VERSION"];
+const STEP = 100;
+
+export function listView(root, { name, params }, shared) {
+  const operations = name === "operations";
+  const wish = {
+    tab: params.get("tab") || "newest",
+    q: params.get("q") || "",
+    plugin: params.get("plugin") || "",
+    result: params.get("result") || "",
+    verb: params.get("verb") || "",
+  };
+  let limit = STEP;
+  let shown = new Map();
+  let gone = false;
+
+  const search = h("input", {
+    type: "search", id: "search", placeholder: "Pod, namespace, sandbox, plugin, command, error…",
+    "aria-label": "Search", value: wish.q, autocomplete: "off", spellcheck: "false", maxlength: "200",
+    oninput: () => choose({ q: search.value }),
+  });
+  const plugin = h("select", { "aria-label": "Plugin", onchange: () => choose({ plugin: plugin.value }) });
+  const result = select("Result", [["", "Any result"], ["ok", "Succeeded"], ["failed", "Failed"]], wish.result, (value) => choose({ result: value }));
+  const verb = select("Verb", [["", "Any verb"], ...VERBS.map((verb) => [verb, verb])], wish.verb, (value) => choose({ verb: value }));
+  const tabs = h("div.tabs", { role: "group", "aria-label": "Which" });
+  const summary = h("p.summary", { role: "status" });
+  const stuck = h("section.stuck", { "aria-label": "Stuck now", hidden: true });
+  const rows = h("ol.rows", { "aria-label": operations ? "Operations" : "Sandboxes" });
+  const foot = h("div.foot");
+  fill(
+    root,
+    h("h1.hidden-title", {}, operations ? "Operations" : "Sandboxes"),
+    stuck,
+    h("div.bar", {}, tabs, h("div.filters", {}, search, plugin, operations ? verb : null, result)),
+    h("div.list-head", {}, summary, phaseKey()),
+    rows,
+    foot,
+  );
+  showTabs(null);
+  showPlugins([]);
+
+  function select(label, options, value, onchange) {
+    const element = h("select", { "aria-label": label, onchange: () => onchange(element.value) });
+    for (const [key, text] of options) element.append(h("option", { value: key, selected: key === value }, text));
+    return element;
+  }
+
+  function choose(change) {
+    Object.assign(wish, change);
+    limit = STEP;
+    const next = new URLSearchParams();
+    for (const [key, value] of Object.entries(wish)) {
+      if (value && !(key === "tab" && value === "newest")) next.set(key, value);
+    }
+    const text = next.toString();
+    const hash = `#/${operations ? "operations" : ""}${text ? `?${text}` : ""}`;
+    // No new entry in the history for every letter typed, and no new view.
+    history.replaceState(null, "", hash);
+    shared.lastList = hash;
+    showTabs(null);
+    reload();
+  }
+
+  function address() {
+    const tab = TABS.find(([key]) => key === wish.tab) || TABS[0];
+    const query = new URLSearchParams(tab[2]);
+    query.set("kind", operations ? wish.verb || "operation" : "sandbox");
+    if (wish.q.trim()) query.set("q", wish.q.trim());
+    if (wish.plugin) query.set("plugin", wish.plugin);
+    if (wish.result && !query.has("result") && wish.tab !== "running") query.set("result", wish.result);
+    query.set("limit", String(limit));
+    return `/api/v1/sandboxes?${query}`;
+  }
+
+  async function load() {
+    try {
+      const [page, running] = await Promise.all([get(address()), get("/api/v1/operations")]);
+      if (gone) return;
+      shared.setNow(page.now_unix_ns);
+      show(page);
+      showStuck(running);
+    } catch (error) {
+      if (!gone) fill(foot, h("p.trouble", {}, error.message, " ", error.hint || ""));
+    }
+  }
+  const reload = throttle(load, 60);
+  const later = throttle(load, 400);
+
+  function show(page) {
+    showTabs(page.counts);
+    showPlugins(page.plugins);
+    result.disabled = wish.tab === "failed" || wish.tab === "running";
+    say(summary, summarize(page));
+    // What runs on for minutes would make everything else a dot.
+    const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.duration_ns));
+    const next = new Map();
+    let before = rows.firstElementChild;
+    for (const row of page.rows) {
+      const known = shown.get(row.trace_id);
+      const item = known || makeRow(row, shared, !!shown.size);
+      item.update(row, longest);
+      next.set(row.trace_id, item);
+      // Rows in their place are not touched: the focus stays where it is.
+      if (item.element === before) before = before.nextElementSibling;
+      else rows.insertBefore(item.element, before);
+    }
+    for (const [id, item] of shown) if (!next.has(id)) item.element.remove();
+    shown = next;
+    const more = page.total - page.rows.length;
+    fill(
+      foot,
+      page.rows.length === 0 ? empty(page) : null,
+      more > 0 && limit < 1000
+        ? h("button.button", { type: "button", onclick: () => { limit = Math.min(1000, limit + STEP); reload(); } }, `Show ${Math.min(STEP, more)} more of ${count(more)}`)
+        : null,
+    );
+  }
+
+  function summarize(page) {
+    const { counts } = page;
+    const what = operations ? ["operation", "operations"] : ["sandbox", "sandboxes"];
+    const parts = [`${count(page.total)} ${page.total === 1 ? what[0] : what[1]}`];
+    if (counts.median_ns) parts.push(`median ${duration(counts.median_ns)}`, `95 % within ${duration(counts.p95_ns)}`);
+    if (!operations && counts.older_than_agent) parts.push(`${count(counts.older_than_agent)} older than the agent`);
+    return parts.join("  ·  ");
+  }
+
+  function showTabs(counts) {
+    const items = TABS.map(([key, label]) => {
+      const number = counts && { failed: counts.failed, running: counts.running }[key];
+      return h(
+        "button",
+        { type: "button", "aria-pressed": String(wish.tab === key), data: { tab: key }, onclick: () => choose({ tab: key }) },
+        label,
+        number ? h("span.badge", { class: `badge ${key}` }, count(number)) : null,
+      );
+    });
+    if (!counts && tabs.children.length) {
+      for (const button of tabs.children) button.setAttribute("aria-pressed", String(button.dataset.tab === wish.tab));
+      return;
+    }
+    const focused = tabs.contains(document.activeElement) ? document.activeElement.dataset.tab : "";
+    fill(tabs, items);
+    if (focused) tabs.querySelector(`[data-tab="${focused}"]`).focus();
+  }
+
+  function showPlugins(names) {
+    const known = wish.plugin && !names.includes(wish.plugin) ? [wish.plugin, ...names] : names;
+    const key = known.join("\n");
+    if (plugin.dataset.key === key && plugin.options.length) return;
+    plugin.dataset.key = key;
+    fill(plugin, h("option", { value: "" }, "Any plugin"), known.map((name) => h("option", { value: name, selected: name === wish.plugin }, name)));
+  }
+
+  function showStuck({ operations: running, stuck_after_ns: after }) {
+    const found = running.filter((operation) => operation.stuck);
+    stuck.hidden = found.length === 0;
+    if (!found.length) return;
+    fill(
+      stuck,
+      h("h2", {}, found.length === 1 ? "Stuck now" : `${found.length} stuck now`, h("small", {}, `running for more than ${duration(after)}`)),
+      h("ul", {}, found.slice(0, 5).map((operation) =>
+        h("li", {},
+          h("a", { href: `#/trace/${operation.trace_id}/${operation.span_id}` },
+            h("strong", {}, podName(operation)), " ", operation.name, operation.ifname ? ` ${operation.ifname}` : "",
+            operation.waits_for.length ? [" waits for ", h("strong", {}, operation.waits_for.join(" › "))] : null,
+            operation.pid ? ` (pid ${operation.pid})` : ""),
+          h("span.age", {}, duration(operation.age_ns))))),
+    );
+  }
+
+  function empty(page) {
+    const filtered = wish.q || wish.plugin || wish.result || wish.verb || wish.tab !== "newest";
+    if (filtered && (page.counts.all > 0 || wish.tab !== "newest")) {
+      return h("div.empty", {},
+        h("h2", {}, "Nothing matches"),
+        h("p", {}, "No trace that the agent holds fits these filters."),
+        h("button.button", { type: "button", onclick: () => {
+          search.value = ""; result.value = ""; verb.value = ""; plugin.value = "";
+          choose({ tab: "newest", q: "", plugin: "", result: "", verb: "" });
+        } }, "Clear filters"));
+    }
+    return h("div.empty", {},
+      h("img", { src: "/ui/icon.svg", alt: "", width: "64", height: "64" }),
+      h("h2", {}, operations ? "No operation yet" : "No sandbox yet"),
+      operations
+        ? h("p", {}, "DEL, CHECK, GC and STATUS appear here when the runtime asks for them: delete a pod to see one.")
+        : [
+            h("p", {}, "The agent watches this node. The next pod that is created here shows up by itself, while it is being created."),
+            h("p", {}, "To see one now: ", h("code", {}, "kubectl run hello --image=nginx"), " or run ", h("code", {}, "make demo"), "."),
+          ],
+      h("p.muted", {}, "Nothing after a pod was created? ", h("a", { href: "#/agent" }, "See what the agent can observe"), "."));
+  }
+
+  reload();
+  const links = () => [...rows.querySelectorAll("a.row")];
+  return {
+    row(row) {
+      const item = shown.get(row.trace_id);
+      if (item) item.update(row);
+      later();
+    },
+    reload,
+    tick() {
+      for (const item of shown.values()) item.tick();
+    },
+    leave() {
+      gone = true;
+    },
+    keys: {
+      down: () => moveFocus(links(), 1),
+      up: () => moveFocus(links(), -1),
+      search: () => { search.focus(); search.select(); },
+      back: () => false,
+    },
+  };
+}
+
+/** What a row is called: its pod, or what else is known. */
+export function podName(row) {
+  if (row.pod) return row.pod;
+  if (row.sandbox) return shortId(row.sandbox);
+  return row.operation || "node";
+}
+
+function phaseKey() {
+  return h("ul.phase-key", { "aria-hidden": "true" }, PHASES.map(([key, label]) => h("li", {}, h("span.swatch", { data: { phase: key } }), label)));
+}
+
+function makeRow(first, shared, arriving) {
+  let row = first;
+  let longest = 1;
+  const mark = h("span.state", { role: "img" });
+  const name = h("span.pod");
+  const place = h("span.place");
+  const chips = h("span.chips");
+  const track = h("span.track");
+  const verdict = h("span.verdict");
+  const time = h("span.time");
+  const when = h("span.when");
+  const link = h("a.row", { href: `#/trace/${row.trace_id}` },
+    mark,
+    h("span.who", {}, h("span.who-line", {}, name, chips), place),
+    h("span.what", {}, track, verdict),
+    time, when);
+  const element = h("li", { class: arriving ? "arriving" : null, data: { trace: row.trace_id } }, link);
+
+  const item = {
+    element,
+    update(next, scale) {
+      row = next;
+      if (scale) longest = scale;
+      link.dataset.result = row.result;
+      const word = { ok: "succeeded", failed: "failed", running: "running" }[row.result];
+      mark.setAttribute("aria-label", word);
+      mark.title = word;
+      say(name, podName(row));
+      name.title = podName(row);
+      say(place, [row.namespace, row.sandbox ? shortId(row.sandbox) : ""].filter(Boolean).join(" · "));
+      place.title = row.sandbox || "";
+      fill(chips,
+        row.operation ? h("span.chip", {}, row.operation) : null,
+        row.attempt > 1 ? h("span.chip.again", { title: "attempt number" }, `attempt ${row.attempt}`) : null,
+        row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null);
+      // Cube root, so that the phases of 200 ms can still be told apart beside 10 s; the number says the rest.
+      fill(track, phaseBar(row.phases, row.duration_ns, Math.cbrt(Math.min(1, row.duration_ns / longest))));
+      say(verdict, row.running ? `running: ${row.plugins.join(" › ") || "no plugin yet"}` : row.verdict);
+      verdict.title = row.verdict;
+      item.tick();
+    },
+    tick() {
+      const start = unixMs(row.start_unix_ns);
+      say(time, duration(row.running ? Math.max(row.duration_ns, (shared.now() - start) * 1e6) : row.duration_ns));
+      say(when, ago(start, shared.now()));
+      if (when.title === "") when.title = absolute(start);
+    },
+  };
+  return item;
+}

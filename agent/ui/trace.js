@@ -1,0 +1,151 @@
+// One trace: the verdict, where the time went, the waterfall, and what belongs with it.
+
+import { get, throttle } from "./api.js";
+import { fill, h, say } from "./dom.js";
+import { absolute, ago, duration, shortId, unixMs } from "./format.js";
+import { podName } from "./list.js";
+import { legend, phaseBar } from "./phases.js";
+import { makeWaterfall } from "./waterfall.js";
+
+const RELATIONS = {
+  previous_attempt: "previous attempt",
+  next_attempt: "next attempt",
+  sandbox: "creation of the sandbox",
+  operation: "operation on the sandbox",
+};
+
+export function traceView(root, { id, span }, shared) {
+  let gone = false;
+  let trace = null;
+  const head = h("div.trace-head");
+  const facts = h("dl.facts");
+  const verdict = h("p.verdict-line", { role: "status" });
+  const phases = h("div");
+  const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, phases);
+  const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", `#/trace/${id}${chosen ? `/${chosen}` : ""}`));
+  const related = h("section.related", { "aria-label": "Related", hidden: true });
+  const note = h("div");
+  const back = h("a.back", { href: shared.lastList }, "← Back to the list");
+  const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element, related);
+  fill(root, back, note, content);
+
+  async function load() {
+    try {
+      trace = await get(`/api/v1/traces/${encodeURIComponent(id)}`);
+    } catch (error) {
+      if (!gone && !trace) fill(note, h("div.empty", {}, h("h2", {}, error.message), h("p", {}, error.hint || "")));
+      return;
+    }
+    if (gone) return;
+    shared.setNow(trace.now_unix_ns);
+    fill(note);
+    content.hidden = false;
+    show();
+  }
+  const reload = throttle(load, 60);
+  const later = throttle(load, 300);
+
+  function show() {
+    document.title = `${podName(trace)} · sandglass`;
+    showHead();
+    answer.dataset.result = trace.result;
+    say(verdict, sentence(trace));
+    fill(phases,
+      h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
+      legend(trace.phases, trace.duration_ns));
+    waterfall.show(trace);
+    showRelated();
+  }
+
+  function showHead() {
+    const start = unixMs(trace.start_unix_ns);
+    const runtime = trace.timeline[0].attributes["sandglass.runtime"];
+    fill(head,
+      h("div.title", {},
+        h("h1", {}, podName(trace), trace.namespace ? h("small", {}, trace.namespace) : null),
+        h("div.chips", {},
+          h("span.chip", { class: `chip result ${trace.result}` }, { ok: "succeeded", failed: "failed", running: "running" }[trace.result]),
+          trace.operation ? h("span.chip", {}, trace.operation) : null,
+          trace.attempt > 1 ? h("span.chip.again", {}, `attempt ${trace.attempt}`) : null,
+          trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen: time and children may be missing" }, "incomplete") : null)));
+    fill(facts,
+        fact("took", h("strong", {}, duration(trace.duration_ns))),
+        fact("began", h("span", { title: absolute(start) }, ago(start, shared.now())), h("span.muted", {}, ` ${absolute(start)}`)),
+        runtime ? fact("asked by", runtime) : null,
+        trace.sandbox ? fact("sandbox", copyable(trace.sandbox)) : null,
+        trace.identity.uid ? fact("pod uid", copyable(trace.identity.uid)) : null,
+        fact("trace id", copyable(trace.trace_id)),
+        trace.identity.labels && trace.identity.labels.length
+          ? fact("labels", trace.identity.labels.map(([key, value]) => h("span.label", {}, `${key}=${value}`)))
+          : null);
+  }
+
+  function showRelated() {
+    related.hidden = trace.related.length === 0;
+    fill(related,
+      h("h2", {}, "Belongs with"),
+      h("ul", {}, trace.related.map((other) =>
+        h("li", {}, h("a", { href: `#/trace/${other.trace_id}`, data: { result: other.result } },
+          h("span.state", { role: "img", "aria-label": other.result }),
+          h("span", {}, RELATIONS[other.relation] || other.relation),
+          h("strong", {}, other.operation || podName(other)),
+          other.attempt > 1 ? h("span.chip.again", {}, `attempt ${other.attempt}`) : null,
+          h("span.muted", { title: absolute(unixMs(other.start_unix_ns)) }, ago(unixMs(other.start_unix_ns), shared.now())),
+          h("span.time", {}, duration(other.duration_ns)))))));
+  }
+
+  reload();
+  return {
+    row(row) {
+      if (row.trace_id === id || (trace && trace.sandbox && row.sandbox === trace.sandbox)) later();
+    },
+    reload,
+    tick: throttleTicks(() => trace && trace.running && later(), 4),
+    leave() {
+      gone = true;
+      document.title = "sandglass";
+    },
+    keys: {
+      down: () => waterfall.move(1),
+      up: () => waterfall.move(-1),
+      back: () => {
+        location.hash = shared.lastList;
+      },
+      search: () => false,
+    },
+  };
+}
+
+function throttleTicks(action, every) {
+  let ticks = 0;
+  return () => {
+    ticks += 1;
+    if (ticks % every === 0) action();
+  };
+}
+
+/** The verdict for a person: what runs, while it runs. */
+function sentence(trace) {
+  if (!trace.running) return trace.verdict;
+  const open = trace.timeline.filter((span) => !span.end_unix_ns);
+  const innermost = open[open.length - 1];
+  if (!innermost) return "running";
+  return `${innermost.name} has been running for ${duration(innermost.duration_ns)}`;
+}
+
+function fact(name, ...value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
+}
+
+function copyable(text) {
+  const button = h("button.copy", { type: "button", title: `Copy ${text}`, onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.dataset.done = "yes";
+      setTimeout(() => delete button.dataset.done, 1200);
+    } catch {
+      getSelection().selectAllChildren(button);
+    }
+  } }, text.length > 40 ? shortId(text) + "…" : text);
+  return button;
+}

@@ -1,0 +1,175 @@
+// The waterfall: spans in their order, bars on one time axis, and the details of the one that is looked at.
+// A tree for assistive technology; arrows and j/k move in it, the pointer only previews.
+
+import { fill, h, say } from "./dom.js";
+import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
+
+/** `chosen` is the span to begin with; `onchoose` hears of another. */
+export function makeWaterfall(chosen, onchoose) {
+  const axis = h("div.axis", { "aria-hidden": "true" });
+  const lines = h("div.gridlines", { "aria-hidden": "true" });
+  const tree = h("div.spans", { role: "tree", "aria-label": "Spans" });
+  const details = h("aside.card.details", { "aria-label": "Details of the span", "aria-live": "polite" });
+  const element = h("section.waterfall", { "aria-label": "Waterfall" },
+    h("div.card.chart", {}, h("div.chart-head", {}, h("h2", {}, "Waterfall"), axis), h("div.chart-body", {}, lines, tree)),
+    details);
+  let trace = null;
+  let items = new Map();
+
+  function show(next) {
+    trace = next;
+    const total = Math.max(1, trace.duration_ns);
+    showAxis(total);
+    const fresh = new Map();
+    for (const span of trace.timeline) {
+      const item = items.get(span.id) || makeItem(span);
+      item.update(span, total);
+      fresh.set(span.id, item);
+      if (!item.element.isConnected) tree.append(item.element);
+    }
+    for (const [id, item] of items) if (!fresh.has(id)) item.element.remove();
+    items = fresh;
+    if (!items.has(chosen)) chosen = interesting(trace);
+    select(chosen, false);
+  }
+
+  function showAxis(total) {
+    const wanted = innerWidth < 700 ? 3 : 6;
+    const marks = ticks(total, wanted).filter((at) => at / total < 0.97);
+    fill(axis, marks.map((at) => h("span", { style: { left: `${(100 * at) / total}%` } }, mark(at))));
+    fill(lines, marks.map((at) => h("span", { style: { "--at": at / total } })));
+  }
+
+  function makeItem(first) {
+    const label = h("span.span-name");
+    const bar = h("span.span-bar");
+    const track = h("span.span-track", {}, bar);
+    const time = h("span.span-time");
+    const element = h("div.span", {
+      role: "treeitem", tabindex: "-1", data: { span: first.id },
+      onclick: () => choose(first.id, true),
+      onfocus: () => choose(first.id, false),
+      onmouseenter: () => preview(first.id),
+      onmouseleave: () => preview(chosen),
+    }, label, track, time);
+    return {
+      element,
+      update(span, total) {
+        element.setAttribute("aria-level", String(span.depth + 1));
+        element.setAttribute("aria-label", `${span.name}, ${duration(span.duration_ns)}${span.status === "error" ? `, failed: ${span.error_message || span.error_class}` : ""}${span.end_unix_ns ? "" : ", running"}`);
+        element.dataset.status = span.end_unix_ns ? span.status : "running";
+        if (span.status === "error") element.dataset.failed = "yes";
+        element.style.setProperty("--depth", span.depth);
+        const [kind, ...rest] = span.name.split(" ");
+        const extra = [span.attributes["cni.ifname"], span.attributes["cni.network.name"]].filter(Boolean).join(" · ");
+        fill(label,
+          span.status === "error" ? h("span.cross", { "aria-hidden": "true" }, "✕") : null,
+          rest.length ? [h("span.span-kind", {}, kind), " ", rest.join(" ")] : kind,
+          extra ? h("span.span-extra", {}, ` ${extra}`) : null);
+        label.title = span.name;
+        bar.dataset.phase = span.phase;
+        bar.dataset.frame = /^(sandbox|cni )/.test(span.name) ? "yes" : "no";
+        bar.style.setProperty("left", `${(100 * span.offset_ns) / total}%`);
+        bar.style.setProperty("width", `${(100 * span.duration_ns) / total}%`);
+        fill(bar, span.events.map((event) => h("span.span-event", {
+          title: event.name,
+          style: { left: `${(100 * (event.offset_ns - span.offset_ns)) / Math.max(1, span.duration_ns)}%` },
+        })));
+        say(time, duration(span.duration_ns));
+      },
+    };
+  }
+
+  function select(id, focus) {
+    for (const [key, item] of items) {
+      const on = key === id;
+      item.element.setAttribute("aria-selected", String(on));
+      item.element.tabIndex = on ? 0 : -1;
+      if (on && focus) item.element.focus();
+    }
+    preview(id);
+  }
+
+  function choose(id, focus) {
+    if (id !== chosen) {
+      chosen = id;
+      onchoose(id);
+    }
+    select(id, focus);
+  }
+
+  let previewed = "";
+  function preview(id) {
+    const span = trace && trace.timeline.find((span) => span.id === id);
+    if (!span) return;
+    const key = JSON.stringify([span, trace.duration_ns]);
+    if (key === previewed) return;
+    previewed = key;
+    fill(details, describe(span, trace));
+  }
+
+  return {
+    element,
+    show,
+    move(step) {
+      const ids = [...items.keys()];
+      const at = Math.max(0, ids.indexOf(chosen));
+      const inside = tree.contains(document.activeElement);
+      const next = ids[inside ? Math.min(ids.length - 1, Math.max(0, at + step)) : at];
+      if (next) choose(next, true);
+    },
+  };
+}
+
+/** The span that a reader wants to see first: the innermost failed one, the innermost open one, or the one with the most own time. */
+function interesting(trace) {
+  const spans = trace.timeline;
+  const deepest = (found) => found.reduce((best, span) => (!best || span.depth >= best.depth ? span : best), null);
+  const pick =
+    deepest(spans.filter((span) => span.status === "error")) ||
+    (trace.running && deepest(spans.filter((span) => !span.end_unix_ns))) ||
+    spans.reduce((best, span) => (span.own_ns > best.own_ns ? span : best), spans[0]);
+  return pick.id;
+}
+
+function describe(span, trace) {
+  const { attributes } = span;
+  const args = attributes["process.command_args"];
+  const signal = attributes["sandglass.process.signal"];
+  const code = attributes["process.exit.code"];
+  const hidden = new Set(["process.command_args", "cni.error.message", "cni.error.details"]);
+  return [
+    h("h2", {}, h("span.swatch", { data: { phase: span.phase } }), span.name),
+    span.status === "error"
+      ? h("div.failure", {},
+          h("strong", {}, span.error_class || "failed"),
+          h("p", {}, attributes["cni.error.message"] || span.error_message || "A part of it failed."),
+          attributes["cni.error.details"] ? h("p.muted", {}, attributes["cni.error.details"]) : null)
+      : null,
+    h("dl.times", {},
+      row("took", h("strong", {}, duration(span.duration_ns)), span.end_unix_ns ? null : " so far"),
+      row("of it itself", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
+      row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
+      signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
+    args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
+    h("h3", {}, "Attributes"),
+    h("dl.attributes", {}, Object.entries(attributes)
+      .filter(([key]) => !hidden.has(key))
+      .map(([key, value]) => [h("dt", {}, key), h("dd", {}, Array.isArray(value) ? value.join(", ") : String(value))])),
+    span.events.length
+      ? [h("h3", {}, "Events"), h("dl.attributes", {}, span.events.map((event) => [
+          h("dt", {}, `${event.name} at ${duration(event.offset_ns)}`),
+          h("dd", {}, event.attributes.map(([key, value]) => `${key}=${value}`).join(" "))]))]
+      : null,
+  ];
+}
+
+function row(name, ...value) {
+  return h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
+}
+
+/** As a shell would want it; control characters made visible. */
+function quote(text) {
+  const visible = text.replace(/[\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, (char) => `\\x${char.charCodeAt(0).toString(16).padStart(2, "0")}`);
+  return /^[\w@%+=:,./-]+$/.test(visible) ? visible : `'${visible.replaceAll("'", "'\\''")}'`;
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// Processes: which are CNI plugins (CNI_COMMAND in their environment) or descend from one, what they execute, how they
+// end; and the exec and exit of known runtimes' own processes. Everything else costs a map lookup, and at exec a scan
+// of the environment, and never leaves the kernel.
+// match-proto: sched_process_fork(struct task_struct *parent, struct task_struct *child)
+// match-proto: sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)
+// match-proto: sched_process_exit(struct task_struct *p, ..)
+#include "kernel.h"
+
+#include "wire.h"
+
+#ifdef RAW_TP
+#define TRACEPOINT(name) SEC("raw_tp/" name)
+#else
+#define TRACEPOINT(name) SEC("tp_btf/" name)
+#endif
+
+// Bytes of environment looked at in one go.
+#define CHUNK 4096
+// So much of a chunk is looked at again with the next one: longer than any needle, and its neighbour.
+#define OVERLAP 16
+// 32 chunks are 127.5 KiB of environment.
+#define CHUNKS_MAX 32
+// Behind the chunk: room to compare a needle that begins at its last byte.
+#define SLACK 16
+// Before the chunk: room for one byte, and alignment.
+#define BEFORE 8
+
+struct scratch {
+	// The last of these is the byte before the chunk: zero where the chunk begins with a variable.
+	uint8_t before[BEFORE];
+	uint8_t chunk[CHUNK + SLACK];
+	struct ExecRecord exec;
+	uint8_t room[EXEC_ROOM];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20);
+} records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, uint32_t);
+	__type(value, uint32_t);
+} processes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOST_SLOTS);
+	__type(key, uint32_t);
+	__type(value, uint64_t);
+} lost SEC(".maps");
+
+always_inline void count_lost(uint32_t slot)
+{
+	uint64_t *count = bpf_map_lookup_elem(&lost, &slot);
+	if (count)
+		*count += 1;
+}
+
+always_inline struct scratch *scratch(void)
+{
+	uint32_t zero = 0;
+	return bpf_map_lookup_elem(&scratches, &zero);
+}
+
+always_inline uint32_t role_of(uint32_t pid)
+{
+	uint32_t *role = bpf_map_lookup_elem(&processes, &pid);
+	return role ? *role : 0;
+}
+
+always_inline void emit(void *record, uint32_t size)
+{
+	if (bpf_ringbuf_output(&records, record, size, 0))
+		count_lost(LOST_RING);
+}
+
+always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct task_struct *leader)
+{
+	int pid = 0;
+	uint64_t start = 0;
+	READ(pid, leader->tgid);
+	READ(start, leader->start_boottime);
+	header->kind = kind;
+	header->pid = pid;
+	header->at_ns = bpf_ktime_get_boot_ns();
+	header->start_ns = start;
+	header->ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
+}
+
+// --- the environment ---
+
+// Four bytes as a number, in the byte order of all supported machines (little endian).
+#define FOUR(a, b, c, d) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
+
+// Where in "CNI_COMMAND=" these four bytes stand; 8 when nowhere in its first eleven bytes.
+always_inline uint32_t place_in_needle(uint32_t four)
+{
+	switch (four) {
+	case FOUR('C', 'N', 'I', '_'): return 0;
+	case FOUR('N', 'I', '_', 'C'): return 1;
+	case FOUR('I', '_', 'C', 'O'): return 2;
+	case FOUR('_', 'C', 'O', 'M'): return 3;
+	case FOUR('C', 'O', 'M', 'M'): return 4;
+	case FOUR('O', 'M', 'M', 'A'): return 5;
+	case FOUR('M', 'M', 'A', 'N'): return 6;
+	case FOUR('M', 'A', 'N', 'D'): return 7;
+	}
+	return 8;
+}
+
+// Is there a variable CNI_COMMAND in the chunk? Looks at four bytes in eight only: the needle's twelve bytes cover at
+// least one such place whatever their alignment. A function of its own, so that the verifier walks the loop once.
+noinline int chunk_has_command(uint32_t len)
+{
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < CHUNK; i += 8) {
+		if (i >= len)
+			break;
+		uint32_t place = place_in_needle(*(uint32_t *)&s->chunk[i]);
+		if (place > 7 || place > i)
+			continue;
+		uint32_t at = i - place;
+		if (at >= CHUNK || at + 12 > len)
+			continue;
+		uint32_t *word = (uint32_t *)&s->chunk[at];
+		if (word[0] == FOUR('C', 'N', 'I', '_') && word[1] == FOUR('C', 'O', 'M', 'M') &&
+		    word[2] == FOUR('A', 'N', 'D', '=') && s->before[BEFORE - 1 + at] == 0)
+			return 1;
+	}
+	return 0;
+}
+
+// Appends the variable at this address to the kept environment.
+noinline int keep_variable(uint64_t address)
+{
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	uint32_t path_len = s->exec.path_len, args_len = s->exec.args_len, env_len = s->exec.env_len;
+	opaque(path_len);
+	opaque(args_len);
+	opaque(env_len);
+	if (path_len > PATH_MAX || args_len > ARGS_MAX)
+		return 0;
+	if (env_len > ENV_FULL) {
+		s->exec.flags |= FLAG_ENV_CUT;
+		return 0;
+	}
+	uint8_t *to = &s->room[path_len + args_len + env_len];
+	long got = bpf_probe_read_user_str(to, VARIABLE_MAX, (void *)address);
+	if (got <= 0)
+		return 0;
+	if (got == VARIABLE_MAX)
+		s->exec.flags |= FLAG_ENV_CUT;
+	s->exec.env_len = env_len + got;
+	return 0;
+}
+
+// Keeps the variables of the chunk that begin with "CNI_" or "TRAC"; user space keeps CNI_*, TRACEPARENT and TRACESTATE
+// of them. Those that begin in the overlap come with the next chunk.
+noinline int keep_variables(uint64_t from, uint32_t len)
+{
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < CHUNK - OVERLAP; i++) {
+		if (i >= len)
+			break;
+		if (s->before[BEFORE - 1 + i] != 0)
+			continue;
+		uint32_t four = *(uint32_t *)&s->chunk[i];
+		if (four == FOUR('C', 'N', 'I', '_') || four == FOUR('T', 'R', 'A', 'C'))
+			keep_variable(from + i);
+	}
+	return 0;
+}
+
+struct range {
+	uint64_t start, end;
+};
+
+// Loads the chunk that begins at `from` (the one after the loaded one, or the first one).
+always_inline uint32_t load_chunk(struct scratch *s, uint64_t from, struct range *env)
+{
+	if (from >= env->end)
+		return 0;
+	s->before[BEFORE - 1] = from == env->start ? 0 : s->chunk[CHUNK - OVERLAP - 1];
+	uint64_t len = min(env->end - from, CHUNK);
+	opaque(len);
+	if (len > CHUNK)
+		return 0;
+	return bpf_probe_read_user(s->chunk, len, (void *)from) ? 0 : len;
+}
+
+always_inline int is_plugin(struct range *env)
+{
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	uint64_t from = env->start;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
+		uint32_t len = load_chunk(s, from, env);
+		if (!len)
+			return 0;
+		if (chunk_has_command(len))
+			return 1;
+		from += CHUNK - OVERLAP;
+	}
+	return 0;
+}
+
+always_inline void put_environment(struct scratch *s, struct range *env)
+{
+	uint64_t from = env->start;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
+		uint32_t len = load_chunk(s, from, env);
+		if (!len)
+			return;
+		keep_variables(from, len);
+		from += CHUNK - OVERLAP;
+	}
+	if (from < env->end)
+		s->exec.flags |= FLAG_ENV_CUT;
+}
+
+// --- runtimes ---
+
+always_inline int is_runtime(void)
+{
+	union {
+		char comm[16];
+		uint32_t word[4];
+		uint64_t half[2];
+	} name = {};
+	if (bpf_get_current_comm(&name, sizeof(name)))
+		return 0;
+	switch (name.word[0]) {
+	case FOUR('r', 'u', 'n', 'c'):
+	case FOUR('c', 'r', 'u', 'n'):
+		return name.comm[4] == 0;
+	case FOUR('r', 'u', 'n', 's'):
+		return name.word[1] == FOUR('c', 0, 0, 0);
+	case FOUR('y', 'o', 'u', 'k'):
+		return name.word[1] == FOUR('i', 0, 0, 0);
+	case FOUR('c', 'o', 'n', 'm'):
+		return name.word[1] == FOUR('o', 'n', 0, 0);
+	case FOUR('c', 'o', 'n', 't'):
+		// containerd-shim, containerd-shim-runc-v2 (cut to 15 bytes), ..
+		return name.word[1] == FOUR('a', 'i', 'n', 'e') && name.word[2] == FOUR('r', 'd', '-', 's') &&
+		       name.word[3] == FOUR('h', 'i', 'm', 0);
+	}
+	return 0;
+}
+
+// --- programs ---
+
+always_inline int follow(uint32_t pid, uint32_t role)
+{
+	if (bpf_map_update_elem(&processes, &pid, &role, BPF_ANY) == 0)
+		return 1;
+	count_lost(LOST_TABLE);
+	return 0;
+}
+
+TRACEPOINT("sched_process_fork")
+int on_fork(uint64_t *ctx)
+{
+	uint32_t parent_pid = bpf_get_current_pid_tgid() >> 32;
+	if (role_of(parent_pid) != ROLE_TRACKED)
+		return 0;
+	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1], *leader = 0;
+	int pid = 0, tgid = 0;
+	READ(pid, child->pid);
+	READ(tgid, child->tgid);
+	if (pid != tgid)
+		return 0;
+	follow(tgid, ROLE_TRACKED);
+	struct ForkRecord record = {};
+	put_header(&record.header, KIND_FORK, child);
+	READ(leader, parent->group_leader);
+	READ(record.parent_start_ns, leader->start_boottime);
+	record.parent_pid = parent_pid;
+	emit(&record, sizeof(record));
+	return 0;
+}
+
+always_inline void put_process(struct scratch *s, struct task_struct *task, struct task_struct *parent)
+{
+	struct task_struct *leader = 0;
+	READ(leader, task->group_leader);
+	put_header(&s->exec.header, KIND_EXEC, leader);
+	READ(leader, parent->group_leader);
+	int pid = 0;
+	READ(pid, leader->tgid);
+	s->exec.parent_pid = pid;
+	READ(s->exec.parent_start_ns, leader->start_boottime);
+	READ(s->exec.parent_comm, leader->comm);
+	struct nsproxy *namespaces = 0;
+	struct net *net = 0;
+	unsigned int inode = 0;
+	READ(namespaces, task->nsproxy);
+	READ(net, namespaces->net_ns);
+	READ(inode, net->ns.inum);
+	s->exec.netns = inode;
+	s->exec.cgroup_id = bpf_get_current_cgroup_id();
+}
+
+always_inline void put_path(struct scratch *s, struct linux_binprm *bprm)
+{
+	const char *path = 0;
+	READ(path, bprm->filename);
+	long got = bpf_probe_read_kernel_str(s->room, PATH_MAX, path);
+	s->exec.path_len = got > 0 ? got - 1 : 0;
+}
+
+always_inline void put_args(struct scratch *s, struct range *args)
+{
+	uint64_t len = args->end > args->start ? args->end - args->start : 0;
+	if (len > ARGS_MAX) {
+		s->exec.flags |= FLAG_ARGS_CUT;
+		len = ARGS_MAX;
+	}
+	uint32_t path_len = s->exec.path_len;
+	opaque(len);
+	opaque(path_len);
+	if (len > ARGS_MAX || path_len > PATH_MAX)
+		return;
+	if (bpf_probe_read_user(&s->room[path_len], len, (void *)args->start) == 0)
+		s->exec.args_len = len;
+}
+
+TRACEPOINT("sched_process_exec")
+int on_exec(uint64_t *ctx)
+{
+	struct task_struct *task = (void *)ctx[0], *parent = 0;
+	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
+	int parent_pid = 0;
+	READ(parent, task->real_parent);
+	READ(parent_pid, parent->tgid);
+	struct mm_struct *mm = 0;
+	struct range env = {}, args = {};
+	READ(mm, task->mm);
+	READ(env.start, mm->env_start);
+	READ(env.end, mm->env_end);
+
+	uint32_t was = role_of(pid), role = was;
+	if (was != ROLE_TRACKED) {
+		if (role_of(parent_pid) == ROLE_TRACKED || is_plugin(&env))
+			role = ROLE_TRACKED;
+		else
+			role = is_runtime() ? ROLE_RUNTIME : 0;
+	}
+	if (!role) {
+		if (was)
+			bpf_map_delete_elem(&processes, &pid);
+		return 0;
+	}
+	if (role != was)
+		follow(pid, role);
+
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	s->exec = (struct ExecRecord){ .role = role };
+	put_process(s, task, parent);
+	put_path(s, (void *)ctx[2]);
+	READ(args.start, mm->arg_start);
+	READ(args.end, mm->arg_end);
+	put_args(s, &args);
+	if (role == ROLE_TRACKED)
+		put_environment(s, &env);
+	uint64_t size = sizeof(s->exec) + s->exec.path_len + s->exec.args_len + s->exec.env_len;
+	opaque(size);
+	if (size <= sizeof(s->exec) + EXEC_ROOM)
+		emit(&s->exec, size);
+	return 0;
+}
+
+TRACEPOINT("sched_process_exit")
+int on_exit(uint64_t *ctx)
+{
+	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
+	uint32_t role = role_of(pid);
+	if (!role)
+		return 0;
+	struct task_struct *task = (void *)ctx[0], *leader = 0;
+	struct signal_struct *signal = 0;
+	int live = 0, status = 0;
+	unsigned int flags = 0;
+	READ(signal, task->signal);
+	READ(live, signal->live.counter);
+	// Threads that end at the same time may all see zero: the one that removes the entry reports.
+	if (live != 0 || bpf_map_delete_elem(&processes, &pid))
+		return 0;
+	READ(flags, signal->flags);
+	if (flags & SIGNAL_GROUP_EXIT)
+		READ(status, signal->group_exit_code);
+	else
+		READ(status, task->exit_code);
+	struct ExitRecord record = { .status = status, .role = role };
+	READ(leader, task->group_leader);
+	put_header(&record.header, KIND_EXIT, leader);
+	emit(&record, sizeof(record));
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

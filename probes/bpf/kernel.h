@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// The little of the kernel and of BPF that the probes use: types, map and program syntax, helpers by number.
+// Own and minimal, so that neither kernel headers nor libbpf are needed to build, and nothing is pinned to one kernel:
+// field offsets are relocated at load (CO-RE). Helper numbers are kernel ABI (include/uapi/linux/bpf.h).
+#pragma once
+
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef int int32_t;
+typedef long long int64_t;
+
+#define SEC(name) __attribute__((section(name), used))
+#define always_inline static inline __attribute__((always_inline))
+#define noinline __attribute__((noinline))
+#define min(a, b) ((a) < (b) ? (a) : (b))
+
+// Map syntax of BTF-defined maps.
+#define __uint(name, val) int(*name)[val]
+#define __type(name, val) typeof(val) *name
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { BPF_RB_AVAIL_DATA = 0 };
+
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, uint64_t flags) = (void *)2;
+static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static uint64_t (*const bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*const bpf_get_current_comm)(void *buf, uint32_t size) = (void *)16;
+static uint64_t (*const bpf_get_current_cgroup_id)(void) = (void *)80;
+static long (*const bpf_probe_read_user)(void *dst, uint32_t size, const void *src) = (void *)112;
+static long (*const bpf_probe_read_kernel)(void *dst, uint32_t size, const void *src) = (void *)113;
+static long (*const bpf_probe_read_user_str)(void *dst, uint32_t size, const void *src) = (void *)114;
+static long (*const bpf_probe_read_kernel_str)(void *dst, uint32_t size, const void *src) = (void *)115;
+static uint64_t (*const bpf_ktime_get_boot_ns)(void) = (void *)125;
+static long (*const bpf_ringbuf_output)(void *ring, void *from, uint64_t size, uint64_t flags) = (void *)130;
+static uint64_t (*const bpf_ringbuf_query)(void *ring, uint64_t what) = (void *)134;
+
+// Reads a kernel field through a relocated address. Works the same in typed and in raw tracepoints.
+#define READ(dst, field) bpf_probe_read_kernel(&(dst), sizeof(dst), __builtin_preserve_access_index(&(field)))
+
+// Keeps the compiler from reasoning about a value, so that the bound check after it stays where the verifier sees it.
+#define opaque(x) asm volatile("" : "+r"(x))
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+struct mm_struct {
+	unsigned long arg_start, arg_end, env_start, env_end;
+};
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+	int group_exit_code;
+	unsigned int flags;
+};
+
+struct task_struct {
+	int pid, tgid, exit_code;
+	struct task_struct *real_parent, *group_leader;
+	uint64_t start_boottime;
+	struct mm_struct *mm;
+	struct nsproxy *nsproxy;
+	struct signal_struct *signal;
+	char comm[16];
+};
+
+struct linux_binprm {
+	const char *filename;
+};
+
+#pragma clang attribute pop
+
+// include/linux/sched/signal.h: the whole thread group is exiting, with signal_struct::group_exit_code.
+#define SIGNAL_GROUP_EXIT 4

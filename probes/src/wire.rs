@@ -1,0 +1,116 @@
+//! Records that the kernel side writes into the ring buffer: the one definition both sides share.
+//!
+//! `build.rs` turns this file into a C header (`wire.h`), so it holds nothing but constants and `#[repr(C)]` structures
+//! of integers and byte arrays without padding; sizes are asserted below. Byte order is the node's own.
+//! Does not: decode; that is `sandglass::sources::linux::decode`.
+
+/// A tracked process forked: [`ForkRecord`].
+pub const KIND_FORK: u32 = 1;
+/// A process executed an image: [`ExecRecord`].
+pub const KIND_EXEC: u32 = 2;
+/// A process ended: [`ExitRecord`].
+pub const KIND_EXIT: u32 = 3;
+
+/// Value in the map of processes: a CNI plugin or a descendant of one. All it does is reported.
+pub const ROLE_TRACKED: u32 = 1;
+/// Value in the map of processes: a known runtime's own process (shim, runc, ..). Only its exec and exit are reported.
+pub const ROLE_RUNTIME: u32 = 2;
+
+/// [`ExecRecord::flags`]: arguments were cut at [`ARGS_MAX`].
+pub const FLAG_ARGS_CUT: u32 = 1;
+/// [`ExecRecord::flags`]: the kept environment was cut.
+pub const FLAG_ENV_CUT: u32 = 2;
+
+/// Slot of the counter map: records that found the ring buffer full.
+pub const LOST_RING: u32 = 0;
+/// Slot of the counter map: processes that found the table of processes full.
+pub const LOST_TABLE: u32 = 1;
+/// Slots of the counter map.
+pub const LOST_SLOTS: u32 = 2;
+
+/// Most processes followed at one time.
+pub const PROCESSES_MAX: u32 = 16384;
+/// Most bytes of the executed file's path.
+pub const PATH_MAX: u32 = 1024;
+/// Most bytes of arguments.
+pub const ARGS_MAX: u32 = 4096;
+/// Most bytes of one variable of the environment, its terminator included.
+pub const VARIABLE_MAX: u32 = 2048;
+/// Bytes of kept environment from which on no further variable is added.
+pub const ENV_FULL: u32 = 8192;
+/// Room behind an [`ExecRecord`]: path, arguments, kept environment.
+pub const EXEC_ROOM: u32 = PATH_MAX + ARGS_MAX + ENV_FULL + VARIABLE_MAX;
+/// Bytes of a process name, its terminator included.
+pub const COMM_LEN: usize = 16;
+
+/// Head of every record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// One of the `KIND_` constants.
+    pub kind: u32,
+    /// Process id (thread group id) in the initial pid namespace.
+    pub pid: u32,
+    /// When, nanoseconds of the boot clock.
+    pub at_ns: u64,
+    /// Start of the process, nanoseconds of the boot clock.
+    pub start_ns: u64,
+    /// Bytes that waited in the ring buffer when this record was written.
+    pub ring_bytes: u64,
+}
+
+/// A tracked process forked; the header names the new process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkRecord {
+    /// Head.
+    pub header: RecordHeader,
+    /// Start of the parent.
+    pub parent_start_ns: u64,
+    /// Process id of the parent.
+    pub parent_pid: u32,
+    /// Zero.
+    pub unused: u32,
+}
+
+/// A process executed an image. `path_len`, `args_len` and `env_len` bytes follow, in this order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecRecord {
+    /// Head.
+    pub header: RecordHeader,
+    /// Start of the parent.
+    pub parent_start_ns: u64,
+    /// Id of the cgroup (v2): the inode number of its directory.
+    pub cgroup_id: u64,
+    /// Process id of the parent.
+    pub parent_pid: u32,
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// One of the `ROLE_` constants.
+    pub role: u32,
+    /// `FLAG_` constants.
+    pub flags: u32,
+    /// Bytes of the path as given to `execve`, not terminated.
+    pub path_len: u32,
+    /// Bytes of the arguments, each terminated by a zero byte (the last one may be cut).
+    pub args_len: u32,
+    /// Bytes of the kept part of the environment, each variable terminated by a zero byte.
+    pub env_len: u32,
+    /// Zero.
+    pub unused: u32,
+    /// Name of the parent.
+    pub parent_comm: [u8; COMM_LEN],
+}
+
+/// A process ended, with all its threads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitRecord {
+    /// Head.
+    pub header: RecordHeader,
+    /// As for `wait(2)`: the signal in bits 0 to 6, 128 for a core dump, the code in bits 8 to 15.
+    pub status: u32,
+    /// One of the `ROLE_` constants.
+    pub role: u32,
+}
