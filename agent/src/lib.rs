@@ -5,6 +5,7 @@
 
 pub mod cni_conf;
 pub mod cri;
+pub mod doctor;
 pub mod grpc;
 pub mod health;
 pub mod identity;
