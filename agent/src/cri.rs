@@ -18,6 +18,9 @@ use crate::grpc::{self, CallError};
 mod endpoint;
 pub mod messages;
 #[cfg(test)]
+#[cfg(target_os = "linux")]
+pub(crate) mod private_containerd;
+#[cfg(test)]
 #[cfg(unix)]
 pub(crate) mod scripted;
 pub mod stats;

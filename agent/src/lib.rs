@@ -10,6 +10,7 @@ pub mod commands;
 pub mod config;
 pub mod cri;
 pub mod demo;
+pub mod doctor;
 pub mod failure;
 pub mod grpc;
 pub mod health;
@@ -21,8 +22,3 @@ pub mod sinks;
 pub mod sources;
 pub mod terminal;
 pub mod watch;
-
-// Hand-made traces, shared with the tests in `tests/`.
-#[cfg(test)]
-#[path = "../tests/samples/mod.rs"]
-mod samples;

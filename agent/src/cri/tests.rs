@@ -223,3 +223,41 @@ fn field_numbers_are_those_of_the_interface() {
     };
     assert_eq!(stats.encode_to_vec(), b"\x0a\x08\x08\x01\x12\x02\x08\x05\x1a\x00");
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_real_containerd_answers() {
+    let (containerd, cri) = match private_containerd::Containerd::start().await {
+        Ok(started) => started,
+        Err(reason) => {
+            eprintln!("SKIPPED cri::tests::a_real_containerd_answers: {reason}");
+            return;
+        }
+    };
+    let version = cri.version().await.unwrap();
+    assert_eq!(version.runtime_name, "containerd");
+    assert_eq!(version.runtime_api_version, "v1");
+    let status = cri.status(true).await.unwrap();
+    let conditions = status.status.unwrap().conditions;
+    let network = conditions
+        .iter()
+        .find(|condition| condition.r#type == "NetworkReady")
+        .unwrap();
+    assert!(!network.status && !network.message.is_empty(), "{network:?}");
+    assert!(status.info["config"].contains(&containerd.path("net.d").display().to_string()));
+    assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
+    assert_eq!(cri.list_containers().await.unwrap(), []);
+    assert_eq!(cri.list_pod_sandbox_stats().await.unwrap(), []);
+    assert_eq!(cri.list_container_stats().await.unwrap(), []);
+    assert!(
+        cri.pod_sandbox_status("nobody", false)
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
+    let error = cri
+        .run_pod_sandbox(PodSandboxConfig::default(), "no-such-handler", SECOND)
+        .await
+        .unwrap_err();
+    assert!(error.status().is_some(), "{error:?}");
+}
