@@ -246,7 +246,9 @@ pub async fn serve(
         .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
 }
 
-fn source_options(config: &Config) -> linux::Options {
+/// How the kernel of this node is hooked.
+#[must_use]
+pub fn source_options(config: &Config) -> linux::Options {
     linux::Options { ring_bytes: config.probes.ring_buffer_bytes, ..linux::Options::default() }
 }
 
