@@ -22,3 +22,8 @@ pub mod sinks;
 pub mod sources;
 pub mod terminal;
 pub mod watch;
+
+// Hand-made traces, shared with the tests in `tests/`.
+#[cfg(test)]
+#[path = "../tests/samples/mod.rs"]
+mod samples;

@@ -38,7 +38,8 @@ pub fn render_waterfall(trace: &Trace, width: usize, color: bool) -> String {
     };
 
     let mut text = headline(trace, now, &ink);
-    for (span, label) in trace.spans.iter().zip(&labels) {
+    for (index, _) in trace.in_tree_order() {
+        let (span, label) = (&trace.spans[index], &labels[index]);
         let bar = scale.bar(span, now, &ink);
         let time = human(span.duration_ns(now));
         let end = if span.end.is_none() {
@@ -173,8 +174,11 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
 fn labels(trace: &Trace) -> Vec<String> {
     let spans = &trace.spans;
     let last_child = |index: usize| {
-        let parent = spans[index].parent;
-        !spans.iter().skip(index + 1).any(|later| later.parent == parent)
+        let (parent, place) = (spans[index].parent, (spans[index].start, index));
+        !spans
+            .iter()
+            .enumerate()
+            .any(|(other, span)| span.parent == parent && (span.start, other) > place)
     };
     (0..spans.len())
         .map(|index| {

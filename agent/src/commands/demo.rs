@@ -18,7 +18,10 @@ use crate::terminal;
 pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let flags = otlp_flags(&args.config);
-    let options = DemoOptions { once: args.once, ..DemoOptions::default() };
+    let options = DemoOptions {
+        once: args.once,
+        ..DemoOptions::default()
+    };
     let mut agent = None;
     let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
         let (app, observer) = observe(config, flags, args.record, rig).await?;
@@ -32,7 +35,10 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     }
     let ended = ended.map_err(|error| {
         let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        Failure { message: app::with_sources(&error) + &hint, exit: error.exit() }
+        Failure {
+            message: app::with_sources(&error) + &hint,
+            exit: error.exit(),
+        }
     })?;
     match ended {
         Ended::Passed | Ended::Interrupted => Ok(()),
@@ -52,10 +58,25 @@ async fn observe(
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
     let (sender, closed) = mpsc::channel();
-    let app =
-        app::start(&config, Options { otlp_flags, record, serve: true, closed: Some(sender), ..Options::default() })
-            .await?;
+    let app = app::start(
+        &config,
+        Options {
+            otlp_flags,
+            record,
+            serve: true,
+            closed: Some(sender),
+            ..Options::default()
+        },
+    )
+    .await?;
     let page = app.address.map(|address| format!("http://{address}/"));
     let waterfall = |trace: &_| terminal::render_waterfall(trace, terminal::size().0, terminal::colors());
-    Ok((app, Observer { page, closed, waterfall }))
+    Ok((
+        app,
+        Observer {
+            page,
+            closed,
+            waterfall,
+        },
+    ))
 }

@@ -23,10 +23,17 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
         ..DoctorOptions::new(app::node_info(&config), probes)
     };
     let report = doctor::run(options).await;
-    print(&if args.json { report.to_json() + "\n" } else { render(&report, terminal::colors()) })?;
+    print(&if args.json {
+        report.to_json() + "\n"
+    } else {
+        render(&report, terminal::colors())
+    })?;
     match report.exit_code() {
         0 => Ok(()),
-        exit => Err(Failure { message: "something above is broken\nhint: follow the hints above".to_owned(), exit }),
+        exit => Err(Failure {
+            message: "something above is broken\nhint: follow the hints above".to_owned(),
+            exit,
+        }),
     }
 }
 
@@ -43,6 +50,8 @@ async fn attach(config: &Config) -> Result<Vec<ProbeStatus>, Failure> {
         // Until here, so that no event of a busy node blocks the source.
         drop(receiver);
     });
-    attaching.await.map_err(|error| Failure::runtime(format!("cannot try the probes: {error}")))?;
+    attaching
+        .await
+        .map_err(|error| Failure::runtime(format!("cannot try the probes: {error}")))?;
     Ok(health.probes())
 }
