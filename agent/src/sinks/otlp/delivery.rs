@@ -110,6 +110,12 @@ impl Delivery {
         failure.last = Some(why);
     }
 
+    /// What waits to be sent, the request under way left out.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> super::outbox::Waiting {
+        self.outbox.waiting()
+    }
+
     /// The last failure.
     pub(super) fn failure(&self) -> Failure {
         lock(&self.failure).clone()
