@@ -72,6 +72,18 @@ pub enum StartError {
     NoRuntime(#[source] tokio::runtime::TryCurrentError),
 }
 
+impl StartError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            StartError::Tls { source, .. } => source.hint(),
+            StartError::Encoder(_) => "unset the OTEL_EXPORTER_OTLP_* variables that hold no valid text",
+            StartError::NoRuntime(_) => "this is a bug in sandglass",
+        }
+    }
+}
+
 /// What the sink says of itself; all numbers are spans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtlpStatus {
