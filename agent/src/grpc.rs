@@ -53,7 +53,7 @@ where
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream))
             .await
-            .map_err(|error| CallError::Transport(error.to_string()))?;
+            .map_err(|error| CallError::Transport(cause_chain(&error)))?;
     tokio::spawn(async move {
         // The caller learns of a broken connection from its call.
         let _ = connection.await;
@@ -100,14 +100,9 @@ pub async fn call_bounded(
             HeaderValue::from_static("gzip"),
         );
     }
-    sender
-        .ready()
-        .await
-        .map_err(|error| CallError::Transport(error.to_string()))?;
-    let response = sender
-        .send_request(request)
-        .await
-        .map_err(|error| CallError::Transport(error.to_string()))?;
+    let transport = |error: hyper::Error| CallError::Transport(cause_chain(&error));
+    sender.ready().await.map_err(transport)?;
+    let response = sender.send_request(request).await.map_err(transport)?;
     answer(response, max_answer).await
 }
 
@@ -122,7 +117,7 @@ async fn answer(response: hyper::Response<Incoming>, max_answer: usize) -> Resul
         if error.is::<LengthLimitError>() {
             CallError::TooLarge(max_answer)
         } else {
-            CallError::Transport(error.to_string())
+            CallError::Transport(cause_chain(error.as_ref()))
         }
     })?;
     match body.trailers() {
@@ -179,6 +174,22 @@ fn unframe(mut body: Bytes) -> Result<Bytes, CallError> {
     } else {
         Err(CallError::Frame)
     }
+}
+
+/// An error with all its causes, each once: hyper's errors say what broke only in their sources.
+#[must_use]
+pub fn cause_chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        next = source.source();
+    }
+    text
 }
 
 /// Decodes `%41`; what is not a whole escape stays as it is, and bytes that are not UTF-8 become U+FFFD.

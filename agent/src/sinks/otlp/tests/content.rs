@@ -209,3 +209,21 @@ async fn the_user_agent_names_the_exporters_version() {
     let said = peek.0.lock().unwrap().clone();
     assert_eq!(said, format!("OTel-OTLP-Exporter-Rust/{}", transport::EXPORTER_VERSION));
 }
+
+#[tokio::test]
+async fn the_size_of_a_span_is_estimated_well_enough_to_cut_by() {
+    let collector = Collector::http(Vec::new()).await;
+    let mut config = http(&collector);
+    config.gzip = false;
+    let sink = start(config);
+    let trace = full_trace(1);
+    sink.offer(&trace);
+    assert_eq!(sink.stop(LONG).await, 0);
+    let real = collector.seen()[0].raw.len();
+    let spans = convert::spans(&trace, &convert::scope("1"));
+    let estimated: usize = spans.iter().map(convert::encoded_size).sum();
+    assert!(
+        estimated > real * 3 / 4 && estimated < real * 5 / 4,
+        "{estimated} for {real}"
+    );
+}
