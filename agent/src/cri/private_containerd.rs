@@ -3,9 +3,11 @@
 //! Compiled for tests only. Nothing of the node's own runtime is touched; the process is killed when dropped.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Cri;
@@ -163,11 +165,19 @@ impl Containerd {
         ]);
         run(import.arg(self.path("image.tar")))?;
         let network = format!(
-            r#"{{"cniVersion":"1.0.0","name":"test","plugins":[{{"type":"ptp","ipam":{{"type":"host-local","dataDir":"{}","subnet":"10.213.77.0/24"}}}}]}}"#,
-            self.path("ipam").display()
+            r#"{{"cniVersion":"1.0.0","name":"test","plugins":[{{"type":"ptp","ipam":{{"type":"host-local","dataDir":"{}","subnet":"10.213.{}.0/24"}}}}]}}"#,
+            self.path("ipam").display(),
+            // Tests run at the same time, and all in the node's one network.
+            (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 256
         );
         write("net.d/10-test.conflist", network)
     }
+}
+
+/// Says that a test could not run here. Written to the stream itself: the test harness swallows what `eprintln!` says
+/// in a test that passes.
+pub(crate) fn skipped(test: &str, reason: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
 }
 
 /// Output of a command; `Err` says what went wrong.
@@ -185,8 +195,14 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // A test that failed may leave shims and mounts of its own behind; all carry the directory in their names.
+        // A test that failed may leave processes and mounts of its own behind; all carry the directory in their names.
         let directory = self.directory.path().display().to_string();
+        let tasks = self.path("state/io.containerd.runtime.v2.task/k8s.io");
+        for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
+            if let Ok(pid) = fs::read_to_string(task.path().join("init.pid")) {
+                let _ = run(Command::new("kill").args(["-9", pid.trim()]));
+            }
+        }
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let command = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
             let pid = process.file_name().to_string_lossy().into_owned();
@@ -221,6 +237,7 @@ void _start(void) {
   }
 }
 "#;
+static MADE: AtomicU32 = AtomicU32::new(0);
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE_IMAGE: &str = "sandglass.test/pause:1";
 

@@ -182,6 +182,20 @@ async fn a_missing_socket_has_a_hint() {
     assert!(matches!(error, CriError::Endpoint(_)));
 }
 
+proptest::proptest! {
+    /// Whatever a runtime sends, decoding ends with a message or an error.
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        let _ = VersionResponse::decode(&bytes[..]);
+        let _ = StatusResponse::decode(&bytes[..]);
+        let _ = ListPodSandboxResponse::decode(&bytes[..]);
+        let _ = PodSandboxStatusResponse::decode(&bytes[..]);
+        let _ = ListContainersResponse::decode(&bytes[..]);
+        let _ = ListPodSandboxStatsResponse::decode(&bytes[..]);
+        let _ = ListContainerStatsResponse::decode(&bytes[..]);
+    }
+}
+
 /// Bytes written out by hand from api.proto, so that a wrong tag in the derives shows.
 #[test]
 fn field_numbers_are_those_of_the_interface() {
@@ -230,7 +244,7 @@ async fn a_real_containerd_answers() {
     let (containerd, cri) = match private_containerd::Containerd::start().await {
         Ok(started) => started,
         Err(reason) => {
-            eprintln!("SKIPPED cri::tests::a_real_containerd_answers: {reason}");
+            private_containerd::skipped("cri::tests::a_real_containerd_answers", &reason);
             return;
         }
     };
@@ -269,7 +283,7 @@ async fn a_real_sandbox_is_made_and_removed() {
     let (containerd, cri) = match private_containerd::Containerd::start_with_network().await {
         Ok(started) => started,
         Err(reason) => {
-            eprintln!("SKIPPED cri::tests::a_real_sandbox_is_made_and_removed: {reason}");
+            private_containerd::skipped("cri::tests::a_real_sandbox_is_made_and_removed", &reason);
             return;
         }
     };
@@ -296,7 +310,7 @@ async fn a_real_sandbox_is_made_and_removed() {
         ("cart-0", "u-1", "shop")
     );
     assert!(!status.on_node_network());
-    assert!(status.network.unwrap().ip.starts_with("10.213.77."));
+    assert!(status.network.unwrap().ip.starts_with("10.213."));
     assert_eq!(status.labels["app"], "cart");
     assert_eq!(status.annotations["note"], "x");
     assert!(status.created_at > 0);

@@ -185,7 +185,7 @@ async fn a_real_sandbox_is_described() {
     let (containerd, cri) = match crate::cri::private_containerd::Containerd::start_with_network().await {
         Ok(started) => started,
         Err(reason) => {
-            eprintln!("SKIPPED identity::tests::a_real_sandbox_is_described: {reason}");
+            crate::cri::private_containerd::skipped("identity::tests::a_real_sandbox_is_described", &reason);
             return;
         }
     };

@@ -351,7 +351,7 @@ async fn a_real_containerd_is_looked_at() {
     let (containerd, _cri) = match crate::cri::private_containerd::Containerd::start().await {
         Ok(started) => started,
         Err(reason) => {
-            eprintln!("SKIPPED doctor::tests::runtime::a_real_containerd_is_looked_at: {reason}");
+            crate::cri::private_containerd::skipped("doctor::tests::runtime::a_real_containerd_is_looked_at", &reason);
             return;
         }
     };
@@ -380,7 +380,10 @@ async fn a_real_pods_statistics_are_looked_at() {
     let (containerd, cri) = match crate::cri::private_containerd::Containerd::start_with_network().await {
         Ok(started) => started,
         Err(reason) => {
-            eprintln!("SKIPPED doctor::tests::runtime::a_real_pods_statistics_are_looked_at: {reason}");
+            crate::cri::private_containerd::skipped(
+                "doctor::tests::runtime::a_real_pods_statistics_are_looked_at",
+                &reason,
+            );
             return;
         }
     };
