@@ -182,6 +182,20 @@ async fn a_missing_socket_has_a_hint() {
     assert!(matches!(error, CriError::Endpoint(_)));
 }
 
+proptest::proptest! {
+    /// Whatever a runtime sends, decoding ends with a message or an error.
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        let _ = VersionResponse::decode(&bytes[..]);
+        let _ = StatusResponse::decode(&bytes[..]);
+        let _ = ListPodSandboxResponse::decode(&bytes[..]);
+        let _ = PodSandboxStatusResponse::decode(&bytes[..]);
+        let _ = ListContainersResponse::decode(&bytes[..]);
+        let _ = ListPodSandboxStatsResponse::decode(&bytes[..]);
+        let _ = ListContainerStatsResponse::decode(&bytes[..]);
+    }
+}
+
 /// Bytes written out by hand from api.proto, so that a wrong tag in the derives shows.
 #[test]
 fn field_numbers_are_those_of_the_interface() {
@@ -230,7 +244,7 @@ async fn a_real_containerd_answers() {
     let (containerd, cri) = match private_containerd::Containerd::start().await {
         Ok(started) => started,
         Err(reason) => {
-            eprintln!("SKIPPED cri::tests::a_real_containerd_answers: {reason}");
+            private_containerd::skipped("cri::tests::a_real_containerd_answers", &reason);
             return;
         }
     };
@@ -260,4 +274,50 @@ async fn a_real_containerd_answers() {
         .await
         .unwrap_err();
     assert!(error.status().is_some(), "{error:?}");
+}
+
+/// The whole life of a sandbox: made, described, counted, stopped, removed.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_real_sandbox_is_made_and_removed() {
+    let (containerd, cri) = match private_containerd::Containerd::start_with_network().await {
+        Ok(started) => started,
+        Err(reason) => {
+            private_containerd::skipped("cri::tests::a_real_sandbox_is_made_and_removed", &reason);
+            return;
+        }
+    };
+    let id = containerd.make_sandbox(&cri).await;
+    let sandboxes = cri.list_pod_sandbox().await;
+    let described = cri.pod_sandbox_status(&id, true).await;
+    let stats = cri.list_pod_sandbox_stats().await;
+    // Before anything is asserted: a sandbox left behind would leave its network behind too.
+    containerd.remove_sandbox(&cri, &id).await;
+
+    let sandboxes = sandboxes.unwrap();
+    assert_eq!(sandboxes.len(), 1);
+    assert_eq!(sandboxes[0].id, id);
+    assert_eq!(sandboxes[0].state(), PodSandboxState::SandboxReady);
+    let described = described.unwrap();
+    let status = described.status.unwrap();
+    let metadata = status.metadata.clone().unwrap();
+    assert_eq!(
+        (
+            metadata.name.as_str(),
+            metadata.uid.as_str(),
+            metadata.namespace.as_str()
+        ),
+        ("cart-0", "u-1", "shop")
+    );
+    assert!(!status.on_node_network());
+    assert!(status.network.unwrap().ip.starts_with("10.213."));
+    assert_eq!(status.labels["app"], "cart");
+    assert_eq!(status.annotations["note"], "x");
+    assert!(status.created_at > 0);
+    assert!(described.info["info"].contains("/netns/cni-"), "{:?}", described.info);
+    let stats = stats.unwrap();
+    let linux = stats[0].linux.clone().unwrap();
+    assert!(linux.memory.unwrap().working_set_bytes.unwrap().value > 0);
+    assert_eq!(linux.network.unwrap().default_interface.unwrap().name, "eth0");
+    assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
 }

@@ -61,8 +61,7 @@ impl Node<'_> {
     }
 
     fn capabilities(&self) -> Vec<Finding> {
-        let status = line_starting(self.root, "proc/self/status", "CapEff:");
-        let Ok(effective) = u64::from_str_radix(status.trim(), 16) else {
+        let Some(effective) = self.effective() else {
             return vec![
                 Finding::new(
                     Level::Note,
@@ -206,18 +205,12 @@ impl Node<'_> {
 
     fn sysctls(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let paranoid = line(self.root, "proc/sys/kernel/perf_event_paranoid");
-        if !paranoid.is_empty() {
-            findings.push(Finding::ok(
-                "kernel.perf_event_paranoid",
-                format!("perf_event_paranoid = {paranoid} (does not bind CAP_PERFMON)"),
-            ));
-        }
+        findings.extend(self.paranoia());
         let unprivileged = line(self.root, "proc/sys/kernel/unprivileged_bpf_disabled");
         if !unprivileged.is_empty() {
             findings.push(Finding::ok(
                 "kernel.unprivileged_bpf_disabled",
-                format!("unprivileged_bpf_disabled = {unprivileged} (does not bind CAP_BPF)"),
+                format!("unprivileged_bpf_disabled = {unprivileged} (holders of CAP_BPF may all the same)"),
             ));
         }
         if line(self.root, "proc/sys/kernel/bpf_stats_enabled") == "1" {
@@ -228,6 +221,31 @@ impl Node<'_> {
             );
         }
         findings
+    }
+
+    /// Debian and Ubuntu know levels from 3 on, at which `perf_event_open` is for CAP_SYS_ADMIN alone. kprobes attach
+    /// through it; raw tracepoints, tp_btf and fentry do not.
+    fn paranoia(&self) -> Option<Finding> {
+        let text = line(self.root, "proc/sys/kernel/perf_event_paranoid");
+        let level: i32 = text.parse().ok()?;
+        let what = format!("perf_event_paranoid = {level}");
+        if level < 3
+            || self
+                .effective()
+                .is_some_and(|effective| effective & (1 << SYS_ADMIN.bit) != 0)
+        {
+            return Some(Finding::ok("kernel.perf_event_paranoid", what));
+        }
+        Some(
+            Finding::new(Level::Note, "kernel.perf_event_paranoid", what)
+                .why("from 3 on kprobes need CAP_SYS_ADMIN; hooks by raw tracepoint, tp_btf and fentry do not")
+                .hint("sysctl kernel.perf_event_paranoid=2, if a probe is missing for it"),
+        )
+    }
+
+    fn effective(&self) -> Option<u64> {
+        let text = line_starting(self.root, "proc/self/status", "CapEff:");
+        u64::from_str_radix(&text, 16).ok()
     }
 
     fn cgroup(&self) -> Finding {
