@@ -185,7 +185,10 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
     let covers = "const box = (selector) => document.querySelector(selector).getBoundingClientRect().width; \
         return box('[aria-selected=true] .span-bar') / box('[aria-selected=true] .span-track')";
     browser.click("[role=treeitem]:nth-child(7)").await?;
-    ensure!(browser.text(".details").await?.starts_with("plugin host-local"), "a click does not choose a span");
+    ensure!(
+        browser.text(".details").await?.starts_with("plugin host-local"),
+        "a click does not choose a span"
+    );
     let before = browser.run(covers).await?.as_f64();
     browser.keys("z").await?;
     let after = browser.run(covers).await?.as_f64();
@@ -194,7 +197,6 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
     browser.keys("z").await?;
     browser.click("[role=treeitem]:nth-child(13)").await?;
     // Up the tree: what started the command.
-    browser.keys("k").await?;
     browser.keys("k").await?;
     browser
         .wait("return document.querySelector('.details').innerText.includes('wait-for-policy --node worker-3')")

@@ -1,7 +1,7 @@
 // The waterfall: spans in their order, bars on one time axis, and the details of the one that is looked at.
 // A tree for assistive technology; arrows and j/k move in it, the pointer only previews.
 
-import { fill, h, say } from "./dom.js";
+import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
 
 /** `chosen` is the span to begin with; `onchoose` hears of another. */
@@ -48,8 +48,8 @@ export function makeWaterfall(chosen, onchoose) {
     const { from, to } = range();
     const part = (ns) => (ns - from) / Math.max(1, to - from);
     const marks = ticks(from, to, innerWidth < 700 ? 3 : 6).filter((at) => part(at) < 0.97);
-    fill(axis, marks.map((at) => h("span", { style: { left: `${100 * part(at)}%` } }, mark(at))));
-    fill(lines, marks.map((at) => h("span", { style: { "--at": part(at) } })));
+    fillOn([from, to, marks], axis, () => marks.map((at) => h("span", { style: { left: `${100 * part(at)}%` } }, mark(at))));
+    fillOn([from, to, marks], lines, () => marks.map((at) => h("span", { style: { "--at": part(at) } })));
     for (const span of trace.timeline) items.get(span.id).update(span, part);
     say(zoomButton, zoomed ? "whole trace" : "zoom");
     zoomButton.setAttribute("aria-pressed", String(!!zoomed));
@@ -84,10 +84,11 @@ export function makeWaterfall(chosen, onchoose) {
         element.style.setProperty("--depth", span.depth);
         const [kind, ...rest] = span.name.split(" ");
         const extra = [span.attributes["cni.ifname"], span.attributes["cni.network.name"]].filter(Boolean).join(" · ");
-        fill(label,
+        fillOn([span.name, span.status, extra], label, () => [
           span.status === "error" ? h("span.cross", { "aria-hidden": "true" }, "✕") : null,
           rest.length ? [h("span.span-kind", {}, kind), " ", rest.join(" ")] : kind,
-          extra ? h("span.span-extra", {}, ` ${extra}`) : null);
+          extra ? h("span.span-extra", {}, ` ${extra}`) : null,
+        ]);
         label.title = span.name;
         bar.dataset.phase = span.phase;
         bar.dataset.frame = /^(sandbox|cni )/.test(span.name) ? "yes" : "no";
@@ -96,7 +97,7 @@ export function makeWaterfall(chosen, onchoose) {
         bar.hidden = right < 0 || left > 1;
         bar.style.setProperty("left", `${100 * left}%`);
         bar.style.setProperty("width", `${100 * Math.max(0, right - left)}%`);
-        fill(bar, span.events.map((event) => h("span.span-event", {
+        fillOn([span.events, span.duration_ns], bar, () => span.events.map((event) => h("span.span-event", {
           title: event.name,
           style: { left: `${(100 * (event.offset_ns - span.offset_ns)) / Math.max(1, span.duration_ns)}%` },
         })));
