@@ -15,6 +15,8 @@ const TABS = [
 ];
 const VERBS = ["DEL", "CHECK", "ADD", "GC", "STATUS", "VERSION"];
 const STEP = 100;
+// A row that is new to the list glows only when its trace is new too, not when a filter brought it.
+const ARRIVAL_MS = 10000;
 
 export function listView(root, { name, params }, shared) {
   const operations = name === "operations";
@@ -121,7 +123,7 @@ export function listView(root, { name, params }, shared) {
     let before = rows.firstElementChild;
     for (const row of page.rows) {
       const known = shown.get(row.trace_id);
-      const item = known || makeRow(row, shared, !!shown.size);
+      const item = known || makeRow(row, shared, shared.now() - unixMs(row.start_unix_ns) < ARRIVAL_MS && shown.size > 0);
       item.update(row, longest);
       next.set(row.trace_id, item);
       // Rows in their place are not touched: the focus stays where it is.
@@ -262,7 +264,7 @@ function makeRow(first, shared, arriving) {
   const when = h("span.when");
   const link = h("a.row", { href: `#/trace/${row.trace_id}` },
     mark,
-    h("span.who", {}, h("span.who-line", {}, name, chips), place),
+    h("span.who", {}, name, h("span.who-line", {}, chips, place)),
     h("span.what", {}, track, verdict),
     time, when);
   const element = h("li", { class: arriving ? "arriving" : null, data: { trace: row.trace_id } }, link);

@@ -175,7 +175,7 @@ function describe(span, trace) {
       : null,
     h("dl.times", {},
       row("took", h("strong", {}, duration(span.duration_ns)), span.end_unix_ns ? null : " so far"),
-      row("of it itself", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
+      row("own time", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
       row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
       signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
     args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
