@@ -24,11 +24,12 @@ export function traceView(root, { id, span }, shared) {
   const verdict = h("p.verdict-line", { role: "status" });
   const phases = h("div");
   const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, phases);
-  const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", `#/trace/${id}${chosen ? `/${chosen}` : ""}`));
   const related = h("section.related", { "aria-label": "Related", hidden: true });
+  const address = (chosen) => `#/trace/${id}${chosen ? `/${chosen}` : ""}`;
+  const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", address(chosen)), related);
   const note = h("div");
   const back = h("a.back", { href: shared.lastList }, "← Back to the list");
-  const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element, related);
+  const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element);
   fill(root, back, note, content);
 
   async function load() {
@@ -74,8 +75,8 @@ export function traceView(root, { id, span }, shared) {
     say(took, duration(trace.duration_ns));
     say(began, ago(start, shared.now()));
     const labels = trace.identity.labels || [];
-    fillOn([runtime, trace.sandbox, trace.identity], facts, () => [
-      fact("took", took),
+    fillOn([runtime, trace.sandbox, trace.identity, trace.running], facts, () => [
+      fact(trace.running ? "has run for" : "took", took),
       fact("began", began, h("span.muted", {}, ` ${absolute(start)}`)),
       runtime ? fact("asked by", runtime) : null,
       trace.sandbox ? fact("sandbox", copyable(trace.sandbox)) : null,
@@ -153,6 +154,6 @@ function copyable(text) {
     } catch {
       getSelection().selectAllChildren(button);
     }
-  } }, text.length > 40 ? shortId(text) + "…" : text);
+  } }, text.length > 16 ? `${shortId(text)}…` : text);
   return button;
 }

@@ -4,18 +4,19 @@
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
 
-/** `chosen` is the span to begin with; `onchoose` hears of another. */
-export function makeWaterfall(chosen, onchoose) {
+/** `chosen` is the span to begin with; `onchoose` hears of another; `below` stands under the chart. */
+export function makeWaterfall(chosen, onchoose, below) {
   const axis = h("div.axis", { "aria-hidden": "true" });
   const lines = h("div.gridlines", { "aria-hidden": "true" });
   const tree = h("div.spans", { role: "tree", "aria-label": "Spans" });
   const details = h("aside.card.details", { "aria-label": "Details of the span" });
   const zoomButton = h("button.zoom", { type: "button", title: "Let the chosen span fill the width (z)", onclick: () => zoom() });
-  const element = h("section.waterfall", { "aria-label": "Waterfall" },
+  const column = h("div.column", {},
     h("div.card.chart", {},
       h("div.chart-head", {}, h("div.chart-title", {}, h("h2", {}, "Waterfall"), zoomButton), axis),
       h("div.chart-body", {}, lines, tree)),
-    details);
+    below);
+  const element = h("section.waterfall", { "aria-label": "Waterfall" }, column, details);
   let trace = null;
   let items = new Map();
   // Span that fills the width; none means the whole trace.
