@@ -243,7 +243,7 @@ pub fn start_otlp(
         }
         Resolution::On(resolved) => OtlpSink::start(*resolved, node.clone(), health.clone())
             .map(Some)
-            .map_err(|error| Failure::usage(with_sources(&error))),
+            .map_err(|error| Failure::usage(format!("{}\nhint: {}", with_sources(&error), error.hint()))),
     }
 }
 

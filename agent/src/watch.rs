@@ -113,6 +113,10 @@ impl Screen {
         let path = format!("/api/v1/sandboxes?kind=all&limit={MAX_ROWS}");
         let list: List = client::get(address, &path).await?;
         self.rows = list.rows;
+        if self.node.is_empty() {
+            let health: client::Health = client::get(address, "/api/v1/health").await?;
+            self.node = health.node.name;
+        }
         Ok(())
     }
 

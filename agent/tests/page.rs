@@ -54,8 +54,10 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     a_failure_by_click(agent, browser).await?;
     a_slow_one_by_keyboard(agent, browser).await?;
     hostile_names_stay_text(agent, browser).await?;
+    a_running_one_until_it_ends(agent, browser).await?;
     other_views(agent, browser).await?;
-    no_complaints(browser).await
+    no_complaints(browser).await?;
+    a_broken_stream_is_told(agent, browser).await
 }
 
 async fn nothing_yet(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -198,7 +200,6 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
     browser.click("[role=treeitem]:nth-child(13)").await?;
     // Up the tree: what started the command.
     browser.keys("k").await?;
-    browser.keys("k").await?;
     browser
         .wait("return document.querySelector('.details').innerText.includes('wait-for-policy --node worker-3')")
         .await?;
@@ -242,6 +243,35 @@ async fn hostile_names_stay_text(agent: &Agent, browser: &Browser) -> Result<()>
         "a script in a name ran"
     );
     browser.screenshot("hostile").await
+}
+
+async fn a_running_one_until_it_ends(agent: &Agent, browser: &Browser) -> Result<()> {
+    let trace = samples::stuck("edge", "runs-0", 99, wall_ns() - 3 * SECOND);
+    agent.store.update(trace.clone());
+    browser.open(&agent.url(&format!("#/trace/{}", trace.id))).await?;
+    browser
+        .wait(
+            "return document.querySelector('.verdict-line')?.innerText.startsWith('Command iptables has been running')",
+        )
+        .await?;
+    browser.both_themes("running").await?;
+    agent.store.update(samples::unstuck(trace, 5));
+    browser
+        .wait("return document.querySelector('.chip.result').textContent === 'succeeded'")
+        .await?;
+    browser
+        .wait("return !document.querySelector('.span[data-status=running]')")
+        .await
+}
+
+async fn a_broken_stream_is_told(agent: &Agent, browser: &Browser) -> Result<()> {
+    browser.open(&agent.url("#/")).await?;
+    browser
+        .wait("return document.querySelector('#live').textContent === 'live'")
+        .await?;
+    agent.stop.send(true)?;
+    browser.wait("return !document.querySelector('#broken').hidden").await?;
+    browser.screenshot("broken-light").await
 }
 
 async fn other_views(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -296,7 +326,7 @@ async fn no_complaints(browser: &Browser) -> Result<()> {
 struct Agent {
     store: Store,
     server: Running,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
 }
 
 impl Agent {
@@ -354,11 +384,7 @@ impl Agent {
         };
         let (stop, stopped) = watch::channel(false);
         let server = serve(options, services, stopped).await?;
-        Ok(Agent {
-            store,
-            server,
-            _stop: stop,
-        })
+        Ok(Agent { store, server, stop })
     }
 
     fn url(&self, rest: &str) -> String {

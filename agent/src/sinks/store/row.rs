@@ -202,8 +202,10 @@ impl Row {
     }
 }
 
-/// Of an open trace that has not failed yet: the processes that run now, outermost first.
-fn verdict(trace: &Trace, now: Timestamp) -> String {
+/// One sentence: what took the time or what failed; of an open trace that has not failed yet, the processes that it
+/// waits for, outermost first.
+#[must_use]
+pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     let open: Vec<String> = super::view::open_below(trace, 0)
         .into_iter()
         .filter(|span| span.process().is_some())
