@@ -6,9 +6,10 @@
 //! Does not: know how the agent is built; it sees an [`Observer`].
 
 use std::io::{self, Write};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sandglass_model::id::TraceId;
 use sandglass_model::trace::Trace;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -33,14 +34,16 @@ pub struct DemoOptions {
     pub rig: RigOptions,
 }
 
-/// The agent as the demo sees it.
+/// The agent as the demo sees it. Dropping it stops the agent.
 pub struct Observer {
     /// Address of the page.
     pub page: Option<String>,
-    /// Every trace, when it closes.
-    pub closed: mpsc::Receiver<Arc<Trace>>,
+    /// All traces so far, open ones too, in the order they began.
+    pub traces: Box<dyn Fn() -> Vec<Arc<Trace>> + Send + Sync>,
     /// One trace as a waterfall for the terminal.
-    pub waterfall: fn(&Trace) -> String,
+    pub waterfall: Box<dyn Fn(&Trace) -> String + Send + Sync>,
+    /// Whatever keeps the agent running.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
 
 /// How the demo ended.
@@ -123,7 +126,7 @@ pub async fn run<W: Write>(
     let shown = {
         let show = async {
             let observer = start_agent(&rig).await.map_err(DemoError::Agent)?;
-            show(options, out, &rig, observer).await
+            show(options, out, &rig, &observer).await
         };
         tokio::select! {
             shown = show => shown,
@@ -141,26 +144,27 @@ pub async fn run<W: Write>(
     Ok(ended)
 }
 
-async fn show<W: Write>(options: &DemoOptions, out: &mut W, rig: &Rig, observer: Observer) -> Result<Ended, DemoError> {
+async fn show<W: Write>(
+    options: &DemoOptions,
+    out: &mut W,
+    rig: &Rig,
+    observer: &Observer,
+) -> Result<Ended, DemoError> {
     scenarios::wait_for_pause(rig).await.map_err(DemoError::Image)?;
     let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await;
     let cri = Arc::new(cri.map_err(DemoError::Cri)?);
     if let Some(page) = &observer.page {
         say(out, &format!("the page is at {page}\n"))?;
     }
-    let mut traces = Traces {
-        observer,
-        closed: Vec::new(),
-        printed: 0,
-    };
+    let mut printed = Vec::new();
     let mut records: Vec<CallRecord> = Vec::new();
     for pods in scenarios::steps() {
         let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
         say(out, &format!("\nmaking {}\n", names.join(", ")))?;
         let made = scenarios::make(&cri, rig, pods).await;
-        traces.wait_for(&made).await;
+        wait_until_closed(observer, &made).await;
         records.extend(made);
-        traces.print(out)?;
+        print_new(out, observer, &mut printed)?;
     }
     say(out, &format!("\ndeleting {}\n", scenarios::DELETED.join(", ")))?;
     for record in &mut records {
@@ -168,64 +172,42 @@ async fn show<W: Write>(options: &DemoOptions, out: &mut W, rig: &Rig, observer:
             scenarios::delete(&cri, record).await.map_err(DemoError::Cri)?;
         }
     }
-    let checks = traces.settle(rig, &records).await;
-    traces.print(out)?;
+    let checks = settle(rig, observer, &records).await;
+    print_new(out, observer, &mut printed)?;
     say(out, &format!("\n{}", checks.text(options.once)))?;
     if options.once {
         return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
-    if let Some(page) = &traces.observer.page {
+    if let Some(page) = &observer.page {
         say(out, &format!("\nthe page is at {page}\n"))?;
     }
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
     std::future::pending().await
 }
 
-/// The traces that have come so far.
-struct Traces {
-    observer: Observer,
-    closed: Vec<Arc<Trace>>,
-    printed: usize,
+/// Prints the traces that closed since the last time.
+fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<TraceId>) -> Result<(), DemoError> {
+    for trace in (observer.traces)() {
+        if trace.closed && !printed.contains(&trace.id) {
+            printed.push(trace.id);
+            say(out, &format!("\n{}", (observer.waterfall)(&trace)))?;
+        }
+    }
+    Ok(())
 }
 
-impl Traces {
-    fn take(&mut self) -> &[Arc<Trace>] {
-        self.closed.extend(self.observer.closed.try_iter());
-        &self.closed
-    }
-
-    /// Prints what came since the last time.
-    fn print<W: Write>(&mut self, out: &mut W) -> Result<(), DemoError> {
-        for trace in &self.closed[self.printed..] {
-            say(out, &format!("\n{}", (self.observer.waterfall)(trace)))?;
+/// Gives the sandboxes of `records` a moment to be told whole; what is still open then is shown later.
+async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let traces = (observer.traces)();
+        if records
+            .iter()
+            .all(|record| verify::creation(&traces, record).is_ok_and(|trace| trace.closed))
+        {
+            return;
         }
-        self.printed = self.closed.len();
-        Ok(())
-    }
-
-    /// Gives the sandboxes of `records` a moment to be told whole; what is still open then is shown later.
-    async fn wait_for(&mut self, records: &[CallRecord]) {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < deadline {
-            let traces = self.take();
-            if records.iter().all(|record| verify::creation(traces, record).is_ok()) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Waits for the last traces: the runtime cleans up behind calls that timed out, and the agent holds events back
-    /// for a moment to put them in order.
-    async fn settle(&mut self, rig: &Rig, records: &[CallRecord]) -> Checks {
-        let deadline = Instant::now() + SETTLE;
-        loop {
-            let checks = Checks::of(rig, self.take(), records);
-            if checks.passed() || Instant::now() > deadline {
-                return checks;
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -274,6 +256,19 @@ impl Checks {
             ));
         }
         text
+    }
+}
+
+/// Waits for the last traces: the runtime cleans up behind calls that timed out, and the agent holds events back for a
+/// moment to put them in order.
+async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord]) -> Checks {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let checks = Checks::of(rig, &(observer.traces)(), records);
+        if checks.passed() || Instant::now() > deadline {
+            return checks;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
