@@ -1,7 +1,9 @@
 //! `sandglass demo`: the demo's node with this agent beside it.
 
-use std::path::PathBuf;
-use std::sync::mpsc;
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use sandglass_model::Trace;
 
 use super::configuration;
 use super::run::otlp_flags;
@@ -18,27 +20,15 @@ use crate::terminal;
 pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let flags = otlp_flags(&args.config);
-    let options = DemoOptions {
-        once: args.once,
-        ..DemoOptions::default()
-    };
-    let mut agent = None;
+    let options = DemoOptions { once: args.once, ..DemoOptions::default() };
+    let record = args.record;
     let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
-        let (app, observer) = observe(config, flags, args.record, rig).await?;
-        agent = Some(app);
-        Ok(observer)
+        observe(config, flags, record, rig).await.map_err(Into::into)
     })
-    .await;
-    if let Some(app) = agent {
-        // A recording is whole and what waits for a collector is sent, however the demo ended.
-        app.stop().await?;
-    }
-    let ended = ended.map_err(|error| {
+    .await
+    .map_err(|error| {
         let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        Failure {
-            message: app::with_sources(&error) + &hint,
-            exit: error.exit(),
-        }
+        Failure { message: app::with_sources(&error) + &hint, exit: error.exit() }
     })?;
     match ended {
         Ended::Passed | Ended::Interrupted => Ok(()),
@@ -52,31 +42,42 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
 async fn observe(
     mut config: Config,
     otlp_flags: Settings,
-    record: Option<PathBuf>,
+    record: Option<std::path::PathBuf>,
     rig: &Rig,
-) -> Result<(App, Observer), Failure> {
+) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
-    let (sender, closed) = mpsc::channel();
-    let app = app::start(
-        &config,
-        Options {
-            otlp_flags,
-            record,
-            serve: true,
-            closed: Some(sender),
-            ..Options::default()
-        },
-    )
-    .await?;
+    let (closed, received) = mpsc::channel();
+    let app =
+        app::start(&config, Options { otlp_flags, record, serve: true, closed: Some(closed), ..Options::default() })
+            .await?;
     let page = app.address.map(|address| format!("http://{address}/"));
-    let waterfall = |trace: &_| terminal::render_waterfall(trace, terminal::size().0, terminal::colors());
-    Ok((
-        app,
-        Observer {
-            page,
-            closed,
-            waterfall,
-        },
-    ))
+    let seen = Mutex::new((received, Vec::<Arc<Trace>>::new()));
+    let (width, color) = (terminal::size().0, terminal::colors());
+    Ok(Observer {
+        page,
+        traces: Box::new(move || {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let (received, traces) = &mut *seen;
+            traces.extend(received.try_iter());
+            traces.clone()
+        }),
+        waterfall: Box::new(move |trace| terminal::render_waterfall(trace, width, color)),
+        keep: Box::new(Stopping(Some(app))) as Box<dyn Any + Send + Sync>,
+    })
+}
+
+/// Stops the agent when the demo lets go of it: a recording is whole, and what waits for a collector is sent.
+struct Stopping(Option<App>);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        if let Some(app) = self.0.take() {
+            tokio::task::block_in_place(|| {
+                if let Err(failure) = tokio::runtime::Handle::current().block_on(app.stop()) {
+                    tracing::warn!(%failure, "the agent did not stop cleanly");
+                }
+            });
+        }
+    }
 }
