@@ -56,6 +56,7 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     hostile_names_stay_text(agent, browser).await?;
     a_running_one_until_it_ends(agent, browser).await?;
     other_views(agent, browser).await?;
+    a_storm(agent, browser).await?;
     no_complaints(browser).await?;
     a_broken_stream_is_told(agent, browser).await
 }
@@ -77,6 +78,8 @@ async fn a_list_that_lives(agent: &Agent, browser: &Browser) -> Result<()> {
     browser
         .wait("return document.querySelectorAll('a.row').length === 25")
         .await?;
+    browser.keys("j").await?;
+    browser.keys("j").await?;
     let first = samples::usual("shop", "arrives-live-0", 77, wall_ns() - SECOND);
     agent.store.update(first);
     let arrived = Instant::now();
@@ -261,6 +264,29 @@ async fn a_running_one_until_it_ends(agent: &Agent, browser: &Browser) -> Result
         .await?;
     browser
         .wait("return !document.querySelector('.span[data-status=running]')")
+        .await
+}
+
+/// More changes at once than a stream holds: the page is told to load again, and does.
+async fn a_storm(agent: &Agent, browser: &Browser) -> Result<()> {
+    browser.open(&agent.url("#/")).await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length > 20")
+        .await?;
+    for number in 1_000..3_000 {
+        agent
+            .store
+            .update(samples::usual("storm", &format!("storm-{number}"), number, wall_ns()));
+    }
+    browser
+        .wait("return document.querySelector('a.row .pod').textContent === 'storm-2999'")
+        .await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 100")
+        .await?;
+    browser.click(".foot .button").await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 200")
         .await
 }
 

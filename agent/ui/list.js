@@ -119,6 +119,8 @@ export function listView(root, { name, params }, shared) {
     say(summary, summarize(page));
     // What runs on for minutes would make everything else a dot.
     const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.duration_ns));
+    const staying = new Set(page.rows.map((row) => row.trace_id));
+    for (const [id, item] of shown) if (!staying.has(id)) item.element.remove();
     const next = new Map();
     let before = rows.firstElementChild;
     for (const row of page.rows) {
@@ -130,7 +132,6 @@ export function listView(root, { name, params }, shared) {
       if (item.element === before) before = before.nextElementSibling;
       else rows.insertBefore(item.element, before);
     }
-    for (const [id, item] of shown) if (!next.has(id)) item.element.remove();
     shown = next;
     const more = page.total - page.rows.length;
     fillOn([page.rows.length === 0, more, wish], foot, () => [
