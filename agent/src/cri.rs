@@ -142,6 +142,10 @@ impl CriError {
             CriError::Call { .. } if self.is_unimplemented() => {
                 "the runtime has no such method: its CRI plugin is disabled, or it is older than CRI v1"
             }
+            CriError::Call {
+                source: CallError::Status { .. },
+                ..
+            } => "the runtime itself says so: its log may say more",
             CriError::Call { .. } | CriError::Decode { .. } => {
                 "is this a CRI v1 socket? `crictl version` asks the same"
             }

@@ -63,6 +63,7 @@ async fn a_refusal_keeps_its_status_and_message() {
     let error = cri.pod_sandbox_status("abc", false).await.unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
     assert!(format!("{error:?}").contains("no such sandbox"));
+    assert!(error.hint().contains("the runtime itself"));
     let error = cri.list_containers().await.unwrap_err();
     assert!(error.is_unimplemented());
     assert!(error.hint().contains("disabled"));

@@ -130,10 +130,13 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
 async fn on_node_network(cri: &Cri, look: &Look) -> Vec<String> {
     let mut ids = Vec::new();
     for id in look.without_network().into_iter().take(MAX_ASKED) {
-        let answer = cri.pod_sandbox_status(&id, false).await;
-        let status = answer.ok().and_then(|answer| answer.status);
-        if status.is_some_and(|status| status.on_node_network()) {
-            ids.push(id);
+        match cri.pod_sandbox_status(&id, false).await {
+            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.on_node_network()) => ids.push(id),
+            Ok(_) => {}
+            // Gone meanwhile, perhaps.
+            Err(error) if error.status().is_some() => {}
+            // A runtime that hangs now would hang for each of them.
+            Err(_) => break,
         }
     }
     ids
@@ -170,7 +173,7 @@ fn keep<T>(view: &mut RuntimeView, method: &str, outcome: Result<(T, Duration), 
 }
 
 fn pace(method: &str, median: Duration) -> Finding {
-    let what = format!("{method:<20} {:.1} ms (median of 3)", median.as_secs_f64() * 1e3);
+    let what = format!("{method} answers in {:.1} ms (median of 3)", median.as_secs_f64() * 1e3);
     if median < SLOW {
         return Finding::ok("cri.pace", what);
     }

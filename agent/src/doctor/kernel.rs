@@ -166,7 +166,10 @@ impl Node<'_> {
         let names: Vec<&str> = missing.iter().map(|(option, ..)| *option).collect();
         let reasons: Vec<String> = missing
             .iter()
-            .map(|(option, why, _)| format!("{option}: {why}"))
+            .map(|(option, why, _)| match missing[..] {
+                [_] => (*why).to_owned(),
+                _ => format!("{option}: {why}"),
+            })
             .collect();
         let level = if missing.iter().any(|(.., vital)| *vital) {
             self.worst

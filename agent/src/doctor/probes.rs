@@ -25,7 +25,7 @@ fn finding(status: &ProbeStatus) -> Finding {
         (false, _) => Level::Warn,
     };
     let hook = if status.attached { status.hook.as_str() } else { "none" };
-    Finding::new(level, "probe", format!("{:<10} {hook}", status.probe))
+    Finding::new(level, "probe", format!("{}: {hook}", status.probe))
         .why(status.consequence.clone())
         .hint(status.hint.clone())
 }

@@ -140,8 +140,8 @@ async fn a_good_node_without_runtime_reads_like_this() {
 sandglass 0.0.0 on n1 (Linux 6.12.0 x86_64)
 
 probes
-  ok   exec       tp_btf
-  warn stdio      none
+  ok   exec: tp_btf
+  warn stdio: none
        why: no messages of plugins
        hint: needs CONFIG_KPROBES
 

@@ -246,6 +246,20 @@ async fn zero_and_missing_figures_are_shown_per_pod() {
 }
 
 #[tokio::test]
+async fn a_runtime_that_hangs_midway_is_not_waited_for_again_and_again() {
+    let runtime = Runtime::start();
+    let mut stats = vec![full("a"), full("b"), full("c")];
+    for pod in &mut stats {
+        pod.linux.as_mut().unwrap().network = None;
+    }
+    script(&runtime, &["a", "b", "c"], stats, 7);
+    runtime.on("PodSandboxStatus", Answer::Slow(Duration::from_secs(60), Vec::new()));
+    let found = whats(&report(&runtime).await, "pod statistics");
+    assert_eq!(found.len(), 4);
+    assert_eq!(runtime.called("PodSandboxStatus"), 1);
+}
+
+#[tokio::test]
 async fn an_idle_pod_is_no_warning() {
     let runtime = Runtime::start();
     let mut idle = full("idle");
