@@ -108,10 +108,10 @@ impl ServeError {
         match self {
             ServeError::Listen { source, .. } => match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
-                    "another program, perhaps another sandglass, listens there: choose another port with `listen`"
+                    "another program, perhaps another sandglass, listens there: choose another port with --listen"
                 }
                 std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher one",
-                _ => "`listen` must be an address of this node, as 127.0.0.1:9477",
+                _ => "--listen wants an address of this node, as 127.0.0.1:9477",
             },
         }
     }

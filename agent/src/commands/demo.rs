@@ -1,6 +1,7 @@
 //! `sandglass demo`: the demo's node with this agent beside it.
 
 use std::any::Any;
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use sandglass_model::Trace;
@@ -9,7 +10,7 @@ use super::configuration;
 use super::run::otlp_flags;
 use crate::app::{self, App, Options};
 use crate::cli::DemoArgs;
-use crate::config::Config;
+use crate::config::{Config, HttpConfig};
 use crate::demo::rig::Rig;
 use crate::demo::{self, DemoOptions, Ended, Observer};
 use crate::failure::Failure;
@@ -53,6 +54,10 @@ async fn observe(
 ) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
+    // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
+    if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
+        config.http.address.set_port(0);
+    }
     let (closed, received) = mpsc::channel();
     let app = app::start(
         &config,
