@@ -482,10 +482,8 @@ impl Browser {
         Ok(browser)
     }
 
-    async fn stop(mut self) {
+    async fn stop(self) {
         let _ = self.call(Method::DELETE, "", Value::Null).await;
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
     }
 
     async fn open(&self, url: &str) -> Result<()> {
@@ -626,6 +624,13 @@ impl Browser {
             bail!("{path}: {error}: {}", answer["value"]["message"]);
         }
         Ok(answer["value"].clone())
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
     }
 }
 
