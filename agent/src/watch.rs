@@ -96,14 +96,14 @@ async fn show(options: WatchOptions) -> Result<(), WatchError> {
         write("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l", "")?;
         let outcome = tokio::select! {
             outcome = screen.live(&options.address) => outcome,
-            _ = tokio::signal::ctrl_c() => Ok(()),
+            () = asked_to_stop() => Ok(()),
         };
         write("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l", "")?;
         outcome
     } else {
         tokio::select! {
             outcome = screen.log(&options.address) => outcome,
-            _ = tokio::signal::ctrl_c() => Ok(()),
+            () = asked_to_stop() => Ok(()),
         }
     }
 }
@@ -323,6 +323,22 @@ impl Row {
             paint(&verdict, "2", color)
         )
     }
+}
+
+/// Ctrl-C, or a polite kill: the terminal is to be put back in both cases.
+async fn asked_to_stop() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
 }
 
 fn write(text: &str, end: &str) -> Result<(), WatchError> {

@@ -51,7 +51,7 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     }
     a_list_that_lives(agent, browser).await?;
     filters(browser).await?;
-    a_failure_by_click(agent, browser).await?;
+    a_failure_by_click(browser).await?;
     a_slow_one_by_keyboard(agent, browser).await?;
     hostile_names_stay_text(agent, browser).await?;
     a_running_one_until_it_ends(agent, browser).await?;
@@ -126,7 +126,7 @@ async fn filters(browser: &Browser) -> Result<()> {
         .await
 }
 
-async fn a_failure_by_click(agent: &Agent, browser: &Browser) -> Result<()> {
+async fn a_failure_by_click(browser: &Browser) -> Result<()> {
     browser.click("[data-tab=failed]").await?;
     browser
         .wait("return document.querySelectorAll('a.row').length === 3")
@@ -148,6 +148,16 @@ async fn a_failure_by_click(agent: &Agent, browser: &Browser) -> Result<()> {
         browser.text(".related").await?.contains("previous attempt"),
         "the first attempt is not linked"
     );
+    browser.click("[role=treeitem]:nth-child(1)").await?;
+    browser.click(".details .link").await?;
+    browser
+        .wait("return document.querySelector('.related')?.innerText.includes('next attempt')")
+        .await?;
+    browser.run("history.back()").await?;
+    browser
+        .wait("return document.querySelector('.related')?.innerText.includes('previous attempt')")
+        .await?;
+    browser.click("[role=treeitem]:nth-child(5)").await?;
     browser.both_themes("failed").await?;
     browser.size(400, 900).await?;
     browser.both_themes("failed-narrow").await?;
@@ -156,9 +166,7 @@ async fn a_failure_by_click(agent: &Agent, browser: &Browser) -> Result<()> {
     browser.keys(ESCAPE).await?;
     browser
         .wait("return document.querySelectorAll('a.row').length === 3")
-        .await?;
-    let _ = agent;
-    Ok(())
+        .await
 }
 
 async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -474,10 +482,8 @@ impl Browser {
         Ok(browser)
     }
 
-    async fn stop(mut self) {
+    async fn stop(self) {
         let _ = self.call(Method::DELETE, "", Value::Null).await;
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
     }
 
     async fn open(&self, url: &str) -> Result<()> {
@@ -618,6 +624,13 @@ impl Browser {
             bail!("{path}: {error}: {}", answer["value"]["message"]);
         }
         Ok(answer["value"].clone())
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
     }
 }
 

@@ -71,7 +71,8 @@ export function makeWaterfall(chosen, onchoose, below) {
       role: "treeitem", tabindex: "-1", data: { span: first.id },
       onclick: () => choose(first.id, true),
       onfocus: () => choose(first.id, false),
-      onmouseenter: () => preview(first.id),
+      // Only when the pointer moves: a row that comes to lie under a resting one is not what is asked for.
+      onmousemove: (event) => (event.movementX || event.movementY) && preview(first.id),
       onmouseleave: () => preview(chosen),
       ondblclick: () => zoom(),
     }, label, track, time);
@@ -188,6 +189,12 @@ function describe(span, trace) {
       ? [h("h3", {}, "Events"), h("dl.attributes", {}, span.events.map((event) => [
           h("dt", {}, `${event.name} at ${duration(event.offset_ns)}`),
           h("dd", {}, event.attributes.map(([key, value]) => `${key}=${value}`).join(" "))]))]
+      : null,
+    span.links.length
+      ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [
+          h("dt", {}, link.relation.replaceAll("_", " ")),
+          // The caller's trace is the runtime's own: it is where that exports to.
+          h("dd", {}, link.relation === "caller" ? link.trace_id : h("a.link", { href: `#/trace/${link.trace_id}` }, link.trace_id))]))]
       : null,
   ];
 }
