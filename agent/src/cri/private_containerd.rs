@@ -10,8 +10,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Cri;
-use super::messages::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig, PodSandboxMetadata};
+use prost::Message;
+
+use super::messages::{
+    ContainerMetadata, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig, PodSandboxMetadata,
+};
+use super::{Cri, CriError, Repeat};
 
 pub(crate) struct Containerd {
     process: Child,
@@ -75,7 +79,12 @@ impl Containerd {
 
     /// Makes the sandbox of pod `shop/cart-0`, uid `u-1`, with the label `app=cart`.
     pub(crate) async fn make_sandbox(&self, cri: &Cri) -> String {
-        let config = PodSandboxConfig {
+        let made = cri.run_pod_sandbox(self.sandbox_config(), "", PATIENCE).await;
+        made.unwrap_or_else(|error| panic!("cannot make a sandbox: {error:?}"))
+    }
+
+    fn sandbox_config(&self) -> PodSandboxConfig {
+        PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: "cart-0".to_owned(),
                 uid: "u-1".to_owned(),
@@ -88,14 +97,42 @@ impl Containerd {
             annotations: [("note".to_owned(), "x".to_owned())].into(),
             linux: Some(LinuxPodSandboxConfig {
                 // containerd 1.6 gives statistics of no sandbox at all when one has no cgroup parent.
-                cgroup_parent: "/".to_owned(),
+                cgroup_parent: format!("/{}", self.cgroup()),
                 security_context: Some(LinuxSandboxSecurityContext::default()),
                 ..LinuxPodSandboxConfig::default()
             }),
             ..PodSandboxConfig::default()
+        }
+    }
+
+    fn cgroup(&self) -> String {
+        format!("sandglass-test-{}", self.process.id())
+    }
+
+    /// Starts a container that computes without end in a sandbox; goes with the sandbox.
+    pub(crate) async fn start_container(&self, cri: &Cri, sandbox: &str) -> Result<String, CriError> {
+        let create = CreateContainer {
+            pod_sandbox_id: sandbox.to_owned(),
+            config: Some(ContainerConfig {
+                metadata: Some(ContainerMetadata {
+                    name: "app".to_owned(),
+                    attempt: 0,
+                }),
+                image: Some(ImageSpec {
+                    image: PAUSE_IMAGE.to_owned(),
+                }),
+                command: vec!["/spin".to_owned()],
+                log_path: "app.log".to_owned(),
+                // containerd 1.6 reads it without asking whether it is there.
+                linux: Some(Nothing {}),
+            }),
+            sandbox_config: Some(self.sandbox_config()),
         };
-        let made = cri.run_pod_sandbox(config, "", PATIENCE).await;
-        made.unwrap_or_else(|error| panic!("cannot make a sandbox: {error:?}"))
+        let made: ContainerId = cri
+            .ask_within("CreateContainer", &create, Repeat::Never, PATIENCE)
+            .await?;
+        let _: Nothing = cri.ask_within("StartContainer", &made, Repeat::Never, PATIENCE).await?;
+        Ok(made.container_id)
     }
 
     pub(crate) async fn remove_sandbox(&self, cri: &Cri, id: &str) {
@@ -109,17 +146,15 @@ impl Containerd {
         let layer = self.path("layer");
         fs::create_dir_all(&layer).map_err(|error| error.to_string())?;
         fs::write(self.path("pause.c"), PAUSE).map_err(|error| error.to_string())?;
-        let program = layer.join("pause");
         let compiler = ["cc", "clang", "clang-19"]
             .into_iter()
             .find(|name| run(Command::new(name).arg("--version")).is_ok());
         let compiler = compiler.ok_or("needs a C compiler")?;
-        let mut compile = Command::new(compiler);
-        compile
-            .args(["-static", "-nostdlib", "-O1", "-o"])
-            .arg(&program)
-            .arg(self.path("pause.c"));
-        run(&mut compile)?;
+        for (program, option) in [("pause", "-DPAUSE"), ("spin", "-DSPIN")] {
+            let mut compile = Command::new(compiler);
+            compile.args(["-static", "-nostdlib", "-O1", option, "-o"]);
+            run(compile.arg(layer.join(program)).arg(self.path("pause.c")))?;
+        }
         let tar = |archive: &str, directory: &Path, names: &[&str]| {
             run(Command::new("tar")
                 .arg("-cf")
@@ -128,7 +163,7 @@ impl Containerd {
                 .arg(directory)
                 .args(names))
         };
-        tar("layer.tar", &layer, &["pause"])?;
+        tar("layer.tar", &layer, &["pause", "spin"])?;
         let digest = run(Command::new("sha256sum").arg(self.path("layer.tar")))?;
         let digest = digest.split(' ').next().unwrap_or_default().to_owned();
         let architecture = if cfg!(target_arch = "aarch64") {
@@ -180,6 +215,46 @@ pub(crate) fn skipped(test: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct CreateContainer {
+    #[prost(string, tag = "1")]
+    pod_sandbox_id: String,
+    #[prost(message, optional, tag = "2")]
+    config: Option<ContainerConfig>,
+    #[prost(message, optional, tag = "3")]
+    sandbox_config: Option<PodSandboxConfig>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerConfig {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ContainerMetadata>,
+    #[prost(message, optional, tag = "2")]
+    image: Option<ImageSpec>,
+    #[prost(string, repeated, tag = "3")]
+    command: Vec<String>,
+    #[prost(string, tag = "11")]
+    log_path: String,
+    #[prost(message, optional, tag = "15")]
+    linux: Option<Nothing>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ImageSpec {
+    #[prost(string, tag = "1")]
+    image: String,
+}
+
+/// Answer of CreateContainer, question of StartContainer.
+#[derive(Clone, PartialEq, Message)]
+struct ContainerId {
+    #[prost(string, tag = "1")]
+    container_id: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Nothing {}
+
 /// Output of a command; `Err` says what went wrong.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output();
@@ -210,6 +285,11 @@ impl Drop for Containerd {
                 let _ = run(Command::new("kill").args(["-9", &pid]));
             }
         }
+        // containerd removes the groups it made, not the parent it was given.
+        for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            let _ = fs::remove_dir(hierarchy.path().join(self.cgroup()));
+        }
+        let _ = fs::remove_dir(Path::new("/sys/fs/cgroup").join(self.cgroup()));
         for mount in fs::read_to_string("/proc/self/mountinfo")
             .unwrap_or_default()
             .lines()
@@ -222,11 +302,13 @@ impl Drop for Containerd {
     }
 }
 
-/// A program that waits, without a C library.
+/// A program that waits, or computes, without a C library.
 const PAUSE: &str = r#"
 void _start(void) {
   for (;;) {
-#if defined(__x86_64__)
+#if defined(SPIN)
+    __asm__ volatile("" ::: "memory");
+#elif defined(__x86_64__)
     long number = 34; /* pause */
     __asm__ volatile("syscall" : "+a"(number) : : "rcx", "r11", "memory");
 #elif defined(__aarch64__)

@@ -101,7 +101,7 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     let containers = keep(view, "ListContainers", timed(|| cri.list_containers()).await);
     let mut before = BTreeMap::new();
     if let Ok(first) = cri.list_pod_sandbox_stats().await {
-        before = stats::core_nanoseconds(&first);
+        before = stats::cpu_use(&first);
     }
     let container_stats = keep(view, "ListContainerStats", timed(|| cri.list_container_stats()).await);
     if !before.is_empty() {

@@ -7,25 +7,25 @@ use std::collections::BTreeMap;
 
 use super::{Finding, Level};
 use crate::cri::messages::{Container, ContainerState, PodSandbox, PodSandboxState};
-use crate::cri::stats::{ContainerStats, LinuxPodSandboxStats, PodSandboxStats, UInt64Value};
+use crate::cri::stats::{ContainerStats, CpuUsage, LinuxPodSandboxStats, PodSandboxStats, UInt64Value};
 
 /// Everything the runtime said. Statistics are `None` when it gave none.
 pub(super) struct Look {
     pub(super) sandboxes: Vec<PodSandbox>,
     pub(super) containers: Vec<Container>,
-    /// CPU time of each sandbox some time before `pod_stats`.
-    pub(super) before: BTreeMap<String, u64>,
+    /// CPU use of each sandbox some time before `pod_stats`.
+    pub(super) before: BTreeMap<String, CpuUsage>,
     pub(super) pod_stats: Option<Vec<PodSandboxStats>>,
     pub(super) container_stats: Option<Vec<ContainerStats>>,
 }
 
-/// CPU time of each sandbox, nanoseconds.
-pub(super) fn core_nanoseconds(stats: &[PodSandboxStats]) -> BTreeMap<String, u64> {
-    let times = stats.iter().filter_map(|stats| {
+/// CPU use of each sandbox.
+pub(super) fn cpu_use(stats: &[PodSandboxStats]) -> BTreeMap<String, CpuUsage> {
+    let uses = stats.iter().filter_map(|stats| {
         let id = stats.attributes.as_ref()?.id.clone();
-        Some((id, stats.linux.as_ref()?.cpu?.usage_core_nano_seconds?.value))
+        Some((id, stats.linux.as_ref()?.cpu?))
     });
-    times.collect()
+    uses.collect()
 }
 
 impl Look {
@@ -174,27 +174,26 @@ fn cpu(look: &Look, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, containe
     if value(cpu.usage_nano_cores) > 0 {
         return gaps;
     }
+    // Between two looks that are a moment apart; rates the runtime gives are of windows of its own choice.
+    let before = look.before.get(&sandbox.id).copied().unwrap_or_default();
+    let moved = total.saturating_sub(value(before.usage_core_nano_seconds));
+    let elapsed = cpu.timestamp.saturating_sub(before.timestamp);
+    let moved = if before.timestamp > 0 && elapsed > 0 { moved } else { 0 };
     let rates = containers
         .iter()
         .filter_map(|container| look.container(&container.id)?.cpu);
-    let rate: u64 = rates
+    let rate = rates
         .map(|cpu| value(cpu.usage_nano_cores))
         .fold(0, u64::saturating_add);
-    let moved = look
-        .before
-        .get(&sandbox.id)
-        .map_or(0, |before| total.saturating_sub(*before));
     let absent = cpu.usage_nano_cores.is_none();
     let mut what = format!("usageNanoCores is {}", missing_or_zero(cpu.usage_nano_cores));
-    if rate > 0 {
+    if moved > 0 {
+        let (used, elapsed) = (moved as f64 / 1e6, elapsed as f64 / 1e9);
+        what.push_str(&format!(" while it used {used:.1} ms of CPU in {elapsed:.1} s"));
+    } else if rate > 0 {
         what.push_str(&format!(
             " while its containers use {} millicores",
             rate.div_ceil(1_000_000)
-        ));
-    } else if moved > 0 {
-        what.push_str(&format!(
-            " while it used {:.1} ms of CPU between two looks",
-            moved as f64 / 1e6
         ));
     } else if !absent {
         what.push_str(" (idle, or never computed)");
