@@ -30,7 +30,9 @@ fn all_but_clocks(check: &str) -> bool {
 async fn every_scenario_is_traced_completely() {
     let test = "every_scenario_is_traced_completely";
     let Some(node) = Node::start(test).await else { return };
-    let Some(mut agent) = Agent::start(&node, test).await else { return };
+    let Some(mut agent) = Agent::start(&node, test).await else {
+        return;
+    };
     let mut records = Vec::new();
     for pods in scenarios::steps() {
         records.extend(node.make(pods).await);
@@ -43,9 +45,15 @@ async fn every_scenario_is_traced_completely() {
     assert_passed(&agent.settle(&records, all_but_clocks).await);
 
     let traces = agent.traces().to_vec();
-    assert_eq!(verify::strangers(&traces, &records), 0, "traces of nothing that was asked");
-    let creations: Vec<&Trace> =
-        records.iter().map(|record| &**verify::creation(&traces, record).unwrap()).collect();
+    assert_eq!(
+        verify::strangers(&traces, &records),
+        0,
+        "traces of nothing that was asked"
+    );
+    let creations: Vec<&Trace> = records
+        .iter()
+        .map(|record| &**verify::creation(&traces, record).unwrap())
+        .collect();
     clock::containerd(&creations, &node.rig.containerd_metrics().unwrap()).unwrap();
     agent.stop().await;
     node.stop().await;
@@ -55,8 +63,15 @@ async fn every_scenario_is_traced_completely() {
 async fn two_networks_on_one_pod_are_two_operations() {
     let test = "two_networks_on_one_pod_are_two_operations";
     let Some(node) = Node::start(test).await else { return };
-    let Some(mut agent) = Agent::start(&node, test).await else { return };
-    let records = node.make(vec![Pod::new("db-0", 1, Network::Two), Pod::new("db-1", 2, Network::Two)]).await;
+    let Some(mut agent) = Agent::start(&node, test).await else {
+        return;
+    };
+    let records = node
+        .make(vec![
+            Pod::new("db-0", 1, Network::Two),
+            Pod::new("db-1", 2, Network::Two),
+        ])
+        .await;
     assert_passed(&agent.settle(&records, all_but_clocks).await);
     for record in &records {
         let addresses = addresses(&node.cri, record).await;
@@ -66,7 +81,10 @@ async fn two_networks_on_one_pod_are_two_operations() {
             // What the plugin wrote cannot be read on every kernel; where it was, it is what the runtime says.
             for address in &operation.addresses {
                 let bare = address.split('/').next().unwrap_or_default();
-                assert!(addresses.iter().any(|known| known == bare), "{address} is none of {addresses:?}");
+                assert!(
+                    addresses.iter().any(|known| known == bare),
+                    "{address} is none of {addresses:?}"
+                );
             }
         }
     }
@@ -78,9 +96,13 @@ async fn two_networks_on_one_pod_are_two_operations() {
 async fn fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up() {
     let test = "fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up";
     let Some(node) = Node::start(test).await else { return };
-    let Some(mut agent) = Agent::start(&node, test).await else { return };
+    let Some(mut agent) = Agent::start(&node, test).await else {
+        return;
+    };
     let witness = Witness::start();
-    let pods = (0..50).map(|number| Pod::new(&format!("pod-{number}"), number, Network::Plain)).collect();
+    let pods = (0..50)
+        .map(|number| Pod::new(&format!("pod-{number}"), number, Network::Plain))
+        .collect();
     let mut records = node.make(pods).await;
     assert_passed(&agent.settle(&records, all_but_clocks).await);
 
@@ -100,7 +122,11 @@ async fn fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up() {
         }
     }
     assert_passed(&agent.settle(&records, all_but_clocks).await);
-    assert_eq!(verify::strangers(agent.traces(), &records), 0, "traces of nothing that was asked");
+    assert_eq!(
+        verify::strangers(agent.traces(), &records),
+        0,
+        "traces of nothing that was asked"
+    );
     if let Some(witness) = witness {
         agrees_with(&witness, agent.traces());
     }
@@ -119,8 +145,12 @@ fn agrees_with(witness: &Witness, traces: &[Arc<Trace>]) {
         else {
             continue;
         };
-        let life = lives.get(&process.pid).unwrap_or_else(|| panic!("nobody else saw {}", process.path));
-        let exit = life.exit_ns.unwrap_or_else(|| panic!("nobody else saw {} end", process.path));
+        let life = lives
+            .get(&process.pid)
+            .unwrap_or_else(|| panic!("nobody else saw {}", process.path));
+        let exit = life
+            .exit_ns
+            .unwrap_or_else(|| panic!("nobody else saw {} end", process.path));
         worst = worst.max(span.start.0.abs_diff(life.exec_ns)).max(end.0.abs_diff(exit));
         let status = match process.exit {
             Some(ExitStatus::Code(code)) => code.unsigned_abs() << 8,
@@ -140,7 +170,9 @@ fn agrees_with(witness: &Witness, traces: &[Arc<Trace>]) {
 async fn a_killed_plugin_is_shown_with_its_signal_and_its_deletion() {
     let test = "a_killed_plugin_is_shown_with_its_signal_and_its_deletion";
     let Some(node) = Node::start(test).await else { return };
-    let Some(mut agent) = Agent::start(&node, test).await else { return };
+    let Some(mut agent) = Agent::start(&node, test).await else {
+        return;
+    };
     let pod = Pod {
         deadline: Duration::from_secs(1),
         ..Pod::new("search-0", 1, Network::Hanging)
@@ -160,7 +192,9 @@ async fn an_agent_killed_in_the_middle_of_an_add_finds_it_running_again() {
     let test = "an_agent_killed_in_the_middle_of_an_add_finds_it_running_again";
     let Some(node) = Node::start(test).await else { return };
     // Only to know whether an agent can observe anything here at all.
-    let Some(probe) = Agent::start(&node, test).await else { return };
+    let Some(probe) = Agent::start(&node, test).await else {
+        return;
+    };
     probe.stop().await;
 
     let mut first = Command::new(env!("CARGO_BIN_EXE_sandglass"))
@@ -178,7 +212,9 @@ async fn an_agent_killed_in_the_middle_of_an_add_finds_it_running_again() {
     wait_for_process(SLOW_COMMAND).await;
     first.kill().unwrap();
     first.wait().unwrap();
-    let Some(mut second) = Agent::start(&node, test).await else { return };
+    let Some(mut second) = Agent::start(&node, test).await else {
+        return;
+    };
     let record = making.await.unwrap();
     let later = node.make(vec![Pod::new("cart-0", 2, Network::Plain)]).await;
 
@@ -195,7 +231,10 @@ async fn an_agent_killed_in_the_middle_of_an_add_finds_it_running_again() {
         _ => None,
     });
     assert!(command.unwrap().process.found_running);
-    assert!(plugin(&trace, "bridge").is_none(), "it was over before the second agent came");
+    assert!(
+        plugin(&trace, "bridge").is_none(),
+        "it was over before the second agent came"
+    );
     // The next one is as complete as ever.
     assert_passed(&second.settle(&later, all_but_clocks).await);
     second.stop().await;
@@ -261,6 +300,9 @@ async fn netns(cri: &Cri, record: &CallRecord) -> String {
     assert_eq!(metadata.name, record.pod.identity.name);
     let info: serde_json::Value = serde_json::from_str(&answer.info["info"]).unwrap();
     let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array().unwrap();
-    let network = namespaces.iter().find(|namespace| namespace["type"] == "network").unwrap();
+    let network = namespaces
+        .iter()
+        .find(|namespace| namespace["type"] == "network")
+        .unwrap();
     network["path"].as_str().unwrap().to_owned()
 }

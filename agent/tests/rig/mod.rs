@@ -35,7 +35,10 @@ impl Node {
             return None;
         }
         let options = RigOptions::default();
-        let rig = tokio::task::spawn_blocking(move || Rig::start(&options)).await.unwrap().unwrap();
+        let rig = tokio::task::spawn_blocking(move || Rig::start(&options))
+            .await
+            .unwrap()
+            .unwrap();
         scenarios::wait_for_pause(&rig).await.unwrap();
         let socket = rig.cri_socket().to_string_lossy().into_owned();
         let cri = Cri::connect(&socket, Duration::from_secs(30)).await.unwrap();
@@ -60,7 +63,10 @@ impl Node {
     }
 
     pub async fn stop(self) {
-        tokio::task::spawn_blocking(move || self.rig.stop()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(move || self.rig.stop())
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -123,6 +129,10 @@ impl Agent {
 
 /// Fails with everything that is wrong, not with the first.
 pub fn assert_passed(reports: &[Report]) {
-    let failed: String = reports.iter().filter(|report| !report.passed()).map(|report| report.text(false)).collect();
+    let failed: String = reports
+        .iter()
+        .filter(|report| !report.passed())
+        .map(|report| report.text(false))
+        .collect();
     assert!(failed.is_empty(), "\n{failed}");
 }

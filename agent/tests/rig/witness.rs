@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use rustix::net::netlink::{CONNECTOR, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
 use rustix::time::{ClockId, clock_gettime};
 
 /// What is known of one pid. Pids are not reused within a test: there are 32768 of them at least.
@@ -76,7 +74,12 @@ impl Drop for Witness {
 
 /// Joins the multicast group and asks for events (`PROC_CN_MCAST_LISTEN`).
 fn subscribe() -> rustix::io::Result<OwnedFd> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(CONNECTOR))?;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(CONNECTOR),
+    )?;
     set_socket_recv_buffer_size(&socket, 8 << 20)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(100)))?;
     bind(&socket, &SocketAddrNetlink::new(0, 1))?;
@@ -100,9 +103,17 @@ fn subscribe() -> rustix::io::Result<OwnedFd> {
 fn note(message: &[u8], offset: u64, lives: &Mutex<BTreeMap<u32, Life>>) {
     const EXEC: u32 = 0x0000_0002;
     const EXIT: u32 = 0x8000_0000;
-    let word = |at: usize| message.get(at..at + 4).map(|bytes| u32::from_ne_bytes(bytes.try_into().unwrap()));
-    let (Some(what), Some(low), Some(high)) = (word(36), word(44), word(48)) else { return };
-    let (Some(pid), Some(group), status) = (word(52), word(56), word(60)) else { return };
+    let word = |at: usize| {
+        message
+            .get(at..at + 4)
+            .map(|bytes| u32::from_ne_bytes(bytes.try_into().unwrap()))
+    };
+    let (Some(what), Some(low), Some(high)) = (word(36), word(44), word(48)) else {
+        return;
+    };
+    let (Some(pid), Some(group), status) = (word(52), word(56), word(60)) else {
+        return;
+    };
     // Only leaders: a thread's end is not its process's.
     if pid != group {
         return;
