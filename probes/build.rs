@@ -2,7 +2,6 @@
 //!
 //! `SANDGLASS_CLANG` names the compiler; `SANDGLASS_BPF_OBJECTS` names a directory with ready-made objects, for
 //! machines without clang. Does not: need kernel headers, libbpf or a particular kernel.
-#![expect(clippy::print_stdout, reason = "a build script talks to cargo on standard output")]
 
 use std::env;
 use std::ffi::OsString;

@@ -15,12 +15,13 @@
 #define TRACEPOINT(name) SEC("tp_btf/" name)
 #endif
 
-// Bytes of environment looked at in one go.
-#define CHUNK 4096
+// Bytes of environment looked at in one go. Not more: the verifier follows every branch of every byte, and gives up at
+// 8,192 of them.
+#define CHUNK 1024
 // So much of a chunk is looked at again with the next one: longer than any needle, and its neighbour.
 #define OVERLAP 16
-// 32 chunks are 127.5 KiB of environment.
-#define CHUNKS_MAX 32
+// 128 chunks are 126 KiB of environment.
+#define CHUNKS_MAX 128
 // Behind the chunk: room to compare a needle that begins at its last byte.
 #define SLACK 16
 // Before the chunk: room for one byte, and alignment.

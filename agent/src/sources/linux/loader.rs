@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
-use aya::programs::{BtfTracePoint, Program, RawTracePoint};
+use aya::programs::{BtfTracePoint, Program, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 use sandglass_probes::wire::{LOST_SLOTS, ROLE_TRACKED};
 
@@ -70,7 +70,7 @@ pub enum LoadError {
         tracepoint: &'static str,
         /// What the kernel says.
         #[source]
-        source: Box<aya::programs::ProgramError>,
+        source: Box<ProgramError>,
     },
     /// A map or program is not there or not of its kind, or the loader panicked.
     #[error("the object of probe '{probe}' ({hook}) is not as expected: {what}")]
@@ -185,14 +185,25 @@ fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, b
     })
 }
 
-fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Result<(), aya::programs::ProgramError> {
-    program.load(tracepoint, btf)?;
+fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Result<(), ProgramError> {
+    until_uninterrupted(|| program.load(tracepoint, btf))?;
     program.attach().map(|_| ())
 }
 
-fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), aya::programs::ProgramError> {
-    program.load()?;
+fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), ProgramError> {
+    until_uninterrupted(|| program.load())?;
     program.attach(tracepoint).map(|_| ())
+}
+
+/// The verifier gives up with EAGAIN when a signal comes in (a child that ended, say); libbpf tries again too.
+fn until_uninterrupted(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    for _ in 1..LOAD_TRIES {
+        match load() {
+            Err(ProgramError::LoadError { io_error, .. }) if io_error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => return outcome,
+        }
+    }
+    load()
 }
 
 fn unexpected(rung: Rung, what: impl ToString) -> LoadError {
@@ -296,3 +307,4 @@ impl LostCounter {
 /// Name of the process probe.
 pub const PROBE: &str = "exec";
 const BPF_NOEXIST: u64 = 1;
+const LOAD_TRIES: u32 = 5;
