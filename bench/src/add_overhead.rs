@@ -9,17 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use prometheus_client::metrics::gauge::Gauge;
 use sandglass::cri::Cri;
 use sandglass::demo::networks::Network;
 use sandglass::demo::rig::{Rig, RigOptions};
 use sandglass::demo::scenarios::{self, Pod};
-use sandglass::health::Health;
-use sandglass::sources;
-use sandglass::sources::linux::{self, Options};
 
 use crate::Effort;
 use crate::agent::{Agent, Started};
+use crate::probe::{Probe, since};
 use crate::report::{Figure, Outcome, Unit, median, quantile};
 
 /// Measures.
@@ -74,7 +71,7 @@ async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Outcome> {
         without.push(times[0]);
         ratios.push((times[1] / times[0] - 1.0) * 100.0);
     }
-    let kernel_ns = kernel_time(node).await?;
+    let (kernel_ns, programs) = kernel_time(node).await?;
     let usual = median(&without);
     let share = (kernel_ns + median(&agent_ns)) / usual * 100.0;
     Ok(Outcome::Figures(vec![
@@ -100,9 +97,9 @@ async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Outcome> {
         )
         .at_most(SLOWER_PERCENT)
         .remark(format!(
-            "a sandbox made and deleted: {:.0} us in the kernel, {:.0} us in the agent",
-            kernel_ns / 1e3,
-            median(&agent_ns) / 1e3
+            "a sandbox made and deleted: {:.0} us in the agent, {:.0} us in the kernel ({programs})",
+            median(&agent_ns) / 1e3,
+            kernel_ns / 1e3
         )),
     ]))
 }
@@ -114,27 +111,33 @@ fn agent() -> Result<Agent> {
     }
 }
 
-/// Nanoseconds that the probe's programs run for one sandbox, its deletion included, by the kernel's own statistics.
-async fn kernel_time(node: &mut Node<'_>) -> Result<f64> {
-    let (sender, receiver) = sources::channel(1024, Gauge::default());
-    let source = linux::start(Options::default(), sender, Health::default()).context("no source")?;
-    std::thread::spawn(move || while receiver.receive(Duration::from_secs(3600)).is_ok() {});
-    let _counting = linux::enable_run_time()?;
-    let sum = || {
-        source
-            .bpf_run_time()
-            .iter()
-            .map(|program| program.run_time_ns)
-            .sum::<u64>()
+/// Nanoseconds that the probe's programs run for one sandbox, its deletion included, by the kernel's own statistics;
+/// and how they come about.
+async fn kernel_time(node: &mut Node<'_>) -> Result<(f64, String)> {
+    let probe = match Probe::attach()? {
+        Ok(probe) => probe,
+        Err(reason) => bail!("the probe was attached before and cannot be now: {reason}"),
     };
-    let (before, begin) = (sum(), Instant::now());
+    let (before, begin) = (probe.runs(), Instant::now());
     node.sandboxes(KERNEL_BATCH).await?;
-    let (between, took) = (sum(), begin.elapsed());
+    let (between, took) = (probe.runs(), begin.elapsed());
     // Whatever else runs on this machine runs the programs too: as long again, without sandboxes, tells how much.
     tokio::time::sleep(took).await;
-    let others = sum() - between;
-    source.stop();
-    Ok((between - before).saturating_sub(others) as f64 / f64::from(KERNEL_BATCH))
+    let (ours, others) = (since(&before, &between), since(&between, &probe.runs()));
+    let own = since(&others, &ours);
+    let each = |number: u64| number as f64 / f64::from(KERNEL_BATCH);
+    let list: Vec<String> = own
+        .iter()
+        .map(|runs| {
+            format!(
+                "{} {:.0} times {:.0} us",
+                runs.program,
+                each(runs.count),
+                each(runs.ns) / 1e3
+            )
+        })
+        .collect();
+    Ok((own.iter().map(|runs| each(runs.ns)).sum(), list.join(", ")))
 }
 
 struct Node<'a> {

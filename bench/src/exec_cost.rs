@@ -5,30 +5,23 @@
 //! Does not: subtract what the measuring itself costs (two clock reads, about 57 ns a run on the reference machine).
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use prometheus_client::metrics::gauge::Gauge;
-use sandglass::health::Health;
-use sandglass::sources;
-use sandglass::sources::linux::{self, LinuxSource, Options, ProgramTime};
+use anyhow::{Result, ensure};
 
 use crate::Effort;
-use crate::report::{Figure, Outcome, Unit};
+use crate::probe::{Probe, since};
+use crate::report::{Figure, Outcome, Unit, median};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
-    let (sender, receiver) = sources::channel(1024, Gauge::default());
-    let source = match linux::start(Options::default(), sender, Health::default()) {
-        Ok(source) => source,
-        Err(error) => return Ok(Outcome::Skipped(format!("{error} ({})", error.hint()))),
+    let probe = match Probe::attach()? {
+        Ok(probe) => probe,
+        Err(reason) => return Ok(Outcome::Skipped(reason)),
     };
-    std::thread::spawn(move || while receiver.receive(Duration::from_secs(3600)).is_ok() {});
-    let _counting = linux::enable_run_time().context("cannot switch the kernel's run-time statistics on")?;
     let processes = effort.pick(1500, 300);
     let mut figures = Vec::new();
     for (environment, bytes, budget) in [("1.3 KiB", 1_300, true), ("16 KiB", 16_000, false)] {
-        let (sum, remark) = cost(&source, processes, bytes)?;
+        let (sum, remark) = cost(&probe, processes, bytes)?;
         let figure = Figure::new(
             format!("kernel time per unrelated process, environment of {environment}"),
             sum,
@@ -37,36 +30,43 @@ pub fn run(effort: Effort) -> Result<Outcome> {
         .remark(remark);
         figures.push(if budget { figure.at_most(UNRELATED_NS) } else { figure });
     }
-    source.stop();
     Ok(Outcome::Figures(figures))
 }
 
-/// Nanoseconds of all programs for one process, and of each program.
-fn cost(source: &LinuxSource, processes: u32, environment: usize) -> Result<(f64, String)> {
-    let run = |count: u32| (0..count).try_for_each(|_| unrelated(environment));
-    run(processes / 10)?;
-    let before = source.bpf_run_time();
-    run(processes)?;
-    let after = source.bpf_run_time();
-    let (mut sum, mut each) = (0.0, Vec::new());
-    for program in &after {
-        let (ns, runs) = since(&before, program);
-        ensure!(
-            runs >= u64::from(processes),
-            "{} ran {runs} times for {processes} processes",
-            program.program
+/// Nanoseconds of all programs for one process, and of each program: its mean run, the middle one of several rounds.
+fn cost(probe: &Probe, processes: u32, environment: usize) -> Result<(f64, String)> {
+    let play = |count: u32| (0..count).try_for_each(|_| unrelated(environment));
+    play(processes / 10)?;
+    let mut rounds: Vec<Vec<f64>> = Vec::new();
+    let mut names = Vec::new();
+    for _ in 0..ROUNDS {
+        let before = probe.runs();
+        play(processes / ROUNDS)?;
+        let runs = since(&before, &probe.runs());
+        for program in &runs {
+            ensure!(
+                program.count >= u64::from(processes / ROUNDS),
+                "{} ran only {} times",
+                program.program,
+                program.count
+            );
+        }
+        rounds.push(
+            runs.iter()
+                .map(|program| program.ns as f64 / program.count as f64)
+                .collect(),
         );
-        let mean = ns as f64 / runs as f64;
-        sum += mean;
-        each.push(format!("{} {mean:.0} ns", program.program));
+        names = runs.into_iter().map(|program| program.program).collect();
     }
-    Ok((sum, each.join(", ")))
-}
-
-fn since(before: &[ProgramTime], program: &ProgramTime) -> (u64, u64) {
-    let old = before.iter().find(|old| old.program == program.program);
-    let (ns, runs) = old.map_or((0, 0), |old| (old.run_time_ns, old.run_count));
-    (program.run_time_ns - ns, program.run_count - runs)
+    let means: Vec<f64> = (0..names.len())
+        .map(|program| median(&rounds.iter().map(|round| round[program]).collect::<Vec<_>>()))
+        .collect();
+    let each: Vec<String> = names
+        .iter()
+        .zip(&means)
+        .map(|(name, mean)| format!("{name} {mean:.0} ns"))
+        .collect();
+    Ok((means.iter().sum(), each.join(", ")))
 }
 
 /// Runs `/bin/true` with an environment of `bytes` bytes in variables as they usually are.
@@ -82,4 +82,6 @@ fn unrelated(bytes: usize) -> Result<()> {
 
 /// `KUBERNETES_0000=10.96.0.1:443/tcp/cluster` and its terminator.
 const VARIABLE_BYTES: usize = 42;
+/// A busy moment of the machine shall not decide.
+const ROUNDS: u32 = 10;
 const UNRELATED_NS: f64 = 1_000.0;
