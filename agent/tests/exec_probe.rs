@@ -36,6 +36,7 @@ impl Watch {
 
     fn with(test: &str, options: Options) -> Option<Watch> {
         let health = Health::default();
+        let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());
         let source = match sources::linux::start(options, sender, health.clone()) {
             Ok(source) => source,
@@ -48,6 +49,7 @@ impl Watch {
                 return None;
             }
         };
+        eprintln!("{test}: attached in {:?}", began.elapsed());
         let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let into = Arc::clone(&events);
         std::thread::spawn(move || {

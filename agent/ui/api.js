@@ -42,14 +42,16 @@ export function follow(on) {
   });
 }
 
-/** Runs `action` soon, at most once per `ms`, and never twice at a time. */
+/** Runs `action` at once, but at most once per `ms`, and never twice at a time; the last wish is always served. */
 export function throttle(action, ms) {
   let timer = 0;
   let busy = false;
   let again = false;
+  let last = -Infinity;
   const run = async () => {
     timer = 0;
     busy = true;
+    last = performance.now();
     try {
       await action();
     } finally {
@@ -62,7 +64,7 @@ export function throttle(action, ms) {
   };
   const soon = () => {
     if (busy) again = true;
-    else if (!timer) timer = setTimeout(run, ms);
+    else if (!timer) timer = setTimeout(run, Math.max(0, last + ms - performance.now()));
   };
   return soon;
 }

@@ -3,6 +3,8 @@
 //! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
 //! doing is not decided here. Everything in the event is hostile input.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, SpanId, TraceId};
@@ -59,26 +61,18 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
     }
 }
 
-/// The `CNI_*` part of an environment, sorted.
-pub(crate) fn cni_environment(exec: &Exec) -> Vec<(String, String)> {
-    let mut environment: Vec<_> = exec
-        .env
+/// A fingerprint of the `CNI_*` part of an environment, whatever its order: to tell an inherited environment from one
+/// of a process's own without keeping either. It never leaves this process, so it need not be stable.
+pub(crate) fn fingerprint(exec: &Exec) -> u64 {
+    exec.env
         .iter()
         .filter(|(key, _)| key.starts_with("CNI_"))
-        .cloned()
-        .collect();
-    environment.sort_unstable();
-    environment
-}
-
-/// Whether the `CNI_*` part of the environment is `environment`, which is sorted.
-pub(crate) fn has_environment(exec: &Exec, environment: &[(String, String)]) -> bool {
-    let mut mine = Vec::with_capacity(environment.len());
-    mine.extend(exec.env.iter().filter(|(key, _)| key.starts_with("CNI_")));
-    mine.len() == environment.len() && {
-        mine.sort_unstable();
-        mine.into_iter().eq(environment)
-    }
+        .map(|pair| {
+            let mut hasher = DefaultHasher::new();
+            pair.hash(&mut hasher);
+            hasher.finish()
+        })
+        .fold(0, u64::wrapping_add)
 }
 
 /// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may

@@ -47,8 +47,8 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// `CNI_*` of a plugin's environment, sorted.
-    pub(crate) environment: Vec<(String, String)>,
+    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint`].
+    pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
 }

@@ -8,9 +8,7 @@ use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation
 use sandglass_model::{ProcessKey, Timestamp, registry};
 
 use crate::correlator::Correlator;
-use crate::invocation::{
-    Invocation, RuntimeExec, cni_environment, failure_of, has_attachment, has_environment, process_detail,
-};
+use crate::invocation::{Invocation, RuntimeExec, failure_of, fingerprint, has_attachment, process_detail};
 use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
 use crate::processes::Role;
@@ -300,7 +298,7 @@ impl Correlator {
         let state = &mut open.states[span.span];
         state.operation = Some(reference.operation);
         state.in_chain = in_chain;
-        state.environment = cni_environment(exec);
+        state.environment = fingerprint(exec);
         if in_chain {
             open.chain(reference.operation, exec.file_name(), &self.networks);
         }
@@ -379,13 +377,13 @@ impl Correlator {
 /// parameters of its own.
 fn called_as_plugin<'a>(open: &OpenTrace, caller: usize, exec: &'a Exec) -> Option<Invocation<'a>> {
     let call = Invocation::of(exec)?;
-    (call.is_in_plugin_path(exec) || !has_environment(exec, &open.states[caller].environment)).then_some(call)
+    (call.is_in_plugin_path(exec) || fingerprint(exec) != open.states[caller].environment).then_some(call)
 }
 
 /// A wrapper such as `env` or `ip netns exec` was replaced by the plugin it was to call.
 fn become_delegate(open: &mut OpenTrace, span: usize, caller: usize, exec: &Exec, call: &Invocation<'_>) {
     open.states[span].operation = open.states[caller].operation;
-    open.states[span].environment = cni_environment(exec);
+    open.states[span].environment = fingerprint(exec);
     if let Detail::Command(command) = &mut open.trace.spans[span].detail {
         open.trace.spans[span].detail = Detail::Plugin(Box::new(PluginDetail {
             plugin: std::mem::take(&mut command.name),

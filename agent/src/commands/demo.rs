@@ -20,7 +20,10 @@ use crate::terminal;
 pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let flags = otlp_flags(&args.config);
-    let options = DemoOptions { once: args.once, ..DemoOptions::default() };
+    let options = DemoOptions {
+        once: args.once,
+        ..DemoOptions::default()
+    };
     let record = args.record;
     let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
         observe(config, flags, record, rig).await.map_err(Into::into)
@@ -28,7 +31,10 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     .await
     .map_err(|error| {
         let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        Failure { message: app::with_sources(&error) + &hint, exit: error.exit() }
+        Failure {
+            message: app::with_sources(&error) + &hint,
+            exit: error.exit(),
+        }
     })?;
     match ended {
         Ended::Passed | Ended::Interrupted => Ok(()),
@@ -48,9 +54,17 @@ async fn observe(
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
     let (closed, received) = mpsc::channel();
-    let app =
-        app::start(&config, Options { otlp_flags, record, serve: true, closed: Some(closed), ..Options::default() })
-            .await?;
+    let app = app::start(
+        &config,
+        Options {
+            otlp_flags,
+            record,
+            serve: true,
+            closed: Some(closed),
+            ..Options::default()
+        },
+    )
+    .await?;
     let page = app.address.map(|address| format!("http://{address}/"));
     let seen = Mutex::new((received, Vec::<Arc<Trace>>::new()));
     let (width, color) = (terminal::size().0, terminal::colors());

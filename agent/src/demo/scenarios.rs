@@ -156,24 +156,10 @@ pub const DELETED: [&str; 3] = ["cart-1", "web-0", "reports-0"];
 
 /// Makes `pods` at the same time; the records are in their order.
 pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> {
-    let parent = rig.cgroup_parent();
     let mut calls = JoinSet::new();
     for (index, pod) in pods.into_iter().enumerate() {
-        let (cri, config) = (Arc::clone(cri), pod.config(&parent));
-        calls.spawn(async move {
-            let begin = now();
-            let answer = cri.run_pod_sandbox(config, pod.network.handler(), pod.deadline).await;
-            let run = CallTimes { begin, end: now() };
-            let outcome = answer.map(SandboxId).map_err(|error| chain(&error));
-            let record = CallRecord {
-                pod,
-                run,
-                outcome,
-                stop: None,
-                slow_clock: None,
-            };
-            (index, record)
-        });
+        let (cri, parent) = (Arc::clone(cri), rig.cgroup_parent());
+        calls.spawn(async move { (index, make_one(&cri, &parent, pod).await) });
     }
     let mut records: Vec<(usize, CallRecord)> = calls.join_all().await;
     records.sort_by_key(|(index, _)| *index);
@@ -184,6 +170,21 @@ pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> 
             record
         })
         .collect()
+}
+
+/// Makes one pod below the cgroup `parent`; the slow plugin's clock is not read.
+pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
+    let config = pod.config(parent);
+    let begin = now();
+    let answer = cri.run_pod_sandbox(config, pod.network.handler(), pod.deadline).await;
+    let run = CallTimes { begin, end: now() };
+    CallRecord {
+        pod,
+        run,
+        outcome: answer.map(SandboxId).map_err(|error| chain(&error)),
+        stop: None,
+        slow_clock: None,
+    }
 }
 
 /// Stops and removes the sandbox of `record`, if it has one.

@@ -1,0 +1,138 @@
+//! What the end-to-end tests stand on: a private node, the agent beside it, and an independent witness.
+//!
+//! Used by `end_to_end.rs`. One test at a time has the machine: the agent sees every plugin of the node, and what is
+//! measured should not be the tests' own crowd. Does not: judge; that is `sandglass::demo::verify` and the tests.
+
+pub mod witness;
+
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use sandglass::app::{self, App};
+use sandglass::config::Config;
+use sandglass::cri::Cri;
+use sandglass::demo::rig::{Rig, RigOptions};
+use sandglass::demo::scenarios::{self, CallRecord, Pod};
+use sandglass::demo::verify::{self, Report};
+use sandglass_model::Trace;
+use tokio::sync::{Mutex, MutexGuard};
+
+static MACHINE: Mutex<()> = Mutex::const_new(());
+
+/// A node.
+pub struct Node {
+    pub rig: Rig,
+    pub cri: Arc<Cri>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Node {
+    /// A node, or `None` with a `SKIPPED` line when this machine cannot have one.
+    pub async fn start(test: &str) -> Option<Node> {
+        let alone = MACHINE.lock().await;
+        if let Some(obstacle) = Rig::obstacle() {
+            eprintln!("SKIPPED {test}: {obstacle}");
+            return None;
+        }
+        let options = RigOptions::default();
+        let rig = tokio::task::spawn_blocking(move || Rig::start(&options))
+            .await
+            .unwrap()
+            .unwrap();
+        scenarios::wait_for_pause(&rig).await.unwrap();
+        let socket = rig.cri_socket().to_string_lossy().into_owned();
+        let cri = Cri::connect(&socket, Duration::from_secs(30)).await.unwrap();
+        Some(Node {
+            rig,
+            cri: Arc::new(cri),
+            _alone: alone,
+        })
+    }
+
+    /// Makes pods at the same time.
+    pub async fn make(&self, pods: Vec<Pod>) -> Vec<CallRecord> {
+        scenarios::make(&self.cri, &self.rig, pods).await
+    }
+
+    /// Configuration of an agent for this node. No page: ports are scarce, and `page.rs` tests it.
+    pub fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.cri.endpoint = format!("unix://{}", self.rig.cri_socket().display());
+        config.cni.bin_dirs = vec![self.rig.bin_dir()];
+        config
+    }
+
+    pub async fn stop(self) {
+        tokio::task::spawn_blocking(move || self.rig.stop())
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// An agent in this process, with the traces it closed.
+pub struct Agent {
+    app: App,
+    closed: mpsc::Receiver<Arc<Trace>>,
+    traces: Vec<Arc<Trace>>,
+}
+
+impl Agent {
+    /// An agent, or `None` with a `SKIPPED` line when the kernel does not let one observe it.
+    pub async fn start(node: &Node, test: &str) -> Option<Agent> {
+        let (sender, closed) = mpsc::channel();
+        let options = app::Options {
+            closed: Some(sender),
+            record_only: true,
+            ..app::Options::default()
+        };
+        match app::start(&node.config(), options).await {
+            Ok(app) => Some(Agent {
+                app,
+                closed,
+                traces: Vec::new(),
+            }),
+            // Privilege or a kernel feature is missing: nothing that a test could mend.
+            Err(failure) if matches!(failure.exit, 69 | 77) => {
+                eprintln!("SKIPPED {test}: {}", failure.message.lines().next().unwrap_or_default());
+                None
+            }
+            Err(failure) => panic!("the agent does not start: {failure}"),
+        }
+    }
+
+    /// Every trace closed so far.
+    pub fn traces(&mut self) -> &[Arc<Trace>] {
+        self.traces.extend(self.closed.try_iter());
+        &self.traces
+    }
+
+    /// Waits until every record passes every check that `counts`, and gives the reports of the last look.
+    pub async fn settle(&mut self, records: &[CallRecord], counts: fn(&str) -> bool) -> Vec<Report> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let mut reports = verify::verify(self.traces(), records);
+            for report in &mut reports {
+                report.checks.retain(|check| counts(check.what));
+            }
+            if reports.iter().all(Report::passed) || Instant::now() > deadline {
+                return reports;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    pub async fn stop(self) {
+        self.app.stop().await.unwrap();
+    }
+}
+
+/// Fails with everything that is wrong, not with the first.
+pub fn assert_passed(reports: &[Report]) {
+    let failed: String = reports
+        .iter()
+        .filter(|report| !report.passed())
+        .map(|report| report.text(false))
+        .collect();
+    assert!(failed.is_empty(), "\n{failed}");
+}
