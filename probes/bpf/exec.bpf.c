@@ -39,6 +39,10 @@ struct scratch {
 	uint8_t chunk[CHUNK + SLACK];
 	struct ExecRecord exec;
 	uint8_t room[EXEC_ROOM];
+	// The task that exits, for stdio.h.
+	uint64_t task;
+	struct StdioRecord stdio;
+	uint8_t spoken[2 * STDIO_MAX];
 };
 
 struct {
@@ -297,6 +301,8 @@ always_inline int is_runtime(void)
 	return 0;
 }
 
+#include "stdio.h"
+
 // --- programs ---
 
 always_inline int follow(uint32_t pid, uint32_t role)
@@ -420,8 +426,7 @@ int on_exec(uint64_t *ctx)
 	return 0;
 }
 
-TRACEPOINT("sched_process_exit")
-int on_exit(uint64_t *ctx)
+always_inline int exits(uint64_t *ctx, int with_stdio)
 {
 	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
 	uint32_t role = role_of(pid);
@@ -431,11 +436,22 @@ int on_exit(uint64_t *ctx)
 	struct signal_struct *signal = 0;
 	int live = 0, status = 0;
 	unsigned int flags = 0;
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	s->task = (uint64_t)task;
+	if (role == ROLE_CALIBRATING) {
+		if (with_stdio)
+			calibrate();
+		return 0;
+	}
 	READ(signal, task->signal);
 	READ(live, signal->live.counter);
 	// Threads that end at the same time may all see zero: the one that removes the entry reports.
 	if (live != 0 || bpf_map_delete_elem(&processes, &pid))
 		return 0;
+	if (with_stdio && role == ROLE_TRACKED)
+		emit_stdio();
 	READ(flags, signal->flags);
 	if (flags & SIGNAL_GROUP_EXIT)
 		READ(status, signal->group_exit_code);
@@ -446,6 +462,19 @@ int on_exit(uint64_t *ctx)
 	put_header(&record.header, KIND_EXIT, leader);
 	emit(&record, sizeof(record));
 	return 0;
+}
+
+// Two programs for one hook: where the kernel does not take the one that reads pipes, the plain one does.
+TRACEPOINT("sched_process_exit")
+int on_exit(uint64_t *ctx)
+{
+	return exits(ctx, 0);
+}
+
+TRACEPOINT("sched_process_exit")
+int on_exit_stdio(uint64_t *ctx)
+{
+	return exits(ctx, 1);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
