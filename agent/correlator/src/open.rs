@@ -240,10 +240,15 @@ impl OpenTrace {
             parent.open_children = parent.open_children.saturating_sub(1);
             parent.latest = parent.latest.max(end);
         }
+        let args = span.process_mut().map(|process| std::mem::take(&mut process.args));
+        let copy = span.clone();
+        if let (Some(args), Some(process)) = (args, span.process_mut()) {
+            process.args = args;
+        }
         effects.outputs.push(Output::Ended(Box::new(EndedSpan {
             trace: self.trace.id,
             incomplete: self.trace.incomplete,
-            span: span.clone(),
+            span: copy,
         })));
         self.touch(effects);
     }
