@@ -125,8 +125,15 @@ pub async fn run<W: Write>(
         .map_err(DemoError::Rig)?;
     let shown = {
         let show = async {
+            scenarios::wait_for_pause(&rig).await.map_err(DemoError::Image)?;
+            let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await;
+            let cri = Arc::new(cri.map_err(DemoError::Cri)?);
+            scenarios::warm_up(&cri, &rig).await.map_err(DemoError::Cri)?;
+            if options.once {
+                go_before_other_work();
+            }
             let observer = start_agent(&rig).await.map_err(DemoError::Agent)?;
-            show(options, out, &rig, &observer).await
+            show(options, out, &rig, &cri, &observer).await
         };
         tokio::select! {
             shown = show => shown,
@@ -144,15 +151,22 @@ pub async fn run<W: Write>(
     Ok(ended)
 }
 
+/// The caller's clock and the agent are part of the measurement, as the node is: they get the node's priority, as far as
+/// that is allowed. Threads that exist; later ones inherit it.
+fn go_before_other_work() {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(thread), -10);
+    }
+}
+
 async fn show<W: Write>(
     options: &DemoOptions,
     out: &mut W,
     rig: &Rig,
+    cri: &Arc<Cri>,
     observer: &Observer,
 ) -> Result<Ended, DemoError> {
-    scenarios::wait_for_pause(rig).await.map_err(DemoError::Image)?;
-    let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await;
-    let cri = Arc::new(cri.map_err(DemoError::Cri)?);
     if let Some(page) = &observer.page {
         say(out, &format!("the page is at {page}\n"))?;
     }
@@ -161,7 +175,7 @@ async fn show<W: Write>(
     for pods in scenarios::steps() {
         let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
         say(out, &format!("\nmaking {}\n", names.join(", ")))?;
-        let made = scenarios::make(&cri, rig, pods).await;
+        let made = scenarios::make(cri, rig, pods).await;
         wait_until_closed(observer, &made).await;
         records.extend(made);
         print_new(out, observer, &mut printed)?;
@@ -169,7 +183,7 @@ async fn show<W: Write>(
     say(out, &format!("\ndeleting {}\n", scenarios::DELETED.join(", ")))?;
     for record in &mut records {
         if scenarios::DELETED.contains(&record.pod.identity.name.as_str()) {
-            scenarios::delete(&cri, record).await.map_err(DemoError::Cri)?;
+            scenarios::delete(cri, record).await.map_err(DemoError::Cri)?;
         }
     }
     let checks = settle(rig, observer, &records).await;

@@ -17,7 +17,10 @@ use tokio::task::JoinSet;
 use super::image;
 use super::networks::Network;
 use super::rig::Rig;
-use crate::cri::messages::{LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol};
+use crate::cri::messages::{
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, PortMapping, Protocol,
+};
 use crate::cri::{Cri, CriError};
 use crate::grpc::{self, CallError};
 
@@ -194,6 +197,27 @@ pub async fn delete(cri: &Cri, record: &mut CallRecord) -> Result<(), CriError> 
     cri.stop_pod_sandbox(&id.0, DELETE_DEADLINE).await?;
     record.stop = Some(CallTimes { begin, end: now() });
     cri.remove_pod_sandbox(&id.0, DELETE_DEADLINE).await
+}
+
+/// Makes and removes one sandbox on the node's own network, so without CNI: the first one of a fresh containerd unpacks,
+/// loads and allocates what later ones find ready, and that would be in no trace.
+pub async fn warm_up(cri: &Cri, rig: &Rig) -> Result<(), CriError> {
+    let pod = Pod::new("warm-up", 0, Network::Plain);
+    let mut config = pod.config(&rig.cgroup_parent());
+    // The node has a name already.
+    config.hostname.clear();
+    if let Some(linux) = &mut config.linux {
+        linux.security_context = Some(LinuxSandboxSecurityContext {
+            namespace_options: Some(NamespaceOption {
+                network: NamespaceMode::Node.into(),
+                ..NamespaceOption::default()
+            }),
+            ..LinuxSandboxSecurityContext::default()
+        });
+    }
+    let id = cri.run_pod_sandbox(config, pod.network.handler(), pod.deadline).await?;
+    cri.stop_pod_sandbox(&id, DELETE_DEADLINE).await?;
+    cri.remove_pod_sandbox(&id, DELETE_DEADLINE).await
 }
 
 /// Waits until the CRI knows the pause image: it hears of an import by an event, a moment later.

@@ -76,7 +76,8 @@ impl Site {
         for cgroup in &cgroups {
             note(end_processes(cgroup));
         }
-        let outside = self.outside();
+        // Read before the directory's own file system goes.
+        let (outside, made) = (self.outside(), made_directories(&self.dir));
         note(self.unmount());
         for cgroup in &cgroups {
             note(remove_cgroup(cgroup));
@@ -88,7 +89,6 @@ impl Site {
         if let Some(error) = first {
             return Err(error);
         }
-        let made = made_directories(&self.dir);
         fs::remove_dir_all(&self.dir).map_err(|source| TeardownError::Remove {
             path: self.dir.clone(),
             source,

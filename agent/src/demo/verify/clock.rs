@@ -2,7 +2,8 @@
 //!
 //! Two durations agree when they differ by no more than 10 ms or 5 %, whichever is more. A trace sees less than the
 //! caller does: the runtime's work before it makes the namespace and after the pause process runs (a few milliseconds)
-//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock.
+//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock. Of a call that
+//! failed the begin is compared, and that it holds the creation and the deletions.
 
 use std::sync::Arc;
 
@@ -48,12 +49,19 @@ pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> 
     if end > run.end {
         return Err(format!("ends {} after the call", human(end.since(run.end))));
     }
-    // A failed call answers when the runtime has cleaned up: its DELs are part of the call.
-    let last = match record.outcome {
-        Ok(_) => end,
-        Err(_) => dels.iter().filter_map(|del| del.root().end).max().unwrap_or(end),
-    };
-    agree("trace", last.since(start), run.duration_ns(), 0)
+    if record.outcome.is_ok() {
+        let found = agree("trace", end.since(start), run.duration_ns(), 0);
+        let (before, after) = (human(start.since(run.begin)), human(run.end.since(end)));
+        let around = |text| format!("{text} ({before} before it, {after} after it)");
+        return found.map(around).map_err(around);
+    }
+    // A failed call answers when the runtime has cleaned up: its DELs are part of the call. What comes after the last
+    // of them (the namespace goes) leaves no evidence and waits for the kernel, so only the begin can be compared.
+    if let Some(late) = dels.iter().filter_map(|del| del.root().end).find(|end| *end > run.end) {
+        return Err(format!("a DEL ends {} after the call", human(late.since(run.end))));
+    }
+    let begun = agree("begun after", start.since(run.begin), 0, run.duration_ns() / 20)?;
+    Ok(format!("{begun}; within the call"))
 }
 
 /// The first DEL of each attachment against the caller's `StopPodSandbox`, which also waits for the pause process.
