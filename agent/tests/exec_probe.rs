@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass::health::Health;
-use sandglass::sources::linux::{LinuxSource, Options, Rung};
+use sandglass::sources::linux::{LinuxSource, Options, ProgramTime, Rung};
 use sandglass::sources::{self, clock};
 use sandglass_model::event::{Exec, Exit, ExitStatus, Netns, PluginIo};
 use sandglass_model::{Body, Event, ProcessKey, Timestamp};
@@ -247,7 +247,11 @@ fn no_alignment_and_no_seam_hides_cni_command() {
     let Some(watch) = Watch::start("no_alignment_and_no_seam_hides_cni_command") else {
         return;
     };
-    for place in (3..40_usize).chain(985..1_050).chain(1_990..2_070) {
+    for place in (3..40_usize)
+        .chain(1_005..1_035)
+        .chain(4_060..4_110)
+        .chain(8_150..8_180)
+    {
         let mut command = Command::new("/usr/bin/env");
         // One variable before it that is, with its terminator, `place` bytes long.
         command.arg("-i").arg(format!("V={}", "y".repeat(place - 3)));
@@ -612,30 +616,33 @@ fn unrelated_processes_cost_little() {
             eprintln!("SKIPPED unrelated_processes_cost_little: no run-time statistics");
             return;
         };
-        let before = watch.source.as_ref().unwrap().bpf_run_time();
-        for _ in 0..1_500 {
-            // As a login shell's: 35 variables, 1.3 KiB.
-            let variables = (0..35).map(|n| (format!("VARIABLE_{n:02}"), "x".repeat(25)));
-            wait_for(Command::new("/bin/true").env_clear().envs(variables).spawn().unwrap());
-        }
-        let after = watch.source.as_ref().unwrap().bpf_run_time();
-        for (after, before) in after.iter().zip(&before) {
-            assert_eq!(after.program, before.program);
-            let runs = after.run_count - before.run_count;
-            let each = (after.run_time_ns - before.run_time_ns) / runs.max(1);
-            eprintln!(
-                "{} {}: {each} ns each, {runs} runs, {} instructions verified",
-                rung.name(),
-                after.program,
-                after.verified_instructions
-            );
-            assert!(
-                runs >= 1_500 && each < 3_000,
-                "{}: {each} ns in {runs} runs",
-                after.program
-            );
+        let source = watch.source.as_ref().unwrap();
+        // Fifteen batches: the quietest one tells what the program costs, the others what else the machine does.
+        let batches: Vec<Vec<u64>> = (0..15).map(|_| costs_of(source, 100)).collect();
+        for (n, program) in source.bpf_run_time().iter().enumerate() {
+            let each: Vec<u64> = batches.iter().map(|batch| batch[n]).collect();
+            let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
+            eprintln!("{} {}: {least} to {most} ns", rung.name(), program.program);
+            assert!(*least < 2_000, "{}: {least} ns", program.program);
         }
     }
+}
+
+/// Nanoseconds per run of each program while `count` unrelated processes run.
+fn costs_of(source: &LinuxSource, count: usize) -> Vec<u64> {
+    let before = source.bpf_run_time();
+    for _ in 0..count {
+        // As a login shell's: 35 variables, 1.3 KiB.
+        let variables = (0..35).map(|n| (format!("VARIABLE_{n:02}"), "x".repeat(25)));
+        wait_for(Command::new("/bin/true").env_clear().envs(variables).spawn().unwrap());
+    }
+    let after = source.bpf_run_time();
+    let cost = |(after, before): (&ProgramTime, &ProgramTime)| {
+        let runs = after.run_count - before.run_count;
+        assert!(runs >= count as u64, "{} ran {runs} times", after.program);
+        (after.run_time_ns - before.run_time_ns) / runs
+    };
+    after.iter().zip(&before).map(cost).collect()
 }
 
 /// Runs a plugin as libcni does: the configuration through a pipe, the answer read while it runs.
