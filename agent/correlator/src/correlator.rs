@@ -247,7 +247,9 @@ impl Correlator {
 
     /// Outputs since the last call, in order; at the end of them, what changed and is still open.
     pub fn drain(&mut self) -> Vec<Output> {
-        let mut outputs = std::mem::take(&mut self.effects.outputs);
+        // As much room as was needed this time, within reason, saves growing step by step.
+        let room = self.effects.outputs.len().min(256);
+        let mut outputs = std::mem::replace(&mut self.effects.outputs, Vec::with_capacity(room));
         for key in self.effects.changed.drain(..) {
             if let Some(open) = self.traces.get_mut(&key) {
                 open.clean();

@@ -11,14 +11,15 @@ use crate::correlator::Correlator;
 use crate::invocation::{Environment, Image, Invocation, RuntimeExec, failure_of, has_attachment};
 use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
-use crate::processes::Role;
+use crate::processes::{Role, Seen};
 use crate::timers::Timer;
 
 // === events of processes ===
 
 impl Correlator {
     pub(crate) fn forked(&mut self, at: Timestamp, fork: &Fork) {
-        if self.processes.role(fork.process).is_some() || !self.take_pid(at, fork.process) {
+        let seen = self.processes.look_up(fork.process);
+        if matches!(seen, Seen::Known(_)) || !self.take_pid(at, fork.process, seen) {
             return;
         }
         let role = match self.processes.role(fork.parent) {
@@ -35,14 +36,15 @@ impl Correlator {
     }
 
     pub(crate) fn executed(&mut self, at: Timestamp, image: Image, env: &Environment) {
-        match self.processes.role(image.process) {
-            Some(Role::Spanned(span)) => self.executed_again(at, image, env, span),
-            Some(Role::Forked(span)) => self.executed_below(at, image, env, span),
-            Some(Role::Runtime(None)) => self.executed_by_runtime(at, image, env),
+        let seen = self.processes.look_up(image.process);
+        match seen {
+            Seen::Known(Role::Spanned(span)) => self.executed_again(at, image, env, span),
+            Seen::Known(Role::Forked(span)) => self.executed_below(at, image, env, span),
+            Seen::Known(Role::Runtime(None)) => self.executed_by_runtime(at, image, env),
             // The second image of a runtime's step is the same step. What has ended comes twice.
-            Some(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
-            None => {
-                if !self.take_pid(at, image.process) {
+            Seen::Known(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
+            Seen::Namesake(..) | Seen::Never => {
+                if !self.take_pid(at, image.process, seen) {
                     return;
                 }
                 match self.processes.role(image.parent) {
@@ -507,8 +509,8 @@ impl Correlator {
 
     /// A new process has this pid: whoever had it before is gone. `false` when the record is older than the process
     /// that has the pid now.
-    fn take_pid(&mut self, at: Timestamp, process: ProcessKey) -> bool {
-        let Some((before, role)) = self.processes.namesake(process) else {
+    fn take_pid(&mut self, at: Timestamp, process: ProcessKey, seen: Seen) -> bool {
+        let Seen::Namesake(before, role) = seen else {
             return true;
         };
         if before.start_ticks > process.start_ticks {
