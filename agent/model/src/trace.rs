@@ -261,13 +261,28 @@ impl Trace {
         self.root().start
     }
 
-    /// The failed span that explains a failed root: the deepest, latest one.
+    /// The failed span that explains a failed trace: from the root (of an open trace: from an operation that failed)
+    /// down through what failed last, as far as the failure was passed on. A command that failed below a plugin that
+    /// said itself what was wrong, or below one that went on to succeed, explains nothing: `iptables -C` fails by design.
     #[must_use]
     pub fn culprit(&self) -> Option<&Span> {
-        self.spans
-            .iter()
-            .filter(|span| span.status.is_error())
-            .max_by_key(|span| (self.depth(span), span.end))
+        let failed = |index: usize| self.spans[index].status.is_error();
+        let is_asked = |index: usize| matches!(self.spans[index].detail, Detail::Operation(_));
+        let mut culprit = (0..self.spans.len().min(1)).find(|&root| failed(root)).or_else(|| {
+            let mut asked = (0..self.spans.len()).filter(|&index| !self.closed && failed(index) && is_asked(index));
+            asked.rfind(|&index| self.spans[index].parent.is_none_or(|parent| parent <= 1))
+        })?;
+        loop {
+            let says = matches!(&self.spans[culprit].detail, Detail::Plugin(plugin) if plugin.error.is_some());
+            let below = (culprit + 1..self.spans.len())
+                .filter(|&index| self.spans[index].parent == Some(culprit) && failed(index))
+                .filter(|&index| !(says && matches!(self.spans[index].detail, Detail::Command(_))))
+                .max_by_key(|&index| self.spans[index].end);
+            match below {
+                Some(below) => culprit = below,
+                None => return self.spans.get(culprit),
+            }
+        }
     }
 
     /// Number of ancestors of `span`.
