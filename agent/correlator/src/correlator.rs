@@ -1,7 +1,8 @@
 //! The state machine: which process is a plugin, which operation it belongs to, which sandbox that is for.
 //!
-//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject: `plugins.rs`
-//! makes spans of processes, `operations.rs` chains of plugins, `sandboxes.rs` opens and closes traces.
+//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject:
+//! `lifetimes.rs` follows processes, `plugins.rs` begins their spans, `operations.rs` knows chains of plugins,
+//! `sandboxes.rs` opens and closes traces, `evidence.rs` adds what the runtime and the CRI tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
