@@ -107,13 +107,14 @@ impl Agent {
         &self.traces
     }
 
-    /// Waits until every record passes every check that `counts`, and gives the reports of the last look.
-    pub async fn settle(&mut self, records: &[CallRecord], counts: fn(&str) -> bool) -> Vec<Report> {
+    /// Waits until every record passes every check but those of clocks, and gives the reports of the last look.
+    /// Durations are the demo's and the benchmarks' business: a busy machine stretches what no agent sees.
+    pub async fn settle(&mut self, records: &[CallRecord]) -> Vec<Report> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let mut reports = verify::verify(self.traces(), records);
             for report in &mut reports {
-                report.checks.retain(|check| counts(check.what));
+                report.checks.retain(|check| !check.is_clock());
             }
             if reports.iter().all(Report::passed) || Instant::now() > deadline {
                 return reports;
