@@ -3,6 +3,7 @@
 //! Needs root, containerd, the distribution's CNI plugins and a kernel that lets BPF in; where one is missing each
 //! test says `SKIPPED` and why. The judge of single sandboxes is `sandglass::demo::verify`, which is tested by itself.
 #![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, clippy::print_stdout, reason = "a test")]
 
 mod rig;
 
