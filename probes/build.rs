@@ -70,9 +70,16 @@ fn write_header(out: &Path) -> Result<(), String> {
         pragma_once: true,
         // Nothing exported refers to the records, so each is named here by being `pub` in the one source.
         export: cbindgen::ExportConfig {
-            include: ["RecordHeader", "ForkRecord", "ExecRecord", "ExitRecord"]
-                .map(str::to_owned)
-                .to_vec(),
+            include: [
+                "RecordHeader",
+                "ForkRecord",
+                "ExecRecord",
+                "ExitRecord",
+                "StdioRecord",
+                "Calibration",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             ..Default::default()
         },
         ..Default::default()

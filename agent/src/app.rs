@@ -26,8 +26,8 @@ use crate::http::{self, HttpOptions, Services};
 use crate::identity::{Identity, IdentityOptions};
 use crate::node::NodeInfo;
 use crate::pipeline::Pipeline;
-use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::otlp::OtlpSink;
+use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions};
@@ -77,7 +77,13 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let node = node_info(config);
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
-    let store = Store::new(StoreOptions { max_traces: config.store.max_traces, ..StoreOptions::default() }, node.clone());
+    let store = Store::new(
+        StoreOptions {
+            max_traces: config.store.max_traces,
+            ..StoreOptions::default()
+        },
+        node.clone(),
+    );
     let otlp = match options.record_only {
         true => None,
         false => start_otlp(config, &options.otlp_flags, &node, &health)?.map(Arc::new),
@@ -94,7 +100,18 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let (shutdown, stop) = watch::channel(false);
     let heartbeat = Arc::new(AtomicU64::new(clock::now().0));
     let server = match options.serve {
-        true => Some(serve(config, &store, &health, &metrics, otlp.clone(), Arc::clone(&heartbeat), stop).await?),
+        true => Some(
+            serve(
+                config,
+                &store,
+                &health,
+                &metrics,
+                otlp.clone(),
+                Arc::clone(&heartbeat),
+                stop,
+            )
+            .await?,
+        ),
         false => None,
     };
 
@@ -116,7 +133,11 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         recorder,
         closed: options.closed,
     };
-    let pipeline = Pipeline::new(correlator_config(config, &node), config.correlation.reorder.as_nanos(), health.clone());
+    let pipeline = Pipeline::new(
+        correlator_config(config, &node),
+        config.correlation.reorder.as_nanos(),
+        health.clone(),
+    );
     let pipeline = std::thread::Builder::new()
         .name("pipeline".into())
         .spawn(move || {
@@ -126,7 +147,17 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         })
         .map_err(|error| Failure::runtime(format!("cannot start the pipeline's thread: {error}")))?;
     let address = server.as_ref().map(|server| server.address);
-    Ok(App { address, health, source, identity, networks, pipeline, otlp, server, shutdown })
+    Ok(App {
+        address,
+        health,
+        source,
+        identity,
+        networks,
+        pipeline,
+        otlp,
+        server,
+        shutdown,
+    })
 }
 
 impl App {
@@ -140,7 +171,11 @@ impl App {
         let joined = tokio::task::spawn_blocking(move || pipeline.join()).await;
         let fan_out = match joined {
             Ok(Ok(fan_out)) => fan_out,
-            _ => return Err(Failure::runtime("the pipeline's thread broke off\nhint: this is a defect; please report it")),
+            _ => {
+                return Err(Failure::runtime(
+                    "the pipeline's thread broke off\nhint: this is a defect; please report it",
+                ));
+            }
         };
         if let Some(otlp) = self.otlp {
             otlp.stop(FLUSH).await;
@@ -149,7 +184,9 @@ impl App {
         if let Some(server) = self.server {
             server.stopped().await;
         }
-        fan_out.recorder.map_or(Ok(0), |recorder| recorder.finish().map_err(Failure::runtime))
+        fan_out
+            .recorder
+            .map_or(Ok(0), |recorder| recorder.finish().map_err(Failure::runtime))
     }
 }
 
@@ -157,7 +194,11 @@ impl App {
 #[must_use]
 pub fn node_info(config: &Config) -> NodeInfo {
     let facts = clock::node_facts();
-    let named = [config.node_name.clone(), std::env::var("NODE_NAME").unwrap_or_default(), facts.host];
+    let named = [
+        config.node_name.clone(),
+        std::env::var("NODE_NAME").unwrap_or_default(),
+        facts.host,
+    ];
     NodeInfo {
         name: named.into_iter().find(|name| !name.is_empty()).unwrap_or_default(),
         service: "sandglass".to_owned(),
@@ -202,7 +243,7 @@ pub fn start_otlp(
         }
         Resolution::On(resolved) => OtlpSink::start(*resolved, node.clone(), health.clone())
             .map(Some)
-            .map_err(|error| Failure::usage(with_sources(&error))),
+            .map_err(|error| Failure::usage(format!("{}\nhint: {}", with_sources(&error), error.hint()))),
     }
 }
 
@@ -229,12 +270,18 @@ pub async fn serve(
         metrics: Arc::new(move || metrics.encode()),
         alive: Arc::new(move || {
             let silent = clock::now().0.saturating_sub(heartbeat.load(Ordering::Relaxed)) / 1_000_000_000;
-            if silent < STALLED_SECONDS { Ok(()) } else { Err(format!("the pipeline has not moved for {silent} s")) }
+            if silent < STALLED_SECONDS {
+                Ok(())
+            } else {
+                Err(format!("the pipeline has not moved for {silent} s"))
+            }
         }),
-        ready: Arc::new(move || match probes.probes().iter().find(|probe| probe.probe == "exec") {
-            Some(probe) if probe.attached => Ok(()),
-            _ => Err("the process probe is not attached".to_owned()),
-        }),
+        ready: Arc::new(
+            move || match probes.probes().iter().find(|probe| probe.probe == "exec") {
+                Some(probe) if probe.attached => Ok(()),
+                _ => Err("the process probe is not attached".to_owned()),
+            },
+        ),
         otlp: Arc::new(move || {
             otlp.as_ref().map_or(serde_json::Value::Null, |otlp| {
                 serde_json::to_value(otlp.status()).unwrap_or(serde_json::Value::Null)
@@ -246,8 +293,13 @@ pub async fn serve(
         .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
 }
 
-fn source_options(config: &Config) -> linux::Options {
-    linux::Options { ring_bytes: config.probes.ring_buffer_bytes, ..linux::Options::default() }
+/// How the kernel of this node is hooked.
+#[must_use]
+pub fn source_options(config: &Config) -> linux::Options {
+    linux::Options {
+        ring_bytes: config.probes.ring_buffer_bytes,
+        ..linux::Options::default()
+    }
 }
 
 /// Where the CNI configuration is looked for.
@@ -270,7 +322,11 @@ fn start_identity(
     if runtime == RuntimeChoice::Off {
         return Ok(None);
     }
-    let options = IdentityOptions { runtime, timeout: config.cri.timeout.into(), ..IdentityOptions::default() };
+    let options = IdentityOptions {
+        runtime,
+        timeout: config.cri.timeout.into(),
+        ..IdentityOptions::default()
+    };
     let identity = Identity::start(options, sender.clone(), health.clone(), clock::now);
     metrics.register(|registry| identity.metrics().register(registry));
     Ok(Some(identity))
@@ -298,7 +354,10 @@ fn recording_header(node: &NodeInfo) -> Header {
 }
 
 fn source_failure(error: linux::StartError) -> Failure {
-    Failure { message: format!("{}\nhint: {}", with_sources(&error), error.hint()), exit: error.exit_code() }
+    Failure {
+        message: format!("{}\nhint: {}", with_sources(&error), error.hint()),
+        exit: error.exit_code(),
+    }
 }
 
 /// The cause chain in one line.

@@ -120,6 +120,12 @@ impl CniConf {
         lists
     }
 
+    /// Takes the number of files the running containerd says it loads, instead of what its settings file says.
+    pub fn use_max_networks(&mut self, number: Option<usize>) {
+        self.settings.max_networks = number;
+        self.choice = choose(&self.settings, &self.files);
+    }
+
     fn delegates(&self) -> impl Iterator<Item = &Delegate> {
         let networks = self.files.iter().filter_map(|file| file.network.as_ref().ok());
         let plugins = networks.flat_map(|network| network.plugins.iter().flat_map(Plugin::all));

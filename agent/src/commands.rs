@@ -31,16 +31,14 @@ pub fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "sandglass", &mut script);
             print(&String::from_utf8_lossy(&script))
         }
-        Command::Man { directory } => {
-            std::fs::create_dir_all(&directory)
-                .and_then(|()| clap_mangen::generate_to(Cli::command(), &directory))
-                .map_err(|error| {
-                    Failure::runtime(format!(
-                        "cannot write man pages into {}: {error}\nhint: give a directory you may write",
-                        directory.display()
-                    ))
-                })
-        }
+        Command::Man { directory } => std::fs::create_dir_all(&directory)
+            .and_then(|()| clap_mangen::generate_to(Cli::command(), &directory))
+            .map_err(|error| {
+                Failure::runtime(format!(
+                    "cannot write man pages into {}: {error}\nhint: give a directory you may write",
+                    directory.display()
+                ))
+            }),
     }
 }
 
@@ -63,7 +61,9 @@ fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
     }
     for pair in &args.set {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(Failure::usage(format!("--set {pair:?} has no value\nhint: write --set KEY=VALUE")));
+            return Err(Failure::usage(format!(
+                "--set {pair:?} has no value\nhint: write --set KEY=VALUE"
+            )));
         };
         layers.flag("--set", key, value)?;
     }
@@ -72,8 +72,13 @@ fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
 }
 
 async fn watch(args: WatchArgs) -> Result<(), Failure> {
-    let options = WatchOptions { address: args.address, once: args.once };
-    watch::run(options).await.map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
+    let options = WatchOptions {
+        address: args.address,
+        once: args.once,
+    };
+    watch::run(options)
+        .await
+        .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
 }
 
 fn print_config(args: &ConfigArgs) -> Result<(), Failure> {

@@ -18,6 +18,9 @@ use crate::grpc::{self, CallError};
 mod endpoint;
 pub mod messages;
 #[cfg(test)]
+#[cfg(target_os = "linux")]
+pub(crate) mod private_containerd;
+#[cfg(test)]
 #[cfg(unix)]
 pub(crate) mod scripted;
 pub mod stats;
@@ -139,6 +142,10 @@ impl CriError {
             CriError::Call { .. } if self.is_unimplemented() => {
                 "the runtime has no such method: its CRI plugin is disabled, or it is older than CRI v1"
             }
+            CriError::Call {
+                source: CallError::Status { .. },
+                ..
+            } => "the runtime itself says so: its log may say more",
             CriError::Call { .. } | CriError::Decode { .. } => {
                 "is this a CRI v1 socket? `crictl version` asks the same"
             }

@@ -19,22 +19,34 @@ pub struct Failure {
 impl Failure {
     /// Something went wrong at run time.
     pub fn runtime(error: impl std::fmt::Display) -> Failure {
-        Failure { message: error.to_string(), exit: 1 }
+        Failure {
+            message: error.to_string(),
+            exit: 1,
+        }
     }
 
     /// The user asked for something that cannot be.
     pub fn usage(error: impl std::fmt::Display) -> Failure {
-        Failure { message: error.to_string(), exit: 64 }
+        Failure {
+            message: error.to_string(),
+            exit: 64,
+        }
     }
 
     /// The kernel or system lacks a feature.
     pub fn unavailable(error: impl std::fmt::Display) -> Failure {
-        Failure { message: error.to_string(), exit: 69 }
+        Failure {
+            message: error.to_string(),
+            exit: 69,
+        }
     }
 
     /// A privilege is missing.
     pub fn privilege(error: impl std::fmt::Display) -> Failure {
-        Failure { message: error.to_string(), exit: 77 }
+        Failure {
+            message: error.to_string(),
+            exit: 77,
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! stands in the `grpc-status` trailer. The caller owns the connection (TCP, TLS or a Unix socket) and the deadline.
 //! Does not: stream, balance, retry or resolve names.
 
+use std::io::Read;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -37,8 +39,8 @@ pub enum CallError {
         /// `grpc-status-details-bin`, still base64; empty when absent.
         details: String,
     },
-    /// The frame of the answer is malformed or compressed.
-    #[error("the answer is not one uncompressed gRPC message")]
+    /// The answer is not one message, plain or gzip.
+    #[error("the answer is not one gRPC message, plain or gzip")]
     Frame,
     /// The answer is larger than the caller reads.
     #[error("the answer is larger than {0} bytes")]
@@ -53,7 +55,7 @@ where
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream))
             .await
-            .map_err(|error| CallError::Transport(error.to_string()))?;
+            .map_err(|error| CallError::Transport(cause_chain(&error)))?;
     tokio::spawn(async move {
         // The caller learns of a broken connection from its call.
         let _ = connection.await;
@@ -100,14 +102,9 @@ pub async fn call_bounded(
             HeaderValue::from_static("gzip"),
         );
     }
-    sender
-        .ready()
-        .await
-        .map_err(|error| CallError::Transport(error.to_string()))?;
-    let response = sender
-        .send_request(request)
-        .await
-        .map_err(|error| CallError::Transport(error.to_string()))?;
+    let transport = |error: hyper::Error| CallError::Transport(cause_chain(&error));
+    sender.ready().await.map_err(transport)?;
+    let response = sender.send_request(request).await.map_err(transport)?;
     answer(response, max_answer).await
 }
 
@@ -122,7 +119,7 @@ async fn answer(response: hyper::Response<Incoming>, max_answer: usize) -> Resul
         if error.is::<LengthLimitError>() {
             CallError::TooLarge(max_answer)
         } else {
-            CallError::Transport(error.to_string())
+            CallError::Transport(cause_chain(error.as_ref()))
         }
     })?;
     match body.trailers() {
@@ -134,7 +131,7 @@ async fn answer(response: hyper::Response<Incoming>, max_answer: usize) -> Resul
             ));
         }
     }
-    unframe(body.to_bytes())
+    unframe(body.to_bytes(), max_answer)
 }
 
 fn check_status(headers: &HeaderMap, may_be_absent: bool) -> Result<(), CallError> {
@@ -165,20 +162,51 @@ pub fn frame(message: &[u8], gzip: bool) -> Bytes {
     framed.freeze()
 }
 
-fn unframe(mut body: Bytes) -> Result<Bytes, CallError> {
+/// The message in a frame. A server may compress its answer as the request was (grpc-go does).
+fn unframe(mut body: Bytes, max_answer: usize) -> Result<Bytes, CallError> {
     if body.is_empty() {
         return Ok(body);
     }
-    if body.len() < 5 || body[0] != 0 {
+    if body.len() < 5 {
         return Err(CallError::Frame);
     }
+    let compressed = body[0];
     let length = u32::from_be_bytes([body[1], body[2], body[3], body[4]]) as usize;
     let message = body.split_off(5);
-    if message.len() == length {
-        Ok(message)
-    } else {
-        Err(CallError::Frame)
+    match compressed {
+        _ if message.len() != length => Err(CallError::Frame),
+        0 => Ok(message),
+        1 => inflate(&message, max_answer),
+        _ => Err(CallError::Frame),
     }
+}
+
+/// Undoes gzip, to `max` bytes at most.
+fn inflate(message: &[u8], max: usize) -> Result<Bytes, CallError> {
+    let mut plain = Vec::new();
+    let mut reader = flate2::read::GzDecoder::new(message).take(max as u64 + 1);
+    reader.read_to_end(&mut plain).map_err(|_| CallError::Frame)?;
+    if plain.len() > max {
+        Err(CallError::TooLarge(max))
+    } else {
+        Ok(plain.into())
+    }
+}
+
+/// An error with all its causes, each once: hyper's errors say what broke only in their sources.
+#[must_use]
+pub fn cause_chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        next = source.source();
+    }
+    text
 }
 
 /// Decodes `%41`; what is not a whole escape stays as it is, and bytes that are not UTF-8 become U+FFFD.
@@ -237,15 +265,22 @@ mod tests {
 
     #[test]
     fn frames_round_trip_and_hostile_ones_are_refused() {
-        assert_eq!(unframe(frame(b"abc", false)).unwrap(), Bytes::from_static(b"abc"));
+        assert_eq!(unframe(frame(b"abc", false), 16).unwrap(), Bytes::from_static(b"abc"));
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, &[7; 100]).unwrap();
+        let gzip = frame(&gzip.finish().unwrap(), true);
+        assert_eq!(unframe(gzip.clone(), 100).unwrap(), Bytes::from_static(&[7; 100]));
+        assert!(matches!(unframe(gzip, 99), Err(CallError::TooLarge(99))));
         for bad in [
             &b"\x01\0\0\0\0"[..],
+            b"\x01\0\0\0\x03abc",
+            b"\x02\0\0\0\0",
             b"\0\0\0\0",
             b"\0\0\0\0\x05ab",
             b"\0\xff\xff\xff\xffab",
         ] {
             assert!(
-                matches!(unframe(Bytes::copy_from_slice(bad)), Err(CallError::Frame)),
+                matches!(unframe(Bytes::copy_from_slice(bad), 16), Err(CallError::Frame)),
                 "{bad:?}"
             );
         }

@@ -32,8 +32,8 @@ use routes::{Answering, Server};
 pub struct HttpOptions {
     /// Address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// Host names under which the page may be asked for, besides `localhost`, `127.0.0.1` and `[::1]`. Any name is
-    /// answered when the address is not loopback and this is empty.
+    /// Host names under which the page may be asked for, besides `localhost` and IP addresses. Any name is answered
+    /// when the address is not loopback and this is empty.
     pub host_names: Vec<String>,
     /// Connections at once; more wait to be accepted.
     pub max_connections: usize,
@@ -108,10 +108,10 @@ impl ServeError {
         match self {
             ServeError::Listen { source, .. } => match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
-                    "another program, perhaps another sandglass, listens there: choose another port with `listen`"
+                    "another program, perhaps another sandglass, listens there: choose another port with --listen"
                 }
                 std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher one",
-                _ => "`listen` must be an address of this node, as 127.0.0.1:9477",
+                _ => "--listen wants an address of this node, as 127.0.0.1:9477",
             },
         }
     }

@@ -10,6 +10,7 @@ pub mod commands;
 pub mod config;
 pub mod cri;
 pub mod demo;
+pub mod doctor;
 pub mod failure;
 pub mod grpc;
 pub mod health;

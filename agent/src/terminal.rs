@@ -9,8 +9,10 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use sandglass_model::event::ExitStatus;
-use sandglass_model::phases::{self, Phase, human};
+use sandglass_model::phases::{Phase, human};
 use sandglass_model::{Detail, Span, Status, Timestamp, Trace, registry};
+
+use crate::sinks::store::row;
 
 /// A trace as a tree with bars, `width` cells wide, a line feed after each line. Open spans reach to the newest time
 /// in the trace.
@@ -30,7 +32,13 @@ pub fn render_waterfall(trace: &Trace, width: usize, color: bool) -> String {
         .max()
         .unwrap_or_default();
     let names = longest.clamp(20, (width * 45 / 100).max(20));
-    let bars = width.saturating_sub(names + TIME_CELLS + 4).max(8);
+    let endings: Vec<String> = trace.spans.iter().map(ending).collect();
+    let tail = endings
+        .iter()
+        .map(|ending| ending.chars().count())
+        .max()
+        .unwrap_or_default();
+    let bars = width.saturating_sub(names + TIME_CELLS + tail + 3).max(8);
     let scale = Scale {
         begin: root.start,
         total_ns: root.duration_ns(now).max(1),
@@ -38,14 +46,11 @@ pub fn render_waterfall(trace: &Trace, width: usize, color: bool) -> String {
     };
 
     let mut text = headline(trace, now, &ink);
-    for (span, label) in trace.spans.iter().zip(&labels) {
+    for (index, _) in trace.in_tree_order() {
+        let (span, label, end) = (&trace.spans[index], &labels[index], &endings[index]);
         let bar = scale.bar(span, now, &ink);
         let time = human(span.duration_ns(now));
-        let end = if span.end.is_none() {
-            ink.paint("33", " ...")
-        } else {
-            ending(span, &ink)
-        };
+        let end = ink.paint(if span.end.is_none() { "33" } else { "31" }, end);
         // Writing to a string does not fail.
         let _ = writeln!(text, "{:<names$}  {bar} {time:>TIME_CELLS$}{end}", cut(label, names));
     }
@@ -155,7 +160,7 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
         (Status::Error { .. }, true) => ink.paint("31", "failed"),
     };
     let mut line = format!("{}  {}  {outcome}", ink.paint("1", &who), human(root.duration_ns(now)));
-    let attempt = crate::sinks::store::row::attempt(root);
+    let attempt = row::attempt(root);
     if attempt > 1 {
         let _ = write!(line, "  attempt {attempt}");
     }
@@ -166,15 +171,18 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
         let short: String = clean(sandbox).chars().take(12).collect();
         line.push_str(&ink.paint("2", &format!("  sandbox {short}")));
     }
-    format!("{line}\n{}\n", clean(&phases::verdict(trace, now)))
+    format!("{line}\n{}\n", clean(&row::verdict(trace, now)))
 }
 
 /// Names with the branches of the tree before them.
 fn labels(trace: &Trace) -> Vec<String> {
     let spans = &trace.spans;
     let last_child = |index: usize| {
-        let parent = spans[index].parent;
-        !spans.iter().skip(index + 1).any(|later| later.parent == parent)
+        let (parent, place) = (spans[index].parent, (spans[index].start, index));
+        !spans
+            .iter()
+            .enumerate()
+            .any(|(other, span)| span.parent == parent && (span.start, other) > place)
     };
     (0..spans.len())
         .map(|index| {
@@ -214,12 +222,15 @@ fn label(span: &Span) -> String {
     }
 }
 
-/// How a span that failed ended.
-fn ending(span: &Span, ink: &Ink) -> String {
+/// How a span that failed ended, or that it has not ended.
+fn ending(span: &Span) -> String {
+    if span.end.is_none() {
+        return " ...".to_owned();
+    }
     let Status::Error { class, .. } = &span.status else {
         return String::new();
     };
-    let how = match span.process().and_then(|process| process.exit) {
+    match span.process().and_then(|process| process.exit) {
         Some(ExitStatus::Code(code)) if code != 0 => format!(" ✕ exit {code}"),
         Some(ExitStatus::Signal(signal)) => format!(" ✕ signal {signal}"),
         Some(ExitStatus::Code(_) | ExitStatus::Unknown) | None => match &span.detail {
@@ -227,8 +238,7 @@ fn ending(span: &Span, ink: &Ink) -> String {
             Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => " ✕".to_owned(),
             Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => format!(" ✕ {}", clean(class)),
         },
-    };
-    ink.paint("31", &how)
+    }
 }
 
 struct Scale {
@@ -243,7 +253,11 @@ impl Scale {
         let end = span.end.unwrap_or(now).since(self.begin);
         // The shortest span still shows.
         let to = portion(end, self.total_ns, self.cells).clamp(from + 1, self.cells);
-        let bar = ink.phase(Phase::of(span), to - from);
+        let frame = matches!(
+            span.detail,
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_)
+        );
+        let bar = ink.bar(Phase::of(span), to - from, if frame { "━" } else { "█" });
         format!("{:from$}{bar}{:rest$}", "", "", rest = self.cells - to)
     }
 }
@@ -267,8 +281,12 @@ impl Ink {
         }
     }
 
-    /// Colours near those of the page; patterns where there are none.
     fn phase(&self, phase: Phase, cells: usize) -> String {
+        self.bar(phase, cells, "█")
+    }
+
+    /// Colours near those of the page; patterns where there are none.
+    fn bar(&self, phase: Phase, cells: usize, block: &str) -> String {
         let (code, pattern) = match phase {
             Phase::Runtime => ("38;5;245", "░"),
             Phase::BetweenPlugins => ("38;5;180", "·"),
@@ -276,7 +294,7 @@ impl Ink {
             Phase::Delegate => ("38;5;98", "▓"),
             Phase::Command => ("38;5;172", "▒"),
         };
-        self.paint(code, &(if self.color { "█" } else { pattern }).repeat(cells))
+        self.paint(code, &(if self.color { block } else { pattern }).repeat(cells))
     }
 }
 
@@ -314,13 +332,20 @@ mod tests {
     fn failures_say_how_they_ended_and_open_spans_that_they_run() {
         let failed = render_waterfall(&samples::failed("n", "p", 1, 1, None), 90, false);
         assert!(
+            failed.lines().skip(2).all(|line| line.chars().count() <= 90),
+            "{failed}"
+        );
+        assert!(
             failed.contains("✕ exit 1") && failed.contains(samples::NO_ADDRESS),
             "{failed}"
         );
         let killed = render_waterfall(&samples::killed("n", "p", 1, 1), 90, false);
         assert!(killed.contains("✕ signal 9"), "{killed}");
         let stuck = render_waterfall(&samples::stuck("n", "p", 1, 1), 90, false);
-        assert!(stuck.contains(" ...") && stuck.contains("running"), "{stuck}");
+        assert!(
+            stuck.contains(" ...") && stuck.contains("waits for plugin bridge › command iptables"),
+            "{stuck}"
+        );
     }
 
     #[test]

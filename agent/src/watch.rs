@@ -75,8 +75,15 @@ struct Screen {
     trouble: String,
 }
 
-/// Shows the agent's sandboxes until Ctrl-C, or once.
+/// Shows the agent's sandboxes until Ctrl-C, or once. A reader of the pipe that has enough is no error.
 pub async fn run(options: WatchOptions) -> Result<(), WatchError> {
+    match show(options).await {
+        Err(WatchError::Write { source }) if source.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+async fn show(options: WatchOptions) -> Result<(), WatchError> {
     let mut screen = Screen::default();
     screen.load(&options.address).await?;
     let color = colors();
@@ -85,18 +92,18 @@ pub async fn run(options: WatchOptions) -> Result<(), WatchError> {
         return write(&screen.lines(width, usize::MAX, color).join("\n"), "\n");
     }
     if color && io::stdout().is_terminal() {
-        // The alternate screen: what was on the terminal before is back afterwards.
-        write("\u{1b}[?1049h\u{1b}[?25l", "")?;
+        // The alternate screen, without cursor and line wrap: what was on the terminal before is back afterwards.
+        write("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l", "")?;
         let outcome = tokio::select! {
             outcome = screen.live(&options.address) => outcome,
-            _ = tokio::signal::ctrl_c() => Ok(()),
+            () = asked_to_stop() => Ok(()),
         };
-        write("\u{1b}[?25h\u{1b}[?1049l", "")?;
+        write("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l", "")?;
         outcome
     } else {
         tokio::select! {
             outcome = screen.log(&options.address) => outcome,
-            _ = tokio::signal::ctrl_c() => Ok(()),
+            () = asked_to_stop() => Ok(()),
         }
     }
 }
@@ -106,6 +113,10 @@ impl Screen {
         let path = format!("/api/v1/sandboxes?kind=all&limit={MAX_ROWS}");
         let list: List = client::get(address, &path).await?;
         self.rows = list.rows;
+        if self.node.is_empty() {
+            let health: client::Health = client::get(address, "/api/v1/health").await?;
+            self.node = health.node.name;
+        }
         Ok(())
     }
 
@@ -312,6 +323,22 @@ impl Row {
             paint(&verdict, "2", color)
         )
     }
+}
+
+/// Ctrl-C, or a polite kill: the terminal is to be put back in both cases.
+async fn asked_to_stop() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
 }
 
 fn write(text: &str, end: &str) -> Result<(), WatchError> {

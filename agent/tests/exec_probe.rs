@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use sandglass::health::Health;
 use sandglass::sources::linux::{LinuxSource, Options, Rung};
 use sandglass::sources::{self, clock};
-use sandglass_model::event::{Exec, Exit, ExitStatus, Netns};
+use sandglass_model::event::{Exec, Exit, ExitStatus, Netns, PluginIo};
 use sandglass_model::{Body, Event, ProcessKey, Timestamp};
 use tempfile::TempDir;
 
@@ -36,6 +37,7 @@ impl Watch {
 
     fn with(test: &str, options: Options) -> Option<Watch> {
         let health = Health::default();
+        let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());
         let source = match sources::linux::start(options, sender, health.clone()) {
             Ok(source) => source,
@@ -48,6 +50,7 @@ impl Watch {
                 return None;
             }
         };
+        eprintln!("{test}: attached in {:?}", began.elapsed());
         let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let into = Arc::clone(&events);
         std::thread::spawn(move || {
@@ -99,6 +102,19 @@ impl Watch {
                 _ => None,
             })
         })
+    }
+
+    fn reads_pipes(&self, test: &str) -> bool {
+        let stdio = self
+            .health
+            .probes()
+            .into_iter()
+            .find(|probe| probe.probe == "stdio")
+            .unwrap();
+        if !stdio.attached {
+            eprintln!("SKIPPED {test}: {}", stdio.consequence);
+        }
+        stdio.attached
     }
 
     fn netns_of(&self, sandbox: &str) -> Netns {
@@ -620,4 +636,146 @@ fn unrelated_processes_cost_little() {
             );
         }
     }
+}
+
+/// Runs a plugin as libcni does: the configuration through a pipe, the answer read while it runs.
+fn converse(mut command: Command, stdin: &str) -> (u32, String) {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let mut answer = String::new();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut into = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = into.write_all(stdin.as_bytes());
+        });
+        stdout.read_to_string(&mut answer).unwrap();
+    });
+    wait_for(child);
+    (pid, answer)
+}
+
+fn spoken(events: &[Event], pid: u32) -> Option<(Timestamp, PluginIo)> {
+    events.iter().find_map(|event| match &event.body {
+        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, spoken.clone())),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_failing_plugin_says_why() {
+    const TEST: &str = "a_failing_plugin_says_why";
+    let Some(watch) = Watch::start(TEST) else { return };
+    if !watch.reads_pipes(TEST) {
+        return;
+    }
+    let error = r#"{"cniVersion":"1.0.0","code":101,"msg":"no address left","details":"pool 10.0.0.0/30"}"#;
+    let script = watch.script(
+        "failing",
+        &format!("cat >/dev/null\necho '{error}'\n/bin/sleep 0.01\nexit 1"),
+    );
+    let stdin = r#"{"cniVersion":"1.0.0","name":"pods","type":"failing","token":"s3cret"}"#;
+    let pids: Vec<u32> = (0..100)
+        .map(|n| converse(plugin(&script, &format!("failing-{n}")), stdin).0)
+        .collect();
+    let (_, exec) = watch.exec_of(*pids.last().unwrap());
+    watch.exit_of(exec.process);
+    let events = watch.finish();
+    let said: Vec<_> = pids.iter().filter_map(|pid| spoken(&events, *pid)).collect();
+    let errors = said.iter().filter(|(_, spoken)| spoken.error.is_some()).count();
+    let networks = said.iter().filter(|(_, spoken)| spoken.netconf.is_some()).count();
+    eprintln!("{TEST}: of 100 plugins {errors} errors and {networks} configurations were had");
+    assert!(errors >= 95 && networks >= 95);
+    let (at, first) = &said[0];
+    assert_eq!(first.error.as_ref().unwrap().msg, "no address left");
+    let netconf = first.netconf.as_ref().unwrap();
+    assert_eq!(
+        (&*netconf.network, &*netconf.plugin, netconf.chained),
+        ("pods", "failing", false)
+    );
+    let exit = events.iter().find_map(|event| match &event.body {
+        Body::ProcessExited(exit) if exit.process == first.process => Some(event.at),
+        _ => None,
+    });
+    assert!(*at <= exit.unwrap(), "stamped before the exit");
+    let of_plugins = execs(&events).filter(|(_, exec)| pids.contains(&exec.parent.pid));
+    let commands: Vec<u32> = of_plugins.map(|(_, exec)| exec.process.pid).collect();
+    assert!(commands.len() >= 200, "cat and sleep of each");
+    let speaking = commands.iter().filter(|pid| spoken(&events, **pid).is_some()).count();
+    assert_eq!(speaking, 0, "commands that share a plugin's pipes do not speak");
+    assert!(!format!("{events:?}").contains("s3cret"));
+}
+
+#[test]
+fn real_plugins_say_their_addresses() {
+    const TEST: &str = "real_plugins_say_their_addresses";
+    let bridge = Path::new("/usr/lib/cni/bridge");
+    if !bridge.exists() {
+        eprintln!("SKIPPED {TEST}: no CNI plugins in /usr/lib/cni");
+        return;
+    }
+    let Some(watch) = Watch::start(TEST) else { return };
+    if !watch.reads_pipes(TEST) {
+        return;
+    }
+    let data = watch.directory.path().display();
+    let tag = std::process::id() % 10_000;
+    let stdin = format!(
+        r#"{{"cniVersion":"0.4.0","name":"spoken{tag}","type":"bridge","bridge":"sgt{tag}","ipam":{{"type":"host-local","dataDir":"{data}","subnet":"10.249.0.0/24"}}}}"#
+    );
+    let mut calls = Vec::new();
+    for n in 0..5 {
+        let name = format!("sandglass-spoken-{tag}-{n}");
+        if !Command::new("ip")
+            .args(["netns", "add", &name])
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            eprintln!("SKIPPED {TEST}: ip netns add does not work here");
+            return;
+        }
+        for verb in ["ADD", "DEL"] {
+            let mut command = plugin(bridge, &name);
+            command
+                .env("CNI_COMMAND", verb)
+                .env("CNI_NETNS", format!("/var/run/netns/{name}"))
+                .env("CNI_PATH", "/usr/lib/cni");
+            let (pid, answer) = converse(command, &stdin);
+            calls.push((verb, pid, answer));
+        }
+        Command::new("ip").args(["netns", "del", &name]).status().unwrap();
+    }
+    Command::new("ip")
+        .args(["link", "del", &format!("sgt{tag}")])
+        .status()
+        .unwrap();
+    let (_, exec) = watch.exec_of(calls.last().unwrap().1);
+    watch.exit_of(exec.process);
+    let events = watch.finish();
+    let mut had = 0;
+    for (verb, pid, answer) in &calls {
+        let Some((_, said)) = spoken(&events, *pid) else {
+            continue;
+        };
+        had += 1;
+        assert_eq!(said.netconf.as_ref().unwrap().network, format!("spoken{tag}"), "{verb}");
+        if *verb == "ADD" {
+            assert_eq!(said.addresses.len(), 1, "{answer}");
+            assert!(answer.contains(&said.addresses[0]), "{answer} {said:?}");
+        }
+    }
+    let delegates = execs(&events).filter(|(_, exec)| exec.file_name() == "host-local");
+    let delegates: Vec<u32> = delegates.map(|(_, exec)| exec.process.pid).collect();
+    let delegates_had = delegates.iter().filter(|pid| spoken(&events, **pid).is_some()).count();
+    eprintln!(
+        "{TEST}: of {} bridge {had}, of {} host-local {delegates_had} were had",
+        calls.len(),
+        delegates.len()
+    );
+    assert!(had >= 9 && !delegates.is_empty());
 }

@@ -8,8 +8,11 @@ use std::process::Command;
 
 fn folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
-    let mut folders: Vec<PathBuf> =
-        fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
+    let mut folders: Vec<PathBuf> = fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .collect();
     folders.sort();
     folders
 }
@@ -21,7 +24,12 @@ fn replay(recording: &Path, what: &str) -> String {
         .env_clear()
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}: {}", recording.display(), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        recording.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -39,12 +47,24 @@ fn check(path: &Path, actual: &str) {
         return;
     }
     let expected = fs::read_to_string(path).unwrap_or_default();
-    if let Some((number, (left, right))) =
-        expected.lines().zip(actual.lines()).enumerate().find(|(_, (left, right))| left != right)
+    if let Some((number, (left, right))) = expected
+        .lines()
+        .zip(actual.lines())
+        .enumerate()
+        .find(|(_, (left, right))| left != right)
     {
-        panic!("{}, line {}:\nexpected {left}\nactual   {right}", path.display(), number + 1);
+        panic!(
+            "{}, line {}:\nexpected {left}\nactual   {right}",
+            path.display(),
+            number + 1
+        );
     }
-    assert_eq!(expected.lines().count(), actual.lines().count(), "{}: number of lines", path.display());
+    assert_eq!(
+        expected.lines().count(),
+        actual.lines().count(),
+        "{}: number of lines",
+        path.display()
+    );
 }
 
 #[test]
@@ -53,9 +73,18 @@ fn every_recording_gives_its_spans_and_metrics_twice() {
     assert!(folders.len() >= 5, "only {} recordings", folders.len());
     for folder in folders {
         let events = folder.join("events.jsonl");
-        assert!(folder.join("README.md").is_file(), "{} has no README.md", folder.display());
+        assert!(
+            folder.join("README.md").is_file(),
+            "{} has no README.md",
+            folder.display()
+        );
         let spans = replay(&events, "spans");
-        assert_eq!(spans, replay(&events, "spans"), "{}: two replays differ", folder.display());
+        assert_eq!(
+            spans,
+            replay(&events, "spans"),
+            "{}: two replays differ",
+            folder.display()
+        );
         check(&folder.join("spans.jsonl"), &spans);
         check(&folder.join("tree.txt"), &replay(&events, "tree"));
         check(&folder.join("metrics.prom"), &stable(&replay(&events, "metrics")));

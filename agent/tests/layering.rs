@@ -26,7 +26,10 @@ fn offenders(place: &str, forbidden: &[&str]) -> Vec<String> {
         let text = fs::read_to_string(file).unwrap();
         let code = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
         for word in forbidden {
-            if code.lines().any(|line| !line.trim_start().starts_with("//") && line.contains(word)) {
+            if code
+                .lines()
+                .any(|line| !line.trim_start().starts_with("//") && line.contains(word))
+            {
                 offenders.push(format!("{}: {word}", file.display()));
             }
         }
@@ -42,5 +45,8 @@ fn sources_import_neither_sinks_nor_the_correlator() {
 
 #[test]
 fn sinks_do_not_import_sources() {
-    assert_eq!(offenders("sinks", &["crate::sources", "crate::pipeline", "sandglass_probes"]), Vec::<String>::new());
+    assert_eq!(
+        offenders("sinks", &["crate::sources", "crate::pipeline", "sandglass_probes"]),
+        Vec::<String>::new()
+    );
 }

@@ -51,11 +51,14 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     }
     a_list_that_lives(agent, browser).await?;
     filters(browser).await?;
-    a_failure_by_click(agent, browser).await?;
+    a_failure_by_click(browser).await?;
     a_slow_one_by_keyboard(agent, browser).await?;
     hostile_names_stay_text(agent, browser).await?;
+    a_running_one_until_it_ends(agent, browser).await?;
     other_views(agent, browser).await?;
-    no_complaints(browser).await
+    a_storm(agent, browser).await?;
+    no_complaints(browser).await?;
+    a_broken_stream_is_told(agent, browser).await
 }
 
 async fn nothing_yet(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -75,13 +78,19 @@ async fn a_list_that_lives(agent: &Agent, browser: &Browser) -> Result<()> {
     browser
         .wait("return document.querySelectorAll('a.row').length === 25")
         .await?;
+    browser.keys("j").await?;
+    browser.keys("j").await?;
     let first = samples::usual("shop", "arrives-live-0", 77, wall_ns() - SECOND);
     agent.store.update(first);
     let arrived = Instant::now();
     browser
         .wait("return document.querySelector('a.row .pod').textContent === 'arrives-live-0'")
         .await?;
-    eprintln!("a new sandbox was on the page after {:?}", arrived.elapsed());
+    ensure!(
+        arrived.elapsed() < Duration::from_secs(2),
+        "it took {:?} to arrive",
+        arrived.elapsed()
+    );
     ensure!(
         browser.text(".stuck").await?.contains("iptables"),
         "the stuck operation is not shown"
@@ -117,7 +126,7 @@ async fn filters(browser: &Browser) -> Result<()> {
         .await
 }
 
-async fn a_failure_by_click(agent: &Agent, browser: &Browser) -> Result<()> {
+async fn a_failure_by_click(browser: &Browser) -> Result<()> {
     browser.click("[data-tab=failed]").await?;
     browser
         .wait("return document.querySelectorAll('a.row').length === 3")
@@ -139,6 +148,16 @@ async fn a_failure_by_click(agent: &Agent, browser: &Browser) -> Result<()> {
         browser.text(".related").await?.contains("previous attempt"),
         "the first attempt is not linked"
     );
+    browser.click("[role=treeitem]:nth-child(1)").await?;
+    browser.click(".details .link").await?;
+    browser
+        .wait("return document.querySelector('.related')?.innerText.includes('next attempt')")
+        .await?;
+    browser.run("history.back()").await?;
+    browser
+        .wait("return document.querySelector('.related')?.innerText.includes('previous attempt')")
+        .await?;
+    browser.click("[role=treeitem]:nth-child(5)").await?;
     browser.both_themes("failed").await?;
     browser.size(400, 900).await?;
     browser.both_themes("failed-narrow").await?;
@@ -147,9 +166,7 @@ async fn a_failure_by_click(agent: &Agent, browser: &Browser) -> Result<()> {
     browser.keys(ESCAPE).await?;
     browser
         .wait("return document.querySelectorAll('a.row').length === 3")
-        .await?;
-    let _ = agent;
-    Ok(())
+        .await
 }
 
 async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -166,7 +183,7 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
         .await?;
     let verdict = browser.text(".verdict-line").await?;
     ensure!(
-        verdict.starts_with("command sleep of plugin slow-firewall took 4.20 s"),
+        verdict.starts_with("Command sleep of plugin slow-firewall took 4.20 s"),
         "verdict: {verdict}"
     );
     ensure!(
@@ -177,8 +194,22 @@ async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<()> 
     browser.size(400, 900).await?;
     browser.both_themes("waterfall-narrow").await?;
     browser.size(1440, 1000).await?;
+    // The chosen span fills the width, and back.
+    let covers = "const box = (selector) => document.querySelector(selector).getBoundingClientRect().width; \
+        return box('[aria-selected=true] .span-bar') / box('[aria-selected=true] .span-track')";
+    browser.click("[role=treeitem]:nth-child(7)").await?;
+    ensure!(
+        browser.text(".details").await?.starts_with("plugin host-local"),
+        "a click does not choose a span"
+    );
+    let before = browser.run(covers).await?.as_f64();
+    browser.keys("z").await?;
+    let after = browser.run(covers).await?.as_f64();
+    ensure!(before < after && after > Some(0.9), "zoom: {before:?}, then {after:?}");
+    browser.screenshot("zoom-light").await?;
+    browser.keys("z").await?;
+    browser.click("[role=treeitem]:nth-child(13)").await?;
     // Up the tree: what started the command.
-    browser.keys("k").await?;
     browser.keys("k").await?;
     browser
         .wait("return document.querySelector('.details').innerText.includes('wait-for-policy --node worker-3')")
@@ -223,6 +254,58 @@ async fn hostile_names_stay_text(agent: &Agent, browser: &Browser) -> Result<()>
         "a script in a name ran"
     );
     browser.screenshot("hostile").await
+}
+
+async fn a_running_one_until_it_ends(agent: &Agent, browser: &Browser) -> Result<()> {
+    let trace = samples::stuck("edge", "runs-0", 99, wall_ns() - 3 * SECOND);
+    agent.store.update(trace.clone());
+    browser.open(&agent.url(&format!("#/trace/{}", trace.id))).await?;
+    browser
+        .wait(
+            "return document.querySelector('.verdict-line')?.innerText.startsWith('Command iptables has been running')",
+        )
+        .await?;
+    browser.both_themes("running").await?;
+    agent.store.update(samples::unstuck(trace, 5));
+    browser
+        .wait("return document.querySelector('.chip.result').textContent === 'succeeded'")
+        .await?;
+    browser
+        .wait("return !document.querySelector('.span[data-status=running]')")
+        .await
+}
+
+/// More changes at once than a stream holds: the page is told to load again, and does.
+async fn a_storm(agent: &Agent, browser: &Browser) -> Result<()> {
+    browser.open(&agent.url("#/")).await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length > 20")
+        .await?;
+    for number in 1_000..3_000 {
+        agent
+            .store
+            .update(samples::usual("storm", &format!("storm-{number}"), number, wall_ns()));
+    }
+    browser
+        .wait("return document.querySelector('a.row .pod').textContent === 'storm-2999'")
+        .await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 100")
+        .await?;
+    browser.click(".foot .button").await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 200")
+        .await
+}
+
+async fn a_broken_stream_is_told(agent: &Agent, browser: &Browser) -> Result<()> {
+    browser.open(&agent.url("#/")).await?;
+    browser
+        .wait("return document.querySelector('#live').textContent === 'live'")
+        .await?;
+    agent.stop.send(true)?;
+    browser.wait("return !document.querySelector('#broken').hidden").await?;
+    browser.screenshot("broken-light").await
 }
 
 async fn other_views(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -277,7 +360,7 @@ async fn no_complaints(browser: &Browser) -> Result<()> {
 struct Agent {
     store: Store,
     server: Running,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
 }
 
 impl Agent {
@@ -335,11 +418,7 @@ impl Agent {
         };
         let (stop, stopped) = watch::channel(false);
         let server = serve(options, services, stopped).await?;
-        Ok(Agent {
-            store,
-            server,
-            _stop: stop,
-        })
+        Ok(Agent { store, server, stop })
     }
 
     fn url(&self, rest: &str) -> String {
@@ -403,10 +482,8 @@ impl Browser {
         Ok(browser)
     }
 
-    async fn stop(mut self) {
+    async fn stop(self) {
         let _ = self.call(Method::DELETE, "", Value::Null).await;
-        let _ = self.driver.kill();
-        let _ = self.driver.wait();
     }
 
     async fn open(&self, url: &str) -> Result<()> {
@@ -547,6 +624,13 @@ impl Browser {
             bail!("{path}: {error}: {}", answer["value"]["message"]);
         }
         Ok(answer["value"].clone())
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
     }
 }
 

@@ -19,37 +19,51 @@ export async function get(path, signal) {
 /** Follows the stream. `on.open` also means: what was shown before may be old. */
 export function follow(on) {
   let source = null;
-  let retry = 0;
+  let timer = 0;
   const connect = () => {
+    clearTimeout(timer);
+    close();
     source = new EventSource("/api/v1/stream");
     source.onopen = () => on.open();
     source.onerror = () => {
       on.broken();
       // The browser tries again by itself, unless the agent refused (too many streams).
-      if (source.readyState === EventSource.CLOSED) {
-        clearTimeout(retry);
-        retry = setTimeout(connect, 4000);
+      if (source && source.readyState === EventSource.CLOSED) {
+        clearTimeout(timer);
+        timer = setTimeout(connect, 4000);
       }
     };
     for (const name of ["row", "health", "reload"]) {
       source.addEventListener(name, (event) => on[name](JSON.parse(event.data)));
     }
   };
-  connect();
-  addEventListener("pagehide", () => source.close());
+  const close = () => {
+    if (source) source.close();
+    source = null;
+  };
+  // A browser gives one agent six connections, for all its tabs: those that nobody looks at must not hold them.
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(close, 10000);
+    else if (!source || source.readyState === EventSource.CLOSED) connect();
+  });
+  addEventListener("pagehide", close);
   addEventListener("pageshow", (event) => {
     if (event.persisted) connect();
   });
+  connect();
 }
 
-/** Runs `action` soon, at most once per `ms`, and never twice at a time. */
+/** Runs `action` at once, but at most once per `ms`, and never twice at a time; the last wish is always served. */
 export function throttle(action, ms) {
   let timer = 0;
   let busy = false;
   let again = false;
+  let last = -Infinity;
   const run = async () => {
     timer = 0;
     busy = true;
+    last = performance.now();
     try {
       await action();
     } finally {
@@ -62,7 +76,7 @@ export function throttle(action, ms) {
   };
   const soon = () => {
     if (busy) again = true;
-    else if (!timer) timer = setTimeout(run, ms);
+    else if (!timer) timer = setTimeout(run, Math.max(0, last + ms - performance.now()));
   };
   return soon;
 }

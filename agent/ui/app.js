@@ -126,6 +126,7 @@ listen({
   ArrowDown: inView("down"),
   k: inView("up"),
   ArrowUp: inView("up"),
+  z: inView("zoom"),
   "/": inView("search"),
   Escape: inView("back"),
 });

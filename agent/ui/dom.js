@@ -24,6 +24,16 @@ export function fill(element, ...children) {
   return element;
 }
 
+const keys = new WeakMap();
+
+/** Fills only when `key` changed: what is being clicked on or focused must not be replaced under the pointer. */
+export function fillOn(key, element, make) {
+  const text = JSON.stringify(key);
+  if (keys.get(element) === text) return;
+  keys.set(element, text);
+  fill(element, make());
+}
+
 /** Sets text only when it changed, so that a live page does not disturb selections and screen readers. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

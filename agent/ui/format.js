@@ -64,13 +64,13 @@ export function shortId(id) {
   return id && id.length > 16 ? id.slice(0, 12) : id || "";
 }
 
-/** Distances for about `wanted` round marks on an axis of `total` nanoseconds. */
-export function ticks(total, wanted) {
-  const raw = total / Math.max(1, wanted);
+/** About `wanted` round marks between `from` and `to`, in nanoseconds. */
+export function ticks(from, to, wanted) {
+  const raw = (to - from) / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(Math.max(1, raw)));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw) || power * 10;
   const marks = [];
-  for (let at = 0; at <= total && marks.length < 50; at += step) marks.push(at);
+  for (let at = Math.ceil(from / step) * step; at <= to && marks.length < 50; at += step) marks.push(at);
   return marks;
 }
 

@@ -7,6 +7,7 @@ const HELP = [
   ["k / ↑", "previous row"],
   ["Enter", "open the row"],
   ["Esc", "back to the list; leave the search field"],
+  ["z", "let the chosen span fill the width, or the whole trace"],
   ["/", "search"],
   ["g", "sandboxes"],
   ["o", "operations"],

@@ -2,7 +2,7 @@
 // The agent filters and sorts; a row that changes is patched at once and the list asked for again soon after.
 
 import { get, throttle } from "./api.js";
-import { fill, h, say } from "./dom.js";
+import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
 import { moveFocus } from "./keys.js";
 import { PHASES, phaseBar } from "./phases.js";
@@ -15,6 +15,8 @@ const TABS = [
 ];
 const VERBS = ["DEL", "CHECK", "ADD", "GC", "STATUS", "VERSION"];
 const STEP = 100;
+// A row that is new to the list glows only when its trace is new too, not when a filter brought it.
+const ARRIVAL_MS = 10000;
 
 export function listView(root, { name, params }, shared) {
   const operations = name === "operations";
@@ -27,6 +29,9 @@ export function listView(root, { name, params }, shared) {
   };
   let limit = STEP;
   let shown = new Map();
+  let busy = false;
+  let asked = 0;
+  let stuckAges = [];
   let gone = false;
 
   const search = h("input", {
@@ -37,7 +42,10 @@ export function listView(root, { name, params }, shared) {
   const plugin = h("select", { "aria-label": "Plugin", onchange: () => choose({ plugin: plugin.value }) });
   const result = select("Result", [["", "Any result"], ["ok", "Succeeded"], ["failed", "Failed"]], wish.result, (value) => choose({ result: value }));
   const verb = select("Verb", [["", "Any verb"], ...VERBS.map((verb) => [verb, verb])], wish.verb, (value) => choose({ verb: value }));
-  const tabs = h("div.tabs", { role: "group", "aria-label": "Which" });
+  const tabs = TABS.map(([key, label]) => {
+    const badge = h("span", { class: `badge ${key}`, hidden: true });
+    return { key, badge, button: h("button", { type: "button", data: { tab: key }, onclick: () => choose({ tab: key }) }, label, badge) };
+  });
   const summary = h("p.summary", { role: "status" });
   const stuck = h("section.stuck", { "aria-label": "Stuck now", hidden: true });
   const rows = h("ol.rows", { "aria-label": operations ? "Operations" : "Sandboxes" });
@@ -46,7 +54,7 @@ export function listView(root, { name, params }, shared) {
     root,
     h("h1.hidden-title", {}, operations ? "Operations" : "Sandboxes"),
     stuck,
-    h("div.bar", {}, tabs, h("div.filters", {}, search, plugin, operations ? verb : null, result)),
+    h("div.bar", {}, h("div.tabs", { role: "group", "aria-label": "Which" }, tabs.map((tab) => tab.button)), h("div.filters", {}, search, plugin, operations ? verb : null, result)),
     h("div.list-head", {}, summary, phaseKey()),
     rows,
     foot,
@@ -88,14 +96,17 @@ export function listView(root, { name, params }, shared) {
   }
 
   async function load() {
+    // An answer to an older question may come last: it is not shown.
+    const turn = ++asked;
     try {
       const [page, running] = await Promise.all([get(address()), get("/api/v1/operations")]);
-      if (gone) return;
+      if (gone || turn !== asked) return;
       shared.setNow(page.now_unix_ns);
+      busy = running.operations.length > 0;
       show(page);
       showStuck(running);
     } catch (error) {
-      if (!gone) fill(foot, h("p.trouble", {}, error.message, " ", error.hint || ""));
+      if (!gone) fillOn(error.message, foot, () => h("p.trouble", {}, error.message, " ", error.hint || ""));
     }
   }
   const reload = throttle(load, 60);
@@ -108,27 +119,27 @@ export function listView(root, { name, params }, shared) {
     say(summary, summarize(page));
     // What runs on for minutes would make everything else a dot.
     const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.duration_ns));
+    const staying = new Set(page.rows.map((row) => row.trace_id));
+    for (const [id, item] of shown) if (!staying.has(id)) item.element.remove();
     const next = new Map();
     let before = rows.firstElementChild;
     for (const row of page.rows) {
       const known = shown.get(row.trace_id);
-      const item = known || makeRow(row, shared, !!shown.size);
+      const item = known || makeRow(row, shared, shared.now() - unixMs(row.start_unix_ns) < ARRIVAL_MS && shown.size > 0);
       item.update(row, longest);
       next.set(row.trace_id, item);
       // Rows in their place are not touched: the focus stays where it is.
       if (item.element === before) before = before.nextElementSibling;
       else rows.insertBefore(item.element, before);
     }
-    for (const [id, item] of shown) if (!next.has(id)) item.element.remove();
     shown = next;
     const more = page.total - page.rows.length;
-    fill(
-      foot,
+    fillOn([page.rows.length === 0, more, wish], foot, () => [
       page.rows.length === 0 ? empty(page) : null,
       more > 0 && limit < 1000
         ? h("button.button", { type: "button", onclick: () => { limit = Math.min(1000, limit + STEP); reload(); } }, `Show ${Math.min(STEP, more)} more of ${count(more)}`)
         : null,
-    );
+    ]);
   }
 
   function summarize(page) {
@@ -141,22 +152,13 @@ export function listView(root, { name, params }, shared) {
   }
 
   function showTabs(counts) {
-    const items = TABS.map(([key, label]) => {
-      const number = counts && { failed: counts.failed, running: counts.running }[key];
-      return h(
-        "button",
-        { type: "button", "aria-pressed": String(wish.tab === key), data: { tab: key }, onclick: () => choose({ tab: key }) },
-        label,
-        number ? h("span.badge", { class: `badge ${key}` }, count(number)) : null,
-      );
-    });
-    if (!counts && tabs.children.length) {
-      for (const button of tabs.children) button.setAttribute("aria-pressed", String(button.dataset.tab === wish.tab));
-      return;
+    for (const { key, button, badge } of tabs) {
+      button.setAttribute("aria-pressed", String(wish.tab === key));
+      if (!counts) continue;
+      const number = { failed: counts.failed, running: counts.running }[key] || 0;
+      badge.hidden = number === 0;
+      say(badge, count(number));
     }
-    const focused = tabs.contains(document.activeElement) ? document.activeElement.dataset.tab : "";
-    fill(tabs, items);
-    if (focused) tabs.querySelector(`[data-tab="${focused}"]`).focus();
   }
 
   function showPlugins(names) {
@@ -170,18 +172,22 @@ export function listView(root, { name, params }, shared) {
   function showStuck({ operations: running, stuck_after_ns: after }) {
     const found = running.filter((operation) => operation.stuck);
     stuck.hidden = found.length === 0;
-    if (!found.length) return;
-    fill(
-      stuck,
-      h("h2", {}, found.length === 1 ? "Stuck now" : `${found.length} stuck now`, h("small", {}, `running for more than ${duration(after)}`)),
-      h("ul", {}, found.slice(0, 5).map((operation) =>
-        h("li", {},
-          h("a", { href: `#/trace/${operation.trace_id}/${operation.span_id}` },
-            h("strong", {}, podName(operation)), " ", operation.name, operation.ifname ? ` ${operation.ifname}` : "",
-            operation.waits_for.length ? [" waits for ", h("strong", {}, operation.waits_for.join(" › "))] : null,
-            operation.pid ? ` (pid ${operation.pid})` : ""),
-          h("span.age", {}, duration(operation.age_ns))))),
-    );
+    const most = found.slice(0, 5);
+    const ages = most.map(() => h("span.age"));
+    fillOn([found.length, most.map((operation) => [operation.trace_id, operation.span_id, operation.waits_for])], stuck, () => {
+      stuckAges = ages;
+      return [
+        h("h2", {}, found.length === 1 ? "Stuck now" : `${found.length} stuck now`, h("small", {}, `running for more than ${duration(after)}`)),
+        h("ul", {}, most.map((operation, index) =>
+          h("li", {},
+            h("a", { href: `#/trace/${operation.trace_id}/${operation.span_id}` },
+              h("strong", {}, podName(operation)), " ", operation.name, operation.ifname ? ` ${operation.ifname}` : "",
+              operation.waits_for.length ? [" waits for ", h("strong", {}, operation.waits_for.join(" › "))] : null,
+              operation.pid ? ` (pid ${operation.pid})` : ""),
+            ages[index]))),
+      ];
+    });
+    most.forEach((operation, index) => say(stuckAges[index], duration(operation.age_ns)));
   }
 
   function empty(page) {
@@ -219,6 +225,10 @@ export function listView(root, { name, params }, shared) {
     tick() {
       for (const item of shown.values()) item.tick();
     },
+    health() {
+      // Nothing changes in what is stuck; that it is stuck now is told by the clock alone.
+      if (busy) later();
+    },
     leave() {
       gone = true;
     },
@@ -255,7 +265,7 @@ function makeRow(first, shared, arriving) {
   const when = h("span.when");
   const link = h("a.row", { href: `#/trace/${row.trace_id}` },
     mark,
-    h("span.who", {}, h("span.who-line", {}, name, chips), place),
+    h("span.who", {}, name, h("span.who-line", {}, chips, place)),
     h("span.what", {}, track, verdict),
     time, when);
   const element = h("li", { class: arriving ? "arriving" : null, data: { trace: row.trace_id } }, link);
@@ -273,13 +283,15 @@ function makeRow(first, shared, arriving) {
       name.title = podName(row);
       say(place, [row.namespace, row.sandbox ? shortId(row.sandbox) : ""].filter(Boolean).join(" · "));
       place.title = row.sandbox || "";
-      fill(chips,
+      fillOn([row.operation, row.attempt, row.incomplete], chips, () => [
         row.operation ? h("span.chip", {}, row.operation) : null,
         row.attempt > 1 ? h("span.chip.again", { title: "attempt number" }, `attempt ${row.attempt}`) : null,
-        row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null);
+        row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null,
+      ]);
       // Cube root, so that the phases of 200 ms can still be told apart beside 10 s; the number says the rest.
-      fill(track, phaseBar(row.phases, row.duration_ns, Math.cbrt(Math.min(1, row.duration_ns / longest))));
-      say(verdict, row.running ? `running: ${row.plugins.join(" › ") || "no plugin yet"}` : row.verdict);
+      const width = Math.cbrt(Math.min(1, row.duration_ns / longest));
+      fillOn([row.phases, width], track, () => phaseBar(row.phases, row.duration_ns, width));
+      say(verdict, row.verdict);
       verdict.title = row.verdict;
       item.tick();
     },

@@ -1,7 +1,7 @@
 // One trace: the verdict, where the time went, the waterfall, and what belongs with it.
 
 import { get, throttle } from "./api.js";
-import { fill, h, say } from "./dom.js";
+import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, ago, duration, shortId, unixMs } from "./format.js";
 import { podName } from "./list.js";
 import { legend, phaseBar } from "./phases.js";
@@ -19,14 +19,17 @@ export function traceView(root, { id, span }, shared) {
   let trace = null;
   const head = h("div.trace-head");
   const facts = h("dl.facts");
+  const took = h("strong");
+  const began = h("span");
   const verdict = h("p.verdict-line", { role: "status" });
   const phases = h("div");
   const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, phases);
-  const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", `#/trace/${id}${chosen ? `/${chosen}` : ""}`));
   const related = h("section.related", { "aria-label": "Related", hidden: true });
+  const address = (chosen) => `#/trace/${id}${chosen ? `/${chosen}` : ""}`;
+  const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", address(chosen)), related);
   const note = h("div");
   const back = h("a.back", { href: shared.lastList }, "← Back to the list");
-  const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element, related);
+  const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element);
   fill(root, back, note, content);
 
   async function load() {
@@ -50,9 +53,10 @@ export function traceView(root, { id, span }, shared) {
     showHead();
     answer.dataset.result = trace.result;
     say(verdict, sentence(trace));
-    fill(phases,
+    fillOn(trace.phases, phases, () => [
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
-      legend(trace.phases, trace.duration_ns));
+      legend(trace.phases, trace.duration_ns),
+    ]);
     waterfall.show(trace);
     showRelated();
   }
@@ -60,7 +64,7 @@ export function traceView(root, { id, span }, shared) {
   function showHead() {
     const start = unixMs(trace.start_unix_ns);
     const runtime = trace.timeline[0].attributes["sandglass.runtime"];
-    fill(head,
+    fillOn([trace.pod, trace.namespace, trace.result, trace.incomplete], head, () =>
       h("div.title", {},
         h("h1", {}, podName(trace), trace.namespace ? h("small", {}, trace.namespace) : null),
         h("div.chips", {},
@@ -68,21 +72,23 @@ export function traceView(root, { id, span }, shared) {
           trace.operation ? h("span.chip", {}, trace.operation) : null,
           trace.attempt > 1 ? h("span.chip.again", {}, `attempt ${trace.attempt}`) : null,
           trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen: time and children may be missing" }, "incomplete") : null)));
-    fill(facts,
-        fact("took", h("strong", {}, duration(trace.duration_ns))),
-        fact("began", h("span", { title: absolute(start) }, ago(start, shared.now())), h("span.muted", {}, ` ${absolute(start)}`)),
-        runtime ? fact("asked by", runtime) : null,
-        trace.sandbox ? fact("sandbox", copyable(trace.sandbox)) : null,
-        trace.identity.uid ? fact("pod uid", copyable(trace.identity.uid)) : null,
-        fact("trace id", copyable(trace.trace_id)),
-        trace.identity.labels && trace.identity.labels.length
-          ? fact("labels", trace.identity.labels.map(([key, value]) => h("span.label", {}, `${key}=${value}`)))
-          : null);
+    say(took, duration(trace.duration_ns));
+    say(began, ago(start, shared.now()));
+    const labels = trace.identity.labels || [];
+    fillOn([runtime, trace.sandbox, trace.identity, trace.running], facts, () => [
+      fact(trace.running ? "has run for" : "took", took),
+      fact("began", began, h("span.muted", {}, ` ${absolute(start)}`)),
+      runtime ? fact("asked by", runtime) : null,
+      trace.sandbox ? fact("sandbox", copyable(trace.sandbox)) : null,
+      trace.identity.uid ? fact("pod uid", copyable(trace.identity.uid)) : null,
+      fact("trace id", copyable(trace.trace_id)),
+      labels.length ? fact("labels", labels.map(([key, value]) => h("span.label", {}, `${key}=${value}`))) : null,
+    ]);
   }
 
   function showRelated() {
     related.hidden = trace.related.length === 0;
-    fill(related,
+    fillOn(trace.related.map((other) => [other.trace_id, other.result, other.duration_ns]), related, () => [
       h("h2", {}, "Belongs with"),
       h("ul", {}, trace.related.map((other) =>
         h("li", {}, h("a", { href: `#/trace/${other.trace_id}`, data: { result: other.result } },
@@ -91,7 +97,8 @@ export function traceView(root, { id, span }, shared) {
           h("strong", {}, other.operation || podName(other)),
           other.attempt > 1 ? h("span.chip.again", {}, `attempt ${other.attempt}`) : null,
           h("span.muted", { title: absolute(unixMs(other.start_unix_ns)) }, ago(unixMs(other.start_unix_ns), shared.now())),
-          h("span.time", {}, duration(other.duration_ns)))))));
+          h("span.time", {}, duration(other.duration_ns)))))),
+    ]);
   }
 
   reload();
@@ -108,6 +115,7 @@ export function traceView(root, { id, span }, shared) {
     keys: {
       down: () => waterfall.move(1),
       up: () => waterfall.move(-1),
+      zoom: () => waterfall.zoom(),
       back: () => {
         location.hash = shared.lastList;
       },
@@ -146,6 +154,6 @@ function copyable(text) {
     } catch {
       getSelection().selectAllChildren(button);
     }
-  } }, text.length > 40 ? shortId(text) + "…" : text);
+  } }, text.length > 16 ? `${shortId(text)}…` : text);
   return button;
 }

@@ -1,43 +1,65 @@
 // The waterfall: spans in their order, bars on one time axis, and the details of the one that is looked at.
 // A tree for assistive technology; arrows and j/k move in it, the pointer only previews.
 
-import { fill, h, say } from "./dom.js";
+import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
 
-/** `chosen` is the span to begin with; `onchoose` hears of another. */
-export function makeWaterfall(chosen, onchoose) {
+/** `chosen` is the span to begin with; `onchoose` hears of another; `below` stands under the chart. */
+export function makeWaterfall(chosen, onchoose, below) {
   const axis = h("div.axis", { "aria-hidden": "true" });
   const lines = h("div.gridlines", { "aria-hidden": "true" });
   const tree = h("div.spans", { role: "tree", "aria-label": "Spans" });
-  const details = h("aside.card.details", { "aria-label": "Details of the span", "aria-live": "polite" });
-  const element = h("section.waterfall", { "aria-label": "Waterfall" },
-    h("div.card.chart", {}, h("div.chart-head", {}, h("h2", {}, "Waterfall"), axis), h("div.chart-body", {}, lines, tree)),
-    details);
+  const details = h("aside.card.details", { "aria-label": "Details of the span" });
+  const zoomButton = h("button.zoom", { type: "button", title: "Let the chosen span fill the width (z)", onclick: () => zoom() });
+  const column = h("div.column", {},
+    h("div.card.chart", {},
+      h("div.chart-head", {}, h("div.chart-title", {}, h("h2", {}, "Waterfall"), zoomButton), axis),
+      h("div.chart-body", {}, lines, tree)),
+    below);
+  const element = h("section.waterfall", { "aria-label": "Waterfall" }, column, details);
   let trace = null;
   let items = new Map();
+  // Span that fills the width; none means the whole trace.
+  let zoomed = "";
 
   function show(next) {
     trace = next;
-    const total = Math.max(1, trace.duration_ns);
-    showAxis(total);
     const fresh = new Map();
     for (const span of trace.timeline) {
       const item = items.get(span.id) || makeItem(span);
-      item.update(span, total);
       fresh.set(span.id, item);
       if (!item.element.isConnected) tree.append(item.element);
     }
     for (const [id, item] of items) if (!fresh.has(id)) item.element.remove();
     items = fresh;
     if (!items.has(chosen)) chosen = interesting(trace);
+    draw();
     select(chosen, false);
   }
 
-  function showAxis(total) {
-    const wanted = innerWidth < 700 ? 3 : 6;
-    const marks = ticks(total, wanted).filter((at) => at / total < 0.97);
-    fill(axis, marks.map((at) => h("span", { style: { left: `${(100 * at) / total}%` } }, mark(at))));
-    fill(lines, marks.map((at) => h("span", { style: { "--at": at / total } })));
+  /** The part of time that is shown, from the begin of the root. */
+  function range() {
+    const span = trace.timeline.find((span) => span.id === zoomed);
+    if (!span) return { from: 0, to: Math.max(1, trace.duration_ns) };
+    const margin = Math.max(1, span.duration_ns * 0.04);
+    return { from: Math.max(0, span.offset_ns - margin), to: Math.min(trace.duration_ns, span.offset_ns + span.duration_ns + margin) };
+  }
+
+  function draw() {
+    const { from, to } = range();
+    const part = (ns) => (ns - from) / Math.max(1, to - from);
+    const marks = ticks(from, to, innerWidth < 700 ? 3 : 6).filter((at) => part(at) < 0.97);
+    fillOn([from, to, marks], axis, () => marks.map((at) => h("span", { style: { left: `${100 * part(at)}%` } }, mark(at))));
+    fillOn([from, to, marks], lines, () => marks.map((at) => h("span", { style: { "--at": part(at) } })));
+    for (const span of trace.timeline) items.get(span.id).update(span, part);
+    say(zoomButton, zoomed ? "whole trace" : "zoom");
+    zoomButton.setAttribute("aria-pressed", String(!!zoomed));
+  }
+
+  function zoom() {
+    if (!trace) return;
+    zoomed = zoomed ? "" : chosen;
+    draw();
   }
 
   function makeItem(first) {
@@ -49,12 +71,14 @@ export function makeWaterfall(chosen, onchoose) {
       role: "treeitem", tabindex: "-1", data: { span: first.id },
       onclick: () => choose(first.id, true),
       onfocus: () => choose(first.id, false),
-      onmouseenter: () => preview(first.id),
+      // Only when the pointer moves: a row that comes to lie under a resting one is not what is asked for.
+      onmousemove: (event) => (event.movementX || event.movementY) && preview(first.id),
       onmouseleave: () => preview(chosen),
+      ondblclick: () => zoom(),
     }, label, track, time);
     return {
       element,
-      update(span, total) {
+      update(span, part) {
         element.setAttribute("aria-level", String(span.depth + 1));
         element.setAttribute("aria-label", `${span.name}, ${duration(span.duration_ns)}${span.status === "error" ? `, failed: ${span.error_message || span.error_class}` : ""}${span.end_unix_ns ? "" : ", running"}`);
         element.dataset.status = span.end_unix_ns ? span.status : "running";
@@ -62,16 +86,20 @@ export function makeWaterfall(chosen, onchoose) {
         element.style.setProperty("--depth", span.depth);
         const [kind, ...rest] = span.name.split(" ");
         const extra = [span.attributes["cni.ifname"], span.attributes["cni.network.name"]].filter(Boolean).join(" · ");
-        fill(label,
+        fillOn([span.name, span.status, extra], label, () => [
           span.status === "error" ? h("span.cross", { "aria-hidden": "true" }, "✕") : null,
           rest.length ? [h("span.span-kind", {}, kind), " ", rest.join(" ")] : kind,
-          extra ? h("span.span-extra", {}, ` ${extra}`) : null);
+          extra ? h("span.span-extra", {}, ` ${extra}`) : null,
+        ]);
         label.title = span.name;
         bar.dataset.phase = span.phase;
         bar.dataset.frame = /^(sandbox|cni )/.test(span.name) ? "yes" : "no";
-        bar.style.setProperty("left", `${(100 * span.offset_ns) / total}%`);
-        bar.style.setProperty("width", `${(100 * span.duration_ns) / total}%`);
-        fill(bar, span.events.map((event) => h("span.span-event", {
+        const left = Math.max(0, part(span.offset_ns));
+        const right = Math.min(1, part(span.offset_ns + span.duration_ns));
+        bar.hidden = right < 0 || left > 1;
+        bar.style.setProperty("left", `${100 * left}%`);
+        bar.style.setProperty("width", `${100 * Math.max(0, right - left)}%`);
+        fillOn([span.events, span.duration_ns], bar, () => span.events.map((event) => h("span.span-event", {
           title: event.name,
           style: { left: `${(100 * (event.offset_ns - span.offset_ns)) / Math.max(1, span.duration_ns)}%` },
         })));
@@ -111,6 +139,7 @@ export function makeWaterfall(chosen, onchoose) {
   return {
     element,
     show,
+    zoom,
     move(step) {
       const ids = [...items.keys()];
       const at = Math.max(0, ids.indexOf(chosen));
@@ -148,7 +177,7 @@ function describe(span, trace) {
       : null,
     h("dl.times", {},
       row("took", h("strong", {}, duration(span.duration_ns)), span.end_unix_ns ? null : " so far"),
-      row("of it itself", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
+      row("own time", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
       row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
       signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
     args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
@@ -160,6 +189,12 @@ function describe(span, trace) {
       ? [h("h3", {}, "Events"), h("dl.attributes", {}, span.events.map((event) => [
           h("dt", {}, `${event.name} at ${duration(event.offset_ns)}`),
           h("dd", {}, event.attributes.map(([key, value]) => `${key}=${value}`).join(" "))]))]
+      : null,
+    span.links.length
+      ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [
+          h("dt", {}, link.relation.replaceAll("_", " ")),
+          // The caller's trace is the runtime's own: it is where that exports to.
+          h("dd", {}, link.relation === "caller" ? link.trace_id : h("a.link", { href: `#/trace/${link.trace_id}` }, link.trace_id))]))]
       : null,
   ];
 }

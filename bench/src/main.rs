@@ -1,2 +1,55 @@
-//! placeholder
+//! Measures the agent against its budgets (BUDGETS.md) and keeps what was measured.
+//!
+//! `make bench` runs it, as root where it can: what this machine does not allow is skipped, by name. Each part is a
+//! module of its own. Prints one table at the end; a full run also writes it, with the machine it was measured on, into
+//! the results directory. Does not: fail when a budget is missed, unless asked to (`--check`).
+#![cfg_attr(
+    target_os = "linux",
+    expect(
+        clippy::print_stdout,
+        clippy::print_stderr,
+        reason = "a program whose output is its purpose"
+    )
+)]
+
+#[cfg(target_os = "linux")]
+mod add_overhead;
+#[cfg(target_os = "linux")]
+mod agent;
+#[cfg(target_os = "linux")]
+mod alloc;
+#[cfg(target_os = "linux")]
+mod exec_cost;
+#[cfg(target_os = "linux")]
+mod footprint;
+#[cfg(target_os = "linux")]
+mod history;
+#[cfg(target_os = "linux")]
+mod load;
+#[cfg(target_os = "linux")]
+mod machine;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
+mod report;
+#[cfg(target_os = "linux")]
+mod run;
+#[cfg(target_os = "linux")]
+mod throughput;
+
+#[cfg(target_os = "linux")]
+pub use run::Effort;
+
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: alloc::Counting = alloc::Counting;
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    run::main()
+}
+
+#[cfg(not(target_os = "linux"))]
 fn main() {}

@@ -9,10 +9,14 @@
 
 #include "wire.h"
 
+// READ_TYPED is for what every exec of the node pays: behind a typed tracepoint the verifier knows the structures, and
+// a plain load does. Elsewhere READ serves both.
 #ifdef RAW_TP
 #define TRACEPOINT(name) SEC("raw_tp/" name)
+#define READ_TYPED(dst, field) READ(dst, field)
 #else
 #define TRACEPOINT(name) SEC("tp_btf/" name)
+#define READ_TYPED(dst, field) ((dst) = (field))
 #endif
 
 // Bytes of environment looked at in one go. Not more: the verifier follows every branch of every byte, and gives up at
@@ -28,11 +32,17 @@
 #define BEFORE 8
 
 struct scratch {
+	// The environment, and where its next chunk begins.
+	uint64_t env_start, env_end, env_next;
 	// The last of these is the byte before the chunk: zero where the chunk begins with a variable.
 	uint8_t before[BEFORE];
 	uint8_t chunk[CHUNK + SLACK];
 	struct ExecRecord exec;
 	uint8_t room[EXEC_ROOM];
+	// The task that exits, for stdio.h.
+	uint64_t task;
+	struct StdioRecord stdio;
+	uint8_t spoken[2 * STDIO_MAX];
 };
 
 struct {
@@ -104,6 +114,12 @@ always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct
 // Four bytes as a number, in the byte order of all supported machines (little endian).
 #define FOUR(a, b, c, d) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
 
+// One load: left to itself clang makes four of bytes, for the array's type.
+always_inline uint32_t load_four(const uint8_t *from)
+{
+	return *(const volatile uint32_t *)from;
+}
+
 // Where in "CNI_COMMAND=" these four bytes stand; 8 when nowhere in its first eleven bytes.
 always_inline uint32_t place_in_needle(uint32_t four)
 {
@@ -120,6 +136,24 @@ always_inline uint32_t place_in_needle(uint32_t four)
 	return 8;
 }
 
+// Does CNI_COMMAND= begin a variable where these four bytes of the chunk say it could?
+always_inline int is_command_around(struct scratch *s, uint32_t i, uint32_t len)
+{
+	uint32_t four = load_four(&s->chunk[i]);
+	// All bytes of the needle are of the row '@' to '_': most other text is told apart by this alone.
+	if ((four & 0xe0e0e0e0) != 0x40404040)
+		return 0;
+	uint32_t place = place_in_needle(four);
+	if (place > 7 || place > i)
+		return 0;
+	uint32_t at = i - place;
+	if (at >= CHUNK || at + 12 > len)
+		return 0;
+	uint32_t *word = (uint32_t *)&s->chunk[at];
+	return word[0] == FOUR('C', 'N', 'I', '_') && word[1] == FOUR('C', 'O', 'M', 'M') &&
+	       word[2] == FOUR('A', 'N', 'D', '=') && s->before[BEFORE - 1 + at] == 0;
+}
+
 // Is there a variable CNI_COMMAND in the chunk? Looks at four bytes in eight only: the needle's twelve bytes cover at
 // least one such place whatever their alignment. A function of its own, so that the verifier walks the loop once.
 noinline int chunk_has_command(uint32_t len)
@@ -128,18 +162,11 @@ noinline int chunk_has_command(uint32_t len)
 	if (!s)
 		return 0;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < CHUNK; i += 8) {
+	for (uint32_t i = 0; i < CHUNK; i += 32) {
 		if (i >= len)
 			break;
-		uint32_t place = place_in_needle(*(uint32_t *)&s->chunk[i]);
-		if (place > 7 || place > i)
-			continue;
-		uint32_t at = i - place;
-		if (at >= CHUNK || at + 12 > len)
-			continue;
-		uint32_t *word = (uint32_t *)&s->chunk[at];
-		if (word[0] == FOUR('C', 'N', 'I', '_') && word[1] == FOUR('C', 'O', 'M', 'M') &&
-		    word[2] == FOUR('A', 'N', 'D', '=') && s->before[BEFORE - 1 + at] == 0)
+		if (is_command_around(s, i, len) || is_command_around(s, i + 8, len) ||
+		    is_command_around(s, i + 16, len) || is_command_around(s, i + 24, len))
 			return 1;
 	}
 	return 0;
@@ -184,61 +211,65 @@ noinline int keep_variables(uint64_t from, uint32_t len)
 			break;
 		if (s->before[BEFORE - 1 + i] != 0)
 			continue;
-		uint32_t four = *(uint32_t *)&s->chunk[i];
+		uint32_t four = load_four(&s->chunk[i]);
 		if (four == FOUR('C', 'N', 'I', '_') || four == FOUR('T', 'R', 'A', 'C'))
 			keep_variable(from + i);
 	}
 	return 0;
 }
 
-struct range {
-	uint64_t start, end;
-};
-
-// Loads the chunk that begins at `from` (the one after the loaded one, or the first one).
-always_inline uint32_t load_chunk(struct scratch *s, uint64_t from, struct range *env)
+// Loads the next chunk of the environment; gives its length, 0 at the end. Where it stands is in memory, not in
+// registers: the verifier then sees all rounds of the loops below as one.
+always_inline uint32_t load_chunk(struct scratch *s)
 {
-	if (from >= env->end)
+	uint64_t from = s->env_next, end = s->env_end;
+	if (from >= end)
 		return 0;
-	s->before[BEFORE - 1] = from == env->start ? 0 : s->chunk[CHUNK - OVERLAP - 1];
-	uint64_t len = min(env->end - from, CHUNK);
+	s->before[BEFORE - 1] = from == s->env_start ? 0 : s->chunk[CHUNK - OVERLAP - 1];
+	s->env_next = from + CHUNK - OVERLAP;
+	uint64_t len = end - from;
+	if (len > CHUNK)
+		len = CHUNK;
 	opaque(len);
 	if (len > CHUNK)
 		return 0;
 	return bpf_probe_read_user(s->chunk, len, (void *)from) ? 0 : len;
 }
 
-always_inline int is_plugin(struct range *env)
+noinline int is_plugin(void)
 {
 	struct scratch *s = scratch();
 	if (!s)
 		return 0;
-	uint64_t from = env->start;
+	s->env_next = s->env_start;
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
-		uint32_t len = load_chunk(s, from, env);
+		uint32_t len = load_chunk(s);
 		if (!len)
 			return 0;
 		if (chunk_has_command(len))
 			return 1;
-		from += CHUNK - OVERLAP;
 	}
 	return 0;
 }
 
-always_inline void put_environment(struct scratch *s, struct range *env)
+noinline int put_environment(void)
 {
-	uint64_t from = env->start;
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	s->env_next = s->env_start;
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
-		uint32_t len = load_chunk(s, from, env);
+		uint64_t from = s->env_next;
+		uint32_t len = load_chunk(s);
 		if (!len)
-			return;
+			return 0;
 		keep_variables(from, len);
-		from += CHUNK - OVERLAP;
 	}
-	if (from < env->end)
+	if (s->env_next < s->env_end)
 		s->exec.flags |= FLAG_ENV_CUT;
+	return 0;
 }
 
 // --- runtimes ---
@@ -269,6 +300,8 @@ always_inline int is_runtime(void)
 	}
 	return 0;
 }
+
+#include "stdio.h"
 
 // --- programs ---
 
@@ -302,9 +335,10 @@ int on_fork(uint64_t *ctx)
 	return 0;
 }
 
-always_inline void put_process(struct scratch *s, struct task_struct *task, struct task_struct *parent)
+always_inline void put_process(struct scratch *s, struct task_struct *task)
 {
-	struct task_struct *leader = 0;
+	struct task_struct *leader = 0, *parent = 0;
+	READ(parent, task->real_parent);
 	READ(leader, task->group_leader);
 	put_header(&s->exec.header, KIND_EXEC, leader);
 	READ(leader, parent->group_leader);
@@ -331,9 +365,9 @@ always_inline void put_path(struct scratch *s, struct linux_binprm *bprm)
 	s->exec.path_len = got > 0 ? got - 1 : 0;
 }
 
-always_inline void put_args(struct scratch *s, struct range *args)
+always_inline void put_args(struct scratch *s, uint64_t start, uint64_t end)
 {
-	uint64_t len = args->end > args->start ? args->end - args->start : 0;
+	uint64_t len = end > start ? end - start : 0;
 	if (len > ARGS_MAX) {
 		s->exec.flags |= FLAG_ARGS_CUT;
 		len = ARGS_MAX;
@@ -343,27 +377,28 @@ always_inline void put_args(struct scratch *s, struct range *args)
 	opaque(path_len);
 	if (len > ARGS_MAX || path_len > PATH_MAX)
 		return;
-	if (bpf_probe_read_user(&s->room[path_len], len, (void *)args->start) == 0)
+	if (bpf_probe_read_user(&s->room[path_len], len, (void *)start) == 0)
 		s->exec.args_len = len;
 }
 
 TRACEPOINT("sched_process_exec")
 int on_exec(uint64_t *ctx)
 {
-	struct task_struct *task = (void *)ctx[0], *parent = 0;
-	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
-	int parent_pid = 0;
-	READ(parent, task->real_parent);
-	READ(parent_pid, parent->tgid);
+	struct task_struct *task = (void *)ctx[0];
 	struct mm_struct *mm = 0;
-	struct range env = {}, args = {};
-	READ(mm, task->mm);
-	READ(env.start, mm->env_start);
-	READ(env.end, mm->env_end);
+	uint64_t args_start = 0, args_end = 0;
+	struct scratch *s = scratch();
+	READ_TYPED(mm, task->mm);
+	if (!mm || !s)
+		return 0;
+	READ_TYPED(s->env_start, mm->env_start);
+	READ_TYPED(s->env_end, mm->env_end);
 
+	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
 	uint32_t was = role_of(pid), role = was;
+	// A child of a tracked process is tracked since its fork.
 	if (was != ROLE_TRACKED) {
-		if (role_of(parent_pid) == ROLE_TRACKED || is_plugin(&env))
+		if (is_plugin())
 			role = ROLE_TRACKED;
 		else
 			role = is_runtime() ? ROLE_RUNTIME : 0;
@@ -376,17 +411,14 @@ int on_exec(uint64_t *ctx)
 	if (role != was)
 		follow(pid, role);
 
-	struct scratch *s = scratch();
-	if (!s)
-		return 0;
 	s->exec = (struct ExecRecord){ .role = role };
-	put_process(s, task, parent);
+	put_process(s, task);
 	put_path(s, (void *)ctx[2]);
-	READ(args.start, mm->arg_start);
-	READ(args.end, mm->arg_end);
-	put_args(s, &args);
+	READ(args_start, mm->arg_start);
+	READ(args_end, mm->arg_end);
+	put_args(s, args_start, args_end);
 	if (role == ROLE_TRACKED)
-		put_environment(s, &env);
+		put_environment();
 	uint64_t size = sizeof(s->exec) + s->exec.path_len + s->exec.args_len + s->exec.env_len;
 	opaque(size);
 	if (size <= sizeof(s->exec) + EXEC_ROOM)
@@ -394,8 +426,7 @@ int on_exec(uint64_t *ctx)
 	return 0;
 }
 
-TRACEPOINT("sched_process_exit")
-int on_exit(uint64_t *ctx)
+always_inline int exits(uint64_t *ctx, int with_stdio)
 {
 	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
 	uint32_t role = role_of(pid);
@@ -405,11 +436,22 @@ int on_exit(uint64_t *ctx)
 	struct signal_struct *signal = 0;
 	int live = 0, status = 0;
 	unsigned int flags = 0;
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	s->task = (uint64_t)task;
+	if (role == ROLE_CALIBRATING) {
+		if (with_stdio)
+			calibrate();
+		return 0;
+	}
 	READ(signal, task->signal);
 	READ(live, signal->live.counter);
 	// Threads that end at the same time may all see zero: the one that removes the entry reports.
 	if (live != 0 || bpf_map_delete_elem(&processes, &pid))
 		return 0;
+	if (with_stdio && role == ROLE_TRACKED)
+		emit_stdio();
 	READ(flags, signal->flags);
 	if (flags & SIGNAL_GROUP_EXIT)
 		READ(status, signal->group_exit_code);
@@ -420,6 +462,19 @@ int on_exit(uint64_t *ctx)
 	put_header(&record.header, KIND_EXIT, leader);
 	emit(&record, sizeof(record));
 	return 0;
+}
+
+// Two programs for one hook: where the kernel does not take the one that reads pipes, the plain one does.
+TRACEPOINT("sched_process_exit")
+int on_exit(uint64_t *ctx)
+{
+	return exits(ctx, 0);
+}
+
+TRACEPOINT("sched_process_exit")
+int on_exit_stdio(uint64_t *ctx)
+{
+	return exits(ctx, 1);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

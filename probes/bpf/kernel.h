@@ -19,7 +19,7 @@ typedef long long int64_t;
 // Map syntax of BTF-defined maps.
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) typeof(val) *name
-enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 enum { BPF_RB_AVAIL_DATA = 0 };
 
@@ -39,6 +39,11 @@ static uint64_t (*const bpf_ringbuf_query)(void *ring, uint64_t what) = (void *)
 
 // Reads a kernel field through a relocated address. Works the same in typed and in raw tracepoints.
 #define READ(dst, field) bpf_probe_read_kernel(&(dst), sizeof(dst), __builtin_preserve_access_index(&(field)))
+
+// 1 when the kernel has this field, with this kind of type.
+#define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
+// Size of a structure in this kernel.
+#define TYPE_SIZE(type) __builtin_preserve_type_info(*(type *)0, 1)
 
 // Keeps the compiler from reasoning about a value, so that the bound check after it stays where the verifier sees it.
 #define opaque(x) asm volatile("" : "+r"(x))
@@ -71,7 +76,46 @@ struct signal_struct {
 	unsigned int flags;
 };
 
+struct page {
+	unsigned long flags;
+};
+
+struct pipe_buffer {
+	struct page *page;
+	unsigned int offset, len;
+};
+
+struct pipe_inode_info {
+	unsigned int head, ring_size;
+	struct page *tmp_page[2];
+	struct pipe_buffer *bufs;
+};
+
+// Before Linux 6.15 one page is kept.
+struct pipe_inode_info___one_page {
+	struct page *tmp_page;
+};
+
+struct inode {
+	unsigned short i_mode;
+	struct pipe_inode_info *i_pipe;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct task_struct {
+	struct files_struct *files;
 	int pid, tgid, exit_code;
 	struct task_struct *real_parent, *group_leader;
 	uint64_t start_boottime;
@@ -89,3 +133,6 @@ struct linux_binprm {
 
 // include/linux/sched/signal.h: the whole thread group is exiting, with signal_struct::group_exit_code.
 #define SIGNAL_GROUP_EXIT 4
+// include/uapi/linux/stat.h
+#define S_IFMT 0170000
+#define S_IFIFO 0010000

@@ -6,7 +6,7 @@
 
 pub mod wire;
 
-use wire::{ExecRecord, ExitRecord, ForkRecord, RecordHeader};
+use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
 
 /// The process probe on BTF-typed tracepoints.
 pub static EXEC_TP_BTF: &[u8] = {
@@ -48,11 +48,17 @@ unsafe impl Record for ForkRecord {}
 unsafe impl Record for ExecRecord {}
 // SAFETY: as for `RecordHeader`.
 unsafe impl Record for ExitRecord {}
+// SAFETY: as for `RecordHeader`.
+unsafe impl Record for StdioRecord {}
+// SAFETY: as for `RecordHeader`.
+unsafe impl Record for Calibration {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 + 4 * 2);
 const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
+const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
+const _: () = assert!(size_of::<Calibration>() == 8 * 4 + 4 * 2);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.
 #[repr(C, align(8))]
@@ -68,10 +74,10 @@ mod tests {
         for (name, object) in [("tp_btf", EXEC_TP_BTF), ("raw_tp", EXEC_RAW_TP)] {
             assert_eq!(object.as_ptr() as usize % 8, 0, "{name} is aligned");
             let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{name}: {error}"));
-            for program in ["on_fork", "on_exec", "on_exit"] {
+            for program in ["on_fork", "on_exec", "on_exit", "on_exit_stdio"] {
                 assert!(object.programs.contains_key(program), "{name} has program {program}");
             }
-            for map in ["records", "processes", "lost"] {
+            for map in ["records", "processes", "lost", "calibration"] {
                 assert!(object.maps.contains_key(map), "{name} has map {map}");
             }
         }

@@ -11,10 +11,15 @@ pub const KIND_EXEC: u32 = 2;
 /// A process ended: [`ExitRecord`].
 pub const KIND_EXIT: u32 = 3;
 
+/// What a plugin read and wrote: [`StdioRecord`].
+pub const KIND_STDIO: u32 = 4;
+
 /// Value in the map of processes: a CNI plugin or a descendant of one. All it does is reported.
 pub const ROLE_TRACKED: u32 = 1;
 /// Value in the map of processes: a known runtime's own process (shim, runc, ..). Only its exec and exit are reported.
 pub const ROLE_RUNTIME: u32 = 2;
+/// Value in the map of processes: the agent itself, while it measures where pages lie ([`Calibration`]).
+pub const ROLE_CALIBRATING: u32 = 3;
 
 /// [`ExecRecord::flags`]: arguments were cut at [`ARGS_MAX`].
 pub const FLAG_ARGS_CUT: u32 = 1;
@@ -42,6 +47,11 @@ pub const ENV_FULL: u32 = 8192;
 pub const EXEC_ROOM: u32 = PATH_MAX + ARGS_MAX + ENV_FULL + VARIABLE_MAX;
 /// Bytes of a process name, its terminator included.
 pub const COMM_LEN: usize = 16;
+
+/// Most bytes taken of standard input, and of standard output: one page.
+pub const STDIO_MAX: u32 = 4096;
+/// Candidates tried in one round of the calibration.
+pub const CALIBRATION_STEPS: u32 = 256;
 
 /// Head of every record.
 #[repr(C)]
@@ -113,4 +123,35 @@ pub struct ExitRecord {
     pub status: u32,
     /// One of the `ROLE_` constants.
     pub role: u32,
+}
+
+/// A plugin ended, and so much of what it read and wrote still lay in its pipes. The bytes of standard input follow, then
+/// those of standard output.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StdioRecord {
+    /// Head.
+    pub header: RecordHeader,
+    /// Bytes of standard input.
+    pub stdin_len: u32,
+    /// Bytes of standard output.
+    pub stdout_len: u32,
+}
+
+/// Where the kernel's linear mapping shows the page of a `struct page`: at `64 * page + bias`.
+///
+/// The agent writes a token into a pipe of its own; the kernel side looks for it at the addresses that are possible.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// The token.
+    pub token: [u64; 2],
+    /// See above; valid when `found` is 1.
+    pub bias: u64,
+    /// The first candidate of this round, in GiB relative to the first guess; the others lie below.
+    pub from_gib: i64,
+    /// Descriptor of the pipe.
+    pub fd: u32,
+    /// Set by the kernel side.
+    pub found: u32,
 }

@@ -10,6 +10,7 @@ use sandglass_model::cni::NetworkList;
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::{Body, ClockAnchor, Event, PodIdentity, SandboxId, Span, Timestamp, Trace, TraceId, registry};
 
+use crate::invocation::Image;
 use crate::memory::Memory;
 use crate::open::{Cut, Effects, OpenTrace, TraceKey};
 use crate::operations::OperationRef;
@@ -82,7 +83,7 @@ pub struct EndedSpan {
     pub trace: TraceId,
     /// The trace is incomplete.
     pub incomplete: bool,
-    /// The span.
+    /// The span, without the arguments of its process: what counts spans has no use for them.
     pub span: Span,
 }
 
@@ -200,10 +201,34 @@ impl Correlator {
     /// Takes one event. Events come in time order but for late ones, whose time may lie before the newest seen.
     pub fn handle(&mut self, event: &Event) {
         self.pass_time(event.at);
-        let at = event.at;
-        match &event.body {
+        self.enact(event.at, &event.body);
+    }
+
+    /// The same as [`handle`](Correlator::handle) for a caller that has no more use for the event: saves copying what
+    /// becomes part of a span.
+    pub fn handle_owned(&mut self, event: Event) {
+        self.pass_time(event.at);
+        match event.body {
+            Body::ProcessExecuted(exec) => {
+                let (image, env) = Image::split(*exec);
+                self.executed(event.at, image, &env);
+            }
+            body @ (Body::ProcessForked(_)
+            | Body::ProcessExited(_)
+            | Body::PluginSpoke(_)
+            | Body::SandboxDescribed(_)
+            | Body::NetnsObserved(_)
+            | Body::NetworksConfigured { .. }
+            | Body::ClockAnchored { .. }
+            | Body::Lost { .. }
+            | Body::Tick) => self.enact(event.at, &body),
+        }
+    }
+
+    fn enact(&mut self, at: Timestamp, body: &Body) {
+        match body {
             Body::ProcessForked(fork) => self.forked(at, fork),
-            Body::ProcessExecuted(exec) => self.executed(at, exec),
+            Body::ProcessExecuted(exec) => self.executed(at, Image::from(exec.as_ref()), &exec.env),
             Body::ProcessExited(exit) => self.exited(at, exit),
             Body::PluginSpoke(io) => self.spoke(io),
             Body::SandboxDescribed(described) => self.sandbox_described(at, described),

@@ -3,9 +3,79 @@
 //! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
 //! doing is not decided here. Everything in the event is hostile input.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
-use sandglass_model::{CniCommand, SpanId, TraceId};
+use sandglass_model::{CniCommand, ProcessKey, SpanId, TraceId};
+
+/// What an exec brings into a span: the event without its environment, which is read and dropped.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) process: ProcessKey,
+    pub(crate) parent: ProcessKey,
+    pub(crate) parent_comm: String,
+    pub(crate) path: String,
+    pub(crate) args: Vec<String>,
+    cgroup: String,
+    netns: u64,
+    pub(crate) running: bool,
+}
+
+/// `CNI_*` and trace context of an environment.
+pub(crate) type Environment = [(String, String)];
+
+impl Image {
+    /// Takes the event apart.
+    pub(crate) fn split(exec: Exec) -> (Image, Vec<(String, String)>) {
+        let image = Image {
+            process: exec.process,
+            parent: exec.parent,
+            parent_comm: exec.parent_comm,
+            path: exec.path,
+            args: exec.args,
+            cgroup: exec.cgroup,
+            netns: exec.netns,
+            running: exec.running,
+        };
+        (image, exec.env)
+    }
+
+    /// Last component of the path.
+    pub(crate) fn file_name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// The process as a span shows it.
+    pub(crate) fn into_detail(self) -> ProcessDetail {
+        ProcessDetail {
+            pid: self.process.pid,
+            parent_pid: self.parent.pid,
+            path: self.path,
+            args: self.args,
+            cgroup: self.cgroup,
+            netns: self.netns,
+            exit: None,
+            found_running: self.running,
+            outlived_parent: false,
+        }
+    }
+}
+
+impl From<&Exec> for Image {
+    fn from(exec: &Exec) -> Image {
+        Image {
+            process: exec.process,
+            parent: exec.parent,
+            parent_comm: exec.parent_comm.clone(),
+            path: exec.path.clone(),
+            args: exec.args.clone(),
+            cgroup: exec.cgroup.clone(),
+            netns: exec.netns,
+            running: exec.running,
+        }
+    }
+}
 
 /// The CNI parameters of a plugin's environment (CNI spec 1.1.0, section 2, "Parameters").
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +89,16 @@ pub(crate) struct Invocation<'a> {
     pub(crate) args: &'a str,
     pub(crate) path: &'a str,
     pub(crate) caller: Option<(TraceId, SpanId)>,
+    /// See [`fingerprint`].
+    pub(crate) fingerprint: u64,
 }
 
 impl<'a> Invocation<'a> {
     /// `None` when the environment has no valid `CNI_COMMAND`.
-    pub(crate) fn of(exec: &'a Exec) -> Option<Invocation<'a>> {
-        let command = exec.env("CNI_COMMAND")?.parse().ok()?;
-        let text = |name| exec.env(name).unwrap_or_default();
+    pub(crate) fn of(env: &'a Environment) -> Option<Invocation<'a>> {
+        let value = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let command = value("CNI_COMMAND")?.parse().ok()?;
+        let text = |name| value(name).unwrap_or_default();
         // libcni fills these with placeholders for the verbs that have no attachment.
         let attached = |name| if has_attachment(command) { text(name) } else { "" };
         Some(Invocation {
@@ -35,13 +108,14 @@ impl<'a> Invocation<'a> {
             netns: attached("CNI_NETNS"),
             args: attached("CNI_ARGS"),
             path: text("CNI_PATH"),
-            caller: exec.env("TRACEPARENT").and_then(traceparent),
+            caller: value("TRACEPARENT").and_then(traceparent),
+            fingerprint: fingerprint(env),
         })
     }
 
     /// The executable lies in one of the directories where the runtime looks for plugins.
-    pub(crate) fn is_in_plugin_path(&self, exec: &Exec) -> bool {
-        let Some((directory, _)) = exec.path.rsplit_once('/') else {
+    pub(crate) fn is_in_plugin_path(&self, image: &Image) -> bool {
+        let Some((directory, _)) = image.path.rsplit_once('/') else {
             return false;
         };
         let directory = directory.trim_end_matches('/');
@@ -59,26 +133,17 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
     }
 }
 
-/// The `CNI_*` part of an environment, sorted.
-pub(crate) fn cni_environment(exec: &Exec) -> Vec<(String, String)> {
-    let mut environment: Vec<_> = exec
-        .env
-        .iter()
+/// A fingerprint of the `CNI_*` part of an environment, whatever its order: to tell an inherited environment from one
+/// of a process's own without keeping either. It never leaves this process, so it need not be stable.
+fn fingerprint(env: &Environment) -> u64 {
+    env.iter()
         .filter(|(key, _)| key.starts_with("CNI_"))
-        .cloned()
-        .collect();
-    environment.sort_unstable();
-    environment
-}
-
-/// Whether the `CNI_*` part of the environment is `environment`, which is sorted.
-pub(crate) fn has_environment(exec: &Exec, environment: &[(String, String)]) -> bool {
-    let mut mine = Vec::with_capacity(environment.len());
-    mine.extend(exec.env.iter().filter(|(key, _)| key.starts_with("CNI_")));
-    mine.len() == environment.len() && {
-        mine.sort_unstable();
-        mine.into_iter().eq(environment)
-    }
+        .map(|pair| {
+            let mut hasher = DefaultHasher::new();
+            pair.hash(&mut hasher);
+            hasher.finish()
+        })
+        .fold(0, u64::wrapping_add)
 }
 
 /// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may
@@ -105,9 +170,9 @@ pub(crate) enum RuntimeExec<'a> {
 
 impl<'a> RuntimeExec<'a> {
     /// `None` when the file is no known runtime's.
-    pub(crate) fn of(exec: &'a Exec) -> Option<RuntimeExec<'a>> {
-        let name = exec.file_name();
-        let args = exec.args.get(1..).unwrap_or_default();
+    pub(crate) fn of(image: &'a Image) -> Option<RuntimeExec<'a>> {
+        let name = image.file_name();
+        let args = image.args.get(1..).unwrap_or_default();
         let value_of = |names: &[&str]| {
             args.iter().enumerate().find_map(|(index, arg)| {
                 if names.contains(&arg.as_str()) {
@@ -152,21 +217,6 @@ pub(crate) fn runtime_name(comm: &str) -> &str {
 /// Whether the steps of the runtime are known, so that they can be waited for.
 pub(crate) fn has_known_steps(runtime: &str) -> bool {
     matches!(runtime, "containerd" | "cri-o")
-}
-
-/// The process as a span shows it.
-pub(crate) fn process_detail(exec: &Exec) -> ProcessDetail {
-    ProcessDetail {
-        pid: exec.process.pid,
-        parent_pid: exec.parent.pid,
-        path: exec.path.clone(),
-        args: exec.args.clone(),
-        cgroup: exec.cgroup.clone(),
-        netns: exec.netns,
-        exit: None,
-        found_running: exec.running,
-        outlived_parent: false,
-    }
 }
 
 /// Error class and message of an exit, `None` for success and for an exit that nobody saw.

@@ -8,6 +8,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 mod correlator;
+mod evidence;
 mod invocation;
 mod memory;
 mod open;

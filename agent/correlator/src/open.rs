@@ -47,8 +47,8 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// `CNI_*` of a plugin's environment, sorted.
-    pub(crate) environment: Vec<(String, String)>,
+    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint`].
+    pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
 }
@@ -240,10 +240,15 @@ impl OpenTrace {
             parent.open_children = parent.open_children.saturating_sub(1);
             parent.latest = parent.latest.max(end);
         }
+        let args = span.process_mut().map(|process| std::mem::take(&mut process.args));
+        let copy = span.clone();
+        if let (Some(args), Some(process)) = (args, span.process_mut()) {
+            process.args = args;
+        }
         effects.outputs.push(Output::Ended(Box::new(EndedSpan {
             trace: self.trace.id,
             incomplete: self.trace.incomplete,
-            span: span.clone(),
+            span: copy,
         })));
         self.touch(effects);
     }

@@ -131,13 +131,13 @@ impl OpenTrace {
     }
 
     /// Enters the chain's next plugin, and the network if the chain gives it away.
-    pub(crate) fn chain(&mut self, operation: usize, plugin: &str, networks: &[NetworkList]) {
+    pub(crate) fn chain(&mut self, operation: usize, plugin: String, networks: &[NetworkList]) {
         let told = self.operations.get(operation).is_some_and(|state| state.network_told);
         if let Some(state) = self.operations.get_mut(operation) {
             state.running += 1;
         }
         if let Some(detail) = self.operation_detail_mut(operation) {
-            detail.plugins.push(plugin.to_owned());
+            detail.plugins.push(plugin);
             if !told {
                 detail.network = match only_match(networks, detail) {
                     Some(list) => list.network.clone(),

@@ -3,14 +3,12 @@
 //! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
 //! only a process that was called as a plugin is one. Forks are transparent.
 
-use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, PluginIo};
+use sandglass_model::event::{Exit, ExitStatus, Fork, PluginIo};
 use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation, Status};
 use sandglass_model::{ProcessKey, Timestamp, registry};
 
 use crate::correlator::Correlator;
-use crate::invocation::{
-    Invocation, RuntimeExec, cni_environment, failure_of, has_attachment, has_environment, process_detail,
-};
+use crate::invocation::{Environment, Image, Invocation, RuntimeExec, failure_of, has_attachment};
 use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
 use crate::processes::Role;
@@ -36,24 +34,24 @@ impl Correlator {
         self.enter_process(at, fork.process, role);
     }
 
-    pub(crate) fn executed(&mut self, at: Timestamp, exec: &Exec) {
-        match self.processes.role(exec.process) {
-            Some(Role::Spanned(span)) => self.executed_again(at, exec, span),
-            Some(Role::Forked(span)) => self.executed_below(at, exec, span),
-            Some(Role::Runtime(None)) => self.executed_by_runtime(at, exec),
+    pub(crate) fn executed(&mut self, at: Timestamp, image: Image, env: &Environment) {
+        match self.processes.role(image.process) {
+            Some(Role::Spanned(span)) => self.executed_again(at, image, env, span),
+            Some(Role::Forked(span)) => self.executed_below(at, image, env, span),
+            Some(Role::Runtime(None)) => self.executed_by_runtime(at, image, env),
             // The second image of a runtime's step is the same step. What has ended comes twice.
             Some(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
             None => {
-                if !self.take_pid(at, exec.process) {
+                if !self.take_pid(at, image.process) {
                     return;
                 }
-                match self.processes.role(exec.parent) {
-                    Some(Role::Spanned(span) | Role::Forked(span)) => self.executed_below(at, exec, span),
+                match self.processes.role(image.parent) {
+                    Some(Role::Spanned(span) | Role::Forked(span)) => self.executed_below(at, image, env, span),
                     Some(Role::Detached | Role::Gone { below_plugin: true }) => {
-                        self.enter_process(at, exec.process, Role::Detached);
+                        self.enter_process(at, image.process, Role::Detached);
                     }
                     Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) | None => {
-                        self.executed_by_runtime(at, exec);
+                        self.executed_by_runtime(at, image, env);
                     }
                 }
             }
@@ -111,69 +109,88 @@ impl Correlator {
 
 // === begin ===
 
+/// How a plugin invocation stands to its operation.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// The runtime asked for it: a member of the chain.
+    Asked,
+    /// Another plugin asked for it as a member of a nested operation's chain.
+    CalledInChain,
+    /// Another plugin of the same operation called it.
+    Called,
+}
+
 impl Correlator {
     /// An exec by a process that is not below a plugin.
-    fn executed_by_runtime(&mut self, at: Timestamp, exec: &Exec) {
-        if let Some(call) = Invocation::of(exec) {
-            let plugin = exec.file_name();
-            let reference = match self.joinable(&call, exec.parent, plugin) {
-                Some(reference) => {
-                    let timer = Timer::Settle(reference.trace, reference.operation);
-                    self.effects.timers.clear(timer);
-                    Some(reference)
-                }
-                None => self.open_operation(at, exec, &call),
-            };
-            let span = reference.and_then(|reference| {
-                let parent = self.traces.get(&reference.trace)?.operations[reference.operation].span;
-                self.begin_plugin(at, exec, &call, reference, parent, true, false)
-            });
-            self.enter_process(at, exec.process, span.map_or(Role::Detached, Role::Spanned));
-            if span.is_some() {
-                let deadline = at.plus(self.config.deadline_ns);
-                self.effects.timers.set(Timer::Plugin(exec.process), deadline);
-            } else if let Some(reference) = reference {
-                // The trace is full: the operation must not wait for a plugin that is not followed.
-                self.close_operation(reference);
-            }
-            return;
+    fn executed_by_runtime(&mut self, at: Timestamp, image: Image, env: &Environment) {
+        let process = image.process;
+        if let Some(call) = Invocation::of(env) {
+            return self.called_by_runtime(at, image, &call);
         }
-        match RuntimeExec::of(exec) {
-            Some(RuntimeExec::Step(step, id)) => {
-                let span = self.step_began(at, exec, step, id);
-                self.enter_process(at, exec.process, Role::Runtime(span));
+        let step = match RuntimeExec::of(&image) {
+            Some(RuntimeExec::Step(step, id)) => Some((step, id.to_owned())),
+            Some(RuntimeExec::Other) => None,
+            None => {
+                self.effects.counters.orphan += 1;
+                return;
             }
-            Some(RuntimeExec::Other) => self.enter_process(at, exec.process, Role::Runtime(None)),
-            None => self.effects.counters.orphan += 1,
+        };
+        let span = step.and_then(|(step, id)| self.step_began(at, image, step, &id));
+        self.enter_process(at, process, Role::Runtime(span));
+    }
+
+    /// The runtime runs a plugin.
+    fn called_by_runtime(&mut self, at: Timestamp, image: Image, call: &Invocation<'_>) {
+        let process = image.process;
+        let reference = match self.joinable(call, image.parent, image.file_name()) {
+            Some(reference) => {
+                let timer = Timer::Settle(reference.trace, reference.operation);
+                self.effects.timers.clear(timer);
+                Some(reference)
+            }
+            None => self.open_operation(at, &image, call),
+        };
+        let span = reference.and_then(|reference| {
+            let parent = self.traces.get(&reference.trace)?.operations[reference.operation].span;
+            self.begin_plugin(at, image, call, reference, parent, Place::Asked)
+        });
+        self.enter_process(at, process, span.map_or(Role::Detached, Role::Spanned));
+        if span.is_some() {
+            let deadline = at.plus(self.config.deadline_ns);
+            self.effects.timers.set(Timer::Plugin(process), deadline);
+        } else if let Some(reference) = reference {
+            // The trace is full: the operation must not wait for a plugin that is not followed.
+            self.close_operation(reference);
         }
     }
 
     /// An exec by a process below a plugin: a delegate or a command. `span` is its nearest ancestor's.
-    fn executed_below(&mut self, at: Timestamp, exec: &Exec, span: SpanRef) {
-        let role = self.begin_below(at, exec, span).unwrap_or(Role::Detached);
-        self.enter_process(at, exec.process, role);
+    fn executed_below(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
+        let process = image.process;
+        let role = self.begin_below(at, image, env, span).unwrap_or(Role::Detached);
+        self.enter_process(at, process, role);
     }
 
-    fn begin_below(&mut self, at: Timestamp, exec: &Exec, span: SpanRef) -> Option<Role> {
-        let key = span.trace;
+    fn begin_below(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) -> Option<Role> {
+        let (key, process) = (span.trace, image.process);
         let open = self.traces.get_mut(&key)?;
         let parent = open.nearest_open(span.span)?;
         let caller = open.nearest_plugin(parent)?;
         // Found running with its parent's own image and arguments: forked, not executed.
-        let is_copy = exec.running
+        let is_copy = image.running
             && open.trace.spans[parent]
                 .process()
-                .is_some_and(|process| process.path == exec.path && process.args == exec.args);
+                .is_some_and(|process| process.path == image.path && process.args == image.args);
         if is_copy {
             return Some(Role::Forked(SpanRef {
                 trace: key,
                 span: parent,
             }));
         }
-        let begun = match called_as_plugin(open, caller, exec) {
+        let begun = match called_as_plugin(open, caller, &image, env) {
             Some(call) => self.begin_delegate(
                 at,
-                exec,
+                image,
                 &call,
                 SpanRef {
                     trace: key,
@@ -191,11 +208,11 @@ impl Correlator {
                     | Detail::RuntimeStep(_) => String::new(),
                 };
                 let detail = Detail::Command(Box::new(CommandDetail {
-                    name: exec.file_name().to_owned(),
+                    name: image.file_name().to_owned(),
                     plugin,
-                    process: process_detail(exec),
+                    process: image.into_detail(),
                 }));
-                self.begin_process(at, exec, key, parent, detail)
+                self.begin_process(at, key, parent, process, detail)
             }
         };
         // A full trace: what runs below is still known to be the plugin's.
@@ -212,7 +229,7 @@ impl Correlator {
     fn begin_delegate(
         &mut self,
         at: Timestamp,
-        exec: &Exec,
+        image: Image,
         call: &Invocation<'_>,
         parent: SpanRef,
         caller: usize,
@@ -229,11 +246,12 @@ impl Correlator {
                 trace: key,
                 operation: around,
             };
-            return self.begin_plugin(at, exec, call, reference, parent.span, false, true);
+            return self.begin_plugin(at, image, call, reference, parent.span, Place::Called);
         }
         let asked = Caller::Plugin(caller);
         let going_on = (0..open.operations.len()).rev().find(|&operation| {
-            open.operations[operation].is_for(call, asked) && open.can_join(operation, exec.file_name(), &self.networks)
+            open.operations[operation].is_for(call, asked)
+                && open.can_join(operation, image.file_name(), &self.networks)
         });
         let operation = match going_on {
             Some(operation) => {
@@ -244,7 +262,7 @@ impl Correlator {
         };
         let reference = OperationRef { trace: key, operation };
         let span = self.traces.get(&key)?.operations[operation].span;
-        self.begin_plugin(at, exec, call, reference, span, true, true)
+        self.begin_plugin(at, image, call, reference, span, Place::CalledInChain)
     }
 
     fn open_nested(&mut self, at: Timestamp, call: &Invocation<'_>, parent: SpanRef, asked: Caller) -> Option<usize> {
@@ -273,36 +291,38 @@ impl Correlator {
         Some(open.operations.len() - 1)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one caller per combination; a struct would only rename them"
-    )]
     fn begin_plugin(
         &mut self,
         at: Timestamp,
-        exec: &Exec,
+        image: Image,
         call: &Invocation<'_>,
         reference: OperationRef,
         parent: usize,
-        in_chain: bool,
-        delegate: bool,
+        place: Place,
     ) -> Option<SpanRef> {
+        let process = image.process;
+        let plugin = image.file_name().to_owned();
+        let (delegate, in_chain) = match place {
+            Place::Asked => (false, true),
+            Place::CalledInChain => (true, true),
+            Place::Called => (true, false),
+        };
         let detail = Detail::Plugin(Box::new(PluginDetail {
-            plugin: exec.file_name().to_owned(),
+            plugin: plugin.clone(),
             command: call.command,
             delegate,
             spec_version: String::new(),
             error: None,
-            process: process_detail(exec),
+            process: image.into_detail(),
         }));
-        let span = self.begin_process(at, exec, reference.trace, parent, detail)?;
+        let span = self.begin_process(at, reference.trace, parent, process, detail)?;
         let open = self.traces.get_mut(&reference.trace)?;
         let state = &mut open.states[span.span];
         state.operation = Some(reference.operation);
         state.in_chain = in_chain;
-        state.environment = cni_environment(exec);
+        state.environment = call.fingerprint;
         if in_chain {
-            open.chain(reference.operation, exec.file_name(), &self.networks);
+            open.chain(reference.operation, plugin, &self.networks);
         }
         if let Some((trace, caller)) = call.caller.filter(|(trace, _)| *trace != open.trace.id) {
             open.trace.spans[span.span].links.push(Link {
@@ -317,9 +337,9 @@ impl Correlator {
     fn begin_process(
         &mut self,
         at: Timestamp,
-        exec: &Exec,
         key: TraceKey,
         parent: usize,
+        process: ProcessKey,
         detail: Detail,
     ) -> Option<SpanRef> {
         let open = self.traces.get_mut(&key)?;
@@ -329,13 +349,15 @@ impl Correlator {
             self.effects.counters.evicted_spans += 1;
             return None;
         };
-        open.states[span].process = Some(exec.process);
-        open.trace.incomplete |= exec.running;
+        open.states[span].process = Some(process);
+        open.trace.incomplete |= open.trace.spans[span]
+            .process()
+            .is_some_and(|process| process.found_running);
         Some(SpanRef { trace: key, span })
     }
 
     /// Another image in a process that has a span.
-    fn executed_again(&mut self, at: Timestamp, exec: &Exec, span: SpanRef) {
+    fn executed_again(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
         let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
@@ -344,20 +366,20 @@ impl Correlator {
         // The search through /proc and the kernel's record may both tell of one exec.
         let seen_running = open.trace.spans[index]
             .process()
-            .is_some_and(|process| process.found_running && process.path == exec.path);
-        if exec.running || at == state.executed || (seen_running && state.executed == open.trace.spans[index].start) {
+            .is_some_and(|process| process.found_running && process.path == image.path);
+        if image.running || at == state.executed || (seen_running && state.executed == open.trace.spans[index].start) {
             return;
         }
         open.states[index].executed = at;
         let caller = open.trace.spans[index]
             .parent
             .and_then(|parent| open.nearest_plugin(parent));
-        let call = caller.and_then(|caller| called_as_plugin(open, caller, exec));
+        let call = caller.and_then(|caller| called_as_plugin(open, caller, &image, env));
         let earlier = match &mut open.trace.spans[index].detail {
             Detail::Command(command) => {
-                let earlier = std::mem::replace(&mut command.process.path, exec.path.clone());
-                exec.file_name().clone_into(&mut command.name);
-                command.process.args.clone_from(&exec.args);
+                let earlier = std::mem::replace(&mut command.process.path, image.path.clone());
+                image.file_name().clone_into(&mut command.name);
+                command.process.args = image.args;
                 Some(earlier)
             }
             Detail::Plugin(_)
@@ -366,10 +388,10 @@ impl Correlator {
             | Detail::Operation(_)
             | Detail::RuntimeStep(_) => None,
         };
-        let path = earlier.as_ref().unwrap_or(&exec.path).clone();
+        let path = earlier.clone().unwrap_or(image.path);
         open.mark(index, at, registry::EVENT_EXEC, &[(registry::PROCESS_PATH, path)]);
         if let (Some(call), Some(caller), Some(_)) = (call, caller, earlier) {
-            become_delegate(open, index, caller, exec, &call);
+            become_delegate(open, index, caller, &call);
         }
         open.touch(&mut self.effects);
     }
@@ -377,15 +399,20 @@ impl Correlator {
 
 /// The exec below the plugin at `caller` as a call of another plugin: it lies where plugins lie, or was given CNI
 /// parameters of its own.
-fn called_as_plugin<'a>(open: &OpenTrace, caller: usize, exec: &'a Exec) -> Option<Invocation<'a>> {
-    let call = Invocation::of(exec)?;
-    (call.is_in_plugin_path(exec) || !has_environment(exec, &open.states[caller].environment)).then_some(call)
+fn called_as_plugin<'a>(
+    open: &OpenTrace,
+    caller: usize,
+    image: &Image,
+    env: &'a Environment,
+) -> Option<Invocation<'a>> {
+    let call = Invocation::of(env)?;
+    (call.is_in_plugin_path(image) || call.fingerprint != open.states[caller].environment).then_some(call)
 }
 
 /// A wrapper such as `env` or `ip netns exec` was replaced by the plugin it was to call.
-fn become_delegate(open: &mut OpenTrace, span: usize, caller: usize, exec: &Exec, call: &Invocation<'_>) {
+fn become_delegate(open: &mut OpenTrace, span: usize, caller: usize, call: &Invocation<'_>) {
     open.states[span].operation = open.states[caller].operation;
-    open.states[span].environment = cni_environment(exec);
+    open.states[span].environment = call.fingerprint;
     if let Detail::Command(command) = &mut open.trace.spans[span].detail {
         open.trace.spans[span].detail = Detail::Plugin(Box::new(PluginDetail {
             plugin: std::mem::take(&mut command.name),

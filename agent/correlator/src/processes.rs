@@ -144,7 +144,12 @@ impl Processes {
             Some(Role::Spanned(span) | Role::Runtime(Some(span))) => !is_open(span),
             Some(Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. }) | None => true,
         };
-        let candidates = || self.arrivals.iter().filter(live).take(EVICTION_REACH);
+        // Not the one that has just come in.
+        let newest = self.arrived;
+        let candidates = || {
+            let settled = self.arrivals.iter().filter(move |(_, order)| *order != newest);
+            settled.filter(live).take(EVICTION_REACH)
+        };
         let process = candidates().find(idle).or_else(|| candidates().next())?.0;
         // What stands before the first live entry is stale.
         while let Some((front, order)) = self.arrivals.front()

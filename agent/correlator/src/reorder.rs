@@ -3,7 +3,8 @@
 //! The watermark is the newest time seen minus the window. Equal times keep their order of arrival.
 //! Does not: drop, merge or re-stamp events; late ones come out at once, flagged.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use sandglass_model::{Event, Timestamp};
 
@@ -22,7 +23,10 @@ pub struct Reorder {
     window_ns: u64,
     newest: Timestamp,
     arrivals: u64,
-    held: BTreeMap<(Timestamp, u64), Event>,
+    /// Time, arrival, and where in `slots` the event lies: the heap moves its entries about, events are large.
+    held: BinaryHeap<Reverse<(Timestamp, u64, usize)>>,
+    slots: Vec<Option<Event>>,
+    free: Vec<usize>,
     late: VecDeque<Event>,
 }
 
@@ -34,7 +38,9 @@ impl Reorder {
             window_ns,
             newest: Timestamp(0),
             arrivals: 0,
-            held: BTreeMap::new(),
+            held: BinaryHeap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
             late: VecDeque::new(),
         }
     }
@@ -46,7 +52,18 @@ impl Reorder {
             return;
         }
         self.newest = self.newest.max(event.at);
-        self.held.insert((event.at, self.arrivals), event);
+        let at = event.at;
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = Some(event);
+                slot
+            }
+            None => {
+                self.slots.push(Some(event));
+                self.slots.len() - 1
+            }
+        };
+        self.held.push(Reverse((at, self.arrivals, slot)));
         self.arrivals += 1;
     }
 
@@ -55,14 +72,19 @@ impl Reorder {
         if let Some(event) = self.late.pop_front() {
             return Some(Ordered { event, late: true });
         }
-        let entry = self.held.first_entry()?;
-        if entry.key().0 > self.newest.minus(self.window_ns) {
+        let Reverse((at, _, _)) = self.held.peek()?;
+        if *at > self.watermark() {
             return None;
         }
-        Some(Ordered {
-            event: entry.remove(),
-            late: false,
-        })
+        let Reverse((_, _, slot)) = self.held.pop()?;
+        let event = self.slots.get_mut(slot)?.take()?;
+        self.free.push(slot);
+        if self.held.is_empty() && self.slots.len() > KEPT_SLOTS {
+            // A burst has passed: give its room back.
+            self.slots = Vec::new();
+            self.free = Vec::new();
+        }
+        Some(Ordered { event, late: false })
     }
 
     /// Releases the next event whatever the watermark; for the end of the input.
@@ -87,6 +109,9 @@ impl Reorder {
         self.newest.minus(self.window_ns)
     }
 }
+
+/// Room for this many events is kept when none is held.
+const KEPT_SLOTS: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
@@ -117,5 +142,40 @@ mod tests {
         assert_eq!(reorder.flush().map(|next| next.event.at.0), Some(105));
         assert_eq!(reorder.flush().map(|next| next.event.at.0), Some(110));
         assert!(reorder.is_empty());
+    }
+
+    #[test]
+    fn equal_times_keep_their_order_of_arrival() {
+        let mut reorder = Reorder::new(10);
+        for unix_ns in 0..100 {
+            reorder.push(Event {
+                at: Timestamp(50 + (unix_ns % 2)),
+                body: Body::ClockAnchored { unix_ns },
+            });
+        }
+        let mut released = Vec::new();
+        while let Some(next) = reorder.flush() {
+            if let Body::ClockAnchored { unix_ns } = next.event.body {
+                released.push(unix_ns);
+            }
+        }
+        let expected: Vec<u64> = (0..100).step_by(2).chain((1..100).step_by(2)).collect();
+        assert_eq!(released, expected);
+    }
+
+    #[test]
+    fn room_is_used_again_and_given_back_after_a_burst() {
+        let mut reorder = Reorder::new(0);
+        for at in 0..10_000 {
+            reorder.push(event(at));
+            assert!(reorder.pop().is_some());
+        }
+        assert_eq!(reorder.slots.len(), 1);
+        let mut reorder = Reorder::new(1_000_000);
+        for at in 0..10_000 {
+            reorder.push(event(at));
+        }
+        while reorder.flush().is_some() {}
+        assert!(reorder.slots.capacity() == 0 && reorder.is_empty());
     }
 }

@@ -5,17 +5,14 @@
 
 use std::sync::Arc;
 
-use sandglass_model::event::{Exec, ExitStatus, Netns, SandboxDescription};
-use sandglass_model::time::SECOND;
-use sandglass_model::trace::{
-    CreateDetail, Detail, Relation, RuntimeStep, RuntimeStepDetail, SandboxDetail, Status, Trace,
-};
+use sandglass_model::event::ExitStatus;
+use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail, Status, Trace};
 use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, TraceId, registry};
 
 use crate::correlator::{Config, Correlator, Output};
-use crate::invocation::{Invocation, failure_of, has_known_steps, process_detail, runtime_name};
+use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
 use crate::memory::{self, Attempt, Root};
-use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
+use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
 use crate::processes::Role;
 use crate::timers::Timer;
@@ -24,22 +21,19 @@ use crate::timers::Timer;
 #[derive(Debug, Default)]
 pub(crate) struct Creation {
     /// Steps of the runtime that run: span and begin.
-    running_steps: Vec<(usize, Timestamp)>,
+    pub(crate) running_steps: Vec<(usize, Timestamp)>,
     /// Steps of the runtime were seen, or its steps are known.
-    awaits_runtime: bool,
+    pub(crate) awaits_runtime: bool,
     /// The pause process runs.
-    started: bool,
+    pub(crate) started: bool,
     /// The sandbox is being removed.
-    removed: bool,
+    pub(crate) removed: bool,
     /// Why a step of the runtime failed.
-    failed_step: Option<String>,
+    pub(crate) failed_step: Option<String>,
 }
 
 /// Index of the `sandbox.create` span.
-const CREATE: usize = 1;
-/// A namespace older than this was not made for this sandbox now.
-const NETNS_REACH_NS: u64 = 60 * SECOND;
-
+pub(crate) const CREATE: usize = 1;
 /// What is to become of an open trace.
 enum Outlook {
     Open,
@@ -96,7 +90,7 @@ impl OpenTrace {
     }
 
     /// Moves the begin of root and `sandbox.create`, never forward.
-    fn begin_earlier(&mut self, at: Timestamp) {
+    pub(crate) fn begin_earlier(&mut self, at: Timestamp) {
         for span in self.trace.spans.iter_mut().take(CREATE + 1) {
             span.start = span.start.min(at);
         }
@@ -107,7 +101,12 @@ impl OpenTrace {
 
 impl Correlator {
     /// Opens an operation that the runtime asked for, and its trace if it has none.
-    pub(crate) fn open_operation(&mut self, at: Timestamp, exec: &Exec, call: &Invocation<'_>) -> Option<OperationRef> {
+    pub(crate) fn open_operation(
+        &mut self,
+        at: Timestamp,
+        image: &Image,
+        call: &Invocation<'_>,
+    ) -> Option<OperationRef> {
         self.supersede(call);
         let of_creation = call.command == CniCommand::Add && !call.container.is_empty();
         let opened = self.creations.get(call.container).copied();
@@ -115,12 +114,12 @@ impl Correlator {
             self.remove_sandbox(key);
         }
         let reference = match opened.filter(|_| of_creation) {
-            Some(key) => self.add_operation(key, at, exec, call)?,
+            Some(key) => self.add_operation(key, at, image, call)?,
             None if of_creation && !self.is_created(call.container) => {
-                let key = self.open_creation(at, exec, call);
-                self.add_operation(key, at, exec, call)?
+                let key = self.open_creation(at, image, call);
+                self.add_operation(key, at, image, call)?
             }
-            None => self.open_single(at, exec, call),
+            None => self.open_single(at, image, call),
         };
         self.attached
             .entry(call.container.to_owned())
@@ -141,15 +140,15 @@ impl Correlator {
         &mut self,
         key: TraceKey,
         at: Timestamp,
-        exec: &Exec,
+        image: &Image,
         call: &Invocation<'_>,
     ) -> Option<OperationRef> {
         let open = self.traces.get_mut(&key)?;
         // The same attachment again: what failed before is being tried again.
-        let plugin = exec.file_name();
+        let plugin = image.file_name();
         let mut attempt = 1;
         for index in 0..open.operations.len() {
-            let again = open.operations[index].is_for(call, Caller::Runtime(exec.parent))
+            let again = open.operations[index].is_for(call, Caller::Runtime(image.parent))
                 && open.operations[index].closed
                 && open
                     .operation_detail(index)
@@ -167,14 +166,14 @@ impl Correlator {
             return None;
         };
         open.operations
-            .push(Operation::new(span, call, Caller::Runtime(exec.parent)));
+            .push(Operation::new(span, call, Caller::Runtime(image.parent)));
         open.touch(&mut self.effects);
         let operation = open.operations.len() - 1;
         self.effects.timers.clear(Timer::Trace(key));
         Some(OperationRef { trace: key, operation })
     }
 
-    fn open_creation(&mut self, at: Timestamp, exec: &Exec, call: &Invocation<'_>) -> TraceKey {
+    fn open_creation(&mut self, at: Timestamp, image: &Image, call: &Invocation<'_>) -> TraceKey {
         let seed = TraceId::of(&[
             self.config.boot_id.as_bytes(),
             b"sandbox",
@@ -182,7 +181,7 @@ impl Correlator {
             &at.0.to_le_bytes(),
         ]);
         let mut open = self.new_trace(seed, call);
-        let runtime = runtime_name(&exec.parent_comm);
+        let runtime = runtime_name(&image.parent_comm);
         let root = open.begin(None, at, Detail::Sandbox(SandboxDetail::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
         let (attempt, previous) = self.count_attempt(call.container, &open.trace);
@@ -240,22 +239,22 @@ impl Correlator {
     }
 
     /// An operation that is a trace of its own.
-    fn open_single(&mut self, at: Timestamp, exec: &Exec, call: &Invocation<'_>) -> OperationRef {
+    fn open_single(&mut self, at: Timestamp, image: &Image, call: &Invocation<'_>) -> OperationRef {
         let seed = TraceId::of(&[
             self.config.boot_id.as_bytes(),
             call.command.as_str().as_bytes(),
             call.container.as_bytes(),
             call.ifname.as_bytes(),
             &at.0.to_le_bytes(),
-            &exec.process.pid.to_le_bytes(),
-            &exec.process.start_ticks.to_le_bytes(),
+            &image.process.pid.to_le_bytes(),
+            &image.process.start_ticks.to_le_bytes(),
         ]);
         let mut open = self.new_trace(seed, call);
         let span = open
             .begin(None, at, Detail::Operation(operation_detail(call, 1)))
             .unwrap_or_default();
         open.operations
-            .push(Operation::new(span, call, Caller::Runtime(exec.parent)));
+            .push(Operation::new(span, call, Caller::Runtime(image.parent)));
         if !call.container.is_empty() {
             let attempt = self.link_single(call, &mut open.trace);
             if let Some(detail) = open.operation_detail_mut(0) {
@@ -324,154 +323,8 @@ impl Correlator {
         key
     }
 
-    fn remember(&mut self, container: &str, sandbox: memory::Sandbox) {
+    pub(crate) fn remember(&mut self, container: &str, sandbox: memory::Sandbox) {
         self.effects.counters.evicted_remembered += self.memory.sandboxes.insert(container, sandbox);
-    }
-}
-
-// === what the runtime and the CRI say ===
-
-impl Correlator {
-    /// A step of the runtime began. `None` when it is not for a sandbox that is being created.
-    pub(crate) fn step_began(&mut self, at: Timestamp, exec: &Exec, step: RuntimeStep, id: &str) -> Option<SpanRef> {
-        let key = *self.creations.get(id)?;
-        // The runtime goes on: its operations are over.
-        let idle: Vec<OperationRef> = self
-            .attached
-            .get(id)
-            .into_iter()
-            .flatten()
-            .filter(|reference| {
-                reference.trace == key
-                    && self
-                        .traces
-                        .get(&key)
-                        .is_some_and(|open| open.operations[reference.operation].is_idle())
-            })
-            .copied()
-            .collect();
-        let open = self.traces.get_mut(&key)?;
-        let detail = Detail::RuntimeStep(Box::new(RuntimeStepDetail {
-            step,
-            process: process_detail(exec),
-        }));
-        let Some(span) = open.begin(Some(CREATE), at, detail) else {
-            open.trace.incomplete = true;
-            self.effects.counters.evicted_spans += 1;
-            return None;
-        };
-        open.states[span].process = Some(exec.process);
-        open.trace.incomplete |= exec.running;
-        if let Some(creation) = &mut open.creation {
-            creation.running_steps.push((span, at));
-            creation.awaits_runtime = true;
-        }
-        open.touch(&mut self.effects);
-        for reference in idle {
-            self.close_operation(reference);
-        }
-        self.review(key);
-        Some(SpanRef { trace: key, span })
-    }
-
-    /// A step of the runtime ended.
-    pub(crate) fn step_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
-        let SpanRef { trace: key, span } = reference;
-        let Some(open) = self.traces.get_mut(&key).filter(|open| open.is_open(span)) else {
-            return;
-        };
-        let Detail::RuntimeStep(step) = &mut open.trace.spans[span].detail else {
-            return;
-        };
-        step.process.exit = Some(how);
-        let starts = step.step == RuntimeStep::Start && how.is_success();
-        let failure = failure_of(&registry::name(&open.trace.spans[span]), how);
-        open.trace.incomplete |= how == ExitStatus::Unknown;
-        if let Some((class, message)) = &failure {
-            open.trace.spans[span].status = Status::Error {
-                class: (*class).to_owned(),
-                message: message.clone(),
-            };
-        }
-        open.end(span, at, Cut::Outlived, &mut self.effects);
-        if let Some(creation) = &mut open.creation {
-            creation.running_steps.retain(|(running, _)| *running != span);
-            creation.started |= starts;
-            creation.failed_step = creation.failed_step.take().or(failure.map(|(_, message)| message));
-        }
-        self.review(key);
-    }
-
-    pub(crate) fn netns_observed(&mut self, netns: &Netns) {
-        let Some(key) = self.creations.get(&netns.sandbox.0) else {
-            // Operations on a sandbox that exists have a namespace too, but no use for its begin.
-            if self.memory.sandboxes.get(&netns.sandbox.0).is_none() {
-                self.effects.counters.orphan += 1;
-            }
-            return;
-        };
-        let (Some(open), Some(created)) = (self.traces.get_mut(key), netns.created) else {
-            return;
-        };
-        let first = open.trace.start();
-        if let Some(Detail::SandboxCreate(create)) = open.trace.spans.get_mut(CREATE).map(|span| &mut span.detail)
-            && !create.netns_seen
-            && created < first
-            && first.since(created) <= NETNS_REACH_NS
-        {
-            create.netns_seen = true;
-            open.begin_earlier(created);
-            open.touch(&mut self.effects);
-        }
-    }
-
-    pub(crate) fn sandbox_described(&mut self, at: Timestamp, described: &SandboxDescription) {
-        let id = &described.sandbox.0;
-        let mut known = false;
-        let open = self.creations.get(id).into_iter().chain(
-            self.attached
-                .get(id)
-                .into_iter()
-                .flatten()
-                .map(|reference| &reference.trace),
-        );
-        for key in open {
-            if let Some(open) = self.traces.get_mut(key) {
-                known = true;
-                open.trace.identity.merge(&described.identity);
-                open.touch(&mut self.effects);
-            }
-        }
-        if let Some(sandbox) = self.memory.sandboxes.get_mut(id) {
-            known = true;
-            sandbox.identity.merge(&described.identity);
-        }
-        if known || !described.preexisting || id.is_empty() {
-            return;
-        }
-        let sandbox = memory::Sandbox {
-            identity: described.identity.clone(),
-            created: true,
-            ..memory::Sandbox::default()
-        };
-        self.remember(id, sandbox);
-        let created = match described.created_unix_ns {
-            0 => at,
-            unix_ns => self.anchor.boot(unix_ns),
-        };
-        self.effects.outputs.push(Output::Known {
-            sandbox: described.sandbox.clone(),
-            identity: described.identity.clone(),
-            created,
-        });
-    }
-
-    /// The runtime removes a sandbox whose creation was not seen to end.
-    fn remove_sandbox(&mut self, key: TraceKey) {
-        if let Some(creation) = self.traces.get_mut(&key).and_then(|open| open.creation.as_mut()) {
-            creation.removed = true;
-        }
-        self.review(key);
     }
 }
 

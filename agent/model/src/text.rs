@@ -18,7 +18,8 @@ const MAX_TEXT: usize = 120;
 /// Every line ends with a line feed.
 #[must_use]
 pub fn tree(trace: &Trace, now: Timestamp) -> String {
-    let rows: Vec<[String; 4]> = in_tree_order(trace)
+    let rows: Vec<[String; 4]> = trace
+        .in_tree_order()
         .into_iter()
         .map(|(index, depth)| {
             let span = &trace.spans[index];
@@ -45,27 +46,6 @@ pub fn tree(trace: &Trace, now: Timestamp) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Spans below their parents, siblings in order of begin, each with its depth.
-fn in_tree_order(trace: &Trace) -> Vec<(usize, usize)> {
-    let mut children: Vec<Vec<usize>> = vec![Vec::new(); trace.spans.len()];
-    let mut stack = Vec::new();
-    for (index, span) in trace.spans.iter().enumerate() {
-        match span.parent {
-            Some(parent) if parent < index => children[parent].push(index),
-            Some(_) | None => stack.push((index, 0)),
-        }
-    }
-    stack.reverse();
-    let mut order = Vec::with_capacity(trace.spans.len());
-    while let Some((index, depth)) = stack.pop() {
-        order.push((index, depth));
-        let below = &mut children[index];
-        below.sort_by_key(|&child| trace.spans[child].start);
-        stack.extend(below.drain(..).rev().map(|child| (child, depth + 1)));
-    }
-    order
 }
 
 /// What stands in a span's brackets.

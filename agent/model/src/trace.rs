@@ -261,28 +261,55 @@ impl Trace {
         self.root().start
     }
 
-    /// The failed span that explains a failed root: the deepest, latest one.
+    /// The failed span that explains a failed root: from the root down to the failed child that ended last.
+    ///
+    /// A failed command explains its plugin's failure only when it was the last thing the plugin did: many commands
+    /// fail by design (`iptables -C` asks whether a rule exists).
     #[must_use]
     pub fn culprit(&self) -> Option<&Span> {
-        self.spans
-            .iter()
-            .filter(|span| span.status.is_error())
-            .max_by_key(|span| (self.depth(span), span.end))
+        let mut culprit = self.spans.first().filter(|root| root.status.is_error())?;
+        let mut place = 0;
+        loop {
+            let below = || {
+                self.spans
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, span)| span.parent == Some(place))
+            };
+            let last_end = below().filter_map(|(_, span)| span.end).max();
+            let explains = |span: &Span| {
+                span.status.is_error() && (!matches!(span.detail, Detail::Command(_)) || span.end == last_end)
+            };
+            let Some((index, span)) = below()
+                .filter(|(_, span)| explains(span))
+                .max_by_key(|(_, span)| span.end)
+            else {
+                return Some(culprit);
+            };
+            (place, culprit) = (index, span);
+        }
     }
 
-    /// Number of ancestors of `span`.
+    /// Indices of the spans with their depths, each below its parent, siblings in order of begin.
     #[must_use]
-    pub fn depth(&self, span: &Span) -> usize {
-        let mut depth = 0;
-        let mut parent = span.parent;
-        while let Some(index) = parent {
-            depth += 1;
-            parent = self.spans.get(index).and_then(|span| span.parent);
-            if depth > self.spans.len() {
-                break;
+    pub fn in_tree_order(&self) -> Vec<(usize, usize)> {
+        let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.spans.len()];
+        let mut stack = Vec::new();
+        for (index, span) in self.spans.iter().enumerate() {
+            match span.parent {
+                Some(parent) if parent < index => children[parent].push(index),
+                Some(_) | None => stack.push((index, 0)),
             }
         }
-        depth
+        stack.reverse();
+        let mut order = Vec::with_capacity(self.spans.len());
+        while let Some((index, depth)) = stack.pop() {
+            order.push((index, depth));
+            let below = &mut children[index];
+            below.sort_by_key(|&child| self.spans[child].start);
+            stack.extend(below.drain(..).rev().map(|child| (child, depth + 1)));
+        }
+        order
     }
 
     /// Checks the invariants that every closed trace keeps; the error says which one is broken.

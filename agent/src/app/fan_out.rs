@@ -59,7 +59,11 @@ impl Outputs for FanOut {
                     identity.ask(sandbox.clone());
                 }
             }
-            Output::Known { sandbox, identity, created } => {
+            Output::Known {
+                sandbox,
+                identity,
+                created,
+            } => {
                 if let Some(store) = &self.store {
                     store.known(sandbox.clone(), identity.clone(), *created);
                 }

@@ -1,7 +1,7 @@
 //! Watches the CNI configuration and sends what it says as an event, at start and after every change.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,9 +25,14 @@ impl NetworkWatch {
     pub fn start(options: CniOptions, sender: EventSender) -> NetworkWatch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("networks".into()).spawn(move || watch(&options, &sender, &stopped));
+        let thread = std::thread::Builder::new()
+            .name("networks".into())
+            .spawn(move || watch(&options, &sender, &stopped));
         match thread {
-            Ok(thread) => NetworkWatch { stop, thread: Some(thread) },
+            Ok(thread) => NetworkWatch {
+                stop,
+                thread: Some(thread),
+            },
             Err(error) => {
                 tracing::warn!(%error, "cannot watch the CNI configuration: networks are not named");
                 NetworkWatch { stop, thread: None }
@@ -50,7 +55,10 @@ fn watch(options: &CniOptions, sender: &EventSender, stopped: &AtomicBool) {
     let mut watcher = Watch::new(options.clone());
     while !stopped.load(Ordering::Relaxed) {
         if let Some(networks) = watcher.poll() {
-            let event = Event { at: clock::now(), body: Body::NetworksConfigured { networks } };
+            let event = Event {
+                at: clock::now(),
+                body: Body::NetworksConfigured { networks },
+            };
             if sender.send(event).is_err() {
                 return;
             }

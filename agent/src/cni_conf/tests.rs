@@ -409,3 +409,28 @@ fn a_new_settings_file_is_noticed() {
     .unwrap();
     assert_eq!(watch.poll().unwrap()[0].network, "pods");
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    /// A valid file with some bytes overwritten, inserted or cut off, and settings of any text.
+    #[test]
+    fn no_file_makes_reading_panic(
+        at in 0..BRIDGE.len(),
+        noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..12),
+        keep in 0..BRIDGE.len(),
+        toml in "(?s)[\\[\\]a-z.='\"\n0-9 ü]{0,80}",
+    ) {
+        let node = Node::new();
+        let mut bytes = BRIDGE.as_bytes().to_vec();
+        bytes.splice(at..at, noise.iter().copied());
+        node.conf("10-a.conflist", &bytes);
+        bytes.truncate(keep);
+        node.conf("20-b.json", &bytes);
+        fs::create_dir_all(node.0.path().join("etc/containerd")).unwrap();
+        fs::write(node.0.path().join("etc/containerd/config.toml"), toml).unwrap();
+        let conf = node.read();
+        proptest::prop_assert_eq!(conf.files.len(), 2);
+        proptest::prop_assert!(conf.networks().len() <= 3);
+    }
+}

@@ -1,6 +1,7 @@
 //! `sandglass demo`: the demo's node with this agent beside it.
 
 use std::any::Any;
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use sandglass_model::Trace;
@@ -9,7 +10,7 @@ use super::configuration;
 use super::run::otlp_flags;
 use crate::app::{self, App, Options};
 use crate::cli::DemoArgs;
-use crate::config::Config;
+use crate::config::{Config, HttpConfig};
 use crate::demo::rig::Rig;
 use crate::demo::{self, DemoOptions, Ended, Observer};
 use crate::failure::Failure;
@@ -20,7 +21,10 @@ use crate::terminal;
 pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let flags = otlp_flags(&args.config);
-    let options = DemoOptions { once: args.once, ..DemoOptions::default() };
+    let options = DemoOptions {
+        once: args.once,
+        ..DemoOptions::default()
+    };
     let record = args.record;
     let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
         observe(config, flags, record, rig).await.map_err(Into::into)
@@ -28,7 +32,10 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     .await
     .map_err(|error| {
         let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        Failure { message: app::with_sources(&error) + &hint, exit: error.exit() }
+        Failure {
+            message: app::with_sources(&error) + &hint,
+            exit: error.exit(),
+        }
     })?;
     match ended {
         Ended::Passed | Ended::Interrupted => Ok(()),
@@ -47,10 +54,22 @@ async fn observe(
 ) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
+    // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
+    if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
+        config.http.address.set_port(0);
+    }
     let (closed, received) = mpsc::channel();
-    let app =
-        app::start(&config, Options { otlp_flags, record, serve: true, closed: Some(closed), ..Options::default() })
-            .await?;
+    let app = app::start(
+        &config,
+        Options {
+            otlp_flags,
+            record,
+            serve: true,
+            closed: Some(closed),
+            ..Options::default()
+        },
+    )
+    .await?;
     let page = app.address.map(|address| format!("http://{address}/"));
     let seen = Mutex::new((received, Vec::<Arc<Trace>>::new()));
     let (width, color) = (terminal::size().0, terminal::colors());

@@ -1,9 +1,57 @@
 //! `sandglass doctor`: what can be observed on this node, and what is wrong with its CNI set-up.
+//!
+//! The probes are really loaded and attached for a moment: nothing else tells whether this kernel lets them in.
 
+use super::{configuration, print};
+use crate::app;
 use crate::cli::DoctorArgs;
+use crate::config::Config;
+use crate::doctor::{self, DoctorOptions, render};
 use crate::failure::Failure;
+use crate::health::{Health, ProbeStatus};
+use crate::sources::{self, linux};
+use crate::terminal;
 
 /// Examines the node.
-pub async fn doctor(_args: DoctorArgs) -> Result<(), Failure> {
-    Err(Failure::unavailable("not merged yet"))
+pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
+    let (_, config) = configuration(&args.config)?;
+    let probes = attach(&config).await?;
+    let options = DoctorOptions {
+        runtime: app::runtime_choice(&config)?,
+        timeout: config.cri.timeout.into(),
+        cni: app::conf_options(&config),
+        ..DoctorOptions::new(app::node_info(&config), probes)
+    };
+    let report = doctor::run(options).await;
+    print(&if args.json {
+        report.to_json() + "\n"
+    } else {
+        render(&report, terminal::colors())
+    })?;
+    match report.exit_code() {
+        0 => Ok(()),
+        exit => Err(Failure {
+            message: "something above is broken\nhint: follow the hints above".to_owned(),
+            exit,
+        }),
+    }
+}
+
+/// Starts the source and stops it at once; what it says of its probes stays.
+async fn attach(config: &Config) -> Result<Vec<ProbeStatus>, Failure> {
+    let health = Health::default();
+    let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
+    let (options, seen) = (app::source_options(config), health.clone());
+    let attaching = tokio::task::spawn_blocking(move || {
+        // A refusal is a finding, not a failure: it stands in the probe's status.
+        if let Ok(source) = linux::start(options, sender, seen) {
+            source.stop();
+        }
+        // Until here, so that no event of a busy node blocks the source.
+        drop(receiver);
+    });
+    attaching
+        .await
+        .map_err(|error| Failure::runtime(format!("cannot try the probes: {error}")))?;
+    Ok(health.probes())
 }

@@ -12,7 +12,11 @@ use crate::failure::Failure;
 pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     // Recording is for later: nothing is served or exported meanwhile, whatever the environment says.
-    let options = Options { record: Some(args.recording.clone()), record_only: true, ..Options::default() };
+    let options = Options {
+        record: Some(args.recording.clone()),
+        record_only: true,
+        ..Options::default()
+    };
     let app = app::start(&config, options).await?;
     tracing::info!(file = %args.recording.display(), "recording; end it with Ctrl-C");
     match args.seconds {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::Output;
@@ -43,11 +43,22 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let metrics = Metrics::new(&node, &health);
     let product = ProductMetrics::new(config.metrics.max_label_values);
     metrics.register(|registry| product.register(registry));
-    let otlp = if args.export { Some(exporter(&args, &config, &node, &health)?) } else { None };
-    let mut replayed = Replayed { product, otlp, closed: Vec::new() };
+    let otlp = if args.export {
+        Some(exporter(&args, &config, &node, &health)?)
+    } else {
+        None
+    };
+    let mut replayed = Replayed {
+        product,
+        otlp,
+        closed: Vec::new(),
+    };
 
-    let mut pipeline =
-        Pipeline::new(app::correlator_config(&config, &node), config.correlation.reorder.as_nanos(), health.clone());
+    let mut pipeline = Pipeline::new(
+        app::correlator_config(&config, &node),
+        config.correlation.reorder.as_nanos(),
+        health.clone(),
+    );
     let mut progress = Progress::new();
     while let Some(event) = recording.next_event()? {
         pipeline.feed(event, &mut replayed);
@@ -61,7 +72,10 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
         tracing::warn!(line, reason, "line skipped");
     }
     if skipped.count > 0 {
-        tracing::warn!(lines = skipped.count, "lines of the recording were skipped: they are not events");
+        tracing::warn!(
+            lines = skipped.count,
+            "lines of the recording were skipped: they are not events"
+        );
     }
 
     print(&replayed.render(args.print, &metrics)?)?;
@@ -142,7 +156,9 @@ impl Replayed {
                 }
             }
             Print::Metrics => {
-                rendered = metrics.encode().map_err(|_| Failure::runtime("cannot encode the metrics"))?;
+                rendered = metrics
+                    .encode()
+                    .map_err(|_| Failure::runtime("cannot encode the metrics"))?;
             }
         }
         Ok(rendered)
@@ -188,7 +204,11 @@ async fn serve(
         consequence: String::new(),
         hint: String::new(),
     });
-    let options = StoreOptions { max_traces: traces.len().max(1), max_bytes: usize::MAX, ..StoreOptions::default() };
+    let options = StoreOptions {
+        max_traces: traces.len().max(1),
+        max_bytes: usize::MAX,
+        ..StoreOptions::default()
+    };
     let store = Store::new(options, node.clone());
     for trace in traces {
         store.update(trace);
@@ -213,7 +233,11 @@ struct Progress {
 
 impl Progress {
     fn new() -> Progress {
-        Progress { on: std::io::stderr().is_terminal(), shown: Instant::now(), began: clock::now() }
+        Progress {
+            on: std::io::stderr().is_terminal(),
+            shown: Instant::now(),
+            began: clock::now(),
+        }
     }
 
     fn show(&mut self, (read, total): (u64, u64)) {
@@ -221,11 +245,17 @@ impl Progress {
             return;
         }
         self.shown = Instant::now();
-        let done = usize::try_from(read.saturating_mul(40) / total.max(1)).unwrap_or(40).min(40);
+        let done = usize::try_from(read.saturating_mul(40) / total.max(1))
+            .unwrap_or(40)
+            .min(40);
         let seconds = clock::now().since(self.began) / 1_000_000_000;
         let bar = "#".repeat(done) + &".".repeat(40 - done);
         // A terminal that cannot be written to shows no progress.
-        let _ = write!(std::io::stderr(), "\r[{bar}] {:3} %  {seconds} s", read * 100 / total.max(1));
+        let _ = write!(
+            std::io::stderr(),
+            "\r[{bar}] {:3} %  {seconds} s",
+            read * 100 / total.max(1)
+        );
     }
 
     fn clear(&self) {

@@ -11,14 +11,24 @@ use crate::sinks::otlp::config::Settings;
 /// Runs the agent.
 pub async fn run(args: RunArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let options =
-        Options { otlp_flags: otlp_flags(&args.config), record: args.record, serve: true, ..Options::default() };
+    let options = Options {
+        otlp_flags: otlp_flags(&args.config),
+        record: args.record,
+        serve: true,
+        ..Options::default()
+    };
     let app = app::start(&config, options).await?;
     for probe in app.health.probes() {
         if probe.consequence.is_empty() {
             tracing::info!(probe = probe.probe, hook = probe.hook, "probe attached");
         } else {
-            tracing::warn!(probe = probe.probe, hook = probe.hook, consequence = probe.consequence, hint = probe.hint, "probe");
+            tracing::warn!(
+                probe = probe.probe,
+                hook = probe.hook,
+                consequence = probe.consequence,
+                hint = probe.hint,
+                "probe"
+            );
         }
     }
     until_stopped().await;
@@ -28,7 +38,11 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
 
 /// What the flags say of OTLP: they stand above the environment.
 pub fn otlp_flags(args: &ConfigArgs) -> Settings {
-    Settings { endpoint: args.otlp_endpoint.clone(), protocol: args.otlp_protocol.clone(), ..Settings::default() }
+    Settings {
+        endpoint: args.otlp_endpoint.clone(),
+        protocol: args.otlp_protocol.clone(),
+        ..Settings::default()
+    }
 }
 
 /// Waits for Ctrl-C or, on Unix, SIGTERM.

@@ -5,12 +5,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Sockets of containerd, CRI-O, k3s and cri-dockerd, in the order they are tried.
-pub const DEFAULT_SOCKETS: [&str; 8] = [
+/// Sockets of containerd, CRI-O, k3s and RKE2, cri-dockerd, k0s and MicroK8s, in the order they are tried.
+pub const DEFAULT_SOCKETS: [&str; 10] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/run/k3s/containerd/containerd.sock",
     "/run/cri-dockerd.sock",
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
     "/var/run/containerd/containerd.sock",
     "/var/run/crio/crio.sock",
     "/var/run/k3s/containerd/containerd.sock",

@@ -190,6 +190,9 @@ pub struct PodSandboxStatus {
     /// Its addresses.
     #[prost(message, optional, tag = "5")]
     pub network: Option<PodSandboxNetworkStatus>,
+    /// Its namespaces.
+    #[prost(message, optional, tag = "6")]
+    pub linux: Option<LinuxPodSandboxStatus>,
     /// Pod labels.
     #[prost(btree_map = "string, string", tag = "7")]
     pub labels: Labels,
@@ -199,6 +202,31 @@ pub struct PodSandboxStatus {
     /// Runtime class handler.
     #[prost(string, tag = "9")]
     pub runtime_handler: String,
+}
+
+/// Namespaces of a sandbox.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct LinuxPodSandboxStatus {
+    /// The namespaces.
+    #[prost(message, optional, tag = "1")]
+    pub namespaces: Option<Namespace>,
+}
+
+/// Namespaces of a sandbox.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Namespace {
+    /// Which are its own.
+    #[prost(message, optional, tag = "2")]
+    pub options: Option<NamespaceOption>,
+}
+
+impl PodSandboxStatus {
+    /// Whether the sandbox shares the node's network.
+    #[must_use]
+    pub fn on_node_network(&self) -> bool {
+        let options = self.linux.and_then(|linux| linux.namespaces?.options);
+        options.is_some_and(|options| options.network() == NamespaceMode::Node)
+    }
 }
 
 /// Addresses of a sandbox.

@@ -3,6 +3,7 @@
 //! Does not: know what is served.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Whether a `Host` header names this server. A page from elsewhere that makes its own name point to the loopback
-/// address (DNS rebinding) sends its own name here, and gets nothing.
+/// Whether a `Host` header names this server: `localhost`, a configured name, or any IP address. A page from elsewhere
+/// that makes its own name point to the loopback address (DNS rebinding) sends that name here, and gets nothing; with
+/// an address in its place there is no name to make point elsewhere.
 pub fn host_is_ours(host: &str, names: &[String]) -> bool {
     let name = match host.strip_prefix('[') {
         // An IPv6 address in brackets, with or without a port.
@@ -23,10 +25,9 @@ pub fn host_is_ours(host: &str, names: &[String]) -> bool {
         },
         None => host.split_once(':').map_or(host, |(name, _)| name),
     };
-    ["localhost", "127.0.0.1", "::1"]
-        .into_iter()
-        .chain(names.iter().map(String::as_str))
-        .any(|ours| ours.eq_ignore_ascii_case(name))
+    name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || names.iter().any(|ours| ours.eq_ignore_ascii_case(name))
 }
 
 /// Headers of every answer.
@@ -137,6 +138,7 @@ mod tests {
             "127.0.0.1:1",
             "[::1]",
             "[::1]:9477",
+            "10.0.0.7:9477",
             "node-3.lan:80",
         ] {
             assert!(host_is_ours(ours, &names), "{ours}");

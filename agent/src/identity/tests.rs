@@ -178,3 +178,44 @@ async fn a_full_pipeline_does_not_stall_the_runtime() {
         receiver = back;
     }
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_real_sandbox_is_described() {
+    let (containerd, cri) = match crate::cri::private_containerd::Containerd::start_with_network().await {
+        Ok(started) => started,
+        Err(reason) => {
+            crate::cri::private_containerd::skipped("identity::tests::a_real_sandbox_is_described", &reason);
+            return;
+        }
+    };
+    let id = containerd.make_sandbox(&cri).await;
+    let (identity, receiver, _health) = start(&containerd.endpoint());
+    let (listed, receiver) = next(receiver).await;
+    identity.ask(SandboxId(id.clone()));
+    let (asked, _receiver) = next(receiver).await;
+    containerd.remove_sandbox(&cri, &id).await;
+
+    let expected = SandboxDescription {
+        sandbox: SandboxId(id),
+        identity: sandglass_model::PodIdentity {
+            namespace: "shop".to_owned(),
+            name: "cart-0".to_owned(),
+            uid: "u-1".to_owned(),
+            labels: vec![("app".to_owned(), "cart".to_owned())],
+        },
+        created_unix_ns: listed.created_unix_ns,
+        ready: true,
+        preexisting: true,
+    };
+    assert!(listed.created_unix_ns > 1_700_000_000_000_000_000);
+    assert_eq!(listed, expected);
+    let preexisting = false;
+    assert_eq!(
+        asked,
+        SandboxDescription {
+            preexisting,
+            ..expected
+        }
+    );
+}

@@ -51,12 +51,25 @@ const FLUSH: Duration = Duration::from_secs(1);
 impl Recorder {
     /// Makes the file, which must not exist, and writes the header.
     pub fn create(path: &Path, header: &Header) -> Result<Recorder, RecordError> {
-        let create = |source| RecordError::Create { path: path.to_owned(), source };
-        let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(create)?;
+        let create = |source| RecordError::Create {
+            path: path.to_owned(),
+            source,
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(create)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         let line = recording::encode(header).map_err(|error| create(error.into()))?;
         writeln!(file, "{line}").and_then(|()| file.flush()).map_err(create)?;
-        Ok(Recorder { path: path.to_owned(), file, flushed: Instant::now(), events: 0, failed: None })
+        Ok(Recorder {
+            path: path.to_owned(),
+            file,
+            flushed: Instant::now(),
+            events: 0,
+            failed: None,
+        })
     }
 
     /// Writes one event.
@@ -71,7 +84,10 @@ impl Recorder {
         match written {
             Ok(()) => self.events += 1,
             Err(source) => {
-                let error = RecordError::Write { path: self.path.clone(), source };
+                let error = RecordError::Write {
+                    path: self.path.clone(),
+                    source,
+                };
                 tracing::error!("{error}");
                 self.failed = Some(error);
             }
@@ -83,7 +99,10 @@ impl Recorder {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        self.file.flush().map_err(|source| RecordError::Write { path: self.path, source })?;
+        self.file.flush().map_err(|source| RecordError::Write {
+            path: self.path,
+            source,
+        })?;
         Ok(self.events)
     }
 
@@ -121,14 +140,22 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("events.jsonl");
         let mut recorder = Recorder::create(&path, &header()).unwrap();
-        let event = Event { at: Timestamp(3), body: Body::Tick };
+        let event = Event {
+            at: Timestamp(3),
+            body: Body::Tick,
+        };
         recorder.record(&event);
         assert_eq!(recorder.finish().unwrap(), 1);
         let mut recording = Recording::open(&path).unwrap();
         assert_eq!(recording.header, header());
         assert_eq!(recording.next_event().unwrap(), Some(event));
         assert_eq!(recording.next_event().unwrap(), None);
-        assert!(Recorder::create(&path, &header()).unwrap_err().to_string().contains("hint:"));
+        assert!(
+            Recorder::create(&path, &header())
+                .unwrap_err()
+                .to_string()
+                .contains("hint:")
+        );
     }
 
     #[test]
@@ -138,9 +165,17 @@ mod tests {
             return;
         }
         let file = BufWriter::with_capacity(1, OpenOptions::new().write(true).open("/dev/full").unwrap());
-        let mut recorder =
-            Recorder { path: "/dev/full".into(), file, flushed: Instant::now(), events: 0, failed: None };
-        recorder.record(&Event { at: Timestamp(3), body: Body::Tick });
+        let mut recorder = Recorder {
+            path: "/dev/full".into(),
+            file,
+            flushed: Instant::now(),
+            events: 0,
+            failed: None,
+        };
+        recorder.record(&Event {
+            at: Timestamp(3),
+            body: Body::Tick,
+        });
         assert!(recorder.finish().unwrap_err().to_string().contains("/dev/full"));
     }
 }

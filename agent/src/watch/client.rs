@@ -83,6 +83,20 @@ pub enum Message {
     Broken(WatchError),
 }
 
+/// The agent's account of itself, as far as it is shown.
+#[derive(Debug, Deserialize)]
+pub struct Health {
+    /// The node.
+    pub node: Node,
+}
+
+/// A node.
+#[derive(Debug, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+}
+
 /// Asks for JSON.
 pub async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, WatchError> {
     let answer = |reason: String| WatchError::Answer {
@@ -242,14 +256,6 @@ impl Parser {
 }
 
 fn message(event: &str) -> Option<Message> {
-    #[derive(Deserialize)]
-    struct Health {
-        node: Node,
-    }
-    #[derive(Deserialize)]
-    struct Node {
-        name: String,
-    }
     let field = |name: &str| {
         event
             .lines()

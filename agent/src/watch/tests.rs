@@ -82,3 +82,55 @@ fn an_endless_event_is_refused() {
     let outcome = (0..2_000).try_for_each(|_| parser.push(&[b'x'; 1_024]));
     assert!(outcome.is_err());
 }
+
+#[tokio::test]
+async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
+    use crate::health::Health;
+    use crate::http::{HttpOptions, Services, serve};
+    use std::sync::Arc;
+
+    let node = NodeInfo {
+        name: "worker-9".into(),
+        ..NodeInfo::default()
+    };
+    let store = Store::new(StoreOptions::default(), node);
+    store.update(samples::usual("n", "before", 1, wall_ns()));
+    let services = Services {
+        store: store.clone(),
+        health: Health::default(),
+        metrics: Arc::new(|| Ok(String::new())),
+        alive: Arc::new(|| Ok(())),
+        ready: Arc::new(|| Ok(())),
+        otlp: Arc::new(|| serde_json::Value::Null),
+    };
+    let options = HttpOptions {
+        listen: ([127, 0, 0, 1], 0).into(),
+        ..HttpOptions::default()
+    };
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let server = serve(options, services, stopped).await.unwrap();
+    let address = server.address.to_string();
+
+    let mut screen = Screen::default();
+    screen.load(&address).await.unwrap();
+    assert_eq!(screen.rows[0].pod, "before");
+    let mut messages = Messages::new(address.clone());
+    assert!(matches!(messages.next().await, Message::Connected));
+    assert!(matches!(messages.next().await, Message::Node(name) if name == "worker-9"));
+    store.update(samples::usual("n", "after", 2, wall_ns()));
+    let message = messages.next().await;
+    screen.take(message, &address).await;
+    assert_eq!(screen.rows.len(), 2);
+
+    stop.send(true).unwrap();
+    server.stopped().await;
+    assert!(matches!(messages.next().await, Message::Broken(_)));
+    let error = screen.load(&address).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("cannot reach an agent at {address}: ")),
+        "{error}"
+    );
+    assert!(error.hint().contains("sandglass run"));
+}

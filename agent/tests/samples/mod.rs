@@ -392,6 +392,17 @@ pub fn stuck(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> Tra
     scene.snapshot()
 }
 
+/// The trace of [`stuck`], once it got on after `seconds`.
+pub fn unstuck(mut trace: Trace, seconds: u64) -> Trace {
+    let end = trace.spans[0].start.plus(seconds * SECOND);
+    for span in &mut trace.spans {
+        span.end.get_or_insert(end);
+    }
+    trace.closed = true;
+    assert_eq!(trace.check(), Ok(()));
+    trace
+}
+
 /// The third DEL of a sandbox, linked to its creation.
 pub fn third_del(sandbox: &Trace, start_unix_ns: u64) -> Trace {
     let mut scene = Scene::operation(

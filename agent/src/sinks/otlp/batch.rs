@@ -53,24 +53,36 @@ impl Batcher {
         let mut due = Instant::now();
         let mut open = true;
         loop {
-            tokio::select! {
-                received = queue.recv() => match received {
-                    Some(trace) => {
-                        if pending.is_empty() {
-                            due = Instant::now() + self.delay;
-                        }
-                        spans += trace.spans.len();
-                        pending.push(trace);
-                    }
-                    None => break,
-                },
-                () = sleep_until(due), if !pending.is_empty() => spans = usize::MAX,
-                _ = stopping.wait_for(|stopping| *stopping), if open => {
+            let next = tokio::select! {
+                received = queue.recv() => Next::Received(received),
+                () = sleep_until(due), if !pending.is_empty() => Next::Due,
+                _ = stopping.wait_for(|stopping| *stopping), if open => Next::Stopping,
+            };
+            let trace = match next {
+                Next::Received(Some(trace)) => trace,
+                Next::Received(None) => break,
+                Next::Due => {
+                    self.flush(std::mem::take(&mut pending)).await;
+                    spans = 0;
+                    continue;
+                }
+                Next::Stopping => {
                     // What is queued already is still received.
                     queue.close();
                     open = false;
+                    continue;
                 }
+            };
+            // Cutting a trace would leave a small request of its last spans.
+            if spans + trace.spans.len() > self.most_spans {
+                self.flush(std::mem::take(&mut pending)).await;
+                spans = 0;
             }
+            if pending.is_empty() {
+                due = Instant::now() + self.delay;
+            }
+            spans += trace.spans.len();
+            pending.push(trace);
             if spans >= self.most_spans {
                 self.flush(std::mem::take(&mut pending)).await;
                 spans = 0;
@@ -123,6 +135,13 @@ impl Batcher {
             }
         }
     }
+}
+
+/// What the batching task woke up for.
+enum Next {
+    Received(Option<Arc<Trace>>),
+    Due,
+    Stopping,
 }
 
 /// Traces of the same pod together, in the order in which the pods first appear.

@@ -41,6 +41,8 @@ pub(super) struct Failure {
     pub(super) streak: u64,
     /// Requests rejected so far.
     rejected: u64,
+    /// How often requests were evicted.
+    evictions: u64,
 }
 
 impl Delivery {
@@ -106,6 +108,12 @@ impl Delivery {
             tracing::warn!(spans, rejected_requests = failure.rejected, error = %why, "spans were rejected");
         }
         failure.last = Some(why);
+    }
+
+    /// What waits to be sent, the request under way left out.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> super::outbox::Waiting {
+        self.outbox.waiting()
     }
 
     /// The last failure.
@@ -193,8 +201,12 @@ impl Delivery {
     fn evicted(&self, spans: u64) {
         if spans > 0 {
             self.metrics.count(Outcome::evicted, spans);
-            let total = self.metrics.total(Outcome::evicted);
-            tracing::debug!(spans, total, "the queue is full: the oldest spans were evicted");
+            let mut failure = lock(&self.failure);
+            failure.evictions += 1;
+            if failure.evictions.is_power_of_two() {
+                let spans_evicted = self.metrics.total(Outcome::evicted);
+                tracing::warn!(spans_evicted, "the queue of requests is full: the oldest are evicted");
+            }
         }
         self.observe_queue();
     }

@@ -72,6 +72,18 @@ pub enum StartError {
     NoRuntime(#[source] tokio::runtime::TryCurrentError),
 }
 
+impl StartError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            StartError::Tls { source, .. } => source.hint(),
+            StartError::Encoder(_) => "unset the OTEL_EXPORTER_OTLP_* variables that hold no valid text",
+            StartError::NoRuntime(_) => "this is a bug in sandglass",
+        }
+    }
+}
+
 /// What the sink says of itself; all numbers are spans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtlpStatus {
@@ -134,6 +146,8 @@ impl OtlpSink {
             let delivery = Arc::clone(&delivery);
             runtime.spawn(async move { delivery.drain(transport, backoff, stop_seen).await })
         };
+        // Known label sets start at 0.
+        health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc_by(0);
         tracing::info!(endpoint, protocol = ?config.protocol, gzip = config.gzip, "exporting traces");
         Ok(OtlpSink {
             queue,
@@ -183,7 +197,8 @@ impl OtlpSink {
     }
 
     /// Takes no more traces, sends what waits for at most `timeout`, and answers how many spans are left undelivered.
-    /// A wait between attempts is cut short once. A second call only answers.
+    /// A request that is still under way then counts as undelivered. A wait between attempts is cut short once, unless
+    /// the collector asked for it. A second call only answers.
     pub async fn stop(&self, timeout: Duration) -> u64 {
         self.stopping.send_replace(true);
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -46,6 +46,21 @@ pub enum TlsError {
     Setup(#[source] rustls::Error),
 }
 
+impl TlsError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            TlsError::File { .. } => "give the path of a PEM file that the agent may read",
+            TlsError::NoRoots { .. } => {
+                "install the package ca-certificates, or set OTEL_EXPORTER_OTLP_CERTIFICATE to a CA file"
+            }
+            TlsError::Client { .. } => "the private key must be the one that the certificate was made for",
+            TlsError::Setup(_) => "this is a bug in sandglass",
+        }
+    }
+}
+
 /// Makes the connector for `protocol`.
 pub(super) fn connector(files: &TlsFiles, protocol: Protocol) -> Result<TlsConnector, TlsError> {
     let roots = match &files.ca {

@@ -150,7 +150,7 @@ impl Transport {
         let response = timeout_at(deadline, exchange)
             .await
             .map_err(|_| self.timed_out())?
-            .map_err(|error| self.broken(chain(&error)))?;
+            .map_err(|error| self.broken(grpc::cause_chain(&error)))?;
         self.read(response, deadline).await
     }
 
@@ -228,7 +228,7 @@ impl Transport {
             Protocol::Http => {
                 let (sender, connection) = http1::handshake(hyper_util::rt::TokioIo::new(stream))
                     .await
-                    .map_err(|error| self.broken(chain(&error)))?;
+                    .map_err(|error| self.broken(grpc::cause_chain(&error)))?;
                 tokio::spawn(async move {
                     // The sender learns of a broken connection from its request.
                     let _ = connection.await;
@@ -272,20 +272,37 @@ fn user_agent(agent_version: &str) -> String {
     format!("OTel-OTLP-Exporter-Rust/{EXPORTER_VERSION} sandglass/{agent_version}")
 }
 
-/// hyper's errors say what broke only in their sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
-}
-
 /// Version of the crate `opentelemetry-otlp`; a test holds it against what that crate says of itself.
 pub(super) const EXPORTER_VERSION: &str = "0.33.1";
 const EXPORT_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Largest answer that is read, as the OTLP specification bounds it.
 const MAX_ANSWER: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::{Resolution, Settings, resolve};
+    use super::*;
+
+    #[test]
+    fn a_broken_connection_on_the_other_protocols_port_says_so() {
+        for (endpoint, protocol, hint) in [
+            ("http://c:4317", "http/protobuf", "4317 is the port of gRPC"),
+            ("http://c:4318", "grpc", "4318 is the port of http/protobuf"),
+            ("http://c:4318", "http/protobuf", "broken"),
+            ("http://c:4317", "grpc", "broken"),
+        ] {
+            let flags = Settings {
+                endpoint: Some(endpoint.to_owned()),
+                protocol: Some(protocol.to_owned()),
+                ..Settings::default()
+            };
+            let Ok(Resolution::On(config)) = resolve(&flags, &|_| None, &Settings::default()) else {
+                panic!("{endpoint}")
+            };
+            let transport = Transport::new(&config, "1").unwrap();
+            let text = transport.broken("broken".to_owned()).to_string();
+            assert!(text.contains(hint), "{text}");
+            assert_eq!(text.contains("is the protocol right?"), hint != "broken", "{text}");
+        }
+    }
+}

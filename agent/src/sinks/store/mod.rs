@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sandglass_model::{PodIdentity, SandboxId, Timestamp, Trace, TraceId};
+use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, Trace, TraceId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
@@ -41,7 +41,7 @@ impl Default for StoreOptions {
     fn default() -> StoreOptions {
         StoreOptions {
             max_traces: 1_000,
-            max_bytes: 16 << 20,
+            max_bytes: 10 << 20,
             max_known: 1_000,
             max_lag: 1_024,
         }
@@ -69,6 +69,7 @@ struct State {
     bytes: usize,
     evicted: u64,
     known: BTreeMap<SandboxId, Known>,
+    known_dropped: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -107,6 +108,8 @@ pub struct StoreSize {
     pub evicted: u64,
     /// Sandboxes older than the agent.
     pub known: usize,
+    /// Of them, those there was no room for.
+    pub known_dropped: u64,
 }
 
 impl Store {
@@ -147,12 +150,14 @@ impl Store {
         let _ = self.0.changes.send(id);
     }
 
-    /// Remembers a sandbox that is older than the agent: it has no trace.
+    /// Remembers a sandbox that is older than the agent, which has no trace, until its DEL succeeds.
     pub fn known(&self, sandbox: SandboxId, identity: PodIdentity, created: Timestamp) {
         let mut state = self.state();
         let room = state.known.len() < self.0.options.max_known;
         if room || state.known.contains_key(&sandbox) {
             state.known.insert(sandbox, Known { identity, created });
+        } else {
+            state.known_dropped += 1;
         }
     }
 
@@ -240,6 +245,7 @@ impl Store {
             max_bytes: self.0.options.max_bytes,
             evicted: state.evicted,
             known: state.known.len(),
+            known_dropped: state.known_dropped,
         }
     }
 
@@ -263,6 +269,12 @@ impl State {
             self.arrivals += 1;
         }
         let entry = Entry::new(trace, arrival);
+        if entry.subject.command == Some(CniCommand::Del)
+            && entry.subject.outcome == Outcome::Ok
+            && let Some(sandbox) = &entry.trace.sandbox
+        {
+            self.known.remove(sandbox);
+        }
         self.bytes += entry.bytes;
         self.order
             .entry(entry.subject.outcome)

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use sandglass_model::phases::{self, Breakdown, Phase};
+use sandglass_model::registry;
 use sandglass_model::{CniCommand, Detail, SandboxId, Span, Status, Timestamp, Trace, TraceId};
 use serde::{Serialize, Serializer};
 
@@ -158,7 +159,7 @@ pub struct Row {
     /// Class of the failure that explains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_class: Option<String>,
-    /// One sentence: what took the time, or what failed.
+    /// One sentence: what took the time, what failed, or what is waited for.
     pub verdict: String,
     /// Nanoseconds by phase; they add up to `duration_ns`.
     pub phases: BTreeMap<Phase, u64>,
@@ -191,13 +192,29 @@ impl Row {
             result: subject.outcome,
             running: !trace.closed,
             error_class: trace.culprit().and_then(error_class),
-            verdict: phases::verdict(trace, now),
+            verdict: verdict(trace, now),
             phases: breakdown.phases,
             attempt: attempt(root),
             incomplete: trace.incomplete,
             plugins: subject.plugins.clone(),
             spans: trace.spans.len(),
         }
+    }
+}
+
+/// One sentence: what took the time or what failed; of an open trace that has not failed yet, the processes that it
+/// waits for, outermost first.
+#[must_use]
+pub fn verdict(trace: &Trace, now: Timestamp) -> String {
+    let open: Vec<String> = super::view::open_below(trace, 0)
+        .into_iter()
+        .filter(|span| span.process().is_some())
+        .map(registry::name)
+        .collect();
+    if trace.closed || open.is_empty() || trace.culprit().is_some() {
+        phases::verdict(trace, now)
+    } else {
+        format!("waits for {}", open.join(" › "))
     }
 }
 
@@ -225,47 +242,57 @@ pub fn now_in(trace: &Trace, unix_ns: u64) -> Timestamp {
     trace.anchor.boot(unix_ns).max(newest.unwrap_or_default())
 }
 
-/// Bytes a trace takes, by estimate: the structures and the texts in them.
+/// Bytes a trace takes in the store, by estimate: the structures, the texts in them, and what the allocator and the
+/// store add.
 #[must_use]
 pub fn estimate_bytes(trace: &Trace) -> usize {
-    let texts = |list: &[String]| list.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
-    let span_bytes = |span: &Span| {
-        let process = span.process().map_or(0, |process| {
-            size_of_val(process) + process.path.len() + process.cgroup.len() + texts(&process.args)
-        });
-        let rest = match &span.detail {
-            Detail::Operation(operation) => {
-                operation.network.len()
-                    + operation.netns.len()
-                    + texts(&operation.plugins)
-                    + texts(&operation.addresses)
-            }
-            Detail::Plugin(plugin) => plugin
-                .error
-                .as_ref()
-                .map_or(0, |error| error.msg.len() + error.details.len()),
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
-        };
-        let status = match &span.status {
-            Status::Error { class, message } => class.len() + message.len(),
-            Status::Unset => 0,
-        };
-        let events: usize = span
-            .events
-            .iter()
-            .flat_map(|event| &event.attributes)
-            .map(|(key, value)| key.len() + value.len() + 2 * size_of::<String>())
-            .sum();
-        size_of_val(span) + process + rest + status + events + span.links.len() * 32
-    };
     let labels: usize = trace
         .identity
         .labels
         .iter()
-        .map(|(key, value)| key.len() + value.len() + 48)
+        .map(|(key, value)| text_bytes(key) + text_bytes(value))
         .sum();
-    // Twice the haystack's usual size and the row stand for what the store adds of its own.
-    size_of_val(trace) + 1_024 + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
+    // The usual haystack, row and index entries.
+    size_of_val(trace) + 2_048 + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
+}
+
+fn span_bytes(span: &Span) -> usize {
+    let process = span.process().map_or(0, |process| {
+        2 * size_of_val(process) + text_bytes(&process.path) + text_bytes(&process.cgroup) + texts_bytes(&process.args)
+    });
+    let own = match &span.detail {
+        Detail::Operation(operation) => {
+            text_bytes(&operation.network)
+                + text_bytes(&operation.netns)
+                + texts_bytes(&operation.plugins)
+                + texts_bytes(&operation.addresses)
+        }
+        Detail::Plugin(plugin) => plugin
+            .error
+            .as_ref()
+            .map_or(0, |error| text_bytes(&error.msg) + text_bytes(&error.details)),
+        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
+    };
+    let status = match &span.status {
+        Status::Error { class, message } => text_bytes(class) + text_bytes(message),
+        Status::Unset => 0,
+    };
+    let events: usize = span
+        .events
+        .iter()
+        .flat_map(|event| &event.attributes)
+        .map(|(key, value)| text_bytes(key) + text_bytes(value))
+        .sum();
+    size_of_val(span) + process + own + status + events + size_of_val(span.links.as_slice())
+}
+
+fn texts_bytes(list: &[String]) -> usize {
+    list.iter().map(|text| text_bytes(text)).sum()
+}
+
+/// A text's own bytes, its handle, and what the allocator rounds up by.
+fn text_bytes(text: &str) -> usize {
+    text.len() + size_of::<String>() + 16
 }
 
 /// A 64-bit number as decimal text.

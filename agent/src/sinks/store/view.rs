@@ -177,15 +177,15 @@ impl TraceView {
     }
 }
 
-/// Every span of `trace`, the root first; open ones are taken to end at `now`.
+/// Every span of `trace`, each below its parent; open ones are taken to end at `now`.
 #[must_use]
 pub fn timeline(trace: &Trace, now: Timestamp) -> Vec<SpanView> {
     let breakdown = Breakdown::of(trace, now);
-    let own = breakdown.own_ns.iter().copied().chain(std::iter::repeat(0));
-    let views = trace.spans.iter().zip(own).map(|(span, own_ns)| SpanView {
-        own_ns,
-        duration_ns: span.duration_ns(now),
-        ..SpanView::of(trace, span)
+    let views = trace.in_tree_order().into_iter().map(|(index, depth)| SpanView {
+        depth,
+        own_ns: breakdown.own_ns.get(index).copied().unwrap_or_default(),
+        duration_ns: trace.spans[index].duration_ns(now),
+        ..SpanView::of(trace, &trace.spans[index])
     });
     views.collect()
 }
@@ -203,7 +203,7 @@ impl SpanView {
                 .parent
                 .and_then(|parent| trace.spans.get(parent))
                 .map(|parent| parent.id),
-            depth: trace.depth(span),
+            depth: 0,
             name: registry::name(span),
             kind: match registry::kind(span) {
                 Kind::Internal => "internal",
@@ -319,7 +319,7 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
 }
 
 /// The newest open span below `top`, the newest below that, and so on.
-fn open_below(trace: &Trace, top: usize) -> Vec<&Span> {
+pub(super) fn open_below(trace: &Trace, top: usize) -> Vec<&Span> {
     let mut chain = Vec::new();
     let mut at = top;
     // Parents stand before their children, so one pass forward follows the chain down.

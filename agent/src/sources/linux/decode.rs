@@ -10,14 +10,16 @@ use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
 use sandglass_model::{Body, Event, ProcessKey, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::{
-    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, ROLE_RUNTIME,
-    RecordHeader,
+    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_STDIO,
+    ROLE_RUNTIME, RecordHeader, StdioRecord,
 };
+
+use super::speech;
 
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// What happened. An exec's cgroup path is still empty.
+    /// What happened. An exec's cgroup path is still empty. A tick when a plugin said nothing that is understood.
     pub event: Event,
     /// Id of the cgroup (v2) of an exec, else 0.
     pub cgroup_id: u64,
@@ -81,6 +83,16 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
                 process: key(&header),
                 how: exit_status(record.status),
             });
+        }
+        KIND_STDIO => {
+            let (record, rest) = StdioRecord::read(bytes).ok_or(short(KIND_STDIO))?;
+            let (stdin, rest) = rest
+                .split_at_checked(record.stdin_len as usize)
+                .ok_or(short(KIND_STDIO))?;
+            let stdout = rest.get(..record.stdout_len as usize).ok_or(short(KIND_STDIO))?;
+            if let Some(spoken) = speech::understand(key(&header), stdin, stdout) {
+                decoded.event.body = Body::PluginSpoke(spoken);
+            }
         }
         kind => return Err(DecodeError::UnknownKind(kind)),
     }

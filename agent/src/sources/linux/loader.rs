@@ -7,10 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::{BtfTracePoint, Program, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
-use sandglass_probes::wire::{LOST_SLOTS, ROLE_TRACKED};
+use sandglass_probes::Record as _;
+use sandglass_probes::wire::{Calibration, LOST_SLOTS, ROLE_CALIBRATING, ROLE_TRACKED};
 
 /// One rung of the ladder of the process probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +105,8 @@ impl LoadError {
 pub struct Attached {
     ebpf: Ebpf,
     rung: Rung,
+    /// Why the exit program that also reads pipes is not the one in use.
+    no_stdio: Option<LoadError>,
 }
 
 /// The parts of it that the ring thread uses.
@@ -114,6 +117,8 @@ pub struct Channels {
     pub processes: Processes,
     /// The counters of loss.
     pub lost: LostCounter,
+    /// Where pages lie.
+    pub pages: Pages,
 }
 
 /// Kernel time spent in one program, counted while run-time statistics are on (see [`enable_run_time`]).
@@ -142,14 +147,14 @@ pub fn attach(rungs: &[Rung], ring_bytes: u32) -> Result<(Attached, Vec<LoadErro
         // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
         let outcome = catch_unwind(AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes)));
         match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
-            Ok(ebpf) => return Ok((Attached { ebpf, rung: *rung }, refused)),
+            Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
     }
     Err(refused)
 }
 
-fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32) -> Result<Ebpf, LoadError> {
+fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32) -> Result<Attached, LoadError> {
     let mut ebpf = EbpfLoader::new()
         .btf(Some(btf))
         .map_max_entries("records", ring_bytes)
@@ -159,16 +164,18 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32) -> Result<Ebpf, LoadError
             hook: rung.name(),
             source: Box::new(source),
         })?;
-    // The exit first and the fork last: a process seen to begin is then also seen to end.
-    for (name, tracepoint) in [
-        ("on_exit", "sched_process_exit"),
-        ("on_exec", "sched_process_exec"),
-        ("on_fork", "sched_process_fork"),
-    ] {
+    let mut attach = |name: &str, tracepoint| {
         let program = ebpf.program_mut(name).ok_or_else(|| unexpected(rung, name))?;
-        attach_program(program, rung, tracepoint, btf)?;
+        attach_program(program, rung, tracepoint, btf)
+    };
+    // The exit first and the fork last: a process seen to begin is then also seen to end.
+    let no_stdio = attach("on_exit_stdio", "sched_process_exit").err();
+    if no_stdio.is_some() {
+        attach("on_exit", "sched_process_exit")?;
     }
-    Ok(ebpf)
+    attach("on_exec", "sched_process_exec")?;
+    attach("on_fork", "sched_process_fork")?;
+    Ok(Attached { ebpf, rung, no_stdio })
 }
 
 fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
@@ -221,6 +228,12 @@ impl Attached {
         self.rung
     }
 
+    /// Why the exit program that also reads pipes could not be attached.
+    #[must_use]
+    pub fn no_stdio(&self) -> Option<&LoadError> {
+        self.no_stdio.as_ref()
+    }
+
     /// Takes the maps; once.
     pub fn channels(&mut self) -> Result<Channels, LoadError> {
         let rung = self.rung;
@@ -233,6 +246,7 @@ impl Attached {
                 counters: PerCpuArray::try_from(take("lost")?).map_err(wrong)?,
                 seen: 0,
             },
+            pages: Pages(Array::try_from(take("calibration")?).map_err(wrong)?),
         })
     }
 
@@ -279,6 +293,11 @@ impl Processes {
         self.0.insert(pid, ROLE_TRACKED, BPF_NOEXIST).is_ok()
     }
 
+    /// Marks this very process, so that the exits of its threads run the calibration.
+    pub fn begin_calibration(&mut self) -> bool {
+        self.0.insert(std::process::id(), ROLE_CALIBRATING, BPF_NOEXIST).is_ok()
+    }
+
     /// Follows a process no longer. False when it was not followed: its exit has been reported.
     pub fn forget(&mut self, pid: u32) -> bool {
         self.0.remove(&pid).is_ok()
@@ -301,6 +320,27 @@ impl LostCounter {
         let new = total.saturating_sub(self.seen);
         self.seen = self.seen.max(total);
         new
+    }
+}
+
+/// Where the kernel side finds the pages of pipes.
+pub struct Pages(Array<MapData, [u8; size_of::<Calibration>()]>);
+
+impl Pages {
+    /// Asks for one round of the calibration.
+    pub fn set(&mut self, calibration: &Calibration) -> bool {
+        let Ok(bytes) = <[u8; size_of::<Calibration>()]>::try_from(calibration.bytes()) else {
+            return false;
+        };
+        self.0.set(0, bytes, 0).is_ok()
+    }
+
+    /// Whether it succeeded.
+    #[must_use]
+    pub fn is_found(&self) -> bool {
+        let bytes = self.0.get(&0, 0).ok();
+        let calibration = bytes.as_ref().and_then(|bytes| Calibration::read(bytes));
+        calibration.is_some_and(|(calibration, _)| calibration.found == 1)
     }
 }
 

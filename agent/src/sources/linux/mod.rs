@@ -4,12 +4,14 @@
 //! thread behind that turns records into events until [`LinuxSource::stop`].
 //! Does not: interpret events (the correlator does), or read anything of processes that are no plugins.
 
+mod calibrate;
 mod cgroups;
 pub mod decode;
 mod loader;
 mod netns;
 mod ring;
 mod running;
+mod speech;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -105,8 +107,13 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         health.set_probe(unattached(&error));
         error
     })?;
-    let channels = attached.channels().map_err(StartError::NotSupported)?;
+    let mut channels = attached.channels().map_err(StartError::NotSupported)?;
     health.set_probe(in_use(attached.rung(), &refused));
+    let stdio = match attached.no_stdio() {
+        Some(error) => Err(error.to_string()),
+        None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
+    };
+    health.set_probe(stdio_status(stdio));
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
@@ -198,6 +205,26 @@ fn in_use(rung: Rung, refused: &[LoadError]) -> ProbeStatus {
         status.hint = "run the agent in the node's own pid namespace (hostPID: true)".to_owned();
     }
     status
+}
+
+fn stdio_status(outcome: Result<(), String>) -> ProbeStatus {
+    let probe = "stdio".to_owned();
+    match outcome {
+        Ok(()) => ProbeStatus {
+            probe,
+            hook: "pipe pages at exit".to_owned(),
+            attached: true,
+            consequence: String::new(),
+            hint: String::new(),
+        },
+        Err(reason) => ProbeStatus {
+            probe,
+            hook: "none".to_owned(),
+            attached: false,
+            consequence: format!("no error messages, network names and addresses from plugins: {reason}"),
+            hint: "needs x86_64 and the node's own pid namespace; exit codes and times are seen without it".to_owned(),
+        },
+    }
 }
 
 fn unattached(error: &StartError) -> ProbeStatus {

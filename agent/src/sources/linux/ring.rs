@@ -123,6 +123,7 @@ impl RingThread {
                 exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
                 self.netns.ask(exec, event.at);
             }
+            Body::Tick => return Ok(()),
             Body::ProcessExited(exit) if self.passed_over.remove(&exit.process) => return Ok(()),
             _ => {}
         }

@@ -136,3 +136,55 @@ fn the_sink_needs_a_runtime_and_says_so() {
     let error = OtlpSink::start(config, node(), Health::default()).unwrap_err();
     assert!(matches!(error, StartError::NoRuntime(_)));
 }
+
+/// A collector that is away for ten minutes costs no span: here one of them, at 33 sandboxes (200 spans) per second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_minutes_of_a_busy_node_fit_the_default_queue() {
+    const TRACES: u64 = 2_000;
+    let gone = Collector::http(Vec::new()).await;
+    let mut config = http(&gone);
+    config.tuning = Tuning {
+        // What a second brings, with the delay of a second.
+        batch_spans: 200,
+        queue_traces: TRACES as usize,
+        backoff_initial: SHORT,
+        backoff_max: SHORT,
+        ..Tuning::default()
+    };
+    let address = gone.go_away().await;
+    let sink = start(config);
+    for number in 0..TRACES {
+        let mut trace = Trace::clone(&full_trace(number));
+        // Ids do not compress.
+        let bytes = number.to_le_bytes();
+        trace.id = sandglass_model::TraceId::of(&[&bytes]);
+        let container = sandglass_model::TraceId::of(&[&bytes, b"container"]);
+        trace.sandbox = Some(sandglass_model::SandboxId(format!("{}{container}", trace.id)));
+        for (index, span) in trace.spans.iter_mut().enumerate() {
+            span.id = SpanId::of(&[&bytes, &index.to_le_bytes()]);
+        }
+        sink.offer(&Arc::new(trace));
+    }
+    until("all is encoded", || {
+        sink.delivery.waiting().spans + 400 > sink.status().waiting && sink.status().waiting == TRACES * 6
+    })
+    .await;
+    let waiting = sink.delivery.waiting();
+    assert!(
+        waiting.bytes * 10 < Tuning::default().queue_bytes * 3 / 4,
+        "{waiting:?}"
+    );
+    assert!(
+        waiting.requests * 10 < Tuning::default().queue_requests * 3 / 4,
+        "{waiting:?}"
+    );
+    let back = Collector::start(&address.to_string(), Vec::new(), false, None).await;
+    until("delivery", || sink.status().waiting == 0).await;
+    let end = sink.status();
+    assert_eq!(
+        (end.delivered, end.evicted, end.shed, end.rejected),
+        (TRACES * 6, 0, 0, 0)
+    );
+    assert_eq!(back.spans().len() as u64, TRACES * 6);
+    assert_eq!(sink.stop(LONG).await, 0);
+}

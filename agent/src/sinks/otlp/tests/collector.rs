@@ -275,7 +275,8 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8
             )
         })
         .collect();
-    let length: usize = headers["content-length"].to_str().unwrap().parse().unwrap();
+    // HTTP/2's preface has no length: the connection ends.
+    let length: usize = headers.get("content-length")?.to_str().unwrap().parse().unwrap();
     while buffer.len() < head_end + length {
         read_some(stream, buffer).await?;
     }

@@ -124,6 +124,17 @@ async fn big_batches_are_cut_by_spans_and_by_bytes() {
     assert!(sizes.iter().all(|size| *size <= 4), "{sizes:?}");
 
     let collector = Collector::http(Vec::new()).await;
+    let mut whole = http(&collector);
+    whole.tuning.batch_spans = 14;
+    let sink = start(whole);
+    for number in 1..=4 {
+        sink.offer(&full_trace(number));
+    }
+    assert_eq!(sink.stop(LONG).await, 0);
+    let sizes: Vec<_> = collector.seen().iter().map(|seen| seen.spans().len()).collect();
+    assert_eq!(sizes, [12, 12], "a trace that fits a request is not cut");
+
+    let collector = Collector::http(Vec::new()).await;
     let mut by_bytes = http(&collector);
     by_bytes.tuning.batch_bytes = 2_000;
     by_bytes.gzip = false;
@@ -197,4 +208,22 @@ async fn the_user_agent_names_the_exporters_version() {
     exporter.export(spans).await.unwrap();
     let said = peek.0.lock().unwrap().clone();
     assert_eq!(said, format!("OTel-OTLP-Exporter-Rust/{}", transport::EXPORTER_VERSION));
+}
+
+#[tokio::test]
+async fn the_size_of_a_span_is_estimated_well_enough_to_cut_by() {
+    let collector = Collector::http(Vec::new()).await;
+    let mut config = http(&collector);
+    config.gzip = false;
+    let sink = start(config);
+    let trace = full_trace(1);
+    sink.offer(&trace);
+    assert_eq!(sink.stop(LONG).await, 0);
+    let real = collector.seen()[0].raw.len();
+    let spans = convert::spans(&trace, &convert::scope("1"));
+    let estimated: usize = spans.iter().map(convert::encoded_size).sum();
+    assert!(
+        estimated > real * 3 / 4 && estimated < real * 5 / 4,
+        "{estimated} for {real}"
+    );
 }

@@ -92,6 +92,16 @@ async fn the_connection_is_kept_and_replaced_when_the_server_closed_it() {
     assert_eq!(numbers, [0, 1, 2]);
     assert_eq!(sink.metrics.retries.get(), 0);
     assert_eq!(sink.status().last_error, None);
+    // The server closes just when the second request comes: it is sent again at once.
+    let collector = Collector::http(vec![Act::status(200), Act::Close]).await;
+    let sink = start(one_by_one(http(&collector)));
+    sink.offer(&small(1));
+    sink.offer(&small(2));
+    assert_eq!(sink.stop(LONG).await, 0);
+    let numbers: Vec<_> = collector.seen().iter().map(|seen| seen.connection).collect();
+    assert_eq!(numbers, [0, 0, 1]);
+    assert_eq!(sink.metrics.retries.get(), 0);
+    assert_eq!(sink.status().last_error, None);
 }
 
 #[tokio::test]

@@ -207,9 +207,10 @@ async fn unusable_files_are_an_error_at_the_start() {
     ] {
         let mut all = vec![("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:1")];
         all.extend(variables.iter().map(|(name, value)| (*name, value.as_str())));
-        let StartError::Tls { source, .. } = OtlpSink::start(config(&all), node(), Health::default()).unwrap_err()
-        else {
-            panic!("{says}")
+        let error = OtlpSink::start(config(&all), node(), Health::default()).unwrap_err();
+        assert!(!error.hint().is_empty());
+        let StartError::Tls { source, .. } = error else {
+            panic!("{error}")
         };
         assert!(source.to_string().contains(says), "{source}");
     }

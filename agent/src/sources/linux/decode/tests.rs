@@ -175,3 +175,31 @@ proptest! {
         prop_assert!(exec.env.iter().all(|(name, _)| name.starts_with("CNI_") || name.starts_with("TRACE")));
     }
 }
+
+#[test]
+fn a_plugin_speaks_or_is_silent() {
+    let (stdin, stdout) = (
+        br#"{"name":"pods","type":"bridge","password":"x"}"#,
+        br#"{"code":7,"msg":"bad"}"#,
+    );
+    let record = StdioRecord {
+        header: header(KIND_STDIO),
+        stdin_len: stdin.len() as u32,
+        stdout_len: stdout.len() as u32,
+    };
+    let bytes = [record.bytes(), stdin, stdout].concat();
+    let Body::PluginSpoke(spoken) = decode(&bytes).unwrap().event.body else {
+        panic!("not spoken");
+    };
+    assert_eq!(spoken.netconf.unwrap().network, "pods");
+    assert_eq!(spoken.error.unwrap().code, 7);
+    for len in 0..bytes.len() {
+        assert!(decode(&bytes[..len]).is_err(), "{len} bytes");
+    }
+    let silent = StdioRecord {
+        stdout_len: 0,
+        stdin_len: 0,
+        ..record
+    };
+    assert_eq!(decode(silent.bytes()).unwrap().event.body, Body::Tick);
+}

@@ -1,0 +1,526 @@
+//! What holds for every history: order within the window does not matter, a record may come twice, any record may be
+//! missing, input may end anywhere, and whatever comes, nothing panics and everything stays bounded.
+
+#![expect(
+    clippy::expect_used,
+    reason = "the history builder is test code outside of test functions"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sandglass_correlator::{Config, Correlator, Output, Reorder};
+use sandglass_model::cni::{CniError, NetConf, NetworkList, PodIdentity};
+use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, SandboxDescription};
+use sandglass_model::time::{MILLISECOND, SECOND};
+use sandglass_model::{Body, Event, ProcessKey, SandboxId, SpanId, Timestamp, Trace};
+
+// === playing ===
+
+/// What came out, in a form that does not depend on the order of traces that end at the same time.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    closed: Vec<Trace>,
+    orphan: u64,
+}
+
+fn config() -> Config {
+    Config {
+        boot_id: "boot".to_owned(),
+        max_traces: 16,
+        max_processes: 64,
+        max_spans: 24,
+        max_remembered: 16,
+        ..Config::default()
+    }
+}
+
+/// Plays events in the order given and checks everything that must hold at any time.
+fn play(config: &Config, events: &[Event]) -> Outcome {
+    let mut correlator = Correlator::new(config.clone());
+    let mut ended: BTreeMap<SpanId, Option<Timestamp>> = BTreeMap::new();
+    let mut closed: Vec<Trace> = Vec::new();
+    let mut take = |correlator: &mut Correlator| {
+        for output in correlator.drain() {
+            match output {
+                Output::Ended(span) => {
+                    let twice = ended.insert(span.span.id, span.span.end);
+                    assert!(twice.is_none(), "a span ended twice");
+                }
+                Output::Closed(trace) => {
+                    assert_eq!(trace.check(), Ok(()));
+                    assert!(trace.closed);
+                    assert!(trace.spans.len() <= config.max_spans);
+                    for span in &trace.spans {
+                        assert_eq!(ended.remove(&span.id).expect("a span did not end"), span.end);
+                        assert!(span.end.is_some());
+                    }
+                    closed.push(Trace::clone(&trace));
+                }
+                Output::Changed(id) => assert!(correlator.open_trace(id).is_some()),
+                Output::Asked(_) | Output::Known { .. } => {}
+            }
+        }
+        let sizes = correlator.sizes();
+        assert!(sizes.traces <= config.max_traces, "{sizes:?}");
+        assert!(sizes.processes <= config.max_processes, "{sizes:?}");
+        assert!(sizes.sandboxes <= config.max_remembered, "{sizes:?}");
+        assert!(sizes.pods <= config.max_remembered, "{sizes:?}");
+        assert_eq!(
+            sizes.traces == 0,
+            correlator.next_deadline().is_none(),
+            "a timer for every open trace"
+        );
+    };
+    for (index, event) in events.iter().enumerate() {
+        // Both ways in are the same.
+        if index % 2 == 0 {
+            correlator.handle(event);
+        } else {
+            correlator.handle_owned(event.clone());
+        }
+        take(&mut correlator);
+    }
+    for trace in correlator.open() {
+        assert_eq!(trace.check(), Ok(()));
+    }
+    let orphan = correlator.counters().orphan;
+    correlator.finish();
+    take(&mut correlator);
+    assert_eq!(correlator.open().count(), 0);
+    assert!(ended.is_empty(), "spans of no trace: {ended:?}");
+    closed.sort_by_key(|trace| (trace.start(), trace.id));
+    Outcome { closed, orphan }
+}
+
+/// Plays events through the reorder stage.
+fn play_arrivals(events: &[Event], window_ns: u64) -> Outcome {
+    let mut reorder = Reorder::new(window_ns);
+    let mut ordered = Vec::with_capacity(events.len());
+    for event in events {
+        reorder.push(event.clone());
+        while let Some(next) = reorder.pop() {
+            assert!(!next.late, "nothing is shuffled beyond the window");
+            ordered.push(next.event);
+        }
+    }
+    while let Some(next) = reorder.flush() {
+        ordered.push(next.event);
+    }
+    play(&config(), &ordered)
+}
+
+// === histories that make sense ===
+
+/// One sandbox's life, as numbers to make it from.
+#[derive(Clone, Debug)]
+struct Life {
+    begin_ms: u64,
+    plugins: Vec<(u8, u8, bool)>,
+    steps: bool,
+    removed: bool,
+}
+
+fn life() -> impl Strategy<Value = Life> {
+    (
+        0u64..3_000,
+        vec((0u8..4, 1u8..30, prop::bool::weighted(0.2)), 1..4),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(begin_ms, plugins, steps, removed)| Life {
+            begin_ms,
+            plugins,
+            steps,
+            removed,
+        })
+}
+
+struct History {
+    events: Vec<Event>,
+    pids: u32,
+    taken: BTreeSet<u64>,
+}
+
+const RUNTIME: ProcessKey = ProcessKey { pid: 1, start_ticks: 1 };
+
+impl History {
+    /// Every event has a time of its own: records of one time keep their order of arrival, which a shuffle changes.
+    fn push(&mut self, at_ns: u64, body: Body) {
+        let mut at = at_ns;
+        while !self.taken.insert(at) {
+            at += 1;
+        }
+        self.events.push(Event {
+            at: Timestamp(at),
+            body,
+        });
+    }
+
+    fn process(&mut self, at_ns: u64) -> ProcessKey {
+        self.pids += 1;
+        ProcessKey::new(self.pids, at_ns)
+    }
+
+    fn exec(&mut self, at_ns: u64, parent: ProcessKey, path: &str, args: &[&str], env: &[(&str, &str)]) -> ProcessKey {
+        let process = self.process(at_ns);
+        if parent != RUNTIME {
+            self.push(at_ns, Body::ProcessForked(Fork { process, parent }));
+        }
+        self.push(at_ns + 1_000, exec(process, parent, path, args, env));
+        process
+    }
+
+    fn exit(&mut self, at_ns: u64, process: ProcessKey, code: i32) {
+        let how = ExitStatus::Code(code);
+        self.push(at_ns, Body::ProcessExited(Exit { process, how }));
+    }
+
+    /// One chain, from `at` on; returns when it ended.
+    fn chain(&mut self, sandbox: &str, verb: &str, mut at: u64, plugins: &[(u8, u8, bool)]) -> u64 {
+        let netns = format!("/run/netns/{sandbox}");
+        let args = format!("K8S_POD_NAMESPACE=n;K8S_POD_NAME=p-{}", sandbox.len() % 3);
+        let env = [
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", sandbox),
+            ("CNI_NETNS", &netns),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", &args),
+            ("CNI_PATH", "/opt/cni/bin"),
+        ];
+        for (index, &(children, took, fails)) in plugins.iter().enumerate() {
+            let path = format!("/opt/cni/bin/plugin{index}");
+            let plugin = self.exec(at, RUNTIME, &path, &[], &env);
+            self.push(at + MILLISECOND / 2, spoke(plugin, fails));
+            let mut child_at = at + MILLISECOND;
+            for child in 0..children {
+                let path = ["/opt/cni/bin/ipam", "/sbin/iptables"][usize::from(child % 2)];
+                let process = self.exec(child_at, plugin, path, &["-w"], &env);
+                child_at += 2 * MILLISECOND;
+                self.exit(child_at, process, i32::from(child == 3));
+            }
+            at = child_at + u64::from(took) * MILLISECOND;
+            self.exit(at, plugin, i32::from(fails));
+            at += MILLISECOND;
+            if fails {
+                break;
+            }
+        }
+        at
+    }
+}
+
+fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env: &[(&str, &str)]) -> Body {
+    Body::ProcessExecuted(Box::new(Exec {
+        process,
+        parent,
+        parent_comm: if parent == RUNTIME {
+            "containerd".to_owned()
+        } else {
+            String::new()
+        },
+        path: path.to_owned(),
+        args: std::iter::once(path)
+            .chain(args.iter().copied())
+            .map(str::to_owned)
+            .collect(),
+        args_truncated: false,
+        env: env
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect(),
+        cgroup: String::new(),
+        netns: 0,
+        running: false,
+    }))
+}
+
+fn spoke(process: ProcessKey, fails: bool) -> Body {
+    Body::PluginSpoke(PluginIo {
+        process,
+        netconf: Some(NetConf {
+            network: "pods".to_owned(),
+            ..NetConf::default()
+        }),
+        error: fails.then(|| CniError {
+            code: 11,
+            msg: "later".to_owned(),
+            details: String::new(),
+        }),
+        addresses: Vec::new(),
+    })
+}
+
+/// The histories of several sandboxes, in order of time.
+fn history(lives: &[Life]) -> Vec<Event> {
+    let mut history = History {
+        events: Vec::new(),
+        pids: 100,
+        taken: BTreeSet::new(),
+    };
+    for (index, life) in lives.iter().enumerate() {
+        let sandbox = format!("{}{index}", "s".repeat(1 + index));
+        let at = SECOND + life.begin_ms * MILLISECOND;
+        history.push(
+            at - MILLISECOND,
+            Body::SandboxDescribed(SandboxDescription {
+                sandbox: SandboxId("elder".to_owned()),
+                identity: PodIdentity::default(),
+                created_unix_ns: 0,
+                ready: true,
+                preexisting: true,
+            }),
+        );
+        let mut end = history.chain(&sandbox, "ADD", at, &life.plugins);
+        history.push(
+            at + 2 * MILLISECOND,
+            Body::NetnsObserved(Netns {
+                sandbox: SandboxId(sandbox.clone()),
+                path: String::new(),
+                inode: 1,
+                created: Some(Timestamp(at - 5 * MILLISECOND)),
+            }),
+        );
+        if life.steps {
+            for step in ["create", "start"] {
+                let runc = history.exec(end + MILLISECOND, RUNTIME, "/usr/bin/runc", &[step, &sandbox], &[]);
+                end += 9 * MILLISECOND;
+                history.exit(end, runc, 0);
+            }
+        }
+        if life.removed {
+            history.chain(&sandbox, "DEL", end + SECOND, &life.plugins);
+        }
+    }
+    history.events.sort_by_key(|event| event.at);
+    let last = history.events.last().map_or(Timestamp(0), |event| event.at);
+    history.push(last.0 + 400 * SECOND, Body::Tick);
+    history.events
+}
+
+fn histories() -> impl Strategy<Value = Vec<Event>> {
+    vec(life(), 1..6).prop_map(|lives| history(&lives))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_order_of_arrival_within_the_window_does_not_matter(
+        events in histories(),
+        delays in vec(0u64..20 * MILLISECOND, 64),
+    ) {
+        let expected = play(&config(), &events);
+        prop_assert!(!expected.closed.is_empty());
+        let mut arrivals: Vec<(u64, Event)> = events
+            .iter()
+            .enumerate()
+            .map(|(index, event)| (event.at.0 + delays[index % delays.len()], event.clone()))
+            .collect();
+        arrivals.sort_by_key(|(arrival, _)| *arrival);
+        let shuffled: Vec<Event> = arrivals.into_iter().map(|(_, event)| event).collect();
+        prop_assert_eq!(play_arrivals(&shuffled, 20 * MILLISECOND), expected);
+    }
+
+    #[test]
+    fn a_history_that_is_whole_is_complete_and_without_orphans(events in histories()) {
+        let outcome = play(&Config { max_spans: 512, max_traces: 512, max_processes: 4_096, ..config() }, &events);
+        prop_assert_eq!(outcome.orphan, 0);
+        prop_assert!(outcome.closed.iter().all(|trace| !trace.incomplete));
+    }
+
+    #[test]
+    fn input_may_end_anywhere(events in histories(), cut in any::<prop::sample::Index>()) {
+        let (before, after) = events.split_at(cut.index(events.len()));
+        play(&config(), before);
+        // An agent that starts then sees only the rest.
+        play(&config(), after);
+    }
+
+    #[test]
+    fn a_record_that_comes_twice_changes_nothing(
+        events in histories(),
+        which in any::<prop::sample::Index>(),
+        later in 0usize..6,
+    ) {
+        let expected = play(&config(), &events);
+        let index = which.index(events.len());
+        // Told twice at once, or again a little later: by two sources, never seconds after.
+        let mut doubled = events.clone();
+        let soon = events[index].at.plus(100 * MILLISECOND);
+        let place = (index + 1 + later).min(events.partition_point(|event| event.at < soon));
+        doubled.insert(place, events[index].clone());
+        prop_assert_eq!(play(&config(), &doubled), expected, "{:?}", events[index]);
+    }
+
+    #[test]
+    fn a_record_that_is_missing_breaks_nothing(events in histories(), which in any::<prop::sample::Index>()) {
+        let mut rest = events;
+        rest.remove(which.index(rest.len()));
+        play(&config(), &rest);
+    }
+
+    #[test]
+    fn a_record_that_was_lost_marks_what_was_open(events in histories(), which in any::<prop::sample::Index>()) {
+        let index = which.index(events.len());
+        let mut lossy = events;
+        lossy[index].body = Body::Lost { probe: "exec".to_owned(), count: 1 };
+        let at = lossy[index].at;
+        let outcome = play(&config(), &lossy);
+        for trace in &outcome.closed {
+            // Open then for certain: begun before, and a part of it ended after.
+            if trace.root().start < at && trace.root().end > Some(at) {
+                prop_assert!(trace.incomplete);
+            }
+        }
+    }
+}
+
+// === soup ===
+
+fn soup_process() -> impl Strategy<Value = ProcessKey> {
+    (1u32..9, 0u64..3).prop_map(|(pid, start_ticks)| ProcessKey { pid, start_ticks })
+}
+
+fn soup_exec() -> impl Strategy<Value = Body> {
+    let path = prop::sample::select(vec![
+        "/opt/cni/bin/bridge",
+        "/opt/cni/bin/host-local",
+        "/bin/sh",
+        "",
+        "runc",
+        "/usr/bin/conmon",
+        "/usr/bin/containerd-shim-runc-v2",
+    ]);
+    let args = vec(
+        prop::sample::select(vec!["create", "start", "-id", "-c", "a", "b", "--cid=a"]),
+        0..4,
+    );
+    let env = vec(
+        (
+            prop::sample::select(vec![
+                "CNI_COMMAND",
+                "CNI_CONTAINERID",
+                "CNI_IFNAME",
+                "CNI_PATH",
+                "TRACEPARENT",
+            ]),
+            prop::sample::select(vec![
+                "ADD",
+                "ADD",
+                "DEL",
+                "GC",
+                "a",
+                "b",
+                "eth0",
+                "/opt/cni/bin",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            ]),
+        ),
+        0..6,
+    );
+    (soup_process(), soup_process(), path, args, env, any::<bool>()).prop_map(
+        |(process, parent, path, args, env, running)| {
+            let mut body = exec(process, parent, path, &args, &env);
+            if let Body::ProcessExecuted(exec) = &mut body {
+                exec.running = running;
+                exec.parent_comm = ["containerd", "crio", ""][parent.pid as usize % 3].to_owned();
+                // Otherwise few would be plugins.
+                if process.pid % 2 == 0 {
+                    exec.env.insert(0, ("CNI_COMMAND".to_owned(), "ADD".to_owned()));
+                    exec.env.insert(
+                        1,
+                        (
+                            "CNI_CONTAINERID".to_owned(),
+                            ["a", "b", ""][process.start_ticks as usize].to_owned(),
+                        ),
+                    );
+                }
+            }
+            body
+        },
+    )
+}
+
+fn soup_body() -> impl Strategy<Value = Body> {
+    let how = prop_oneof![
+        (0i32..3).prop_map(ExitStatus::Code),
+        (1i32..70).prop_map(ExitStatus::Signal),
+        Just(ExitStatus::Unknown)
+    ];
+    let sandbox = prop::sample::select(vec!["a", "b", "c", ""]).prop_map(|id| SandboxId(id.to_owned()));
+    prop_oneof![
+        6 => soup_exec(),
+        3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent })),
+        4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
+        1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| spoke(process, fails)),
+        1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
+            Body::SandboxDescribed(SandboxDescription {
+                sandbox,
+                identity: PodIdentity::default(),
+                created_unix_ns,
+                ready: true,
+                preexisting,
+            })
+        }),
+        1 => (sandbox, prop::option::of(0u64..400 * SECOND)).prop_map(|(sandbox, created)| {
+            Body::NetnsObserved(Netns { sandbox, path: String::new(), inode: 0, created: created.map(Timestamp) })
+        }),
+        1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
+            Body::NetworksConfigured {
+                networks: lists
+                    .into_iter()
+                    .map(|plugins| NetworkList {
+                        network: plugins.concat(),
+                        version: String::new(),
+                        plugins: plugins.into_iter().map(str::to_owned).collect(),
+                    })
+                    .collect(),
+            }
+        }),
+        1 => any::<u64>().prop_map(|unix_ns| Body::ClockAnchored { unix_ns }),
+        1 => any::<u64>().prop_map(|count| Body::Lost { probe: "exec".to_owned(), count }),
+        1 => Just(Body::Tick),
+    ]
+}
+
+/// Any events, mostly forward in time, sometimes far.
+fn soup() -> impl Strategy<Value = Vec<Event>> {
+    let step = prop_oneof![8 => 0i64..5_000_000, 1 => -20_000_000i64..0, 1 => 0i64..400_000_000_000];
+    vec((step, soup_body()), 0..200).prop_map(|steps| {
+        let mut at = 1_000_000_000i64;
+        steps
+            .into_iter()
+            .map(|(step, body)| {
+                at = (at + step).max(0);
+                Event {
+                    at: Timestamp(at.unsigned_abs()),
+                    body,
+                }
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_comes_nothing_breaks(events in soup(), small in any::<bool>()) {
+        let config = if small {
+            Config { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, ..config() }
+        } else {
+            config()
+        };
+        prop_assert_eq!(play(&config, &events), play(&config, &events));
+    }
+
+    #[test]
+    fn times_at_the_ends_of_the_clock_break_nothing(mut events in soup()) {
+        for (index, event) in events.iter_mut().enumerate() {
+            event.at = [Timestamp(0), Timestamp(u64::MAX), event.at][index % 3];
+        }
+        play(&config(), &events);
+    }
+}

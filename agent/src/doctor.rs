@@ -1,0 +1,193 @@
+//! `sandglass doctor`: what this node lets the agent see, what is missing, and how to get it.
+//!
+//! The app gives the probes (it starts the sources for a moment); kernel, privileges, CNI configuration and the
+//! container runtime are looked at here. Each finding says what, why it matters and how to mend it. Nothing is changed.
+//! Input is whatever stands in files and answers: no panic on any of it, no finding without evidence.
+
+mod cni;
+mod cri;
+mod kernel;
+mod probes;
+mod render;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cni_conf::CniOptions;
+use crate::cri::RuntimeChoice;
+use crate::health::ProbeStatus;
+use crate::node::NodeInfo;
+
+pub use render::render;
+
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct DoctorOptions {
+    /// The node, for the heading.
+    pub node: NodeInfo,
+    /// What the sources could attach; empty when they could not be started at all.
+    pub probes: Vec<ProbeStatus>,
+    /// Which runtime to ask.
+    pub runtime: RuntimeChoice,
+    /// Deadline of each call to it.
+    pub timeout: Duration,
+    /// Pause between two looks at the statistics, to see which figures move.
+    pub pause: Duration,
+    /// Where CNI configuration is.
+    pub cni: CniOptions,
+    /// Where the node's file system is seen, normally `/`.
+    pub root: PathBuf,
+}
+
+impl DoctorOptions {
+    /// Everything found by itself.
+    #[must_use]
+    pub fn new(node: NodeInfo, probes: Vec<ProbeStatus>) -> DoctorOptions {
+        DoctorOptions {
+            node,
+            probes,
+            runtime: RuntimeChoice::Auto,
+            timeout: Duration::from_secs(5),
+            pause: Duration::from_secs(1),
+            cni: CniOptions::default(),
+            root: PathBuf::from("/"),
+        }
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Worth knowing.
+    Note,
+    /// Something is missing, the rest works.
+    Warn,
+    /// The agent, or the node's pods, cannot work so.
+    Fail,
+}
+
+impl Level {
+    /// All levels, best first.
+    pub const ALL: [Level; 4] = [Level::Ok, Level::Note, Level::Warn, Level::Fail];
+
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Warn => "warn",
+            Level::Fail => "fail",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// Stable name of the check, e.g. `kernel.btf`.
+    pub check: &'static str,
+    /// What was found.
+    pub what: String,
+    /// Why it matters; empty when all is well.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// How to mend it; may be empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+}
+
+impl Finding {
+    fn new(level: Level, check: &'static str, what: impl Into<String>) -> Finding {
+        Finding {
+            level,
+            check,
+            what: what.into(),
+            why: String::new(),
+            hint: String::new(),
+        }
+    }
+
+    fn ok(check: &'static str, what: impl Into<String>) -> Finding {
+        Finding::new(Level::Ok, check, what)
+    }
+
+    fn why(mut self, why: impl Into<String>) -> Finding {
+        self.why = why.into();
+        self
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Finding {
+        self.hint = hint.into();
+        self
+    }
+}
+
+/// Findings that belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Section {
+    /// Its heading.
+    pub title: &'static str,
+    /// What was found.
+    pub findings: Vec<Finding>,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The node.
+    pub node: NodeInfo,
+    /// The findings.
+    pub sections: Vec<Section>,
+}
+
+impl Report {
+    /// How many findings of a level there are.
+    #[must_use]
+    pub fn count(&self, level: Level) -> usize {
+        let findings = self.sections.iter().flat_map(|section| &section.findings);
+        findings.filter(|finding| finding.level == level).count()
+    }
+
+    /// 0 unless something failed.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        u8::from(self.count(Level::Fail) > 0)
+    }
+
+    /// As JSON, for programs.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Texts and lists only: this cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+/// Looks at everything. Takes a few seconds when the runtime has pods, up to a minute when it hangs.
+pub async fn run(options: DoctorOptions) -> Report {
+    let probes = probes::check(&options.probes);
+    let kernel = kernel::check(&options.root, &options.probes);
+    let runtime = cri::check(&options).await;
+    let cni = cni::check(&options.cni, &runtime);
+    let section = |title, findings| Section { title, findings };
+    Report {
+        node: options.node,
+        sections: vec![
+            section("probes", probes),
+            section("kernel and privileges", kernel),
+            section("container runtime", runtime.findings),
+            section("CNI configuration", cni),
+            section("pod statistics", runtime.stats),
+        ],
+    }
+}

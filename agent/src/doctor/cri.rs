@@ -1,0 +1,265 @@
+//! The container runtime: is it there, how fast does it answer, is its network ready, which CNI settings does it use.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::stats::{self, Look};
+use super::{DoctorOptions, Finding, Level};
+use crate::cni_conf::RuntimeKind;
+use crate::cri::messages::StatusResponse;
+use crate::cri::{Cri, CriError, RuntimeChoice};
+
+/// What the runtime says of itself.
+#[derive(Debug, Default)]
+pub(super) struct RuntimeView {
+    pub(super) findings: Vec<Finding>,
+    pub(super) stats: Vec<Finding>,
+    pub(super) kind: Option<RuntimeKind>,
+    pub(super) cni: Option<LoadedCni>,
+}
+
+/// The CNI settings a running containerd uses.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LoadedCni {
+    pub(super) conf_dir: String,
+    pub(super) bin_dirs: Vec<String>,
+    pub(super) max_networks: Option<usize>,
+}
+
+pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
+    let mut view = RuntimeView::default();
+    let Some(endpoint) = options.runtime.endpoint(&options.root) else {
+        view.findings.push(absent(&options.runtime));
+        return view;
+    };
+    if !endpoint.is_local() {
+        view.findings.push(
+            Finding::new(
+                Level::Warn,
+                "cri.endpoint",
+                format!("{endpoint} is on another machine, unencrypted"),
+            )
+            .why("whoever is on the way can read and change what is said, and a CRI socket is root on its node")
+            .hint("use the node's own socket"),
+        );
+    }
+    let cri = match Cri::connect_to(endpoint, options.timeout).await {
+        Ok(cri) => cri,
+        Err(error) => {
+            view.findings.push(failed("connect", &error));
+            return view;
+        }
+    };
+    look(options, &cri, &mut view).await;
+    view
+}
+
+fn absent(runtime: &RuntimeChoice) -> Finding {
+    let finding = match runtime {
+        RuntimeChoice::Off => Finding::new(
+            Level::Note,
+            "cri.endpoint",
+            "the container runtime is not asked, by configuration",
+        ),
+        RuntimeChoice::Auto | RuntimeChoice::At(_) => {
+            Finding::new(Level::Note, "cri.endpoint", "no CRI socket at the well-known paths")
+                .hint("set the runtime's endpoint, or mount its socket into the agent's container")
+        }
+    };
+    finding.why("no labels, sandboxes older than the agent are not listed; traces work without")
+}
+
+async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
+    match timed(|| cri.version()).await {
+        Ok((version, median)) => {
+            view.kind = Some(RuntimeKind::from_name(&version.runtime_name));
+            let what = format!(
+                "{} {} at {}",
+                version.runtime_name,
+                version.runtime_version,
+                cri.endpoint()
+            );
+            view.findings.push(Finding::ok("cri.version", what));
+            view.findings.push(pace("Version", median));
+        }
+        Err(error) => {
+            view.findings.push(failed("Version", &error));
+            return;
+        }
+    }
+    match timed(|| cri.status(true)).await {
+        Ok((status, median)) => {
+            view.findings.push(pace("Status", median));
+            view.cni = loaded_cni(&status);
+            view.findings.extend(conditions(&status));
+        }
+        Err(error) => view.findings.push(failed("Status", &error)),
+    }
+    let sandboxes = keep(view, "ListPodSandbox", timed(|| cri.list_pod_sandbox()).await);
+    let containers = keep(view, "ListContainers", timed(|| cri.list_containers()).await);
+    let mut before = BTreeMap::new();
+    if let Ok(first) = cri.list_pod_sandbox_stats().await {
+        before = stats::cpu_use(&first);
+    }
+    let container_stats = keep(view, "ListContainerStats", timed(|| cri.list_container_stats()).await);
+    if !before.is_empty() {
+        tokio::time::sleep(options.pause).await;
+    }
+    let pod_stats = keep(
+        view,
+        "ListPodSandboxStats",
+        timed(|| cri.list_pod_sandbox_stats()).await,
+    );
+    let (Some(sandboxes), Some(containers)) = (sandboxes, containers) else {
+        return;
+    };
+    let look = Look {
+        sandboxes,
+        containers,
+        before,
+        pod_stats,
+        container_stats,
+    };
+    let node_network = on_node_network(cri, &look).await;
+    view.stats = stats::compare(&look, &node_network);
+}
+
+/// Of the sandboxes without network figures, those that have no network of their own.
+async fn on_node_network(cri: &Cri, look: &Look) -> Vec<String> {
+    let mut ids = Vec::new();
+    for id in look.without_network().into_iter().take(MAX_ASKED) {
+        match cri.pod_sandbox_status(&id, false).await {
+            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.on_node_network()) => ids.push(id),
+            Ok(_) => {}
+            // Gone meanwhile, perhaps.
+            Err(error) if error.status().is_some() => {}
+            // A runtime that hangs now would hang for each of them.
+            Err(_) => break,
+        }
+    }
+    ids
+}
+
+/// Asks three times; the answer is the last, the time is the median. Stops at the first error.
+async fn timed<T, F>(mut call: impl FnMut() -> F) -> Result<(T, Duration), CriError>
+where
+    F: Future<Output = Result<T, CriError>>,
+{
+    let mut times = Vec::with_capacity(3);
+    loop {
+        let begin = Instant::now();
+        let answer = call().await?;
+        times.push(begin.elapsed());
+        if times.len() == 3 {
+            times.sort();
+            return Ok((answer, times[1]));
+        }
+    }
+}
+
+fn keep<T>(view: &mut RuntimeView, method: &str, outcome: Result<(T, Duration), CriError>) -> Option<T> {
+    match outcome {
+        Ok((answer, median)) => {
+            view.findings.push(pace(method, median));
+            Some(answer)
+        }
+        Err(error) => {
+            view.findings.push(failed(method, &error));
+            None
+        }
+    }
+}
+
+fn pace(method: &str, median: Duration) -> Finding {
+    let what = format!("{method} answers in {:.1} ms (median of 3)", median.as_secs_f64() * 1e3);
+    if median < SLOW {
+        return Finding::ok("cri.pace", what);
+    }
+    Finding::new(Level::Warn, "cri.pace", what)
+        .why("the kubelet asks this again and again: slow answers delay the start of every pod")
+        .hint("see the runtime's log and the load of its disk")
+}
+
+fn failed(method: &str, error: &CriError) -> Finding {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    let statistics = method.ends_with("Stats");
+    let level = if statistics && error.is_unimplemented() {
+        Level::Note
+    } else {
+        Level::Warn
+    };
+    let why = if statistics {
+        "a kubelet that takes pod statistics from the CRI has none from this runtime"
+    } else {
+        "no labels, sandboxes older than the agent are not listed; traces work without"
+    };
+    Finding::new(level, "cri.call", text).why(why).hint(error.hint())
+}
+
+fn conditions(status: &StatusResponse) -> Vec<Finding> {
+    let conditions = status.status.iter().flat_map(|status| &status.conditions);
+    let mut findings: Vec<Finding> = conditions
+        .take(MAX_CONDITIONS)
+        .map(|condition| {
+            let name = condition.r#type.as_str();
+            if condition.status {
+                return Finding::ok("cri.condition", format!("{name} = true"));
+            }
+            let required = matches!(name, "RuntimeReady" | "NetworkReady");
+            let level = if required { Level::Fail } else { Level::Note };
+            let what = format!("{name} = false: {} {}", condition.reason, condition.message);
+            let finding = Finding::new(level, "cri.condition", what.trim_end().to_owned());
+            match name {
+                "NetworkReady" => finding
+                    .why("the kubelet marks the node NotReady; pods with a network of their own do not start")
+                    .hint(network_hint(status)),
+                "RuntimeReady" => finding
+                    .why("the kubelet marks the node NotReady")
+                    .hint("see the runtime's log"),
+                _ => finding.why("the kubelet does not ask for this condition"),
+            }
+        })
+        .collect();
+    if findings.is_empty() {
+        findings.push(
+            Finding::new(Level::Warn, "cri.condition", "the runtime gives no conditions")
+                .why("the kubelet takes that for not ready"),
+        );
+    }
+    findings
+}
+
+fn network_hint(status: &StatusResponse) -> String {
+    let general = "see the CNI configuration below";
+    match status.info.get("lastCNILoadStatus") {
+        Some(last) if last != "OK" => format!("{general}; containerd's last attempt: {last}"),
+        _ => general.to_owned(),
+    }
+}
+
+/// `cniconfig` in containerd's verbose status: what it runs with, whatever its files say by now.
+fn loaded_cni(status: &StatusResponse) -> Option<LoadedCni> {
+    let config: Value = serde_json::from_str(status.info.get("cniconfig")?).ok()?;
+    let directories = config.get("PluginDirs")?.as_array()?;
+    let bin_dirs = directories.iter().filter_map(Value::as_str).take(16);
+    Some(LoadedCni {
+        conf_dir: config.get("PluginConfDir")?.as_str()?.to_owned(),
+        bin_dirs: bin_dirs.map(str::to_owned).collect(),
+        max_networks: match config.get("PluginMaxConfNum")?.as_u64()? {
+            0 => None,
+            number => usize::try_from(number).ok(),
+        },
+    })
+}
+
+/// Above this median a call is called slow; the kubelet lists pods every second.
+const SLOW: Duration = Duration::from_secs(1);
+const MAX_CONDITIONS: usize = 32;
+const MAX_ASKED: usize = 50;

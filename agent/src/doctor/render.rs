@@ -1,0 +1,63 @@
+//! The report as text for a terminal: one line for what is well, three for what is not.
+
+use std::fmt::Write;
+
+use super::{Level, Report};
+
+/// Renders the report; `color` adds ANSI colours, and says nothing that the words do not.
+#[must_use]
+pub fn render(report: &Report, color: bool) -> String {
+    let mut text = String::new();
+    let node = &report.node;
+    let name = if node.name.is_empty() { "this node" } else { &node.name };
+    let _ = writeln!(
+        text,
+        "sandglass {} on {name} ({} {} {})",
+        node.version, node.os, node.kernel, node.machine
+    );
+    for section in report.sections.iter().filter(|section| !section.findings.is_empty()) {
+        let _ = writeln!(text, "\n{}", section.title);
+        for finding in &section.findings {
+            let _ = writeln!(text, "  {} {}", word(finding.level, color), one_line(&finding.what));
+            if !finding.why.is_empty() {
+                let _ = writeln!(text, "       why: {}", one_line(&finding.why));
+            }
+            if !finding.hint.is_empty() {
+                let _ = writeln!(text, "       hint: {}", one_line(&finding.hint));
+            }
+        }
+    }
+    let counts: Vec<String> = Level::ALL
+        .iter()
+        .rev()
+        .map(|level| format!("{} {}", report.count(*level), level.as_str()))
+        .collect();
+    let _ = writeln!(text, "\n{}", counts.join(", "));
+    text
+}
+
+fn word(level: Level, color: bool) -> String {
+    let word = format!("{:<4}", level.as_str());
+    if !color {
+        return word;
+    }
+    let code = match level {
+        Level::Ok => 32,
+        Level::Note => 36,
+        Level::Warn => 33,
+        Level::Fail => 31,
+    };
+    format!("\x1b[{code}m{word}\x1b[0m")
+}
+
+/// Texts come from files and answers: control characters would play with the terminal.
+fn one_line(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(MAX_LINE)
+        .collect();
+    clean.trim().to_owned()
+}
+
+const MAX_LINE: usize = 600;

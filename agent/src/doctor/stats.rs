@@ -1,0 +1,290 @@
+//! Pod statistics: what `ListPodSandboxStats` leaves out or gives as 0, held against `ListContainerStats`.
+//!
+//! A kubelet with the feature `PodAndContainerStatsFromCRI` makes its summary of these figures alone; runtimes are known
+//! to give a CPU rate of 0 and no network. Pure: [`super::cri`] gets the answers.
+
+use std::collections::BTreeMap;
+
+use super::{Finding, Level};
+use crate::cri::messages::{Container, ContainerState, PodSandbox, PodSandboxState};
+use crate::cri::stats::{ContainerStats, CpuUsage, LinuxPodSandboxStats, PodSandboxStats, UInt64Value};
+
+/// Everything the runtime said. Statistics are `None` when it gave none.
+pub(super) struct Look {
+    pub(super) sandboxes: Vec<PodSandbox>,
+    pub(super) containers: Vec<Container>,
+    /// CPU use of each sandbox some time before `pod_stats`.
+    pub(super) before: BTreeMap<String, CpuUsage>,
+    pub(super) pod_stats: Option<Vec<PodSandboxStats>>,
+    pub(super) container_stats: Option<Vec<ContainerStats>>,
+}
+
+/// CPU use of each sandbox.
+pub(super) fn cpu_use(stats: &[PodSandboxStats]) -> BTreeMap<String, CpuUsage> {
+    let uses = stats.iter().filter_map(|stats| {
+        let id = stats.attributes.as_ref()?.id.clone();
+        Some((id, stats.linux.as_ref()?.cpu?))
+    });
+    uses.collect()
+}
+
+impl Look {
+    fn running(&self) -> impl Iterator<Item = &PodSandbox> {
+        let ready = PodSandboxState::SandboxReady;
+        self.sandboxes.iter().filter(move |sandbox| sandbox.state() == ready)
+    }
+
+    fn pod(&self, id: &str) -> Option<&PodSandboxStats> {
+        let mut stats = self.pod_stats.iter().flatten();
+        stats.find(|stats| stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id))
+    }
+
+    fn linux(&self, id: &str) -> Option<&LinuxPodSandboxStats> {
+        self.pod(id)?.linux.as_ref()
+    }
+
+    fn container(&self, id: &str) -> Option<&ContainerStats> {
+        let mut stats = self.container_stats.iter().flatten();
+        stats.find(|stats| is_of(stats, id))
+    }
+
+    fn running_containers(&self, sandbox: &str) -> Vec<&Container> {
+        let running = ContainerState::ContainerRunning;
+        let containers = self.containers.iter();
+        containers
+            .filter(|container| container.pod_sandbox_id == sandbox && container.state() == running)
+            .collect()
+    }
+
+    /// Running sandboxes that have statistics, but none of their network.
+    pub(super) fn without_network(&self) -> Vec<String> {
+        let sandboxes = self.running().filter(|sandbox| {
+            let linux = self.linux(&sandbox.id);
+            linux.is_some_and(|linux| !has_network(linux))
+        });
+        sandboxes.map(|sandbox| sandbox.id.clone()).collect()
+    }
+}
+
+fn is_of(stats: &ContainerStats, id: &str) -> bool {
+    stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id)
+}
+
+fn has_network(linux: &LinuxPodSandboxStats) -> bool {
+    let interface = linux
+        .network
+        .as_ref()
+        .and_then(|network| network.default_interface.as_ref());
+    interface.is_some_and(|interface| interface.rx_bytes.is_some() && interface.tx_bytes.is_some())
+}
+
+/// One thing that is not there.
+struct Gap {
+    level: Level,
+    what: String,
+    means: &'static str,
+}
+
+/// What is missing, pod by pod. `node_network` are sandboxes without a network of their own.
+pub(super) fn compare(look: &Look, node_network: &[String]) -> Vec<Finding> {
+    let pods = look.running().count();
+    if pods == 0 || look.pod_stats.is_none() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let mut more = 0;
+    for sandbox in look.running() {
+        let gaps = gaps(look, sandbox, node_network.contains(&sandbox.id));
+        if gaps.is_empty() {
+            continue;
+        }
+        if findings.len() < MAX_PODS {
+            findings.push(finding(sandbox, &gaps));
+        } else {
+            more += 1;
+        }
+    }
+    let incomplete = findings.len() + more;
+    if more > 0 {
+        findings.push(Finding::new(Level::Warn, "stats.pod", format!("... and {more} more pods")).why("as above"));
+    }
+    let what = format!("{} of {pods} running pods have all figures", pods - incomplete);
+    let summary = if incomplete == 0 {
+        Finding::ok("stats.summary", what)
+    } else {
+        Finding::new(Level::Note, "stats.summary", what)
+            .why("these figures count when the kubelet takes pod statistics from the CRI (feature PodAndContainerStatsFromCRI); otherwise it reads cgroups itself")
+            .hint("a newer runtime may give them; otherwise leave that feature off")
+    };
+    findings.insert(0, summary);
+    findings
+}
+
+fn finding(sandbox: &PodSandbox, gaps: &[Gap]) -> Finding {
+    let metadata = sandbox.metadata.clone().unwrap_or_default();
+    let id = &sandbox.id[..sandbox.id.floor_char_boundary(13)];
+    let what: Vec<&str> = gaps.iter().map(|gap| gap.what.as_str()).collect();
+    let mut means: Vec<&str> = gaps.iter().map(|gap| gap.means).collect();
+    means.dedup();
+    let level = gaps.iter().map(|gap| gap.level).max().unwrap_or(Level::Note);
+    let what = format!("{}/{} ({id}): {}", metadata.namespace, metadata.name, what.join(", "));
+    Finding::new(level, "stats.pod", what).why(means.join("; "))
+}
+
+fn gaps(look: &Look, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Gap> {
+    let Some(linux) = look.linux(&sandbox.id) else {
+        return vec![gap(
+            Level::Warn,
+            "not in ListPodSandboxStats",
+            "the summary API leaves the pod out: kubectl top, HPA and eviction do not see it",
+        )];
+    };
+    let containers = look.running_containers(&sandbox.id);
+    let mut gaps = Vec::new();
+    gaps.extend(cpu(look, sandbox, linux, &containers));
+    gaps.extend(memory(linux));
+    if !on_node_network {
+        gaps.extend(network(linux));
+    }
+    if linux.process.is_none_or(|process| value(process.process_count) == 0) {
+        gaps.push(gap(
+            Level::Note,
+            "no process count",
+            "eviction under PID pressure ranks the pod as if it had no processes",
+        ));
+    }
+    gaps.extend(missing_containers(look, linux, &containers));
+    gaps
+}
+
+fn cpu(look: &Look, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    let cpu = linux.cpu.unwrap_or_default();
+    let total = value(cpu.usage_core_nano_seconds);
+    if total == 0 {
+        gaps.push(gap(
+            Level::Warn,
+            format!(
+                "usageCoreNanoSeconds is {}",
+                missing_or_zero(cpu.usage_core_nano_seconds)
+            ),
+            "kubectl top and an HPA on CPU have nothing to compute from",
+        ));
+    }
+    if value(cpu.usage_nano_cores) > 0 {
+        return gaps;
+    }
+    // Between two looks that are a moment apart; rates the runtime gives are of windows of its own choice.
+    let before = look.before.get(&sandbox.id).copied().unwrap_or_default();
+    let moved = total.saturating_sub(value(before.usage_core_nano_seconds));
+    let elapsed = cpu.timestamp.saturating_sub(before.timestamp);
+    let moved = if before.timestamp > 0 && elapsed > 0 { moved } else { 0 };
+    let rates = containers
+        .iter()
+        .filter_map(|container| look.container(&container.id)?.cpu);
+    let rate = rates
+        .map(|cpu| value(cpu.usage_nano_cores))
+        .fold(0, u64::saturating_add);
+    let absent = cpu.usage_nano_cores.is_none();
+    let mut what = format!("usageNanoCores is {}", missing_or_zero(cpu.usage_nano_cores));
+    if moved > 0 {
+        let (used, elapsed) = (moved as f64 / 1e6, elapsed as f64 / 1e9);
+        what.push_str(&format!(" while it used {used:.1} ms of CPU in {elapsed:.1} s"));
+    } else if rate > 0 {
+        what.push_str(&format!(
+            " while its containers use {} millicores",
+            rate.div_ceil(1_000_000)
+        ));
+    } else if !absent {
+        what.push_str(" (idle, or never computed)");
+    }
+    let level = if absent || rate > 0 || moved > 0 {
+        Level::Warn
+    } else {
+        Level::Note
+    };
+    gaps.push(gap(
+        level,
+        what,
+        "the summary API shows no CPU rate: its readers, among them metrics-server before 0.6 with kubectl top and HPA, see 0",
+    ));
+    gaps
+}
+
+fn memory(linux: &LinuxPodSandboxStats) -> Option<Gap> {
+    let working_set = linux.memory.unwrap_or_default().working_set_bytes;
+    (value(working_set) == 0).then(|| {
+        gap(
+            Level::Warn,
+            format!("workingSetBytes is {}", missing_or_zero(working_set)),
+            "kubectl top and an HPA on memory see nothing, and eviction under memory pressure ranks the pod as if it used none",
+        )
+    })
+}
+
+fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
+    if !has_network(linux) {
+        return Some(gap(
+            Level::Warn,
+            "no network figures",
+            "the summary API shows no traffic for the pod, dashboards of pod traffic are empty (kubectl top, HPA and eviction do not need it)",
+        ));
+    }
+    let interface = linux.network.as_ref()?.default_interface.as_ref()?;
+    (value(interface.rx_bytes) == 0 && value(interface.tx_bytes) == 0).then(|| {
+        gap(
+            Level::Note,
+            format!("0 bytes in both directions on {}", interface.name),
+            "nothing was sent yet, or the runtime does not count",
+        )
+    })
+}
+
+fn missing_containers(look: &Look, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Option<Gap> {
+    let names = |missing: Vec<&&Container>| {
+        let names = missing.iter().take(8).map(|container| {
+            let metadata = container.metadata.as_ref();
+            metadata.map_or(container.id.as_str(), |metadata| metadata.name.as_str())
+        });
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let absent = |has: &dyn Fn(&str) -> bool| -> Vec<&&Container> {
+        containers.iter().filter(|container| !has(&container.id)).collect()
+    };
+    let from_pod = absent(&|id| linux.containers.iter().any(|stats| is_of(stats, id)));
+    if !from_pod.is_empty() {
+        return Some(gap(
+            Level::Warn,
+            format!("without its running containers {}", names(from_pod)),
+            "the summary API leaves these containers out: kubectl top and HPA count the pod too low",
+        ));
+    }
+    look.container_stats.as_ref()?;
+    let from_list = absent(&|id| look.container(id).is_some());
+    (!from_list.is_empty()).then(|| {
+        gap(
+            Level::Warn,
+            format!("ListContainerStats lacks {}", names(from_list)),
+            "a kubelet that takes container statistics from the CRI does not see these containers",
+        )
+    })
+}
+
+fn gap(level: Level, what: impl Into<String>, means: &'static str) -> Gap {
+    Gap {
+        level,
+        what: what.into(),
+        means,
+    }
+}
+
+fn value(figure: Option<UInt64Value>) -> u64 {
+    figure.map_or(0, |figure| figure.value)
+}
+
+fn missing_or_zero(figure: Option<UInt64Value>) -> &'static str {
+    if figure.is_some() { "0" } else { "missing" }
+}
+
+/// Most pods that are shown one by one.
+const MAX_PODS: usize = 20;

@@ -1,0 +1,383 @@
+//! Reports of made-up nodes: kernels, configuration directories and scripted runtimes; the text and JSON forms.
+
+use std::fs;
+
+use super::*;
+
+struct Node(tempfile::TempDir);
+
+impl Node {
+    fn new() -> Node {
+        Node(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self, path: &str, text: impl AsRef<[u8]>) -> &Node {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    #[cfg(unix)]
+    fn binary(&self, path: &str) -> &Node {
+        use std::os::unix::fs::PermissionsExt;
+        self.file(path, "");
+        fs::set_permissions(self.0.path().join(path), fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    /// A kernel with everything.
+    fn good_kernel(&self) -> &Node {
+        let config: String = [
+            "BPF_SYSCALL",
+            "BPF_JIT",
+            "DEBUG_INFO_BTF",
+            "BPF_EVENTS",
+            "FTRACE",
+            "KPROBES",
+            "CGROUPS",
+            "NET_NS",
+        ]
+        .iter()
+        .map(|option| format!("CONFIG_{option}=y\n"))
+        .collect();
+        self.file("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n")
+            .file("proc/sys/kernel/osrelease", "6.12.0-test\n")
+            .file("sys/kernel/btf/vmlinux", [0; 4096])
+            .file("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
+            .file("boot/config-6.12.0-test", format!("{config}CONFIG_NF_CONNTRACK=m\n"))
+            .file("proc/sys/kernel/perf_event_paranoid", "4\n")
+            .file("proc/sys/kernel/unprivileged_bpf_disabled", "2\n")
+            .file(
+                "proc/self/mountinfo",
+                "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+            )
+    }
+
+    fn options(&self) -> DoctorOptions {
+        DoctorOptions {
+            runtime: RuntimeChoice::Auto,
+            timeout: Duration::from_millis(500),
+            pause: Duration::from_millis(10),
+            cni: CniOptions {
+                root: self.0.path().to_owned(),
+                ..CniOptions::default()
+            },
+            root: self.0.path().to_owned(),
+            ..DoctorOptions::new(node_info(), vec![attached("exec", "")])
+        }
+    }
+
+    async fn report(&self) -> Report {
+        run(self.options()).await
+    }
+
+    /// The report as text, with this node's directory written as `@`.
+    fn text(&self, report: &Report) -> String {
+        render(report, false).replace(&self.0.path().display().to_string(), "@")
+    }
+}
+
+fn node_info() -> NodeInfo {
+    NodeInfo {
+        name: "n1".to_owned(),
+        version: "0.0.0".to_owned(),
+        os: "Linux".to_owned(),
+        kernel: "6.12.0".to_owned(),
+        machine: "x86_64".to_owned(),
+        ..NodeInfo::default()
+    }
+}
+
+fn attached(probe: &str, consequence: &str) -> ProbeStatus {
+    ProbeStatus {
+        probe: probe.to_owned(),
+        hook: "tp_btf".to_owned(),
+        attached: true,
+        consequence: consequence.to_owned(),
+        hint: String::new(),
+    }
+}
+
+fn level_of(report: &Report, check: &str, part: &str) -> Level {
+    let findings = report.sections.iter().flat_map(|section| &section.findings);
+    let found = findings
+        .clone()
+        .find(|finding| finding.check == check && finding.what.contains(part));
+    found
+        .unwrap_or_else(|| panic!("no {check} with {part:?} in {report:#?}"))
+        .level
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_good_node_without_runtime_reads_like_this() {
+    let node = Node::new();
+    node.good_kernel();
+    node.file(
+        "etc/containerd/config.toml",
+        "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/cni'\n",
+    );
+    for plugin in ["bridge", "host-local", "portmap", "loopback"] {
+        node.binary(&format!("cni/{plugin}"));
+    }
+    node.file(
+        "etc/cni/net.d/10-pods.conflist",
+        r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"portmap"}]}"#,
+    );
+    node.file("etc/cni/net.d/99-old.conf", r#"{"name":"old","type":"ptp"}"#);
+    let mut options = node.options();
+    options.probes.push(ProbeStatus {
+        probe: "stdio".to_owned(),
+        hook: "kprobe".to_owned(),
+        attached: false,
+        consequence: "no messages of plugins".to_owned(),
+        hint: "needs CONFIG_KPROBES".to_owned(),
+    });
+    let report = run(options).await;
+    assert_eq!(report.exit_code(), 0);
+    let expected = "\
+sandglass 0.0.0 on n1 (Linux 6.12.0 x86_64)
+
+probes
+  ok   exec: tp_btf
+  warn stdio: none
+       why: no messages of plugins
+       hint: needs CONFIG_KPROBES
+
+kernel and privileges
+  ok   kernel 6.12.0-test
+  ok   holds CAP_BPF CAP_PERFMON CAP_SYS_PTRACE CAP_NET_ADMIN CAP_DAC_READ_SEARCH CAP_SYS_RESOURCE CAP_SYS_ADMIN
+  ok   type information (BTF), 4 KiB
+  ok   kernel lockdown: integrity
+  ok   all 9 options are set in /boot/config-6.12.0-test
+  ok   perf_event_paranoid = 4
+  ok   unprivileged_bpf_disabled = 2 (holders of CAP_BPF may all the same)
+  ok   cgroup v2 at /sys/fs/cgroup
+
+container runtime
+  note no CRI socket at the well-known paths
+       why: no labels, sandboxes older than the agent are not listed; traces work without
+       hint: set the runtime's endpoint, or mount its socket into the agent's container
+
+CNI configuration
+  ok   configuration in @/etc/cni/net.d, plugins in @/cni (from @/etc/containerd/config.toml)
+  ok   10-pods.conflist: network pods 1.0.0: bridge (ipam host-local) > portmap
+  note 10-pods.conflist: not available: STATUS (from cniVersion 1.1.0), GC (from cniVersion 1.1.0)
+       why: the runtime does not ask these of this network
+  note 99-old.conf: \"cniVersion\" is missing
+       why: it is taken as 0.1.0: no CHECK, results in the oldest form, and newer plugins may refuse it
+       hint: add \"cniVersion\": \"1.0.0\"
+  note 99-old.conf: no plugin \"ptp\" in @/cni
+       why: every ADD that comes to this plugin fails
+       hint: install the plugin there, or set the runtime's plugin directory
+  note 10-pods.conflist wins; containerd does not use 99-old.conf
+       why: files are taken in the order of their names
+
+0 fail, 1 warn, 5 note, 11 ok
+";
+    assert_eq!(node.text(&report), expected);
+}
+
+#[tokio::test]
+async fn an_empty_node_fails_for_want_of_probes_only() {
+    let node = Node::new();
+    let report = run(DoctorOptions {
+        probes: Vec::new(),
+        ..node.options()
+    })
+    .await;
+    assert_eq!(report.count(Level::Fail), 1);
+    assert_eq!(report.exit_code(), 1);
+    assert_eq!(level_of(&report, "probe", "no probe"), Level::Fail);
+    assert_eq!(
+        level_of(&report, "cni.directory", "no network configuration"),
+        Level::Note
+    );
+}
+
+#[tokio::test]
+async fn what_keeps_probes_away_fails_unless_they_are_attached() {
+    let node = Node::new();
+    node.good_kernel()
+        .file("proc/self/status", "CapEff:\t0000000000000000\n")
+        .file("proc/sys/kernel/osrelease", "5.4.0-old\n")
+        .file("sys/kernel/btf/vmlinux", "")
+        .file("sys/kernel/security/lockdown", "none integrity [confidentiality]\n")
+        .file("boot/config-5.4.0-old", "# CONFIG_BPF_SYSCALL is not set\n")
+        .file("proc/sys/kernel/bpf_stats_enabled", "1\n")
+        .file(
+            "proc/self/mountinfo",
+            "30 23 0:26 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n",
+        );
+    let lost = ProbeStatus {
+        attached: false,
+        ..attached("exec", "no spans at all")
+    };
+    let report = run(DoctorOptions {
+        probes: vec![lost],
+        ..node.options()
+    })
+    .await;
+    for (check, part) in [
+        ("probe", "exec"),
+        ("kernel.release", "5.4.0"),
+        ("privilege.capabilities", "CAP_BPF is missing"),
+        ("privilege.capabilities", "CAP_PERFMON is missing"),
+        ("kernel.btf", "no type information"),
+        ("kernel.lockdown", "confidentiality"),
+        ("kernel.config", "CONFIG_BPF_SYSCALL"),
+    ] {
+        assert_eq!(level_of(&report, check, part), Level::Fail, "{check}");
+    }
+    assert_eq!(
+        level_of(&report, "privilege.capabilities", "CAP_SYS_RESOURCE"),
+        Level::Warn
+    );
+    assert_eq!(level_of(&report, "kernel.bpf_stats", "1"), Level::Note);
+    assert_eq!(level_of(&report, "kernel.cgroup", "beside v1"), Level::Note);
+    assert_eq!(
+        node.report().await.exit_code(),
+        0,
+        "probes are attached, whatever the files say"
+    );
+}
+
+#[tokio::test]
+async fn capabilities_of_a_modest_container_are_enough() {
+    let node = Node::new();
+    // BPF, PERFMON and nothing else.
+    node.good_kernel()
+        .file("proc/self/status", "CapEff:\t000000c000000000\n");
+    let report = run(DoctorOptions {
+        probes: Vec::new(),
+        ..node.options()
+    })
+    .await;
+    assert_eq!(
+        level_of(&report, "privilege.capabilities", "holds CAP_BPF CAP_PERFMON"),
+        Level::Ok
+    );
+    assert_eq!(
+        level_of(&report, "privilege.capabilities", "CAP_SYS_PTRACE"),
+        Level::Warn
+    );
+    assert_eq!(level_of(&report, "kernel.perf_event_paranoid", "= 4"), Level::Note);
+    assert_eq!(report.count(Level::Fail), 1, "only the missing probes");
+}
+
+#[tokio::test]
+async fn garbage_everywhere_is_no_panic() {
+    let node = Node::new();
+    let garbage: Vec<u8> = (0..=255u8).cycle().take(9_000).collect();
+    for path in [
+        "proc/self/status",
+        "proc/sys/kernel/osrelease",
+        "sys/kernel/btf/vmlinux",
+        "sys/kernel/security/lockdown",
+        "proc/config.gz",
+        "proc/sys/kernel/perf_event_paranoid",
+        "proc/self/mountinfo",
+        "etc/containerd/config.toml",
+        "etc/cni/net.d/a.conf",
+        "etc/cni/net.d/b.conflist",
+        "run/containerd/containerd.sock",
+    ] {
+        node.file(path, &garbage);
+    }
+    let report = node.report().await;
+    let text = render(&report, true);
+    assert!(text.lines().all(|line| line.len() < 1000));
+    assert_eq!(level_of(&report, "cni.settings", "config.toml:1:"), Level::Warn);
+    assert_eq!(level_of(&report, "cni.file", "a.conf"), Level::Fail);
+    assert!(serde_json::from_str::<serde_json::Value>(&report.to_json()).is_ok());
+}
+
+#[tokio::test]
+async fn json_has_the_same_findings() {
+    let report = Report {
+        node: node_info(),
+        sections: vec![Section {
+            title: "probes",
+            findings: vec![
+                Finding::ok("probe", "exec"),
+                Finding::new(Level::Fail, "probe", "x").why("y"),
+            ],
+        }],
+    };
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert_eq!(json["node"]["name"], "n1");
+    assert_eq!(
+        json["sections"][0]["findings"],
+        serde_json::json!([
+            {"level": "ok", "check": "probe", "what": "exec"},
+            {"level": "fail", "check": "probe", "what": "x", "why": "y"},
+        ])
+    );
+}
+
+#[test]
+fn texts_cannot_play_with_the_terminal() {
+    let report = Report {
+        node: node_info(),
+        sections: vec![Section {
+            title: "probes",
+            findings: vec![Finding::ok("probe", "a\x1b[2Jb\nc".to_owned() + &"x".repeat(5_000))],
+        }],
+    };
+    let text = render(&report, false);
+    assert!(text.contains("ok   a [2Jb c"), "{text}");
+    assert!(!text.contains('\x1b') && text.len() < 1_000);
+    assert!(render(&report, true).contains("\x1b[32mok  \x1b[0m"));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn bad_networks_are_told_apart() {
+    let node = Node::new();
+    node.good_kernel()
+        .file(
+            "etc/containerd/config.toml",
+            "disabled_plugins = ['cri']\n[plugins.cri.cni]\nmax_conf_num = 3\n",
+        )
+        .binary("opt/cni/bin/bridge")
+        .file("opt/cni/bin/portmap", "")
+        .file(
+            "etc/cni/net.d/10-a.conflist",
+            r#"{"name":"a","cniVersion":"1.1.0","plugins":[{"type":"bridge","name":"z"},{"type":"portmap"}]}"#,
+        )
+        .file(
+            "etc/cni/net.d/20-b.conf",
+            r#"{"name":"a","cniVersion":"0.3.1","type":"multus","clusterNetwork":"pods"}"#,
+        );
+    let report = node.report().await;
+    assert_eq!(level_of(&report, "cni.settings", "switched off"), Level::Warn);
+    assert_eq!(level_of(&report, "cni.file", "name of its own"), Level::Note);
+    assert_eq!(
+        level_of(&report, "cni.binary", "portmap is not executable"),
+        Level::Fail
+    );
+    assert_eq!(level_of(&report, "cni.binary", "no plugin \"multus\""), Level::Fail);
+    assert_eq!(level_of(&report, "cni.binary", "no plugin \"loopback\""), Level::Fail);
+    assert_eq!(level_of(&report, "cni.file", "is also in 10-a.conflist"), Level::Warn);
+    assert_eq!(
+        level_of(&report, "cni.verbs", "CHECK (from cniVersion 0.4.0)"),
+        Level::Note
+    );
+    assert_eq!(
+        level_of(&report, "cni.delegate", "multus delegates to pods"),
+        Level::Note
+    );
+    assert_eq!(report.exit_code(), 1);
+
+    node.file(
+        "etc/cni/net.d/15-broken.conf",
+        "{\n \"name\": \"x\"\n \"type\": \"y\" }",
+    );
+    let report = node.report().await;
+    let what = "15-broken.conf: line 3, column 2: expected `,` or `}`";
+    assert_eq!(level_of(&report, "cni.file", what), Level::Fail);
+}
+
+#[cfg(unix)]
+mod runtime;

@@ -1,0 +1,468 @@
+//! Runtimes that answer well, slowly, wrongly or not at all, and statistics with holes; one real containerd.
+
+use super::super::stats::{self, Look};
+use super::*;
+use crate::cri::messages::{
+    Container, ContainerMetadata, ContainerState, ListContainersResponse, ListPodSandboxResponse, NamespaceMode,
+    NamespaceOption, PodSandbox, PodSandboxMetadata, PodSandboxState, PodSandboxStatus, PodSandboxStatusResponse,
+    RuntimeCondition, RuntimeStatus, StatusResponse, VersionResponse,
+};
+use crate::cri::messages::{LinuxPodSandboxStatus, Namespace};
+use crate::cri::scripted::{Answer, Runtime};
+use crate::cri::stats::{
+    ContainerAttributes, ContainerStats, CpuUsage, LinuxPodSandboxStats, ListContainerStatsResponse,
+    ListPodSandboxStatsResponse, MemoryUsage, NetworkInterfaceUsage, NetworkUsage, PodSandboxAttributes,
+    PodSandboxStats, ProcessUsage, UInt64Value,
+};
+
+fn some(value: u64) -> Option<UInt64Value> {
+    Some(UInt64Value { value })
+}
+
+fn condition(kind: &str, status: bool) -> RuntimeCondition {
+    RuntimeCondition {
+        r#type: kind.to_owned(),
+        status,
+        reason: if status {
+            String::new()
+        } else {
+            "NetworkPluginNotReady".to_owned()
+        },
+        message: if status {
+            String::new()
+        } else {
+            "cni plugin not initialized".to_owned()
+        },
+    }
+}
+
+fn sandbox(id: &str, state: PodSandboxState) -> PodSandbox {
+    PodSandbox {
+        id: id.to_owned(),
+        metadata: Some(PodSandboxMetadata {
+            name: format!("pod-{id}"),
+            namespace: "shop".to_owned(),
+            ..PodSandboxMetadata::default()
+        }),
+        state: state as i32,
+        ..PodSandbox::default()
+    }
+}
+
+fn container_stats(id: &str, rate: u64) -> ContainerStats {
+    ContainerStats {
+        attributes: Some(ContainerAttributes {
+            id: id.to_owned(),
+            ..ContainerAttributes::default()
+        }),
+        cpu: Some(CpuUsage {
+            usage_nano_cores: some(rate),
+            usage_core_nano_seconds: some(9),
+            ..CpuUsage::default()
+        }),
+        ..ContainerStats::default()
+    }
+}
+
+/// Statistics with everything in them, for the container `c-ID`.
+fn full(id: &str) -> PodSandboxStats {
+    let interface = NetworkInterfaceUsage {
+        name: "eth0".to_owned(),
+        rx_bytes: some(5),
+        tx_bytes: some(0),
+    };
+    PodSandboxStats {
+        attributes: Some(PodSandboxAttributes {
+            id: id.to_owned(),
+            ..PodSandboxAttributes::default()
+        }),
+        linux: Some(LinuxPodSandboxStats {
+            cpu: Some(CpuUsage {
+                usage_nano_cores: some(7),
+                usage_core_nano_seconds: some(70),
+                ..CpuUsage::default()
+            }),
+            memory: Some(MemoryUsage {
+                working_set_bytes: some(4096),
+                ..MemoryUsage::default()
+            }),
+            network: Some(NetworkUsage {
+                default_interface: Some(interface),
+                ..NetworkUsage::default()
+            }),
+            process: Some(ProcessUsage {
+                process_count: some(2),
+                ..ProcessUsage::default()
+            }),
+            containers: vec![container_stats(&format!("c-{id}"), 7)],
+        }),
+    }
+}
+
+fn script(runtime: &Runtime, pods: &[&str], stats: Vec<PodSandboxStats>, rate: u64) {
+    let version = VersionResponse {
+        runtime_name: "containerd".to_owned(),
+        runtime_version: "9.9.9".to_owned(),
+        ..VersionResponse::default()
+    };
+    runtime.on("Version", Answer::of(&version));
+    let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", true)];
+    let status = StatusResponse {
+        status: Some(RuntimeStatus { conditions }),
+        ..StatusResponse::default()
+    };
+    runtime.on("Status", Answer::of(&status));
+    let mut items: Vec<_> = pods
+        .iter()
+        .map(|id| sandbox(id, PodSandboxState::SandboxReady))
+        .collect();
+    items.push(sandbox("gone", PodSandboxState::SandboxNotready));
+    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    let containers = pods.iter().map(|id| Container {
+        id: format!("c-{id}"),
+        pod_sandbox_id: (*id).to_owned(),
+        metadata: Some(ContainerMetadata {
+            name: "app".to_owned(),
+            ..ContainerMetadata::default()
+        }),
+        state: ContainerState::ContainerRunning as i32,
+        ..Container::default()
+    });
+    let containers = containers.collect();
+    runtime.on("ListContainers", Answer::of(&ListContainersResponse { containers }));
+    runtime.on(
+        "ListPodSandboxStats",
+        Answer::of(&ListPodSandboxStatsResponse { stats }),
+    );
+    let stats = pods
+        .iter()
+        .map(|id| container_stats(&format!("c-{id}"), rate))
+        .collect();
+    runtime.on("ListContainerStats", Answer::of(&ListContainerStatsResponse { stats }));
+}
+
+async fn report(runtime: &Runtime) -> Report {
+    let node = Node::new();
+    node.good_kernel();
+    run(DoctorOptions {
+        runtime: RuntimeChoice::parse(&runtime.endpoint()).unwrap(),
+        ..node.options()
+    })
+    .await
+}
+
+fn whats(report: &Report, title: &str) -> Vec<(Level, String)> {
+    let section = report.sections.iter().find(|section| section.title == title).unwrap();
+    section
+        .findings
+        .iter()
+        .map(|finding| (finding.level, finding.what.clone()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_good_runtime_is_timed_and_its_figures_are_complete() {
+    let runtime = Runtime::start();
+    script(&runtime, &["a", "b"], vec![full("a"), full("b")], 7);
+    let report = report(&runtime).await;
+    let answers = whats(&report, "container runtime");
+    let expected = [
+        "containerd 9.9.9 at unix://",
+        "Version ",
+        "Status ",
+        "RuntimeReady = true",
+        "NetworkReady = true",
+        "ListPodSandbox ",
+        "ListContainers ",
+        "ListContainerStats ",
+        "ListPodSandboxStats ",
+    ];
+    assert_eq!(answers.len(), expected.len(), "{answers:#?}");
+    for ((level, what), expected) in answers.iter().zip(expected) {
+        assert!(*level == Level::Ok && what.starts_with(expected), "{what} / {expected}");
+    }
+    assert_eq!(
+        whats(&report, "pod statistics"),
+        [(Level::Ok, "2 of 2 running pods have all figures".to_owned())]
+    );
+    assert_eq!(runtime.called("Version"), 3);
+}
+
+#[tokio::test]
+async fn zero_and_missing_figures_are_shown_per_pod() {
+    let runtime = Runtime::start();
+    let mut zero = full("zero");
+    let linux = zero.linux.as_mut().unwrap();
+    linux.cpu.as_mut().unwrap().usage_nano_cores = some(0);
+    linux.network = None;
+    let mut bare = full("bare");
+    bare.linux = Some(LinuxPodSandboxStats::default());
+    let mut node_network = full("node");
+    node_network.linux.as_mut().unwrap().network = None;
+    script(
+        &runtime,
+        &["zero", "bare", "node", "absent"],
+        vec![zero, bare, node_network],
+        12_000_000,
+    );
+    let shares = |network| {
+        Answer::of(&PodSandboxStatusResponse {
+            status: Some(PodSandboxStatus {
+                linux: Some(LinuxPodSandboxStatus {
+                    namespaces: Some(Namespace {
+                        options: Some(NamespaceOption {
+                            network: network as i32,
+                            ..NamespaceOption::default()
+                        }),
+                    }),
+                }),
+                ..PodSandboxStatus::default()
+            }),
+            ..PodSandboxStatusResponse::default()
+        })
+    };
+    runtime.on("PodSandboxStatus", shares(NamespaceMode::Pod));
+    let first = report(&runtime).await;
+    let found = whats(&first, "pod statistics");
+    let expected = [
+        (Level::Note, "0 of 4 running pods have all figures"),
+        (
+            Level::Warn,
+            "shop/pod-zero (zero): usageNanoCores is 0 while its containers use 12 millicores, no network figures",
+        ),
+        (
+            Level::Warn,
+            "shop/pod-bare (bare): usageCoreNanoSeconds is missing, usageNanoCores is missing while its containers use 12 millicores, workingSetBytes is missing, no network figures, no process count, without its running containers app",
+        ),
+        (Level::Warn, "shop/pod-node (node): no network figures"),
+        (Level::Warn, "shop/pod-absent (absent): not in ListPodSandboxStats"),
+    ];
+    assert_eq!(found, expected.map(|(level, what)| (level, what.to_owned())));
+    assert_eq!(first.exit_code(), 0);
+
+    runtime.on("PodSandboxStatus", shares(NamespaceMode::Node));
+    let found = whats(&report(&runtime).await, "pod statistics");
+    assert!(found.iter().all(|(_, what)| !what.contains("network")), "{found:#?}");
+    assert_eq!(found[0].1, "1 of 4 running pods have all figures");
+}
+
+#[tokio::test]
+async fn a_runtime_that_hangs_midway_is_not_waited_for_again_and_again() {
+    let runtime = Runtime::start();
+    let mut stats = vec![full("a"), full("b"), full("c")];
+    for pod in &mut stats {
+        pod.linux.as_mut().unwrap().network = None;
+    }
+    script(&runtime, &["a", "b", "c"], stats, 7);
+    runtime.on("PodSandboxStatus", Answer::Slow(Duration::from_secs(60), Vec::new()));
+    let found = whats(&report(&runtime).await, "pod statistics");
+    assert_eq!(found.len(), 4);
+    assert_eq!(runtime.called("PodSandboxStatus"), 1);
+}
+
+#[tokio::test]
+async fn an_idle_pod_is_no_warning() {
+    let runtime = Runtime::start();
+    let mut idle = full("idle");
+    idle.linux.as_mut().unwrap().cpu.as_mut().unwrap().usage_nano_cores = some(0);
+    script(&runtime, &["idle"], vec![idle], 0);
+    let found = whats(&report(&runtime).await, "pod statistics");
+    let what = "shop/pod-idle (idle): usageNanoCores is 0 (idle, or never computed)".to_owned();
+    assert_eq!(found[1], (Level::Note, what));
+}
+
+#[test]
+fn a_rate_of_zero_is_held_against_the_time_that_went_by() {
+    let at = |timestamp, total| CpuUsage {
+        timestamp,
+        usage_core_nano_seconds: some(total),
+        usage_nano_cores: some(0),
+    };
+    let mut busy = full("busy");
+    busy.linux.as_mut().unwrap().cpu = Some(at(3_000_000_000, 750_000_000));
+    let look = |before| Look {
+        sandboxes: vec![sandbox("busy", PodSandboxState::SandboxReady)],
+        containers: Vec::new(),
+        before: [("busy".to_owned(), before)].into(),
+        pod_stats: Some(vec![busy.clone()]),
+        container_stats: None,
+    };
+    let what = |before| stats::compare(&look(before), &[])[1].what.clone();
+    assert!(what(at(1_000_000_000, 500_000_000)).ends_with("is 0 while it used 250.0 ms of CPU in 2.0 s"));
+    // Clocks that stand or go back, totals that shrink: no evidence.
+    for before in [
+        at(3_000_000_000, 0),
+        at(9_000_000_000, 0),
+        at(1, u64::MAX),
+        CpuUsage::default(),
+    ] {
+        assert!(what(before).ends_with("(idle, or never computed)"), "{before:?}");
+    }
+}
+
+#[tokio::test]
+async fn many_incomplete_pods_are_summed_up() {
+    let runtime = Runtime::start();
+    let names: Vec<String> = (0..110).map(|n| format!("p{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    script(&runtime, &names, Vec::new(), 1);
+    let found = whats(&report(&runtime).await, "pod statistics");
+    assert_eq!(found.len(), 22);
+    assert_eq!(found[21].1, "... and 90 more pods");
+}
+
+#[tokio::test]
+async fn a_network_that_is_not_ready_fails_with_the_runtimes_words() {
+    let runtime = Runtime::start();
+    script(&runtime, &[], Vec::new(), 0);
+    let status = StatusResponse {
+        status: Some(RuntimeStatus {
+            conditions: vec![
+                condition("RuntimeReady", true),
+                condition("NetworkReady", false),
+                condition("Other", false),
+            ],
+        }),
+        info: [
+            ("lastCNILoadStatus".to_owned(), "cni config load failed: x".to_owned()),
+            (
+                "cniconfig".to_owned(),
+                r#"{"PluginDirs":["/d1","/d2"],"PluginConfDir":"/c","PluginMaxConfNum":0}"#.to_owned(),
+            ),
+        ]
+        .into(),
+    };
+    runtime.on("Status", Answer::of(&status));
+    let report = report(&runtime).await;
+    let what = "NetworkReady = false: NetworkPluginNotReady cni plugin not initialized";
+    assert_eq!(level_of(&report, "cri.condition", what), Level::Fail);
+    assert_eq!(level_of(&report, "cri.condition", "Other"), Level::Note);
+    assert!(
+        report
+            .to_json()
+            .contains("containerd's last attempt: cni config load failed: x")
+    );
+    let (_, settings) = &whats(&report, "CNI configuration")[0];
+    assert!(
+        settings.contains("/c, plugins in ") && settings.ends_with("/d2 (says the runtime)"),
+        "{settings}"
+    );
+    assert_eq!(report.exit_code(), 1);
+}
+
+#[tokio::test]
+async fn a_runtime_without_cri_or_with_nonsense_is_a_warning() {
+    let runtime = Runtime::start();
+    assert_eq!(
+        level_of(&report(&runtime).await, "cri.call", "UNIMPLEMENTED"),
+        Level::Warn
+    );
+    runtime.on("Version", Answer::Slow(Duration::from_secs(60), Vec::new()));
+    assert_eq!(
+        level_of(&report(&runtime).await, "cri.call", "no answer within"),
+        Level::Warn
+    );
+    script(&runtime, &["a"], Vec::new(), 0);
+    for method in [
+        "Status",
+        "ListPodSandbox",
+        "ListContainers",
+        "ListPodSandboxStats",
+        "ListContainerStats",
+    ] {
+        runtime.on(method, Answer::Body(vec![0xff; 99]));
+    }
+    let report_of_garbage = report(&runtime).await;
+    assert_eq!(level_of(&report_of_garbage, "cri.call", "ListContainers"), Level::Warn);
+    assert_eq!(report_of_garbage.exit_code(), 0);
+    runtime.stop().await;
+    assert_eq!(
+        level_of(&report(&runtime).await, "cri.call", "cannot connect"),
+        Level::Warn
+    );
+    script(&runtime, &["a"], Vec::new(), 0);
+    runtime.on("ListPodSandboxStats", Answer::Status(12, "not implemented"));
+    runtime.start_again();
+    assert_eq!(
+        level_of(&report(&runtime).await, "cri.call", "ListPodSandboxStats"),
+        Level::Note
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_real_containerd_is_looked_at() {
+    let (containerd, _cri) = match crate::cri::private_containerd::Containerd::start().await {
+        Ok(started) => started,
+        Err(reason) => {
+            crate::cri::private_containerd::skipped("doctor::tests::runtime::a_real_containerd_is_looked_at", &reason);
+            return;
+        }
+    };
+    fs::write(containerd.path("net.d/10-x.conflist"), "{\n  \"name\": }").unwrap();
+    let report = run(DoctorOptions {
+        runtime: RuntimeChoice::parse(&containerd.endpoint()).unwrap(),
+        ..DoctorOptions::new(node_info(), vec![attached("exec", "")])
+    })
+    .await;
+    assert_eq!(level_of(&report, "cri.version", "containerd 1."), Level::Ok);
+    assert_eq!(level_of(&report, "cri.pace", "ListContainerStats"), Level::Ok);
+    assert_eq!(level_of(&report, "cri.condition", "NetworkReady = false"), Level::Fail);
+    assert_eq!(
+        level_of(&report, "cni.settings", &containerd.path("net.d").display().to_string()),
+        Level::Ok
+    );
+    assert_eq!(
+        level_of(&report, "cni.file", "10-x.conflist: line 2, column 11: expected value"),
+        Level::Fail
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_real_pods_statistics_are_looked_at() {
+    let (containerd, cri) = match crate::cri::private_containerd::Containerd::start_with_network().await {
+        Ok(started) => started,
+        Err(reason) => {
+            crate::cri::private_containerd::skipped(
+                "doctor::tests::runtime::a_real_pods_statistics_are_looked_at",
+                &reason,
+            );
+            return;
+        }
+    };
+    let id = containerd.make_sandbox(&cri).await;
+    let container = containerd.start_container(&cri, &id).await;
+    let report = run(DoctorOptions {
+        runtime: RuntimeChoice::parse(&containerd.endpoint()).unwrap(),
+        ..DoctorOptions::new(node_info(), vec![attached("exec", "")])
+    })
+    .await;
+    let containers = cri.list_containers().await;
+    let container_stats = cri.list_container_stats().await;
+    containerd.remove_sandbox(&cri, &id).await;
+    assert_eq!(level_of(&report, "cri.condition", "NetworkReady = true"), Level::Ok);
+    assert_eq!(
+        level_of(&report, "cni.file", "network test 1.0.0: ptp (ipam host-local)"),
+        Level::Ok
+    );
+    let (container, containers, container_stats) = (container.unwrap(), containers.unwrap(), container_stats.unwrap());
+    assert_eq!(
+        (containers[0].id.as_str(), containers[0].pod_sandbox_id.as_str()),
+        (container.as_str(), id.as_str())
+    );
+    assert_eq!(containers[0].state(), ContainerState::ContainerRunning);
+    assert_eq!(container_stats[0].attributes.as_ref().unwrap().id, container);
+    let statistics = whats(&report, "pod statistics");
+    if statistics[0].0 == Level::Ok {
+        return;
+    }
+    // containerd 1.6 is a known case: no rate for a pod that computes without end.
+    let (level, what) = &statistics[1];
+    assert_eq!(*level, Level::Warn);
+    assert!(what.starts_with("shop/cart-0 ("), "{what}");
+    assert!(
+        what.contains("usageNanoCores is 0 while it used ") && what.contains(" ms of CPU in "),
+        "{what}"
+    );
+}

@@ -1,0 +1,180 @@
+//! Understands what a plugin read (its network configuration) and wrote (a result or an error), and drops the rest.
+//!
+//! Used by `decode`. Network configurations hold tokens and passwords: four known fields are taken out of them, by
+//! name, and nothing else outlives this module. What is not one whole JSON object was not had, and that is no error:
+//! the bytes come from pipes that others may have emptied or filled again.
+//! Does not: judge a result, or keep more than bounded strings.
+
+use sandglass_model::ProcessKey;
+use sandglass_model::cni::{CniError, NetConf};
+use sandglass_model::event::PluginIo;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// What was said, if anything was.
+#[must_use]
+pub fn understand(process: ProcessKey, stdin: &[u8], stdout: &[u8]) -> Option<PluginIo> {
+    let netconf = parse::<Configuration>(stdin).and_then(Configuration::kept);
+    let (error, addresses) = parse::<Answer>(stdout).map(Answer::kept).unwrap_or_default();
+    let silent = netconf.is_none() && error.is_none() && addresses.is_empty();
+    (!silent).then_some(PluginIo {
+        process,
+        netconf,
+        error,
+        addresses,
+    })
+}
+
+fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    // serde would also take an array for a structure.
+    let object = bytes.trim_ascii_start().first() == Some(&b'{');
+    object.then(|| serde_json::from_slice(bytes).ok()).flatten()
+}
+
+/// A network configuration as given to a plugin (CNI spec 1.1.0, section 1, "Plugin configuration objects").
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    name: String,
+    #[serde(default, rename = "type")]
+    plugin: String,
+    #[serde(default, rename = "cniVersion")]
+    version: String,
+    #[serde(default, rename = "prevResult")]
+    previous: Option<IgnoredAny>,
+}
+
+impl Configuration {
+    fn kept(self) -> Option<NetConf> {
+        if self.name.is_empty() && self.plugin.is_empty() {
+            return None;
+        }
+        Some(NetConf {
+            network: bounded(self.name, NAME_MAX),
+            plugin: bounded(self.plugin, NAME_MAX),
+            version: bounded(self.version, NAME_MAX),
+            chained: self.previous.is_some(),
+        })
+    }
+}
+
+/// A success or an error (CNI spec 1.1.0, section 5).
+#[derive(Deserialize)]
+struct Answer {
+    code: Option<u32>,
+    #[serde(default)]
+    msg: String,
+    #[serde(default)]
+    details: String,
+    #[serde(default)]
+    ips: Vec<Address>,
+    // Results before 0.3.0.
+    ip4: Option<Address>,
+    ip6: Option<Address>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    #[serde(default, alias = "ip")]
+    address: String,
+}
+
+impl Answer {
+    fn kept(self) -> (Option<CniError>, Vec<String>) {
+        if let Some(code) = self.code {
+            let error = CniError {
+                code,
+                msg: bounded(self.msg, MESSAGE_MAX),
+                details: bounded(self.details, MESSAGE_MAX),
+            };
+            return (Some(error), Vec::new());
+        }
+        let addresses = self.ips.into_iter().chain(self.ip4).chain(self.ip6);
+        let addresses = addresses.map(|address| bounded(address.address, ADDRESS_MAX));
+        (
+            None,
+            addresses
+                .filter(|address| !address.is_empty())
+                .take(ADDRESSES_MAX)
+                .collect(),
+        )
+    }
+}
+
+fn bounded(mut text: String, max: usize) -> String {
+    text.truncate(text.floor_char_boundary(max));
+    text
+}
+
+const NAME_MAX: usize = 256;
+const MESSAGE_MAX: usize = 1024;
+const ADDRESS_MAX: usize = 64;
+const ADDRESSES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOBODY: ProcessKey = ProcessKey { pid: 1, start_ticks: 2 };
+
+    #[test]
+    fn a_configuration_loses_its_secrets() {
+        let stdin = br#"{"cniVersion":"1.0.0","name":"pods","type":"calico","token":"s3cret",
+            "kubernetes":{"k8s_api_root":"x"},"prevResult":{"ips":[]}}"#;
+        let spoken = understand(NOBODY, stdin, b"").unwrap();
+        let netconf = spoken.netconf.clone().unwrap();
+        assert_eq!(
+            (&*netconf.network, &*netconf.plugin, &*netconf.version),
+            ("pods", "calico", "1.0.0")
+        );
+        assert!(netconf.chained);
+        assert!(!format!("{spoken:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn errors_and_addresses_are_understood() {
+        let stdout = br#"{"cniVersion":"1.0.0","code":11,"msg":"again","details":"d"}"#;
+        let error = understand(NOBODY, b"", stdout).unwrap().error.unwrap();
+        assert_eq!((error.code, &*error.msg, &*error.details), (11, "again", "d"));
+        let stdout = br#"{"ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00::2/64"}],"dns":{}}"#;
+        assert_eq!(
+            understand(NOBODY, b"", stdout).unwrap().addresses,
+            ["10.1.0.2/24", "fd00::2/64"]
+        );
+        let old = br#"{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.9/8"}}"#;
+        assert_eq!(understand(NOBODY, b"", old).unwrap().addresses, ["10.0.0.9/8"]);
+    }
+
+    #[test]
+    fn what_is_not_one_object_was_not_had() {
+        for text in [
+            "",
+            "{",
+            "[]",
+            r#"{"name":"x""#,
+            r#"{"name":"x"} trailing"#,
+            "null",
+            r#"{"a":1}"#,
+            r#"["x","y","z",null]"#,
+        ] {
+            assert_eq!(understand(NOBODY, text.as_bytes(), text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(understand(NOBODY, b"\xff", b"{\xfe}"), None);
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let stdout = format!(r#"{{"code":100,"msg":"x{}"}}"#, "ü".repeat(1_500));
+        let message = understand(NOBODY, b"", stdout.as_bytes()).unwrap().error.unwrap().msg;
+        assert_eq!(message.len(), 1_023);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_understood_or_not(stdin in prop::collection::vec(any::<u8>(), 0..128), stdout in ".{0,64}") {
+            let _ = understand(NOBODY, &stdin, format!("{{{stdout}}}").as_bytes());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What the agent adds to `RunPodSandbox`: the same call with and without it, in pairs.
+//!
+//! A private containerd with the distribution's CNI plugins (the demo's rig). Each pair makes a few sandboxes with the
+//! agent running and as many without, in alternating order; the ratio within a pair cancels what drifts over minutes.
+//! What counts is the median of the ratios; the middle half of them says how much that is worth on this machine. Beside
+//! it stands what no noise touches: the processor time that probe and agent spend on one sandbox.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use sandglass::cri::Cri;
+use sandglass::demo::networks::Network;
+use sandglass::demo::rig::{Rig, RigOptions};
+use sandglass::demo::scenarios::{self, Pod};
+
+use crate::Effort;
+use crate::agent::{Agent, Started};
+use crate::probe::{Probe, since};
+use crate::report::{Figure, Outcome, Unit, median, quantile};
+
+/// Measures.
+pub fn run(effort: Effort) -> Result<Outcome> {
+    if let Some(obstacle) = Rig::obstacle() {
+        return Ok(Outcome::Skipped(obstacle));
+    }
+    match Agent::start()? {
+        Started::Ready(agent) => agent.stop()?,
+        Started::Impossible(reason) => return Ok(Outcome::Skipped(reason)),
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let rig = Rig::start(&RigOptions::default())?;
+    let measured = runtime.block_on(async {
+        scenarios::wait_for_pause(&rig).await?;
+        let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await?;
+        let mut node = Node {
+            rig: &rig,
+            cri: Arc::new(cri),
+            made: 0,
+        };
+        pairs(&mut node, effort).await
+    });
+    rig.stop()?;
+    measured
+}
+
+async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Outcome> {
+    // The first sandboxes of a containerd make bridges and iptables chains, and read everything from disk.
+    for _ in 0..3 {
+        node.sandboxes(1).await?;
+    }
+    let (mut ratios, mut without, mut agent_ns) = (Vec::new(), Vec::new(), Vec::new());
+    for pair in 0..effort.pick(PAIRS, 3) {
+        let mut times = [0.0; 2];
+        for turn in [pair % 2, (pair + 1) % 2] {
+            // Both halves begin alike, with an agent that starts; else one of them would find the runtime still at
+            // work on the last deletion, and the other would not.
+            let agent = agent()?;
+            if turn == 0 {
+                agent.stop()?;
+                tokio::time::sleep(REST).await;
+                times[0] = median(&node.sandboxes(BATCH).await?);
+            } else {
+                tokio::time::sleep(REST).await;
+                let cpu = agent.cpu()?;
+                times[1] = median(&node.sandboxes(BATCH).await?);
+                agent_ns.push((agent.cpu()? - cpu).as_nanos() as f64 / f64::from(BATCH));
+                agent.stop()?;
+            }
+        }
+        without.push(times[0]);
+        ratios.push((times[1] / times[0] - 1.0) * 100.0);
+    }
+    let (kernel_ns, programs) = kernel_time(node).await?;
+    let usual = median(&without);
+    let share = (kernel_ns + median(&agent_ns)) / usual * 100.0;
+    Ok(Outcome::Figures(vec![
+        Figure::new("RunPodSandbox without the agent", usual / 1e6, Unit::Milliseconds),
+        Figure::new(
+            "RunPodSandbox longer with the agent, median",
+            median(&ratios),
+            Unit::Percent,
+        )
+        .at_most(SLOWER_PERCENT)
+        .remark(format!(
+            "{} pairs of {BATCH} and {BATCH}; middle half {:+.1} to {:+.1} %, all {:+.1} to {:+.1} %",
+            ratios.len(),
+            quantile(&ratios, 0.25),
+            quantile(&ratios, 0.75),
+            quantile(&ratios, 0.0),
+            quantile(&ratios, 1.0)
+        )),
+        Figure::new(
+            "processor time of probe and agent, of RunPodSandbox",
+            share,
+            Unit::Percent,
+        )
+        .at_most(SLOWER_PERCENT)
+        .remark(format!(
+            "a sandbox made and deleted: {:.0} us in the agent, {:.0} us in the kernel ({programs})",
+            median(&agent_ns) / 1e3,
+            kernel_ns / 1e3
+        )),
+    ]))
+}
+
+fn agent() -> Result<Agent> {
+    match Agent::start()? {
+        Started::Ready(agent) => Ok(agent),
+        Started::Impossible(reason) => bail!("the agent started before and does not now: {reason}"),
+    }
+}
+
+/// Nanoseconds that the probe's programs run for one sandbox, its deletion included, by the kernel's own statistics;
+/// and how they come about.
+async fn kernel_time(node: &mut Node<'_>) -> Result<(f64, String)> {
+    let probe = match Probe::attach()? {
+        Ok(probe) => probe,
+        Err(reason) => bail!("the probe was attached before and cannot be now: {reason}"),
+    };
+    let (before, begin) = (probe.runs(), Instant::now());
+    node.sandboxes(KERNEL_BATCH).await?;
+    let (between, took) = (probe.runs(), begin.elapsed());
+    // Whatever else runs on this machine runs the programs too: as long again, without sandboxes, tells how much.
+    tokio::time::sleep(took).await;
+    let (ours, others) = (since(&before, &between), since(&between, &probe.runs()));
+    let own = since(&others, &ours);
+    let each = |number: u64| number as f64 / f64::from(KERNEL_BATCH);
+    let list: Vec<String> = own
+        .iter()
+        .map(|runs| {
+            format!(
+                "{} {:.0} times {:.0} us",
+                runs.program,
+                each(runs.count),
+                each(runs.ns) / 1e3
+            )
+        })
+        .collect();
+    Ok((own.iter().map(|runs| each(runs.ns)).sum(), list.join(", ")))
+}
+
+struct Node<'a> {
+    rig: &'a Rig,
+    cri: Arc<Cri>,
+    made: u32,
+}
+
+impl Node<'_> {
+    /// Makes `count` sandboxes, one after the other, and deletes them. Gives how long each took to make, nanoseconds.
+    async fn sandboxes(&mut self, count: u32) -> Result<Vec<f64>> {
+        let mut times = Vec::new();
+        for _ in 0..count {
+            self.made += 1;
+            let mut pod = Pod::new(&format!("bench-{}", self.made), self.made, Network::Plain);
+            // Makes portmap call iptables, as it does for every published port.
+            pod.host_port = Some(20_000 + u16::try_from(self.made % 10_000)?);
+            let mut records = scenarios::make(&self.cri, self.rig, vec![pod]).await;
+            let record = records.first_mut().context("no record of the call")?;
+            if let Err(message) = &record.outcome {
+                bail!("RunPodSandbox failed: {message}");
+            }
+            times.push(record.run.duration_ns() as f64);
+            scenarios::delete(&self.cri, record).await?;
+            tokio::time::sleep(BETWEEN).await;
+        }
+        Ok(times)
+    }
+}
+
+const SLOWER_PERCENT: f64 = 1.0;
+const PAIRS: u32 = 20;
+/// Sandboxes of each half of a pair.
+const BATCH: u32 = 3;
+/// Sandboxes for the kernel's own statistics.
+const KERNEL_BATCH: u32 = 10;
+/// After the agent has started or stopped: what it reads at its start is not what it costs later.
+const REST: Duration = Duration::from_millis(250);
+/// After a deletion, whose last steps the runtime does behind its answer.
+const BETWEEN: Duration = Duration::from_millis(50);

@@ -1,0 +1,226 @@
+//! The real agent, started as a user would: its address, its metrics, its processor time and memory.
+//!
+//! Used by the footprint and ADD parts. Always on a port of its own, without CRI and without exporters, with an
+//! environment that holds nothing but PATH. Stopped by SIGTERM when dropped.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    address: SocketAddr,
+    /// From its start until it said it was ready.
+    pub ready_after: Duration,
+}
+
+/// What came of starting it.
+#[derive(Debug)]
+pub enum Started {
+    /// It runs and is ready.
+    Ready(Agent),
+    /// This machine does not let it observe; why.
+    Impossible(String),
+}
+
+impl Agent {
+    /// Starts `sandglass run` and waits until it is ready.
+    pub fn start() -> Result<Started> {
+        let program = program()?;
+        let address = free_address()?;
+        let begin = Instant::now();
+        let mut child = Command::new(&program)
+            .args(["run", "--cri-endpoint", "none", "--listen", &address.to_string()])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("SANDGLASS_LOG", "error")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        while begin.elapsed() < START_DEADLINE {
+            if let Some(status) = child.try_wait()? {
+                let mut said = String::new();
+                if let Some(stderr) = &mut child.stderr {
+                    stderr.read_to_string(&mut said)?;
+                }
+                let said = said.trim().lines().next().unwrap_or_default().to_owned();
+                // 69: the kernel lacks something; 77: privilege is missing.
+                if matches!(status.code(), Some(69 | 77)) {
+                    return Ok(Started::Impossible(said));
+                }
+                bail!("the agent ended with {status}: {said}");
+            }
+            if get(address, "/readyz").is_ok_and(|(status, _)| status == 200) {
+                let ready_after = begin.elapsed();
+                return Ok(Started::Ready(Agent {
+                    child,
+                    address,
+                    ready_after,
+                }));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill()?;
+        child.wait()?;
+        bail!("the agent was not ready after {START_DEADLINE:?}")
+    }
+
+    /// Its metrics now.
+    pub fn metrics(&self) -> Result<Metrics> {
+        let (status, text) = get(self.address, "/metrics")?;
+        ensure!(status == 200, "/metrics answers {status}");
+        Ok(Metrics::parse(&text))
+    }
+
+    /// Processor time of all its threads so far, to the nanosecond.
+    pub fn cpu(&self) -> Result<Duration> {
+        let pid = libc::pid_t::try_from(self.child.id())?;
+        let mut clock: libc::clockid_t = 0;
+        // SAFETY: `clock` is a valid place to write to.
+        let failed = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+        ensure!(
+            failed == 0,
+            "the agent has no processor clock: {}",
+            std::io::Error::from_raw_os_error(failed)
+        );
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is a valid place to write to.
+        let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        ensure!(
+            failed == 0,
+            "the agent's processor clock cannot be read: {}",
+            std::io::Error::last_os_error()
+        );
+        Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
+    }
+
+    /// Its resident memory in bytes.
+    pub fn resident_bytes(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));
+        let kibibytes: f64 = kibibytes.context("no VmRSS")?.trim().parse()?;
+        Ok(kibibytes * 1024.0)
+    }
+
+    /// Ends it and waits for that.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(self.child.id())?) {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if self.child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        bail!("the agent did not end within 10 s of SIGTERM")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Samples of `/metrics`.
+#[derive(Debug, Default)]
+pub struct Metrics(BTreeMap<String, Vec<(String, f64)>>);
+
+impl Metrics {
+    fn parse(text: &str) -> Metrics {
+        let mut samples: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            // An exemplar may follow the value.
+            let line = line.split(" # ").next().unwrap_or(line);
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let Ok(value) = value.parse() else { continue };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            samples
+                .entry(name.to_owned())
+                .or_default()
+                .push((labels.to_owned(), value));
+        }
+        Metrics(samples)
+    }
+
+    /// Sum of all series of `name` that have each of `labels` (`key="value"`).
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let series = self.0.get(name).map(Vec::as_slice).unwrap_or_default();
+        let wanted = series
+            .iter()
+            .filter(|(have, _)| labels.iter().all(|label| have.contains(label)));
+        wanted.map(|(_, value)| value).sum()
+    }
+}
+
+/// The agent's binary lies beside this one.
+fn program() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("sandglass");
+    ensure!(
+        program.is_file(),
+        "{} does not exist\nhint: build it with `cargo build --release --package sandglass`",
+        program.display()
+    );
+    Ok(program)
+}
+
+/// A port nobody uses at the moment.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let status = head.split_whitespace().nth(1).context("no HTTP status")?.parse()?;
+    Ok((status, body.to_owned()))
+}
+
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_summed_by_label() {
+        let text = "# TYPE a histogram\na_count{p=\"x\",r=\"ok\"} 3\na_bucket{p=\"x\",le=\"1.0\"} 3 # {trace_id=\"1\"} 0.1\n\
+                    a_count{p=\"y\",r=\"ok\"} 4\nb_total 7\n# EOF\n";
+        let metrics = Metrics::parse(text);
+        assert_eq!(metrics.sum("a_count", &[]), 7.0);
+        assert_eq!(metrics.sum("a_count", &["p=\"x\""]), 3.0);
+        assert_eq!(metrics.sum("a_bucket", &["p=\"x\""]), 3.0);
+        assert_eq!(metrics.sum("b_total", &[]), 7.0);
+        assert_eq!(metrics.sum("c_total", &[]), 0.0);
+    }
+}

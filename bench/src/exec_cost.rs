@@ -1,0 +1,87 @@
+//! What the probe costs a process that is none of its business: kernel time per fork, exec and exit of `/bin/true`.
+//!
+//! The kernel's own run-time statistics, per program. The mean time of a run is used, not the sum over the runs this
+//! part caused: other processes of the machine run the programs too, and are just as unrelated.
+//! Does not: subtract what the measuring itself costs (two clock reads, about 57 ns a run on the reference machine).
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
+
+use crate::Effort;
+use crate::probe::{Probe, since};
+use crate::report::{Figure, Outcome, Unit, median};
+
+/// Measures.
+pub fn run(effort: Effort) -> Result<Outcome> {
+    let probe = match Probe::attach()? {
+        Ok(probe) => probe,
+        Err(reason) => return Ok(Outcome::Skipped(reason)),
+    };
+    let processes = effort.pick(1500, 300);
+    let mut figures = Vec::new();
+    for (environment, bytes, budget) in [("1.3 KiB", 1_300, true), ("16 KiB", 16_000, false)] {
+        let (sum, remark) = cost(&probe, processes, bytes)?;
+        let figure = Figure::new(
+            format!("kernel time per unrelated process, environment of {environment}"),
+            sum,
+            Unit::Nanoseconds,
+        )
+        .remark(remark);
+        figures.push(if budget { figure.at_most(UNRELATED_NS) } else { figure });
+    }
+    Ok(Outcome::Figures(figures))
+}
+
+/// Nanoseconds of all programs for one process, and of each program: its mean run, the middle one of several rounds.
+fn cost(probe: &Probe, processes: u32, environment: usize) -> Result<(f64, String)> {
+    let play = |count: u32| (0..count).try_for_each(|_| unrelated(environment));
+    play(processes / 10)?;
+    let mut rounds: Vec<Vec<f64>> = Vec::new();
+    let mut names = Vec::new();
+    for _ in 0..ROUNDS {
+        let before = probe.runs();
+        play(processes / ROUNDS)?;
+        let runs = since(&before, &probe.runs());
+        for program in &runs {
+            ensure!(
+                program.count >= u64::from(processes / ROUNDS),
+                "{} ran only {} times",
+                program.program,
+                program.count
+            );
+        }
+        rounds.push(
+            runs.iter()
+                .map(|program| program.ns as f64 / program.count as f64)
+                .collect(),
+        );
+        names = runs.into_iter().map(|program| program.program).collect();
+    }
+    let means: Vec<f64> = (0..names.len())
+        .map(|program| median(&rounds.iter().map(|round| round[program]).collect::<Vec<_>>()))
+        .collect();
+    let each: Vec<String> = names
+        .iter()
+        .zip(&means)
+        .map(|(name, mean)| format!("{name} {mean:.0} ns"))
+        .collect();
+    Ok((means.iter().sum(), each.join(", ")))
+}
+
+/// Runs `/bin/true` with an environment of `bytes` bytes in variables as they usually are.
+fn unrelated(bytes: usize) -> Result<()> {
+    let mut command = Command::new("/bin/true");
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+    for number in 0..bytes / VARIABLE_BYTES {
+        command.env(format!("KUBERNETES_{number:04}"), "10.96.0.1:443/tcp/cluster");
+    }
+    ensure!(command.status()?.success(), "/bin/true failed");
+    Ok(())
+}
+
+/// `KUBERNETES_0000=10.96.0.1:443/tcp/cluster` and its terminator.
+const VARIABLE_BYTES: usize = 42;
+/// A busy moment of the machine shall not decide.
+const ROUNDS: u32 = 10;
+const UNRELATED_NS: f64 = 1_000.0;

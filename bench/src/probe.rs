@@ -1,0 +1,73 @@
+//! The attached probe with the kernel's run-time statistics on: how often each program ran, and for how long.
+//!
+//! Used by the exec and ADD parts. The events are thrown away. The statistics count every run on the machine, whoever
+//! caused it; telling runs apart is the parts' business.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass::health::Health;
+use sandglass::sources;
+use sandglass::sources::linux::{self, LinuxSource, Options};
+
+/// The probe. Detached when dropped.
+pub struct Probe {
+    source: LinuxSource,
+    _counting: OwnedFd,
+}
+
+/// What a program has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Its name.
+    pub program: String,
+    /// How often it ran.
+    pub count: u64,
+    /// Nanoseconds that took, the measuring included.
+    pub ns: u64,
+}
+
+impl Probe {
+    /// Attaches it; the inner error says why this machine does not allow that.
+    pub fn attach() -> Result<Result<Probe, String>> {
+        let (sender, receiver) = sources::channel(1024, Gauge::default());
+        let source = match linux::start(Options::default(), sender, Health::default()) {
+            Ok(source) => source,
+            Err(error) => return Ok(Err(format!("{error} ({})", error.hint()))),
+        };
+        std::thread::spawn(move || while receiver.receive(Duration::from_secs(3600)).is_ok() {});
+        let counting = linux::enable_run_time().context("cannot switch the kernel's run-time statistics on")?;
+        Ok(Ok(Probe {
+            source,
+            _counting: counting,
+        }))
+    }
+
+    /// Each program so far.
+    pub fn runs(&self) -> Vec<Runs> {
+        let times = self.source.bpf_run_time().into_iter().map(|time| Runs {
+            program: time.program,
+            count: time.run_count,
+            ns: time.run_time_ns,
+        });
+        let mut runs: Vec<Runs> = times.collect();
+        runs.sort_by(|a, b| a.program.cmp(&b.program));
+        runs
+    }
+}
+
+/// What each program did after `before`.
+pub fn since(before: &[Runs], after: &[Runs]) -> Vec<Runs> {
+    let less = |now: &Runs| {
+        let old = before.iter().find(|old| old.program == now.program);
+        let (count, ns) = old.map_or((0, 0), |old| (old.count, old.ns));
+        Runs {
+            program: now.program.clone(),
+            count: now.count.saturating_sub(count),
+            ns: now.ns.saturating_sub(ns),
+        }
+    };
+    after.iter().map(less).collect()
+}

@@ -1,0 +1,132 @@
+//! The command line of the benchmarks: which parts, how thorough, where the results go.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+
+use crate::report::{Outcome, table};
+use crate::{add_overhead, exec_cost, footprint, machine, memory, throughput};
+
+/// Measures sandglass against its budgets.
+#[derive(Debug, Parser)]
+#[command(name = "sandglass-bench")]
+struct Arguments {
+    /// Parts to measure; all when none is named
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    /// A tenth of the work: to see that it runs, not for figures
+    #[arg(long)]
+    quick: bool,
+    /// Exit with 1 when a budget is missed
+    #[arg(long)]
+    check: bool,
+    /// Where a full run writes its results
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/results")]
+    results: PathBuf,
+}
+
+/// One part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Events a second through decode, reorder and correlator
+    Throughput,
+    /// Allocations per event, bytes per sandbox
+    Memory,
+    /// Start, memory and processor time of the agent, idle and under load
+    Footprint,
+    /// Kernel time for processes that are not the agent's business
+    Exec,
+    /// RunPodSandbox with and without the agent
+    Add,
+}
+
+/// How thorough.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    quick: bool,
+}
+
+impl Effort {
+    /// The number for a full run, or that for a quick one.
+    pub fn pick<T>(self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Throughput => "throughput",
+            Part::Memory => "memory",
+            Part::Footprint => "footprint",
+            Part::Exec => "exec",
+            Part::Add => "add",
+        }
+    }
+
+    fn run(self, effort: Effort) -> Outcome {
+        let outcome = match self {
+            Part::Throughput => throughput::run(effort),
+            Part::Memory => memory::run(effort),
+            Part::Footprint => footprint::run(effort),
+            Part::Exec => exec_cost::run(effort),
+            Part::Add => add_overhead::run(effort),
+        };
+        outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
+    }
+}
+
+/// Runs what the command line asks for.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let everything = arguments.parts.is_empty();
+    let parts = if everything {
+        Part::value_variants()
+    } else {
+        &arguments.parts
+    };
+    let effort = Effort { quick: arguments.quick };
+    let mut outcomes = Vec::new();
+    for part in parts {
+        let begin = Instant::now();
+        eprint!("{} ..", part.name());
+        outcomes.push((part.name(), part.run(effort)));
+        eprintln!(" {:.0} s", begin.elapsed().as_secs_f64());
+    }
+    let table = table(&outcomes);
+    println!("\n{table}");
+    if everything && !arguments.quick {
+        match keep(&arguments.results, &table) {
+            Ok(path) => println!("kept in {}", path.display()),
+            Err(error) => eprintln!("error: {error:#}"),
+        }
+    }
+    let failed = outcomes.iter().any(|(_, outcome)| match outcome {
+        Outcome::Figures(figures) => arguments.check && figures.iter().any(|figure| figure.is_over()),
+        Outcome::Skipped(_) => false,
+        Outcome::Failed(_) => true,
+    });
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Writes the results into a new file.
+fn keep(directory: &Path, table: &str) -> Result<PathBuf> {
+    let (date, kernel) = (machine::date(), machine::kernel());
+    let names = (1..).map(|run| match run {
+        1 => format!("{date}-{kernel}.md"),
+        run => format!("{date}-{kernel}-{run}.md"),
+    });
+    let free = names.map(|name| directory.join(name)).find(|path| !path.exists());
+    let path = free.context("no name is free")?;
+    let text = format!("# Benchmarks of {date}\n\n{}\n{table}", machine::describe());
+    std::fs::write(&path, text).with_context(|| {
+        format!(
+            "cannot write {}\nhint: run it from the repository's root, or name --results",
+            path.display()
+        )
+    })?;
+    Ok(path)
+}

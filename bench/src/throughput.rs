@@ -1,0 +1,163 @@
+//! How many events a second one core takes from wire record to span: decode, reorder, correlate.
+//!
+//! The same [`Pipeline`] as the agent's, with sinks that only count. Time is the thread's own processor time, so that
+//! other work on the machine lengthens the run but not the figure. Every pass also checks that what came out is what the
+//! history holds: a fast correlator that loses sandboxes is not fast.
+//! Does not: include the kernel, the channel between threads, or the sinks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use sandglass::health::Health;
+use sandglass::pipeline::{Outputs, Pipeline};
+use sandglass::sources::linux::decode::decode;
+use sandglass_correlator::{Config, Output, Reorder};
+use sandglass_model::{Event, Trace, TraceId};
+
+use crate::Effort;
+use crate::history::{History, RECORDS_PER_SANDBOX, Records, TRACES_PER_SANDBOX};
+use crate::report::{Figure, Outcome, Unit, median, quantile};
+
+/// Measures.
+pub fn run(effort: Effort) -> Result<Outcome> {
+    let sandboxes = effort.pick(22_000, 2_000);
+    let passes = effort.pick(5, 2);
+    let mut figures = Vec::new();
+    for (parallel, budget) in [(CROWD, true), (50, false)] {
+        pass(sandboxes / 4, parallel)?;
+        let speeds: Vec<f64> = (0..passes).map(|_| pass(sandboxes, parallel)).collect::<Result<_>>()?;
+        let remark = format!(
+            "{} events a pass, {passes} passes {:.0} to {:.0} thousand/s",
+            sandboxes * RECORDS_PER_SANDBOX,
+            quantile(&speeds, 0.0) / 1e3,
+            quantile(&speeds, 1.0) / 1e3
+        );
+        let figure = Figure::new(
+            format!("events/s, {parallel} sandboxes in creation at once"),
+            median(&speeds),
+            Unit::PerSecond,
+        )
+        .remark(remark);
+        figures.push(if budget {
+            figure.at_least(EVENTS_PER_SECOND)
+        } else {
+            figure
+        });
+    }
+    let (decoding, ordering) = stages(sandboxes)?;
+    figures.push(Figure::new("of it decode, per event", decoding, Unit::Nanoseconds));
+    figures.push(Figure::new("of it reorder, per event", ordering, Unit::Nanoseconds));
+    Ok(Outcome::Figures(figures))
+}
+
+/// One pass through all stages: events per second of processor time.
+fn pass(sandboxes: u64, parallel: u64) -> Result<f64> {
+    let health = Health::default();
+    let mut pipeline = Pipeline::new(config(), REORDER_NS, health.clone());
+    let mut history = History::new(sandboxes, parallel);
+    let mut records = Records::default();
+    let mut found = Found::default();
+    let (mut events, mut busy) = (0, Duration::ZERO);
+    loop {
+        history.fill(&mut records, PIECE);
+        if records.len() == 0 {
+            break;
+        }
+        events += records.len();
+        let begin = thread_time();
+        for record in records.iter() {
+            pipeline.feed(decode(record)?.event, &mut found);
+        }
+        busy += thread_time().saturating_sub(begin);
+    }
+    let begin = thread_time();
+    pipeline.finish(&mut found);
+    busy += thread_time().saturating_sub(begin);
+    ensure!(
+        found.closed == sandboxes * TRACES_PER_SANDBOX && found.wrong == 0,
+        "{sandboxes} sandboxes made {} traces, {} of them failed or incomplete",
+        found.closed,
+        found.wrong
+    );
+    ensure!(health.late.get() == 0, "{} events came late", health.late.get());
+    Ok(events as f64 / busy.as_secs_f64())
+}
+
+/// Decode and reorder by themselves, nanoseconds per event.
+fn stages(sandboxes: u64) -> Result<(f64, f64)> {
+    let mut history = History::new(sandboxes, CROWD);
+    let mut reorder = Reorder::new(REORDER_NS);
+    let mut records = Records::default();
+    let (mut decoding, mut ordering, mut events) = (Duration::ZERO, Duration::ZERO, 0_u64);
+    let mut decoded: Vec<Event> = Vec::with_capacity(PIECE);
+    let mut released: Vec<Event> = Vec::with_capacity(2 * PIECE);
+    loop {
+        history.fill(&mut records, PIECE);
+        if records.len() == 0 {
+            break;
+        }
+        let begin = thread_time();
+        for record in records.iter() {
+            decoded.push(decode(record)?.event);
+        }
+        let middle = thread_time();
+        for event in decoded.drain(..) {
+            reorder.push(event);
+            while let Some(ordered) = reorder.pop() {
+                released.push(ordered.event);
+            }
+        }
+        ordering += thread_time().saturating_sub(middle);
+        decoding += middle.saturating_sub(begin);
+        events += records.len() as u64;
+        released.clear();
+    }
+    let each = |time: Duration| time.as_nanos() as f64 / events as f64;
+    Ok((each(decoding), each(ordering)))
+}
+
+/// The correlator as the agent runs it.
+pub fn config() -> Config {
+    Config {
+        boot_id: "8f6c2a52-0000-4000-8000-000000000000".to_owned(),
+        ..Config::default()
+    }
+}
+
+/// Sinks that count.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Traces closed.
+    pub closed: u64,
+    /// Of them incomplete, failed, or breaking an invariant.
+    pub wrong: u64,
+}
+
+impl Outputs for Found {
+    fn arrived(&mut self, _: &Event) {}
+
+    fn output(&mut self, output: &Output) {
+        if let Output::Closed(trace) = output {
+            self.closed += 1;
+            self.wrong += u64::from(trace.incomplete || trace.root().status.is_error());
+        }
+    }
+
+    fn changed(&mut self, _: &mut dyn Iterator<Item = &Trace>, _: &BTreeSet<TraceId>) {}
+}
+
+/// Processor time of the calling thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+const EVENTS_PER_SECOND: f64 = 1e6;
+/// With the DELs beside them about as many traces are open as the correlator keeps by default.
+const CROWD: u64 = 500;
+/// The default of `correlation.reorder`.
+pub const REORDER_NS: u64 = 100_000_000;
+/// Records that are made and then taken at a time: about what the kernel's ring buffer holds.
+pub const PIECE: usize = 10_000;

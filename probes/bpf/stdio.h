@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// What a plugin read from standard input and wrote to standard output, when both are pipes: at its exit the pages are
+// still there. A pipe keeps the pages that were read to their end (pipe_inode_info::tmp_page), content untouched, and a
+// slot keeps its page and offset (fs/pipe.c: anon_pipe_buf_release, pipe_buf_release). No function is hooked for it.
+// Only the newest slot of each pipe is looked at: one page. Pages that the pipe has given back are never touched.
+#pragma once
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, struct Calibration);
+} calibration SEC(".maps");
+
+#define GIB (1ull << 30)
+
+always_inline struct pipe_inode_info *pipe_of(struct task_struct *task, uint32_t fd)
+{
+	struct files_struct *files = 0;
+	struct fdtable *table = 0;
+	struct file **slots = 0, *file = 0;
+	struct inode *inode = 0;
+	struct pipe_inode_info *pipe = 0;
+	unsigned int max = 0;
+	unsigned short mode = 0;
+	READ(files, task->files);
+	READ(table, files->fdt);
+	READ(max, table->max_fds);
+	READ(slots, table->fd);
+	if (!slots || fd >= max || bpf_probe_read_kernel(&file, sizeof(file), &slots[fd]) || !file)
+		return 0;
+	READ(inode, file->f_inode);
+	READ(mode, inode->i_mode);
+	if ((mode & S_IFMT) != S_IFIFO)
+		return 0;
+	READ(pipe, inode->i_pipe);
+	return pipe;
+}
+
+always_inline int is_kept(struct pipe_inode_info *pipe, struct page *page)
+{
+	struct page *kept = 0;
+	if (FIELD_EXISTS(pipe->tmp_page[1])) {
+		READ(kept, pipe->tmp_page[1]);
+		if (kept == page)
+			return 1;
+		READ(kept, pipe->tmp_page[0]);
+	} else {
+		struct pipe_inode_info___one_page *older = (void *)pipe;
+		READ(kept, older->tmp_page);
+	}
+	return kept == page;
+}
+
+// The newest slot's page and how many of its bytes were written; 0 when there is none that may be read.
+always_inline uint32_t newest(struct pipe_inode_info *pipe, uint64_t *page_address)
+{
+	unsigned int head = 0, slots = 0, offset = 0, len = 0;
+	struct pipe_buffer *buffers = 0, *buffer;
+	struct page *page = 0;
+	READ(head, pipe->head);
+	READ(slots, pipe->ring_size);
+	READ(buffers, pipe->bufs);
+	if (!head || !slots || !buffers)
+		return 0;
+	buffer = (void *)buffers + TYPE_SIZE(struct pipe_buffer) * (uint64_t)((head - 1) & (slots - 1));
+	READ(page, buffer->page);
+	READ(offset, buffer->offset);
+	READ(len, buffer->len);
+	if (!page || offset > STDIO_MAX || len > STDIO_MAX || offset + len > STDIO_MAX)
+		return 0;
+	if (len == 0 && !is_kept(pipe, page))
+		return 0;
+	*page_address = (uint64_t)page;
+	return offset + len;
+}
+
+always_inline uint32_t read_pipe(struct task_struct *task, uint32_t fd, uint64_t bias, uint8_t *to)
+{
+	struct task_struct *parent = 0;
+	uint64_t page = 0;
+	struct pipe_inode_info *pipe = pipe_of(task, fd);
+	if (!pipe)
+		return 0;
+	// A command shares its plugin's pipe: what is in it is the plugin's.
+	READ(parent, task->real_parent);
+	if (pipe_of(parent, fd) == pipe)
+		return 0;
+	uint32_t len = newest(pipe, &page);
+	opaque(len);
+	if (len == 0 || len > STDIO_MAX)
+		return 0;
+	return bpf_probe_read_kernel(to, len, (void *)(page * 64 + bias)) ? 0 : len;
+}
+
+noinline int emit_stdio(void)
+{
+	uint32_t zero = 0;
+	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
+	struct scratch *s = scratch();
+	if (!s || !where || !where->found)
+		return 0;
+	struct task_struct *task = (void *)s->task, *leader = 0;
+	uint32_t in = read_pipe(task, 0, where->bias, s->spoken);
+	opaque(in);
+	if (in > STDIO_MAX)
+		return 0;
+	uint32_t out = read_pipe(task, 1, where->bias, &s->spoken[in]);
+	opaque(out);
+	if (out > STDIO_MAX || (!in && !out))
+		return 0;
+	READ(leader, task->group_leader);
+	put_header(&s->stdio.header, KIND_STDIO, leader);
+	s->stdio.stdin_len = in;
+	s->stdio.stdout_len = out;
+	emit(&s->stdio, sizeof(s->stdio) + in + out);
+	return 0;
+}
+
+// Looks for the token at every address that is possible: both the linear mapping and the array of struct page begin at a
+// multiple of 1 GiB, and a task lies in the linear mapping, so whole GiB are all there is to find out.
+noinline int calibrate(void)
+{
+	uint32_t zero = 0;
+	uint64_t page = 0, token[2];
+	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
+	struct scratch *s = scratch();
+	if (!s || !where || TYPE_SIZE(struct page) != 64)
+		return 0;
+	struct pipe_inode_info *pipe = pipe_of((void *)s->task, where->fd);
+	if (!pipe || !newest(pipe, &page))
+		return 0;
+	uint64_t guess = (s->task & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
+#pragma clang loop unroll(disable)
+	for (uint64_t i = 0; i < CALIBRATION_STEPS; i++) {
+		uint64_t address = guess - i * GIB;
+		if (bpf_probe_read_kernel(token, sizeof(token), (void *)address))
+			continue;
+		if (token[0] == where->token[0] && token[1] == where->token[1]) {
+			where->bias = address - page * 64;
+			where->found = 1;
+			return 0;
+		}
+	}
+	return 0;
+}
