@@ -3,7 +3,13 @@
 //! Needs root, containerd, the distribution's CNI plugins and a kernel that lets BPF in; where one is missing each
 //! test says `SKIPPED` and why. The judge of single sandboxes is `sandglass::demo::verify`, which is tested by itself.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, clippy::print_stdout, reason = "a test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
 
 mod rig;
 
@@ -40,7 +46,7 @@ async fn every_scenario_is_traced_completely() {
     }
     assert_passed(&agent.settle(&records).await);
 
-    let traces = agent.traces().to_vec();
+    let traces = agent.traces_of(&node);
     assert_eq!(
         verify::strangers(&traces, &records),
         0,
@@ -118,12 +124,12 @@ async fn fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up() {
     }
     assert_passed(&agent.settle(&records).await);
     assert_eq!(
-        verify::strangers(agent.traces(), &records),
+        verify::strangers(&agent.traces_of(&node), &records),
         0,
         "traces of nothing that was asked"
     );
     if let Some(witness) = witness {
-        agrees_with(&witness, agent.traces());
+        agrees_with(&witness, &agent.traces_of(&node));
     }
     agent.stop().await;
     node.stop().await;

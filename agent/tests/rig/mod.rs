@@ -5,6 +5,7 @@
 
 pub mod witness;
 
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use sandglass::cri::Cri;
 use sandglass::demo::rig::{Rig, RigOptions};
 use sandglass::demo::scenarios::{self, CallRecord, Pod};
 use sandglass::demo::verify::{self, Report};
-use sandglass_model::Trace;
+use sandglass_model::{Span, Trace};
 use tokio::sync::{Mutex, MutexGuard};
 
 static MACHINE: Mutex<()> = Mutex::const_new(());
@@ -105,6 +106,17 @@ impl Agent {
     pub fn traces(&mut self) -> &[Arc<Trace>] {
         self.traces.extend(self.closed.try_iter());
         &self.traces
+    }
+
+    /// Of them, those of this node's plugins: another test run may have a node on the same machine.
+    pub fn traces_of(&mut self, node: &Node) -> Vec<Arc<Trace>> {
+        let bin_dir = node.rig.bin_dir();
+        let ours = |span: &Span| {
+            span.process()
+                .is_some_and(|process| Path::new(&process.path).starts_with(&bin_dir))
+        };
+        let traces = self.traces().iter().filter(|trace| trace.spans.iter().any(ours));
+        traces.cloned().collect()
     }
 
     /// Waits until every record passes every check but those of clocks, and gives the reports of the last look.
