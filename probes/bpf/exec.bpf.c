@@ -19,13 +19,15 @@
 #define READ_TYPED(dst, field) ((dst) = (field))
 #endif
 
-// Bytes of environment looked at in one go. Not more: the verifier follows every branch of every byte, and gives up at
+// Bytes of environment copied in one go.
+#define CHUNK 4096
+// Bytes of it looked at in one function call: the verifier follows every branch at every byte of a loop, and gives up at
 // 8,192 of them.
-#define CHUNK 1024
+#define SEGMENT 1024
 // So much of a chunk is looked at again with the next one: longer than any needle, and its neighbour.
 #define OVERLAP 16
-// 128 chunks are 126 KiB of environment.
-#define CHUNKS_MAX 128
+// 32 chunks are 127.5 KiB of environment.
+#define CHUNKS_MAX 32
 // Behind the chunk: room to compare a needle that begins at its last byte.
 #define SLACK 16
 // Before the chunk: room for one byte, and alignment.
@@ -144,29 +146,27 @@ always_inline int is_command_around(struct scratch *s, uint32_t i, uint32_t len)
 	if ((four & 0xe0e0e0e0) != 0x40404040)
 		return 0;
 	uint32_t place = place_in_needle(four);
-	if (place > 7 || place > i)
+	if (place > 7 || i + 12 > len + place)
 		return 0;
-	uint32_t at = i - place;
-	if (at >= CHUNK || at + 12 > len)
-		return 0;
-	uint32_t *word = (uint32_t *)&s->chunk[at];
-	return word[0] == FOUR('C', 'N', 'I', '_') && word[1] == FOUR('C', 'O', 'M', 'M') &&
-	       word[2] == FOUR('A', 'N', 'D', '=') && s->before[BEFORE - 1 + at] == 0;
+	// From the byte before the variable on; `before` has room for the needle to begin outside of the chunk.
+	uint8_t *at = &s->before[BEFORE - 1 + i - place];
+	return at[0] == 0 && load_four(at + 1) == FOUR('C', 'N', 'I', '_') &&
+	       load_four(at + 5) == FOUR('C', 'O', 'M', 'M') && load_four(at + 9) == FOUR('A', 'N', 'D', '=');
 }
 
-// Is there a variable CNI_COMMAND in the chunk? Looks at four bytes in eight only: the needle's twelve bytes cover at
-// least one such place whatever their alignment. A function of its own, so that the verifier walks the loop once.
-noinline int chunk_has_command(uint32_t len)
+// Is there a variable CNI_COMMAND in the segment at `at`? Looks at four bytes in eight only: the needle's twelve bytes
+// cover at least one such place whatever their alignment. A function of its own: the verifier walks the loop once.
+noinline int segment_has_command(uint32_t at, uint32_t len)
 {
 	struct scratch *s = scratch();
-	if (!s)
+	if (!s || at > CHUNK - SEGMENT)
 		return 0;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < CHUNK; i += 32) {
-		if (i >= len)
+	for (uint32_t i = 0; i < SEGMENT; i += 32) {
+		if (at + i >= len)
 			break;
-		if (is_command_around(s, i, len) || is_command_around(s, i + 8, len) ||
-		    is_command_around(s, i + 16, len) || is_command_around(s, i + 24, len))
+		if (is_command_around(s, at + i, len) || is_command_around(s, at + i + 8, len) ||
+		    is_command_around(s, at + i + 16, len) || is_command_around(s, at + i + 24, len))
 			return 1;
 	}
 	return 0;
@@ -198,22 +198,24 @@ noinline int keep_variable(uint64_t address)
 	return 0;
 }
 
-// Keeps the variables of the chunk that begin with "CNI_" or "TRAC"; user space keeps CNI_*, TRACEPARENT and TRACESTATE
+// Keeps the variables of the segment that begin with "CNI_" or "TRAC"; user space keeps CNI_*, TRACEPARENT and TRACESTATE
 // of them. Those that begin in the overlap come with the next chunk.
-noinline int keep_variables(uint64_t from, uint32_t len)
+noinline int keep_variables(uint64_t from, uint32_t at, uint32_t len)
 {
 	struct scratch *s = scratch();
-	if (!s)
+	if (!s || at > CHUNK - SEGMENT)
 		return 0;
+	if (len > CHUNK - OVERLAP)
+		len = CHUNK - OVERLAP;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < CHUNK - OVERLAP; i++) {
-		if (i >= len)
+	for (uint32_t i = 0; i < SEGMENT; i++) {
+		if (at + i >= len)
 			break;
-		if (s->before[BEFORE - 1 + i] != 0)
+		if (s->before[BEFORE - 1 + at + i] != 0)
 			continue;
-		uint32_t four = load_four(&s->chunk[i]);
+		uint32_t four = load_four(&s->chunk[at + i]);
 		if (four == FOUR('C', 'N', 'I', '_') || four == FOUR('T', 'R', 'A', 'C'))
-			keep_variable(from + i);
+			keep_variable(from + at + i);
 	}
 	return 0;
 }
@@ -247,8 +249,11 @@ noinline int is_plugin(void)
 		uint32_t len = load_chunk(s);
 		if (!len)
 			return 0;
-		if (chunk_has_command(len))
-			return 1;
+#pragma clang loop unroll(full)
+		for (uint32_t at = 0; at < CHUNK; at += SEGMENT) {
+			if (at < len && segment_has_command(at, len))
+				return 1;
+		}
 	}
 	return 0;
 }
@@ -265,7 +270,11 @@ noinline int put_environment(void)
 		uint32_t len = load_chunk(s);
 		if (!len)
 			return 0;
-		keep_variables(from, len);
+#pragma clang loop unroll(full)
+		for (uint32_t at = 0; at < CHUNK; at += SEGMENT) {
+			if (at < len)
+				keep_variables(from, at, len);
+		}
 	}
 	if (s->env_next < s->env_end)
 		s->exec.flags |= FLAG_ENV_CUT;
