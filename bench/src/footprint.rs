@@ -61,6 +61,7 @@ fn idle(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
 fn loaded(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
     let load = Load::new()?;
     let period = Duration::from_secs(effort.pick(20, 4));
+    let before = agent.metrics()?;
     let (cpu, begin) = (agent.cpu()?, Instant::now());
     let played = load.play(RATE, period)?;
     let share = (agent.cpu()? - cpu).as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0;
@@ -69,7 +70,12 @@ fn loaded(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
     let expected = (played.sandboxes * PROCESSES_PER_SANDBOX) as f64;
     let metrics = settled(agent, expected)?;
     let told = load::told(&metrics);
-    let amiss: f64 = LOSSES.iter().map(|name| metrics.sum(name, &[])).sum();
+    let amiss: Vec<String> = LOSSES
+        .iter()
+        .map(|name| (name, metrics.sum(name, &[]) - before.sum(name, &[])))
+        .filter(|(_, count)| *count > 0.0)
+        .map(|(name, count)| format!("; {name} {count}"))
+        .collect();
     let rate = played.sandboxes as f64 / period.as_secs_f64().max(played.took.as_secs_f64() - 2.0);
     ensure!(
         told <= expected,
@@ -84,7 +90,7 @@ fn loaded(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
             .remark(format!("{} sandboxes", played.sandboxes)),
         Figure::new("processes not told of", expected - told, Unit::Count)
             .at_most(0.0)
-            .remark(format!("of {expected}; lost, late, orphan, evicted, shed and undecodable together {amiss}")),
+            .remark(format!("of {expected}{}", amiss.concat())),
     ])
 }
 

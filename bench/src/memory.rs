@@ -101,7 +101,7 @@ fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<
         }
         fed += records.len() as u64;
         for record in records.iter() {
-            correlator.handle(&decode(record)?.event);
+            correlator.handle_owned(decode(record)?.event);
             outputs += correlator.drain().len() as u64;
         }
     }
@@ -111,5 +111,5 @@ fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<
 /// Records of one sandbox until its last `iptables` has begun: two plugins that ended (2 each), `host-local` (3),
 /// `portmap` that runs (1), three `iptables` that ended (3 each) and one that runs (2).
 const OPENING_RECORDS: u64 = 19;
-/// 4,096 sandboxes may be open at once: with this much each they stay below the agent's memory budget.
-const OPEN_SANDBOX_BYTES: f64 = 6_000.0;
+/// The kubelet's 110 pods all at once, in 2 MB.
+const OPEN_SANDBOX_BYTES: f64 = 16_000.0;
