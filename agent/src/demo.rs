@@ -363,3 +363,37 @@ impl Signals {
 const ROUNDS: u32 = 3;
 /// Longer than the agent's own deadlines for a trace that is not heard of any more.
 const SETTLE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verify::Check;
+
+    fn checks(failed: &[&'static str]) -> Checks {
+        let checks = ["trace", "clock", "plugin's clock"].map(|what| Check {
+            what,
+            result: if failed.contains(&what) {
+                Err("off".to_owned())
+            } else {
+                Ok(String::new())
+            },
+        });
+        Checks {
+            reports: vec![Report {
+                pod: "shop/cart-0".to_owned(),
+                sandbox: String::new(),
+                checks: checks.to_vec(),
+            }],
+            containerd: Ok(String::new()),
+            strangers: 0,
+        }
+    }
+
+    #[test]
+    fn only_clocks_are_measured_again() {
+        assert!(checks(&[]).passed() && !checks(&[]).only_clocks_failed());
+        assert!(checks(&["clock", "plugin's clock"]).only_clocks_failed());
+        assert!(!checks(&["clock", "trace"]).only_clocks_failed());
+        assert!(!checks(&["clock"]).passed());
+    }
+}
