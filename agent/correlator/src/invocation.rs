@@ -209,6 +209,9 @@ impl<'a> RuntimeExec<'a> {
                 })?;
                 Some((step, id.as_str()))
             })
+        } else if image.args.first().is_some_and(|name| name == "runc") {
+            // `runc init`: runc executes a copy of itself from a file descriptor (CVE-2019-5736).
+            None
         } else {
             return None;
         };
