@@ -5,7 +5,7 @@
 
 pub mod witness;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,15 @@ impl Node {
     }
 }
 
+/// Where a test's events are recorded: `RECORD_INTO=DIR cargo test --test end_to_end` makes the golden recordings anew.
+fn recording(test: &str) -> Option<PathBuf> {
+    let directory = std::env::var_os("RECORD_INTO")?;
+    let path = Path::new(&directory).join(format!("{test}.jsonl"));
+    // A test may start more than one agent; the last one's recording stays.
+    let _ = std::fs::remove_file(&path);
+    Some(path)
+}
+
 /// An agent in this process, with the traces it closed.
 pub struct Agent {
     app: App,
@@ -84,6 +93,7 @@ impl Agent {
         let (sender, closed) = mpsc::channel();
         let options = app::Options {
             closed: Some(sender),
+            record: recording(test),
             record_only: true,
             ..app::Options::default()
         };
