@@ -138,12 +138,19 @@ always_inline uint32_t place_in_needle(uint32_t four)
 	return 8;
 }
 
+// False for all but one in a hundred of what an environment holds, without a branch (a branch that is hard to foretell
+// costs more than the rest of the loop): all bytes of the needle are of the row '@' to '_', and all its eight places have
+// the same top four bits when multiplied by this number, which was found by trying.
+always_inline int may_be_in_needle(uint32_t four)
+{
+	return (((four & 0xe0e0e0e0) ^ 0x40404040) | ((four * 0x2aedb499u >> 28) ^ 14)) == 0;
+}
+
 // Does CNI_COMMAND= begin a variable where these four bytes of the chunk say it could?
 always_inline int is_command_around(struct scratch *s, uint32_t i, uint32_t len)
 {
 	uint32_t four = load_four(&s->chunk[i]);
-	// All bytes of the needle are of the row '@' to '_': most other text is told apart by this alone.
-	if ((four & 0xe0e0e0e0) != 0x40404040)
+	if (!may_be_in_needle(four))
 		return 0;
 	uint32_t place = place_in_needle(four);
 	if (place > 7 || i + 12 > len + place)
