@@ -33,12 +33,17 @@ fn replay(recording: &Path, what: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The agent's own process and the versions in `build_info` differ from machine to machine; everything else must not.
+/// Counts and sums, sorted: the registry writes series in no particular order. The agent's own process and version
+/// differ from machine to machine.
 fn stable(metrics: &str) -> String {
-    metrics
+    let own = |line: &&str| !line.contains("sandglass_process_") && !line.contains("sandglass_build");
+    let mut lines: Vec<&str> = metrics
         .lines()
-        .filter(|line| !line.contains("sandglass_process_") && !line.contains("sandglass_build"))
-        .fold(String::new(), |text, line| text + line + "\n")
+        .filter(|line| !line.starts_with('#') && !line.contains("_bucket{"))
+        .filter(own)
+        .collect();
+    lines.sort_unstable();
+    lines.join("\n") + "\n"
 }
 
 fn check(path: &Path, actual: &str) {
