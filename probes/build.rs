@@ -125,7 +125,7 @@ fn compile(clang: &OsString, source: &Path, object: &Path, include: &Path, flags
         .arg("-o")
         .arg(object)
         .output()
-        .map_err(|error| format!("cannot run {}: {error}", clang.display()))?;
+        .map_err(|error| format!("cannot run {}: {error}: {HINT}", clang.display()))?;
     if output.status.success() {
         return Ok(());
     }

@@ -170,26 +170,26 @@ async fn show<W: Write>(
     if let Some(page) = &observer.page {
         say(out, &format!("the page is at {page}\n"))?;
     }
-    let mut printed = Vec::new();
-    let mut records: Vec<CallRecord> = Vec::new();
-    for pods in scenarios::steps() {
-        let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
-        say(out, &format!("\nmaking {}\n", names.join(", ")))?;
-        let made = scenarios::make(cri, rig, pods).await;
-        wait_until_closed(observer, &made).await;
-        records.extend(made);
-        print_new(out, observer, &mut printed)?;
-    }
-    say(out, &format!("\ndeleting {}\n", scenarios::DELETED.join(", ")))?;
-    for record in &mut records {
-        if scenarios::DELETED.contains(&record.pod.identity.name.as_str()) {
-            scenarios::delete(cri, record).await.map_err(DemoError::Cri)?;
-        }
-    }
-    let checks = settle(rig, observer, &records).await;
-    print_new(out, observer, &mut printed)?;
+    let mut show = Show {
+        rig,
+        cri,
+        observer,
+        records: Vec::new(),
+        printed: Vec::new(),
+    };
+    let mut checks = show.round(1, out).await?;
     say(out, &format!("\n{}", checks.text(options.once)))?;
     if options.once {
+        let mut round = 1;
+        while checks.only_clocks_failed() && round < ROUNDS {
+            round += 1;
+            say(
+                out,
+                "\nonly clocks disagree, as on a busy machine: everything again, with new pods\n",
+            )?;
+            checks = show.round(round, out).await?;
+            say(out, &format!("\n{}", checks.text(true)))?;
+        }
         return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
     if let Some(page) = &observer.page {
@@ -197,6 +197,39 @@ async fn show<W: Write>(
     }
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
     std::future::pending().await
+}
+
+/// What is shown, and what was asked so far.
+struct Show<'a> {
+    rig: &'a Rig,
+    cri: &'a Arc<Cri>,
+    observer: &'a Observer,
+    records: Vec<CallRecord>,
+    printed: Vec<TraceId>,
+}
+
+impl Show<'_> {
+    /// Makes and deletes the pods of one round, prints their traces and checks them.
+    async fn round<W: Write>(&mut self, round: u32, out: &mut W) -> Result<Checks, DemoError> {
+        let first = self.records.len();
+        for pods in scenarios::steps(round) {
+            let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
+            say(out, &format!("\nmaking {}\n", names.join(", ")))?;
+            let made = scenarios::make(self.cri, self.rig, pods).await;
+            wait_until_closed(self.observer, &made).await;
+            self.records.extend(made);
+            print_new(out, self.observer, &mut self.printed)?;
+        }
+        say(out, &format!("\ndeleting {}\n", scenarios::DELETED.join(", ")))?;
+        for record in &mut self.records[first..] {
+            if scenarios::DELETED.contains(&record.pod.identity.name.as_str()) {
+                scenarios::delete(self.cri, record).await.map_err(DemoError::Cri)?;
+            }
+        }
+        let checks = settle(self.rig, self.observer, &self.records, first).await;
+        print_new(out, self.observer, &mut self.printed)?;
+        Ok(checks)
+    }
 }
 
 /// Prints the traces that closed since the last time.
@@ -233,7 +266,8 @@ struct Checks {
 }
 
 impl Checks {
-    fn of(rig: &Rig, traces: &[Arc<Trace>], records: &[CallRecord]) -> Checks {
+    /// Of the records from `first` on; containerd's metrics and other work are counted over all.
+    fn of(rig: &Rig, traces: &[Arc<Trace>], records: &[CallRecord], first: usize) -> Checks {
         let creations: Vec<&Trace> = records
             .iter()
             .filter_map(|record| verify::creation(traces, record).ok())
@@ -244,7 +278,7 @@ impl Checks {
             Err(error) => Err(error.to_string()),
         };
         Checks {
-            reports: verify::verify(traces, records),
+            reports: verify::verify(traces, &records[first..]),
             containerd,
             strangers: verify::strangers(traces, records),
         }
@@ -252,6 +286,16 @@ impl Checks {
 
     fn passed(&self) -> bool {
         self.containerd.is_ok() && self.reports.iter().all(Report::passed)
+    }
+
+    /// What was traced is all there; only durations are off.
+    fn only_clocks_failed(&self) -> bool {
+        let mut failed = self
+            .reports
+            .iter()
+            .flat_map(|report| &report.checks)
+            .filter(|check| check.result.is_err());
+        !self.passed() && failed.all(|check| check.is_clock())
     }
 
     fn text(&self, verbose: bool) -> String {
@@ -275,11 +319,12 @@ impl Checks {
 
 /// Waits for the last traces: the runtime cleans up behind calls that timed out, and the agent holds events back for a
 /// moment to put them in order.
-async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord]) -> Checks {
+async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
     let deadline = Instant::now() + SETTLE;
     loop {
-        let checks = Checks::of(rig, &(observer.traces)(), records);
-        if checks.passed() || Instant::now() > deadline {
+        let checks = Checks::of(rig, &(observer.traces)(), records, first);
+        // A closed trace does not change any more, so neither does a clock that is off.
+        if checks.passed() || checks.only_clocks_failed() || Instant::now() > deadline {
             return checks;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -314,5 +359,41 @@ impl Signals {
     }
 }
 
+/// How often `--once` measures before it takes a disagreement of clocks for the agent's.
+const ROUNDS: u32 = 3;
 /// Longer than the agent's own deadlines for a trace that is not heard of any more.
 const SETTLE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verify::Check;
+
+    fn checks(failed: &[&'static str]) -> Checks {
+        let checks = ["trace", "clock", "plugin's clock"].map(|what| Check {
+            what,
+            result: if failed.contains(&what) {
+                Err("off".to_owned())
+            } else {
+                Ok(String::new())
+            },
+        });
+        Checks {
+            reports: vec![Report {
+                pod: "shop/cart-0".to_owned(),
+                sandbox: String::new(),
+                checks: checks.to_vec(),
+            }],
+            containerd: Ok(String::new()),
+            strangers: 0,
+        }
+    }
+
+    #[test]
+    fn only_clocks_are_measured_again() {
+        assert!(checks(&[]).passed() && !checks(&[]).only_clocks_failed());
+        assert!(checks(&["clock", "plugin's clock"]).only_clocks_failed());
+        assert!(!checks(&["clock", "trace"]).only_clocks_failed());
+        assert!(!checks(&["clock"]).passed());
+    }
+}

@@ -30,6 +30,7 @@ pub struct Pipeline {
     health: Health,
     counted: Counters,
     changed: BTreeSet<TraceId>,
+    newest: Timestamp,
     refreshed: Instant,
 }
 
@@ -53,6 +54,7 @@ impl Pipeline {
             health,
             counted: Counters::default(),
             changed: BTreeSet::new(),
+            newest: Timestamp(0),
             refreshed: Instant::now(),
         }
     }
@@ -70,7 +72,7 @@ impl Pipeline {
             match events.receive(self.patience(clock())) {
                 Ok(Some(event)) => self.feed(event, outputs),
                 Ok(None) => {
-                    let at = clock().minus(TICK_SLACK_NS);
+                    let at = clock().minus(TICK_SLACK_NS).max(self.newest);
                     self.feed(Event { at, body: Body::Tick }, outputs);
                 }
                 Err(Stopped) => break,
@@ -85,12 +87,13 @@ impl Pipeline {
     pub fn feed(&mut self, event: Event, outputs: &mut impl Outputs) {
         self.health.events.inc();
         outputs.arrived(&event);
+        self.newest = self.newest.max(event.at);
         self.reorder.push(event);
         while let Some(ordered) = self.reorder.pop() {
             if ordered.late {
                 self.health.late.inc();
             }
-            self.correlator.handle(&ordered.event);
+            self.correlator.handle_owned(ordered.event);
         }
         self.drain(outputs);
     }
@@ -98,10 +101,11 @@ impl Pipeline {
     /// The end of the input: releases what is held and ends what is open.
     pub fn finish(&mut self, outputs: &mut impl Outputs) {
         while let Some(ordered) = self.reorder.flush() {
-            self.correlator.handle(&ordered.event);
+            self.correlator.handle_owned(ordered.event);
         }
         self.correlator.finish();
         self.drain(outputs);
+        self.account();
     }
 
     fn drain(&mut self, outputs: &mut impl Outputs) {

@@ -3,10 +3,17 @@
 //! Needs root, containerd, the distribution's CNI plugins and a kernel that lets BPF in; where one is missing each
 //! test says `SKIPPED` and why. The judge of single sandboxes is `sandglass::demo::verify`, which is tested by itself.
 #![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
 
 mod rig;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +28,6 @@ use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, OperationDetail, PluginDetail, Span, Trace};
 
-/// Durations are the demo's and the benchmarks' business: a busy build machine stretches what no agent sees.
-fn all_but_clocks(check: &str) -> bool {
-    !check.ends_with("clock")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scenario_is_traced_completely() {
     let test = "every_scenario_is_traced_completely";
@@ -34,7 +36,7 @@ async fn every_scenario_is_traced_completely() {
         return;
     };
     let mut records = Vec::new();
-    for pods in scenarios::steps() {
+    for pods in scenarios::steps(1) {
         records.extend(node.make(pods).await);
     }
     for record in &mut records {
@@ -42,9 +44,9 @@ async fn every_scenario_is_traced_completely() {
             scenarios::delete(&node.cri, record).await.unwrap();
         }
     }
-    assert_passed(&agent.settle(&records, all_but_clocks).await);
+    assert_passed(&agent.settle(&records).await);
 
-    let traces = agent.traces().to_vec();
+    let traces = agent.traces_of(&node);
     assert_eq!(
         verify::strangers(&traces, &records),
         0,
@@ -72,19 +74,18 @@ async fn two_networks_on_one_pod_are_two_operations() {
             Pod::new("db-1", 2, Network::Two),
         ])
         .await;
-    assert_passed(&agent.settle(&records, all_but_clocks).await);
+    assert_passed(&agent.settle(&records).await);
     for record in &records {
         let addresses = addresses(&node.cri, record).await;
-        assert_eq!(addresses.len(), 2, "the runtime gave {addresses:?}");
+        for ifname in ["eth0", "eth1"] {
+            assert_eq!(addresses[ifname].len(), 1, "the runtime gave {addresses:?}");
+        }
         let trace = verify::creation(agent.traces(), record).unwrap();
         for operation in operations(trace).filter(|operation| operation.ifname != "lo") {
             // What the plugin wrote cannot be read on every kernel; where it was, it is what the runtime says.
             for address in &operation.addresses {
                 let bare = address.split('/').next().unwrap_or_default();
-                assert!(
-                    addresses.iter().any(|known| known == bare),
-                    "{address} is none of {addresses:?}"
-                );
+                assert_eq!(addresses[&operation.ifname], [bare], "{}", operation.ifname);
             }
         }
     }
@@ -104,7 +105,7 @@ async fn fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up() {
         .map(|number| Pod::new(&format!("pod-{number}"), number, Network::Plain))
         .collect();
     let mut records = node.make(pods).await;
-    assert_passed(&agent.settle(&records, all_but_clocks).await);
+    assert_passed(&agent.settle(&records).await);
 
     let mut seen = BTreeSet::new();
     for record in &records {
@@ -121,14 +122,14 @@ async fn fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up() {
             scenarios::delete(&node.cri, record).await.unwrap();
         }
     }
-    assert_passed(&agent.settle(&records, all_but_clocks).await);
+    assert_passed(&agent.settle(&records).await);
     assert_eq!(
-        verify::strangers(agent.traces(), &records),
+        verify::strangers(&agent.traces_of(&node), &records),
         0,
         "traces of nothing that was asked"
     );
     if let Some(witness) = witness {
-        agrees_with(&witness, agent.traces());
+        agrees_with(&witness, &agent.traces_of(&node));
     }
     agent.stop().await;
     node.stop().await;
@@ -137,8 +138,7 @@ async fn fifty_sandboxes_at_once_are_neither_lost_nor_mixed_up() {
 /// Each process of each trace began and ended when the kernel's process connector says, and as it says.
 fn agrees_with(witness: &Witness, traces: &[Arc<Trace>]) {
     let lives = witness.lives();
-    let mut compared = 0;
-    let mut worst = 0;
+    let mut apart = Vec::new();
     for span in traces.iter().flat_map(|trace| &trace.spans) {
         let (Detail::Plugin(_) | Detail::Command(_), Some(process), Some(end)) =
             (&span.detail, span.process(), span.end)
@@ -151,19 +151,24 @@ fn agrees_with(witness: &Witness, traces: &[Arc<Trace>]) {
         let exit = life
             .exit_ns
             .unwrap_or_else(|| panic!("nobody else saw {} end", process.path));
-        worst = worst.max(span.start.0.abs_diff(life.exec_ns)).max(end.0.abs_diff(exit));
+        apart.extend([span.start.0.abs_diff(life.exec_ns), end.0.abs_diff(exit)]);
         let status = match process.exit {
             Some(ExitStatus::Code(code)) => code.unsigned_abs() << 8,
             Some(ExitStatus::Signal(signal)) => signal.unsigned_abs(),
             Some(ExitStatus::Unknown) | None => u32::MAX,
         };
         assert_eq!(status, life.status & 0xff7f, "{}", process.path);
-        compared += 1;
     }
-    println!("{compared} processes compared, {worst} ns apart at most");
-    assert!(compared >= 50 * 4, "only {compared} processes were compared");
-    // Both stamps are of one kernel, some microseconds apart; a preempted processor can stretch that.
-    assert!(worst < 50_000_000, "{worst} ns apart");
+    apart.sort_unstable();
+    assert!(apart.len() >= 2 * 50 * 4, "only {} stamps were compared", apart.len());
+    let (median, worst) = (apart[apart.len() / 2], apart[apart.len() - 1]);
+    println!(
+        "{} stamps compared: {median} ns apart at the median, {worst} at most",
+        apart.len()
+    );
+    // Both stamps are made by one kernel, some microseconds apart; between them a process may lose its processor, and
+    // on a busy machine that is what the worst case shows.
+    assert!(median < 2_000_000, "{median} ns apart at the median");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,7 +183,7 @@ async fn a_killed_plugin_is_shown_with_its_signal_and_its_deletion() {
         ..Pod::new("search-0", 1, Network::Hanging)
     };
     let records = node.make(vec![pod]).await;
-    assert_passed(&agent.settle(&records, all_but_clocks).await);
+    assert_passed(&agent.settle(&records).await);
     let trace = verify::creation(agent.traces(), &records[0]).unwrap();
     let (span, plugin) = plugin(trace, HANGING_PLUGIN).unwrap();
     assert_eq!(plugin.process.exit, Some(ExitStatus::Signal(9)));
@@ -236,7 +241,7 @@ async fn an_agent_killed_in_the_middle_of_an_add_finds_it_running_again() {
         "it was over before the second agent came"
     );
     // The next one is as complete as ever.
-    assert_passed(&second.settle(&later, all_but_clocks).await);
+    assert_passed(&second.settle(&later).await);
     second.stop().await;
     node.stop().await;
 }
@@ -283,26 +288,36 @@ fn plugin<'t>(trace: &'t Trace, name: &str) -> Option<(&'t Span, &'t PluginDetai
     })
 }
 
-/// Addresses that the runtime says the sandbox has.
-async fn addresses(cri: &Cri, record: &CallRecord) -> Vec<String> {
-    let id = record.outcome.as_ref().unwrap();
-    let status = cri.pod_sandbox_status(&id.0, false).await.unwrap().status.unwrap();
-    let network = status.network.unwrap();
-    let additional = network.additional_ips.into_iter().map(|address| address.ip);
-    std::iter::once(network.ip).chain(additional).collect()
+/// Addresses that the runtime says the sandbox has, by interface. The status proper names those of the first one only.
+async fn addresses(cri: &Cri, record: &CallRecord) -> BTreeMap<String, Vec<String>> {
+    let info = info(cri, record).await;
+    let interfaces = info["cniResult"]["Interfaces"].as_object().unwrap();
+    let of = |interface: &serde_json::Value| {
+        let configs = interface["IPConfigs"].as_array();
+        let addresses = configs.into_iter().flatten().filter_map(|config| config["IP"].as_str());
+        addresses.map(str::to_owned).collect()
+    };
+    interfaces
+        .iter()
+        .map(|(name, interface)| (name.clone(), of(interface)))
+        .collect()
 }
 
-/// Path of the network namespace that the runtime says the sandbox has; its pod and id agree with what was asked.
+/// Path of the network namespace that the runtime says the sandbox has.
 async fn netns(cri: &Cri, record: &CallRecord) -> String {
-    let id = record.outcome.as_ref().unwrap();
-    let answer = cri.pod_sandbox_status(&id.0, true).await.unwrap();
-    let metadata = answer.status.unwrap().metadata.unwrap();
-    assert_eq!(metadata.name, record.pod.identity.name);
-    let info: serde_json::Value = serde_json::from_str(&answer.info["info"]).unwrap();
+    let info = info(cri, record).await;
     let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array().unwrap();
     let network = namespaces
         .iter()
         .find(|namespace| namespace["type"] == "network")
         .unwrap();
     network["path"].as_str().unwrap().to_owned()
+}
+
+/// What the runtime tells of the sandbox beyond its status.
+async fn info(cri: &Cri, record: &CallRecord) -> serde_json::Value {
+    let id = record.outcome.as_ref().unwrap();
+    let answer = cri.pod_sandbox_status(&id.0, true).await.unwrap();
+    assert_eq!(answer.status.unwrap().metadata.unwrap().name, record.pod.identity.name);
+    serde_json::from_str(&answer.info["info"]).unwrap()
 }

@@ -381,7 +381,7 @@ fn of_runtimes_only_their_own_life_is_seen() {
         return;
     };
     let run = |name: &str, verb: &str| {
-        let script = watch.script(name, "/bin/true\nexit 2");
+        let script = watch.script(name, "/bin/true\nexec /bin/sh -c 'exit 2'");
         let mut command = Command::new(script);
         let child = command
             .args(["--root", "/r", verb, "id"])

@@ -412,11 +412,9 @@ int on_exec(uint64_t *ctx)
 		else
 			role = is_runtime() ? ROLE_RUNTIME : 0;
 	}
-	if (!role) {
-		if (was)
-			bpf_map_delete_elem(&processes, &pid);
+	// A runtime that runs itself again from a copy of another name (crun does) is followed to its exit all the same.
+	if (!role)
 		return 0;
-	}
 	if (role != was)
 		follow(pid, role);
 

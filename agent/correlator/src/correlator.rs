@@ -1,7 +1,8 @@
 //! The state machine: which process is a plugin, which operation it belongs to, which sandbox that is for.
 //!
-//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject: `plugins.rs`
-//! makes spans of processes, `operations.rs` chains of plugins, `sandboxes.rs` opens and closes traces.
+//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject:
+//! `lifetimes.rs` follows processes, `plugins.rs` begins their spans, `operations.rs` knows chains of plugins,
+//! `sandboxes.rs` opens and closes traces, `evidence.rs` adds what the runtime and the CRI tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -247,7 +248,9 @@ impl Correlator {
 
     /// Outputs since the last call, in order; at the end of them, what changed and is still open.
     pub fn drain(&mut self) -> Vec<Output> {
-        let mut outputs = std::mem::take(&mut self.effects.outputs);
+        // As much room as was needed this time, within reason, saves growing step by step.
+        let room = self.effects.outputs.len().min(256);
+        let mut outputs = std::mem::replace(&mut self.effects.outputs, Vec::with_capacity(room));
         for key in self.effects.changed.drain(..) {
             if let Some(open) = self.traces.get_mut(&key) {
                 open.clean();

@@ -3,8 +3,6 @@
 //! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
 //! doing is not decided here. Everything in the event is hostile input.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, ProcessKey, SpanId, TraceId};
@@ -97,20 +95,24 @@ impl<'a> Invocation<'a> {
     /// `None` when the environment has no valid `CNI_COMMAND`.
     pub(crate) fn of(env: &'a Environment) -> Option<Invocation<'a>> {
         let value = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-        let command = value("CNI_COMMAND")?.parse().ok()?;
-        let text = |name| value(name).unwrap_or_default();
-        // libcni fills these with placeholders for the verbs that have no attachment.
-        let attached = |name| if has_attachment(command) { text(name) } else { "" };
-        Some(Invocation {
-            command,
-            container: attached("CNI_CONTAINERID"),
-            ifname: attached("CNI_IFNAME"),
-            netns: attached("CNI_NETNS"),
-            args: attached("CNI_ARGS"),
-            path: text("CNI_PATH"),
+        let mut call = Invocation {
+            command: value("CNI_COMMAND")?.parse().ok()?,
+            container: "",
+            ifname: "",
+            netns: "",
+            args: "",
+            path: value("CNI_PATH").unwrap_or_default(),
             caller: value("TRACEPARENT").and_then(traceparent),
             fingerprint: fingerprint(env),
-        })
+        };
+        // libcni fills these with placeholders for the verbs that have no attachment.
+        if has_attachment(call.command) {
+            call.container = value("CNI_CONTAINERID").unwrap_or_default();
+            call.ifname = value("CNI_IFNAME").unwrap_or_default();
+            call.netns = value("CNI_NETNS").unwrap_or_default();
+            call.args = value("CNI_ARGS").unwrap_or_default();
+        }
+        Some(call)
     }
 
     /// The executable lies in one of the directories where the runtime looks for plugins.
@@ -134,16 +136,24 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
 }
 
 /// A fingerprint of the `CNI_*` part of an environment, whatever its order: to tell an inherited environment from one
-/// of a process's own without keeping either. It never leaves this process, so it need not be stable.
+/// of a process's own without keeping either. Not made against collisions on purpose: who makes one turns a delegate of
+/// their own plugin into a command.
 fn fingerprint(env: &Environment) -> u64 {
     env.iter()
         .filter(|(key, _)| key.starts_with("CNI_"))
-        .map(|pair| {
-            let mut hasher = DefaultHasher::new();
-            pair.hash(&mut hasher);
-            hasher.finish()
-        })
+        .map(|(key, value)| mix(mix(key.len() as u64, key.as_bytes()), value.as_bytes()))
         .fold(0, u64::wrapping_add)
+}
+
+/// Multiply and rotate, eight bytes at a time: this runs on every exec below a plugin.
+fn mix(seed: u64, bytes: &[u8]) -> u64 {
+    let mut state = seed;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        state = (state.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+    state
 }
 
 /// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may
@@ -199,6 +209,9 @@ impl<'a> RuntimeExec<'a> {
                 })?;
                 Some((step, id.as_str()))
             })
+        } else if image.args.first().is_some_and(|name| name == "runc") {
+            // `runc init`: runc executes a copy of itself from a file descriptor (CVE-2019-5736).
+            None
         } else {
             return None;
         };

@@ -10,6 +10,7 @@
 mod correlator;
 mod evidence;
 mod invocation;
+mod lifetimes;
 mod memory;
 mod open;
 mod operations;

@@ -3,111 +3,15 @@
 //! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
 //! only a process that was called as a plugin is one. Forks are transparent.
 
-use sandglass_model::event::{Exit, ExitStatus, Fork, PluginIo};
-use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation, Status};
+use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation};
 use sandglass_model::{ProcessKey, Timestamp, registry};
 
 use crate::correlator::Correlator;
-use crate::invocation::{Environment, Image, Invocation, RuntimeExec, failure_of, has_attachment};
-use crate::open::{Cut, OpenTrace, SpanRef, TraceKey};
+use crate::invocation::{Environment, Image, Invocation, RuntimeExec, has_attachment};
+use crate::open::{OpenTrace, SpanRef, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
 use crate::processes::Role;
 use crate::timers::Timer;
-
-// === events of processes ===
-
-impl Correlator {
-    pub(crate) fn forked(&mut self, at: Timestamp, fork: &Fork) {
-        if self.processes.role(fork.process).is_some() || !self.take_pid(at, fork.process) {
-            return;
-        }
-        let role = match self.processes.role(fork.parent) {
-            Some(Role::Forked(span)) => Role::Forked(span),
-            Some(Role::Spanned(span)) if self.is_open(span) => Role::Forked(span),
-            Some(Role::Spanned(_) | Role::Detached | Role::Gone { below_plugin: true }) => Role::Detached,
-            Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) => Role::Runtime(None),
-            None => {
-                self.effects.counters.orphan += 1;
-                return;
-            }
-        };
-        self.enter_process(at, fork.process, role);
-    }
-
-    pub(crate) fn executed(&mut self, at: Timestamp, image: Image, env: &Environment) {
-        match self.processes.role(image.process) {
-            Some(Role::Spanned(span)) => self.executed_again(at, image, env, span),
-            Some(Role::Forked(span)) => self.executed_below(at, image, env, span),
-            Some(Role::Runtime(None)) => self.executed_by_runtime(at, image, env),
-            // The second image of a runtime's step is the same step. What has ended comes twice.
-            Some(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
-            None => {
-                if !self.take_pid(at, image.process) {
-                    return;
-                }
-                match self.processes.role(image.parent) {
-                    Some(Role::Spanned(span) | Role::Forked(span)) => self.executed_below(at, image, env, span),
-                    Some(Role::Detached | Role::Gone { below_plugin: true }) => {
-                        self.enter_process(at, image.process, Role::Detached);
-                    }
-                    Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) | None => {
-                        self.executed_by_runtime(at, image, env);
-                    }
-                }
-            }
-        }
-    }
-
-    pub(crate) fn exited(&mut self, at: Timestamp, exit: &Exit) {
-        match self.processes.exit(exit.process, self.now) {
-            Some(Role::Spanned(span)) => self.process_ended(at, span, exit.how),
-            Some(Role::Runtime(Some(span))) => self.step_ended(at, span, exit.how),
-            Some(Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. }) => {}
-            None => self.effects.counters.orphan += 1,
-        }
-        self.bound_processes(at);
-    }
-
-    /// What a plugin read or wrote.
-    pub(crate) fn spoke(&mut self, io: &PluginIo) {
-        let span = match self.processes.role(io.process) {
-            Some(Role::Spanned(span)) => span,
-            Some(Role::Forked(_) | Role::Runtime(_) | Role::Detached | Role::Gone { .. }) => return,
-            None => {
-                self.effects.counters.orphan += 1;
-                return;
-            }
-        };
-        let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
-            return;
-        };
-        let Detail::Plugin(plugin) = &mut open.trace.spans[span.span].detail else {
-            return;
-        };
-        if let Some(netconf) = &io.netconf {
-            plugin.spec_version.clone_from(&netconf.version);
-        }
-        if io.error.is_some() {
-            plugin.error.clone_from(&io.error);
-        }
-        let state = &open.states[span.span];
-        if let Some(operation) = state.operation.filter(|_| state.in_chain) {
-            let network = io.netconf.as_ref().map_or("", |netconf| netconf.network.as_str());
-            open.operations[operation].network_told |= !network.is_empty();
-            if let Some(detail) = open.operation_detail_mut(operation) {
-                if !network.is_empty() {
-                    network.clone_into(&mut detail.network);
-                }
-                if !io.addresses.is_empty() {
-                    detail.addresses.clone_from(&io.addresses);
-                }
-            }
-        }
-        open.touch(&mut self.effects);
-    }
-}
-
-// === begin ===
 
 /// How a plugin invocation stands to its operation.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +26,7 @@ enum Place {
 
 impl Correlator {
     /// An exec by a process that is not below a plugin.
-    fn executed_by_runtime(&mut self, at: Timestamp, image: Image, env: &Environment) {
+    pub(crate) fn executed_by_runtime(&mut self, at: Timestamp, image: Image, env: &Environment) {
         let process = image.process;
         if let Some(call) = Invocation::of(env) {
             return self.called_by_runtime(at, image, &call);
@@ -165,7 +69,7 @@ impl Correlator {
     }
 
     /// An exec by a process below a plugin: a delegate or a command. `span` is its nearest ancestor's.
-    fn executed_below(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
+    pub(crate) fn executed_below(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
         let process = image.process;
         let role = self.begin_below(at, image, env, span).unwrap_or(Role::Detached);
         self.enter_process(at, process, role);
@@ -357,7 +261,7 @@ impl Correlator {
     }
 
     /// Another image in a process that has a span.
-    fn executed_again(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
+    pub(crate) fn executed_again(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
         let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
@@ -422,115 +326,5 @@ fn become_delegate(open: &mut OpenTrace, span: usize, caller: usize, call: &Invo
             error: None,
             process: std::mem::take(&mut command.process),
         }));
-    }
-}
-
-// === end ===
-
-impl Correlator {
-    /// The process of a plugin or a command ended.
-    pub(crate) fn process_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
-        let Some(open) = self
-            .traces
-            .get_mut(&reference.trace)
-            .filter(|open| open.is_open(reference.span))
-        else {
-            return;
-        };
-        let span = &mut open.trace.spans[reference.span];
-        let name = registry::name(span);
-        let said = match &span.detail {
-            Detail::Plugin(plugin) => plugin.error.as_ref().filter(|_| matches!(how, ExitStatus::Code(_))),
-            Detail::Command(_)
-            | Detail::Sandbox(_)
-            | Detail::SandboxCreate(_)
-            | Detail::Operation(_)
-            | Detail::RuntimeStep(_) => None,
-        };
-        let failure = failure_of(&name, how).map(|(class, message)| match said {
-            Some(error) => (error.class().to_owned(), error.msg.clone()),
-            None => (class.to_owned(), message),
-        });
-        if let Some(process) = span.process_mut() {
-            process.exit = Some(how);
-        }
-        if let Some((class, message)) = failure.clone() {
-            span.status = Status::Error { class, message };
-        }
-        open.trace.incomplete |= how == ExitStatus::Unknown;
-        self.end_process(at, reference, Cut::Outlived, failure);
-    }
-
-    /// A plugin ran too long: it ends, and with it what runs below it.
-    pub(crate) fn plugin_overdue(&mut self, at: Timestamp, process: ProcessKey) {
-        let Some(Role::Spanned(reference)) = self.processes.role(process) else {
-            return;
-        };
-        let deadline_ns = self.config.deadline_ns;
-        let cut = Cut::Deadline { deadline_ns };
-        let Some(open) = self
-            .traces
-            .get_mut(&reference.trace)
-            .filter(|open| open.is_open(reference.span))
-        else {
-            return;
-        };
-        let failure = cut.failure();
-        if let Some((class, message)) = failure.clone() {
-            open.trace.spans[reference.span].status = Status::Error { class, message };
-        }
-        self.end_process(at, reference, cut, failure);
-    }
-
-    fn end_process(&mut self, at: Timestamp, reference: SpanRef, below: Cut, failure: Option<(String, String)>) {
-        let Some(open) = self.traces.get_mut(&reference.trace) else {
-            return;
-        };
-        open.end(reference.span, at, below, &mut self.effects);
-        let state = &open.states[reference.span];
-        if let Some(operation) = state.operation.filter(|_| state.in_chain) {
-            let reference = OperationRef {
-                trace: reference.trace,
-                operation,
-            };
-            self.plugin_left(reference, at, failure);
-        }
-    }
-}
-
-// === the process table ===
-
-impl Correlator {
-    fn is_open(&self, span: SpanRef) -> bool {
-        self.traces.get(&span.trace).is_some_and(|open| open.is_open(span.span))
-    }
-
-    /// A new process has this pid: whoever had it before is gone. `false` when the record is older than the process
-    /// that has the pid now.
-    fn take_pid(&mut self, at: Timestamp, process: ProcessKey) -> bool {
-        let Some((before, role)) = self.processes.namesake(process) else {
-            return true;
-        };
-        if before.start_ticks > process.start_ticks {
-            self.effects.counters.orphan += 1;
-            return false;
-        }
-        self.processes.remove(before);
-        self.lose_process(at, role);
-        true
-    }
-
-    fn enter_process(&mut self, at: Timestamp, process: ProcessKey, role: Role) {
-        self.processes.set(process, role);
-        self.bound_processes(at);
-    }
-
-    fn bound_processes(&mut self, at: Timestamp) {
-        let traces = &self.traces;
-        let is_open = |span: SpanRef| traces.get(&span.trace).is_some_and(|open| open.is_open(span.span));
-        if let Some((_, role)) = self.processes.evict(is_open) {
-            self.effects.counters.evicted_processes += 1;
-            self.lose_process(at, role);
-        }
     }
 }

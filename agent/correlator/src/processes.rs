@@ -4,7 +4,7 @@
 //! that a record that comes twice, or comes late, is recognised. Bounded: when full, the oldest process without an open
 //! span goes first. Does not: make spans, or remove the entries of a trace that closes (they are then detached).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 
 use sandglass_model::time::SECOND;
 use sandglass_model::{ProcessKey, Timestamp};
@@ -29,6 +29,17 @@ pub(crate) enum Role {
     },
 }
 
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// The process.
+    Known(Role),
+    /// Not it, but another one with its pid.
+    Namesake(ProcessKey, Role),
+    /// Neither.
+    Never,
+}
+
 #[derive(Debug)]
 struct Entry {
     role: Role,
@@ -46,7 +57,7 @@ pub(crate) struct Processes {
 }
 
 /// How long a process that ended is remembered.
-const GONE_FOR_NS: u64 = 2 * SECOND;
+const GONE_FOR_NS: u64 = SECOND;
 /// How many of the oldest processes are looked at for one that can go without ending a span.
 const EVICTION_REACH: usize = 64;
 
@@ -69,29 +80,38 @@ impl Processes {
         self.entries.len()
     }
 
-    /// Another process that had the same pid, the newest one.
-    pub(crate) fn namesake(&self, process: ProcessKey) -> Option<(ProcessKey, Role)> {
+    /// Looks a process up together with whoever had its pid before or has it now.
+    pub(crate) fn look_up(&self, process: ProcessKey) -> Seen {
         let all = |start_ticks| ProcessKey {
             pid: process.pid,
             start_ticks,
         };
-        self.entries
-            .range(all(0)..=all(u64::MAX))
-            .rev()
-            .find(|(key, _)| **key != process)
-            .map(|(key, entry)| (*key, entry.role))
+        let mut namesake = Seen::Never;
+        for (key, entry) in self.entries.range(all(0)..=all(u64::MAX)) {
+            if *key == process {
+                return Seen::Known(entry.role);
+            }
+            namesake = Seen::Namesake(*key, entry.role);
+        }
+        namesake
     }
 
     /// Enters a process or changes its role. The table may then be over its bound: see [`Processes::evict`].
     pub(crate) fn set(&mut self, process: ProcessKey, role: Role) {
-        if let Some(entry) = self.entries.get_mut(&process) {
-            entry.role = role;
-            return;
+        match self.entries.entry(process) {
+            btree_map::Entry::Occupied(mut entry) => {
+                entry.get_mut().role = role;
+                return;
+            }
+            btree_map::Entry::Vacant(entry) => {
+                self.arrived += 1;
+                entry.insert(Entry {
+                    role,
+                    order: self.arrived,
+                });
+            }
         }
-        self.arrived += 1;
-        let order = self.arrived;
-        self.entries.insert(process, Entry { role, order });
-        self.arrivals.push_back((process, order));
+        self.arrivals.push_back((process, self.arrived));
         if self.arrivals.len() > 64 + 2 * self.entries.len() {
             let entries = &self.entries;
             self.arrivals
@@ -105,15 +125,24 @@ impl Processes {
 
     /// The process ended: keeps it as gone for a moment and returns what it was.
     pub(crate) fn exit(&mut self, process: ProcessKey, now: Timestamp) -> Option<Role> {
-        let role = self.role(process);
-        let below_plugin = match role {
-            Some(Role::Gone { .. }) => return role,
-            Some(Role::Forked(_) | Role::Spanned(_) | Role::Detached) => true,
-            Some(Role::Runtime(_)) | None => false,
+        let gone = |below_plugin| Role::Gone { below_plugin };
+        let before = match self.entries.get_mut(&process) {
+            Some(entry) => {
+                let role = entry.role;
+                entry.role = match role {
+                    Role::Gone { .. } => return Some(role),
+                    Role::Forked(_) | Role::Spanned(_) | Role::Detached => gone(true),
+                    Role::Runtime(_) => gone(false),
+                };
+                Some(role)
+            }
+            None => {
+                self.set(process, gone(false));
+                None
+            }
         };
-        self.set(process, Role::Gone { below_plugin });
         self.gone.push_back((now, process));
-        role
+        before
     }
 
     /// Forgets what ended a while ago.
@@ -162,8 +191,10 @@ impl Processes {
     }
 
     fn forget_gone(&mut self, process: ProcessKey) {
-        if let Some(Role::Gone { .. }) = self.role(process) {
-            self.entries.remove(&process);
+        if let btree_map::Entry::Occupied(entry) = self.entries.entry(process)
+            && let Role::Gone { .. } = entry.get().role
+        {
+            entry.remove();
         }
     }
 }

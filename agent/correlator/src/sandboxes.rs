@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail, Status, Trace};
 use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, TraceId, registry};
 
@@ -14,7 +13,6 @@ use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
 use crate::memory::{self, Attempt, Root};
 use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
-use crate::processes::Role;
 use crate::timers::Timer;
 
 /// What is kept of a sandbox's creation while its trace is open. The root is span 0, `sandbox.create` span 1.
@@ -417,15 +415,6 @@ impl Correlator {
             sandbox.created = message.is_none();
             sandbox.failed = message.is_some();
             sandbox.identity.merge(&open.trace.identity);
-        }
-    }
-
-    /// The process of a step was taken out of the process table.
-    pub(crate) fn lose_process(&mut self, at: Timestamp, role: Role) {
-        match role {
-            Role::Spanned(span) => self.process_ended(at, span, ExitStatus::Unknown),
-            Role::Runtime(Some(span)) => self.step_ended(at, span, ExitStatus::Unknown),
-            Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. } => {}
         }
     }
 

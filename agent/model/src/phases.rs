@@ -137,6 +137,8 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         let name = registry::name(culprit);
         return if message.is_empty() {
             format!("{name} failed ({class})")
+        } else if message.starts_with(&name) {
+            message.clone()
         } else {
             format!("{name} failed: {message}")
         };
@@ -231,6 +233,65 @@ mod tests {
             verdict(&trace, Timestamp(100)),
             "command long of plugin slow took 60 ns of 100 ns (60 %)"
         );
+    }
+
+    fn failed(mut span: Span, class: &str, message: &str) -> Span {
+        span.status = Status::Error {
+            class: class.into(),
+            message: message.into(),
+        };
+        span
+    }
+
+    fn plugin(error: Option<crate::cni::CniError>) -> Detail {
+        Detail::Plugin(Box::new(crate::trace::PluginDetail {
+            plugin: "bridge".into(),
+            command: crate::cni::CniCommand::Add,
+            delegate: false,
+            spec_version: String::new(),
+            error,
+            process: ProcessDetail::default(),
+        }))
+    }
+
+    #[test]
+    fn a_failed_command_is_the_culprit_only_when_its_failure_was_passed_on() {
+        let said = crate::cni::CniError {
+            code: 100,
+            msg: "no addresses".into(),
+            details: String::new(),
+        };
+        let root = || span(None, 0, Some(100), Detail::Sandbox(SandboxDetail::default()));
+        let create = || span(Some(0), 0, Some(100), Detail::SandboxCreate(CreateDetail::default()));
+        let check = || {
+            failed(
+                span(Some(2), 20, Some(30), command("iptables")),
+                "exit_code",
+                "command iptables exited with code 1",
+            )
+        };
+
+        let succeeded = trace(vec![
+            root(),
+            create(),
+            span(Some(1), 0, Some(90), plugin(None)),
+            check(),
+        ]);
+        assert_eq!(succeeded.culprit(), None);
+        assert!(verdict(&succeeded, Timestamp(100)).starts_with("plugin bridge took"));
+
+        for (error, expected) in [
+            (None, "command iptables exited with code 1"),
+            (Some(said), "plugin bridge failed: no addresses"),
+        ] {
+            let failure = trace(vec![
+                failed(root(), "sandbox_failed", "cni ADD eth0: .."),
+                failed(create(), "sandbox_failed", "cni ADD eth0: .."),
+                failed(span(Some(1), 0, Some(90), plugin(error)), "exit_code", "no addresses"),
+                check(),
+            ]);
+            assert_eq!(verdict(&failure, Timestamp(100)), expected);
+        }
     }
 
     #[test]

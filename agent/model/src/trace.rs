@@ -261,33 +261,37 @@ impl Trace {
         self.root().start
     }
 
-    /// The failed span that explains a failed root: from the root down to the failed child that ended last.
-    ///
-    /// A failed command explains its plugin's failure only when it was the last thing the plugin did: many commands
-    /// fail by design (`iptables -C` asks whether a rule exists).
+    /// The failed span that explains a failed trace: from the root (of an open trace: from an operation that failed)
+    /// down through what failed last, as far as the failure was passed on. A command that failed below a plugin that
+    /// said itself what was wrong, or that was not the last thing its plugin did, explains nothing: `iptables -C` fails by
+    /// design.
     #[must_use]
     pub fn culprit(&self) -> Option<&Span> {
-        let mut culprit = self.spans.first().filter(|root| root.status.is_error())?;
-        let mut place = 0;
+        let failed = |index: usize| self.spans[index].status.is_error();
+        let is_asked = |index: usize| matches!(self.spans[index].detail, Detail::Operation(_));
+        let mut culprit = (0..self.spans.len().min(1)).find(|&root| failed(root)).or_else(|| {
+            let mut asked = (0..self.spans.len()).filter(|&index| !self.closed && failed(index) && is_asked(index));
+            asked.rfind(|&index| self.spans[index].parent.is_none_or(|parent| parent <= 1))
+        })?;
         loop {
-            let below = || {
-                self.spans
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, span)| span.parent == Some(place))
-            };
-            let last_end = below().filter_map(|(_, span)| span.end).max();
-            let explains = |span: &Span| {
-                span.status.is_error() && (!matches!(span.detail, Detail::Command(_)) || span.end == last_end)
-            };
-            let Some((index, span)) = below()
-                .filter(|(_, span)| explains(span))
-                .max_by_key(|(_, span)| span.end)
-            else {
-                return Some(culprit);
-            };
-            (place, culprit) = (index, span);
+            let says = matches!(&self.spans[culprit].detail, Detail::Plugin(plugin) if plugin.error.is_some());
+            let below = (culprit + 1..self.spans.len())
+                .filter(|&index| self.spans[index].parent == Some(culprit) && failed(index))
+                .filter(|&index| {
+                    !matches!(self.spans[index].detail, Detail::Command(_)) || (!says && self.is_last_child(index))
+                })
+                .max_by_key(|&index| self.spans[index].end);
+            match below {
+                Some(below) => culprit = below,
+                None => return self.spans.get(culprit),
+            }
         }
+    }
+
+    /// No sibling of this span ended later.
+    fn is_last_child(&self, index: usize) -> bool {
+        let siblings = self.spans.iter().filter(|span| span.parent == self.spans[index].parent);
+        siblings.map(|span| span.end).max() == Some(self.spans[index].end)
     }
 
     /// Indices of the spans with their depths, each below its parent, siblings in order of begin.

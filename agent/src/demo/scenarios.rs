@@ -130,27 +130,29 @@ pub fn now() -> Timestamp {
     Timestamp(seconds.saturating_mul(SECOND).saturating_add(ns))
 }
 
-/// The demo's pods by step; those of one step are made at the same time.
+/// The demo's pods by step; those of one step are made at the same time. Each `round` has pods of its own: the same
+/// names, other uids.
 #[must_use]
-pub fn steps() -> Vec<Vec<Pod>> {
-    let plain = |name, number| Pod::new(name, number, Network::Plain);
+pub fn steps(round: u32) -> Vec<Vec<Pod>> {
+    let pod = |name, number, network| Pod::new(name, round * 100 + number, network);
+    let plain = |name, number| pod(name, number, Network::Plain);
     let published = Pod {
         host_port: Some(8080),
         ..plain("web-0", 3)
     };
     let hanging = Pod {
         deadline: Duration::from_secs(3),
-        ..Pod::new("search-0", 6, Network::Hanging)
+        ..pod("search-0", 6, Network::Hanging)
     };
-    let failing = Pod::new("billing-0", 5, Network::Failing);
+    let failing = pod("billing-0", 5, Network::Failing);
     let retried = Pod {
         attempt: 1,
         ..failing.clone()
     };
     vec![
         vec![plain("cart-0", 1), plain("cart-1", 2), published],
-        vec![Pod::new("reports-0", 4, Network::Slow), failing, hanging],
-        vec![retried, Pod::new("db-0", 7, Network::Two)],
+        vec![pod("reports-0", 4, Network::Slow), failing, hanging],
+        vec![retried, pod("db-0", 7, Network::Two)],
     ]
 }
 
@@ -287,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_demo_shows_what_it_promises() {
-        let pods: Vec<Pod> = steps().into_iter().flatten().collect();
+        let pods: Vec<Pod> = steps(1).into_iter().flatten().collect();
         assert!(pods.len() >= 6);
         for network in Network::ALL {
             assert!(pods.iter().any(|pod| pod.network == network), "{network:?}");
