@@ -75,6 +75,8 @@ const STALLED_SECONDS: u64 = 30;
 /// Starts the agent.
 pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let node = node_info(config);
+    // One reading for the recording's header and the correlator: a replay maps times as the live run did.
+    let anchor = clock::anchor();
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
     let store = Store::new(
@@ -92,7 +94,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         metrics.register(|registry| otlp.register(registry));
     }
     let recorder = match &options.record {
-        Some(path) => Some(Recorder::create(path, &recording_header(&node)).map_err(Failure::runtime)?),
+        Some(path) => Some(Recorder::create(path, &recording_header(&node, anchor)).map_err(Failure::runtime)?),
         None => None,
     };
 
@@ -134,7 +136,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         closed: options.closed,
     };
     let pipeline = Pipeline::new(
-        correlator_config(config, &node),
+        correlator_config(config, &node, anchor),
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
@@ -212,10 +214,11 @@ pub fn node_info(config: &Config) -> NodeInfo {
 
 /// Deadlines and bounds as the correlator takes them.
 #[must_use]
-pub fn correlator_config(config: &Config, node: &NodeInfo) -> CorrelatorConfig {
+pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) -> CorrelatorConfig {
     let correlation = &config.correlation;
     CorrelatorConfig {
         boot_id: node.boot_id.clone(),
+        anchor,
         settle_ns: correlation.settle.as_nanos(),
         runtime_wait_ns: correlation.runtime_wait.as_nanos(),
         deadline_ns: correlation.deadline.as_nanos(),
@@ -338,8 +341,7 @@ pub fn runtime_choice(config: &Config) -> Result<RuntimeChoice, Failure> {
         .map_err(|error| Failure::usage(format!("configuration key cri.endpoint: {error}")))
 }
 
-fn recording_header(node: &NodeInfo) -> Header {
-    let clock: ClockAnchor = clock::anchor();
+fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
     Header {
         recording: "sandglass".to_owned(),
         version: recording::VERSION,

@@ -135,9 +135,9 @@ impl Default for HttpConfig {
 impl Default for ProbesConfig {
     fn default() -> ProbesConfig {
         ProbesConfig {
-            ring_buffer_bytes: 4 << 20,
+            ring_buffer_bytes: 2 << 20,
             stdio: true,
-            queue_events: 65_536,
+            queue_events: 8_192,
         }
     }
 }

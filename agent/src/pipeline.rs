@@ -30,6 +30,8 @@ pub struct Pipeline {
     health: Health,
     counted: Counters,
     changed: BTreeSet<TraceId>,
+    /// Events in the reorder stage that are no ticks: a tick that waits there waits for nothing.
+    held: usize,
     newest: Timestamp,
     refreshed: Instant,
 }
@@ -54,6 +56,7 @@ impl Pipeline {
             health,
             counted: Counters::default(),
             changed: BTreeSet::new(),
+            held: 0,
             newest: Timestamp(0),
             refreshed: Instant::now(),
         }
@@ -88,8 +91,10 @@ impl Pipeline {
         self.health.events.inc();
         outputs.arrived(&event);
         self.newest = self.newest.max(event.at);
+        self.held += usize::from(event.body != Body::Tick);
         self.reorder.push(event);
         while let Some(ordered) = self.reorder.pop() {
+            self.held -= usize::from(ordered.event.body != Body::Tick);
             if ordered.late {
                 self.health.late.inc();
             }
@@ -156,7 +161,7 @@ impl Pipeline {
 
     /// How long to wait for the next event.
     fn patience(&self, now: Timestamp) -> Duration {
-        if !self.reorder.is_empty() || !self.changed.is_empty() {
+        if self.held > 0 || !self.changed.is_empty() {
             return BUSY;
         }
         let due = self

@@ -29,6 +29,8 @@ pub struct Figure {
     value: f64,
     unit: Unit,
     budget: Option<Budget>,
+    /// Where the true value lies, as far as the measurements tell.
+    interval: Option<(f64, f64)>,
     /// How it was spread, or what else a reader must know.
     remark: String,
 }
@@ -47,6 +49,7 @@ impl Figure {
             value,
             unit,
             budget: None,
+            interval: None,
             remark: String::new(),
         }
     }
@@ -69,12 +72,29 @@ impl Figure {
         self
     }
 
-    /// Whether it misses its budget.
+    /// The true value may lie anywhere between `low` and `high`: the budget is kept or missed only if both ends say so.
+    pub fn between(mut self, (low, high): (f64, f64)) -> Figure {
+        self.interval = Some((low, high));
+        self
+    }
+
+    /// Whether it surely misses its budget.
     pub fn is_over(&self) -> bool {
-        match self.budget {
-            Some(Budget::AtMost(most)) => self.value > most || self.value.is_nan(),
-            Some(Budget::AtLeast(least)) => self.value < least || self.value.is_nan(),
-            None => false,
+        self.verdict() == "OVER"
+    }
+
+    fn verdict(&self) -> &'static str {
+        let (low, high) = self.interval.unwrap_or((self.value, self.value));
+        let keeps = |value: f64| match self.budget {
+            Some(Budget::AtMost(most)) => value <= most,
+            Some(Budget::AtLeast(least)) => value >= least,
+            None => true,
+        };
+        match (self.budget, keeps(low), keeps(high)) {
+            (None, ..) => "",
+            (Some(_), true, true) => "ok",
+            (Some(_), false, false) => "OVER",
+            (Some(_), ..) => "unsure",
         }
     }
 
@@ -84,16 +104,11 @@ impl Figure {
             Some(Budget::AtLeast(least)) => format!(">= {}", text(least, self.unit)),
             None => String::new(),
         };
-        let verdict = match self.budget {
-            None => "",
-            Some(_) if self.is_over() => "OVER",
-            Some(_) => "ok",
-        };
         [
             self.name.clone(),
             budget,
             text(self.value, self.unit),
-            verdict.to_owned(),
+            self.verdict().to_owned(),
             self.remark.clone(),
         ]
     }
@@ -194,6 +209,23 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// Between which values the median of what `values` are a sample of lies, at 95 % confidence, whatever their
+/// distribution: order statistics of the binomial, normally approximated.
+pub fn median_interval(values: &[f64]) -> (f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let count = sorted.len() as f64;
+    let reach = 0.98 * count.sqrt();
+    let at = |rank: f64| {
+        let rank = rank.clamp(1.0, count.max(1.0)) as usize;
+        sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+    };
+    (
+        at((count / 2.0 - reach).floor()),
+        at((count / 2.0 + 1.0 + reach).ceil()),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +239,17 @@ mod tests {
         assert!(!figure(5.0).at_least(5.0).is_over());
         assert!(figure(f64::NAN).at_least(5.0).is_over());
         assert!(!figure(f64::NAN).is_over());
+        assert_eq!(figure(2.0).at_most(1.0).between((0.5, 3.0)).verdict(), "unsure");
+        assert_eq!(figure(2.0).at_most(1.0).between((1.5, 3.0)).verdict(), "OVER");
+        assert_eq!(figure(0.5).at_most(1.0).between((-1.0, 0.9)).verdict(), "ok");
+    }
+
+    #[test]
+    fn median_interval_narrows_with_the_sample() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(median_interval(&values), (40.0, 61.0));
+        assert_eq!(median_interval(&[1.0, 2.0, 3.0]), (1.0, 3.0));
+        assert!(median_interval(&[]).0.is_nan());
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::timers::Timer;
 pub struct Config {
     /// Boot id of the node: part of every trace id.
     pub boot_id: String,
+    /// Both clocks at the start, for traces that begin before the first `ClockAnchored`.
+    pub anchor: ClockAnchor,
     /// An operation whose plugins have all ended waits this long for the next plugin of its chain.
     pub settle_ns: u64,
     /// A sandbox whose operations have all succeeded waits this long for the runtime's next step when the caller is
@@ -44,6 +46,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             boot_id: String::new(),
+            anchor: ClockAnchor::default(),
             settle_ns: 500 * MILLISECOND,
             runtime_wait_ns: 10 * SECOND,
             deadline_ns: 300 * SECOND,
@@ -150,7 +153,7 @@ impl Correlator {
     pub fn new(config: Config) -> Correlator {
         Correlator {
             now: Timestamp(0),
-            anchor: ClockAnchor::default(),
+            anchor: config.anchor,
             lost_until: None,
             serial: 0,
             networks: Vec::new(),

@@ -55,7 +55,7 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     };
 
     let mut pipeline = Pipeline::new(
-        app::correlator_config(&config, &node),
+        app::correlator_config(&config, &node, recording.header.clock),
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -76,6 +77,8 @@ pub enum ConfigError {
 /// The merged configuration before it is typed.
 #[derive(Clone, Debug)]
 pub struct Layers {
+    /// What the values are laid over: says which objects are sections and which are values.
+    defaults: Value,
     merged: Value,
     origins: BTreeMap<String, Origin>,
 }
@@ -83,9 +86,10 @@ pub struct Layers {
 impl Default for Layers {
     fn default() -> Layers {
         // A Config of plain data always serializes; an empty object would only mean "no keys are known".
-        let merged = serde_json::to_value(Config::default()).unwrap_or(Value::Object(Map::new()));
+        let defaults = serde_json::to_value(Config::default()).unwrap_or(Value::Object(Map::new()));
         Layers {
-            merged,
+            merged: defaults.clone(),
+            defaults,
             origins: BTreeMap::new(),
         }
     }
@@ -98,13 +102,16 @@ impl Layers {
             path: path.to_owned(),
             source,
         };
-        let size = std::fs::metadata(path).map_err(read)?.len();
-        if size > MAX_FILE_BYTES {
+        // The size is not asked for beforehand: a device has none and does not end.
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
+            .map_err(read)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
             return Err(read(std::io::Error::other(format!(
-                "{size} bytes are more than a configuration has"
+                "more than {MAX_FILE_BYTES} bytes are no configuration"
             ))));
         }
-        let text = std::fs::read_to_string(path).map_err(read)?;
         self.text(&text, path)
     }
 
@@ -117,64 +124,97 @@ impl Layers {
         }
         let parse = |problem: String| ConfigError::Parse {
             path: path.to_owned(),
-            problem: first_line(&problem),
+            problem: position_and_problem(&problem),
         };
         let tree: Value = serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?;
         if !tree.is_object() {
             return Err(parse("it must be a mapping of keys".to_owned()));
         }
         let mut leaves = Vec::new();
-        flatten("", &tree, &self.merged, &mut leaves);
+        flatten("", &tree, &self.defaults, &mut leaves);
+        // A section with nothing below it: all its keys are commented out.
+        leaves.retain(|(key, value)| !(value.is_null() && lookup(&self.defaults, key).is_some_and(Value::is_object)));
         for (key, _) in &leaves {
             self.known(key, &path.display().to_string())?;
         }
-        // Typed once more from the text itself: its errors know line and column.
-        serde_saphyr::from_str::<Config>(text).map_err(|error| parse(error.to_string()))?;
+        // Typed from the text itself: its errors know line and column.
+        let typed: Config = serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?;
+        let typed = serde_json::to_value(typed).map_err(|error| parse(error.to_string()))?;
         for (key, value) in leaves {
+            let value = match (self.fits(&key, &value), lookup(&typed, &key)) {
+                (Ok(()), _) => value,
+                // Secrets do not survive being written out.
+                (Err(_), _) if SECRET.contains(&key.as_str()) => {
+                    return Err(parse(format!("{key} must be texts: write them in quotes")));
+                }
+                // A number where the key wants text, an empty section: as the typed reading took it.
+                (Err(_), Some(typed)) => typed.clone(),
+                (Err(_), None) => continue,
+            };
             self.set(&key, value, Origin::File(path.to_owned()));
         }
         Ok(())
     }
 
-    /// Lays one flag over what is there; `value` is text, read as YAML where the key wants no text.
+    /// Lays one flag over what is there; `value` is text, or YAML where the key wants no text. A list of one may be
+    /// written without its brackets.
     pub fn flag(&mut self, flag: &str, key: &str, value: &str) -> Result<(), ConfigError> {
         self.known(key, &format!("flag {flag}"))?;
-        let old = lookup(&self.merged, key);
-        let value = match old {
-            Some(Value::String(_)) | None => Value::String(value.to_owned()),
-            Some(Value::Null) => Value::String(value.to_owned()),
-            Some(_) => serde_saphyr::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned())),
+        let text = Value::String(value.to_owned());
+        let yaml = serde_saphyr::from_str::<Value>(value).ok();
+        let readings = match lookup(&self.defaults, key) {
+            Some(Value::String(_)) => vec![text],
+            Some(Value::Array(_)) => yaml.into_iter().chain([Value::Array(vec![text])]).collect(),
+            Some(Value::Null) => [text].into_iter().chain(yaml).collect(),
+            _ => vec![yaml.unwrap_or(text)],
         };
-        self.set(key, value, Origin::Flag(flag.to_owned()));
-        Ok(())
+        let mut problem = String::new();
+        for reading in readings {
+            match self.fits(key, &reading) {
+                Ok(()) => {
+                    self.set(key, reading, Origin::Flag(flag.to_owned()));
+                    return Ok(());
+                }
+                Err(error) => problem = error.to_string(),
+            }
+        }
+        Err(ConfigError::Value {
+            key: format!("{key} (flag {flag})"),
+            problem,
+        })
+    }
+
+    /// Whether `key` takes `value`, whatever the other keys are.
+    fn fits(&self, key: &str, value: &Value) -> Result<(), serde_json::Error> {
+        let mut alone = self.defaults.clone();
+        if let Some(place) = place(&mut alone, key) {
+            *place = value.clone();
+        }
+        serde_json::from_value::<Config>(alone).map(|_| ())
     }
 
     /// The typed, validated configuration.
     pub fn resolve(&self) -> Result<Config, ConfigError> {
-        let config: Config = serde_json::from_value(self.merged.clone()).map_err(|error| {
-            // The file was typed already: only a flag can be at fault.
-            let key = self
-                .origins
-                .iter()
-                .rev()
-                .find(|(_, origin)| matches!(origin, Origin::Flag(_)));
-            ConfigError::Value {
-                key: key.map_or_else(|| "?".to_owned(), |(key, origin)| format!("{key} ({origin})")),
-                problem: error.to_string(),
-            }
+        // Each value was tried when it was laid down: this fails for none of them.
+        let config: Config = serde_json::from_value(self.merged.clone()).map_err(|error| ConfigError::Value {
+            key: "(all)".to_owned(),
+            problem: error.to_string(),
         })?;
         config.validate()?;
         Ok(config)
     }
 
-    /// Every key with its value as JSON and its origin, in order.
+    /// Every key with its value as JSON and its origin, in order. Secrets show as `***`.
     #[must_use]
     pub fn keys(&self) -> Vec<(String, String, Origin)> {
         let mut leaves = Vec::new();
-        flatten("", &self.merged, &self.merged, &mut leaves);
+        flatten("", &self.merged, &self.defaults, &mut leaves);
         leaves
             .into_iter()
-            .map(|(key, value)| {
+            .map(|(key, mut value)| {
+                if SECRET.contains(&key.as_str()) {
+                    redact(&mut value);
+                }
                 let origin = self.origins.get(&key).cloned().unwrap_or_default();
                 (key, value.to_string(), origin)
             })
@@ -182,21 +222,29 @@ impl Layers {
     }
 
     fn set(&mut self, key: &str, value: Value, origin: Origin) {
-        let mut place = &mut self.merged;
-        for part in key.split('.') {
-            let Some(next) = place.get_mut(part) else { return };
-            place = next;
+        if let Some(place) = place(&mut self.merged, key) {
+            *place = value;
+            self.origins.insert(key.to_owned(), origin);
         }
-        *place = value;
-        self.origins.insert(key.to_owned(), origin);
     }
 
     fn known(&self, key: &str, from: &str) -> Result<(), ConfigError> {
-        if lookup(&self.merged, key).is_some() {
-            return Ok(());
-        }
+        let section = match lookup(&self.defaults, key) {
+            Some(Value::Object(_)) => true,
+            Some(_) => return Ok(()),
+            None => false,
+        };
         let mut all = Vec::new();
-        flatten("", &self.merged, &self.merged, &mut all);
+        flatten("", &self.defaults, &self.defaults, &mut all);
+        if section {
+            let inside = all.iter().find(|(known, _)| known.starts_with(&format!("{key}.")));
+            let example = inside.map_or(key, |(known, _)| known);
+            return Err(ConfigError::UnknownKey {
+                key: key.to_owned(),
+                from: from.to_owned(),
+                hint: format!("it is a section: give one of its keys a value, as {example:?}"),
+            });
+        }
         let nearest = all
             .iter()
             .map(|(known, _)| (strsim::damerau_levenshtein(known, key), known))
@@ -234,7 +282,26 @@ fn lookup<'a>(tree: &'a Value, key: &str) -> Option<&'a Value> {
     key.split('.').try_fold(tree, |place, part| place.get(part))
 }
 
-/// Parsers add a source excerpt over several lines; the first line has the position.
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+fn place<'a>(tree: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    key.split('.').try_fold(tree, |place, part| place.get_mut(part))
 }
+
+/// Parsers add a source excerpt over several lines, and advice to programmers; the first line has the position.
+fn position_and_problem(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    line.split(", set ").next().unwrap_or_default().to_owned()
+}
+
+/// Names stay, values go.
+fn redact(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(redact),
+        Value::Array(list) => list.iter_mut().for_each(redact),
+        Value::Null => {}
+        Value::String(_) | Value::Number(_) | Value::Bool(_) => *value = Value::String("***".to_owned()),
+    }
+}
+
+/// Keys whose values are not shown.
+const SECRET: [&str; 1] = ["otlp.headers"];
