@@ -30,6 +30,8 @@
 #define CHUNKS_MAX 32
 // Behind the chunk: room to compare a needle that begins at its last byte.
 #define SLACK 16
+// The reader is woken when more than one part in so many of the ring is filled.
+#define RING_SHARE 8
 // Before the chunk: room for one byte, and alignment.
 #define BEFORE 8
 
@@ -73,6 +75,14 @@ struct {
 	__type(value, uint64_t);
 } lost SEC(".maps");
 
+// One word that user space sets to 1 before it blocks without a clock of its own; see emit().
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, uint32_t);
+} reader SEC(".maps");
+
 always_inline void count_lost(uint32_t slot)
 {
 	uint64_t *count = bpf_map_lookup_elem(&lost, &slot);
@@ -92,9 +102,22 @@ always_inline uint32_t role_of(uint32_t pid)
 	return role ? *role : 0;
 }
 
-always_inline void emit(void *record, uint32_t size)
+// Waking the reader costs several times what the record does, on this side and on the other, so it is done once per burst:
+// when the reader sleeps. Awake it looks by the clock, every few hundredths of a second, and only needs to be told of what
+// cannot wait: `urgent`, or a ring that fills. Whoever wakes it clears the word; that two do is harmless.
+// A record cannot be missed: the reader looks once more, that long after it has set the word (ring.rs).
+always_inline void emit(struct RecordHeader *record, uint32_t size, int urgent)
 {
-	if (bpf_ringbuf_output(&records, record, size, 0))
+	uint32_t zero = 0;
+	uint64_t flags = BPF_RB_NO_WAKEUP;
+	uint32_t *sleeps = bpf_map_lookup_elem(&reader, &zero);
+	if (sleeps && *sleeps) {
+		*sleeps = 0;
+		urgent = 1;
+	}
+	if (urgent || record->ring_bytes * RING_SHARE > bpf_ringbuf_query(&records, BPF_RB_RING_SIZE))
+		flags = BPF_RB_FORCE_WAKEUP;
+	if (bpf_ringbuf_output(&records, record, size, flags))
 		count_lost(LOST_RING);
 }
 
@@ -347,7 +370,7 @@ int on_fork(uint64_t *ctx)
 	READ(leader, parent->group_leader);
 	READ(record.parent_start_ns, leader->start_boottime);
 	record.parent_pid = parent_pid;
-	emit(&record, sizeof(record));
+	emit(&record.header, sizeof(record), 0);
 	return 0;
 }
 
@@ -435,8 +458,9 @@ int on_exec(uint64_t *ctx)
 		put_environment();
 	uint64_t size = sizeof(s->exec) + s->exec.path_len + s->exec.args_len + s->exec.env_len;
 	opaque(size);
+	// Where a plugin begins, user space looks at its network namespace, which may not be there for long.
 	if (size <= sizeof(s->exec) + EXEC_ROOM)
-		emit(&s->exec, size);
+		emit(&s->exec.header, size, role == ROLE_TRACKED && role != was);
 	return 0;
 }
 
@@ -474,7 +498,7 @@ always_inline int exits(uint64_t *ctx, int with_stdio)
 	struct ExitRecord record = { .status = status, .role = role };
 	READ(leader, task->group_leader);
 	put_header(&record.header, KIND_EXIT, leader);
-	emit(&record, sizeof(record));
+	emit(&record.header, sizeof(record), 0);
 	return 0;
 }
 

@@ -113,7 +113,7 @@ noinline int emit_stdio(void)
 	put_header(&s->stdio.header, KIND_STDIO, leader);
 	s->stdio.stdin_len = in;
 	s->stdio.stdout_len = out;
-	emit(&s->stdio, sizeof(s->stdio) + in + out);
+	emit(&s->stdio.header, sizeof(s->stdio) + in + out, 0);
 	return 0;
 }
 

@@ -119,6 +119,8 @@ pub struct Channels {
     pub lost: LostCounter,
     /// Where pages lie.
     pub pages: Pages,
+    /// Whether the reader is to be woken.
+    pub reader: Reader,
 }
 
 /// Kernel time spent in one program, counted while run-time statistics are on (see [`enable_run_time`]).
@@ -247,6 +249,7 @@ impl Attached {
                 seen: 0,
             },
             pages: Pages(Array::try_from(take("calibration")?).map_err(wrong)?),
+            reader: Reader(Array::try_from(take("reader")?).map_err(wrong)?),
         })
     }
 
@@ -281,6 +284,16 @@ impl Ring {
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// The word by which the kernel side knows whether its next record must wake the reader.
+pub struct Reader(Array<MapData, u32>);
+
+impl Reader {
+    /// The next record wakes whoever waits for the ring, and takes the word back.
+    pub fn sleeps(&mut self) -> bool {
+        self.0.set(0, 1, 0).is_ok()
     }
 }
 
