@@ -30,6 +30,8 @@ pub struct Pipeline {
     health: Health,
     counted: Counters,
     changed: BTreeSet<TraceId>,
+    /// Empty but for while it is drained; keeps its room.
+    outputs: Vec<Output>,
     newest: Timestamp,
     refreshed: Instant,
 }
@@ -54,6 +56,7 @@ impl Pipeline {
             health,
             counted: Counters::default(),
             changed: BTreeSet::new(),
+            outputs: Vec::new(),
             newest: Timestamp(0),
             refreshed: Instant::now(),
         }
@@ -109,7 +112,8 @@ impl Pipeline {
     }
 
     fn drain(&mut self, outputs: &mut impl Outputs) {
-        for output in self.correlator.drain() {
+        self.correlator.drain_into(&mut self.outputs);
+        for output in self.outputs.drain(..) {
             match &output {
                 Output::Changed(id) => {
                     self.changed.insert(*id);
