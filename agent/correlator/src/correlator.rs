@@ -11,6 +11,7 @@ use sandglass_model::cni::NetworkList;
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::{Body, ClockAnchor, Event, PodIdentity, SandboxId, Span, Timestamp, Trace, TraceId, registry};
 
+use crate::by_text::ByText;
 use crate::invocation::Image;
 use crate::memory::Memory;
 use crate::open::{Cut, Effects, OpenTrace, TraceKey};
@@ -87,7 +88,7 @@ pub struct EndedSpan {
     pub trace: TraceId,
     /// The trace is incomplete.
     pub incomplete: bool,
-    /// The span, without the arguments of its process: what counts spans has no use for them.
+    /// The span, without path, arguments and cgroup of its process: what counts spans has no use for them.
     pub span: Span,
 }
 
@@ -134,12 +135,13 @@ pub struct Correlator {
     pub(crate) serial: u64,
     pub(crate) networks: Vec<NetworkList>,
     pub(crate) processes: Processes,
-    pub(crate) traces: BTreeMap<TraceKey, OpenTrace>,
+    /// Each in a box: a tree moves its entries about, open traces are large.
+    pub(crate) traces: BTreeMap<TraceKey, Box<OpenTrace>>,
     pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
     /// Sandboxes that are being created.
-    pub(crate) creations: BTreeMap<String, TraceKey>,
+    pub(crate) creations: ByText<TraceKey>,
     /// Open operations that the runtime asked for, by container id.
-    pub(crate) attached: BTreeMap<String, Vec<OperationRef>>,
+    pub(crate) attached: ByText<Vec<OperationRef>>,
     pub(crate) memory: Memory,
     pub(crate) effects: Effects,
 }
@@ -160,8 +162,8 @@ impl Correlator {
             processes: Processes::new(config.max_processes),
             traces: BTreeMap::new(),
             by_id: BTreeSet::new(),
-            creations: BTreeMap::new(),
-            attached: BTreeMap::new(),
+            creations: ByText::new(config.max_traces),
+            attached: ByText::new(config.max_traces),
             memory: Memory::new(config.max_remembered),
             effects: Effects::default(),
             config,
@@ -251,16 +253,20 @@ impl Correlator {
 
     /// Outputs since the last call, in order; at the end of them, what changed and is still open.
     pub fn drain(&mut self) -> Vec<Output> {
-        // As much room as was needed this time, within reason, saves growing step by step.
-        let room = self.effects.outputs.len().min(256);
-        let mut outputs = std::mem::replace(&mut self.effects.outputs, Vec::with_capacity(room));
+        let mut outputs = Vec::new();
+        self.drain_into(&mut outputs);
+        outputs
+    }
+
+    /// The same as [`drain`](Correlator::drain), appended to `outputs`: who drains after every event keeps its room.
+    pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
+        outputs.append(&mut self.effects.outputs);
         for key in self.effects.changed.drain(..) {
             if let Some(open) = self.traces.get_mut(&key) {
                 open.clean();
                 outputs.push(Output::Changed(open.trace.id));
             }
         }
-        outputs
     }
 
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is

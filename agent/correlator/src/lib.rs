@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
+mod by_text;
 mod correlator;
 mod evidence;
 mod invocation;

@@ -4,9 +4,11 @@
 //! an open span, whatever is open below a span ends with it, and a parent never ends before what ended in it.
 //! Does not: decide when something ends.
 
+use std::mem::take;
+
 use sandglass_model::event::ExitStatus;
 use sandglass_model::time::SECOND;
-use sandglass_model::trace::{Detail, SpanEvent, Status};
+use sandglass_model::trace::{Detail, ProcessDetail, SpanEvent, Status};
 use sandglass_model::{ClockAnchor, PodIdentity, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
 use crate::correlator::{Counters, EndedSpan, Output};
@@ -240,10 +242,13 @@ impl OpenTrace {
             parent.open_children = parent.open_children.saturating_sub(1);
             parent.latest = parent.latest.max(end);
         }
-        let args = span.process_mut().map(|process| std::mem::take(&mut process.args));
+        let texts = span.process_mut().map(|process| {
+            let ProcessDetail { path, args, cgroup, .. } = process;
+            (take(path), take(args), take(cgroup))
+        });
         let copy = span.clone();
-        if let (Some(args), Some(process)) = (args, span.process_mut()) {
-            process.args = args;
+        if let (Some(texts), Some(process)) = (texts, span.process_mut()) {
+            (process.path, process.args, process.cgroup) = texts;
         }
         effects.outputs.push(Output::Ended(Box::new(EndedSpan {
             trace: self.trace.id,
@@ -293,7 +298,7 @@ impl OpenTrace {
     }
 
     /// The finished trace, spans in order of begin. Late records may have put a span behind younger ones.
-    pub(crate) fn into_trace(self) -> Trace {
+    pub(crate) fn into_trace(self: Box<Self>) -> Trace {
         let mut trace = self.trace;
         trace.closed = true;
         if !trace.spans.is_sorted_by_key(|span| span.start) {

@@ -221,15 +221,9 @@ fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env:
             String::new()
         },
         path: path.to_owned(),
-        args: std::iter::once(path)
-            .chain(args.iter().copied())
-            .map(str::to_owned)
-            .collect(),
+        args: std::iter::once(path).chain(args.iter().copied()).collect(),
         args_truncated: false,
-        env: env
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect(),
+        env: env.iter().copied().collect(),
         cgroup: String::new(),
         netns: 0,
         running: false,
@@ -428,14 +422,9 @@ fn soup_exec() -> impl Strategy<Value = Body> {
                 exec.parent_comm = ["containerd", "crio", ""][parent.pid as usize % 3].to_owned();
                 // Otherwise few would be plugins.
                 if process.pid % 2 == 0 {
-                    exec.env.insert(0, ("CNI_COMMAND".to_owned(), "ADD".to_owned()));
-                    exec.env.insert(
-                        1,
-                        (
-                            "CNI_CONTAINERID".to_owned(),
-                            ["a", "b", ""][process.start_ticks as usize].to_owned(),
-                        ),
-                    );
+                    let container = ["a", "b", ""][process.start_ticks as usize];
+                    let first = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", container)];
+                    exec.env = first.into_iter().chain(exec.env.iter()).collect();
                 }
             }
             body

@@ -14,7 +14,7 @@ use sandglass_correlator::{Config, Correlator, Counters, Output};
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, SandboxDescription};
 use sandglass_model::text::tree;
 use sandglass_model::time::MILLISECOND;
-use sandglass_model::{Body, Event, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace};
+use sandglass_model::{Body, Event, ProcessKey, SandboxId, Span, SpanId, TextList, Timestamp, Trace};
 
 /// The environment of a plugin.
 pub type Env = Vec<(String, String)>;
@@ -173,7 +173,7 @@ impl Scene {
                 .chain(args.iter().map(|&arg| arg.to_owned()))
                 .collect(),
             args_truncated: false,
-            env: env.clone(),
+            env: env.iter().cloned().collect(),
             cgroup: String::new(),
             netns: 1,
             running: false,
@@ -340,7 +340,9 @@ impl Played {
                             ..span.clone()
                         };
                         if let Some(process) = counted.process_mut() {
-                            process.args.clear();
+                            process.path.clear();
+                            process.cgroup.clear();
+                            process.args = TextList::default();
                         }
                         assert_eq!(ended, counted, "an ended span is final");
                     }
