@@ -1,6 +1,6 @@
 //! The binary: parse the command line, set up logs, run one command, end with its exit code.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -13,12 +13,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Printing help to a closed pipe is no failure.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(64),
-            };
+            return refuse(&error);
         }
     };
     let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
@@ -37,4 +32,30 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit)
         }
     }
+}
+
+/// Shows help or what is wrong with the arguments, which ends with a hint like every error.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        // Printing help to a closed pipe is no failure.
+        let _ = error.print();
+        return match error.exit_code() {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(64),
+        };
+    }
+    let text = error.render();
+    let text = match std::io::stderr().is_terminal() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    let text = text.replace(
+        "For more information, try",
+        "hint: for the commands and flags there are, try",
+    );
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    ExitCode::from(64)
 }

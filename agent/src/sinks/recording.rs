@@ -42,6 +42,8 @@ pub struct Recorder {
     file: BufWriter<File>,
     flushed: Instant,
     events: u64,
+    /// An event came, or an end: the file is the user's from then on.
+    begun: bool,
     failed: Option<RecordError>,
 }
 
@@ -68,12 +70,14 @@ impl Recorder {
             file,
             flushed: Instant::now(),
             events: 0,
+            begun: false,
             failed: None,
         })
     }
 
     /// Writes one event.
     pub fn record(&mut self, event: &Event) {
+        self.begun = true;
         if self.failed.is_some() {
             return;
         }
@@ -96,11 +100,12 @@ impl Recorder {
 
     /// Ends the recording; gives how many events it holds.
     pub fn finish(mut self) -> Result<u64, RecordError> {
-        if let Some(error) = self.failed {
+        self.begun = true;
+        if let Some(error) = self.failed.take() {
             return Err(error);
         }
         self.file.flush().map_err(|source| RecordError::Write {
-            path: self.path,
+            path: self.path.clone(),
             source,
         })?;
         Ok(self.events)
@@ -112,6 +117,16 @@ impl Recorder {
             self.file.flush()?;
         }
         Ok(())
+    }
+}
+
+/// An agent that did not start leaves no file in the way of the next try.
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if !self.begun {
+            // What cannot be removed is only a header.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -159,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_that_never_began_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        drop(Recorder::create(&path, &header()).unwrap());
+        assert!(!path.exists());
+        assert_eq!(Recorder::create(&path, &header()).unwrap().finish().unwrap(), 0);
+        assert!(path.exists());
+    }
+
+    #[test]
     fn a_full_disk_ends_the_recording_with_an_error() {
         if !Path::new("/dev/full").exists() {
             eprintln!("SKIPPED a_full_disk_ends_the_recording_with_an_error: no /dev/full");
@@ -170,6 +195,7 @@ mod tests {
             file,
             flushed: Instant::now(),
             events: 0,
+            begun: true,
             failed: None,
         };
         recorder.record(&Event {
