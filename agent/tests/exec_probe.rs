@@ -557,6 +557,31 @@ fn five_hundred_plugins_at_once_and_none_lost() {
     assert!(scripts.iter().all(|(_, exec)| forks(exec.process) == 1));
 }
 
+/// The reader sleeps when nothing comes, and the kernel side wakes it only when it sleeps: whenever the next record comes,
+/// the moment of falling asleep included, it must not lie about until a clock says so.
+#[test]
+fn after_any_silence_the_next_record_comes_soon() {
+    let Some(watch) = Watch::start("after_any_silence_the_next_record_comes_soon") else {
+        return;
+    };
+    let silences = "0 0.2 0.45 0.48 0.5 0.52 0.54 0.56 0.6 0.7 1.3";
+    let script = watch.script(
+        "silent",
+        &format!("for s in {silences}; do sleep $s; /bin/true $s; done"),
+    );
+    let child = plugin(&script, "silent").spawn().unwrap();
+    for silence in silences.split(' ') {
+        let at = watch.wait(silence, |events| {
+            let found = execs(events).find(|(_, exec)| exec.args == ["/bin/true", silence]);
+            found.map(|(at, _)| at)
+        });
+        let late = clock::now().since(at);
+        // A reader that was not woken looks once a second. On a busy machine it may get the processor late.
+        assert!(late < 200_000_000, "{late} ns after a silence of {silence} s");
+    }
+    wait_for(child);
+}
+
 /// A ring too small for a burst loses records, and says how many.
 #[test]
 fn what_is_lost_is_counted() {

@@ -21,9 +21,11 @@
 
 // Bytes of environment copied in one go.
 #define CHUNK 4096
-// Bytes of it looked at in one function call: the verifier follows every branch at every byte of a loop, and gives up at
-// 8,192 of them.
+// Bytes of it whose variables are kept in one function call: the verifier follows every branch at every byte of a loop, and
+// gives up at 8,192 of them.
 #define SEGMENT 1024
+// Bytes of it searched with one branch.
+#define BLOCK 64
 // So much of a chunk is looked at again with the next one: longer than any needle, and its neighbour.
 #define OVERLAP 16
 // 32 chunks are 127.5 KiB of environment.
@@ -161,21 +163,22 @@ always_inline uint32_t place_in_needle(uint32_t four)
 	return 8;
 }
 
-// False for all but one in a hundred of what an environment holds, without a branch (a branch that is hard to foretell
-// costs more than the rest of the loop): all bytes of the needle are of the row '@' to '_', and all its eight places have
-// the same top four bits when multiplied by this number, which was found by trying.
-always_inline int may_be_in_needle(uint32_t four)
+// Zero for the needle's places and for one in a hundred of what else an environment holds: all bytes of the needle are of
+// the row '@' to '_', and all its eight places have the same top four bits when multiplied by this number, which was found
+// by trying. No branch: one that is hard to foretell costs more than the rest of the loop.
+always_inline uint64_t differs(const uint8_t *from)
 {
-	return (((four & 0xe0e0e0e0) ^ 0x40404040) | ((four * 0x2aedb499u >> 28) ^ 14)) == 0;
+	uint32_t four = load_four(from);
+	return ((four & 0xe0e0e0e0) | (four * 0x2aedb499u >> 28)) ^ 0x4040404e;
 }
 
 // Does CNI_COMMAND= begin a variable where these four bytes of the chunk say it could?
-always_inline int is_command_around(struct scratch *s, uint32_t i, uint32_t len)
+noinline int is_command_around(uint32_t i, uint32_t len)
 {
-	uint32_t four = load_four(&s->chunk[i]);
-	if (!may_be_in_needle(four))
+	struct scratch *s = scratch();
+	if (!s || i > CHUNK - 4)
 		return 0;
-	uint32_t place = place_in_needle(four);
+	uint32_t place = place_in_needle(load_four(&s->chunk[i]));
 	if (place > 7 || i + 12 > len + place)
 		return 0;
 	// From the byte before the variable on; `before` has room for the needle to begin outside of the chunk.
@@ -184,19 +187,33 @@ always_inline int is_command_around(struct scratch *s, uint32_t i, uint32_t len)
 	       load_four(at + 5) == FOUR('C', 'O', 'M', 'M') && load_four(at + 9) == FOUR('A', 'N', 'D', '=');
 }
 
-// Is there a variable CNI_COMMAND in the segment at `at`? Looks at four bytes in eight only: the needle's twelve bytes
-// cover at least one such place whatever their alignment. A function of its own: the verifier walks the loop once.
-noinline int segment_has_command(uint32_t at, uint32_t len)
+noinline int is_command_in_block(uint32_t i, uint32_t len)
+{
+#pragma clang loop unroll(disable)
+	for (uint32_t place = 0; place < BLOCK; place += 8) {
+		if (is_command_around(i + place, len))
+			return 1;
+	}
+	return 0;
+}
+
+// Is there a variable CNI_COMMAND in the chunk? Looks at four bytes in eight only: the needle's twelve bytes cover at least
+// one such place whatever their alignment. Only a block with a place that may be one is looked at closely. Functions of
+// their own: the verifier walks each loop once.
+noinline int chunk_has_command(uint32_t len)
 {
 	struct scratch *s = scratch();
-	if (!s || at > CHUNK - SEGMENT)
+	if (!s)
 		return 0;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < SEGMENT; i += 32) {
-		if (at + i >= len)
+	for (uint32_t i = 0; i < CHUNK; i += BLOCK) {
+		if (i >= len)
 			break;
-		if (is_command_around(s, at + i, len) || is_command_around(s, at + i + 8, len) ||
-		    is_command_around(s, at + i + 16, len) || is_command_around(s, at + i + 24, len))
+		// Of these, only zero has its top bit set when one is taken away.
+		const uint8_t *at = &s->chunk[i];
+		uint64_t any = (differs(at) - 1) | (differs(at + 8) - 1) | (differs(at + 16) - 1) | (differs(at + 24) - 1) |
+			       (differs(at + 32) - 1) | (differs(at + 40) - 1) | (differs(at + 48) - 1) | (differs(at + 56) - 1);
+		if (any >> 63 && is_command_in_block(i, len))
 			return 1;
 	}
 	return 0;
@@ -279,11 +296,8 @@ noinline int is_plugin(void)
 		uint32_t len = load_chunk(s);
 		if (!len)
 			return 0;
-#pragma clang loop unroll(full)
-		for (uint32_t at = 0; at < CHUNK; at += SEGMENT) {
-			if (at < len && segment_has_command(at, len))
-				return 1;
-		}
+		if (chunk_has_command(len))
+			return 1;
 	}
 	return 0;
 }

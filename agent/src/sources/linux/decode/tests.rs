@@ -89,6 +89,20 @@ fn exec_fields_come_through() {
 }
 
 #[test]
+fn strings_end_with_a_zero_byte_or_the_bytes() {
+    for (bytes, expected) in [
+        (&b""[..], &[][..]),
+        (b"\0", &[&b""[..]]),
+        (b"a", &[b"a"]),
+        (b"a\0", &[b"a"]),
+        (b"a\0\0", &[b"a", b""]),
+        (b"\0a\0b", &[b"", b"a", b"b"]),
+    ] {
+        assert_eq!(strings(bytes).collect::<Vec<_>>(), expected, "{bytes:?}");
+    }
+}
+
+#[test]
 fn no_arguments_are_no_arguments() {
     assert!(exec_of(&exec_bytes(b"/x", b"", b"", 0)).args.is_empty());
     assert_eq!(exec_of(&exec_bytes(b"/x", b"\0", b"", 0)).args, [""]);
