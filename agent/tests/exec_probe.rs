@@ -120,7 +120,7 @@ impl Watch {
     fn netns_of(&self, sandbox: &str) -> Netns {
         self.wait(&format!("netns of {sandbox}"), |events| {
             events.iter().find_map(|event| match &event.body {
-                Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(netns.clone()),
+                Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(Netns::clone(netns)),
                 _ => None,
             })
         })
@@ -751,7 +751,7 @@ fn converse(mut command: Command, stdin: &str) -> (u32, String) {
 
 fn spoken(events: &[Event], pid: u32) -> Option<(Timestamp, PluginIo)> {
     events.iter().find_map(|event| match &event.body {
-        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, spoken.clone())),
+        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, PluginIo::clone(spoken))),
         _ => None,
     })
 }

@@ -9,7 +9,11 @@ use std::sync::Arc;
 
 use sandglass_model::cni::NetworkList;
 use sandglass_model::time::{MILLISECOND, SECOND};
-use sandglass_model::{Body, ClockAnchor, Event, PodIdentity, SandboxId, Span, Timestamp, Trace, TraceId, registry};
+use sandglass_model::trace::RuntimeStep;
+use sandglass_model::{
+    Body, ClockAnchor, CniCommand, Detail, Event, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId,
+    registry,
+};
 
 use crate::by_text::ByText;
 use crate::invocation::Image;
@@ -65,7 +69,7 @@ pub enum Output {
     /// An open trace changed: take a fresh copy with [`Correlator::open`] when convenient.
     Changed(TraceId),
     /// A span ended, once and for all. Metrics count these.
-    Ended(Box<EndedSpan>),
+    Ended(EndedSpan),
     /// A trace is complete. Exported and stored.
     Closed(Arc<Trace>),
     /// A sandbox was seen whose labels only the runtime can tell.
@@ -81,15 +85,74 @@ pub enum Output {
     },
 }
 
-/// A span that ended.
+/// A span that ended: as much of it as what counts spans has use for. Copying it whole would be the dearest part of an
+/// exit's handling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSpan {
     /// Its trace.
     pub trace: TraceId,
     /// The trace is incomplete.
     pub incomplete: bool,
-    /// The span, without path, arguments and cgroup of its process: what counts spans has no use for them.
-    pub span: Span,
+    /// Its id.
+    pub id: SpanId,
+    /// Begin.
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+    /// Its status is an error.
+    pub failed: bool,
+    /// What it is.
+    pub what: EndedKind,
+}
+
+/// What a span that ended is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndedKind {
+    /// One exec of a plugin binary.
+    Plugin {
+        /// Plugin type.
+        plugin: String,
+        /// The verb it was given.
+        command: CniCommand,
+    },
+    /// A command that a plugin spawned.
+    Command {
+        /// File name of the executable.
+        name: String,
+        /// The plugin it ran for.
+        plugin: String,
+    },
+    /// A step of the runtime.
+    RuntimeStep(RuntimeStep),
+    /// A sandbox, its creation, or an operation: told whole when the trace closes.
+    Enclosing,
+}
+
+impl EndedSpan {
+    /// Of a span of the trace; one without an end counts as ending when it begins.
+    #[must_use]
+    pub fn of(trace: &Trace, span: &Span) -> EndedSpan {
+        EndedSpan {
+            trace: trace.id,
+            incomplete: trace.incomplete,
+            id: span.id,
+            start: span.start,
+            end: span.end.unwrap_or(span.start),
+            failed: span.status.is_error(),
+            what: match &span.detail {
+                Detail::Plugin(plugin) => EndedKind::Plugin {
+                    plugin: plugin.plugin.clone(),
+                    command: plugin.command,
+                },
+                Detail::Command(command) => EndedKind::Command {
+                    name: command.name.clone(),
+                    plugin: command.plugin.clone(),
+                },
+                Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
+                Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => EndedKind::Enclosing,
+            },
+        }
+    }
 }
 
 /// What was counted; only ever grows.

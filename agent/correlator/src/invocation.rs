@@ -84,7 +84,7 @@ pub(crate) struct Invocation<'a> {
     pub(crate) args: &'a str,
     pub(crate) path: &'a str,
     pub(crate) caller: Option<(TraceId, SpanId)>,
-    /// See [`fingerprint`].
+    /// See [`fingerprint_of`].
     pub(crate) fingerprint: u64,
 }
 
@@ -104,7 +104,11 @@ impl<'a> Invocation<'a> {
     /// `None` when the environment has no valid `CNI_COMMAND`.
     pub(crate) fn of(env: &'a TextPairs) -> Option<Invocation<'a>> {
         let mut read = Parameters::default();
+        let mut fingerprint = 0_u64;
         for (name, value) in env.iter() {
+            if name.starts_with("CNI_") {
+                fingerprint = fingerprint.wrapping_add(fingerprint_of(name, value));
+            }
             let parameter = match name {
                 "CNI_COMMAND" => &mut read.command,
                 "CNI_CONTAINERID" => &mut read.container,
@@ -129,7 +133,7 @@ impl<'a> Invocation<'a> {
             args: attached(read.args),
             path: read.path.unwrap_or_default(),
             caller: read.caller.and_then(traceparent),
-            fingerprint: fingerprint(env),
+            fingerprint,
         })
     }
 
@@ -153,25 +157,28 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
     }
 }
 
-/// A fingerprint of the `CNI_*` part of an environment, whatever its order: to tell an inherited environment from one
-/// of a process's own without keeping either. Not made against collisions on purpose: who makes one turns a delegate of
-/// their own plugin into a command.
-fn fingerprint(env: &TextPairs) -> u64 {
-    env.iter()
-        .filter(|(key, _)| key.starts_with("CNI_"))
-        .map(|(key, value)| mix(mix(key.len() as u64, key.as_bytes()), value.as_bytes()))
-        .fold(0, u64::wrapping_add)
+/// A variable's part in the fingerprint of an environment, the sum over its `CNI_*` variables, whatever their order: to
+/// tell an inherited environment from one of a process's own without keeping either. Not made against collisions on
+/// purpose: who makes one turns a delegate of their own plugin into a command.
+fn fingerprint_of(name: &str, value: &str) -> u64 {
+    mix(mix(name.len() as u64, name.as_bytes()), value.as_bytes())
 }
 
 /// Multiply and rotate, eight bytes at a time: this runs on every exec below a plugin.
 pub(crate) fn mix(seed: u64, bytes: &[u8]) -> u64 {
-    let mut state = seed;
-    for chunk in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        state = (state.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let step = |state: u64, word: u64| (state.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let state = words
+        .iter()
+        .fold(seed, |state, word| step(state, u64::from_le_bytes(*word)));
+    if rest.is_empty() {
+        return state;
     }
-    state
+    // Not copied into a word: for so few bytes of no fixed number that would be a call.
+    step(
+        state,
+        rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    )
 }
 
 /// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may

@@ -21,5 +21,5 @@ mod reorder;
 mod sandboxes;
 mod timers;
 
-pub use correlator::{Config, Correlator, Counters, EndedSpan, Output, Sizes};
+pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};
 pub use reorder::{Ordered, Reorder};

@@ -2,7 +2,6 @@
 //!
 //! Bounded: the entry that was not used for the longest time goes first, counted by the caller.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sandglass_model::trace::{Link, Relation};
@@ -39,9 +38,19 @@ pub(crate) struct Sandbox {
     /// Its creation was seen to fail.
     pub(crate) failed: bool,
     /// Interfaces that were added and not removed since.
-    pub(crate) attached: BTreeSet<String>,
+    /// One or two of them mostly, of thousands of sandboxes: a tree would take more room than all else here.
+    pub(crate) attached: Vec<Box<str>>,
     /// Last operation of its own trace, and its attempt, by verb and interface.
-    pub(crate) operations: BTreeMap<(CniCommand, String), (u32, Root)>,
+    pub(crate) operations: Vec<Counted>,
+}
+
+/// What is remembered of operations that are traces of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    command: CniCommand,
+    ifname: Box<str>,
+    attempt: u32,
+    root: Root,
 }
 
 /// Most interfaces remembered of one sandbox.
@@ -49,28 +58,37 @@ const MAX_INTERFACES: usize = 32;
 
 impl Sandbox {
     pub(crate) fn attach(&mut self, ifname: &str) {
-        if self.attached.len() < MAX_INTERFACES {
-            self.attached.insert(ifname.to_owned());
+        if self.attached.len() < MAX_INTERFACES && !self.attached.iter().any(|attached| **attached == *ifname) {
+            self.attached.push(ifname.into());
         }
     }
 
     /// An interface was removed. With the last one the sandbox is no longer attached to anything, and a later ADD
     /// makes it anew (cnitool uses one id per namespace path over and over).
     pub(crate) fn detach(&mut self, ifname: &str) {
-        if self.attached.remove(ifname) && self.attached.is_empty() {
+        let before = self.attached.len();
+        self.attached.retain(|attached| **attached != *ifname);
+        if before > 0 && self.attached.is_empty() {
             self.created = false;
         }
     }
 
     /// Counts an operation that is a trace of its own; returns its attempt and the previous one.
     pub(crate) fn count(&mut self, command: CniCommand, ifname: &str, root: Root) -> (u32, Option<Root>) {
-        let key = (command, ifname.to_owned());
-        let previous = self.operations.get(&key).copied();
-        let attempt = previous.map_or(1, |(attempt, _)| attempt.saturating_add(1));
-        if previous.is_some() || self.operations.len() < MAX_INTERFACES {
-            self.operations.insert(key, (attempt, root));
+        let mut counted = self.operations.iter_mut();
+        if let Some(counted) = counted.find(|counted| counted.command == command && *counted.ifname == *ifname) {
+            counted.attempt = counted.attempt.saturating_add(1);
+            return (counted.attempt, Some(std::mem::replace(&mut counted.root, root)));
         }
-        (attempt, previous.map(|(_, root)| root))
+        if self.operations.len() < MAX_INTERFACES {
+            self.operations.push(Counted {
+                command,
+                ifname: ifname.into(),
+                attempt: 1,
+                root,
+            });
+        }
+        (1, None)
     }
 }
 

@@ -4,11 +4,9 @@
 //! an open span, whatever is open below a span ends with it, and a parent never ends before what ended in it.
 //! Does not: decide when something ends.
 
-use std::mem::take;
-
 use sandglass_model::event::ExitStatus;
 use sandglass_model::time::SECOND;
-use sandglass_model::trace::{Detail, ProcessDetail, SpanEvent, Status};
+use sandglass_model::trace::{Detail, SpanEvent, Status};
 use sandglass_model::{ClockAnchor, PodIdentity, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
 use crate::correlator::{Counters, EndedSpan, Output};
@@ -49,7 +47,7 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint`].
+    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint_of`].
     pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
@@ -117,15 +115,21 @@ impl OpenTrace {
                 incomplete: false,
                 closed: false,
                 remote_parent: caller.map(|(_, span)| span),
-                spans: Vec::with_capacity(16),
+                spans: Vec::new(),
             },
-            states: Vec::with_capacity(16),
-            operations: Vec::with_capacity(2),
+            states: Vec::new(),
+            operations: Vec::new(),
             creation: None,
             seed,
             max_spans: max_spans.max(8),
             dirty: false,
         }
+    }
+
+    /// Makes room for a usual sandbox's spans: growing step by step would copy most of them twice.
+    pub(crate) fn expect_sandbox(&mut self) {
+        self.trace.spans.reserve(16);
+        self.states.reserve(16);
     }
 
     /// Begins a span below an open span. `None` when the trace is full; commands are refused first, so that a plugin
@@ -242,19 +246,8 @@ impl OpenTrace {
             parent.open_children = parent.open_children.saturating_sub(1);
             parent.latest = parent.latest.max(end);
         }
-        let texts = span.process_mut().map(|process| {
-            let ProcessDetail { path, args, cgroup, .. } = process;
-            (take(path), take(args), take(cgroup))
-        });
-        let copy = span.clone();
-        if let (Some(texts), Some(process)) = (texts, span.process_mut()) {
-            (process.path, process.args, process.cgroup) = texts;
-        }
-        effects.outputs.push(Output::Ended(Box::new(EndedSpan {
-            trace: self.trace.id,
-            incomplete: self.trace.incomplete,
-            span: copy,
-        })));
+        let ended = EndedSpan::of(&self.trace, &self.trace.spans[index]);
+        effects.outputs.push(Output::Ended(ended));
         self.touch(effects);
     }
 

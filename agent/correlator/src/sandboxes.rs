@@ -179,6 +179,7 @@ impl Correlator {
             &at.0.to_le_bytes(),
         ]);
         let mut open = self.new_trace(seed, call);
+        open.expect_sandbox();
         let runtime = runtime_name(&image.parent_comm);
         let root = open.begin(None, at, Detail::Sandbox(SandboxDetail::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));

@@ -45,7 +45,7 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
         for output in correlator.drain() {
             match output {
                 Output::Ended(span) => {
-                    let twice = ended.insert(span.span.id, span.span.end);
+                    let twice = ended.insert(span.id, Some(span.end));
                     assert!(twice.is_none(), "a span ended twice");
                 }
                 Output::Closed(trace) => {
@@ -231,7 +231,7 @@ fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env:
 }
 
 fn spoke(process: ProcessKey, fails: bool) -> Body {
-    Body::PluginSpoke(PluginIo {
+    Body::PluginSpoke(Box::new(PluginIo {
         process,
         netconf: Some(NetConf {
             network: "pods".to_owned(),
@@ -243,7 +243,7 @@ fn spoke(process: ProcessKey, fails: bool) -> Body {
             details: String::new(),
         }),
         addresses: Vec::new(),
-    })
+    }))
 }
 
 /// The histories of several sandboxes, in order of time.
@@ -258,23 +258,23 @@ fn history(lives: &[Life]) -> Vec<Event> {
         let at = SECOND + life.begin_ms * MILLISECOND;
         history.push(
             at - MILLISECOND,
-            Body::SandboxDescribed(SandboxDescription {
+            Body::SandboxDescribed(Box::new(SandboxDescription {
                 sandbox: SandboxId("elder".to_owned()),
                 identity: PodIdentity::default(),
                 created_unix_ns: 0,
                 ready: true,
                 preexisting: true,
-            }),
+            })),
         );
         let mut end = history.chain(&sandbox, "ADD", at, &life.plugins);
         history.push(
             at + 2 * MILLISECOND,
-            Body::NetnsObserved(Netns {
+            Body::NetnsObserved(Box::new(Netns {
                 sandbox: SandboxId(sandbox.clone()),
                 path: String::new(),
                 inode: 1,
                 created: Some(Timestamp(at - 5 * MILLISECOND)),
-            }),
+            })),
         );
         if life.steps {
             for step in ["create", "start"] {
@@ -445,16 +445,16 @@ fn soup_body() -> impl Strategy<Value = Body> {
         4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
         1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| spoke(process, fails)),
         1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
-            Body::SandboxDescribed(SandboxDescription {
+            Body::SandboxDescribed(Box::new(SandboxDescription {
                 sandbox,
                 identity: PodIdentity::default(),
                 created_unix_ns,
                 ready: true,
                 preexisting,
-            })
+            }))
         }),
         1 => (sandbox, prop::option::of(0u64..400 * SECOND)).prop_map(|(sandbox, created)| {
-            Body::NetnsObserved(Netns { sandbox, path: String::new(), inode: 0, created: created.map(Timestamp) })
+            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode: 0, created: created.map(Timestamp) }))
         }),
         1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
             Body::NetworksConfigured {

@@ -21,7 +21,7 @@ pub struct Event {
     pub body: Body,
 }
 
-/// What happened.
+/// What happened. What is large is in a box: events are handed on by value several times, and most are forks and exits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
@@ -32,11 +32,11 @@ pub enum Body {
     /// A tracked process ended, all its threads included.
     ProcessExited(Exit),
     /// What a plugin read on standard input or wrote to standard output, parsed and redacted.
-    PluginSpoke(PluginIo),
+    PluginSpoke(Box<PluginIo>),
     /// Who a sandbox belongs to: the CRI's answer.
-    SandboxDescribed(SandboxDescription),
+    SandboxDescribed(Box<SandboxDescription>),
     /// When a sandbox's network namespace came to be.
-    NetnsObserved(Netns),
+    NetnsObserved(Box<Netns>),
     /// The network configuration lists the runtime can choose from; replaces what an earlier event said.
     NetworksConfigured {
         /// The lists, in the order of their file names.

@@ -115,27 +115,28 @@ impl<'de> Deserialize<'de> for TextList {
     }
 }
 
-/// Names with values, in order: variables of an environment.
+/// Names with values, in order: variables of an environment, kept as the kernel has them (`NAME=value`). A name holds no
+/// equals sign; one that comes from elsewhere is escaped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TextPairs(TextList);
 
 impl TextPairs {
-    /// An empty list with room for `bytes` bytes of text.
+    /// The pairs of an environment: texts with an equals sign each, one behind the other, ended by a zero byte each;
+    /// the last one may lack it. Texts without an equals sign are no pairs and are passed over.
     #[must_use]
-    pub fn with_capacity(bytes: usize) -> TextPairs {
-        TextPairs(TextList(String::with_capacity(bytes)))
+    pub fn from_terminated(texts: impl Into<String>) -> TextPairs {
+        TextPairs(TextList::from_terminated(texts))
     }
 
     /// Appends a pair.
     pub fn push(&mut self, name: &str, value: &str) {
-        self.0.push(name);
-        self.0.push(value);
+        let name = name.replace('=', "\\x3d");
+        self.0.push(&format!("{name}={value}"));
     }
 
     /// Name and value of each.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut texts = self.0.iter();
-        std::iter::from_fn(move || Some((texts.next()?, texts.next()?)))
+        self.0.iter().filter_map(|text| text.split_once('='))
     }
 
     /// Value of the first pair with this name.
@@ -210,10 +211,14 @@ mod tests {
     #[test]
     fn pairs_stay_pairs_whatever_is_in_them() {
         let pairs: TextPairs = [("A=B", ""), ("", "c"), ("n\0ul", "=")].into_iter().collect();
-        assert_eq!(pairs, [("A=B", ""), ("", "c"), ("n\\x00ul", "=")]);
-        assert_eq!((pairs.get("A=B"), pairs.get("c")), (Some(""), None));
+        assert_eq!(pairs, [("A\\x3dB", ""), ("", "c"), ("n\\x00ul", "=")]);
+        assert_eq!((pairs.get("A\\x3dB"), pairs.get("c")), (Some(""), None));
+        assert_eq!(
+            TextPairs::from_terminated("A=b=\0C=\0D=e"),
+            [("A", "b="), ("C", ""), ("D", "e")]
+        );
         let json = serde_json::to_string(&pairs).unwrap();
-        assert_eq!(json, r#"[["A=B",""],["","c"],["n\\x00ul","="]]"#);
+        assert_eq!(json, r#"[["A\\x3dB",""],["","c"],["n\\x00ul","="]]"#);
         assert_eq!(serde_json::from_str::<TextPairs>(&json).unwrap(), pairs);
     }
 }

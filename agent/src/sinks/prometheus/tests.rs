@@ -87,11 +87,7 @@ fn a_failed_sandbox_counts_once_everywhere_with_its_exemplar() {
     };
     let trace = trace(Some(2_000_000_000), failed);
     for span in &trace.spans {
-        product.record(&Output::Ended(Box::new(EndedSpan {
-            trace: trace.id,
-            incomplete: false,
-            span: span.clone(),
-        })));
+        product.record(&Output::Ended(EndedSpan::of(&trace, span)));
     }
     product.record(&Output::Closed(Arc::new(trace)));
     let text = metrics.encode().unwrap();

@@ -93,7 +93,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
                 .ok_or(short(KIND_STDIO))?;
             let stdout = rest.get(..record.stdout_len as usize).ok_or(short(KIND_STDIO))?;
             if let Some(spoken) = speech::understand(key(&header), stdin, stdout) {
-                decoded.event.body = Body::PluginSpoke(spoken);
+                decoded.event.body = Body::PluginSpoke(Box::new(spoken));
             }
         }
         kind => return Err(DecodeError::UnknownKind(kind)),
@@ -136,17 +136,21 @@ fn exit_status(status: u32) -> ExitStatus {
 /// The variables that may be kept, in their order. `bytes` is an environment as in `/proc/PID/environ`.
 #[must_use]
 pub fn kept_environment(bytes: &[u8]) -> TextPairs {
-    let mut kept = TextPairs::with_capacity(bytes.len());
-    for variable in strings(bytes) {
-        let Some(equals) = variable.iter().position(|byte| *byte == b'=') else {
-            continue;
-        };
-        let (name, value) = (&variable[..equals], &variable[equals + 1..]);
-        if name.starts_with(b"CNI_") || name == b"TRACEPARENT" || name == b"TRACESTATE" {
-            kept.push(&text(name), &text(value));
-        }
+    let is_kept = |variable: &str| {
+        let name = variable.split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| name.starts_with("CNI_") || name == "TRACEPARENT" || name == "TRACESTATE")
+    };
+    // Escaping all at once is the same as one by one, see above.
+    let variables = text(bytes);
+    // The kernel side has mostly left out the others already.
+    if variables.split_terminator('\0').all(is_kept) {
+        return TextPairs::from_terminated(variables);
     }
-    kept
+    let kept: Vec<&str> = variables
+        .split_terminator('\0')
+        .filter(|variable| is_kept(variable))
+        .collect();
+    TextPairs::from_terminated(kept.join("\0"))
 }
 
 /// Strings that end with a zero byte each; the last one may lack it.
