@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -204,12 +205,30 @@ fn an_address_in_use_and_an_export_to_nowhere_are_clear_errors() {
     assert_refused(&["run", "--listen", &address], 1, "Address already in use");
     assert_refused(&with(&["--export"]), 64, "no OTLP endpoint");
     assert_refused(&with(&["--export", "--otlp-endpoint", "nowhere"]), 64, "otlp.endpoint");
+    let refusing = format!("http://{}", refusing_server());
+    let export = [&quiet[..], &["--export", "--otlp-endpoint", &refusing]].concat();
+    assert_refused(&export, 1, "spans did not reach");
     assert_refused(&["watch", "127.0.0.1:1", "--once"], 1, "cannot reach an agent");
     assert_refused(
         &["watch", "http://127.0.0.1:1/", "--once"],
         1,
         "cannot reach an agent at 127.0.0.1:1",
     );
+}
+
+/// Answers every request with 405, as a server that is no collector does.
+fn refusing_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 64 << 10];
+            let _ = stream.read(&mut request);
+            let _ =
+                stream.write_all(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        }
+    });
+    address
 }
 
 #[test]
