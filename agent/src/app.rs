@@ -15,7 +15,7 @@ use std::time::Duration;
 use sandglass_correlator::Config as CorrelatorConfig;
 use sandglass_model::recording::{self, Header};
 use sandglass_model::{ClockAnchor, Trace};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::cni_conf::CniOptions;
 use crate::config::Config;
@@ -58,6 +58,8 @@ pub struct App {
     pub address: Option<std::net::SocketAddr>,
     /// The account of losses and probes.
     pub health: Health,
+    /// Told when the recording ended early; never without one.
+    pub recording_broken: Arc<Notify>,
     source: LinuxSource,
     identity: Arc<Mutex<Option<Identity>>>,
     networks: networks::NetworkWatch,
@@ -100,6 +102,8 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         Some(path) => Some(Recorder::create(path, &recording_header(&node, anchor)).map_err(Failure::runtime)?),
         None => None,
     };
+
+    let recording_broken = recorder.as_ref().map(Recorder::broken).unwrap_or_default();
 
     // The server comes before the source: an address in use is found before anything is attached to the kernel.
     let (shutdown, stop) = watch::channel(false);
@@ -159,6 +163,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     Ok(App {
         address,
         health,
+        recording_broken,
         source,
         identity,
         networks,

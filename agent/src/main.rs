@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use sandglass::cli::Cli;
+use sandglass::cli::{Cli, Command};
 use sandglass::commands;
 use tracing_subscriber::EnvFilter;
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
             return refuse(&error);
         }
     };
-    let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(told(&cli.command)));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
@@ -31,6 +31,14 @@ fn main() -> ExitCode {
             }
             ExitCode::from(failure.exit)
         }
+    }
+}
+
+/// What is logged when nothing else is asked for: a command that ends with a result says it there, once.
+fn told(command: &Command) -> &'static str {
+    match command {
+        Command::Replay(_) => "warn,sandglass::sinks::otlp=error",
+        _ => "info",
     }
 }
 

@@ -7,10 +7,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandglass_model::Event;
 use sandglass_model::recording::{self, Header};
+use tokio::sync::Notify;
 
 /// Why a recording cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,8 @@ pub struct Recorder {
     /// An event came, or an end: the file is the user's from then on.
     begun: bool,
     failed: Option<RecordError>,
+    /// Told when the file cannot be written on.
+    broken: Arc<Notify>,
 }
 
 /// How often lines reach the file on a quiet node.
@@ -72,7 +76,14 @@ impl Recorder {
             events: 0,
             begun: false,
             failed: None,
+            broken: Arc::default(),
         })
+    }
+
+    /// Is told, once, when the recording ended because the file could not be written on.
+    #[must_use]
+    pub fn broken(&self) -> Arc<Notify> {
+        Arc::clone(&self.broken)
     }
 
     /// Writes one event.
@@ -92,8 +103,9 @@ impl Recorder {
                     path: self.path.clone(),
                     source,
                 };
-                tracing::error!("{error}");
+                tracing::warn!(file = %self.path.display(), "the recording ends here: its file cannot be written on");
                 self.failed = Some(error);
+                self.broken.notify_one();
             }
         }
     }
@@ -197,6 +209,7 @@ mod tests {
             events: 0,
             begun: true,
             failed: None,
+            broken: Arc::default(),
         };
         recorder.record(&Event {
             at: Timestamp(3),
