@@ -150,7 +150,8 @@ pub fn attach(rungs: &[Rung], ring_bytes: u32, stdio: bool) -> Result<(Attached,
     let mut refused = Vec::new();
     for rung in rungs {
         // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
-        let outcome = catch_unwind(AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes, stdio)));
+        let attach = AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes, stdio));
+        let outcome = undisturbed(|| catch_unwind(attach));
         match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
@@ -201,24 +202,32 @@ fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, b
 }
 
 fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Result<(), ProgramError> {
-    until_uninterrupted(|| program.load(tracepoint, btf))?;
+    program.load(tracepoint, btf)?;
     program.attach().map(|_| ())
 }
 
 fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), ProgramError> {
-    until_uninterrupted(|| program.load())?;
+    program.load()?;
     program.attach(tracepoint).map(|_| ())
 }
 
-/// The verifier gives up with EAGAIN when a signal comes in (a child that ended, say); libbpf tries again too.
-fn until_uninterrupted(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
-    for _ in 1..LOAD_TRIES {
-        match load() {
-            Err(ProgramError::LoadError { io_error, .. }) if io_error.kind() == io::ErrorKind::WouldBlock => {}
-            outcome => return outcome,
-        }
+/// Runs `load` with all signals held back from this thread: the verifier gives up with EAGAIN while one is pending (a
+/// child that ended, say; kernel/bpf/verifier.c, do_check), and on a busy node the next try meets the next one.
+fn undisturbed<T>(load: impl FnOnce() -> T) -> T {
+    // SAFETY: sigset_t is plain data, which sigfillset and pthread_sigmask fill in.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live sigset_t.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both pointers are to live sigset_t's; only this thread's mask changes.
+    let held = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before) } == 0;
+    let outcome = load();
+    if held {
+        // SAFETY: `before` was filled in above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     }
-    load()
+    outcome
 }
 
 fn unexpected(rung: Rung, what: impl ToString) -> LoadError {
@@ -366,4 +375,3 @@ impl Pages {
 /// Name of the process probe.
 pub const PROBE: &str = "exec";
 const BPF_NOEXIST: u64 = 1;
-const LOAD_TRIES: u32 = 5;
