@@ -169,6 +169,10 @@ fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &St
 
 /// The list whose beginning the chain is, if there is only one.
 fn only_match<'a>(networks: &'a [NetworkList], detail: &OperationDetail) -> Option<&'a NetworkList> {
+    // A version is asked of a plugin, not of a network.
+    if detail.command == CniCommand::Version {
+        return None;
+    }
     let mut matching = networks.iter().filter(|list| {
         list.plugins.len() >= detail.plugins.len()
             && in_order(list, detail.command)
