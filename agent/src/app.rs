@@ -15,7 +15,7 @@ use std::time::Duration;
 use sandglass_correlator::Config as CorrelatorConfig;
 use sandglass_model::recording::{self, Header};
 use sandglass_model::{ClockAnchor, Trace};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::cni_conf::CniOptions;
 use crate::config::Config;
@@ -58,6 +58,8 @@ pub struct App {
     pub address: Option<std::net::SocketAddr>,
     /// The account of losses and probes.
     pub health: Health,
+    /// Told when the recording ended early; never without one.
+    pub recording_broken: Arc<Notify>,
     source: LinuxSource,
     identity: Arc<Mutex<Option<Identity>>>,
     networks: networks::NetworkWatch,
@@ -77,8 +79,11 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let node = node_info(config);
     // One reading for the recording's header and the correlator: a replay maps times as the live run did.
     let anchor = clock::anchor();
+    // Before anything is attached: a bad value is found at once.
+    let runtime = runtime_choice(config)?;
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
+    metrics.register_process();
     let store = Store::new(
         StoreOptions {
             max_traces: config.store.max_traces,
@@ -97,6 +102,8 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         Some(path) => Some(Recorder::create(path, &recording_header(&node, anchor)).map_err(Failure::runtime)?),
         None => None,
     };
+
+    let recording_broken = recorder.as_ref().map(Recorder::broken).unwrap_or_default();
 
     // The server comes before the source: an address in use is found before anything is attached to the kernel.
     let (shutdown, stop) = watch::channel(false);
@@ -119,7 +126,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
 
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let source = linux::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
-    let identity = Arc::new(Mutex::new(start_identity(config, &sender, &health, &metrics)?));
+    let identity = Arc::new(Mutex::new(start_identity(config, runtime, &sender, &health, &metrics)));
     let networks = networks::NetworkWatch::start(conf_options(config), sender);
 
     let product = ProductMetrics::new(config.metrics.max_label_values);
@@ -148,10 +155,15 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
             fan_out
         })
         .map_err(|error| Failure::runtime(format!("cannot start the pipeline's thread: {error}")))?;
+    // Only now: a start that fails says why, and nothing else.
     let address = server.as_ref().map(|server| server.address);
+    if let Some(address) = address {
+        http::announce(address);
+    }
     Ok(App {
         address,
         health,
+        recording_broken,
         source,
         identity,
         networks,
@@ -241,7 +253,7 @@ pub fn start_otlp(
         .map_err(|error| Failure::usage(format!("{error}\nhint: {}", error.hint())))?;
     match resolution {
         Resolution::Off(reason) => {
-            tracing::info!(reason, "traces are not exported");
+            tracing::debug!(reason, "traces are not exported");
             Ok(None)
         }
         Resolution::On(resolved) => OtlpSink::start(*resolved, node.clone(), health.clone())
@@ -301,6 +313,7 @@ pub async fn serve(
 pub fn source_options(config: &Config) -> linux::Options {
     linux::Options {
         ring_bytes: config.probes.ring_buffer_bytes,
+        stdio: config.probes.stdio,
         ..linux::Options::default()
     }
 }
@@ -317,13 +330,13 @@ pub fn conf_options(config: &Config) -> CniOptions {
 
 fn start_identity(
     config: &Config,
+    runtime: RuntimeChoice,
     sender: &sources::EventSender,
     health: &Health,
     metrics: &Metrics,
-) -> Result<Option<Identity>, Failure> {
-    let runtime = runtime_choice(config)?;
+) -> Option<Identity> {
     if runtime == RuntimeChoice::Off {
-        return Ok(None);
+        return None;
     }
     let options = IdentityOptions {
         runtime,
@@ -332,13 +345,17 @@ fn start_identity(
     };
     let identity = Identity::start(options, sender.clone(), health.clone(), clock::now);
     metrics.register(|registry| identity.metrics().register(registry));
-    Ok(Some(identity))
+    Some(identity)
 }
 
 /// Which runtime to ask.
 pub fn runtime_choice(config: &Config) -> Result<RuntimeChoice, Failure> {
     RuntimeChoice::parse(&config.cri.endpoint)
-        .map_err(|error| Failure::usage(format!("configuration key cri.endpoint: {error}")))
+        .map_err(|error| {
+            Failure::usage(format!(
+                "configuration key cri.endpoint: {error}\nhint: write unix:///path/to/socket, tcp://127.0.0.1:port, auto or none"
+            ))
+        })
 }
 
 fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
@@ -367,8 +384,12 @@ pub fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        // Some errors repeat their source in their own words.
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
         source = error.source();
     }
     text

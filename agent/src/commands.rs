@@ -73,12 +73,17 @@ fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
 
 async fn watch(args: WatchArgs) -> Result<(), Failure> {
     let options = WatchOptions {
-        address: args.address,
+        address: host_and_port(&args.address).to_owned(),
         once: args.once,
     };
     watch::run(options)
         .await
         .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
+}
+
+/// The agent's address, also out of the address of its page.
+fn host_and_port(address: &str) -> &str {
+    address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/')
 }
 
 fn print_config(args: &ConfigArgs) -> Result<(), Failure> {
@@ -94,9 +99,9 @@ fn print_config(args: &ConfigArgs) -> Result<(), Failure> {
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::runtime(format!("cannot write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::runtime(format!(
+            "cannot write to standard output: {error}\nhint: what it is redirected to must have room and be writable"
+        ))),
         _ => Ok(()),
     }
 }

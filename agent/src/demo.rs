@@ -20,6 +20,7 @@ pub mod scenarios;
 pub mod verify;
 
 use crate::cri::{Cri, CriError};
+use crate::failure::Failure;
 use crate::grpc::CallError;
 use rig::{Rig, RigError, RigOptions, TeardownError};
 use scenarios::CallRecord;
@@ -101,6 +102,7 @@ impl DemoError {
         match self {
             DemoError::Rig(RigError::NotRoot) => 77,
             DemoError::Rig(RigError::Missing { .. } | RigError::NoCgroup) => 69,
+            DemoError::Agent(error) => error.downcast_ref::<Failure>().map_or(1, |failure| failure.exit),
             _ => 1,
         }
     }

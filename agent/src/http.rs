@@ -143,6 +143,13 @@ pub async fn serve(
     let listen = |source| ServeError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let address = listener.local_addr().map_err(listen)?;
+    let server = Arc::new(Server::new(options, services, address, shutdown.clone()));
+    let task = tokio::spawn(accept(listener, server, shutdown));
+    Ok(Running { address, task })
+}
+
+/// Tells the log where the page is, and who can see it.
+pub fn announce(address: SocketAddr) {
     if address.ip().is_loopback() {
         tracing::info!(%address, "the page is served");
     } else {
@@ -151,9 +158,6 @@ pub async fn serve(
             "the page is served to the network, without authentication: who reaches it sees pod names and commands"
         );
     }
-    let server = Arc::new(Server::new(options, services, address, shutdown.clone()));
-    let task = tokio::spawn(accept(listener, server, shutdown));
-    Ok(Running { address, task })
 }
 
 async fn accept(listener: TcpListener, server: Arc<Server>, mut shutdown: watch::Receiver<bool>) {

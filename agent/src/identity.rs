@@ -174,7 +174,7 @@ fn start_delivery(sender: EventSender, clock: fn() -> Timestamp) -> std::io::Res
         while let Some(description) = given.blocking_recv() {
             let event = Event {
                 at: clock(),
-                body: Body::SandboxDescribed(description),
+                body: Body::SandboxDescribed(Box::new(description)),
             };
             if sender.send(event).is_err() {
                 break;

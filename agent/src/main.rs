@@ -1,11 +1,11 @@
 //! The binary: parse the command line, set up logs, run one command, end with its exit code.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use sandglass::cli::Cli;
+use sandglass::cli::{Cli, Command};
 use sandglass::commands;
 use tracing_subscriber::EnvFilter;
 
@@ -13,15 +13,10 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Printing help to a closed pipe is no failure.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(64),
-            };
+            return refuse(&error);
         }
     };
-    let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(told(&cli.command)));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
@@ -37,4 +32,38 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit)
         }
     }
+}
+
+/// What is logged when nothing else is asked for: a command that ends with a result says it there, once.
+fn told(command: &Command) -> &'static str {
+    match command {
+        Command::Replay(_) => "warn,sandglass::sinks::otlp=error",
+        _ => "info",
+    }
+}
+
+/// Shows help or what is wrong with the arguments, which ends with a hint like every error.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        // Printing help to a closed pipe is no failure.
+        let _ = error.print();
+        return match error.exit_code() {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(64),
+        };
+    }
+    let text = error.render();
+    let text = match std::io::stderr().is_terminal() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    let text = text.replace(
+        "For more information, try",
+        "hint: for the commands and flags there are, try",
+    );
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    ExitCode::from(64)
 }

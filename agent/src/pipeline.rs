@@ -32,6 +32,8 @@ pub struct Pipeline {
     changed: BTreeSet<TraceId>,
     /// Events in the reorder stage that are no ticks: a tick that waits there waits for nothing.
     held: usize,
+    /// Empty but for while it is drained; keeps its room.
+    outputs: Vec<Output>,
     newest: Timestamp,
     refreshed: Instant,
 }
@@ -57,6 +59,7 @@ impl Pipeline {
             counted: Counters::default(),
             changed: BTreeSet::new(),
             held: 0,
+            outputs: Vec::new(),
             newest: Timestamp(0),
             refreshed: Instant::now(),
         }
@@ -114,7 +117,8 @@ impl Pipeline {
     }
 
     fn drain(&mut self, outputs: &mut impl Outputs) {
-        for output in self.correlator.drain() {
+        self.correlator.drain_into(&mut self.outputs);
+        for output in self.outputs.drain(..) {
             match &output {
                 Output::Changed(id) => {
                     self.changed.insert(*id);

@@ -212,7 +212,7 @@ fn label(span: &Span) -> String {
             .collect::<Vec<_>>()
             .join(" "),
         Detail::Command(command) if command.process.args.len() > 1 => {
-            format!("{name} {}", command.process.args[1..].join(" "))
+            format!("{name} {}", command.process.args.join_rest())
         }
         Detail::Command(_)
         | Detail::Sandbox(_)

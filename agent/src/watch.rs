@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::sinks::store::wall_ns;
 use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
 pub use client::WatchError;
-use client::{Message, Messages};
+use client::{Listening, Message, Messages};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Screen {
 
     /// Redraws at every change, and a few times a second while something runs.
     async fn live(&mut self, address: &str) -> Result<(), WatchError> {
-        let mut messages = Messages::new(address.to_owned());
+        let mut messages = Listening::start(address.to_owned());
         let mut clock = tokio::time::interval(Duration::from_millis(250));
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut changed = true;

@@ -120,7 +120,7 @@ impl Watch {
     fn netns_of(&self, sandbox: &str) -> Netns {
         self.wait(&format!("netns of {sandbox}"), |events| {
             events.iter().find_map(|event| match &event.body {
-                Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(netns.clone()),
+                Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(Netns::clone(netns)),
                 _ => None,
             })
         })
@@ -400,7 +400,11 @@ fn of_runtimes_only_their_own_life_is_seen() {
         .to_vec();
     for pid in &seen {
         let (_, exec) = watch.exec_of(*pid);
-        assert_eq!(exec.args[2..], ["--root", "/r", "create", "id"]);
+        assert!(
+            exec.args.iter().skip(2).eq(["--root", "/r", "create", "id"]),
+            "{:?}",
+            exec.args
+        );
         assert!(exec.env.is_empty());
         assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(2));
     }
@@ -627,7 +631,9 @@ fn running_plugins_are_found() {
     assert_eq!(at.0, exec.process.start_ticks * 10_000_000);
     assert_eq!(exec.parent.pid, std::process::id());
     let (_, sleep) = watch.wait("the sleep", |events| {
-        execs(events).find(|(_, other)| other.parent == exec.process && other.args[0].ends_with("sleep"))
+        execs(events).find(|(_, other)| {
+            other.parent == exec.process && other.args.iter().next().is_some_and(|name| name.ends_with("sleep"))
+        })
     });
     assert!(sleep.running);
     // Its end, and that of the whole, come from the kernel.
@@ -745,7 +751,7 @@ fn converse(mut command: Command, stdin: &str) -> (u32, String) {
 
 fn spoken(events: &[Event], pid: u32) -> Option<(Timestamp, PluginIo)> {
     events.iter().find_map(|event| match &event.body {
-        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, spoken.clone())),
+        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, PluginIo::clone(spoken))),
         _ => None,
     })
 }

@@ -9,8 +9,13 @@ use std::sync::Arc;
 
 use sandglass_model::cni::NetworkList;
 use sandglass_model::time::{MILLISECOND, SECOND};
-use sandglass_model::{Body, ClockAnchor, Event, PodIdentity, SandboxId, Span, Timestamp, Trace, TraceId, registry};
+use sandglass_model::trace::RuntimeStep;
+use sandglass_model::{
+    Body, ClockAnchor, CniCommand, Detail, Event, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId,
+    registry,
+};
 
+use crate::by_text::ByText;
 use crate::invocation::Image;
 use crate::memory::Memory;
 use crate::open::{Cut, Effects, OpenTrace, TraceKey};
@@ -64,7 +69,7 @@ pub enum Output {
     /// An open trace changed: take a fresh copy with [`Correlator::open`] when convenient.
     Changed(TraceId),
     /// A span ended, once and for all. Metrics count these.
-    Ended(Box<EndedSpan>),
+    Ended(EndedSpan),
     /// A trace is complete. Exported and stored.
     Closed(Arc<Trace>),
     /// A sandbox was seen whose labels only the runtime can tell.
@@ -80,15 +85,74 @@ pub enum Output {
     },
 }
 
-/// A span that ended.
+/// A span that ended: as much of it as what counts spans has use for. Copying it whole would be the dearest part of an
+/// exit's handling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSpan {
     /// Its trace.
     pub trace: TraceId,
     /// The trace is incomplete.
     pub incomplete: bool,
-    /// The span, without the arguments of its process: what counts spans has no use for them.
-    pub span: Span,
+    /// Its id.
+    pub id: SpanId,
+    /// Begin.
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+    /// Its status is an error.
+    pub failed: bool,
+    /// What it is.
+    pub what: EndedKind,
+}
+
+/// What a span that ended is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndedKind {
+    /// One exec of a plugin binary.
+    Plugin {
+        /// Plugin type.
+        plugin: String,
+        /// The verb it was given.
+        command: CniCommand,
+    },
+    /// A command that a plugin spawned.
+    Command {
+        /// File name of the executable.
+        name: String,
+        /// The plugin it ran for.
+        plugin: String,
+    },
+    /// A step of the runtime.
+    RuntimeStep(RuntimeStep),
+    /// A sandbox, its creation, or an operation: told whole when the trace closes.
+    Enclosing,
+}
+
+impl EndedSpan {
+    /// Of a span of the trace; one without an end counts as ending when it begins.
+    #[must_use]
+    pub fn of(trace: &Trace, span: &Span) -> EndedSpan {
+        EndedSpan {
+            trace: trace.id,
+            incomplete: trace.incomplete,
+            id: span.id,
+            start: span.start,
+            end: span.end.unwrap_or(span.start),
+            failed: span.status.is_error(),
+            what: match &span.detail {
+                Detail::Plugin(plugin) => EndedKind::Plugin {
+                    plugin: plugin.plugin.clone(),
+                    command: plugin.command,
+                },
+                Detail::Command(command) => EndedKind::Command {
+                    name: command.name.clone(),
+                    plugin: command.plugin.clone(),
+                },
+                Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
+                Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => EndedKind::Enclosing,
+            },
+        }
+    }
 }
 
 /// What was counted; only ever grows.
@@ -134,12 +198,13 @@ pub struct Correlator {
     pub(crate) serial: u64,
     pub(crate) networks: Vec<NetworkList>,
     pub(crate) processes: Processes,
-    pub(crate) traces: BTreeMap<TraceKey, OpenTrace>,
+    /// Each in a box: a tree moves its entries about, open traces are large.
+    pub(crate) traces: BTreeMap<TraceKey, Box<OpenTrace>>,
     pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
     /// Sandboxes that are being created.
-    pub(crate) creations: BTreeMap<String, TraceKey>,
+    pub(crate) creations: ByText<TraceKey>,
     /// Open operations that the runtime asked for, by container id.
-    pub(crate) attached: BTreeMap<String, Vec<OperationRef>>,
+    pub(crate) attached: ByText<Vec<OperationRef>>,
     pub(crate) memory: Memory,
     pub(crate) effects: Effects,
 }
@@ -160,8 +225,8 @@ impl Correlator {
             processes: Processes::new(config.max_processes),
             traces: BTreeMap::new(),
             by_id: BTreeSet::new(),
-            creations: BTreeMap::new(),
-            attached: BTreeMap::new(),
+            creations: ByText::new(config.max_traces),
+            attached: ByText::new(config.max_traces),
             memory: Memory::new(config.max_remembered),
             effects: Effects::default(),
             config,
@@ -251,16 +316,20 @@ impl Correlator {
 
     /// Outputs since the last call, in order; at the end of them, what changed and is still open.
     pub fn drain(&mut self) -> Vec<Output> {
-        // As much room as was needed this time, within reason, saves growing step by step.
-        let room = self.effects.outputs.len().min(256);
-        let mut outputs = std::mem::replace(&mut self.effects.outputs, Vec::with_capacity(room));
+        let mut outputs = Vec::new();
+        self.drain_into(&mut outputs);
+        outputs
+    }
+
+    /// The same as [`drain`](Correlator::drain), appended to `outputs`: who drains after every event keeps its room.
+    pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
+        outputs.append(&mut self.effects.outputs);
         for key in self.effects.changed.drain(..) {
             if let Some(open) = self.traces.get_mut(&key) {
                 open.clean();
                 outputs.push(Output::Changed(open.trace.id));
             }
         }
-        outputs
     }
 
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is

@@ -2,10 +2,10 @@
 //!
 //! Each only adds to traces that the plugins have opened; nothing here opens one.
 
+use sandglass_model::Timestamp;
 use sandglass_model::event::{ExitStatus, Netns, SandboxDescription};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Status};
-use sandglass_model::{Timestamp, registry};
 
 use crate::correlator::{Correlator, Output};
 use crate::invocation::{Image, failure_of};
@@ -72,7 +72,7 @@ impl Correlator {
         };
         step.process.exit = Some(how);
         let starts = step.step == RuntimeStep::Start && how.is_success();
-        let failure = failure_of(&registry::name(&open.trace.spans[span]), how);
+        let failure = failure_of(&open.trace.spans[span], how);
         open.trace.incomplete |= how == ExitStatus::Unknown;
         if let Some((class, message)) = &failure {
             open.trace.spans[span].status = Status::Error {

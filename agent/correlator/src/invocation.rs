@@ -5,7 +5,7 @@
 
 use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
-use sandglass_model::{CniCommand, ProcessKey, SpanId, TraceId};
+use sandglass_model::{CniCommand, ProcessKey, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
 /// What an exec brings into a span: the event without its environment, which is read and dropped.
 #[derive(Debug)]
@@ -14,18 +14,15 @@ pub(crate) struct Image {
     pub(crate) parent: ProcessKey,
     pub(crate) parent_comm: String,
     pub(crate) path: String,
-    pub(crate) args: Vec<String>,
+    pub(crate) args: TextList,
     cgroup: String,
     netns: u64,
     pub(crate) running: bool,
 }
 
-/// `CNI_*` and trace context of an environment.
-pub(crate) type Environment = [(String, String)];
-
 impl Image {
     /// Takes the event apart.
-    pub(crate) fn split(exec: Exec) -> (Image, Vec<(String, String)>) {
+    pub(crate) fn split(exec: Exec) -> (Image, TextPairs) {
         let image = Image {
             process: exec.process,
             parent: exec.parent,
@@ -87,32 +84,57 @@ pub(crate) struct Invocation<'a> {
     pub(crate) args: &'a str,
     pub(crate) path: &'a str,
     pub(crate) caller: Option<(TraceId, SpanId)>,
-    /// See [`fingerprint`].
+    /// See [`fingerprint_of`].
     pub(crate) fingerprint: u64,
+}
+
+/// Of each variable of interest the first.
+#[derive(Default)]
+struct Parameters<'a> {
+    command: Option<&'a str>,
+    container: Option<&'a str>,
+    ifname: Option<&'a str>,
+    netns: Option<&'a str>,
+    args: Option<&'a str>,
+    path: Option<&'a str>,
+    caller: Option<&'a str>,
 }
 
 impl<'a> Invocation<'a> {
     /// `None` when the environment has no valid `CNI_COMMAND`.
-    pub(crate) fn of(env: &'a Environment) -> Option<Invocation<'a>> {
-        let value = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-        let mut call = Invocation {
-            command: value("CNI_COMMAND")?.parse().ok()?,
-            container: "",
-            ifname: "",
-            netns: "",
-            args: "",
-            path: value("CNI_PATH").unwrap_or_default(),
-            caller: value("TRACEPARENT").and_then(traceparent),
-            fingerprint: fingerprint(env),
-        };
-        // libcni fills these with placeholders for the verbs that have no attachment.
-        if has_attachment(call.command) {
-            call.container = value("CNI_CONTAINERID").unwrap_or_default();
-            call.ifname = value("CNI_IFNAME").unwrap_or_default();
-            call.netns = value("CNI_NETNS").unwrap_or_default();
-            call.args = value("CNI_ARGS").unwrap_or_default();
+    pub(crate) fn of(env: &'a TextPairs) -> Option<Invocation<'a>> {
+        let mut read = Parameters::default();
+        let mut fingerprint = 0_u64;
+        for (name, value) in env.iter() {
+            if name.starts_with("CNI_") {
+                fingerprint = fingerprint.wrapping_add(fingerprint_of(name, value));
+            }
+            let parameter = match name {
+                "CNI_COMMAND" => &mut read.command,
+                "CNI_CONTAINERID" => &mut read.container,
+                "CNI_IFNAME" => &mut read.ifname,
+                "CNI_NETNS" => &mut read.netns,
+                "CNI_ARGS" => &mut read.args,
+                "CNI_PATH" => &mut read.path,
+                "TRACEPARENT" => &mut read.caller,
+                _ => continue,
+            };
+            // As getenv(3): the first one counts.
+            parameter.get_or_insert(value);
         }
-        Some(call)
+        let command: CniCommand = read.command?.parse().ok()?;
+        // libcni fills these with placeholders for the verbs that have no attachment.
+        let attached = |value: Option<&'a str>| value.filter(|_| has_attachment(command)).unwrap_or_default();
+        Some(Invocation {
+            command,
+            container: attached(read.container),
+            ifname: attached(read.ifname),
+            netns: attached(read.netns),
+            args: attached(read.args),
+            path: read.path.unwrap_or_default(),
+            caller: read.caller.and_then(traceparent),
+            fingerprint,
+        })
     }
 
     /// The executable lies in one of the directories where the runtime looks for plugins.
@@ -135,25 +157,28 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
     }
 }
 
-/// A fingerprint of the `CNI_*` part of an environment, whatever its order: to tell an inherited environment from one
-/// of a process's own without keeping either. Not made against collisions on purpose: who makes one turns a delegate of
-/// their own plugin into a command.
-fn fingerprint(env: &Environment) -> u64 {
-    env.iter()
-        .filter(|(key, _)| key.starts_with("CNI_"))
-        .map(|(key, value)| mix(mix(key.len() as u64, key.as_bytes()), value.as_bytes()))
-        .fold(0, u64::wrapping_add)
+/// A variable's part in the fingerprint of an environment, the sum over its `CNI_*` variables, whatever their order: to
+/// tell an inherited environment from one of a process's own without keeping either. Not made against collisions on
+/// purpose: who makes one turns a delegate of their own plugin into a command.
+fn fingerprint_of(name: &str, value: &str) -> u64 {
+    mix(mix(name.len() as u64, name.as_bytes()), value.as_bytes())
 }
 
 /// Multiply and rotate, eight bytes at a time: this runs on every exec below a plugin.
-fn mix(seed: u64, bytes: &[u8]) -> u64 {
-    let mut state = seed;
-    for chunk in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        state = (state.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+pub(crate) fn mix(seed: u64, bytes: &[u8]) -> u64 {
+    let step = |state: u64, word: u64| (state.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let state = words
+        .iter()
+        .fold(seed, |state, word| step(state, u64::from_le_bytes(*word)));
+    if rest.is_empty() {
+        return state;
     }
-    state
+    // Not copied into a word: for so few bytes of no fixed number that would be a call.
+    step(
+        state,
+        rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    )
 }
 
 /// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may
@@ -182,34 +207,39 @@ impl<'a> RuntimeExec<'a> {
     /// `None` when the file is no known runtime's.
     pub(crate) fn of(image: &'a Image) -> Option<RuntimeExec<'a>> {
         let name = image.file_name();
-        let args = image.args.get(1..).unwrap_or_default();
+        let mut args = image.args.iter();
+        let first = args.next();
         let value_of = |names: &[&str]| {
-            args.iter().enumerate().find_map(|(index, arg)| {
-                if names.contains(&arg.as_str()) {
-                    return args.get(index + 1).map(String::as_str);
+            let mut rest = args.clone();
+            while let Some(arg) = rest.next() {
+                if names.contains(&arg) {
+                    return rest.next();
                 }
-                let (key, value) = arg.split_once('=')?;
-                names.contains(&key).then_some(value)
-            })
+                if let Some((_, value)) = arg.split_once('=').filter(|(key, _)| names.contains(key)) {
+                    return Some(value);
+                }
+            }
+            None
         };
         let step = if name.starts_with("containerd-shim") {
             // The short-lived `start` brings the daemon up; the daemon itself has no subcommand.
-            let starts = args.iter().any(|arg| arg == "start");
+            let starts = args.clone().any(|arg| arg == "start");
             value_of(&["-id", "--id"])
                 .filter(|_| starts)
                 .map(|id| (RuntimeStep::Shim, id))
         } else if name == "conmon" {
             value_of(&["-c", "--cid"]).map(|id| (RuntimeStep::Shim, id))
         } else if matches!(name, "runc" | "crun" | "youki" | "runsc") {
-            args.split_last().and_then(|(id, options)| {
-                let step = options.iter().find_map(|arg| match arg.as_str() {
+            let mut options = args.clone();
+            options.next_back().and_then(|id| {
+                let step = options.find_map(|arg| match arg {
                     "create" => Some(RuntimeStep::Create),
                     "start" => Some(RuntimeStep::Start),
                     _ => None,
                 })?;
-                Some((step, id.as_str()))
+                Some((step, id))
             })
-        } else if image.args.first().is_some_and(|name| name == "runc") {
+        } else if first == Some("runc") {
             // `runc init`: runc executes a copy of itself from a file descriptor (CVE-2019-5736).
             None
         } else {
@@ -233,13 +263,14 @@ pub(crate) fn has_known_steps(runtime: &str) -> bool {
 }
 
 /// Error class and message of an exit, `None` for success and for an exit that nobody saw.
-pub(crate) fn failure_of(what: &str, how: ExitStatus) -> Option<(&'static str, String)> {
+pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, String)> {
+    let what = || registry::name(span);
     match how {
         ExitStatus::Code(0) | ExitStatus::Unknown => None,
-        ExitStatus::Code(code) => Some(("exit_code", format!("{what} exited with code {code}"))),
+        ExitStatus::Code(code) => Some(("exit_code", format!("{} exited with code {code}", what()))),
         ExitStatus::Signal(signal) => Some((
             "signal",
-            format!("{what} was killed by signal {signal}{}", signal_name(signal)),
+            format!("{} was killed by signal {signal}{}", what(), signal_name(signal)),
         )),
     }
 }

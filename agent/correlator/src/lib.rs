@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
+mod by_text;
 mod correlator;
 mod evidence;
 mod invocation;
@@ -20,5 +21,5 @@ mod reorder;
 mod sandboxes;
 mod timers;
 
-pub use correlator::{Config, Correlator, Counters, EndedSpan, Output, Sizes};
+pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};
 pub use reorder::{Ordered, Reorder};

@@ -4,10 +4,10 @@
 
 use sandglass_model::event::{Exit, ExitStatus, Fork, PluginIo};
 use sandglass_model::trace::{Detail, Status};
-use sandglass_model::{ProcessKey, Timestamp, registry};
+use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::correlator::Correlator;
-use crate::invocation::{Environment, Image, failure_of};
+use crate::invocation::{Image, failure_of};
 use crate::open::{Cut, SpanRef};
 use crate::operations::OperationRef;
 use crate::processes::{Role, Seen};
@@ -33,7 +33,7 @@ impl Correlator {
         self.enter_process(at, fork.process, role);
     }
 
-    pub(crate) fn executed(&mut self, at: Timestamp, image: Image, env: &Environment) {
+    pub(crate) fn executed(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
         let seen = self.processes.look_up(image.process);
         match seen {
             Seen::Known(Role::Spanned(span)) => self.executed_again(at, image, env, span),
@@ -120,7 +120,6 @@ impl Correlator {
             return;
         };
         let span = &mut open.trace.spans[reference.span];
-        let name = registry::name(span);
         let said = match &span.detail {
             Detail::Plugin(plugin) => plugin.error.as_ref().filter(|_| matches!(how, ExitStatus::Code(_))),
             Detail::Command(_)
@@ -129,7 +128,7 @@ impl Correlator {
             | Detail::Operation(_)
             | Detail::RuntimeStep(_) => None,
         };
-        let failure = failure_of(&name, how).map(|(class, message)| match said {
+        let failure = failure_of(span, how).map(|(class, message)| match said {
             Some(error) => (error.class().to_owned(), error.msg.clone()),
             None => (class.to_owned(), message),
         });

@@ -2,10 +2,12 @@
 //!
 //! Bounded: the entry that was not used for the longest time goes first, counted by the caller.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sandglass_model::trace::{Link, Relation};
 use sandglass_model::{CniCommand, PodIdentity, SpanId, TraceId};
+
+use crate::by_text::ByText;
 
 /// Where a trace can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +38,19 @@ pub(crate) struct Sandbox {
     /// Its creation was seen to fail.
     pub(crate) failed: bool,
     /// Interfaces that were added and not removed since.
-    pub(crate) attached: BTreeSet<String>,
+    /// One or two of them mostly, of thousands of sandboxes: a tree would take more room than all else here.
+    pub(crate) attached: Vec<Box<str>>,
     /// Last operation of its own trace, and its attempt, by verb and interface.
-    pub(crate) operations: BTreeMap<(CniCommand, String), (u32, Root)>,
+    pub(crate) operations: Vec<Counted>,
+}
+
+/// What is remembered of operations that are traces of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    command: CniCommand,
+    ifname: Box<str>,
+    attempt: u32,
+    root: Root,
 }
 
 /// Most interfaces remembered of one sandbox.
@@ -46,28 +58,37 @@ const MAX_INTERFACES: usize = 32;
 
 impl Sandbox {
     pub(crate) fn attach(&mut self, ifname: &str) {
-        if self.attached.len() < MAX_INTERFACES {
-            self.attached.insert(ifname.to_owned());
+        if self.attached.len() < MAX_INTERFACES && !self.attached.iter().any(|attached| **attached == *ifname) {
+            self.attached.push(ifname.into());
         }
     }
 
     /// An interface was removed. With the last one the sandbox is no longer attached to anything, and a later ADD
     /// makes it anew (cnitool uses one id per namespace path over and over).
     pub(crate) fn detach(&mut self, ifname: &str) {
-        if self.attached.remove(ifname) && self.attached.is_empty() {
+        let before = self.attached.len();
+        self.attached.retain(|attached| **attached != *ifname);
+        if before > 0 && self.attached.is_empty() {
             self.created = false;
         }
     }
 
     /// Counts an operation that is a trace of its own; returns its attempt and the previous one.
     pub(crate) fn count(&mut self, command: CniCommand, ifname: &str, root: Root) -> (u32, Option<Root>) {
-        let key = (command, ifname.to_owned());
-        let previous = self.operations.get(&key).copied();
-        let attempt = previous.map_or(1, |(attempt, _)| attempt.saturating_add(1));
-        if previous.is_some() || self.operations.len() < MAX_INTERFACES {
-            self.operations.insert(key, (attempt, root));
+        let mut counted = self.operations.iter_mut();
+        if let Some(counted) = counted.find(|counted| counted.command == command && *counted.ifname == *ifname) {
+            counted.attempt = counted.attempt.saturating_add(1);
+            return (counted.attempt, Some(std::mem::replace(&mut counted.root, root)));
         }
-        (attempt, previous.map(|(_, root)| root))
+        if self.operations.len() < MAX_INTERFACES {
+            self.operations.push(Counted {
+                command,
+                ifname: ifname.into(),
+                attempt: 1,
+                root,
+            });
+        }
+        (1, None)
     }
 }
 
@@ -110,34 +131,46 @@ pub(crate) fn pod_key(identity: &PodIdentity) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
     max: usize,
-    used: u64,
-    entries: BTreeMap<String, (u64, V)>,
-    order: BTreeMap<u64, String>,
+    places: ByText<usize>,
+    /// A list by use, linked through the entries: using one again must not cost a search.
+    entries: Vec<Entry<V>>,
+    oldest: usize,
+    newest: usize,
 }
+
+#[derive(Debug)]
+struct Entry<V> {
+    key: Arc<str>,
+    value: V,
+    older: usize,
+    newer: usize,
+}
+
+/// No entry: the link at either end of the list.
+const NONE: usize = usize::MAX;
 
 impl<V> Recent<V> {
     fn new(max: usize) -> Recent<V> {
+        let max = max.max(1);
         Recent {
-            max: max.max(1),
-            used: 0,
-            entries: BTreeMap::new(),
-            order: BTreeMap::new(),
+            max,
+            places: ByText::new(max),
+            entries: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
         }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&V> {
-        self.entries.get(key).map(|(_, value)| value)
+        self.places.get(key).map(|&place| &self.entries[place].value)
     }
 
     /// The entry, now the most recently used.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut V> {
-        let (used, value) = self.entries.get_mut(key)?;
-        self.used += 1;
-        if let Some(key) = self.order.remove(used) {
-            self.order.insert(self.used, key);
-        }
-        *used = self.used;
-        Some(value)
+        let place = *self.places.get(key)?;
+        self.unlink(place);
+        self.link(place);
+        Some(&mut self.entries[place].value)
     }
 
     /// Enters or replaces; returns how many others were forgotten for it.
@@ -146,20 +179,77 @@ impl<V> Recent<V> {
             *entry = value;
             return 0;
         }
-        self.used += 1;
-        self.entries.insert(key.to_owned(), (self.used, value));
-        self.order.insert(self.used, key.to_owned());
-        let mut forgotten = 0;
-        while self.entries.len() > self.max
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
-            self.entries.remove(&oldest);
-            forgotten += 1;
-        }
-        forgotten
+        let key: Arc<str> = key.into();
+        let entry = Entry {
+            key: Arc::clone(&key),
+            value,
+            older: NONE,
+            newer: NONE,
+        };
+        let forgets = self.entries.len() == self.max;
+        let place = if forgets {
+            let place = self.oldest;
+            self.unlink(place);
+            let oldest = std::mem::replace(&mut self.entries[place], entry);
+            self.places.remove(&oldest.key);
+            place
+        } else {
+            self.entries.push(entry);
+            self.entries.len() - 1
+        };
+        self.link(place);
+        self.places.insert(key, place);
+        u64::from(forgets)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Takes an entry out of the list.
+    fn unlink(&mut self, place: usize) {
+        let Entry { older, newer, .. } = self.entries[place];
+        match self.entries.get_mut(older) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.entries.get_mut(newer) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
+    }
+
+    /// Puts an entry at the newest end.
+    fn link(&mut self, place: usize) {
+        let before = std::mem::replace(&mut self.newest, place);
+        match self.entries.get_mut(before) {
+            Some(entry) => entry.newer = place,
+            None => self.oldest = place,
+        }
+        let entry = &mut self.entries[place];
+        (entry.older, entry.newer) = (before, NONE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_used_for_the_longest_time_goes_first() {
+        let mut recent = Recent::new(3);
+        for key in ["a", "b", "c"] {
+            assert_eq!(recent.insert(key, key), 0);
+        }
+        assert_eq!(recent.get_mut("a"), Some(&mut "a"));
+        assert_eq!(recent.insert("b", "B"), 0);
+        assert_eq!(recent.insert("d", "d"), 1);
+        let kept = |recent: &Recent<&'static str>| ["a", "b", "c", "d", "e"].map(|key| recent.get(key).copied());
+        assert_eq!(kept(&recent), [Some("a"), Some("B"), None, Some("d"), None]);
+        assert_eq!(recent.insert("e", "e"), 1);
+        assert_eq!(kept(&recent), [None, Some("B"), None, Some("d"), Some("e")]);
+        let mut one = Recent::new(0);
+        assert_eq!((one.insert("x", 1), one.insert("y", 2), one.len()), (0, 1, 1));
+        assert_eq!((one.get("x"), one.get("y")), (None, Some(&2)));
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint`].
+    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint_of`].
     pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
@@ -115,15 +115,21 @@ impl OpenTrace {
                 incomplete: false,
                 closed: false,
                 remote_parent: caller.map(|(_, span)| span),
-                spans: Vec::with_capacity(16),
+                spans: Vec::new(),
             },
-            states: Vec::with_capacity(16),
-            operations: Vec::with_capacity(2),
+            states: Vec::new(),
+            operations: Vec::new(),
             creation: None,
             seed,
             max_spans: max_spans.max(8),
             dirty: false,
         }
+    }
+
+    /// Makes room for a usual sandbox's spans: growing step by step would copy most of them twice.
+    pub(crate) fn expect_sandbox(&mut self) {
+        self.trace.spans.reserve(16);
+        self.states.reserve(16);
     }
 
     /// Begins a span below an open span. `None` when the trace is full; commands are refused first, so that a plugin
@@ -240,16 +246,8 @@ impl OpenTrace {
             parent.open_children = parent.open_children.saturating_sub(1);
             parent.latest = parent.latest.max(end);
         }
-        let args = span.process_mut().map(|process| std::mem::take(&mut process.args));
-        let copy = span.clone();
-        if let (Some(args), Some(process)) = (args, span.process_mut()) {
-            process.args = args;
-        }
-        effects.outputs.push(Output::Ended(Box::new(EndedSpan {
-            trace: self.trace.id,
-            incomplete: self.trace.incomplete,
-            span: copy,
-        })));
+        let ended = EndedSpan::of(&self.trace, &self.trace.spans[index]);
+        effects.outputs.push(Output::Ended(ended));
         self.touch(effects);
     }
 
@@ -293,7 +291,7 @@ impl OpenTrace {
     }
 
     /// The finished trace, spans in order of begin. Late records may have put a span behind younger ones.
-    pub(crate) fn into_trace(self) -> Trace {
+    pub(crate) fn into_trace(self: Box<Self>) -> Trace {
         let mut trace = self.trace;
         trace.closed = true;
         if !trace.spans.is_sorted_by_key(|span| span.start) {

@@ -4,10 +4,10 @@
 //! only a process that was called as a plugin is one. Forks are transparent.
 
 use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation};
-use sandglass_model::{ProcessKey, Timestamp, registry};
+use sandglass_model::{ProcessKey, TextPairs, Timestamp, registry};
 
 use crate::correlator::Correlator;
-use crate::invocation::{Environment, Image, Invocation, RuntimeExec, has_attachment};
+use crate::invocation::{Image, Invocation, RuntimeExec, has_attachment};
 use crate::open::{OpenTrace, SpanRef, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, operation_detail};
 use crate::processes::Role;
@@ -26,7 +26,7 @@ enum Place {
 
 impl Correlator {
     /// An exec by a process that is not below a plugin.
-    pub(crate) fn executed_by_runtime(&mut self, at: Timestamp, image: Image, env: &Environment) {
+    pub(crate) fn executed_by_runtime(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
         let process = image.process;
         if let Some(call) = Invocation::of(env) {
             return self.called_by_runtime(at, image, &call);
@@ -69,13 +69,13 @@ impl Correlator {
     }
 
     /// An exec by a process below a plugin: a delegate or a command. `span` is its nearest ancestor's.
-    pub(crate) fn executed_below(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
+    pub(crate) fn executed_below(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) {
         let process = image.process;
         let role = self.begin_below(at, image, env, span).unwrap_or(Role::Detached);
         self.enter_process(at, process, role);
     }
 
-    fn begin_below(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) -> Option<Role> {
+    fn begin_below(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) -> Option<Role> {
         let (key, process) = (span.trace, image.process);
         let open = self.traces.get_mut(&key)?;
         let parent = open.nearest_open(span.span)?;
@@ -261,7 +261,7 @@ impl Correlator {
     }
 
     /// Another image in a process that has a span.
-    pub(crate) fn executed_again(&mut self, at: Timestamp, image: Image, env: &Environment, span: SpanRef) {
+    pub(crate) fn executed_again(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) {
         let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
@@ -303,12 +303,7 @@ impl Correlator {
 
 /// The exec below the plugin at `caller` as a call of another plugin: it lies where plugins lie, or was given CNI
 /// parameters of its own.
-fn called_as_plugin<'a>(
-    open: &OpenTrace,
-    caller: usize,
-    image: &Image,
-    env: &'a Environment,
-) -> Option<Invocation<'a>> {
+fn called_as_plugin<'a>(open: &OpenTrace, caller: usize, image: &Image, env: &'a TextPairs) -> Option<Invocation<'a>> {
     let call = Invocation::of(env)?;
     (call.is_in_plugin_path(image) || call.fingerprint != open.states[caller].environment).then_some(call)
 }

@@ -4,7 +4,7 @@
 //! that a record that comes twice, or comes late, is recognised. Bounded: when full, the oldest process without an open
 //! span goes first. Does not: make spans, or remove the entries of a trace that closes (they are then detached).
 
-use std::collections::{BTreeMap, VecDeque, btree_map};
+use std::collections::VecDeque;
 
 use sandglass_model::time::SECOND;
 use sandglass_model::{ProcessKey, Timestamp};
@@ -42,15 +42,64 @@ pub(crate) enum Seen {
 
 #[derive(Debug)]
 struct Entry {
+    process: ProcessKey,
     role: Role,
     order: u64,
+}
+
+/// Entries by the last digits of the pid: processes of one pid are in one bucket, and pids, given out one after the
+/// other, fill the buckets evenly. Found several times per event, so that the walk down a tree would be felt.
+#[derive(Debug)]
+struct Entries {
+    /// A power of two of them.
+    buckets: Vec<Vec<Entry>>,
+    count: usize,
+}
+
+impl Entries {
+    fn new(max: usize) -> Entries {
+        let buckets = (max / 4).clamp(1, 1 << 16).next_power_of_two();
+        Entries {
+            buckets: std::iter::repeat_with(Vec::new).take(buckets).collect(),
+            count: 0,
+        }
+    }
+
+    fn place(&self, process: ProcessKey) -> usize {
+        process.pid as usize & (self.buckets.len() - 1)
+    }
+
+    fn get(&self, process: ProcessKey) -> Option<&Entry> {
+        let mut bucket = self.buckets[self.place(process)].iter();
+        bucket.find(|entry| entry.process == process)
+    }
+
+    fn get_mut(&mut self, process: ProcessKey) -> Option<&mut Entry> {
+        let place = self.place(process);
+        self.buckets[place].iter_mut().find(|entry| entry.process == process)
+    }
+
+    /// Enters a process that is not in it.
+    fn insert(&mut self, entry: Entry) {
+        let place = self.place(entry.process);
+        self.buckets[place].push(entry);
+        self.count += 1;
+    }
+
+    fn remove(&mut self, process: ProcessKey) -> Option<Entry> {
+        let place = self.place(process);
+        let bucket = &mut self.buckets[place];
+        let index = bucket.iter().position(|entry| entry.process == process)?;
+        self.count -= 1;
+        Some(bucket.swap_remove(index))
+    }
 }
 
 /// The process table.
 #[derive(Debug)]
 pub(crate) struct Processes {
     max: usize,
-    entries: BTreeMap<ProcessKey, Entry>,
+    entries: Entries,
     arrivals: VecDeque<(ProcessKey, u64)>,
     arrived: u64,
     gone: VecDeque<(Timestamp, ProcessKey)>,
@@ -65,7 +114,7 @@ impl Processes {
     pub(crate) fn new(max: usize) -> Processes {
         Processes {
             max: max.max(1),
-            entries: BTreeMap::new(),
+            entries: Entries::new(max),
             arrivals: VecDeque::new(),
             arrived: 0,
             gone: VecDeque::new(),
@@ -73,60 +122,53 @@ impl Processes {
     }
 
     pub(crate) fn role(&self, process: ProcessKey) -> Option<Role> {
-        self.entries.get(&process).map(|entry| entry.role)
+        self.entries.get(process).map(|entry| entry.role)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.count
     }
 
     /// Looks a process up together with whoever had its pid before or has it now.
     pub(crate) fn look_up(&self, process: ProcessKey) -> Seen {
-        let all = |start_ticks| ProcessKey {
-            pid: process.pid,
-            start_ticks,
-        };
-        let mut namesake = Seen::Never;
-        for (key, entry) in self.entries.range(all(0)..=all(u64::MAX)) {
-            if *key == process {
-                return Seen::Known(entry.role);
-            }
-            namesake = Seen::Namesake(*key, entry.role);
+        if let Some(entry) = self.entries.get(process) {
+            return Seen::Known(entry.role);
         }
-        namesake
+        let bucket = self.entries.buckets[self.entries.place(process)].iter();
+        let namesakes = bucket.filter(|entry| entry.process.pid == process.pid);
+        namesakes
+            .max_by_key(|entry| entry.process.start_ticks)
+            .map_or(Seen::Never, |entry| Seen::Namesake(entry.process, entry.role))
     }
 
     /// Enters a process or changes its role. The table may then be over its bound: see [`Processes::evict`].
     pub(crate) fn set(&mut self, process: ProcessKey, role: Role) {
-        match self.entries.entry(process) {
-            btree_map::Entry::Occupied(mut entry) => {
-                entry.get_mut().role = role;
-                return;
-            }
-            btree_map::Entry::Vacant(entry) => {
-                self.arrived += 1;
-                entry.insert(Entry {
-                    role,
-                    order: self.arrived,
-                });
-            }
+        if let Some(entry) = self.entries.get_mut(process) {
+            entry.role = role;
+            return;
         }
+        self.arrived += 1;
+        self.entries.insert(Entry {
+            process,
+            role,
+            order: self.arrived,
+        });
         self.arrivals.push_back((process, self.arrived));
-        if self.arrivals.len() > 64 + 2 * self.entries.len() {
+        if self.arrivals.len() > 64 + 2 * self.entries.count {
             let entries = &self.entries;
             self.arrivals
-                .retain(|(process, order)| entries.get(process).is_some_and(|entry| entry.order == *order));
+                .retain(|(process, order)| entries.get(*process).is_some_and(|entry| entry.order == *order));
         }
     }
 
     pub(crate) fn remove(&mut self, process: ProcessKey) {
-        self.entries.remove(&process);
+        self.entries.remove(process);
     }
 
     /// The process ended: keeps it as gone for a moment and returns what it was.
     pub(crate) fn exit(&mut self, process: ProcessKey, now: Timestamp) -> Option<Role> {
         let gone = |below_plugin| Role::Gone { below_plugin };
-        let before = match self.entries.get_mut(&process) {
+        let before = match self.entries.get_mut(process) {
             Some(entry) => {
                 let role = entry.role;
                 entry.role = match role {
@@ -158,16 +200,16 @@ impl Processes {
     /// Takes one process out when the table is over its bound, one without an open span if there is one among the
     /// oldest. Those that have ended go first, and quietly.
     pub(crate) fn evict(&mut self, is_open: impl Fn(SpanRef) -> bool) -> Option<(ProcessKey, Role)> {
-        while self.entries.len() > self.max
+        while self.entries.count > self.max
             && let Some((_, process)) = self.gone.pop_front()
         {
             self.forget_gone(process);
         }
-        if self.entries.len() <= self.max {
+        if self.entries.count <= self.max {
             return None;
         }
         let live = |(process, order): &&(ProcessKey, u64)| {
-            self.entries.get(process).is_some_and(|entry| entry.order == *order)
+            self.entries.get(*process).is_some_and(|entry| entry.order == *order)
         };
         let idle = |(process, _): &&(ProcessKey, u64)| match self.role(*process) {
             Some(Role::Spanned(span) | Role::Runtime(Some(span))) => !is_open(span),
@@ -182,19 +224,17 @@ impl Processes {
         let process = candidates().find(idle).or_else(|| candidates().next())?.0;
         // What stands before the first live entry is stale.
         while let Some((front, order)) = self.arrivals.front()
-            && self.entries.get(front).is_none_or(|entry| entry.order != *order)
+            && self.entries.get(*front).is_none_or(|entry| entry.order != *order)
         {
             self.arrivals.pop_front();
         }
-        let entry = self.entries.remove(&process)?;
+        let entry = self.entries.remove(process)?;
         Some((process, entry.role))
     }
 
     fn forget_gone(&mut self, process: ProcessKey) {
-        if let btree_map::Entry::Occupied(entry) = self.entries.entry(process)
-            && let Role::Gone { .. } = entry.get().role
-        {
-            entry.remove();
+        if let Some(Role::Gone { .. }) = self.role(process) {
+            self.entries.remove(process);
         }
     }
 }

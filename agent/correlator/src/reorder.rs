@@ -3,8 +3,7 @@
 //! The watermark is the newest time seen minus the window. Equal times keep their order of arrival.
 //! Does not: drop, merge or re-stamp events; late ones come out at once, flagged.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use sandglass_model::{Event, Timestamp};
 
@@ -22,9 +21,9 @@ pub struct Ordered {
 pub struct Reorder {
     window_ns: u64,
     newest: Timestamp,
-    arrivals: u64,
-    /// Time, arrival, and where in `slots` the event lies: the heap moves its entries about, events are large.
-    held: BinaryHeap<Reverse<(Timestamp, u64, usize)>>,
+    /// Time, and where in `slots` the event lies, in order. Events come nearly in order, so that the place of a new one
+    /// is at the back or a few entries before it: no heap does less.
+    held: VecDeque<(Timestamp, usize)>,
     slots: Vec<Option<Event>>,
     free: Vec<usize>,
     late: VecDeque<Event>,
@@ -37,8 +36,7 @@ impl Reorder {
         Reorder {
             window_ns,
             newest: Timestamp(0),
-            arrivals: 0,
-            held: BinaryHeap::new(),
+            held: VecDeque::new(),
             slots: Vec::new(),
             free: Vec::new(),
             late: VecDeque::new(),
@@ -63,8 +61,8 @@ impl Reorder {
                 self.slots.len() - 1
             }
         };
-        self.held.push(Reverse((at, self.arrivals, slot)));
-        self.arrivals += 1;
+        let younger = self.held.iter().rev().take_while(|(held, _)| *held > at).count();
+        self.held.insert(self.held.len() - younger, (at, slot));
     }
 
     /// Releases the next event whose time has come, oldest first.
@@ -72,15 +70,16 @@ impl Reorder {
         if let Some(event) = self.late.pop_front() {
             return Some(Ordered { event, late: true });
         }
-        let Reverse((at, _, _)) = self.held.peek()?;
+        let (at, _) = self.held.front()?;
         if *at > self.watermark() {
             return None;
         }
-        let Reverse((_, _, slot)) = self.held.pop()?;
+        let (_, slot) = self.held.pop_front()?;
         let event = self.slots.get_mut(slot)?.take()?;
         self.free.push(slot);
         if self.held.is_empty() && self.slots.len() > KEPT_SLOTS {
             // A burst has passed: give its room back.
+            self.held = VecDeque::new();
             self.slots = Vec::new();
             self.free = Vec::new();
         }

@@ -119,10 +119,10 @@ impl Correlator {
             }
             None => self.open_single(at, image, call),
         };
-        self.attached
-            .entry(call.container.to_owned())
-            .or_default()
-            .push(reference);
+        match self.attached.get_mut(call.container) {
+            Some(attached) => attached.push(reference),
+            None => self.attached.insert(call.container, vec![reference]),
+        }
         Some(reference)
     }
 
@@ -179,6 +179,7 @@ impl Correlator {
             &at.0.to_le_bytes(),
         ]);
         let mut open = self.new_trace(seed, call);
+        open.expect_sandbox();
         let runtime = runtime_name(&image.parent_comm);
         let root = open.begin(None, at, Detail::Sandbox(SandboxDetail::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
@@ -198,7 +199,7 @@ impl Correlator {
             .outputs
             .push(Output::Asked(SandboxId(call.container.to_owned())));
         let key = self.enter(open);
-        self.creations.insert(call.container.to_owned(), key);
+        self.creations.insert(call.container, key);
         key
     }
 
@@ -317,7 +318,7 @@ impl Correlator {
         let key = open.key;
         open.touch(&mut self.effects);
         self.by_id.insert((open.trace.id, key));
-        self.traces.insert(key, open);
+        self.traces.insert(key, Box::new(open));
         key
     }
 
@@ -425,6 +426,6 @@ impl Correlator {
             .range((id, TraceKey(0))..)
             .next()
             .filter(|(found, _)| *found == id)?;
-        self.traces.get(key)
+        self.traces.get(key).map(Box::as_ref)
     }
 }

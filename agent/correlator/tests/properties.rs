@@ -45,7 +45,7 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
         for output in correlator.drain() {
             match output {
                 Output::Ended(span) => {
-                    let twice = ended.insert(span.span.id, span.span.end);
+                    let twice = ended.insert(span.id, Some(span.end));
                     assert!(twice.is_none(), "a span ended twice");
                 }
                 Output::Closed(trace) => {
@@ -221,15 +221,9 @@ fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env:
             String::new()
         },
         path: path.to_owned(),
-        args: std::iter::once(path)
-            .chain(args.iter().copied())
-            .map(str::to_owned)
-            .collect(),
+        args: std::iter::once(path).chain(args.iter().copied()).collect(),
         args_truncated: false,
-        env: env
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect(),
+        env: env.iter().copied().collect(),
         cgroup: String::new(),
         netns: 0,
         running: false,
@@ -237,7 +231,7 @@ fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env:
 }
 
 fn spoke(process: ProcessKey, fails: bool) -> Body {
-    Body::PluginSpoke(PluginIo {
+    Body::PluginSpoke(Box::new(PluginIo {
         process,
         netconf: Some(NetConf {
             network: "pods".to_owned(),
@@ -249,7 +243,7 @@ fn spoke(process: ProcessKey, fails: bool) -> Body {
             details: String::new(),
         }),
         addresses: Vec::new(),
-    })
+    }))
 }
 
 /// The histories of several sandboxes, in order of time.
@@ -264,23 +258,23 @@ fn history(lives: &[Life]) -> Vec<Event> {
         let at = SECOND + life.begin_ms * MILLISECOND;
         history.push(
             at - MILLISECOND,
-            Body::SandboxDescribed(SandboxDescription {
+            Body::SandboxDescribed(Box::new(SandboxDescription {
                 sandbox: SandboxId("elder".to_owned()),
                 identity: PodIdentity::default(),
                 created_unix_ns: 0,
                 ready: true,
                 preexisting: true,
-            }),
+            })),
         );
         let mut end = history.chain(&sandbox, "ADD", at, &life.plugins);
         history.push(
             at + 2 * MILLISECOND,
-            Body::NetnsObserved(Netns {
+            Body::NetnsObserved(Box::new(Netns {
                 sandbox: SandboxId(sandbox.clone()),
                 path: String::new(),
                 inode: 1,
                 created: Some(Timestamp(at - 5 * MILLISECOND)),
-            }),
+            })),
         );
         if life.steps {
             for step in ["create", "start"] {
@@ -428,14 +422,9 @@ fn soup_exec() -> impl Strategy<Value = Body> {
                 exec.parent_comm = ["containerd", "crio", ""][parent.pid as usize % 3].to_owned();
                 // Otherwise few would be plugins.
                 if process.pid % 2 == 0 {
-                    exec.env.insert(0, ("CNI_COMMAND".to_owned(), "ADD".to_owned()));
-                    exec.env.insert(
-                        1,
-                        (
-                            "CNI_CONTAINERID".to_owned(),
-                            ["a", "b", ""][process.start_ticks as usize].to_owned(),
-                        ),
-                    );
+                    let container = ["a", "b", ""][process.start_ticks as usize];
+                    let first = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", container)];
+                    exec.env = first.into_iter().chain(exec.env.iter()).collect();
                 }
             }
             body
@@ -456,16 +445,16 @@ fn soup_body() -> impl Strategy<Value = Body> {
         4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
         1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| spoke(process, fails)),
         1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
-            Body::SandboxDescribed(SandboxDescription {
+            Body::SandboxDescribed(Box::new(SandboxDescription {
                 sandbox,
                 identity: PodIdentity::default(),
                 created_unix_ns,
                 ready: true,
                 preexisting,
-            })
+            }))
         }),
         1 => (sandbox, prop::option::of(0u64..400 * SECOND)).prop_map(|(sandbox, created)| {
-            Body::NetnsObserved(Netns { sandbox, path: String::new(), inode: 0, created: created.map(Timestamp) })
+            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode: 0, created: created.map(Timestamp) }))
         }),
         1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
             Body::NetworksConfigured {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::{CniError, NetConf, NetworkList, PodIdentity};
 use crate::id::{ProcessKey, SandboxId};
+use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
 
 /// One fact at one instant.
@@ -20,7 +21,7 @@ pub struct Event {
     pub body: Body,
 }
 
-/// What happened.
+/// What happened. What is large is in a box: events are handed on by value several times, and most are forks and exits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
@@ -31,11 +32,11 @@ pub enum Body {
     /// A tracked process ended, all its threads included.
     ProcessExited(Exit),
     /// What a plugin read on standard input or wrote to standard output, parsed and redacted.
-    PluginSpoke(PluginIo),
+    PluginSpoke(Box<PluginIo>),
     /// Who a sandbox belongs to: the CRI's answer.
-    SandboxDescribed(SandboxDescription),
+    SandboxDescribed(Box<SandboxDescription>),
     /// When a sandbox's network namespace came to be.
-    NetnsObserved(Netns),
+    NetnsObserved(Box<Netns>),
     /// The network configuration lists the runtime can choose from; replaces what an earlier event said.
     NetworksConfigured {
         /// The lists, in the order of their file names.
@@ -79,13 +80,13 @@ pub struct Exec {
     /// Path of the executed file as given to `execve`; for a script the script, not its interpreter.
     pub path: String,
     /// Arguments, `argv[0]` included; bounded, see `args_truncated`.
-    pub args: Vec<String>,
+    pub args: TextList,
     /// Some arguments were longer than the bound and were cut.
     #[serde(default, skip_serializing_if = "is_false")]
     pub args_truncated: bool,
     /// `CNI_*`, `TRACEPARENT` and `TRACESTATE` of the environment, in its order; nothing else of it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "TextPairs::is_empty")]
+    pub env: TextPairs,
     /// Path of the cgroup (v2), or empty when not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
@@ -102,10 +103,7 @@ impl Exec {
     /// Value of an environment variable that was kept.
     #[must_use]
     pub fn env(&self, name: &str) -> Option<&str> {
-        self.env
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.env.get(name)
     }
 
     /// Last component of `path`.

@@ -13,11 +13,13 @@ pub mod phases;
 pub mod recording;
 pub mod registry;
 pub mod text;
+pub mod text_list;
 pub mod time;
 pub mod trace;
 
 pub use cni::{CniCommand, CniError, PodIdentity};
 pub use event::{Body, Event};
 pub use id::{ProcessKey, SandboxId, SpanId, TraceId};
+pub use text_list::{TextList, TextPairs};
 pub use time::{ClockAnchor, Timestamp};
 pub use trace::{Detail, Span, Status, Trace};

@@ -261,9 +261,10 @@ impl Attributes {
         self.0.push((key, Value::Bool(value)));
     }
 
-    fn list(&mut self, key: &'static str, values: &[String]) {
+    fn list(&mut self, key: &'static str, values: impl IntoIterator<Item = impl Into<String>>) {
+        let values: Vec<String> = values.into_iter().map(Into::into).collect();
         if !values.is_empty() {
-            self.0.push((key, Value::List(values.to_vec())));
+            self.0.push((key, Value::List(values)));
         }
     }
 
@@ -272,7 +273,7 @@ impl Attributes {
         self.int(PROCESS_PARENT_PID, i64::from(process.parent_pid));
         self.text(PROCESS_NAME, process.path.rsplit('/').next().unwrap_or_default());
         self.text(PROCESS_PATH, &process.path);
-        self.list(PROCESS_ARGS, &process.args);
+        self.list(PROCESS_ARGS, process.args.iter());
         self.text(PROCESS_CGROUP, &process.cgroup);
         if process.netns != 0 {
             self.int(PROCESS_NETNS, i64::try_from(process.netns).unwrap_or(i64::MAX));

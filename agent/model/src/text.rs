@@ -130,8 +130,7 @@ fn of_plugin(plugin: &PluginDetail) -> Vec<String> {
 }
 
 fn of_command(command: &CommandDetail) -> Vec<String> {
-    let args = command.process.args.get(1..).unwrap_or_default();
-    vec![clean(&args.join(" "))]
+    vec![clean(&command.process.args.join_rest())]
 }
 
 fn attempt(number: u32) -> Option<String> {
@@ -184,7 +183,7 @@ mod tests {
             name: args[0].to_owned(),
             plugin: "slow".to_owned(),
             process: ProcessDetail {
-                args: args.iter().map(|&arg| arg.to_owned()).collect(),
+                args: args.iter().collect(),
                 ..ProcessDetail::default()
             },
         }))

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cni::{CniCommand, CniError, PodIdentity};
 use crate::event::ExitStatus;
 use crate::id::{SandboxId, SpanId, TraceId};
+use crate::text_list::TextList;
 use crate::time::{ClockAnchor, Timestamp};
 
 /// One trace, open or closed.
@@ -146,7 +147,7 @@ pub struct ProcessDetail {
     /// Path as given to `execve`.
     pub path: String,
     /// Arguments, `argv[0]` included.
-    pub args: Vec<String>,
+    pub args: TextList,
     /// Path of the cgroup; empty when not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,

@@ -15,7 +15,7 @@ use crate::terminal;
 /// Examines the node.
 pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let probes = attach(&config).await?;
+    let (probes, refused) = attach(&config).await?;
     let options = DoctorOptions {
         runtime: app::runtime_choice(&config)?,
         timeout: config.cri.timeout.into(),
@@ -32,26 +32,32 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
         0 => Ok(()),
         exit => Err(Failure {
             message: "something above is broken\nhint: follow the hints above".to_owned(),
-            exit,
+            // A kernel or a privilege that keeps the probes out weighs more than the rest.
+            exit: refused.unwrap_or(exit),
         }),
     }
 }
 
-/// Starts the source and stops it at once; what it says of its probes stays.
-async fn attach(config: &Config) -> Result<Vec<ProbeStatus>, Failure> {
+/// Starts the source and stops it at once; what it says of its probes stays, and the exit code of a refusal.
+async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<u8>), Failure> {
     let health = Health::default();
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let (options, seen) = (app::source_options(config), health.clone());
     let attaching = tokio::task::spawn_blocking(move || {
         // A refusal is a finding, not a failure: it stands in the probe's status.
-        if let Ok(source) = linux::start(options, sender, seen) {
-            source.stop();
-        }
+        let refused = match linux::start(options, sender, seen) {
+            Ok(source) => {
+                source.stop();
+                None
+            }
+            Err(error) => Some(error.exit_code()),
+        };
         // Until here, so that no event of a busy node blocks the source.
         drop(receiver);
+        refused
     });
-    attaching
+    let refused = attaching
         .await
-        .map_err(|error| Failure::runtime(format!("cannot try the probes: {error}")))?;
-    Ok(health.probes())
+        .map_err(|error| Failure::runtime(format!("cannot try the probes: {error}\nhint: try again")))?;
+    Ok((health.probes(), refused))
 }

@@ -19,14 +19,17 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     };
     let app = app::start(&config, options).await?;
     tracing::info!(file = %args.recording.display(), "recording; end it with Ctrl-C");
-    match args.seconds {
-        Some(seconds) => {
-            tokio::select! {
-                () = until_stopped() => {}
-                () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
-            }
+    let over = async {
+        match args.seconds {
+            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+            None => std::future::pending().await,
         }
-        None => until_stopped().await,
+    };
+    // A recording that cannot go on is not waited with until somebody looks.
+    tokio::select! {
+        () = until_stopped() => {}
+        () = over => {}
+        () = app.recording_broken.notified() => {}
     }
     let events = app.stop().await?;
     print(&format!("{events} events recorded in {}\n", args.recording.display()))

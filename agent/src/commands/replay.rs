@@ -18,6 +18,7 @@ use crate::cli::{Print, ReplayArgs};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
+use crate::http;
 use crate::node::NodeInfo;
 use crate::pipeline::{Outputs, Pipeline};
 use crate::sinks::otlp::OtlpSink;
@@ -209,6 +210,8 @@ async fn serve(
         max_bytes: usize::MAX,
         ..StoreOptions::default()
     };
+    // Of this process, and so no part of what is printed.
+    metrics.register_process();
     let store = Store::new(options, node.clone());
     for trace in traces {
         store.update(trace);
@@ -217,6 +220,7 @@ async fn serve(
     // Nothing moves any more in a replay: its pipeline counts as alive for good.
     let heartbeat = Arc::new(AtomicU64::new(u64::MAX));
     let server = app::serve(config, &store, health, metrics, None, heartbeat, stop).await?;
+    http::announce(server.address);
     print(&format!("http://{}/ (end with Ctrl-C)\n", server.address))?;
     until_stopped().await;
     shutdown.send_replace(true);

@@ -18,7 +18,13 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
         ..Options::default()
     };
     let app = app::start(&config, options).await?;
-    for probe in app.health.probes() {
+    // The identity speaks for itself, when it has found out.
+    for probe in app
+        .health
+        .probes()
+        .into_iter()
+        .filter(|probe| probe.probe != "identity")
+    {
         if probe.consequence.is_empty() {
             tracing::info!(probe = probe.probe, hook = probe.hook, "probe attached");
         } else {

@@ -132,8 +132,8 @@ impl Layers {
         }
         let mut leaves = Vec::new();
         flatten("", &tree, &self.defaults, &mut leaves);
-        // A section with nothing below it: all its keys are commented out.
-        leaves.retain(|(key, value)| !(value.is_null() && lookup(&self.defaults, key).is_some_and(Value::is_object)));
+        // A section with nothing below it, or with a value of its own, which typing refuses with line and column.
+        leaves.retain(|(key, _)| !lookup(&self.defaults, key).is_some_and(Value::is_object));
         for (key, _) in &leaves {
             self.known(key, &path.display().to_string())?;
         }

@@ -121,7 +121,7 @@ fn a_flag_can_set_every_kind_of_key_and_its_error_names_that_key() {
     assert_eq!(config.otlp.batch_spans, Some(5));
     assert_eq!(config.otlp.insecure, Some(true));
     assert_eq!(config.otlp.headers.unwrap()["a"].0, "b");
-    assert_eq!(config.cni.bin_dirs, [std::path::PathBuf::from("/opt/one")]);
+    assert_eq!(config.cni.bin_dirs, [PathBuf::from("/opt/one")]);
     assert_eq!(config.http.hosts, ["a", "b"]);
 
     let mut layers = Layers::default();

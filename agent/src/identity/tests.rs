@@ -58,7 +58,7 @@ async fn next(receiver: EventReceiver) -> (SandboxDescription, EventReceiver) {
         Event {
             at: Timestamp(77),
             body: Body::SandboxDescribed(description),
-        } => (description, receiver),
+        } => (*description, receiver),
         other => panic!("unexpected {other:?}"),
     })
     .await

@@ -7,10 +7,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandglass_model::Event;
 use sandglass_model::recording::{self, Header};
+use tokio::sync::Notify;
 
 /// Why a recording cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +44,11 @@ pub struct Recorder {
     file: BufWriter<File>,
     flushed: Instant,
     events: u64,
+    /// An event came, or an end: the file is the user's from then on.
+    begun: bool,
     failed: Option<RecordError>,
+    /// Told when the file cannot be written on.
+    broken: Arc<Notify>,
 }
 
 /// How often lines reach the file on a quiet node.
@@ -68,12 +74,21 @@ impl Recorder {
             file,
             flushed: Instant::now(),
             events: 0,
+            begun: false,
             failed: None,
+            broken: Arc::default(),
         })
+    }
+
+    /// Is told, once, when the recording ended because the file could not be written on.
+    #[must_use]
+    pub fn broken(&self) -> Arc<Notify> {
+        Arc::clone(&self.broken)
     }
 
     /// Writes one event.
     pub fn record(&mut self, event: &Event) {
+        self.begun = true;
         if self.failed.is_some() {
             return;
         }
@@ -88,19 +103,21 @@ impl Recorder {
                     path: self.path.clone(),
                     source,
                 };
-                tracing::error!("{error}");
+                tracing::warn!(file = %self.path.display(), "the recording ends here: its file cannot be written on");
                 self.failed = Some(error);
+                self.broken.notify_one();
             }
         }
     }
 
     /// Ends the recording; gives how many events it holds.
     pub fn finish(mut self) -> Result<u64, RecordError> {
-        if let Some(error) = self.failed {
+        self.begun = true;
+        if let Some(error) = self.failed.take() {
             return Err(error);
         }
         self.file.flush().map_err(|source| RecordError::Write {
-            path: self.path,
+            path: self.path.clone(),
             source,
         })?;
         Ok(self.events)
@@ -112,6 +129,16 @@ impl Recorder {
             self.file.flush()?;
         }
         Ok(())
+    }
+}
+
+/// An agent that did not start leaves no file in the way of the next try.
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if !self.begun {
+            // What cannot be removed is only a header.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -159,6 +186,16 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_that_never_began_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        drop(Recorder::create(&path, &header()).unwrap());
+        assert!(!path.exists());
+        assert_eq!(Recorder::create(&path, &header()).unwrap().finish().unwrap(), 0);
+        assert!(path.exists());
+    }
+
+    #[test]
     fn a_full_disk_ends_the_recording_with_an_error() {
         if !Path::new("/dev/full").exists() {
             eprintln!("SKIPPED a_full_disk_ends_the_recording_with_an_error: no /dev/full");
@@ -170,7 +207,9 @@ mod tests {
             file,
             flushed: Instant::now(),
             events: 0,
+            begun: true,
             failed: None,
+            broken: Arc::default(),
         };
         recorder.record(&Event {
             at: Timestamp(3),

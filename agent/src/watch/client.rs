@@ -13,6 +13,8 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Row;
@@ -181,7 +183,7 @@ impl Messages {
         }
     }
 
-    /// The next message. Safe to be given up and called again.
+    /// The next message. To be waited for to its end: given up, its waits begin anew (see [`Listening`]).
     pub async fn next(&mut self) -> Message {
         loop {
             if let Some(message) = self.parser.ready.pop_front() {
@@ -221,6 +223,36 @@ impl Messages {
                 address: self.address.clone(),
                 reason,
             });
+        }
+    }
+}
+
+/// The stream read by a task of its own, for those who wait for other things too.
+#[derive(Debug)]
+pub struct Listening {
+    messages: mpsc::Receiver<Message>,
+    /// Ends with this.
+    _task: JoinSet<()>,
+}
+
+impl Listening {
+    /// Begins to read.
+    pub fn start(address: String) -> Listening {
+        let (sender, messages) = mpsc::channel(64);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut stream = Messages::new(address);
+            while sender.send(stream.next().await).await.is_ok() {}
+        });
+        Listening { messages, _task: task }
+    }
+
+    /// The next message. Safe to be given up and called again.
+    pub async fn next(&mut self) -> Message {
+        match self.messages.recv().await {
+            Some(message) => message,
+            // The task only ends with this; were it to break off, there would be nothing more to come.
+            None => std::future::pending().await,
         }
     }
 }

@@ -134,3 +134,33 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
     );
     assert!(error.hint().contains("sandglass run"));
 }
+
+#[tokio::test]
+async fn an_agent_that_comes_back_is_found_although_the_screen_is_redrawn_meanwhile() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        // Gone the first time, there the second.
+        drop(listener.accept().await.unwrap());
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: reload\ndata: {}\n\n";
+        stream.write_all(answer).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+    });
+    let mut messages = Listening::start(address);
+    let seen = tokio::time::timeout(Duration::from_secs(10), async {
+        let mut seen = Vec::new();
+        while seen.last() != Some(&"reload") {
+            let waited = tokio::time::timeout(Duration::from_millis(250), messages.next()).await;
+            match waited {
+                Ok(Message::Broken(_)) => seen.push("broken"),
+                Ok(Message::Connected) => seen.push("connected"),
+                Ok(Message::Reload) => seen.push("reload"),
+                Ok(Message::Row(_) | Message::Node(_)) | Err(_) => {}
+            }
+        }
+        seen
+    });
+    assert_eq!(seen.await.unwrap(), ["broken", "connected", "reload"]);
+}

@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandglass_correlator::{Config, Correlator, Counters, Output};
+use sandglass_correlator::{Config, Correlator, Counters, EndedSpan, Output};
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, SandboxDescription};
 use sandglass_model::text::tree;
 use sandglass_model::time::MILLISECOND;
-use sandglass_model::{Body, Event, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace};
+use sandglass_model::{Body, Event, ProcessKey, SandboxId, SpanId, Timestamp, Trace};
 
 /// The environment of a plugin.
 pub type Env = Vec<(String, String)>;
@@ -173,7 +173,7 @@ impl Scene {
                 .chain(args.iter().map(|&arg| arg.to_owned()))
                 .collect(),
             args_truncated: false,
-            env: env.clone(),
+            env: env.iter().cloned().collect(),
             cgroup: String::new(),
             netns: 1,
             running: false,
@@ -211,20 +211,20 @@ impl Scene {
     }
 
     pub fn spoke(&mut self, io: PluginIo) -> &mut Scene {
-        self.event(Body::PluginSpoke(io))
+        self.event(Body::PluginSpoke(Box::new(io)))
     }
 
     pub fn netns(&mut self, sandbox: &str, created_ms: u64) -> &mut Scene {
-        self.event(Body::NetnsObserved(Netns {
+        self.event(Body::NetnsObserved(Box::new(Netns {
             sandbox: SandboxId(sandbox.to_owned()),
             path: format!("/run/netns/{sandbox}"),
             inode: 7,
             created: Some(Timestamp(created_ms * MILLISECOND)),
-        }))
+        })))
     }
 
     pub fn described(&mut self, described: SandboxDescription) -> &mut Scene {
-        self.event(Body::SandboxDescribed(described))
+        self.event(Body::SandboxDescribed(Box::new(described)))
     }
 
     pub fn networks(&mut self, lists: &[(&str, &[&str])]) -> &mut Scene {
@@ -290,7 +290,7 @@ pub struct Played {
     pub correlator: Correlator,
     pub closed: Vec<Trace>,
     pub outputs: Vec<Output>,
-    ended: BTreeMap<SpanId, Span>,
+    ended: BTreeMap<SpanId, EndedSpan>,
     now: Timestamp,
 }
 
@@ -323,8 +323,7 @@ impl Played {
         for output in self.correlator.drain() {
             match &output {
                 Output::Ended(ended) => {
-                    let span = ended.span.clone();
-                    let twice = self.ended.insert(span.id, span);
+                    let twice = self.ended.insert(ended.id, ended.clone());
                     assert!(twice.is_none(), "ended twice: {twice:?}");
                 }
                 Output::Closed(trace) => {
@@ -335,13 +334,10 @@ impl Played {
                     assert!(trace.spans.is_sorted_by_key(|span| span.start));
                     for span in &trace.spans {
                         let ended = self.ended.remove(&span.id).expect("a span of a closed trace has ended");
-                        let mut counted = Span {
-                            parent: ended.parent,
-                            ..span.clone()
+                        let counted = EndedSpan {
+                            incomplete: ended.incomplete,
+                            ..EndedSpan::of(trace, span)
                         };
-                        if let Some(process) = counted.process_mut() {
-                            process.args.clear();
-                        }
                         assert_eq!(ended, counted, "an ended span is final");
                     }
                     self.closed.push(Trace::clone(trace));

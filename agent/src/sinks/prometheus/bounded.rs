@@ -34,6 +34,10 @@ impl BoundedLabel {
         if value.is_empty() {
             return UNKNOWN.to_owned();
         }
+        // Nobody names a plugin so but to paint on the terminal of whoever reads the metrics.
+        if value.chars().any(unprintable) {
+            return OTHER.to_owned();
+        }
         if self.seen.contains(value) {
             return value.to_owned();
         }
@@ -43,6 +47,11 @@ impl BoundedLabel {
         self.seen.insert(value.to_owned());
         value.to_owned()
     }
+}
+
+/// Control characters and direction overrides.
+fn unprintable(char: char) -> bool {
+    char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -58,5 +67,8 @@ mod tests {
         assert_eq!(label.admit("bridge"), "bridge");
         assert_eq!(label.admit(""), UNKNOWN);
         assert_eq!(BoundedLabel::new(9).admit(&"x".repeat(65)), OTHER);
+        assert_eq!(BoundedLabel::new(9).admit("esc\u{1b}[31m"), OTHER);
+        assert_eq!(BoundedLabel::new(9).admit("\u{202e}egdirb"), OTHER);
+        assert_eq!(BoundedLabel::new(9).admit("a \"b\" ü"), "a \"b\" ü");
     }
 }

@@ -79,12 +79,16 @@ impl Metrics {
             "Whether a probe is attached: 1 or 0",
             probes.attached.clone(),
         );
-        registry.register_collector(Box::new(process::ProcessCollector));
         Metrics {
             registry: Arc::new(Mutex::new(registry)),
             probes,
             health: health.clone(),
         }
+    }
+
+    /// Adds processor time, memory and descriptors of this process.
+    pub fn register_process(&self) {
+        self.register(|registry| registry.register_collector(Box::new(process::ProcessCollector)));
     }
 
     /// Lets an owner register its metrics.
@@ -110,8 +114,57 @@ impl Metrics {
         let mut text = String::with_capacity(64 << 10);
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
-        Ok(text)
+        Ok(in_order(&text))
     }
+}
+
+/// The same text with the samples of each family ordered by their labels: families are hash tables, and a replay is to
+/// give the same text twice. The samples of one label set keep their order, which histograms need.
+fn in_order(text: &str) -> String {
+    let mut ordered = String::with_capacity(text.len());
+    let mut samples: Vec<(String, &str)> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with('#') {
+            flush(&mut samples, &mut ordered);
+            ordered.push_str(line);
+            ordered.push('\n');
+        } else {
+            samples.push((label_set(line), line));
+        }
+    }
+    flush(&mut samples, &mut ordered);
+    ordered
+}
+
+fn flush(samples: &mut Vec<(String, &str)>, ordered: &mut String) {
+    samples.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (_, line) in samples.drain(..) {
+        ordered.push_str(line);
+        ordered.push('\n');
+    }
+}
+
+/// Labels of a sample without the bucket's edge.
+fn label_set(line: &str) -> String {
+    let Some((_, rest)) = line.split_once('{') else {
+        return String::new();
+    };
+    let (mut quoted, mut escaped) = (false, false);
+    let end = rest.find(|char| {
+        match char {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '}' if !quoted => return true,
+            _ => {}
+        }
+        false
+    });
+    let labels = &rest[..end.unwrap_or(rest.len())];
+    // The encoder writes the edge first.
+    let edge = labels.strip_prefix("le=\"").and_then(|rest| rest.split_once('"'));
+    let labels = edge.map_or(labels, |(_, rest)| rest.strip_prefix(',').unwrap_or(rest));
+    labels.to_owned()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::registry::Registry;
-use sandglass_correlator::{EndedSpan, Output};
+use sandglass_correlator::{EndedKind, EndedSpan, Output};
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::trace::{OperationDetail, Span};
 use sandglass_model::{CniCommand, Detail, Status, Trace, TraceId, registry};
@@ -225,7 +225,10 @@ impl ProductMetrics {
             }
         }
         if let Detail::Sandbox(sandbox) = &root.detail {
-            observe(&self.sandboxes, &SandboxLabels { result: result(root) }, root, trace.id);
+            let labels = SandboxLabels {
+                result: result(root.status.is_error()),
+            };
+            observe(&self.sandboxes, &labels, length(root), trace.id);
             if sandbox.attempt > 1 {
                 self.sandbox_retries.inc();
             }
@@ -248,9 +251,9 @@ impl ProductMetrics {
         let labels = OperationLabels {
             operation: operation.command.as_str(),
             network: self.network_label.admit(&operation.network),
-            result: result(span),
+            result: result(span.status.is_error()),
         };
-        observe(&self.operations, &labels, span, trace);
+        observe(&self.operations, &labels, length(span), trace);
         if operation.attempt > 1 {
             self.operation_retries
                 .get_or_create(&VerbLabels {
@@ -261,33 +264,34 @@ impl ProductMetrics {
     }
 
     fn span(&mut self, ended: &EndedSpan) {
-        let span = &ended.span;
-        match &span.detail {
-            Detail::Plugin(plugin) => {
+        let result = result(ended.failed);
+        let ns = ended.end.since(ended.start);
+        match &ended.what {
+            EndedKind::Plugin { plugin, command } => {
                 let labels = PluginLabels {
-                    operation: plugin.command.as_str(),
-                    plugin: self.plugin_label.admit(&plugin.plugin),
-                    result: result(span),
+                    operation: command.as_str(),
+                    plugin: self.plugin_label.admit(plugin),
+                    result,
                 };
-                observe(&self.plugins, &labels, span, ended.trace);
+                observe(&self.plugins, &labels, ns, ended.trace);
             }
-            Detail::Command(command) => {
+            EndedKind::Command { name, plugin } => {
                 let labels = CommandLabels {
-                    plugin: self.plugin_label.admit(&command.plugin),
-                    command: self.command_label.admit(&command.name),
-                    result: result(span),
+                    plugin: self.plugin_label.admit(plugin),
+                    command: self.command_label.admit(name),
+                    result,
                 };
-                observe(&self.commands, &labels, span, ended.trace);
+                observe(&self.commands, &labels, ns, ended.trace);
             }
-            Detail::RuntimeStep(step) => {
+            EndedKind::RuntimeStep(step) => {
                 let labels = StepLabels {
-                    step: registry::step_name(step.step),
-                    result: result(span),
+                    step: registry::step_name(*step),
+                    result,
                 };
-                observe(&self.steps, &labels, span, ended.trace);
+                observe(&self.steps, &labels, ns, ended.trace);
             }
             // Counted when the trace is complete: the failed plugin and the network's name are known then.
-            Detail::Operation(_) | Detail::Sandbox(_) | Detail::SandboxCreate(_) => {}
+            EndedKind::Enclosing => {}
         }
     }
 }
@@ -305,17 +309,20 @@ fn failed_plugin(trace: &Trace, index: usize) -> &str {
     }
 }
 
-fn result(span: &Span) -> &'static str {
-    if span.status.is_error() { "error" } else { "success" }
+fn result(failed: bool) -> &'static str {
+    if failed { "error" } else { "success" }
 }
 
-fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, span: &Span, trace: TraceId)
+fn length(span: &Span) -> u64 {
+    span.duration_ns(span.start)
+}
+
+fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, ns: u64, trace: TraceId)
 where
     Labels: Clone + std::hash::Hash + Eq,
 {
-    let seconds = span.duration_ns(span.start) as f64 / 1e9;
     family.get_or_create(labels).observe(
-        seconds,
+        ns as f64 / 1e9,
         Some(TraceLabel {
             trace_id: trace.to_string(),
         }),

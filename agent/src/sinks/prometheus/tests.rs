@@ -87,11 +87,7 @@ fn a_failed_sandbox_counts_once_everywhere_with_its_exemplar() {
     };
     let trace = trace(Some(2_000_000_000), failed);
     for span in &trace.spans {
-        product.record(&Output::Ended(Box::new(EndedSpan {
-            trace: trace.id,
-            incomplete: false,
-            span: span.clone(),
-        })));
+        product.record(&Output::Ended(EndedSpan::of(&trace, span)));
     }
     product.record(&Output::Closed(Arc::new(trace)));
     let text = metrics.encode().unwrap();
@@ -157,4 +153,20 @@ fn every_metric_has_help_and_a_base_unit() {
         assert!(text.contains(&format!("# HELP {name} ")), "{name} has no help");
         assert!(!name.contains("_ms") && !name.contains("milli"), "{name}");
     }
+}
+
+#[test]
+fn samples_stand_in_one_order_and_histograms_stay_whole() {
+    let text = "# TYPE a histogram\na_sum{r=\"y\"} 1\na_count{r=\"y\"} 1\na_bucket{le=\"1.0\",r=\"y\"} 0\n\
+                a_bucket{le=\"+Inf\",r=\"y\"} 1 # {trace_id=\"0\"} 2\na_sum{r=\"x}\\\"\"} 1\n\
+                a_bucket{le=\"1.0\",r=\"x}\\\"\"} 0\n# EOF\n";
+    let lines: Vec<String> = in_order(text).lines().map(str::to_owned).collect();
+    assert_eq!(lines[0], "# TYPE a histogram");
+    assert!(
+        lines[1].starts_with("a_sum{r=\"x}") && lines[2].starts_with("a_bucket{le=\"1.0\",r=\"x}"),
+        "{lines:?}"
+    );
+    assert_eq!(lines[3], "a_sum{r=\"y\"} 1");
+    assert_eq!(lines[6], "a_bucket{le=\"+Inf\",r=\"y\"} 1 # {trace_id=\"0\"} 2");
+    assert_eq!(lines[7], "# EOF");
 }

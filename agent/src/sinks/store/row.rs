@@ -258,7 +258,7 @@ pub fn estimate_bytes(trace: &Trace) -> usize {
 
 fn span_bytes(span: &Span) -> usize {
     let process = span.process().map_or(0, |process| {
-        2 * size_of_val(process) + text_bytes(&process.path) + text_bytes(&process.cgroup) + texts_bytes(&process.args)
+        2 * size_of_val(process) + text_bytes(&process.path) + text_bytes(&process.cgroup) + process.args.bytes() + 16
     });
     let own = match &span.detail {
         Detail::Operation(operation) => {

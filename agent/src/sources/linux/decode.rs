@@ -4,11 +4,12 @@
 //! pass; the rest is dropped here, before an event exists.
 //! Does not: look anything up (a cgroup's path, whether a runtime's process is of interest): see `ring`.
 
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
-use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::{
     COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_STDIO,
@@ -92,7 +93,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
                 .ok_or(short(KIND_STDIO))?;
             let stdout = rest.get(..record.stdout_len as usize).ok_or(short(KIND_STDIO))?;
             if let Some(spoken) = speech::understand(key(&header), stdin, stdout) {
-                decoded.event.body = Body::PluginSpoke(spoken);
+                decoded.event.body = Body::PluginSpoke(Box::new(spoken));
             }
         }
         kind => return Err(DecodeError::UnknownKind(kind)),
@@ -112,9 +113,10 @@ fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
     Some(Exec {
         process: key(&record.header),
         parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
-        parent_comm: text(&record.parent_comm[..comm_len.unwrap_or(COMM_LEN)]),
-        path: text(path),
-        args: strings(args).map(text).collect(),
+        parent_comm: text(&record.parent_comm[..comm_len.unwrap_or(COMM_LEN)]).into_owned(),
+        path: text(path).into_owned(),
+        // An invalid sequence ends before a zero byte: escaping all at once is the same as one by one.
+        args: TextList::from_terminated(text(args)),
         args_truncated: record.flags & FLAG_ARGS_CUT != 0,
         env: kept_environment(env),
         cgroup: String::new(),
@@ -133,15 +135,22 @@ fn exit_status(status: u32) -> ExitStatus {
 
 /// The variables that may be kept, in their order. `bytes` is an environment as in `/proc/PID/environ`.
 #[must_use]
-pub fn kept_environment(bytes: &[u8]) -> Vec<(String, String)> {
-    strings(bytes)
-        .filter_map(|variable| {
-            let equals = variable.iter().position(|byte| *byte == b'=')?;
-            let (name, value) = (&variable[..equals], &variable[equals + 1..]);
-            let keep = name.starts_with(b"CNI_") || name == b"TRACEPARENT" || name == b"TRACESTATE";
-            keep.then(|| (text(name), text(value)))
-        })
-        .collect()
+pub fn kept_environment(bytes: &[u8]) -> TextPairs {
+    let is_kept = |variable: &str| {
+        let name = variable.split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| name.starts_with("CNI_") || name == "TRACEPARENT" || name == "TRACESTATE")
+    };
+    // Escaping all at once is the same as one by one, see above.
+    let variables = text(bytes);
+    // The kernel side has mostly left out the others already.
+    if variables.split_terminator('\0').all(is_kept) {
+        return TextPairs::from_terminated(variables);
+    }
+    let kept: Vec<&str> = variables
+        .split_terminator('\0')
+        .filter(|variable| is_kept(variable))
+        .collect();
+    TextPairs::from_terminated(kept.join("\0"))
 }
 
 /// Strings that end with a zero byte each; the last one may lack it.
@@ -160,7 +169,10 @@ pub fn strings(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Text of bytes that should be UTF-8: what is not becomes `\xNN`.
 #[must_use]
-pub fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
@@ -169,7 +181,7 @@ pub fn text(bytes: &[u8]) -> String {
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
-    text
+    Cow::Owned(text)
 }
 
 #[cfg(test)]

@@ -73,6 +73,9 @@ pub enum LoadError {
         #[source]
         source: Box<ProgramError>,
     },
+    /// The configuration does without it.
+    #[error("switched off by probes.stdio")]
+    NotWanted,
     /// A map or program is not there or not of its kind, or the loader panicked.
     #[error("the object of probe '{probe}' ({hook}) is not as expected: {what}")]
     Unexpected {
@@ -142,12 +145,12 @@ pub fn enable_run_time() -> io::Result<OwnedFd> {
 }
 
 /// Loads and attaches the best of `rungs` that this kernel takes. The second value says why better ones were not taken.
-pub fn attach(rungs: &[Rung], ring_bytes: u32) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
+pub fn attach(rungs: &[Rung], ring_bytes: u32, stdio: bool) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let btf = Btf::from_sys_fs().map_err(|error| vec![LoadError::Btf(error)])?;
     let mut refused = Vec::new();
     for rung in rungs {
         // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
-        let outcome = catch_unwind(AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes, stdio)));
         match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
@@ -156,7 +159,7 @@ pub fn attach(rungs: &[Rung], ring_bytes: u32) -> Result<(Attached, Vec<LoadErro
     Err(refused)
 }
 
-fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32) -> Result<Attached, LoadError> {
+fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<Attached, LoadError> {
     let mut ebpf = EbpfLoader::new()
         .btf(Some(btf))
         .map_max_entries("records", ring_bytes)
@@ -171,7 +174,10 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32) -> Result<Attached, LoadE
         attach_program(program, rung, tracepoint, btf)
     };
     // The exit first and the fork last: a process seen to begin is then also seen to end.
-    let no_stdio = attach("on_exit_stdio", "sched_process_exit").err();
+    let no_stdio = match stdio {
+        true => attach("on_exit_stdio", "sched_process_exit").err(),
+        false => Some(LoadError::NotWanted),
+    };
     if no_stdio.is_some() {
         attach("on_exit", "sched_process_exit")?;
     }

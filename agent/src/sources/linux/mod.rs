@@ -32,6 +32,8 @@ use crate::health::{Health, ProbeStatus};
 pub struct Options {
     /// Size of the ring buffer in bytes; rounded up to a power of two of pages.
     pub ring_bytes: u32,
+    /// Read what plugins say on standard output.
+    pub stdio: bool,
     /// Rungs to try, best first.
     pub rungs: Vec<Rung>,
 }
@@ -40,6 +42,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             ring_bytes: 4 << 20,
+            stdio: true,
             rungs: Rung::ALL.to_vec(),
         }
     }
@@ -78,7 +81,7 @@ impl StartError {
             StartError::NoBtf(_) => {
                 "needs a kernel built with CONFIG_DEBUG_INFO_BTF=y, and /sys/kernel/btf visible to the agent"
             }
-            StartError::NoPrivilege(_) => "needs CAP_BPF and CAP_PERFMON (or root); see deploy/README.md",
+            StartError::NoPrivilege(_) => "needs CAP_BPF and CAP_PERFMON: run it as root, or add both capabilities",
             StartError::NotSupported(_) => {
                 "needs Linux 5.10 or newer with BPF tracing, not shut off by lockdown or a security module; \
                  `sandglass doctor` says which part is missing"
@@ -100,7 +103,7 @@ impl StartError {
 
 /// Attaches the probe and starts to send events.
 pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
-    let outcome = loader::attach(&options.rungs, options.ring_bytes);
+    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio);
     trim_heap();
     let (mut attached, refused) = outcome.map_err(|refused| {
         let error = classify(refused);

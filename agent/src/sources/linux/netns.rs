@@ -78,7 +78,7 @@ fn answer(queue: &Receiver<Request>, sender: &EventSender) {
         let Some(netns) = look(request) else { continue };
         let event = Event {
             at: clock::now(),
-            body: Body::NetnsObserved(netns),
+            body: Body::NetnsObserved(Box::new(netns)),
         };
         if sender.send(event).is_err() {
             return;

@@ -222,12 +222,8 @@ fn is_of_interest(exec: &Exec) -> bool {
     if !matches!(exec.file_name(), "runc" | "crun" | "runsc" | "youki") {
         return true;
     }
-    let verb = exec
-        .args
-        .iter()
-        .skip(1)
-        .find(|argument| OCI_VERBS.contains(&argument.as_str()));
-    verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb.as_str()))
+    let verb = exec.args.iter().skip(1).find(|argument| OCI_VERBS.contains(argument));
+    verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb))
 }
 
 fn label() -> ProbeLabel {
@@ -269,6 +265,8 @@ const OCI_VERBS: [&str; 19] = [
 
 #[cfg(test)]
 mod tests {
+    use sandglass_model::TextPairs;
+
     use super::*;
 
     fn runtime(path: &str, args: &[&str]) -> Exec {
@@ -278,9 +276,9 @@ mod tests {
             parent: nobody,
             parent_comm: String::new(),
             path: path.to_owned(),
-            args: args.iter().map(|argument| (*argument).to_owned()).collect(),
+            args: args.iter().collect(),
             args_truncated: false,
-            env: Vec::new(),
+            env: TextPairs::default(),
             cgroup: String::new(),
             netns: 0,
             running: false,

@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use sandglass_model::event::Exec;
-use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+use sandglass_model::{Body, Event, ProcessKey, TextList, Timestamp};
 
 use super::decode::{kept_environment, strings, text};
 use super::loader::Processes;
@@ -124,7 +124,7 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
         pid,
         parent: fields.next()?.parse().ok()?,
         start_ticks: fields.nth(17)?.parse().ok()?,
-        comm: text(stat.get(open + 1..close)?),
+        comm: text(stat.get(open + 1..close)?).into_owned(),
         ended: matches!(state, "Z" | "X" | "x"),
         parent_entry: None,
     })
@@ -149,7 +149,7 @@ fn describe(process: &Process) -> Option<Event> {
         parent: key(process.parent, parent_start),
         parent_comm,
         path: executed_path(pid, args),
-        args: strings(args).map(text).collect(),
+        args: TextList::from_terminated(text(args)),
         args_truncated,
         env: kept_environment(&environ),
         cgroup: cgroups::own_path(&cgroup).unwrap_or_default(),
@@ -167,10 +167,10 @@ fn describe(process: &Process) -> Option<Event> {
 fn executed_path(pid: u32, args: &[u8]) -> String {
     let is_script = |argument: &&[u8]| {
         argument.starts_with(b"/")
-            && bounded(&netns::in_root_of(pid, &text(argument)), 2).is_some_and(|start| start == b"#!")
+            && bounded(&netns::in_root_of(pid, text(argument).as_ref()), 2).is_some_and(|start| start == b"#!")
     };
     if let Some(script) = strings(args).skip(1).take(2).find(is_script) {
-        return text(script);
+        return text(script).into_owned();
     }
     let image = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let image = image.to_string_lossy();

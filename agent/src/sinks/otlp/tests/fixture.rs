@@ -25,7 +25,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         pid,
         parent_pid: pid - 1,
         path: path.to_owned(),
-        args: vec![path.to_owned(), "--wait=5".to_owned()],
+        args: [path, "--wait=5"].into_iter().collect(),
         cgroup: "/system.slice/containerd.service".to_owned(),
         netns: 4_026_531_840,
         exit: Some(exit),

@@ -45,11 +45,7 @@ fn exec_keeps_only_the_permitted_environment() {
     let env =
         b"CNI_COMMAND=ADD\0TRACE_SECRET=x\0TRACEPARENT=00-1\0AWS_SECRET=y\0CNI_EMPTY=\0CNI_NOEQUALS\0TRACESTATE=k=v\0";
     let exec = exec_of(&exec_bytes(b"/opt/cni/bin/bridge", b"bridge\0", env, FLAG_ENV_CUT));
-    let kept: Vec<_> = exec
-        .env
-        .iter()
-        .map(|(key, value)| (key.as_str(), value.as_str()))
-        .collect();
+    let kept: Vec<_> = exec.env.iter().collect();
     assert_eq!(
         kept,
         [
@@ -185,7 +181,7 @@ proptest! {
     fn any_strings_stay_bounded(path in prop::collection::vec(any::<u8>(), 0..64), args in prop::collection::vec(any::<u8>(), 0..256), env in prop::collection::vec(any::<u8>(), 0..256)) {
         let exec = exec_of(&exec_bytes(&path, &args, &env, 0));
         prop_assert!(exec.path.len() <= path.len() * 4);
-        prop_assert!(exec.args.iter().map(String::len).sum::<usize>() <= args.len() * 4);
+        prop_assert!(exec.args.iter().map(str::len).sum::<usize>() <= args.len() * 4);
         prop_assert!(exec.env.iter().all(|(name, _)| name.starts_with("CNI_") || name.starts_with("TRACE")));
     }
 }
