@@ -21,9 +21,6 @@
 
 // Bytes of environment copied in one go.
 #define CHUNK 4096
-// Bytes of it whose variables are kept in one function call: the verifier follows every branch at every byte of a loop, and
-// gives up at 8,192 of them.
-#define SEGMENT 1024
 // Bytes of it searched with one branch.
 #define BLOCK 64
 // So much of a chunk is looked at again with the next one: longer than any needle, and its neighbour.
@@ -245,24 +242,48 @@ noinline int keep_variable(uint64_t address)
 	return 0;
 }
 
-// Keeps the variables of the segment that begin with "CNI_" or "TRAC"; user space keeps CNI_*, TRACEPARENT and TRACESTATE
-// of them. Those that begin in the overlap come with the next chunk.
-noinline int keep_variables(uint64_t from, uint32_t at, uint32_t len)
+// Is one of these eight bytes zero?
+always_inline int has_zero(const uint8_t *from)
+{
+	uint64_t eight = *(const volatile uint64_t *)from;
+	return ((eight - 0x0101010101010101) & ~eight & 0x8080808080808080) != 0;
+}
+
+// Keeps the variable that begins here, if one does that is wanted. Functions of their own: see chunk_has_command.
+noinline int keep_variable_at(uint64_t from, uint32_t i, uint32_t len)
 {
 	struct scratch *s = scratch();
-	if (!s || at > CHUNK - SEGMENT)
+	if (!s || i >= len || i > CHUNK - 4 || s->before[BEFORE - 1 + i] != 0)
+		return 0;
+	uint32_t four = load_four(&s->chunk[i]);
+	if (four == FOUR('C', 'N', 'I', '_') || four == FOUR('T', 'R', 'A', 'C'))
+		keep_variable(from + i);
+	return 0;
+}
+
+noinline int keep_variables_near(uint64_t from, uint32_t i, uint32_t len)
+{
+#pragma clang loop unroll(disable)
+	for (uint32_t place = 0; place < 8; place++)
+		keep_variable_at(from, i + place, len);
+	return 0;
+}
+
+// Keeps the variables of the chunk that begin with "CNI_" or "TRAC"; user space keeps CNI_*, TRACEPARENT and TRACESTATE of
+// them. Those that begin in the overlap come with the next chunk.
+noinline int keep_variables(uint64_t from, uint32_t len)
+{
+	struct scratch *s = scratch();
+	if (!s)
 		return 0;
 	if (len > CHUNK - OVERLAP)
 		len = CHUNK - OVERLAP;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < SEGMENT; i++) {
-		if (at + i >= len)
+	for (uint32_t i = 0; i < CHUNK; i += 8) {
+		if (i >= len)
 			break;
-		if (s->before[BEFORE - 1 + at + i] != 0)
-			continue;
-		uint32_t four = load_four(&s->chunk[at + i]);
-		if (four == FOUR('C', 'N', 'I', '_') || four == FOUR('T', 'R', 'A', 'C'))
-			keep_variable(from + at + i);
+		if (has_zero(&s->before[BEFORE - 1 + i]))
+			keep_variables_near(from, i, len);
 	}
 	return 0;
 }
@@ -314,11 +335,7 @@ noinline int put_environment(void)
 		uint32_t len = load_chunk(s);
 		if (!len)
 			return 0;
-#pragma clang loop unroll(full)
-		for (uint32_t at = 0; at < CHUNK; at += SEGMENT) {
-			if (at < len)
-				keep_variables(from, at, len);
-		}
+		keep_variables(from, len);
 	}
 	if (s->env_next < s->env_end)
 		s->exec.flags |= FLAG_ENV_CUT;
