@@ -1,7 +1,7 @@
 //! The real binary as its users and those who mean it ill meet it: exit codes, hints, replay of good and bad files.
 //!
 //! Nothing here needs a privilege: what only root can see is tested end to end.
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
