@@ -1,6 +1,7 @@
 //! Golden recordings: every folder of `recordings/` replays to the spans and metrics that lie beside its events.
 //!
 //! `BLESS=1 cargo test --test golden` rewrites the expectations; the diff is reviewed like code.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 

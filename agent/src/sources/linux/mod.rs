@@ -116,7 +116,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         Some(error) => Err(error.to_string()),
         None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
     };
-    health.set_probe(stdio_status(stdio));
+    health.set_probe(stdio_status(stdio, options.stdio));
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
@@ -210,7 +210,7 @@ fn in_use(rung: Rung, refused: &[LoadError]) -> ProbeStatus {
     status
 }
 
-fn stdio_status(outcome: Result<(), String>) -> ProbeStatus {
+fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
     let probe = "stdio".to_owned();
     match outcome {
         Ok(()) => ProbeStatus {
@@ -225,7 +225,11 @@ fn stdio_status(outcome: Result<(), String>) -> ProbeStatus {
             hook: "none".to_owned(),
             attached: false,
             consequence: format!("no error messages, network names and addresses from plugins: {reason}"),
-            hint: "needs x86_64 and the node's own pid namespace; exit codes and times are seen without it".to_owned(),
+            hint: match wanted {
+                true => "needs x86_64 and the node's own pid namespace; exit codes and times are seen without it",
+                false => "set probes.stdio to true; exit codes and times are seen without it",
+            }
+            .to_owned(),
         },
     }
 }
