@@ -3,8 +3,6 @@
 //! `BLESS=1 cargo test --test golden` rewrites the expectations; the diff is reviewed like code.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

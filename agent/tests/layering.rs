@@ -2,8 +2,6 @@
 //! sources. Between crates Cargo does that.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

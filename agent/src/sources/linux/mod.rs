@@ -9,6 +9,7 @@ mod cgroups;
 pub mod decode;
 mod loader;
 mod netns;
+mod redact;
 mod ring;
 mod running;
 mod speech;

@@ -1,7 +1,7 @@
 //! Understands what a plugin read (its network configuration) and wrote (a result or an error), and drops the rest.
 //!
 //! Used by `decode`. Network configurations hold tokens and passwords: four known fields are taken out of them, by
-//! name, and nothing else outlives this module. What is not one whole JSON object was not had, and that is no error:
+//! name, and nothing else outlives this module; secrets that an error quotes are masked (`redact`). What is not one whole JSON object was not had, and that is no error:
 //! the bytes come from pipes that others may have emptied or filled again.
 //! Does not: judge a result, or keep more than bounded strings.
 
@@ -10,6 +10,8 @@ use sandglass_model::cni::{CniError, NetConf};
 use sandglass_model::event::PluginIo;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+use super::redact::redact;
 
 /// What was said, if anything was.
 #[must_use]
@@ -84,8 +86,8 @@ impl Answer {
         if let Some(code) = self.code {
             let error = CniError {
                 code,
-                msg: bounded(self.msg, MESSAGE_MAX),
-                details: bounded(self.details, MESSAGE_MAX),
+                msg: redact(&bounded(self.msg, MESSAGE_MAX)),
+                details: redact(&bounded(self.details, MESSAGE_MAX)),
             };
             return (Some(error), Vec::new());
         }
