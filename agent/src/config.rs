@@ -135,7 +135,7 @@ impl Default for HttpConfig {
 impl Default for ProbesConfig {
     fn default() -> ProbesConfig {
         ProbesConfig {
-            ring_buffer_bytes: 2 << 20,
+            ring_buffer_bytes: 1 << 20,
             stdio: true,
             queue_events: 8_192,
         }
