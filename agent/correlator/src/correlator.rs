@@ -4,7 +4,7 @@
 //! `lifetimes.rs` follows processes, `plugins.rs` begins their spans, `operations.rs` knows chains of plugins,
 //! `sandboxes.rs` opens and closes traces, `evidence.rs` adds what the runtime and the CRI tell.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sandglass_model::cni::NetworkList;
@@ -18,9 +18,10 @@ use sandglass_model::{
 use crate::by_text::ByText;
 use crate::invocation::Image;
 use crate::memory::Memory;
-use crate::open::{Cut, Effects, OpenTrace, TraceKey};
+use crate::open::{Cut, Effects, TraceKey};
 use crate::operations::OperationRef;
 use crate::processes::Processes;
+use crate::slots::Slots;
 use crate::timers::Timer;
 
 /// Deadlines and bounds. All times in nanoseconds.
@@ -198,8 +199,7 @@ pub struct Correlator {
     pub(crate) serial: u64,
     pub(crate) networks: Vec<NetworkList>,
     pub(crate) processes: Processes,
-    /// Each in a box: a tree moves its entries about, open traces are large.
-    pub(crate) traces: BTreeMap<TraceKey, Box<OpenTrace>>,
+    pub(crate) traces: Slots,
     pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
     /// Sandboxes that are being created.
     pub(crate) creations: ByText<TraceKey>,
@@ -223,7 +223,7 @@ impl Correlator {
             serial: 0,
             networks: Vec::new(),
             processes: Processes::new(config.max_processes),
-            traces: BTreeMap::new(),
+            traces: Slots::default(),
             by_id: BTreeSet::new(),
             creations: ByText::new(config.max_traces),
             attached: ByText::new(config.max_traces),
@@ -235,7 +235,7 @@ impl Correlator {
 
     /// Open traces, oldest first.
     pub fn open(&self) -> impl Iterator<Item = &Trace> {
-        self.traces.values().map(|open| &open.trace)
+        self.traces.iter().map(|open| &open.trace)
     }
 
     /// The open trace with this id; the oldest, should a runtime have given one id to several.
@@ -325,7 +325,7 @@ impl Correlator {
     pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
         outputs.append(&mut self.effects.outputs);
         for key in self.effects.changed.drain(..) {
-            if let Some(open) = self.traces.get_mut(&key) {
+            if let Some(open) = self.traces.get_mut(key) {
                 open.clean();
                 outputs.push(Output::Changed(open.trace.id));
             }
@@ -335,7 +335,7 @@ impl Correlator {
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is
     /// marked incomplete; what only waited for a next step is not.
     pub fn finish(&mut self) {
-        while let Some((&key, _)) = self.traces.first_key_value() {
+        while let Some(key) = self.traces.oldest() {
             self.close(key, Cut::Abandoned);
         }
     }
@@ -360,10 +360,13 @@ impl Correlator {
             (registry::LOST_PROBE, probe.to_owned()),
             (registry::LOST_COUNT, count.to_string()),
         ];
-        for open in self.traces.values_mut() {
-            open.trace.incomplete = true;
-            open.mark(0, at, registry::EVENT_LOST, &attributes);
-            open.touch(&mut self.effects);
+        let all: Vec<TraceKey> = self.traces.keys().collect();
+        for key in all {
+            if let Some(open) = self.traces.get_mut(key) {
+                open.trace.incomplete = true;
+                open.mark(0, at, registry::EVENT_LOST, &attributes);
+                open.touch(&mut self.effects);
+            }
         }
     }
 }

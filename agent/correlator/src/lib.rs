@@ -19,6 +19,7 @@ mod plugins;
 mod processes;
 mod reorder;
 mod sandboxes;
+mod slots;
 mod timers;
 
 pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};

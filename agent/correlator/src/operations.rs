@@ -194,7 +194,7 @@ impl Correlator {
     /// The open operation of the runtime whose chain `plugin` goes on with.
     pub(crate) fn joinable(&self, call: &Invocation<'_>, caller: ProcessKey, plugin: &str) -> Option<OperationRef> {
         let ended = |reference: &OperationRef| {
-            self.traces.get(&reference.trace).map(|open| {
+            self.traces.get(reference.trace).map(|open| {
                 let span = open.operations[reference.operation].span;
                 open.states[span].latest
             })
@@ -203,7 +203,7 @@ impl Correlator {
             .get(call.container)?
             .iter()
             .filter(|reference| {
-                self.traces.get(&reference.trace).is_some_and(|open| {
+                self.traces.get(reference.trace).is_some_and(|open| {
                     open.operations[reference.operation].is_for(call, Caller::Runtime(caller))
                         && open.can_join(reference.operation, plugin, &self.networks)
                 })
@@ -222,7 +222,7 @@ impl Correlator {
             .into_iter()
             .flatten()
             .filter(|reference| {
-                self.traces.get(&reference.trace).is_some_and(|open| {
+                self.traces.get(reference.trace).is_some_and(|open| {
                     let operation = &open.operations[reference.operation];
                     operation.is_idle() && (operation.ifname == call.ifname || call.command == CniCommand::Del)
                 })
@@ -236,7 +236,7 @@ impl Correlator {
 
     /// A plugin of the chain ended at `at`.
     pub(crate) fn plugin_left(&mut self, reference: OperationRef, at: Timestamp, failure: Option<(String, String)>) {
-        let Some(open) = self.traces.get_mut(&reference.trace) else {
+        let Some(open) = self.traces.get_mut(reference.trace) else {
             return;
         };
         let failed = failure.is_some();
@@ -262,7 +262,7 @@ impl Correlator {
 
     /// No more plugins will come.
     pub(crate) fn close_operation(&mut self, reference: OperationRef) {
-        let Some(open) = self.traces.get_mut(&reference.trace) else {
+        let Some(open) = self.traces.get_mut(reference.trace) else {
             return;
         };
         let operation = &mut open.operations[reference.operation];
@@ -299,7 +299,7 @@ impl Correlator {
     }
 
     fn remember_attachment(&mut self, reference: OperationRef) {
-        let Some(open) = self.traces.get(&reference.trace) else {
+        let Some(open) = self.traces.get(reference.trace) else {
             return;
         };
         let operation = &open.operations[reference.operation];

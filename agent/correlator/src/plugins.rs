@@ -55,7 +55,7 @@ impl Correlator {
             None => self.open_operation(at, &image, call),
         };
         let span = reference.and_then(|reference| {
-            let parent = self.traces.get(&reference.trace)?.operations[reference.operation].span;
+            let parent = self.traces.get(reference.trace)?.operations[reference.operation].span;
             self.begin_plugin(at, image, call, reference, parent, Place::Asked)
         });
         self.enter_process(at, process, span.map_or(Role::Detached, Role::Spanned));
@@ -77,7 +77,7 @@ impl Correlator {
 
     fn begin_below(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) -> Option<Role> {
         let (key, process) = (span.trace, image.process);
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let parent = open.nearest_open(span.span)?;
         let caller = open.nearest_plugin(parent)?;
         // Found running with its parent's own image and arguments: forked, not executed.
@@ -139,7 +139,7 @@ impl Correlator {
         caller: usize,
     ) -> Option<SpanRef> {
         let key = parent.trace;
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let around = open.states[caller].operation?;
         let same = {
             let around = &open.operations[around];
@@ -165,13 +165,13 @@ impl Correlator {
             None => self.open_nested(at, call, parent, asked)?,
         };
         let reference = OperationRef { trace: key, operation };
-        let span = self.traces.get(&key)?.operations[operation].span;
+        let span = self.traces.get(key)?.operations[operation].span;
         self.begin_plugin(at, image, call, reference, span, Place::CalledInChain)
     }
 
     fn open_nested(&mut self, at: Timestamp, call: &Invocation<'_>, parent: SpanRef, asked: Caller) -> Option<usize> {
         let key = parent.trace;
-        let open = self.traces.get(&key)?;
+        let open = self.traces.get(key)?;
         let same = |operation: &Operation| operation.is_for(call, asked);
         let attempt = 1 + open
             .operations
@@ -185,7 +185,7 @@ impl Correlator {
             self.close_operation(OperationRef { trace: key, operation });
         }
         let detail = operation_detail(call, u32::try_from(attempt).unwrap_or(u32::MAX));
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let Some(span) = open.begin(Some(parent.span), at, Detail::Operation(detail)) else {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
@@ -220,7 +220,7 @@ impl Correlator {
             process: image.into_detail(),
         }));
         let span = self.begin_process(at, reference.trace, parent, process, detail)?;
-        let open = self.traces.get_mut(&reference.trace)?;
+        let open = self.traces.get_mut(reference.trace)?;
         let state = &mut open.states[span.span];
         state.operation = Some(reference.operation);
         state.in_chain = in_chain;
@@ -246,7 +246,7 @@ impl Correlator {
         process: ProcessKey,
         detail: Detail,
     ) -> Option<SpanRef> {
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         open.touch(&mut self.effects);
         let Some(span) = open.begin(Some(parent), at, detail) else {
             open.trace.incomplete = true;
@@ -262,7 +262,7 @@ impl Correlator {
 
     /// Another image in a process that has a span.
     pub(crate) fn executed_again(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) {
-        let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
+        let Some(open) = self.traces.get_mut(span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
         let index = span.span;
