@@ -18,6 +18,7 @@ use sandglass_model::{
 use crate::by_text::ByText;
 use crate::invocation::Image;
 use crate::memory::Memory;
+use crate::names::Names;
 use crate::open::{Cut, Effects, TraceKey};
 use crate::operations::OperationRef;
 use crate::processes::Processes;
@@ -112,16 +113,16 @@ pub enum EndedKind {
     /// One exec of a plugin binary.
     Plugin {
         /// Plugin type.
-        plugin: String,
+        plugin: Arc<str>,
         /// The verb it was given.
         command: CniCommand,
     },
     /// A command that a plugin spawned.
     Command {
         /// File name of the executable.
-        name: String,
+        name: Arc<str>,
         /// The plugin it ran for.
-        plugin: String,
+        plugin: Arc<str>,
     },
     /// A step of the runtime.
     RuntimeStep(RuntimeStep),
@@ -142,12 +143,12 @@ impl EndedSpan {
             failed: span.status.is_error(),
             what: match &span.detail {
                 Detail::Plugin(plugin) => EndedKind::Plugin {
-                    plugin: plugin.plugin.clone(),
+                    plugin: Arc::clone(&plugin.plugin),
                     command: plugin.command,
                 },
                 Detail::Command(command) => EndedKind::Command {
-                    name: command.name.clone(),
-                    plugin: command.plugin.clone(),
+                    name: Arc::clone(&command.name),
+                    plugin: Arc::clone(&command.plugin),
                 },
                 Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
                 Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => EndedKind::Enclosing,
@@ -198,6 +199,8 @@ pub struct Correlator {
     pub(crate) lost_until: Option<Timestamp>,
     pub(crate) serial: u64,
     pub(crate) networks: Vec<NetworkList>,
+    /// File names of executables.
+    pub(crate) names: Names,
     pub(crate) processes: Processes,
     pub(crate) traces: Slots,
     pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
@@ -222,6 +225,7 @@ impl Correlator {
             lost_until: None,
             serial: 0,
             networks: Vec::new(),
+            names: Names::default(),
             processes: Processes::new(config.max_processes),
             traces: Slots::default(),
             by_id: BTreeSet::new(),

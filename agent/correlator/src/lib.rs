@@ -13,6 +13,7 @@ mod evidence;
 mod invocation;
 mod lifetimes;
 mod memory;
+mod names;
 mod open;
 mod operations;
 mod plugins;

@@ -3,6 +3,8 @@
 //! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
 //! only a process that was called as a plugin is one. Forks are transparent.
 
+use std::sync::Arc;
+
 use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp, registry};
 
@@ -104,15 +106,15 @@ impl Correlator {
             ),
             None => {
                 let plugin = match &open.trace.spans[caller].detail {
-                    Detail::Plugin(plugin) => plugin.plugin.clone(),
+                    Detail::Plugin(plugin) => Arc::clone(&plugin.plugin),
                     Detail::Sandbox(_)
                     | Detail::SandboxCreate(_)
                     | Detail::Operation(_)
                     | Detail::Command(_)
-                    | Detail::RuntimeStep(_) => String::new(),
+                    | Detail::RuntimeStep(_) => Arc::default(),
                 };
                 let detail = Detail::Command(Box::new(CommandDetail {
-                    name: image.file_name().to_owned(),
+                    name: self.names.get(image.file_name()),
                     plugin,
                     process: image.into_detail(),
                 }));
@@ -205,14 +207,14 @@ impl Correlator {
         place: Place,
     ) -> Option<SpanRef> {
         let process = image.process;
-        let plugin = image.file_name().to_owned();
+        let plugin = self.names.get(image.file_name());
         let (delegate, in_chain) = match place {
             Place::Asked => (false, true),
             Place::CalledInChain => (true, true),
             Place::Called => (true, false),
         };
         let detail = Detail::Plugin(Box::new(PluginDetail {
-            plugin: plugin.clone(),
+            plugin: Arc::clone(&plugin),
             command: call.command,
             delegate,
             spec_version: String::new(),
@@ -282,7 +284,7 @@ impl Correlator {
         let earlier = match &mut open.trace.spans[index].detail {
             Detail::Command(command) => {
                 let earlier = std::mem::replace(&mut command.process.path, image.path.clone());
-                image.file_name().clone_into(&mut command.name);
+                command.name = self.names.get(image.file_name());
                 command.process.args = image.args;
                 Some(earlier)
             }

@@ -150,7 +150,7 @@ impl Correlator {
                 && open.operations[index].closed
                 && open
                     .operation_detail(index)
-                    .is_some_and(|detail| detail.plugins.first().is_some_and(|first| first == plugin));
+                    .is_some_and(|detail| detail.plugins.first().is_some_and(|first| **first == *plugin));
             if again {
                 open.operations[index].retried = true;
                 attempt += 1;
