@@ -232,7 +232,7 @@ async fn an_agent_killed_in_the_middle_of_an_add_finds_it_running_again() {
     assert!(slow.process.found_running);
     assert_eq!(slow.process.exit, Some(ExitStatus::Code(0)));
     let command = trace.spans.iter().find_map(|span| match &span.detail {
-        Detail::Command(command) if command.name == SLOW_COMMAND => Some(command),
+        Detail::Command(command) if *command.name == *SLOW_COMMAND => Some(command),
         _ => None,
     });
     assert!(command.unwrap().process.found_running);
@@ -283,7 +283,7 @@ fn operations(trace: &Trace) -> impl Iterator<Item = &OperationDetail> {
 
 fn plugin<'t>(trace: &'t Trace, name: &str) -> Option<(&'t Span, &'t PluginDetail)> {
     trace.spans.iter().find_map(|span| match &span.detail {
-        Detail::Plugin(plugin) if plugin.plugin == name => Some((span, &**plugin)),
+        Detail::Plugin(plugin) if *plugin.plugin == *name => Some((span, &**plugin)),
         _ => None,
     })
 }

@@ -4,7 +4,7 @@
 //! `lifetimes.rs` follows processes, `plugins.rs` begins their spans, `operations.rs` knows chains of plugins,
 //! `sandboxes.rs` opens and closes traces, `evidence.rs` adds what the runtime and the CRI tell.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sandglass_model::cni::NetworkList;
@@ -18,9 +18,11 @@ use sandglass_model::{
 use crate::by_text::ByText;
 use crate::invocation::Image;
 use crate::memory::Memory;
-use crate::open::{Cut, Effects, OpenTrace, TraceKey};
+use crate::names::Names;
+use crate::open::{Cut, Effects, TraceKey};
 use crate::operations::OperationRef;
 use crate::processes::Processes;
+use crate::slots::Slots;
 use crate::timers::Timer;
 
 /// Deadlines and bounds. All times in nanoseconds.
@@ -111,16 +113,16 @@ pub enum EndedKind {
     /// One exec of a plugin binary.
     Plugin {
         /// Plugin type.
-        plugin: String,
+        plugin: Arc<str>,
         /// The verb it was given.
         command: CniCommand,
     },
     /// A command that a plugin spawned.
     Command {
         /// File name of the executable.
-        name: String,
+        name: Arc<str>,
         /// The plugin it ran for.
-        plugin: String,
+        plugin: Arc<str>,
     },
     /// A step of the runtime.
     RuntimeStep(RuntimeStep),
@@ -141,12 +143,12 @@ impl EndedSpan {
             failed: span.status.is_error(),
             what: match &span.detail {
                 Detail::Plugin(plugin) => EndedKind::Plugin {
-                    plugin: plugin.plugin.clone(),
+                    plugin: Arc::clone(&plugin.plugin),
                     command: plugin.command,
                 },
                 Detail::Command(command) => EndedKind::Command {
-                    name: command.name.clone(),
-                    plugin: command.plugin.clone(),
+                    name: Arc::clone(&command.name),
+                    plugin: Arc::clone(&command.plugin),
                 },
                 Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
                 Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => EndedKind::Enclosing,
@@ -197,9 +199,10 @@ pub struct Correlator {
     pub(crate) lost_until: Option<Timestamp>,
     pub(crate) serial: u64,
     pub(crate) networks: Vec<NetworkList>,
+    /// File names of executables.
+    pub(crate) names: Names,
     pub(crate) processes: Processes,
-    /// Each in a box: a tree moves its entries about, open traces are large.
-    pub(crate) traces: BTreeMap<TraceKey, Box<OpenTrace>>,
+    pub(crate) traces: Slots,
     pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
     /// Sandboxes that are being created.
     pub(crate) creations: ByText<TraceKey>,
@@ -222,8 +225,9 @@ impl Correlator {
             lost_until: None,
             serial: 0,
             networks: Vec::new(),
+            names: Names::default(),
             processes: Processes::new(config.max_processes),
-            traces: BTreeMap::new(),
+            traces: Slots::default(),
             by_id: BTreeSet::new(),
             creations: ByText::new(config.max_traces),
             attached: ByText::new(config.max_traces),
@@ -235,7 +239,7 @@ impl Correlator {
 
     /// Open traces, oldest first.
     pub fn open(&self) -> impl Iterator<Item = &Trace> {
-        self.traces.values().map(|open| &open.trace)
+        self.traces.iter().map(|open| &open.trace)
     }
 
     /// The open trace with this id; the oldest, should a runtime have given one id to several.
@@ -325,7 +329,7 @@ impl Correlator {
     pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
         outputs.append(&mut self.effects.outputs);
         for key in self.effects.changed.drain(..) {
-            if let Some(open) = self.traces.get_mut(&key) {
+            if let Some(open) = self.traces.get_mut(key) {
                 open.clean();
                 outputs.push(Output::Changed(open.trace.id));
             }
@@ -335,7 +339,7 @@ impl Correlator {
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is
     /// marked incomplete; what only waited for a next step is not.
     pub fn finish(&mut self) {
-        while let Some((&key, _)) = self.traces.first_key_value() {
+        while let Some(key) = self.traces.oldest() {
             self.close(key, Cut::Abandoned);
         }
     }
@@ -360,10 +364,13 @@ impl Correlator {
             (registry::LOST_PROBE, probe.to_owned()),
             (registry::LOST_COUNT, count.to_string()),
         ];
-        for open in self.traces.values_mut() {
-            open.trace.incomplete = true;
-            open.mark(0, at, registry::EVENT_LOST, &attributes);
-            open.touch(&mut self.effects);
+        let all: Vec<TraceKey> = self.traces.keys().collect();
+        for key in all {
+            if let Some(open) = self.traces.get_mut(key) {
+                open.trace.incomplete = true;
+                open.mark(0, at, registry::EVENT_LOST, &attributes);
+                open.touch(&mut self.effects);
+            }
         }
     }
 }

@@ -32,12 +32,12 @@ impl Correlator {
                 reference.trace == key
                     && self
                         .traces
-                        .get(&key)
+                        .get(key)
                         .is_some_and(|open| open.operations[reference.operation].is_idle())
             })
             .copied()
             .collect();
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let detail = Detail::RuntimeStep(Box::new(RuntimeStepDetail {
             step,
             process: image.into_detail(),
@@ -64,7 +64,7 @@ impl Correlator {
     /// A step of the runtime ended.
     pub(crate) fn step_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
         let SpanRef { trace: key, span } = reference;
-        let Some(open) = self.traces.get_mut(&key).filter(|open| open.is_open(span)) else {
+        let Some(open) = self.traces.get_mut(key).filter(|open| open.is_open(span)) else {
             return;
         };
         let Detail::RuntimeStep(step) = &mut open.trace.spans[span].detail else {
@@ -97,7 +97,7 @@ impl Correlator {
             }
             return;
         };
-        let (Some(open), Some(created)) = (self.traces.get_mut(key), netns.created) else {
+        let (Some(open), Some(created)) = (self.traces.get_mut(*key), netns.created) else {
             return;
         };
         let first = open.trace.start();
@@ -123,7 +123,7 @@ impl Correlator {
                 .map(|reference| &reference.trace),
         );
         for key in open {
-            if let Some(open) = self.traces.get_mut(key) {
+            if let Some(open) = self.traces.get_mut(*key) {
                 known = true;
                 open.trace.identity.merge(&described.identity);
                 open.touch(&mut self.effects);
@@ -155,7 +155,7 @@ impl Correlator {
 
     /// The runtime removes a sandbox whose creation was not seen to end.
     pub(crate) fn remove_sandbox(&mut self, key: TraceKey) {
-        if let Some(creation) = self.traces.get_mut(&key).and_then(|open| open.creation.as_mut()) {
+        if let Some(creation) = self.traces.get_mut(key).and_then(|open| open.creation.as_mut()) {
             creation.removed = true;
         }
         self.review(key);

@@ -13,12 +13,14 @@ mod evidence;
 mod invocation;
 mod lifetimes;
 mod memory;
+mod names;
 mod open;
 mod operations;
 mod plugins;
 mod processes;
 mod reorder;
 mod sandboxes;
+mod slots;
 mod timers;
 
 pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};

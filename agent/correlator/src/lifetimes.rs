@@ -78,7 +78,7 @@ impl Correlator {
                 return;
             }
         };
-        let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
+        let Some(open) = self.traces.get_mut(span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
         let Detail::Plugin(plugin) = &mut open.trace.spans[span.span].detail else {
@@ -114,7 +114,7 @@ impl Correlator {
     pub(crate) fn process_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
         let Some(open) = self
             .traces
-            .get_mut(&reference.trace)
+            .get_mut(reference.trace)
             .filter(|open| open.is_open(reference.span))
         else {
             return;
@@ -151,7 +151,7 @@ impl Correlator {
         let cut = Cut::Deadline { deadline_ns };
         let Some(open) = self
             .traces
-            .get_mut(&reference.trace)
+            .get_mut(reference.trace)
             .filter(|open| open.is_open(reference.span))
         else {
             return;
@@ -164,7 +164,7 @@ impl Correlator {
     }
 
     fn end_process(&mut self, at: Timestamp, reference: SpanRef, below: Cut, failure: Option<(String, String)>) {
-        let Some(open) = self.traces.get_mut(&reference.trace) else {
+        let Some(open) = self.traces.get_mut(reference.trace) else {
             return;
         };
         open.end(reference.span, at, below, &mut self.effects);
@@ -183,7 +183,7 @@ impl Correlator {
 
 impl Correlator {
     fn is_open(&self, span: SpanRef) -> bool {
-        self.traces.get(&span.trace).is_some_and(|open| open.is_open(span.span))
+        self.traces.get(span.trace).is_some_and(|open| open.is_open(span.span))
     }
 
     /// A new process has this pid: whoever had it before is gone. `false` when the record is older than the process
@@ -208,7 +208,7 @@ impl Correlator {
 
     fn bound_processes(&mut self, at: Timestamp) {
         let traces = &self.traces;
-        let is_open = |span: SpanRef| traces.get(&span.trace).is_some_and(|open| open.is_open(span.span));
+        let is_open = |span: SpanRef| traces.get(span.trace).is_some_and(|open| open.is_open(span.span));
         if let Some((_, role)) = self.processes.evict(is_open) {
             self.effects.counters.evicted_processes += 1;
             self.lose_process(at, role);

@@ -15,8 +15,27 @@ use crate::sandboxes::Creation;
 use crate::timers::{Timer, Timers};
 
 /// Names an open trace, in the order they were opened. Trace ids may come from outside and need not be unique.
+///
+/// A serial number, and below it the place in [`crate::slots::Slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TraceKey(pub(crate) u64);
+pub(crate) struct TraceKey(u64);
+
+impl TraceKey {
+    /// Stands before every other.
+    pub(crate) const FIRST: TraceKey = TraceKey(0);
+    /// More places than this a key cannot tell apart; one is for the trace that is about to come.
+    pub(crate) const MAX_OPEN: usize = (1 << Self::SLOT_BITS) - 1;
+    /// What is left counts a thousand traces per second for thirty years.
+    const SLOT_BITS: u32 = 24;
+
+    pub(crate) fn new(serial: u64, slot: u32) -> TraceKey {
+        TraceKey(serial << Self::SLOT_BITS | u64::from(slot))
+    }
+
+    pub(crate) fn slot(self) -> usize {
+        self.0 as usize & Self::MAX_OPEN
+    }
+}
 
 /// Names a span of an open trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,8 @@
 //! the environment says that a plugin is the last: an operation is over when the configuration says so, when the
 //! runtime is seen to go on, or when no next plugin came for a while. Its end is its last plugin's end in every case.
 
+use std::sync::Arc;
+
 use sandglass_model::cni::NetworkList;
 use sandglass_model::trace::{Detail, OperationDetail, Status};
 use sandglass_model::{CniCommand, ProcessKey, Timestamp};
@@ -119,7 +121,7 @@ impl OpenTrace {
         if !state.is_idle() || state.failed {
             return false;
         }
-        if !detail.plugins.iter().any(|ran| ran == plugin) {
+        if !detail.plugins.iter().any(|ran| **ran == *plugin) {
             return true;
         }
         // The same type again is the same operation repeated, unless the list has it twice.
@@ -131,7 +133,7 @@ impl OpenTrace {
     }
 
     /// Enters the chain's next plugin, and the network if the chain gives it away.
-    pub(crate) fn chain(&mut self, operation: usize, plugin: String, networks: &[NetworkList]) {
+    pub(crate) fn chain(&mut self, operation: usize, plugin: Arc<str>, networks: &[NetworkList]) {
         let told = self.operations.get(operation).is_some_and(|state| state.network_told);
         if let Some(state) = self.operations.get_mut(operation) {
             state.running += 1;
@@ -150,21 +152,26 @@ impl OpenTrace {
     /// Every plugin of the network's list has run.
     fn is_complete(&self, operation: usize, networks: &[NetworkList]) -> bool {
         self.operation_detail(operation).is_some_and(|detail| {
-            list_of(networks, detail)
-                .is_some_and(|list| !list.plugins.is_empty() && in_order(list, detail.command).eq(&detail.plugins))
+            list_of(networks, detail).is_some_and(|list| {
+                !list.plugins.is_empty() && in_order(list, detail.command).eq(detail.plugins.iter().map(AsRef::as_ref))
+            })
         })
     }
 }
 
 /// The plugins of a list in the order in which the verb runs them.
-fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &String> {
+fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &str> {
     let (forward, backward) = match command {
         CniCommand::Del => (None, Some(list.plugins.iter().rev())),
         CniCommand::Add | CniCommand::Check | CniCommand::Gc | CniCommand::Status | CniCommand::Version => {
             (Some(list.plugins.iter()), None)
         }
     };
-    forward.into_iter().flatten().chain(backward.into_iter().flatten())
+    forward
+        .into_iter()
+        .flatten()
+        .chain(backward.into_iter().flatten())
+        .map(String::as_str)
 }
 
 /// The list whose beginning the chain is, if there is only one.
@@ -177,7 +184,7 @@ fn only_match<'a>(networks: &'a [NetworkList], detail: &OperationDetail) -> Opti
         list.plugins.len() >= detail.plugins.len()
             && in_order(list, detail.command)
                 .zip(&detail.plugins)
-                .all(|(listed, ran)| listed == ran)
+                .all(|(listed, ran)| *listed == **ran)
     });
     matching.next().filter(|_| matching.next().is_none())
 }
@@ -194,7 +201,7 @@ impl Correlator {
     /// The open operation of the runtime whose chain `plugin` goes on with.
     pub(crate) fn joinable(&self, call: &Invocation<'_>, caller: ProcessKey, plugin: &str) -> Option<OperationRef> {
         let ended = |reference: &OperationRef| {
-            self.traces.get(&reference.trace).map(|open| {
+            self.traces.get(reference.trace).map(|open| {
                 let span = open.operations[reference.operation].span;
                 open.states[span].latest
             })
@@ -203,7 +210,7 @@ impl Correlator {
             .get(call.container)?
             .iter()
             .filter(|reference| {
-                self.traces.get(&reference.trace).is_some_and(|open| {
+                self.traces.get(reference.trace).is_some_and(|open| {
                     open.operations[reference.operation].is_for(call, Caller::Runtime(caller))
                         && open.can_join(reference.operation, plugin, &self.networks)
                 })
@@ -222,7 +229,7 @@ impl Correlator {
             .into_iter()
             .flatten()
             .filter(|reference| {
-                self.traces.get(&reference.trace).is_some_and(|open| {
+                self.traces.get(reference.trace).is_some_and(|open| {
                     let operation = &open.operations[reference.operation];
                     operation.is_idle() && (operation.ifname == call.ifname || call.command == CniCommand::Del)
                 })
@@ -236,7 +243,7 @@ impl Correlator {
 
     /// A plugin of the chain ended at `at`.
     pub(crate) fn plugin_left(&mut self, reference: OperationRef, at: Timestamp, failure: Option<(String, String)>) {
-        let Some(open) = self.traces.get_mut(&reference.trace) else {
+        let Some(open) = self.traces.get_mut(reference.trace) else {
             return;
         };
         let failed = failure.is_some();
@@ -262,7 +269,7 @@ impl Correlator {
 
     /// No more plugins will come.
     pub(crate) fn close_operation(&mut self, reference: OperationRef) {
-        let Some(open) = self.traces.get_mut(&reference.trace) else {
+        let Some(open) = self.traces.get_mut(reference.trace) else {
             return;
         };
         let operation = &mut open.operations[reference.operation];
@@ -299,7 +306,7 @@ impl Correlator {
     }
 
     fn remember_attachment(&mut self, reference: OperationRef) {
-        let Some(open) = self.traces.get(&reference.trace) else {
+        let Some(open) = self.traces.get(reference.trace) else {
             return;
         };
         let operation = &open.operations[reference.operation];

@@ -3,6 +3,8 @@
 //! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
 //! only a process that was called as a plugin is one. Forks are transparent.
 
+use std::sync::Arc;
+
 use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp, registry};
 
@@ -55,7 +57,7 @@ impl Correlator {
             None => self.open_operation(at, &image, call),
         };
         let span = reference.and_then(|reference| {
-            let parent = self.traces.get(&reference.trace)?.operations[reference.operation].span;
+            let parent = self.traces.get(reference.trace)?.operations[reference.operation].span;
             self.begin_plugin(at, image, call, reference, parent, Place::Asked)
         });
         self.enter_process(at, process, span.map_or(Role::Detached, Role::Spanned));
@@ -77,7 +79,7 @@ impl Correlator {
 
     fn begin_below(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) -> Option<Role> {
         let (key, process) = (span.trace, image.process);
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let parent = open.nearest_open(span.span)?;
         let caller = open.nearest_plugin(parent)?;
         // Found running with its parent's own image and arguments: forked, not executed.
@@ -104,15 +106,15 @@ impl Correlator {
             ),
             None => {
                 let plugin = match &open.trace.spans[caller].detail {
-                    Detail::Plugin(plugin) => plugin.plugin.clone(),
+                    Detail::Plugin(plugin) => Arc::clone(&plugin.plugin),
                     Detail::Sandbox(_)
                     | Detail::SandboxCreate(_)
                     | Detail::Operation(_)
                     | Detail::Command(_)
-                    | Detail::RuntimeStep(_) => String::new(),
+                    | Detail::RuntimeStep(_) => Arc::default(),
                 };
                 let detail = Detail::Command(Box::new(CommandDetail {
-                    name: image.file_name().to_owned(),
+                    name: self.names.get(image.file_name()),
                     plugin,
                     process: image.into_detail(),
                 }));
@@ -139,7 +141,7 @@ impl Correlator {
         caller: usize,
     ) -> Option<SpanRef> {
         let key = parent.trace;
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let around = open.states[caller].operation?;
         let same = {
             let around = &open.operations[around];
@@ -165,13 +167,13 @@ impl Correlator {
             None => self.open_nested(at, call, parent, asked)?,
         };
         let reference = OperationRef { trace: key, operation };
-        let span = self.traces.get(&key)?.operations[operation].span;
+        let span = self.traces.get(key)?.operations[operation].span;
         self.begin_plugin(at, image, call, reference, span, Place::CalledInChain)
     }
 
     fn open_nested(&mut self, at: Timestamp, call: &Invocation<'_>, parent: SpanRef, asked: Caller) -> Option<usize> {
         let key = parent.trace;
-        let open = self.traces.get(&key)?;
+        let open = self.traces.get(key)?;
         let same = |operation: &Operation| operation.is_for(call, asked);
         let attempt = 1 + open
             .operations
@@ -185,7 +187,7 @@ impl Correlator {
             self.close_operation(OperationRef { trace: key, operation });
         }
         let detail = operation_detail(call, u32::try_from(attempt).unwrap_or(u32::MAX));
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         let Some(span) = open.begin(Some(parent.span), at, Detail::Operation(detail)) else {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
@@ -205,14 +207,14 @@ impl Correlator {
         place: Place,
     ) -> Option<SpanRef> {
         let process = image.process;
-        let plugin = image.file_name().to_owned();
+        let plugin = self.names.get(image.file_name());
         let (delegate, in_chain) = match place {
             Place::Asked => (false, true),
             Place::CalledInChain => (true, true),
             Place::Called => (true, false),
         };
         let detail = Detail::Plugin(Box::new(PluginDetail {
-            plugin: plugin.clone(),
+            plugin: Arc::clone(&plugin),
             command: call.command,
             delegate,
             spec_version: String::new(),
@@ -220,7 +222,7 @@ impl Correlator {
             process: image.into_detail(),
         }));
         let span = self.begin_process(at, reference.trace, parent, process, detail)?;
-        let open = self.traces.get_mut(&reference.trace)?;
+        let open = self.traces.get_mut(reference.trace)?;
         let state = &mut open.states[span.span];
         state.operation = Some(reference.operation);
         state.in_chain = in_chain;
@@ -246,7 +248,7 @@ impl Correlator {
         process: ProcessKey,
         detail: Detail,
     ) -> Option<SpanRef> {
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         open.touch(&mut self.effects);
         let Some(span) = open.begin(Some(parent), at, detail) else {
             open.trace.incomplete = true;
@@ -262,7 +264,7 @@ impl Correlator {
 
     /// Another image in a process that has a span.
     pub(crate) fn executed_again(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) {
-        let Some(open) = self.traces.get_mut(&span.trace).filter(|open| open.is_open(span.span)) else {
+        let Some(open) = self.traces.get_mut(span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
         let index = span.span;
@@ -282,7 +284,7 @@ impl Correlator {
         let earlier = match &mut open.trace.spans[index].detail {
             Detail::Command(command) => {
                 let earlier = std::mem::replace(&mut command.process.path, image.path.clone());
-                image.file_name().clone_into(&mut command.name);
+                command.name = self.names.get(image.file_name());
                 command.process.args = image.args;
                 Some(earlier)
             }

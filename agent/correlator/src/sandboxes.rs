@@ -141,7 +141,7 @@ impl Correlator {
         image: &Image,
         call: &Invocation<'_>,
     ) -> Option<OperationRef> {
-        let open = self.traces.get_mut(&key)?;
+        let open = self.traces.get_mut(key)?;
         // The same attachment again: what failed before is being tried again.
         let plugin = image.file_name();
         let mut attempt = 1;
@@ -150,7 +150,7 @@ impl Correlator {
                 && open.operations[index].closed
                 && open
                     .operation_detail(index)
-                    .is_some_and(|detail| detail.plugins.first().is_some_and(|first| first == plugin));
+                    .is_some_and(|detail| detail.plugins.first().is_some_and(|first| **first == *plugin));
             if again {
                 open.operations[index].retried = true;
                 attempt += 1;
@@ -293,7 +293,7 @@ impl Correlator {
     fn new_trace(&mut self, seed: TraceId, call: &Invocation<'_>) -> OpenTrace {
         self.serial += 1;
         let mut open = OpenTrace::new(
-            TraceKey(self.serial),
+            self.traces.reserve(self.serial),
             seed,
             call.caller,
             self.anchor,
@@ -306,11 +306,11 @@ impl Correlator {
     }
 
     fn enter(&mut self, mut open: OpenTrace) -> TraceKey {
-        while self.traces.len() >= self.config.max_traces.max(1)
-            && let Some((&oldest, _)) = self.traces.first_key_value()
+        while self.traces.len() >= self.config.max_traces.clamp(1, TraceKey::MAX_OPEN)
+            && let Some(oldest) = self.traces.oldest()
         {
             self.effects.counters.evicted_traces += 1;
-            if let Some(oldest) = self.traces.get_mut(&oldest) {
+            if let Some(oldest) = self.traces.get_mut(oldest) {
                 oldest.trace.incomplete = true;
             }
             self.close(oldest, Cut::Abandoned);
@@ -318,7 +318,7 @@ impl Correlator {
         let key = open.key;
         open.touch(&mut self.effects);
         self.by_id.insert((open.trace.id, key));
-        self.traces.insert(key, Box::new(open));
+        self.traces.insert(open);
         key
     }
 
@@ -332,7 +332,7 @@ impl Correlator {
 impl Correlator {
     /// Closes a trace that is complete, or sets the timer by which it will be.
     pub(crate) fn review(&mut self, key: TraceKey) {
-        let Some(open) = self.traces.get(&key) else {
+        let Some(open) = self.traces.get(key) else {
             return;
         };
         match open.outlook(self.now, &self.config) {
@@ -358,7 +358,7 @@ impl Correlator {
 
     /// Ends what is open in a trace and gives the trace out.
     pub(crate) fn close(&mut self, key: TraceKey, cut: Cut) {
-        let Some(mut open) = self.traces.remove(&key) else {
+        let Some(mut open) = self.traces.remove(key) else {
             return;
         };
         self.effects.timers.clear(Timer::Trace(key));
@@ -423,9 +423,9 @@ impl Correlator {
     pub(crate) fn find(&self, id: TraceId) -> Option<&OpenTrace> {
         let (_, key) = self
             .by_id
-            .range((id, TraceKey(0))..)
+            .range((id, TraceKey::FIRST)..)
             .next()
             .filter(|(found, _)| *found == id)?;
-        self.traces.get(key).map(Box::as_ref)
+        self.traces.get(*key)
     }
 }

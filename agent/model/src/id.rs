@@ -21,7 +21,7 @@ impl TraceId {
     /// The id made of `parts`, in order.
     #[must_use]
     pub fn of(parts: &[&[u8]]) -> TraceId {
-        TraceId(xxh3_128(&join(parts)).max(1))
+        TraceId(joined(parts, xxh3_128).max(1))
     }
 }
 
@@ -29,18 +29,36 @@ impl SpanId {
     /// The id made of `parts`, in order.
     #[must_use]
     pub fn of(parts: &[&[u8]]) -> SpanId {
-        SpanId(xxh3_64(&join(parts)).max(1))
+        SpanId(joined(parts, xxh3_64).max(1))
     }
 }
 
-/// Joins with lengths, so that ("ab","c") and ("a","bc") differ.
-fn join(parts: &[&[u8]]) -> Vec<u8> {
-    let mut joined = Vec::with_capacity(parts.iter().map(|part| part.len() + 8).sum());
-    for part in parts {
-        joined.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        joined.extend_from_slice(part);
+/// Joins with lengths, so that ("ab","c") and ("a","bc") differ, and hashes. Every span begins with this: what is joined
+/// stands on the stack, which the parts outgrow only when they are a stranger's.
+fn joined<H>(parts: &[&[u8]], hash: fn(&[u8]) -> H) -> H {
+    let mut short = [0; 256];
+    let length = parts.iter().map(|part| part.len() + 8).sum();
+    match short.get_mut(..length) {
+        Some(place) => {
+            let mut rest = &mut place[..];
+            for part in parts {
+                for bytes in [&(part.len() as u64).to_le_bytes()[..], part] {
+                    let (begin, behind) = rest.split_at_mut(bytes.len());
+                    begin.copy_from_slice(bytes);
+                    rest = behind;
+                }
+            }
+            hash(place)
+        }
+        None => {
+            let mut long = Vec::with_capacity(length);
+            for part in parts {
+                long.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                long.extend_from_slice(part);
+            }
+            hash(&long)
+        }
     }
-    joined
 }
 
 impl fmt::Display for TraceId {
@@ -154,6 +172,15 @@ mod tests {
         );
         assert_ne!(TraceId::of(&[b"ab", b"c"]), TraceId::of(&[b"a", b"bc"]));
         assert_ne!(SpanId::of(&[b"ab", b"c"]), SpanId::of(&[b"a", b"bc"]));
+    }
+
+    #[test]
+    fn long_parts_are_joined_as_short_ones_are() {
+        let long = vec![7; 300];
+        let joined = [&300_u64.to_le_bytes()[..], &long, &1_u64.to_le_bytes(), b"x"].concat();
+        assert_eq!(SpanId::of(&[&long, b"x"]), SpanId(xxh3_64(&joined)));
+        let joined = [&30_u64.to_le_bytes()[..], &long[..30], &1_u64.to_le_bytes(), b"x"].concat();
+        assert_eq!(SpanId::of(&[&long[..30], b"x"]), SpanId(xxh3_64(&joined)));
     }
 
     #[test]

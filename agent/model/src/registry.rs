@@ -180,7 +180,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
             list.text(CNI_NETWORK, &operation.network);
             list.text(CNI_NETNS, &operation.netns);
             list.int(CNI_ATTEMPT, i64::from(operation.attempt));
-            list.list(CNI_PLUGINS, &operation.plugins);
+            list.list(CNI_PLUGINS, operation.plugins.iter().map(AsRef::as_ref));
             list.list(CNI_ADDRESSES, &operation.addresses);
         }
         Detail::Plugin(plugin) => {

@@ -180,8 +180,8 @@ mod tests {
 
     fn command(args: &[&str]) -> Detail {
         Detail::Command(Box::new(CommandDetail {
-            name: args[0].to_owned(),
-            plugin: "slow".to_owned(),
+            name: args[0].into(),
+            plugin: "slow".into(),
             process: ProcessDetail {
                 args: args.iter().collect(),
                 ..ProcessDetail::default()

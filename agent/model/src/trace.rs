@@ -5,6 +5,8 @@
 //! a span's parent stands before it, and an ended span lies within its ended parent.
 //! What a span is called and which attributes it has in OTLP, JSON and text stands in [`crate::registry`].
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cni::{CniCommand, CniError, PodIdentity};
@@ -131,7 +133,7 @@ pub struct OperationDetail {
     /// Which attempt of this verb for this attachment, from 1: a DEL that is repeated counts up.
     pub attempt: u32,
     /// Plugins of the chain that ran, in order, joined by `,`: a bounded description for people and labels.
-    pub plugins: Vec<String>,
+    pub plugins: Vec<Arc<str>>,
     /// Addresses given, when the result could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
@@ -167,8 +169,8 @@ pub struct ProcessDetail {
 /// One exec of a plugin binary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginDetail {
-    /// Plugin type: the file name of the executable.
-    pub plugin: String,
+    /// Plugin type: the file name of the executable. Shared: a node has a handful of them and runs them all day.
+    pub plugin: Arc<str>,
     /// The verb it was given.
     pub command: CniCommand,
     /// Called by another plugin, not by the runtime (IPAM included).
@@ -187,9 +189,9 @@ pub struct PluginDetail {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandDetail {
     /// File name of the executable.
-    pub name: String,
+    pub name: Arc<str>,
     /// The plugin it ran for.
-    pub plugin: String,
+    pub plugin: Arc<str>,
     /// The process.
     pub process: ProcessDetail,
 }

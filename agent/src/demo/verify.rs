@@ -202,7 +202,9 @@ fn attachments(trace: &Trace, record: &CallRecord) -> Result<String, String> {
         .map(|(index, operation)| Attachment {
             ifname: operation.ifname.clone(),
             network: operation.network.clone(),
-            plugins: chain(trace, index).map(|(_, plugin)| plugin.plugin.clone()).collect(),
+            plugins: chain(trace, index)
+                .map(|(_, plugin)| plugin.plugin.to_string())
+                .collect(),
         })
         .collect();
     found.sort();
@@ -225,7 +227,7 @@ fn attachments(trace: &Trace, record: &CallRecord) -> Result<String, String> {
 fn processes(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     let mut seen = Vec::new();
     for tree in expected::trees(record.pod.network, record.pod.host_port.is_some()) {
-        let tops = plugins(trace).filter(|(_, plugin)| plugin.plugin == tree.name && !plugin.delegate);
+        let tops = plugins(trace).filter(|(_, plugin)| *plugin.plugin == *tree.name && !plugin.delegate);
         let mut tops = tops.map(|(index, _)| index).peekable();
         if tops.peek().is_none() {
             return Err(format!("no plugin {}", tree.name));
@@ -242,8 +244,8 @@ fn has_below(trace: &Trace, parent: usize, trees: &[Tree]) -> bool {
     trees.iter().all(|tree| {
         trace.spans.iter().enumerate().any(|(index, span)| {
             let name = match &span.detail {
-                Detail::Plugin(plugin) if plugin.delegate => plugin.plugin.as_str(),
-                Detail::Command(command) => command.name.as_str(),
+                Detail::Plugin(plugin) if plugin.delegate => &*plugin.plugin,
+                Detail::Command(command) => &*command.name,
                 _ => return false,
             };
             // iptables is often a link to the program that it is (xtables-nft-multi): the name it was called by counts.
@@ -270,7 +272,7 @@ fn outcome(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     match (&record.outcome, culprit, trace.root().status.is_error()) {
         (Ok(_), None, false) if failed.is_empty() => Ok("ready".to_owned()),
         (Err(_), Some((name, exit)), true) => {
-            let plugin = failed.iter().find(|plugin| plugin.plugin == name);
+            let plugin = failed.iter().find(|plugin| *plugin.plugin == *name);
             let plugin = plugin.ok_or_else(|| format!("plugin {name} is not marked failed"))?;
             if plugin.process.exit != Some(exit) {
                 return Err(format!(
@@ -293,7 +295,7 @@ fn outcome(trace: &Trace, record: &CallRecord) -> Result<String, String> {
 /// The failing plugin's own words, where they can be had.
 fn message(plugin: &PluginDetail) -> Result<String, String> {
     match &plugin.error {
-        None if plugin.plugin == FAILING_PLUGIN => Ok(", its message cannot be read on this node".to_owned()),
+        None if *plugin.plugin == *FAILING_PLUGIN => Ok(", its message cannot be read on this node".to_owned()),
         None => Ok(String::new()),
         Some(error) if (error.code, error.msg.as_str()) == (FAILING_CODE, FAILING_MESSAGE) => {
             Ok(format!(", {}", error.msg))

@@ -123,7 +123,7 @@ impl Scene {
                 network: network.into(),
                 netns,
                 attempt: 1,
-                plugins: plugins.iter().map(|&plugin| plugin.to_owned()).collect(),
+                plugins: plugins.iter().map(|&plugin| plugin.into()).collect(),
                 addresses: Vec::new(),
             }),
         )

@@ -36,7 +36,7 @@ sandbox                   +0 ns    11.0 ms [sb, cnitool]
     let Detail::Command(command) = &played.only().spans[6].detail else {
         panic!("not a command")
     };
-    assert_eq!(command.plugin, "bridge");
+    assert_eq!(&*command.plugin, "bridge");
     assert_eq!(played.counters().orphan, 0);
 }
 

@@ -93,7 +93,7 @@ pub(super) fn plugin(trace: &Trace, record: &CallRecord) -> Result<String, Strin
     let command = trace
         .spans
         .iter()
-        .find(|span| matches!(&span.detail, Detail::Command(command) if command.name == SLOW_COMMAND));
+        .find(|span| matches!(&span.detail, Detail::Command(command) if *command.name == *SLOW_COMMAND));
     let command = command.ok_or_else(|| format!("no command {SLOW_COMMAND}"))?;
     agree(
         "command",
@@ -158,7 +158,7 @@ fn create(trace: &Trace) -> Option<&Span> {
 
 fn plugin_end(trace: &Trace, name: &str) -> Option<Timestamp> {
     trace.spans.iter().find_map(|span| match &span.detail {
-        Detail::Plugin(plugin) if plugin.plugin == name => span.end,
+        Detail::Plugin(plugin) if *plugin.plugin == *name => span.end,
         _ => None,
     })
 }

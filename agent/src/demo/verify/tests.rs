@@ -36,7 +36,7 @@ fn exited(code: i32) -> ProcessDetail {
 
 fn plugin(name: &str, command: CniCommand, delegate: bool) -> Detail {
     Detail::Plugin(Box::new(PluginDetail {
-        plugin: name.to_owned(),
+        plugin: name.into(),
         command,
         delegate,
         spec_version: "1.0.0".to_owned(),
@@ -47,8 +47,8 @@ fn plugin(name: &str, command: CniCommand, delegate: bool) -> Detail {
 
 fn command(name: &str) -> Detail {
     Detail::Command(Box::new(CommandDetail {
-        name: name.to_owned(),
-        plugin: "slow-policy".to_owned(),
+        name: name.into(),
+        plugin: "slow-policy".into(),
         process: exited(0),
     }))
 }
@@ -316,7 +316,7 @@ fn a_killed_plugin_must_end_at_the_deadline() {
     let Detail::Plugin(plugin) = &mut traces[0].spans[6].detail else {
         unreachable!()
     };
-    plugin.plugin = HANGING_PLUGIN.to_owned();
+    plugin.plugin = HANGING_PLUGIN.into();
     plugin.error = None;
     plugin.process.exit = Some(ExitStatus::Signal(9));
     assert_eq!(failed(traces.clone(), record.clone()), Vec::<&str>::new());

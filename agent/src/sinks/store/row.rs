@@ -64,9 +64,9 @@ impl Subject {
         let mut plugins: Vec<String> = Vec::new();
         for span in &trace.spans {
             if let Detail::Plugin(plugin) = &span.detail
-                && !plugins.contains(&plugin.plugin)
+                && !plugins.iter().any(|known| **known == *plugin.plugin)
             {
-                plugins.push(plugin.plugin.clone());
+                plugins.push(plugin.plugin.to_string());
             }
         }
         Subject {
@@ -286,8 +286,8 @@ fn span_bytes(span: &Span) -> usize {
     size_of_val(span) + process + own + status + events + size_of_val(span.links.as_slice())
 }
 
-fn texts_bytes(list: &[String]) -> usize {
-    list.iter().map(|text| text_bytes(text)).sum()
+fn texts_bytes(list: &[impl AsRef<str>]) -> usize {
+    list.iter().map(|text| text_bytes(text.as_ref())).sum()
 }
 
 /// A text's own bytes, its handle, and what the allocator rounds up by.

@@ -61,7 +61,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
                 network: "pods".to_owned(),
                 netns: "/var/run/netns/cni-1".to_owned(),
                 attempt: 1,
-                plugins: vec!["bridge".to_owned(), "portmap".to_owned()],
+                plugins: vec!["bridge".into(), "portmap".into()],
                 addresses: vec!["10.1.0.7/24".to_owned()],
             }),
             failed("cni_try_again_later", "no address is free"),
@@ -69,7 +69,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         (
             Some(2),
             Detail::Plugin(Box::new(PluginDetail {
-                plugin: "bridge".to_owned(),
+                plugin: "bridge".into(),
                 command: CniCommand::Add,
                 delegate: false,
                 spec_version: "1.0.0".to_owned(),
@@ -85,8 +85,8 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         (
             Some(3),
             Detail::Command(Box::new(CommandDetail {
-                name: "iptables".to_owned(),
-                plugin: "bridge".to_owned(),
+                name: "iptables".into(),
+                plugin: "bridge".into(),
                 process: process(12, "/usr/sbin/iptables", ExitStatus::Signal(9)),
             })),
             failed("signal", "killed by signal 9"),

@@ -1,0 +1,62 @@
+//! File names of executables, each kept once.
+//!
+//! A node runs the same few programs all day, and every span of a process names one or two: shared, they cost no
+//! allocation per span and no copy for who counts spans. Bounded; what does not fit any more is not shared.
+
+use std::sync::Arc;
+
+use crate::by_text::ByText;
+
+/// The names.
+#[derive(Debug)]
+pub(crate) struct Names {
+    known: ByText<Arc<str>>,
+    room: usize,
+}
+
+/// More than the plugins and commands of any node; a pod cannot add to them, only a plugin that runs ever new programs.
+const MAX_NAMES: usize = 1_024;
+/// Longer ones are no usual file names and would let few entries take much room.
+const MAX_BYTES: usize = 64;
+
+impl Default for Names {
+    fn default() -> Names {
+        Names {
+            known: ByText::new(MAX_NAMES),
+            room: MAX_NAMES,
+        }
+    }
+}
+
+impl Names {
+    /// The name, shared with everyone who has asked for it before.
+    pub(crate) fn get(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.known.get(name) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = name.into();
+        if self.room > 0 && name.len() <= MAX_BYTES {
+            self.room -= 1;
+            self.known.insert(Arc::clone(&new), Arc::clone(&new));
+        }
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shared_up_to_a_bound() {
+        let mut names = Names::default();
+        assert!(Arc::ptr_eq(&names.get("bridge"), &names.get("bridge")));
+        let long = "x".repeat(MAX_BYTES + 1);
+        assert!(!Arc::ptr_eq(&names.get(&long), &names.get(&long)));
+        for number in 0..MAX_NAMES {
+            names.get(&number.to_string());
+        }
+        assert!(!Arc::ptr_eq(&names.get("portmap"), &names.get("portmap")));
+        assert_eq!(&*names.get("portmap"), "portmap");
+    }
+}
