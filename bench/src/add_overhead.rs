@@ -1,10 +1,11 @@
-//! What the agent adds to `RunPodSandbox`: the same call with and without it, in pairs.
+//! What the agent adds to the ADD, and to `RunPodSandbox` around it: the same with and without it, in pairs.
 //!
-//! A private containerd with the distribution's CNI plugins (the demo's rig). Each pair makes a few sandboxes with the
-//! agent running and as many without, in alternating order; the ratio within a pair cancels what drifts over minutes.
-//! What counts is the median of the ratios, with the interval it is sure of: on a busy machine that is wider than the
-//! budget, and the verdict `unsure`. Beside it stands what noise hardly touches: the kernel's own count of the time that
-//! the probe's programs take within a call.
+//! The ADD alone is measured by [`add_chain`]; here is the call that the kubelet makes. A private containerd with the
+//! distribution's CNI plugins (the demo's rig). Each pair makes a few sandboxes with the agent running and as many
+//! without, in alternating order; the ratio within a pair cancels what drifts over minutes. What counts is the median of
+//! the ratios, with the interval it is sure of: on a busy machine that is wider than the budget, and the verdict
+//! `unsure`. Beside it stands what noise hardly touches: the kernel's own count of the time that the probe's programs
+//! take within a call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,10 +16,10 @@ use sandglass::demo::networks::Network;
 use sandglass::demo::rig::{Rig, RigOptions};
 use sandglass::demo::scenarios::{self, CallRecord, Pod};
 
-use crate::Effort;
 use crate::agent::{Agent, Started};
 use crate::probe::{Probe, Runs, since};
 use crate::report::{Figure, Outcome, Unit, median, median_interval, quantile};
+use crate::{Effort, add_chain};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
@@ -31,21 +32,28 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let rig = Rig::start(&RigOptions::default())?;
-    let measured = runtime.block_on(async {
-        scenarios::wait_for_pause(&rig).await?;
-        let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await?;
-        let mut node = Node {
-            rig: &rig,
-            cri: Arc::new(cri),
-            made: 0,
-        };
-        pairs(&mut node, effort).await
+    // The chain first: beside a containerd that has had nothing to do yet.
+    let measured = add_chain::run(&rig, effort).and_then(|mut figures| {
+        figures.extend(runtime.block_on(sandboxes(&rig, effort))?);
+        Ok(Outcome::Figures(figures))
     });
     rig.stop()?;
     measured
 }
 
-async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Outcome> {
+/// `RunPodSandbox`, which has the whole runtime around the ADD.
+async fn sandboxes(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
+    scenarios::wait_for_pause(rig).await?;
+    let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await?;
+    let mut node = Node {
+        rig,
+        cri: Arc::new(cri),
+        made: 0,
+    };
+    pairs(&mut node, effort).await
+}
+
+async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
     // The first sandboxes of a containerd make bridges and iptables chains, and read everything from disk.
     for _ in 0..3 {
         node.sandboxes(1).await?;
@@ -74,7 +82,7 @@ async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Outcome> {
     }
     let (kernel_ns, programs) = kernel_time(node).await?;
     let usual = median(&without);
-    Ok(Outcome::Figures(vec![
+    Ok(vec![
         Figure::new("RunPodSandbox without the agent", usual / 1e6, Unit::Milliseconds),
         Figure::new(
             "RunPodSandbox longer with the agent, median",
@@ -105,10 +113,11 @@ async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Outcome> {
             Unit::Milliseconds,
         )
         .remark("made and deleted; beside RunPodSandbox, not in it"),
-    ]))
+    ])
 }
 
-fn agent() -> Result<Agent> {
+/// One more agent, on a machine where one has been ready before.
+pub fn agent() -> Result<Agent> {
     match Agent::start()? {
         Started::Ready(agent) => Ok(agent),
         Started::Impossible(reason) => bail!("the agent started before and does not now: {reason}"),

@@ -13,6 +13,8 @@
 )]
 
 #[cfg(target_os = "linux")]
+mod add_chain;
+#[cfg(target_os = "linux")]
 mod add_overhead;
 #[cfg(target_os = "linux")]
 mod agent;

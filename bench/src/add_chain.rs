@@ -1,0 +1,246 @@
+//! What the agent adds to an ADD: a real chain of plugins, run directly, with and without it.
+//!
+//! Used by the ADD part, whose `RunPodSandbox` is mostly the runtime's own work and varies by more than the budget. Here
+//! this program stands in for libcni: `bridge` with `host-local`, then `portmap` without a port to map; environment,
+//! configuration and result through pipes as libcni has them. All of it in network namespaces that no path refers to
+//! and that end with this program, so the node's network is left alone and nothing stays behind. The pod's namespace is
+//! used again after the DEL, which is not timed.
+//! Does not: pin processors, change priorities, or time the making of a namespace.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use sandglass::demo::networks::Network;
+use sandglass::demo::rig::Rig;
+use serde_json::{Map, Value};
+
+use crate::Effort;
+use crate::add_overhead::agent;
+use crate::report::{Figure, Unit, median, median_interval, quantile};
+
+/// Measures with the rig's plugins and configuration; its containerd has no part in it.
+pub fn run(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
+    let mut chain = Chain::new(rig)?;
+    chain.adds(WARM_UP)?;
+    chain.is_observed()?;
+    let (mut ratios, mut without) = (Vec::new(), Vec::new());
+    let end = Instant::now() + effort.pick(PERIOD, PERIOD_QUICK);
+    while Instant::now() < end || ratios.len() < PAIRS_LEAST {
+        let mut times = [0.0; 2];
+        for turn in [ratios.len() % 2, (ratios.len() + 1) % 2] {
+            // Both halves begin alike, with an agent that starts: the machine shall be as warm in one as in the other.
+            let running = agent()?;
+            let running = if turn == 0 {
+                running.stop()?;
+                None
+            } else {
+                Some(running)
+            };
+            std::thread::sleep(REST);
+            times[turn] = median(&chain.adds(BLOCK)?);
+            if let Some(agent) = running {
+                agent.stop()?;
+            }
+        }
+        without.push(times[0]);
+        ratios.push((times[1] / times[0] - 1.0) * 100.0);
+    }
+    let (low, high) = median_interval(&ratios);
+    Ok(vec![
+        Figure::new(
+            "ADD (bridge, host-local, portmap) without the agent",
+            median(&without) / 1e6,
+            Unit::Milliseconds,
+        ),
+        Figure::new(
+            "ADD (bridge, host-local, portmap) longer with the agent, median",
+            median(&ratios),
+            Unit::Percent,
+        )
+        .at_most(SLOWER_PERCENT)
+        .between((low, high))
+        .remark(format!(
+            "{low:+.2} to {high:+.2} % at 95 % confidence; {} pairs of {BLOCK} and {BLOCK}; middle half {:+.1} to {:+.1} %",
+            ratios.len(),
+            quantile(&ratios, 0.25),
+            quantile(&ratios, 0.75),
+        )),
+    ])
+}
+
+/// The chain, and the namespaces it works in.
+struct Chain {
+    /// Where the plugins run, in place of the node's own.
+    node: File,
+    /// Where they put the interface.
+    pod: File,
+    /// Directory of the plugins.
+    bin: String,
+    plugins: Vec<Map<String, Value>>,
+    made: u32,
+}
+
+impl Chain {
+    fn new(rig: &Rig) -> Result<Chain> {
+        let path = rig.conf_dir(Network::Plain).join("10-pods.conflist");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut list: Value = serde_json::from_str(&text)?;
+        let Value::Array(plugins) = list["plugins"].take() else {
+            bail!("{} lists no plugins", path.display())
+        };
+        // As libcni: each plugin gets its own part of the list, with the list's name and version.
+        let complete = |plugin: Value| match plugin {
+            Value::Object(mut conf) => {
+                conf.insert("name".to_owned(), list["name"].clone());
+                conf.insert("cniVersion".to_owned(), list["cniVersion"].clone());
+                Ok(conf)
+            }
+            _ => bail!("{} lists a plugin that is no object", path.display()),
+        };
+        Ok(Chain {
+            node: namespace()?,
+            pod: namespace()?,
+            bin: rig.bin_dir().to_string_lossy().into_owned(),
+            plugins: plugins.into_iter().map(complete).collect::<Result<_>>()?,
+            made: 0,
+        })
+    }
+
+    /// The figures mean nothing unless the agent tells of these ADDs: one such look, before measuring.
+    fn is_observed(&mut self) -> Result<()> {
+        let agent = agent()?;
+        self.adds(WARM_UP)?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        for plugin in ["bridge", "host-local", "portmap"] {
+            let labels = ["operation=\"ADD\"", &format!("plugin=\"{plugin}\"")];
+            while agent
+                .metrics()?
+                .sum("sandglass_cni_plugin_duration_seconds_count", &labels)
+                < f64::from(WARM_UP)
+            {
+                ensure!(
+                    Instant::now() < deadline,
+                    "the agent does not tell of {WARM_UP} ADDs of {plugin}"
+                );
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        agent.stop()
+    }
+
+    /// `count` times an ADD and its DEL. Gives how long each ADD took, nanoseconds.
+    fn adds(&mut self, count: u32) -> Result<Vec<f64>> {
+        let first = self.made;
+        self.made += count;
+        let chain = &*self;
+        // A namespace is entered by a thread, and what it starts is born there.
+        let work = move || -> Result<Vec<f64>> {
+            move_into_link_name_space(chain.node.as_fd(), Some(LinkNameSpaceType::Network))?;
+            let mut times = Vec::new();
+            for number in first..first + count {
+                let begin = Instant::now();
+                let result = chain.add(number);
+                times.push(begin.elapsed().as_nanos() as f64);
+                // Also after a failed ADD, as the specification has it.
+                let deleted = chain.del(number, result.as_ref().unwrap_or(&Value::Null));
+                result.and(deleted)?;
+                std::thread::sleep(BETWEEN);
+            }
+            Ok(times)
+        };
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(work);
+            worker
+                .join()
+                .unwrap_or_else(|_| Err(anyhow!("the calling thread died")))
+        })
+    }
+
+    fn add(&self, number: u32) -> Result<Value> {
+        let mut result = Value::Null;
+        for conf in &self.plugins {
+            let output = self.call("ADD", number, conf, &result)?;
+            result = serde_json::from_slice(&output)?;
+        }
+        Ok(result)
+    }
+
+    fn del(&self, number: u32, result: &Value) -> Result<Value> {
+        for conf in self.plugins.iter().rev() {
+            self.call("DEL", number, conf, result)?;
+        }
+        Ok(Value::Null)
+    }
+
+    /// Runs one plugin as libcni does; gives what it printed.
+    fn call(&self, verb: &str, number: u32, conf: &Map<String, Value>, before: &Value) -> Result<Vec<u8>> {
+        let name = conf["type"].as_str().context("a plugin without a type")?;
+        let mut conf = conf.clone();
+        if !before.is_null() {
+            conf.insert("prevResult".to_owned(), before.clone());
+        }
+        let id = format!("{:08x}{number:08x}", std::process::id()).repeat(4);
+        let mut child = Command::new(format!("{}/{name}", self.bin))
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", &id)
+            .env(
+                "CNI_NETNS",
+                format!("/proc/{}/fd/{}", std::process::id(), self.pod.as_raw_fd()),
+            )
+            .env("CNI_IFNAME", "eth0")
+            .env(
+                "CNI_ARGS",
+                format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME=pod-{number};K8S_POD_UID={id}"),
+            )
+            .env("CNI_PATH", &self.bin)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {name}"))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(Value::Object(conf).to_string().as_bytes())?;
+        }
+        let output = child.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "{verb} of {name} failed: {}",
+            String::from_utf8_lossy(&output.stdout).trim()
+        );
+        Ok(output.stdout)
+    }
+}
+
+/// A new network namespace, kept by nothing but the open file.
+fn namespace() -> Result<File> {
+    let make = || -> Result<File> {
+        // SAFETY: only the network namespace of this thread changes, which does nothing but open it, and ends.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.context("cannot make a network namespace")?;
+        Ok(File::open("/proc/thread-self/ns/net")?)
+    };
+    let maker = std::thread::spawn(make);
+    maker.join().unwrap_or_else(|_| Err(anyhow!("the making thread died")))
+}
+
+const SLOWER_PERCENT: f64 = 1.0;
+/// How long pairs are made.
+const PERIOD: Duration = Duration::from_secs(90);
+const PERIOD_QUICK: Duration = Duration::from_secs(10);
+/// Of fewer, not even least and most are an interval of 95 %.
+const PAIRS_LEAST: usize = 6;
+/// ADDs of each half of a pair.
+const BLOCK: u32 = 10;
+/// The first ADD makes the bridge, and reads the plugins from disk.
+const WARM_UP: u32 = 3;
+/// After the agent has started or stopped: what it reads at its start, or the kernel frees at its end, is not what it
+/// costs later.
+const REST: Duration = Duration::from_millis(250);
+/// After a DEL: the kernel puts the interface away behind it.
+const BETWEEN: Duration = Duration::from_millis(10);
