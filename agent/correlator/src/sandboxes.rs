@@ -157,7 +157,7 @@ impl Correlator {
             }
         }
         open.begin_earlier(at);
-        let detail = Detail::Operation(operation_detail(call, attempt));
+        let detail = Detail::Operation(Box::new(operation_detail(call, attempt)));
         let Some(span) = open.begin(Some(CREATE), at, detail) else {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
@@ -250,7 +250,7 @@ impl Correlator {
         ]);
         let mut open = self.new_trace(seed, call);
         let span = open
-            .begin(None, at, Detail::Operation(operation_detail(call, 1)))
+            .begin(None, at, Detail::Operation(Box::new(operation_detail(call, 1))))
             .unwrap_or_default();
         open.operations
             .push(Operation::new(span, call, Caller::Runtime(image.parent)));
