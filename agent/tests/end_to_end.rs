@@ -276,7 +276,7 @@ async fn wait_for_process(name: &str) {
 
 fn operations(trace: &Trace) -> impl Iterator<Item = &OperationDetail> {
     trace.spans.iter().filter_map(|span| match &span.detail {
-        Detail::Operation(operation) if operation.command == CniCommand::Add => Some(operation),
+        Detail::Operation(operation) if operation.command == CniCommand::Add => Some(&**operation),
         _ => None,
     })
 }

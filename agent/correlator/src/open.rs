@@ -32,6 +32,11 @@ impl TraceKey {
         TraceKey(serial << Self::SLOT_BITS | u64::from(slot))
     }
 
+    /// How many traces were opened before it.
+    pub(crate) fn serial(self) -> u64 {
+        self.0 >> Self::SLOT_BITS
+    }
+
     pub(crate) fn slot(self) -> usize {
         self.0 as usize & Self::MAX_OPEN
     }

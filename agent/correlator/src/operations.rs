@@ -10,6 +10,7 @@ use sandglass_model::cni::NetworkList;
 use sandglass_model::trace::{Detail, OperationDetail, Status};
 use sandglass_model::{CniCommand, ProcessKey, Timestamp};
 
+use crate::by_text::ByText;
 use crate::correlator::Correlator;
 use crate::invocation::Invocation;
 use crate::open::{Cut, OpenTrace, TraceKey};
@@ -197,6 +198,16 @@ fn list_of<'a>(networks: &'a [NetworkList], detail: &OperationDetail) -> Option<
     networks.iter().find(|list| list.network == detail.network)
 }
 
+/// The operation is no longer one that a next plugin could join.
+pub(crate) fn forget_attached(attached: &mut ByText<Vec<OperationRef>>, container: &str, reference: OperationRef) {
+    if let Some(open) = attached.get_mut(container) {
+        open.retain(|other| *other != reference);
+        if open.is_empty() {
+            attached.remove(container);
+        }
+    }
+}
+
 impl Correlator {
     /// The open operation of the runtime whose chain `plugin` goes on with.
     pub(crate) fn joinable(&self, call: &Invocation<'_>, caller: ProcessKey, plugin: &str) -> Option<OperationRef> {
@@ -278,7 +289,6 @@ impl Correlator {
         }
         operation.closed = true;
         let (span, caller, failed) = (operation.span, operation.caller, operation.failed);
-        let container = operation.container.clone();
         self.effects
             .timers
             .clear(Timer::Settle(reference.trace, reference.operation));
@@ -288,21 +298,15 @@ impl Correlator {
         if let Caller::Plugin(_) = caller {
             return;
         }
-        self.forget_attached(&container, reference);
+        forget_attached(
+            &mut self.attached,
+            &open.operations[reference.operation].container,
+            reference,
+        );
         if !failed {
             self.remember_attachment(reference);
         }
         self.review(reference.trace);
-    }
-
-    /// The operation is no longer one that a next plugin could join.
-    pub(crate) fn forget_attached(&mut self, container: &str, reference: OperationRef) {
-        if let Some(open) = self.attached.get_mut(container) {
-            open.retain(|other| *other != reference);
-            if open.is_empty() {
-                self.attached.remove(container);
-            }
-        }
     }
 
     fn remember_attachment(&mut self, reference: OperationRef) {

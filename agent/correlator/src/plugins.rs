@@ -188,7 +188,7 @@ impl Correlator {
         }
         let detail = operation_detail(call, u32::try_from(attempt).unwrap_or(u32::MAX));
         let open = self.traces.get_mut(key)?;
-        let Some(span) = open.begin(Some(parent.span), at, Detail::Operation(detail)) else {
+        let Some(span) = open.begin(Some(parent.span), at, Detail::Operation(Box::new(detail))) else {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
             return None;

@@ -12,7 +12,7 @@ use crate::correlator::{Config, Correlator, Output};
 use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
 use crate::memory::{self, Attempt, Root};
 use crate::open::{Cut, OpenTrace, TraceKey};
-use crate::operations::{Caller, Operation, OperationRef, operation_detail};
+use crate::operations::{Caller, Operation, OperationRef, forget_attached, operation_detail};
 use crate::timers::Timer;
 
 /// What is kept of a sandbox's creation while its trace is open. The root is span 0, `sandbox.create` span 1.
@@ -157,7 +157,7 @@ impl Correlator {
             }
         }
         open.begin_earlier(at);
-        let detail = Detail::Operation(operation_detail(call, attempt));
+        let detail = Detail::Operation(Box::new(operation_detail(call, attempt)));
         let Some(span) = open.begin(Some(CREATE), at, detail) else {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
@@ -250,7 +250,7 @@ impl Correlator {
         ]);
         let mut open = self.new_trace(seed, call);
         let span = open
-            .begin(None, at, Detail::Operation(operation_detail(call, 1)))
+            .begin(None, at, Detail::Operation(Box::new(operation_detail(call, 1))))
             .unwrap_or_default();
         open.operations
             .push(Operation::new(span, call, Caller::Runtime(image.parent)));
@@ -366,8 +366,8 @@ impl Correlator {
         for operation in 0..open.operations.len() {
             if !open.operations[operation].closed {
                 self.effects.timers.clear(Timer::Settle(key, operation));
-                let container = open.operations[operation].container.clone();
-                self.forget_attached(&container, OperationRef { trace: key, operation });
+                let container = &open.operations[operation].container;
+                forget_attached(&mut self.attached, container, OperationRef { trace: key, operation });
             }
         }
         // Processes first, so that what encloses them can end with the last of them.
@@ -408,11 +408,11 @@ impl Correlator {
                 create.runtime_seen = started;
             }
         }
-        let container = open.sandbox().to_owned();
-        if self.creations.get(&container) == Some(&open.key) {
-            self.creations.remove(&container);
+        let container = open.sandbox();
+        if self.creations.get(container) == Some(&open.key) {
+            self.creations.remove(container);
         }
-        if let Some(sandbox) = self.memory.sandboxes.get_mut(&container) {
+        if let Some(sandbox) = self.memory.sandboxes.get_mut(container) {
             sandbox.created = message.is_none();
             sandbox.failed = message.is_some();
             sandbox.identity.merge(&open.trace.identity);

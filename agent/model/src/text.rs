@@ -204,7 +204,7 @@ mod tests {
                     None,
                     10,
                     None,
-                    Detail::Operation(OperationDetail {
+                    Detail::Operation(Box::new(OperationDetail {
                         command: CniCommand::Del,
                         ifname: "eth0".to_owned(),
                         network: String::new(),
@@ -212,7 +212,7 @@ mod tests {
                         attempt: 2,
                         plugins: Vec::new(),
                         addresses: Vec::new(),
-                    }),
+                    })),
                 ),
                 span(Some(0), 12, Some(13), command(&["sh", "-c", "\u{1b}[2J\n\u{202e}x"])),
                 span(Some(0), 11, Some(14), command(&["ip", "link"])),

@@ -91,8 +91,9 @@ pub enum Detail {
     Sandbox(SandboxDetail),
     /// The runtime's view: namespace creation to pause process running.
     SandboxCreate(CreateDetail),
-    /// One CNI operation for one attachment.
-    Operation(OperationDetail),
+    /// One CNI operation for one attachment. In a box, as most that follow: a trace has few of them, and every span takes
+    /// the room of the largest.
+    Operation(Box<OperationDetail>),
     /// One exec of a plugin binary.
     Plugin(Box<PluginDetail>),
     /// Anything else a plugin spawned.

@@ -391,7 +391,7 @@ fn operations(trace: &Trace) -> impl Iterator<Item = (usize, &OperationDetail)> 
         .iter()
         .enumerate()
         .filter_map(|(index, span)| match &span.detail {
-            Detail::Operation(operation) => Some((index, operation)),
+            Detail::Operation(operation) => Some((index, &**operation)),
             _ => None,
         })
 }

@@ -117,7 +117,7 @@ impl Scene {
         self.open(
             parent,
             ms,
-            Detail::Operation(OperationDetail {
+            Detail::Operation(Box::new(OperationDetail {
                 command,
                 ifname: ifname.into(),
                 network: network.into(),
@@ -125,7 +125,7 @@ impl Scene {
                 attempt: 1,
                 plugins: plugins.iter().map(|&plugin| plugin.into()).collect(),
                 addresses: Vec::new(),
-            }),
+            })),
         )
     }
 

@@ -54,7 +54,7 @@ fn command(name: &str) -> Detail {
 }
 
 fn operation(command: CniCommand, ifname: &str, network: &str, attempt: u32) -> Detail {
-    Detail::Operation(OperationDetail {
+    Detail::Operation(Box::new(OperationDetail {
         command,
         ifname: ifname.to_owned(),
         network: network.to_owned(),
@@ -62,7 +62,7 @@ fn operation(command: CniCommand, ifname: &str, network: &str, attempt: u32) -> 
         attempt,
         plugins: Vec::new(),
         addresses: Vec::new(),
-    })
+    }))
 }
 
 fn trace(id: u128, pod: &Pod, spans: Vec<Span>) -> Trace {

@@ -59,7 +59,7 @@ fn trace(end: Option<u64>, status: Status) -> Trace {
                 }),
                 status.clone(),
             ),
-            span(Some(0), end, Detail::Operation(operation), status.clone()),
+            span(Some(0), end, Detail::Operation(Box::new(operation)), status.clone()),
             plugin(end, status),
         ],
     }

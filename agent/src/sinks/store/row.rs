@@ -262,7 +262,8 @@ fn span_bytes(span: &Span) -> usize {
     });
     let own = match &span.detail {
         Detail::Operation(operation) => {
-            text_bytes(&operation.network)
+            size_of_val(&**operation)
+                + text_bytes(&operation.network)
                 + text_bytes(&operation.netns)
                 + texts_bytes(&operation.plugins)
                 + texts_bytes(&operation.addresses)

@@ -55,7 +55,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         ),
         (
             Some(1),
-            Detail::Operation(OperationDetail {
+            Detail::Operation(Box::new(OperationDetail {
                 command: CniCommand::Add,
                 ifname: "eth0".to_owned(),
                 network: "pods".to_owned(),
@@ -63,7 +63,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
                 attempt: 1,
                 plugins: vec!["bridge".into(), "portmap".into()],
                 addresses: vec!["10.1.0.7/24".to_owned()],
-            }),
+            })),
             failed("cni_try_again_later", "no address is free"),
         ),
         (
