@@ -32,22 +32,6 @@ impl Failure {
             exit: 64,
         }
     }
-
-    /// The kernel or system lacks a feature.
-    pub fn unavailable(error: impl std::fmt::Display) -> Failure {
-        Failure {
-            message: error.to_string(),
-            exit: 69,
-        }
-    }
-
-    /// A privilege is missing.
-    pub fn privilege(error: impl std::fmt::Display) -> Failure {
-        Failure {
-            message: error.to_string(),
-            exit: 77,
-        }
-    }
 }
 
 impl From<ConfigError> for Failure {

@@ -101,7 +101,7 @@ impl Pipeline {
             if ordered.late {
                 self.health.late.inc();
             }
-            self.correlator.handle_owned(ordered.event);
+            self.correlator.handle(ordered.event);
         }
         self.drain(outputs);
     }
@@ -109,7 +109,7 @@ impl Pipeline {
     /// The end of the input: releases what is held and ends what is open.
     pub fn finish(&mut self, outputs: &mut impl Outputs) {
         while let Some(ordered) = self.reorder.flush() {
-            self.correlator.handle_owned(ordered.event);
+            self.correlator.handle(ordered.event);
         }
         self.correlator.finish();
         self.drain(outputs);

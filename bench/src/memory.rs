@@ -101,7 +101,7 @@ fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<
         }
         fed += records.len() as u64;
         for record in records.iter() {
-            correlator.handle_owned(decode(record)?.event);
+            correlator.handle(decode(record)?.event);
             outputs += correlator.drain().len() as u64;
         }
     }

@@ -271,49 +271,24 @@ impl Correlator {
         }
     }
 
-    /// Takes one event. Events come in time order but for late ones, whose time may lie before the newest seen.
-    pub fn handle(&mut self, event: &Event) {
-        self.pass_time(event.at);
-        self.enact(event.at, &event.body);
-    }
-
-    /// The same as [`handle`](Correlator::handle) for a caller that has no more use for the event: saves copying what
-    /// becomes part of a span.
-    pub fn handle_owned(&mut self, event: Event) {
-        self.pass_time(event.at);
+    /// Takes one event, and what becomes part of a span with it. Events come in time order but for late ones, whose
+    /// time may lie before the newest seen.
+    pub fn handle(&mut self, event: Event) {
+        let at = event.at;
+        self.pass_time(at);
         match event.body {
+            Body::ProcessForked(fork) => self.forked(at, &fork),
             Body::ProcessExecuted(exec) => {
                 let (image, env) = Image::split(*exec);
-                self.executed(event.at, image, &env);
+                self.executed(at, image, &env);
             }
-            body @ (Body::ProcessForked(_)
-            | Body::ProcessExited(_)
-            | Body::PluginSpoke(_)
-            | Body::SandboxDescribed(_)
-            | Body::NetnsObserved(_)
-            | Body::NetworksConfigured { .. }
-            | Body::ClockAnchored { .. }
-            | Body::Lost { .. }
-            | Body::Tick) => self.enact(event.at, &body),
-        }
-    }
-
-    fn enact(&mut self, at: Timestamp, body: &Body) {
-        match body {
-            Body::ProcessForked(fork) => self.forked(at, fork),
-            Body::ProcessExecuted(exec) => self.executed(at, Image::from(exec.as_ref()), &exec.env),
-            Body::ProcessExited(exit) => self.exited(at, exit),
-            Body::PluginSpoke(io) => self.spoke(io),
-            Body::SandboxDescribed(described) => self.sandbox_described(at, described),
-            Body::NetnsObserved(netns) => self.netns_observed(netns),
-            Body::NetworksConfigured { networks } => self.networks.clone_from(networks),
-            Body::ClockAnchored { unix_ns } => {
-                self.anchor = ClockAnchor {
-                    boot_ns: at.0,
-                    unix_ns: *unix_ns,
-                };
-            }
-            Body::Lost { probe, count } => self.lost(at, probe, *count),
+            Body::ProcessExited(exit) => self.exited(at, &exit),
+            Body::PluginSpoke(io) => self.spoke(&io),
+            Body::SandboxDescribed(described) => self.sandbox_described(at, &described),
+            Body::NetnsObserved(netns) => self.netns_observed(&netns),
+            Body::NetworksConfigured { networks } => self.networks = networks,
+            Body::ClockAnchored { unix_ns } => self.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
+            Body::Lost { probe, count } => self.lost(at, &probe, count),
             Body::Tick => {}
         }
     }

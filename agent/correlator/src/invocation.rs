@@ -57,21 +57,6 @@ impl Image {
     }
 }
 
-impl From<&Exec> for Image {
-    fn from(exec: &Exec) -> Image {
-        Image {
-            process: exec.process,
-            parent: exec.parent,
-            parent_comm: exec.parent_comm.clone(),
-            path: exec.path.clone(),
-            args: exec.args.clone(),
-            cgroup: exec.cgroup.clone(),
-            netns: exec.netns,
-            running: exec.running,
-        }
-    }
-}
-
 /// The CNI parameters of a plugin's environment (CNI spec 1.1.0, section 2, "Parameters").
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Invocation<'a> {

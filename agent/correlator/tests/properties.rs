@@ -73,13 +73,8 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
             "a timer for every open trace"
         );
     };
-    for (index, event) in events.iter().enumerate() {
-        // Both ways in are the same.
-        if index % 2 == 0 {
-            correlator.handle(event);
-        } else {
-            correlator.handle_owned(event.clone());
-        }
+    for event in events {
+        correlator.handle(event.clone());
         take(&mut correlator);
     }
     for trace in correlator.open() {

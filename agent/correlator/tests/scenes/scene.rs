@@ -307,7 +307,7 @@ impl Played {
 
     pub fn handle(&mut self, event: &Event) {
         self.now = self.now.max(event.at);
-        self.correlator.handle(event);
+        self.correlator.handle(event.clone());
         self.take();
     }
 
