@@ -44,7 +44,7 @@ pub struct TableLabel {
 /// Label: which sink.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct SinkLabel {
-    /// `otlp`, `store` or `recording`.
+    /// `otlp` or `store`: a recording blocks instead.
     pub sink: &'static str,
 }
 
@@ -77,6 +77,12 @@ pub struct Health {
 impl Health {
     /// Says which hook a probe got; a later call for the same probe replaces the earlier one.
     pub fn set_probe(&self, status: ProbeStatus) {
+        // From here on the series exist, at 0: an alert on a rate needs a beginning.
+        let label = ProbeLabel {
+            probe: status.probe.clone(),
+        };
+        drop(self.lost.get_or_create(&label));
+        drop(self.undecodable.get_or_create(&label));
         let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
         match probes.iter_mut().find(|probe| probe.probe == status.probe) {
             Some(probe) => *probe = status,
@@ -92,6 +98,9 @@ impl Health {
 
     /// Registers the counters; `sandglass` is the registry's prefix.
     pub fn register(&self, registry: &mut Registry) {
+        for sink in ["otlp", "store"] {
+            drop(self.shed.get_or_create(&SinkLabel { sink }));
+        }
         registry.register("events", "Events that reached the pipeline", self.events.clone());
         registry.register(
             "events_lost",
