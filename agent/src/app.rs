@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sandglass_correlator::Config as CorrelatorConfig;
+use sandglass_correlator::{Config as CorrelatorConfig, TrafficConfig};
 use sandglass_model::recording::{self, Header};
 use sandglass_model::{ClockAnchor, Trace};
 use tokio::sync::{Notify, watch};
@@ -238,6 +238,7 @@ pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) 
         max_processes: correlation.max_processes,
         max_spans: correlation.max_spans,
         max_remembered: correlation.max_remembered,
+        traffic: TrafficConfig::default(),
     }
 }
 

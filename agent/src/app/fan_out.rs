@@ -68,7 +68,7 @@ impl Outputs for FanOut {
                     store.known(sandbox.clone(), identity.clone(), *created);
                 }
             }
-            Output::Ended(_) | Output::Changed(_) => {}
+            Output::Ended(_) | Output::Changed(_) | Output::Created(_) | Output::Traffic(_) => {}
         }
     }
 

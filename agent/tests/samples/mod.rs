@@ -34,6 +34,7 @@ impl Scene {
             Detail::Sandbox(SandboxDetail {
                 attempt: 1,
                 runtime: "containerd".into(),
+                ..SandboxDetail::default()
             }),
         );
         scene.open(

@@ -82,6 +82,7 @@ fn root() -> Detail {
     Detail::Sandbox(SandboxDetail {
         attempt: 1,
         runtime: "containerd".to_owned(),
+        ..SandboxDetail::default()
     })
 }
 

@@ -196,7 +196,7 @@ impl ProductMetrics {
         match output {
             Output::Ended(ended) => self.span(ended),
             Output::Closed(trace) => self.trace(trace),
-            Output::Changed(_) | Output::Asked(_) | Output::Known { .. } => {}
+            Output::Changed(_) | Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
         }
     }
 

@@ -56,6 +56,7 @@ fn trace(end: Option<u64>, status: Status) -> Trace {
                 Detail::Sandbox(SandboxDetail {
                     attempt: 2,
                     runtime: "containerd".into(),
+                    ..SandboxDetail::default()
                 }),
                 status.clone(),
             ),

@@ -30,6 +30,8 @@ pub enum TraceKind {
     Sandbox,
     /// One CNI operation apart from that.
     Operation,
+    /// A lookup or connection that went badly.
+    Journey,
 }
 
 /// What filters look at; made once when a trace comes in.
@@ -57,6 +59,7 @@ impl Subject {
         let (kind, command) = match &root.detail {
             Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
             Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
+            Detail::Journey(_) | Detail::Lookup(_) | Detail::Connect(_) => (TraceKind::Journey, None),
             Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
                 (TraceKind::Sandbox, None)
             }
@@ -105,6 +108,9 @@ fn haystack(trace: &Trace) -> String {
             Detail::Plugin(plugin) => text.add(&plugin.plugin),
             Detail::Command(command) => text.add(&command.name),
             Detail::Sandbox(sandbox) => text.add(&sandbox.runtime),
+            Detail::Lookup(lookup) => text.add(&lookup.name),
+            Detail::Connect(connect) => text.add(&connect.remote.to_string()),
+            Detail::Journey(journey) => text.add(&journey.target),
             Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => {}
         }
         if let Status::Error { class, message } = &span.status {
@@ -231,7 +237,13 @@ pub fn attempt(root: &Span) -> u32 {
     match &root.detail {
         Detail::Sandbox(sandbox) => sandbox.attempt,
         Detail::Operation(operation) => operation.attempt,
-        Detail::SandboxCreate(_) | Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 1,
+        Detail::SandboxCreate(_)
+        | Detail::Plugin(_)
+        | Detail::Command(_)
+        | Detail::RuntimeStep(_)
+        | Detail::Journey(_)
+        | Detail::Lookup(_)
+        | Detail::Connect(_) => 1,
     }
 }
 
@@ -272,6 +284,9 @@ fn span_bytes(span: &Span) -> usize {
             .error
             .as_ref()
             .map_or(0, |error| text_bytes(&error.msg) + text_bytes(&error.details)),
+        Detail::Lookup(lookup) => size_of_val(&**lookup) + text_bytes(&lookup.name) + texts_bytes(&lookup.types),
+        Detail::Connect(connect) => size_of_val(&**connect) + text_bytes(&connect.name),
+        Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
         Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
     };
     let status = match &span.status {

@@ -292,7 +292,13 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
             operation.network.clone(),
         ),
         Detail::RuntimeStep(_) => (None, String::new(), String::new()),
-        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Plugin(_) | Detail::Command(_) => return None,
+        Detail::Sandbox(_)
+        | Detail::SandboxCreate(_)
+        | Detail::Plugin(_)
+        | Detail::Command(_)
+        | Detail::Journey(_)
+        | Detail::Lookup(_)
+        | Detail::Connect(_) => return None,
     };
     let chain = open_below(trace, index);
     let age_ns = span.duration_ns(now_in(trace, unix_ns));
