@@ -3,6 +3,8 @@
 //! The only module that imports aya. Used by the Linux source when it starts, then by its ring thread.
 //! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
 
+pub mod family;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -144,13 +146,22 @@ pub fn enable_run_time() -> io::Result<OwnedFd> {
     aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
 }
 
+/// The kernel's own description of its types. Large: to be dropped when everything is loaded.
+pub fn kernel_types() -> Result<Btf, LoadError> {
+    Btf::from_sys_fs().map_err(LoadError::Btf)
+}
+
 /// Loads and attaches the best of `rungs` that this kernel takes. The second value says why better ones were not taken.
-pub fn attach(rungs: &[Rung], ring_bytes: u32, stdio: bool) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
-    let btf = Btf::from_sys_fs().map_err(|error| vec![LoadError::Btf(error)])?;
+pub fn attach(
+    rungs: &[Rung],
+    ring_bytes: u32,
+    stdio: bool,
+    btf: &Btf,
+) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let mut refused = Vec::new();
     for rung in rungs {
         // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
-        let attach = AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes, stdio));
+        let attach = AssertUnwindSafe(|| attach_rung(*rung, btf, ring_bytes, stdio));
         let outcome = undisturbed(|| catch_unwind(attach));
         match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
             Ok(attached) => return Ok((attached, refused)),
@@ -172,7 +183,7 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<At
         })?;
     let mut attach = |name: &str, tracepoint| {
         let program = ebpf.program_mut(name).ok_or_else(|| unexpected(rung, name))?;
-        attach_program(program, rung, tracepoint, btf)
+        attach_program(program, (PROBE, rung.name()), tracepoint, btf)
     };
     // The exit first and the fork last: a process seen to begin is then also seen to end.
     let no_stdio = match stdio {
@@ -187,15 +198,23 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<At
     Ok(Attached { ebpf, rung, no_stdio })
 }
 
-fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
+fn attach_program(
+    program: &mut Program,
+    (probe, hook): (&'static str, &'static str),
+    tracepoint: &'static str,
+    btf: &Btf,
+) -> Result<(), LoadError> {
     let outcome = match program {
         Program::BtfTracePoint(program) => attach_typed(program, tracepoint, btf),
         Program::RawTracePoint(program) => attach_raw(program, tracepoint),
-        _ => return Err(unexpected(rung, "a program is of another type")),
+        _ => {
+            let what = "a program is of another type".to_owned();
+            return Err(LoadError::Unexpected { probe, hook, what });
+        }
     };
     outcome.map_err(|source| LoadError::Program {
-        probe: PROBE,
-        hook: rung.name(),
+        probe,
+        hook,
         tracepoint,
         source: Box::new(source),
     })
@@ -271,19 +290,22 @@ impl Attached {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.ebpf
-            .programs()
-            .filter_map(|(name, program)| {
-                let facts = program.info().ok()?;
-                Some(ProgramTime {
-                    program: name.to_owned(),
-                    run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
-                    run_count: facts.run_count(),
-                    verified_instructions: facts.verified_instruction_count().unwrap_or(0),
-                })
-            })
-            .collect()
+        run_time(&self.ebpf)
     }
+}
+
+fn run_time(ebpf: &Ebpf) -> Vec<ProgramTime> {
+    ebpf.programs()
+        .filter_map(|(name, program)| {
+            let facts = program.info().ok()?;
+            Some(ProgramTime {
+                program: name.to_owned(),
+                run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
+                run_count: facts.run_count(),
+                verified_instructions: facts.verified_instruction_count().unwrap_or(0),
+            })
+        })
+        .collect()
 }
 
 /// The ring buffer.

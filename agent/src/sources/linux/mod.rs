@@ -6,6 +6,8 @@
 
 mod calibrate;
 mod cgroups;
+pub mod connect;
+pub mod conntrack;
 pub mod decode;
 mod loader;
 mod netns;
@@ -13,6 +15,7 @@ mod redact;
 mod ring;
 mod running;
 mod speech;
+mod stream;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,6 +24,9 @@ use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use self::connect::ConnectProbe;
+use self::conntrack::Conntrack;
+pub use self::conntrack::FlowOptions;
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
@@ -37,6 +43,12 @@ pub struct Options {
     pub stdio: bool,
     /// Rungs to try, best first.
     pub rungs: Vec<Rung>,
+    /// Follow the set-up of TCP connections.
+    pub connect: bool,
+    /// Follow conntrack's flows and counters.
+    pub conntrack: bool,
+    /// How conntrack's flows come to the agent.
+    pub flows: FlowOptions,
 }
 
 impl Default for Options {
@@ -45,6 +57,9 @@ impl Default for Options {
             ring_bytes: 4 << 20,
             stdio: true,
             rungs: Rung::ALL.to_vec(),
+            connect: true,
+            conntrack: true,
+            flows: FlowOptions::default(),
         }
     }
 }
@@ -53,6 +68,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct LinuxSource {
     attached: Attached,
+    connect: Option<ConnectProbe>,
+    conntrack: Option<Conntrack>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -104,8 +121,12 @@ impl StartError {
 
 /// Attaches the probe and starts to send events.
 pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
-    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio);
-    trim_heap();
+    let btf = loader::kernel_types().map_err(|error| {
+        let error = StartError::NoBtf(error);
+        health.set_probe(unattached(&error));
+        error
+    })?;
+    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio, &btf);
     let (mut attached, refused) = outcome.map_err(|refused| {
         let error = classify(refused);
         health.set_probe(unattached(&error));
@@ -121,14 +142,20 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
-    let ring = RingThread::new(channels, sender, health, netns);
+    let ring = RingThread::new(channels, sender.clone(), health.clone(), netns);
     let stopped = Arc::clone(&stop);
     let thread = Builder::new()
         .name("ring".to_owned())
         .spawn(move || ring.run(&stopped))
         .map_err(StartError::Thread)?;
+    let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
+    let conntrack = Conntrack::start(options.conntrack, &options.flows, &btf, &sender, &health);
+    drop(btf);
+    trim_heap();
     Ok(LinuxSource {
         attached,
+        connect,
+        conntrack,
         stop,
         thread: Some(thread),
     })
@@ -147,7 +174,10 @@ impl LinuxSource {
     /// Kernel time of each program; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
     #[must_use]
     pub fn bpf_run_time(&self) -> Vec<ProgramTime> {
-        self.attached.run_time()
+        let mut times = self.attached.run_time();
+        times.extend(self.connect.iter().flat_map(ConnectProbe::run_time));
+        times.extend(self.conntrack.iter().flat_map(Conntrack::run_time));
+        times
     }
 }
 
@@ -170,9 +200,6 @@ fn classify(refused: Vec<LoadError>) -> StartError {
             what,
         });
     };
-    if matches!(first, LoadError::Btf(_)) {
-        return StartError::NoBtf(first);
-    }
     let refused_by_policy = matches!(first.os_error(), Some(libc::EPERM | libc::EACCES));
     if refused_by_policy && !may_load() {
         return StartError::NoPrivilege(first);
