@@ -12,6 +12,9 @@ use std::process::{Command, ExitCode};
 const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("exec.tp_btf.o", "exec.bpf.c", &[]),
     ("exec.raw_tp.o", "exec.bpf.c", &["-DRAW_TP"]),
+    ("dns.cgroup_skb.o", "dns.bpf.c", &[]),
+    ("drop.tp_btf.o", "drop.bpf.c", &[]),
+    ("drop.no_reason.o", "drop.bpf.c", &["-DNO_REASON"]),
 ];
 
 const HINT: &str = "install clang 14 or newer (apt-get install clang), name one in SANDGLASS_CLANG, or name a \
@@ -28,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn build() -> Result<(), String> {
-    for watched in ["build.rs", "src/wire.rs", "bpf"] {
+    for watched in ["build.rs", "src/wire.rs", "src/wire", "bpf"] {
         println!("cargo::rerun-if-changed={watched}");
     }
     for variable in ["SANDGLASS_CLANG", "SANDGLASS_BPF_OBJECTS"] {
@@ -77,6 +80,8 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "ExitRecord",
                 "StdioRecord",
                 "Calibration",
+                "DnsRecord",
+                "DropRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -87,6 +92,7 @@ fn write_header(out: &Path) -> Result<(), String> {
     cbindgen::Builder::new()
         .with_config(config)
         .with_src("src/wire.rs")
+        .with_src("src/wire/dns.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

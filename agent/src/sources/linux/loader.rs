@@ -3,6 +3,8 @@
 //! The only module that imports aya. Used by the Linux source when it starts, then by its ring thread.
 //! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
 
+pub mod traffic;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,6 +75,12 @@ pub enum LoadError {
         #[source]
         source: Box<ProgramError>,
     },
+    /// There is no cgroup tree to attach to.
+    #[error("cannot open the root of the cgroup v2 tree")]
+    Cgroup(#[source] io::Error),
+    /// The thread that reads its records could not be started.
+    #[error("cannot start the thread that reads its ring buffer")]
+    Thread(#[source] io::Error),
     /// The configuration does without it.
     #[error("switched off by probes.stdio")]
     NotWanted,
@@ -149,10 +157,7 @@ pub fn attach(rungs: &[Rung], ring_bytes: u32, stdio: bool) -> Result<(Attached,
     let btf = Btf::from_sys_fs().map_err(|error| vec![LoadError::Btf(error)])?;
     let mut refused = Vec::new();
     for rung in rungs {
-        // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
-        let attach = AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes, stdio));
-        let outcome = undisturbed(|| catch_unwind(attach));
-        match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
+        match guarded(PROBE, rung.name(), || attach_rung(*rung, &btf, ring_bytes, stdio)) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
@@ -209,6 +214,19 @@ fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Res
 fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), ProgramError> {
     program.load()?;
     program.attach(tracepoint).map(|_| ())
+}
+
+/// Runs `load` as loading must be run. aya-obj panics on a few malformed objects; what does cannot be taken.
+fn guarded<T>(
+    probe: &'static str,
+    hook: &'static str,
+    load: impl FnOnce() -> Result<T, LoadError>,
+) -> Result<T, LoadError> {
+    let outcome = undisturbed(|| catch_unwind(AssertUnwindSafe(load)));
+    outcome.unwrap_or_else(|_| {
+        let what = "the loader panicked".to_owned();
+        Err(LoadError::Unexpected { probe, hook, what })
+    })
 }
 
 /// Runs `load` with all signals held back from this thread: the verifier gives up with EAGAIN while one is pending (a
@@ -271,19 +289,22 @@ impl Attached {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.ebpf
-            .programs()
-            .filter_map(|(name, program)| {
-                let facts = program.info().ok()?;
-                Some(ProgramTime {
-                    program: name.to_owned(),
-                    run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
-                    run_count: facts.run_count(),
-                    verified_instructions: facts.verified_instruction_count().unwrap_or(0),
-                })
-            })
-            .collect()
+        program_times(&self.ebpf)
     }
+}
+
+fn program_times(ebpf: &Ebpf) -> Vec<ProgramTime> {
+    ebpf.programs()
+        .filter_map(|(name, program)| {
+            let facts = program.info().ok()?;
+            Some(ProgramTime {
+                program: name.to_owned(),
+                run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
+                run_count: facts.run_count(),
+                verified_instructions: facts.verified_instruction_count().unwrap_or(0),
+            })
+        })
+        .collect()
 }
 
 /// The ring buffer.

@@ -7,6 +7,9 @@
 mod calibrate;
 mod cgroups;
 pub mod decode;
+pub mod dns;
+mod drops;
+mod follow;
 mod loader;
 mod netns;
 mod redact;
@@ -16,16 +19,21 @@ mod speech;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
+use sandglass_model::{Body, Event};
 
+use self::dns::Dns;
+use self::drops::Drops;
+use self::loader::traffic::KernelTypes;
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
-use super::EventSender;
+use super::{EventSender, clock};
 use crate::health::{Health, ProbeStatus};
 
 /// What can be chosen about the source.
@@ -37,6 +45,12 @@ pub struct Options {
     pub stdio: bool,
     /// Rungs to try, best first.
     pub rungs: Vec<Rung>,
+    /// Watch DNS messages.
+    pub dns: bool,
+    /// Watch dropped DNS packets and SYNs.
+    pub drops: bool,
+    /// Ports of DNS servers; at most 8 are watched.
+    pub dns_ports: Vec<u16>,
 }
 
 impl Default for Options {
@@ -45,6 +59,9 @@ impl Default for Options {
             ring_bytes: 4 << 20,
             stdio: true,
             rungs: Rung::ALL.to_vec(),
+            dns: true,
+            drops: true,
+            dns_ports: vec![53],
         }
     }
 }
@@ -53,6 +70,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct LinuxSource {
     attached: Attached,
+    dns: Option<Dns>,
+    drops: Option<Drops>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -105,7 +124,6 @@ impl StartError {
 /// Attaches the probe and starts to send events.
 pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
     let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio);
-    trim_heap();
     let (mut attached, refused) = outcome.map_err(|refused| {
         let error = classify(refused);
         health.set_probe(unattached(&error));
@@ -120,6 +138,8 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     health.set_probe(stdio_status(stdio, options.stdio));
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
+    let (dns, drops) = start_traffic(&options, &sender, &health);
+    trim_heap();
     let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
     let ring = RingThread::new(channels, sender, health, netns);
     let stopped = Arc::clone(&stop);
@@ -129,9 +149,40 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         .map_err(StartError::Thread)?;
     Ok(LinuxSource {
         attached,
+        dns,
+        drops,
         stop,
         thread: Some(thread),
     })
+}
+
+/// The probes of packets: what can be had of them, besides the process probe.
+fn start_traffic(options: &Options, sender: &EventSender, health: &Health) -> (Option<Dns>, Option<Drops>) {
+    let types = match KernelTypes::read() {
+        Ok(types) if options.dns || options.drops => types,
+        _ => return (None, None),
+    };
+    let ports = &options.dns_ports;
+    let drops = options.drops.then(|| drops::start(&types, ports, sender, health)).flatten();
+    let dns = options
+        .dns
+        .then(|| dns::start(&types, ports, options.ring_bytes, sender, health))
+        .flatten();
+    if dns.is_some() {
+        // The pipeline may be gone already; then nobody needs to know.
+        let _ = sender.send(traffic_watched());
+    }
+    (dns, drops)
+}
+
+fn traffic_watched() -> Event {
+    let netns = std::fs::metadata("/proc/1/ns/net").or_else(|_| std::fs::metadata("/proc/self/ns/net"));
+    Event {
+        at: clock::now(),
+        body: Body::TrafficWatched {
+            node_netns: netns.map_or(0, |netns| netns.ino()),
+        },
+    }
 }
 
 impl LinuxSource {
@@ -147,7 +198,10 @@ impl LinuxSource {
     /// Kernel time of each program; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
     #[must_use]
     pub fn bpf_run_time(&self) -> Vec<ProgramTime> {
-        self.attached.run_time()
+        let mut times = self.attached.run_time();
+        times.extend(self.dns.iter().flat_map(Dns::run_time));
+        times.extend(self.drops.iter().flat_map(Drops::run_time));
+        times
     }
 }
 
@@ -235,6 +289,20 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
     }
 }
 
+/// A probe that is optional and could not be had.
+fn unavailable(probe: &str, consequence: &str, hint: &str, error: &LoadError) -> ProbeStatus {
+    let causes: Vec<String> = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
+        .filter_map(|error| error.to_string().lines().next().map(str::to_owned))
+        .collect();
+    ProbeStatus {
+        probe: probe.to_owned(),
+        hook: "none".to_owned(),
+        attached: false,
+        consequence: format!("{consequence}: {}", causes.join(": ")),
+        hint: hint.to_owned(),
+    }
+}
+
 fn unattached(error: &StartError) -> ProbeStatus {
     ProbeStatus {
         probe: PROBE.to_owned(),
@@ -247,7 +315,6 @@ fn unattached(error: &StartError) -> ProbeStatus {
 
 /// Whether `/proc` shows the initial pid namespace, whose ids the kernel side reports.
 fn sees_all_processes() -> bool {
-    use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
 }
 
