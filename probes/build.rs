@@ -15,6 +15,9 @@ const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("connect.tp_btf.o", "connect.bpf.c", &[]),
     ("connect.raw_tp.o", "connect.bpf.c", &["-DRAW_TP"]),
     ("conntrack.o", "conntrack.bpf.c", &[]),
+    ("dns.cgroup_skb.o", "dns.bpf.c", &[]),
+    ("drop.tp_btf.o", "drop.bpf.c", &[]),
+    ("drop.no_reason.o", "drop.bpf.c", &["-DNO_REASON"]),
 ];
 
 const HINT: &str = "install clang 14 or newer (apt-get install clang), name one in SANDGLASS_CLANG, or name a \
@@ -82,6 +85,8 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "Calibration",
                 "ConnectRecord",
                 "FlowRecord",
+                "DnsRecord",
+                "DropRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -94,6 +99,7 @@ fn write_header(out: &Path) -> Result<(), String> {
         .with_src("src/wire.rs")
         .with_src("src/wire/connect.rs")
         .with_src("src/wire/conntrack.rs")
+        .with_src("src/wire/dns.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

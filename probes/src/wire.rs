@@ -6,6 +6,7 @@
 
 pub mod connect;
 pub mod conntrack;
+pub mod dns;
 
 /// A tracked process forked: [`ForkRecord`].
 pub const KIND_FORK: u32 = 1;

@@ -10,7 +10,7 @@ use aya::maps::{Array, PerCpuArray, RingBuf};
 use aya::programs::SocketFilter;
 use aya::{Btf, Ebpf, EbpfLoader};
 
-use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, attach_program, run_time, undisturbed};
+use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, attach_program, program_times, undisturbed};
 
 /// What is to be loaded.
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ impl Family {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        run_time(&self.ebpf)
+        program_times(&self.ebpf)
     }
 
     fn unexpected(&self, what: &str) -> LoadError {
