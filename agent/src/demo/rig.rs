@@ -21,7 +21,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sandglass_model::time::Timestamp;
 
+use super::scenarios::PluginClock;
 use super::{image, networks};
 use teardown::Site;
 pub use teardown::TeardownError;
@@ -187,12 +189,15 @@ impl Rig {
         format!("/{}", self.site.cgroup())
     }
 
-    /// What the slow plugin read on its own clock for this sandbox: begin and end, nanoseconds since boot, to 10 ms.
+    /// What a script plugin read on its own clock for the last sandbox of the pod with this uid.
     #[must_use]
-    pub fn slow_clock(&self, sandbox: &str) -> Option<(u64, u64)> {
-        let text = fs::read_to_string(self.site.dir.join("clock").join(sandbox)).ok()?;
+    pub fn plugin_clock(&self, uid: &str) -> Option<PluginClock> {
+        let text = fs::read_to_string(self.site.dir.join("clock").join(uid)).ok()?;
         let mut times = text.split_whitespace().map(hundredths_to_ns);
-        Some((times.next()??, times.next()??))
+        Some(PluginClock {
+            begin: Timestamp(times.next()??),
+            end: times.next().flatten().map(Timestamp),
+        })
     }
 
     /// containerd's own metrics, in Prometheus text.

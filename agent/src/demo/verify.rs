@@ -143,7 +143,7 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord) -> Report {
         ("deletion", deletion(trace, &dels, record)),
         ("clock", clock::call(trace, &dels, record)),
         ("deletion's clock", clock::stop(&dels, record)),
-        ("plugin's clock", clock::plugin(trace, record)),
+        ("plugin's clock", clock::script(trace, record)),
     ];
     Report {
         pod,

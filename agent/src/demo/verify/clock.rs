@@ -1,9 +1,10 @@
-//! Durations of traces against clocks that are not the agent's: the caller's, the slow plugin's, containerd's.
+//! Durations of traces against clocks that are not the agent's: the caller's, the script plugins', containerd's.
 //!
 //! Two durations agree when they differ by no more than 10 ms or 5 %, whichever is more. A trace sees less than the
 //! caller does: the runtime's work before it makes the namespace and after the pause process runs (a few milliseconds)
-//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock. Of a call that
-//! failed the begin is compared, and that it holds the creation and the deletions.
+//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock. A call that
+//! failed answers only when the runtime has cleaned up, so its trace is held against the caller's begin and the end that
+//! the failing plugin read on its own clock; that of a plugin that was killed against the caller's deadline.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use sandglass_model::phases::human;
 use sandglass_model::time::{MILLISECOND, Timestamp};
 use sandglass_model::trace::{Detail, Span, Trace};
 
-use super::super::networks::{HANGING_PLUGIN, Network, SLOW_COMMAND};
-use super::super::scenarios::CallRecord;
+use super::super::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
+use super::super::scenarios::{CallRecord, PluginClock};
 
 /// Whether two durations agree; `extra_ns` is what one of the clocks cannot tell.
 fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {
@@ -42,9 +43,11 @@ pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> 
     }
     if record.pod.network == Network::Hanging {
         // The caller gave up at its deadline; the runtime's clean-up goes on behind its back.
-        let killed = plugin_end(trace, HANGING_PLUGIN).ok_or("the plugin that hangs has no end")?;
-        let deadline = u64::try_from(record.pod.deadline.as_nanos()).unwrap_or(u64::MAX);
-        return agree("killed after", killed.since(run.begin), deadline, 0);
+        let killed = plugin(trace, HANGING_PLUGIN).and_then(|plugin| plugin.end);
+        let killed = killed.ok_or("the plugin that hangs has no end")?;
+        let deadline = given_up(record).since(run.begin);
+        let killed = agree("killed after", killed.since(run.begin), deadline, 0)?;
+        return agree("trace", end.since(start), deadline, 0).map(|trace| format!("{killed}; {trace}"));
     }
     if end > run.end {
         return Err(format!("ends {} after the call", human(end.since(run.end))));
@@ -56,12 +59,21 @@ pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> 
         return found.map(around).map_err(around);
     }
     // A failed call answers when the runtime has cleaned up: its DELs are part of the call. What comes after the last
-    // of them (the namespace goes) leaves no evidence and waits for the kernel, so only the begin can be compared.
+    // of them (the namespace goes) leaves no evidence and waits for the kernel.
     if let Some(late) = dels.iter().filter_map(|del| del.root().end).find(|end| *end > run.end) {
         return Err(format!("a DEL ends {} after the call", human(late.since(run.end))));
     }
-    let begun = agree("begun after", start.since(run.begin), 0, run.duration_ns() / 20)?;
-    Ok(format!("{begun}; within the call"))
+    let refused = record.plugin_clock.and_then(|clock| clock.end);
+    let refused = refused.ok_or("the plugin that refuses left no note")?;
+    let wanted = refused.since(run.begin);
+    let found = agree("trace", end.since(start), wanted, PluginClock::TICK_NS)?;
+    Ok(format!("{found}; within the call"))
+}
+
+/// When the caller gave up, or would have.
+fn given_up(record: &CallRecord) -> Timestamp {
+    let deadline = u64::try_from(record.pod.deadline.as_nanos()).unwrap_or(u64::MAX);
+    record.run.begin.plus(deadline)
 }
 
 /// The first DEL of each attachment against the caller's `StopPodSandbox`, which also waits for the pause process.
@@ -84,22 +96,26 @@ pub(super) fn stop(dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, 
     ))
 }
 
-/// The slow plugin's command against what the plugin read on its own clock, in ticks of 10 ms.
-pub(super) fn plugin(trace: &Trace, record: &CallRecord) -> Result<String, String> {
-    if record.pod.network != Network::Slow {
-        return Ok("none kept".to_owned());
-    }
-    let (begin, end) = record.slow_clock.ok_or("the slow plugin left no note")?;
-    let command = trace
-        .spans
-        .iter()
-        .find(|span| matches!(&span.detail, Detail::Command(command) if *command.name == *SLOW_COMMAND));
-    let command = command.ok_or_else(|| format!("no command {SLOW_COMMAND}"))?;
+/// The network's script plugin against what it read on its own clock: of the slow one the command that it waits for,
+/// of one that was killed from its own begin to the caller's deadline.
+pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, String> {
+    let (name, span) = match record.pod.network {
+        Network::Plain | Network::Two => return Ok("none kept".to_owned()),
+        Network::Slow => (SLOW_COMMAND, command(trace, SLOW_COMMAND)),
+        Network::Failing => (FAILING_PLUGIN, plugin(trace, FAILING_PLUGIN)),
+        Network::Hanging => (HANGING_PLUGIN, plugin(trace, HANGING_PLUGIN)),
+    };
+    let span = span.ok_or_else(|| format!("no {name}"))?;
+    let clock = record.plugin_clock.ok_or("the plugin left no note")?;
+    let end = match record.pod.network {
+        Network::Hanging => given_up(record),
+        _ => clock.end.ok_or("the plugin did not note its end")?,
+    };
     agree(
-        "command",
-        command.duration_ns(Timestamp(0)),
-        end.saturating_sub(begin),
-        10 * MILLISECOND,
+        name,
+        span.duration_ns(Timestamp(0)),
+        end.since(clock.begin),
+        PluginClock::TICK_NS,
     )
 }
 
@@ -156,11 +172,14 @@ fn create(trace: &Trace) -> Option<&Span> {
         .find(|span| matches!(span.detail, Detail::SandboxCreate(_)))
 }
 
-fn plugin_end(trace: &Trace, name: &str) -> Option<Timestamp> {
-    trace.spans.iter().find_map(|span| match &span.detail {
-        Detail::Plugin(plugin) if *plugin.plugin == *name => span.end,
-        _ => None,
-    })
+fn plugin<'t>(trace: &'t Trace, name: &str) -> Option<&'t Span> {
+    let of_name = |span: &&Span| matches!(&span.detail, Detail::Plugin(plugin) if *plugin.plugin == *name);
+    trace.spans.iter().find(of_name)
+}
+
+fn command<'t>(trace: &'t Trace, name: &str) -> Option<&'t Span> {
+    let of_name = |span: &&Span| matches!(&span.detail, Detail::Command(command) if *command.name == *name);
+    trace.spans.iter().find(of_name)
 }
 
 #[cfg(test)]
