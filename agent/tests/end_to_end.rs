@@ -52,11 +52,10 @@ async fn every_scenario_is_traced_completely() {
         0,
         "traces of nothing that was asked"
     );
-    let creations: Vec<&Trace> = records
-        .iter()
-        .map(|record| &**verify::creation(&traces, record).unwrap())
-        .collect();
-    clock::containerd(&creations, &node.rig.containerd_metrics().unwrap()).unwrap();
+    for check in clock::containerd(&traces, &records, &node.rig.containerd_metrics().unwrap()) {
+        // Whole numbers are exact; sums are loose enough for a busy machine.
+        assert!(check.result.is_ok(), "{check:?}");
+    }
     agent.stop().await;
     node.stop().await;
 }
