@@ -35,6 +35,10 @@ pub struct RigOptions {
     pub base: PathBuf,
     /// How long the command of the slow plugin takes.
     pub slow: Duration,
+    /// Directory with a `containerd`, its shim and `ctr`, instead of the installed ones.
+    pub containerd: Option<PathBuf>,
+    /// What containerd starts containers with, instead of runc.
+    pub oci_runtime: Option<PathBuf>,
 }
 
 impl Default for RigOptions {
@@ -44,6 +48,9 @@ impl Default for RigOptions {
             // anybody could lay something out for root.
             base: PathBuf::from("/var/lib/sandglass-demo"),
             slow: Duration::from_secs(2),
+            // The demo, the tests and the benchmarks all run on another containerd then.
+            containerd: std::env::var_os("SANDGLASS_CONTAINERD_BIN_DIR").map(PathBuf::from),
+            oci_runtime: None,
         }
     }
 }
@@ -53,6 +60,8 @@ impl Default for RigOptions {
 pub struct Rig {
     site: Site,
     id: String,
+    /// Where the node's programs look for others.
+    search: String,
     containerd: Option<Child>,
     /// Held for as long as the rig lives; the kernel lets go of it with its owner.
     _lock: File,
@@ -133,7 +142,7 @@ impl RigError {
 impl Rig {
     /// Starts a node; about a second. Blocks.
     pub fn start(options: &RigOptions) -> Result<Rig, RigError> {
-        let programs = Programs::find()?;
+        let programs = Programs::find(options)?;
         clear_left_behind(&options.base);
         let (dir, lock) = claim(&options.base)?;
         let id = dir.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -141,6 +150,7 @@ impl Rig {
         let mut rig = Rig {
             site: Site { dir },
             id: id.unwrap_or_default(),
+            search: programs.search.clone(),
             containerd: None,
             _lock: lock,
         };
@@ -155,8 +165,8 @@ impl Rig {
 
     /// What keeps a rig from starting here, if anything does: for tests that are then skipped.
     #[must_use]
-    pub fn obstacle() -> Option<String> {
-        Programs::find().err().map(|error| error.to_string())
+    pub fn obstacle(options: &RigOptions) -> Option<String> {
+        Programs::find(options).err().map(|error| error.to_string())
     }
 
     /// Where containerd answers CRI calls.
@@ -245,7 +255,7 @@ impl Rig {
             "native"
         };
         let path = dir.join("containerd.toml");
-        fs::write(&path, config::text(dir, snapshotter)).map_err(at(&path))?;
+        fs::write(&path, config::text(dir, snapshotter, options.oci_runtime.as_deref())).map_err(at(&path))?;
         fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
         let path = dir.join("pause.tar");
         fs::write(&path, image::archive()).map_err(at(&path))
@@ -279,7 +289,7 @@ impl Rig {
             .arg(self.site.dir.join("containerd.toml"))
             // Nothing of the caller's environment: OTEL_* in it would make containerd export spans, to our collector.
             .env_clear()
-            .env("PATH", SEARCH)
+            .env("PATH", &self.search)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)
@@ -338,7 +348,7 @@ impl Rig {
             .args(["--connect-timeout", "2s"])
             .args(args)
             .env_clear()
-            .env("PATH", SEARCH)
+            .env("PATH", &self.search)
             .stdin(Stdio::null())
             .output()
     }
@@ -436,17 +446,22 @@ fn clear_left_behind(base: &Path) {
 
 /// Programs that the rig runs, found before anything is changed.
 struct Programs {
+    search: String,
     containerd: PathBuf,
     plugins: PathBuf,
 }
 
 impl Programs {
-    fn find() -> Result<Programs, RigError> {
+    fn find(options: &RigOptions) -> Result<Programs, RigError> {
         if !rustix::process::geteuid().is_root() {
             return Err(RigError::NotRoot);
         }
+        let search = match &options.containerd {
+            Some(first) => format!("{}:{SEARCH}", first.display()),
+            None => SEARCH.to_owned(),
+        };
         let find = |program: &str, package| {
-            SEARCH
+            search
                 .split(':')
                 .map(|dir| Path::new(dir).join(program))
                 .find(|path| path.is_file())
@@ -458,13 +473,17 @@ impl Programs {
         for program in ["ctr", "containerd-shim-runc-v2"] {
             find(program, "containerd")?;
         }
-        find("runc", "runc")?;
+        match &options.oci_runtime {
+            Some(path) => find(&path.to_string_lossy(), "crun")?,
+            None => find("runc", "runc")?,
+        };
         find("ip", "iproute2")?;
         find("iptables", "iptables")?;
         find("unshare", "util-linux")?;
         Ok(Programs {
             containerd: find("containerd", "containerd")?,
             plugins: Programs::plugins()?,
+            search,
         })
     }
 

@@ -83,7 +83,7 @@ pub fn creation<'t>(traces: &'t [Arc<Trace>], record: &CallRecord) -> Result<&'t
                 Ok(id) => trace.sandbox.as_ref() == Some(id),
                 Err(_) => {
                     trace.identity.uid == record.pod.identity.uid
-                        && (record.run.begin..=record.run.end).contains(&trace.start())
+                        && (record.run.begin.minus(clock::INODE_TICK_NS)..=record.run.end).contains(&trace.start())
                 }
             }
     });

@@ -31,7 +31,7 @@ impl Node {
     /// A node, or `None` with a `SKIPPED` line when this machine cannot have one.
     pub async fn start(test: &str) -> Option<Node> {
         let alone = MACHINE.lock().await;
-        if let Some(obstacle) = Rig::obstacle() {
+        if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
             eprintln!("SKIPPED {test}: {obstacle}");
             return None;
         }

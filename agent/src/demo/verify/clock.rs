@@ -2,9 +2,10 @@
 //!
 //! Two durations agree when they differ by no more than 10 ms or 5 %, whichever is more. A trace sees less than the
 //! caller does: the runtime's work before it makes the namespace and after the pause process runs (a few milliseconds)
-//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock. A call that
-//! failed answers only when the runtime has cleaned up, so its trace is held against the caller's begin and the end that
-//! the failing plugin read on its own clock; that of a plugin that was killed against the caller's deadline.
+//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock; only a begin by
+//! the namespace's age is as coarse as inodes are. A call that failed answers only when the runtime has cleaned up, so its
+//! trace is held against the caller's begin and the end that the failing plugin read on its own clock; that of a plugin
+//! that was killed against the caller's deadline.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> 
     // What the call waits for ends with the pause process; later evidence of the root (traffic) is not the call's.
     let span = create(trace).unwrap_or_else(|| trace.root());
     let (start, end) = (span.start, span.end.unwrap_or(span.start));
-    if start < run.begin {
+    if start < earliest(trace, run.begin) {
         return Err(format!("begins {} before the call", human(run.begin.since(start))));
     }
     if record.pod.network == Network::Hanging {
@@ -69,6 +70,13 @@ pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> 
     let wanted = refused.since(run.begin);
     let found = agree("trace", end.since(start), wanted, PluginClock::TICK_NS)?;
     Ok(format!("{found}; within the call"))
+}
+
+/// How early the trace of a call that began at `begin` may begin.
+fn earliest(trace: &Trace, begin: Timestamp) -> Timestamp {
+    let by_inode =
+        create(trace).is_some_and(|span| matches!(&span.detail, Detail::SandboxCreate(create) if create.netns_seen));
+    if by_inode { begin.minus(INODE_TICK_NS) } else { begin }
 }
 
 /// When the caller gave up, or would have.
@@ -215,6 +223,9 @@ fn metric(metrics: &str, operation: &str) -> (u64, u64) {
     };
     (value("count") as u64, (value("sum") * 1e9) as u64)
 }
+
+/// A namespace's age is its inode's, whose time is the last tick of the kernel before it: 10 ms at `CONFIG_HZ=100`.
+pub(super) const INODE_TICK_NS: u64 = 10 * MILLISECOND;
 
 fn create(trace: &Trace) -> Option<&Span> {
     trace

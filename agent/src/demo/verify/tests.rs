@@ -262,7 +262,14 @@ fn each_fault_of_a_slow_pod_is_found() {
             traces[3].spans[0].detail = operation(CniCommand::Del, "eth0", "n", 1);
         }),
         ("DEL of nothing", "deletion", |_, record| record.stop = None),
-        ("begins before the call", "clock", |_, record| record.run.begin = ms(6)),
+        ("begins before the call", "clock", |_, record| record.run.begin = ms(16)),
+        ("begins before the call, by no inode", "clock", |traces, record| {
+            record.run.begin = ms(6);
+            traces[0].spans[1].detail = Detail::SandboxCreate(CreateDetail {
+                netns_seen: false,
+                runtime_seen: true,
+            });
+        }),
         ("ends after the call", "clock", |_, record| record.run.end = ms(2_189)),
         ("too short", "clock", |_, record| record.run.end = ms(2_320)),
         ("DEL after the stop", "deletion's clock", |_, record| {
@@ -333,6 +340,13 @@ fn a_wrong_duration_of_a_failing_pod_is_found() {
         make(&mut traces, &mut record);
         assert_eq!(failed(traces, record), checks, "{fault}");
     }
+}
+
+#[test]
+fn a_begin_by_the_namespaces_age_is_as_coarse_as_inodes_are() {
+    let (traces, mut record) = slow();
+    record.run.begin = ms(15);
+    assert_eq!(failed(traces, record), Vec::<&str>::new());
 }
 
 #[test]
