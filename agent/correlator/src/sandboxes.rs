@@ -181,14 +181,14 @@ impl Correlator {
         let mut open = self.new_trace(seed, call);
         open.expect_sandbox();
         let runtime = runtime_name(&image.parent_comm);
-        let root = open.begin(None, at, Detail::Sandbox(SandboxDetail::default()));
+        let root = open.begin(None, at, Detail::Sandbox(Box::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
         let (attempt, previous) = self.count_attempt(call.container, &open.trace);
-        open.trace.spans[0].detail = Detail::Sandbox(SandboxDetail {
+        open.trace.spans[0].detail = Detail::Sandbox(Box::new(SandboxDetail {
             attempt,
             runtime: runtime.to_owned(),
             ..SandboxDetail::default()
-        });
+        }));
         open.trace.spans[0]
             .links
             .extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
