@@ -6,8 +6,10 @@
 )]
 
 mod attempts;
+mod causes;
 mod chains;
 mod faults;
+mod lookups;
 mod nesting;
 mod ready;
 mod sandboxes;

@@ -2,6 +2,8 @@
 
 use sandglass_correlator::Output;
 use sandglass_model::network::ConnectFailure;
+use sandglass_model::time::MILLISECOND;
+use sandglass_model::{Detail, Timestamp};
 
 use crate::scene::{Played, Scene, assert_text};
 use crate::wire::pod_socket;
@@ -24,14 +26,50 @@ fn the_trace_goes_on_to_the_first_answer_and_the_first_connection() {
     scene.then_nothing();
     let played = scene.play().finish();
     assert_eq!(created(&played), 1);
-    assert_text(&played.text(), "x");
+    assert_text(
+        &played.text(),
+        "
+sandbox              +0 ns 305 ms  [shop/cart, sb, containerd, network ready]
+  sandbox.create     +0 ns 180 ms  [to runtime start]
+    cni ADD          +0 ns 100 ms  [eth0]
+      plugin bridge  +0 ns 100 ms
+    runtime shim   +110 ms 10.0 ms
+    runtime create +130 ms 30.0 ms
+    runtime start  +170 ms 10.0 ms
+  lookup           +300 ms 2.00 ms [api.shop.svc, A+AAAA, at 10.96.0.10:53, noerror]
+  connect          +303 ms 2.00 ms [to 10.1.0.1:80, api.shop.svc]
+",
+    );
+    let Detail::Sandbox(sandbox) = &played.only().root().detail else {
+        panic!("a sandbox");
+    };
+    assert_eq!(sandbox.first_attempt, Some(Timestamp(300 * MILLISECOND)));
+    assert_eq!(sandbox.network_ready, Some(Timestamp(305 * MILLISECOND)));
+    let told: Vec<_> = played.told_in(Some(played.only().id)).collect();
+    assert_eq!(told.len(), 2);
 }
 
 #[test]
 fn a_sandbox_that_sends_nothing_ends_where_its_creation_did() {
     let mut scene = Scene::ready_sandbox();
     let silent = scene.then_nothing().play().finish();
-    assert_text(&silent.text(), "y");
+    assert_text(
+        &silent.text(),
+        "
+sandbox              +0 ns 180 ms  [shop/cart, sb, containerd]
+  sandbox.create     +0 ns 180 ms  [to runtime start]
+    cni ADD          +0 ns 100 ms  [eth0]
+      plugin bridge  +0 ns 100 ms
+    runtime shim   +110 ms 10.0 ms
+    runtime create +130 ms 30.0 ms
+    runtime start  +170 ms 10.0 ms
+",
+    );
+    let deadline = Timestamp((180 + 30_000) * MILLISECOND);
+    let mut open = Scene::ready_sandbox();
+    let open = open.set_now(deadline.0 - 1).tick().play();
+    assert_eq!((open.closed.len(), created(&open)), (0, 1));
+    assert_eq!(open.correlator.next_deadline(), Some(deadline));
 }
 
 #[test]
