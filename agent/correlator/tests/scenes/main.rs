@@ -9,6 +9,7 @@ mod attempts;
 mod causes;
 mod chains;
 mod faults;
+mod journeys;
 mod lookups;
 mod nesting;
 mod ready;
