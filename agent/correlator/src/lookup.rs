@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn the_name_meant_is_what_the_names_tried_have_in_common() {
-        let base = |names: &[&'static str]| super::base(names.iter().copied());
+        let base = |names: &[&'static str]| base(names.iter().copied());
         assert_eq!(base(&["a.b"]), "a.b");
         assert_eq!(
             base(&["api.shop.svc.shop.svc.cluster.local", "api.shop.svc.svc.cluster.local"]),

@@ -201,6 +201,25 @@ pub const CAUSES: &[&str] = &[
     "unreachable",
 ];
 
+/// What a cause did, as the end of a sentence for people.
+#[must_use]
+pub fn cause_text(cause: &str) -> &str {
+    match cause {
+        "conntrack_race" => "conntrack dropped one of two parallel queries",
+        "conntrack_table_full" => "the conntrack table was full",
+        "packet_drop" => "the kernel dropped a packet of it",
+        "dns_server_silent" => "the DNS server, or the way to it, was silent",
+        "dns_server_error" => "the DNS server answered with an error",
+        "dns_server_slow" => "the DNS server took long to answer",
+        "search_path" => "the names of the search path took most of it",
+        "truncation" => "the answer was cut, and TCP did not help",
+        "connect_refused" => "the other end refused",
+        "connect_silent" => "the other end, or the way to it, was silent",
+        "unreachable" => "there is no way there",
+        other => other,
+    }
+}
+
 /// Every error class: `error.type` of spans and `error` label of metrics.
 pub const ERROR_TYPES: &[&str] = &[
     // The plugin said so; see `CniError::class`.
@@ -462,6 +481,14 @@ impl Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_cause_has_words() {
+        for cause in CAUSES {
+            assert_ne!(cause_text(cause), *cause);
+        }
+        assert_eq!(cause_text("else"), "else");
+    }
 
     #[test]
     fn keys_are_unique_and_explained() {

@@ -259,7 +259,7 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
         scene.looked_up(&socket, "api", 3_000, 2_000, "10.1.0.1");
         scene.at_us(told_us).flow(&socket, 1, FlowChange::New, backend);
         scene.events.sort_by_key(|event| event.at);
-        assert_eq!(backends(&mut scene), [expected.clone()], "{told_us}");
+        assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{told_us}");
     }
     // A second lookup from the same socket goes the same way; after the entry is gone nobody knows.
     let mut scene = Scene::used_sandbox();
@@ -287,7 +287,7 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
         scene.at(3_002).established(&connect);
         scene.at_us(told_us).flow(&connect, 1, FlowChange::New, backend);
         scene.events.sort_by_key(|event| event.at);
-        assert_eq!(backends(&mut scene), [expected.clone()], "{told_us}");
+        assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{told_us}");
     }
     // The entry of an earlier connection from the same port says nothing of this one.
     let mut scene = Scene::used_sandbox();

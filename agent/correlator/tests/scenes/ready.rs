@@ -4,6 +4,7 @@ use sandglass_correlator::Output;
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::network::ConnectFailure;
 use sandglass_model::time::MILLISECOND;
+use sandglass_model::trace::SandboxDetail;
 use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
 
 use crate::scene::{Played, Scene, add, assert_text, del, of_pod};
@@ -106,8 +107,9 @@ fn times(played: &Played) -> (Option<u64>, Option<u64>, u64) {
         .iter()
         .find(|trace| matches!(trace.root().detail, Detail::Sandbox(_)));
     let root = trace.expect("a closed sandbox").root();
-    let Detail::Sandbox(sandbox) = &root.detail else {
-        panic!("a sandbox");
+    let sandbox = match &root.detail {
+        Detail::Sandbox(sandbox) => sandbox.as_ref().clone(),
+        _ => SandboxDetail::default(),
     };
     let ms = |at: Timestamp| at.0 / MILLISECOND;
     (
