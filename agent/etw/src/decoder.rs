@@ -19,6 +19,7 @@ use crate::tables::Tables;
 use crate::tracelogging;
 
 /// What became of a record.
+#[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decoded {
     /// An event.

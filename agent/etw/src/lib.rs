@@ -25,3 +25,6 @@ pub use event::{EtwEvent, Field, FileTime, Value};
 pub use guid::Guid;
 pub use raw::{ExtendedItem, RawRecord, RecordHeader, RecordView};
 pub use tables::Tables;
+
+#[cfg(feature = "writer")]
+pub mod writer;

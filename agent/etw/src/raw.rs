@@ -104,8 +104,11 @@ impl<'a> Iterator for ExtendedIter<'a> {
     }
 }
 
+/// Kind and bytes.
+type PackedItem<'a> = (u16, &'a [u8]);
+
 /// The first of packed items, and what follows if another one does.
-fn packed_item(bytes: &[u8]) -> Option<((u16, &[u8]), &[u8])> {
+fn packed_item(bytes: &[u8]) -> Option<(PackedItem<'_>, &[u8])> {
     let mut cursor = Cursor::new(bytes);
     let (size, kind, linkage, length) = (cursor.u16()?, cursor.u16()?, cursor.u16()?, cursor.u16()?);
     let data = cursor.take(usize::from(length))?;

@@ -123,7 +123,7 @@ fn out(out_type: u8, kind: &Kind) -> Option<Out> {
     Some(match out_type {
         2 | 11 | 12 | 35 => Out::Text,
         3 => Out::Bool,
-        4 | 5 | 6 if !binary => Out::Unsigned,
+        4..=6 if !binary => Out::Unsigned,
         7 => Out::Port,
         8 => Out::Ipv4,
         9 => Out::Ipv6,

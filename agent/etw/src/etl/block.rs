@@ -38,7 +38,9 @@ impl Block {
         let body = whole.get(HEADER_SIZE..).unwrap_or_default();
         let filled = (header.filled as usize).saturating_sub(HEADER_SIZE);
         if header.compressed() {
-            let room = room.clamp(filled.min(LARGEST), LARGEST);
+            // No more than the session's buffers hold. Merging may join sessions whose buffers differ, so what this one
+            // claims counts too, up to what most sessions use.
+            let room = room.max(filled.min(USUAL_LARGEST)).min(LARGEST);
             if self.bytes.len() < room {
                 self.bytes.resize(room, 0);
             }
@@ -124,3 +126,6 @@ pub struct Walk<'a> {
     pub statistics: &'a mut EtlStatistics,
     pub damaged: bool,
 }
+
+/// Larger buffers are possible since Windows 8, and rare.
+const USUAL_LARGEST: usize = 1024 * 1024;

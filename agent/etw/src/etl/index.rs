@@ -73,7 +73,7 @@ struct Scan<'a, R> {
     scratch: Vec<u8>,
     /// Session number of the first buffer: the others have it too.
     logger: Option<u16>,
-    /// Size of all buffers, as long as none is compressed.
+    /// Size of all buffers so far, when they have the same; a compressed session's first buffer is a small one.
     fixed_size: Option<u64>,
     index: Index,
 }
@@ -153,7 +153,8 @@ impl<R: Read + Seek> Scan<'_, R> {
 
     /// Where the next buffer may begin, behind `offset`, at which there is none.
     fn search(&mut self, offset: u64) -> Result<u64, EtlError> {
-        if let Some(size) = self.fixed_size {
+        let stated = u64::from(self.index.session.buffer_bytes);
+        if let Some(size) = self.fixed_size.filter(|&size| stated == 0 || size == stated) {
             return Ok((offset / size + 1).saturating_mul(size).min(self.end));
         }
         let mut window = Vec::new();

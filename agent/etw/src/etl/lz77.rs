@@ -92,12 +92,14 @@ impl State<'_> {
         let wanted = length + 3;
         let room = self.output.len() - self.filled;
         let length = wanted.min(room);
-        if distance >= length {
-            self.output.copy_within(from..from + length, self.filled);
-        } else {
-            for index in 0..length {
-                self.output[self.filled + index] = self.output[from + index];
-            }
+        self.output.copy_within(from..from + length.min(distance), self.filled);
+        // A match longer than its distance repeats itself: what is there of it is copied behind it, doubling.
+        let mut done = distance;
+        while done < length {
+            let chunk = done.min(length - done);
+            self.output
+                .copy_within(self.filled..self.filled + chunk, self.filled + done);
+            done += chunk;
         }
         self.filled += length;
         (length == wanted).then_some(())

@@ -51,16 +51,15 @@ pub enum TableError {
 pub fn rows(table: &str, text: &str, known: impl Fn(&str) -> Option<Guid>) -> Result<Vec<Row>, TableError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| is_row(line));
     let columns = lines.next().map(|(_, line)| Columns::of(line)).unwrap_or_default();
-    let row_of: fn(&Cells<'_>, &dyn Fn(&str) -> Option<Guid>) -> Result<Row, Box<str>> =
-        if columns.has(&["provider", "event_id", "version", "fields"]) {
-            event_row
-        } else if columns.has(&["guid", "opcode", "version", "fields"]) {
-            class_row
-        } else if columns.has(&["provider", "guid", "kind"]) {
-            provider_row
-        } else {
-            return Err(TableError::Columns { table: table.into() });
-        };
+    let row_of: RowOf = if columns.has(&["provider", "event_id", "version", "fields"]) {
+        event_row
+    } else if columns.has(&["guid", "opcode", "version", "fields"]) {
+        class_row
+    } else if columns.has(&["provider", "guid", "kind"]) {
+        provider_row
+    } else {
+        return Err(TableError::Columns { table: table.into() });
+    };
     lines
         .map(|(index, line)| {
             let cells = Cells {
@@ -75,6 +74,9 @@ pub fn rows(table: &str, text: &str, known: impl Fn(&str) -> Option<Guid>) -> Re
         })
         .collect()
 }
+
+/// Reads one row of a table of certain columns.
+type RowOf = fn(&Cells<'_>, &Known<'_>) -> Result<Row, Box<str>>;
 
 fn is_row(line: &str) -> bool {
     !line.trim().is_empty() && !line.starts_with('#')
