@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::event::{EtwEvent, Field, Value};
 use crate::event_info::{self, SchemaKey};
@@ -190,10 +190,7 @@ impl Decoder {
     }
 
     fn tracelogging_schema(&mut self, provider: Guid, metadata: &[u8], traits: Option<&[u8]>) -> Option<Arc<Schema>> {
-        let mut hasher = Xxh3::new();
-        hasher.update(&provider.0.to_le_bytes());
-        hasher.update(metadata);
-        let hash = hasher.digest();
+        let hash = xxh3_64_with_seed(metadata, (provider.0 ^ (provider.0 >> 64)) as u64);
         if let Some(known) = self.tracelogging.get(&hash)
             && known.provider == provider
             && *known.metadata == *metadata
