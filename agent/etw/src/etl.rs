@@ -96,6 +96,11 @@ impl<R: Read + Seek> EtlEvents<R> {
         self.decoder.counts()
     }
 
+    /// The decoder, with what it has learned.
+    pub fn into_decoder(self) -> Decoder {
+        self.decoder
+    }
+
     /// The decoder, for instance to take its tables.
     pub const fn decoder(&self) -> &Decoder {
         &self.decoder
@@ -108,6 +113,18 @@ impl<R: Read + Seek> Iterator for EtlEvents<R> {
     fn next(&mut self) -> Option<Self::Item> {
         self.next_event().transpose()
     }
+}
+
+/// Teaches a decoder all schemas a file holds, before its events are read. Merging puts each one in front of its first
+/// event, so this is for files that something else has put together; it reads the whole file.
+pub fn learn_schemas<R: Read + Seek>(input: R, decoder: Decoder) -> Result<Decoder, EtlError> {
+    let options = ReadOptions {
+        filter: Filter::schemas(),
+        ..ReadOptions::default()
+    };
+    let mut records = EtlEvents::new(input, options, decoder)?;
+    while records.next_event()?.is_some() {}
+    Ok(records.into_decoder())
 }
 
 #[cfg(test)]

@@ -32,6 +32,14 @@ impl Filter {
         }
     }
 
+    /// Schema records, nothing else.
+    pub fn schemas() -> Self {
+        Self {
+            providers: Some(HashSet::from([SCHEMA_RECORDS])),
+            kernel_groups: Some(HashSet::new()),
+        }
+    }
+
     /// Only these providers (classic ones too); the kernel logger is not concerned.
     #[must_use]
     pub fn only(self, providers: impl IntoIterator<Item = Guid>) -> Self {

@@ -196,6 +196,7 @@ impl<R: Read + Seek> EtlReader<R> {
         block.order = buffer.order;
         block.fill(&self.whole, &header, self.session.buffer_bytes as usize, &mut walk);
         self.open_bytes += block.memory();
+        self.statistics.peak_open_bytes = self.statistics.peak_open_bytes.max(self.open_bytes as u64);
         self.push(slot);
         Ok(())
     }

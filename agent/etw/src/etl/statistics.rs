@@ -8,6 +8,8 @@ pub struct EtlStatistics {
     pub file_bytes: u64,
     /// Bytes of records after decompression, as far as buffers have been opened.
     pub record_bytes: u64,
+    /// Most bytes that open buffers have taken at one time.
+    pub peak_open_bytes: u64,
     /// Buffers found.
     pub buffers: u64,
     /// Of these, compressed ones.

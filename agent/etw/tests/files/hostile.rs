@@ -1,39 +1,20 @@
-//! Damaged and hostile input: nothing panics, nothing hangs, and what is readable comes out. These are the bodies of the
-//! fuzz targets too.
+//! Damaged and hostile input: nothing panics, nothing hangs, and what is readable comes out. The fuzz
+//! targets run the same bodies (`agent/fuzz`).
 
 use std::io::Cursor;
 
 use proptest::prelude::*;
 use sandglass_etw::writer::Session;
-use sandglass_etw::{EtlEvents, ExtendedItem, Filter, RawRecord, ReadOptions, RecordHeader};
+use sandglass_etw::{EtlEvents, ReadOptions};
+
+use bodies::etl as read;
 
 use crate::samples::{NAMES, sample};
 use crate::story;
-use crate::{TABLES, decoder};
 
-/// Reads to the end; gives the number of events. Checks what holds for any input.
-fn read(file: &[u8]) -> u64 {
-    let options = ReadOptions {
-        filter: Filter::everything(),
-        memory_bytes: 4 * 1024 * 1024,
-    };
-    let Ok(mut reader) = EtlEvents::new(Cursor::new(file), options, decoder()) else {
-        return 0;
-    };
-    let mut events = 0;
-    while let Some(event) = reader.next_event().unwrap() {
-        assert!(event.fields.len() <= 65_536);
-        events += 1;
-    }
-    let (statistics, counts) = (reader.statistics(), reader.counts());
-    assert_eq!(counts.events, events);
-    assert_eq!(
-        statistics.records,
-        counts.events + counts.learned + counts.wpp + counts.no_schema + counts.bad_schema
-    );
-    assert!(statistics.skipped_bytes <= statistics.file_bytes);
-    events
-}
+#[path = "../../../fuzz/src/bodies.rs"]
+mod bodies;
+use crate::{TABLES, decoder};
 
 fn tiny(compressed: bool) -> Vec<u8> {
     let session = Session {
@@ -136,8 +117,6 @@ fn small_samples() -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn mutated_files(
         which in 0..5_usize,
@@ -165,29 +144,13 @@ proptest! {
     }
 
     #[test]
-    fn random_records(
-        provider in 0..4_usize,
-        id in any::<u16>(),
-        version in any::<u8>(),
-        opcode in any::<u8>(),
-        flags in any::<u16>(),
-        pointer_size in any::<u8>(),
-        user_data in proptest::collection::vec(any::<u8>(), 0..300),
-        items in proptest::collection::vec((0..20_u16, proptest::collection::vec(any::<u8>(), 0..80)), 0..4),
-    ) {
-        let guids = ["3d6fa8d0-fe05-11d0-9dda-00c04fd7ba7c", "bbccf6c1-6cd1-48c4-80ff-839482e37671",
-            "1c95126e-7eea-49a9-a3fe-a378b03ddb4d", "66c07ecd-6667-43fc-93f8-05cf07f446ec"];
-        let header = RecordHeader {
-            provider: guids[provider].parse().unwrap(),
-            id,
-            version,
-            opcode,
-            flags,
-            pointer_size,
-            ..RecordHeader::default()
-        };
-        let extended = items.into_iter().map(|(kind, data)| ExtendedItem { kind, data: data.into() }).collect();
-        decoder().decode(&RawRecord { header, extended, user_data: user_data.into() });
+    fn random_records(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+        bodies::record(&bytes);
+    }
+
+    #[test]
+    fn random_schemas(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+        bodies::schema(&bytes);
     }
 
     #[test]

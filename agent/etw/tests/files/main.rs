@@ -1,6 +1,6 @@
 //! Whole files: real ones against what independent readers found in them, synthetic ones against what was put into
 //! them, damaged ones against nothing but our own promises.
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod hostile;
 mod independent;

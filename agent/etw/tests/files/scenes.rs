@@ -3,9 +3,9 @@
 use std::io::Cursor;
 use std::sync::Arc;
 
-use sandglass_etw::etl::ClockKind;
+use sandglass_etw::etl::{ClockKind, learn_schemas};
 use sandglass_etw::event::Value;
-use sandglass_etw::writer::{EtlWriter, Record, Session};
+use sandglass_etw::writer::{EtlWriter, Record, Session, event_info};
 use sandglass_etw::{Decoded, Decoder, EtlEvents, EtwEvent, Filter, Guid, ReadOptions, Tables};
 
 use crate::story::{self, CONTAINERD, ENDPOINT, HNS, REQUEST, SILO, START};
@@ -176,6 +176,44 @@ fn processors_are_merged_in_time_order() {
         assert!(reader.statistics().buffers > 100, "{:?}", reader.statistics());
         assert!(!reader.statistics().incomplete());
     }
+}
+
+#[test]
+fn memory_is_that_of_what_overlaps_in_time() {
+    let file = numbered(small(false), 20_000, 4).finish();
+    let mut reader = open(file.clone());
+    assert_eq!(reader.by_ref().count(), 20_000);
+    let peak = reader.statistics().peak_open_bytes as usize;
+    assert!(peak < file.len() / 20, "{peak} of {}", file.len());
+}
+
+/// As `with_schemas`, but each schema comes behind its events.
+#[test]
+fn schemas_behind_their_events_can_be_learned_first() {
+    let mut writer = EtlWriter::new(small(false));
+    let (mut info, mut events) = (Vec::new(), 0);
+    for record in story::records(&TABLES)
+        .into_iter()
+        .filter(|record| record.header.id != 0)
+    {
+        let header = record.header;
+        let schema = TABLES.event(header.provider, header.id, header.version).unwrap();
+        info.push(event_info(header.provider, header.id, header.version, schema));
+        writer.push(record);
+        events += 1;
+    }
+    for info in info {
+        let class = "bbccf6c1-6cd1-48c4-80ff-839482e37671".parse().unwrap();
+        writer.push(Record::classic(class, 32, 0, &info).at(START + 999_000_000).build());
+    }
+    let file = writer.finish();
+    let empty = || Decoder::new(Arc::new(Tables::empty()));
+    let count = |decoder| {
+        let events = EtlEvents::new(Cursor::new(&file), ReadOptions::default(), decoder).unwrap();
+        events.map(Result::unwrap).count()
+    };
+    assert_eq!(count(empty()), 0);
+    assert_eq!(count(learn_schemas(Cursor::new(&file), empty()).unwrap()), events);
 }
 
 #[test]
