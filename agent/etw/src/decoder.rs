@@ -170,8 +170,8 @@ impl Decoder {
     fn schema_record(&mut self, record: &RecordView<'_>) -> Decoded {
         match record.header.opcode {
             SCHEMA_OPCODE if self.learn(record.user_data) => Decoded::Learned,
-            SCHEMA_OPCODE => Decoded::Undecodable(Undecodable::BadSchema),
-            // Names of enumerated values: numbers stay numbers here.
+            SCHEMA_OPCODE if !event_info::is_needless(record.user_data) => Decoded::Undecodable(Undecodable::BadSchema),
+            // Names of enumerated values: numbers stay numbers here. Schemas nobody needs.
             _ => Decoded::Learned,
         }
     }

@@ -4,6 +4,7 @@
 //! Names are shared (`Arc<str>`): an event of a known schema allocates for its values only.
 //! Does not: say what an event means.
 
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -246,6 +247,47 @@ impl Value {
     }
 }
 
+/// For people and for attributes: text as it is, lists in brackets, structs in braces, bytes in hex.
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::U64(number) => write!(formatter, "{number}"),
+            Self::I64(number) => write!(formatter, "{number}"),
+            Self::F64(number) => write!(formatter, "{number}"),
+            Self::Bool(bit) => write!(formatter, "{bit}"),
+            Self::Text(text) | Self::Sid(text) => formatter.write_str(text),
+            Self::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(formatter, "{byte:02x}")),
+            Self::Guid(guid) => write!(formatter, "{guid}"),
+            Self::FileTime(time) => write!(formatter, "{}", time.unix_ns()),
+            Self::Ip(ip) => write!(formatter, "{ip}"),
+            Self::SocketAddr(address) => write!(formatter, "{address}"),
+            Self::List(values) => {
+                let parts = values.iter().map(|value| ("", value));
+                joined(formatter, '[', parts, ']')
+            }
+            Self::Struct(fields) => {
+                let parts = fields.iter().map(|field| (&*field.name, &field.value));
+                joined(formatter, '{', parts, '}')
+            }
+        }
+    }
+}
+
+fn joined<'a>(
+    formatter: &mut fmt::Formatter<'_>,
+    open: char,
+    parts: impl Iterator<Item = (&'a str, &'a Value)>,
+    close: char,
+) -> fmt::Result {
+    formatter.write_char(open)?;
+    for (index, (name, value)) in parts.enumerate() {
+        let comma = if index > 0 { ", " } else { "" };
+        let equals = if name.is_empty() { "" } else { "=" };
+        write!(formatter, "{comma}{name}{equals}{value}")?;
+    }
+    formatter.write_char(close)
+}
+
 /// Top first, then depth: an event's own field wins over one of a struct.
 fn find<'a>(fields: &'a [Field], name: &str) -> Option<&'a Value> {
     let own = fields.iter().find(|field| &*field.name == name);
@@ -305,5 +347,16 @@ mod tests {
         );
         assert_eq!(Value::Text("10.0.0.1".into()).ip(), Some(IpAddr::from([10, 0, 0, 1])));
         assert_eq!(Value::FileTime(FileTime(0)).unix_ns(), Some(0));
+    }
+
+    #[test]
+    fn values_as_text() {
+        let inner = Value::Struct(vec![field("hresult", Value::U64(5)), field("ok", Value::Bool(true))]);
+        let list = Value::List(vec![Value::Text("a b".into()), Value::Bytes([1, 0xab].into()), inner]);
+        assert_eq!(list.to_string(), "[a b, 01ab, {hresult=5, ok=true}]");
+        assert_eq!(
+            Value::SocketAddr(([10, 0, 0, 1], 443).into()).to_string(),
+            "10.0.0.1:443"
+        );
     }
 }

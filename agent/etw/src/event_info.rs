@@ -71,6 +71,11 @@ pub fn schema(info: &[u8]) -> Option<(SchemaKey, Schema)> {
     Some((key, schema))
 }
 
+/// True for the schemas of TraceLogging and WPP events: the former carry their own, the latter are not decoded.
+pub(crate) fn is_needless(info: &[u8]) -> bool {
+    matches!(u32_at(info, 48), Some(SOURCE_WPP | SOURCE_TRACELOGGING))
+}
+
 /// `Task/Opcode`, or what there is of the two. Windows' standard opcodes are called `win:..`; that of an event that is
 /// neither start nor stop says nothing.
 fn event_name(info: &[u8]) -> Option<Arc<str>> {
@@ -249,6 +254,8 @@ fn meaning(kind: Kind, in_type: u16, out_type: u16) -> (Kind, Out) {
 const SOURCE_XML: u32 = 0;
 /// `DecodingSource` of MOF events.
 const SOURCE_WBEM: u32 = 1;
+const SOURCE_WPP: u32 = 2;
+const SOURCE_TRACELOGGING: u32 = 3;
 /// Where `EventPropertyInfoArray` starts.
 const PROPERTIES_AT: usize = 112;
 /// Bytes of an `EVENT_PROPERTY_INFO`.

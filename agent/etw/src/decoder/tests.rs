@@ -102,8 +102,12 @@ fn what_cannot_be_decoded_is_counted_by_reason() {
     );
     let map = Record::classic(SCHEMA_RECORDS, 33, 0, &[1, 2, 3]).build();
     assert_eq!(decoder.decode(&map), Decoded::Learned);
+    let mut tracelogging = vec![0; 112];
+    tracelogging[48] = 3;
+    let needless = Record::classic(SCHEMA_RECORDS, SCHEMA_OPCODE, 0, &tracelogging).build();
+    assert_eq!(decoder.decode(&needless), Decoded::Learned);
     let expected = DecodeCounts {
-        learned: 1,
+        learned: 2,
         wpp: 1,
         no_schema: 1,
         bad_schema: 2,
