@@ -2,6 +2,21 @@
 //!
 //! Used by the Windows source (live records and files) and by replay. One decoder serves both, so what is proven on a
 //! file holds for a session.
+//!
+//! ```
+//! use sandglass_etw::{Decoder, EtlEvents, ReadOptions};
+//!
+//! # fn main() -> Result<(), sandglass_etw::EtlError> {
+//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/samples/airbus_AMSITrace.etl");
+//! let mut events = EtlEvents::open(path.as_ref(), ReadOptions::default(), Decoder::default())?;
+//! while let Some(event) = events.next_event()? {
+//!     let _ = (event.at_ns, event.name.as_deref(), event.text("appname"));
+//! }
+//! assert_eq!((events.counts().events, events.statistics().events_lost), (19, 3));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Does not: call Windows, know pods or sandboxes, or correlate; an event comes out as it was logged.
 
 #![forbid(unsafe_code)]
