@@ -166,7 +166,9 @@ impl EndedSpan {
                 | Detail::Operation(_)
                 | Detail::Journey(_)
                 | Detail::Lookup(_)
-                | Detail::Connect(_) => EndedKind::Enclosing,
+                | Detail::Connect(_)
+                | Detail::Activity(_)
+                | Detail::VnicWait(_) => EndedKind::Enclosing,
             },
         }
     }
@@ -310,7 +312,12 @@ impl Correlator {
             | Body::ConnectSeen(_)
             | Body::FlowSeen(_)
             | Body::ConntrackCounted(_)
-            | Body::PacketDropped(_) => {}
+            | Body::PacketDropped(_)
+            | Body::ActivitySeen(_)
+            | Body::RuntimeSaid(_)
+            | Body::SiloSeen(_)
+            | Body::InterfaceSeen(_)
+            | Body::LookupSeen(_) => {}
         }
     }
 

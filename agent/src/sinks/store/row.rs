@@ -60,6 +60,7 @@ impl Subject {
             Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
             Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
             Detail::Journey(_) | Detail::Lookup(_) | Detail::Connect(_) => (TraceKind::Journey, None),
+            Detail::Activity(_) | Detail::VnicWait(_) => (TraceKind::Operation, None),
             Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
                 (TraceKind::Sandbox, None)
             }
@@ -111,7 +112,8 @@ fn haystack(trace: &Trace) -> String {
             Detail::Lookup(lookup) => text.add(&lookup.name),
             Detail::Connect(connect) => text.add(&connect.remote.to_string()),
             Detail::Journey(journey) => text.add(&journey.target),
-            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => {}
+            Detail::Activity(activity) => text.add(&activity.name),
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) | Detail::VnicWait(_) => {}
         }
         if let Status::Error { class, message } = &span.status {
             text.add(class);
@@ -243,7 +245,9 @@ pub fn attempt(root: &Span) -> u32 {
         | Detail::RuntimeStep(_)
         | Detail::Journey(_)
         | Detail::Lookup(_)
-        | Detail::Connect(_) => 1,
+        | Detail::Connect(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => 1,
     }
 }
 
@@ -286,6 +290,8 @@ fn span_bytes(span: &Span) -> usize {
             .map_or(0, |error| text_bytes(&error.msg) + text_bytes(&error.details)),
         Detail::Lookup(lookup) => size_of_val(&**lookup) + text_bytes(&lookup.name) + texts_bytes(&lookup.types),
         Detail::Connect(connect) => size_of_val(&**connect) + text_bytes(&connect.name),
+        Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
+        Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
         Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
         Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
     };
