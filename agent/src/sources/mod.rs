@@ -13,6 +13,7 @@ pub mod clock;
 #[cfg(target_os = "linux")]
 pub mod linux;
 pub mod replay;
+pub mod windows;
 
 /// The sources' end of the channel to the pipeline; cheap to clone.
 #[derive(Clone, Debug)]
