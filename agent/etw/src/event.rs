@@ -11,7 +11,7 @@ use crate::guid::Guid;
 use crate::time::unix_ns_of_filetime;
 
 /// One event.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct EtwEvent {
     /// Which provider logged it. For kernel logger events the GUID of their class ([`crate::guid`]).
     pub provider: Guid,
@@ -53,6 +53,8 @@ pub struct EtwEvent {
     pub event_key: Option<u64>,
     /// The payload, in its order.
     pub fields: Vec<Field>,
+    /// The payload was shorter than its schema: the last fields are missing.
+    pub truncated: bool,
 }
 
 impl EtwEvent {
@@ -117,7 +119,7 @@ pub enum Value {
     F64(f64),
     /// Booleans.
     Bool(bool),
-    /// Text; what is not valid in its encoding is replaced by U+FFFD.
+    /// Text; unpaired surrogates are U+FFFD, and bytes that are no UTF-8 are read as Latin-1.
     Text(Box<str>),
     /// Bytes whose meaning the schema does not tell.
     Bytes(Box<[u8]>),

@@ -6,11 +6,22 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
+pub mod decoder;
+pub mod etl;
 pub mod event;
+pub mod event_info;
 pub mod guid;
+pub mod payload;
 pub mod raw;
+pub mod schema;
+pub mod tables;
 pub mod time;
+pub mod tracelogging;
 
+pub use decoder::{DecodeCounts, Decoded, Decoder, Undecodable};
+pub use etl::{EtlError, EtlEvents, EtlReader, EtlStatistics, Filter, ReadOptions};
 pub use event::{EtwEvent, Field, FileTime, Value};
 pub use guid::Guid;
-pub use raw::{ExtendedItem, RawRecord, RecordHeader};
+pub use raw::{ExtendedItem, RawRecord, RecordHeader, RecordView};
+pub use tables::Tables;

@@ -3,6 +3,7 @@
 //! Filled by the live source (a plain copy of an `EVENT_RECORD`) and, borrowed, by the `.etl` reader.
 //! Does not: interpret the payload.
 
+use crate::bytes::Cursor;
 use crate::guid::Guid;
 
 /// One record, owned: what a live callback copies out before it returns.
@@ -24,6 +25,119 @@ pub struct ExtendedItem {
     /// Its bytes.
     pub data: Box<[u8]>,
 }
+
+impl RawRecord {
+    /// The same, borrowed.
+    pub fn view(&self) -> RecordView<'_> {
+        RecordView {
+            header: self.header,
+            extended: ExtendedItems::Owned(&self.extended),
+            user_data: &self.user_data,
+        }
+    }
+}
+
+/// One record where it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordView<'a> {
+    /// Everything of fixed size.
+    pub header: RecordHeader,
+    /// Extended data items.
+    pub extended: ExtendedItems<'a>,
+    /// The payload.
+    pub user_data: &'a [u8],
+}
+
+impl RecordView<'_> {
+    /// A copy of its own.
+    pub fn to_raw(&self) -> RawRecord {
+        let item = |(kind, data): (u16, &[u8])| ExtendedItem {
+            kind,
+            data: data.into(),
+        };
+        RawRecord {
+            header: self.header,
+            extended: self.extended.iter().map(item).collect(),
+            user_data: self.user_data.into(),
+        }
+    }
+}
+
+/// Extended data items where they lie.
+#[derive(Debug, Clone, Copy)]
+pub enum ExtendedItems<'a> {
+    /// Copied out of a live record.
+    Owned(&'a [ExtendedItem]),
+    /// One after the other, as in a file: each with its size, kind, a mark that another one follows, and its length.
+    Packed(&'a [u8]),
+}
+
+impl<'a> ExtendedItems<'a> {
+    /// The items, as kind and bytes. Ends where packed ones are malformed.
+    pub const fn iter(&self) -> ExtendedIter<'a> {
+        ExtendedIter { left: *self }
+    }
+}
+
+/// Goes through the extended items of a record.
+#[derive(Debug, Clone)]
+pub struct ExtendedIter<'a> {
+    left: ExtendedItems<'a>,
+}
+
+impl<'a> Iterator for ExtendedIter<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.left {
+            ExtendedItems::Owned(items) => {
+                let (first, rest) = items.split_first()?;
+                self.left = ExtendedItems::Owned(rest);
+                Some((first.kind, &first.data))
+            }
+            ExtendedItems::Packed(bytes) => {
+                let (item, more) = packed_item(bytes)?;
+                self.left = ExtendedItems::Packed(more);
+                Some(item)
+            }
+        }
+    }
+}
+
+/// The first of packed items, and what follows if another one does.
+fn packed_item(bytes: &[u8]) -> Option<((u16, &[u8]), &[u8])> {
+    let mut cursor = Cursor::new(bytes);
+    let (size, kind, linkage, length) = (cursor.u16()?, cursor.u16()?, cursor.u16()?, cursor.u16()?);
+    let data = cursor.take(usize::from(length))?;
+    let more = if linkage & 1 != 0 {
+        bytes
+            .get(usize::from(size).max(PACKED_ITEM_HEADER)..)
+            .unwrap_or_default()
+    } else {
+        &[]
+    };
+    Some(((kind, data), more))
+}
+
+/// Bytes of packed items in front of a payload; `None` when they are malformed.
+pub(crate) fn packed_length(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0_usize;
+    loop {
+        let item = bytes.get(at..)?;
+        let mut cursor = Cursor::new(item);
+        let (size, _, linkage) = (usize::from(cursor.u16()?), cursor.u16()?, cursor.u16()?);
+        if size < PACKED_ITEM_HEADER || size > item.len() {
+            return None;
+        }
+        at += size;
+        if linkage & 1 == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// Size, kind, linkage and length of a packed item.
+const PACKED_ITEM_HEADER: usize = 8;
 
 /// The fixed part of a record: `EVENT_HEADER`, and what a file's shorter headers can fill of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
