@@ -4,4 +4,6 @@
 //! Windows.
 //! Does not: interpret facts (the correlator does).
 
+#[cfg(windows)]
+pub mod live;
 pub mod normalize;

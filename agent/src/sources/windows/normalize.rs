@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use sandglass_etw::{EtwEvent, Guid};
 use sandglass_model::windows::Service;
-use sandglass_model::{Body, Event, Timestamp};
+use sandglass_model::{Event, Timestamp};
 
 pub use self::activities::{ActivityNames, NamesError};
 use self::processes::Processes;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sandglass_etw::{EtwEvent, Field, FileTime, Guid, Value};
+use sandglass_model::Body;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::network::{ConnectFailure, Step};
 use sandglass_model::windows::{ActivityChange, LookupChange, ObjectKey, RuntimeSaid, SiloChange};
