@@ -4,7 +4,7 @@
 //! schema costs its values only. Learns from schema records in the stream.
 //! Does not: decode WPP messages (only their makers can), look schemas up in Windows, or drop anything uncounted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -68,6 +68,7 @@ pub struct Decoder {
     tracelogging_bytes: usize,
     provider_names: HashMap<Guid, Arc<str>>,
     counts: DecodeCounts,
+    without_schema: BTreeMap<Guid, u64>,
 }
 
 /// Metadata met before, whole: a hash alone does not decide.
@@ -95,6 +96,7 @@ impl Decoder {
             tracelogging_bytes: 0,
             provider_names: HashMap::new(),
             counts: DecodeCounts::default(),
+            without_schema: BTreeMap::new(),
         }
     }
 
@@ -106,6 +108,12 @@ impl Decoder {
     /// What it has been given so far.
     pub const fn counts(&self) -> DecodeCounts {
         self.counts
+    }
+
+    /// How many records of which provider or class had no known schema: what a table or a merged file would bring. The
+    /// first thousand providers are told apart.
+    pub const fn without_schema(&self) -> &BTreeMap<Guid, u64> {
+        &self.without_schema
     }
 
     /// Decodes an owned record.
@@ -123,7 +131,13 @@ impl Decoder {
             }
             Decoded::Learned => &mut self.counts.learned,
             Decoded::Wpp => &mut self.counts.wpp,
-            Decoded::Undecodable(Undecodable::NoSchema) => &mut self.counts.no_schema,
+            Decoded::Undecodable(Undecodable::NoSchema) => {
+                let provider = record.header.provider;
+                if self.without_schema.len() < MOST_UNKNOWN || self.without_schema.contains_key(&provider) {
+                    *self.without_schema.entry(provider).or_default() += 1;
+                }
+                &mut self.counts.no_schema
+            }
             Decoded::Undecodable(Undecodable::BadSchema) => &mut self.counts.bad_schema,
         };
         *counter += 1;
@@ -344,6 +358,8 @@ pub const SCHEMA_RECORDS: Guid = Guid::literal("bbccf6c1-6cd1-48c4-80ff-839482e3
 pub const SCHEMA_OPCODE: u8 = 32;
 /// Memory for schemas learned from the stream, and for those of TraceLogging events. Honest sessions need a hundredth.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// Providers without schema that are told apart.
+const MOST_UNKNOWN: usize = 1000;
 /// Providers whose names are kept.
 const MOST_NAMES: usize = 65_536;
 

@@ -169,6 +169,11 @@ fn what_cannot_be_decoded_is_counted_by_reason() {
         ..DecodeCounts::default()
     };
     assert_eq!(decoder.counts(), expected);
+    assert_eq!(decoder.without_schema(), &BTreeMap::from([(PROVIDER, 1)]));
+    for number in 0..2000 {
+        decoder.decode(&Record::classic(Guid(number), 5, 0, &[]).build());
+    }
+    assert_eq!(decoder.without_schema().len(), MOST_UNKNOWN);
 }
 
 #[test]

@@ -104,6 +104,8 @@ fn manifest_events_without_a_schema_are_counted() {
     let mut reader = open(sample("krabsetw_powershell.etl.gz"));
     assert_eq!(reader.by_ref().count(), 0);
     assert_eq!(reader.counts().no_schema, 112);
+    let powershell = Guid::literal("a0c1853b-5c40-4b15-8766-3cf1c58f985a");
+    assert_eq!(reader.decoder().without_schema(), &BTreeMap::from([(powershell, 112)]));
     assert_eq!(reader.statistics().buffers, 26);
     assert_eq!(reader.session().processors, 32);
 }
