@@ -196,6 +196,13 @@ fn schemas_that_travel_in_the_file() {
         (Some(3676), Some(3508))
     );
     assert_eq!(start.text("CommandLine"), Some("Test.x64.exe"));
+    // The manifest event of the same start holds its time in system time: our reckoning from the counter agrees.
+    let twin = events
+        .iter()
+        .find(|event| event.name.as_deref() == Some("ProcessStart"))
+        .unwrap();
+    let created = twin.get("CreateTime").and_then(Value::unix_ns).unwrap();
+    assert!(created.abs_diff(twin.at_ns) < 20_000_000, "{created} {}", twin.at_ns);
 }
 
 /// Kernel-Process events of a real machine, once by the schema that Windows put into the file and once by our tables.
