@@ -15,7 +15,9 @@
 struct __sk_buff {
 	uint32_t len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
 	uint32_t ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid, data, data_end, napi_id;
-	uint32_t family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4], remote_port, local_port;
+	uint32_t family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4];
+	// The first as 32 bits in network byte order, the second in the node's.
+	uint32_t remote_port, local_port;
 };
 
 #define PASS 1
@@ -118,7 +120,7 @@ always_inline void put_addresses(struct __sk_buff *skb, int out, const struct pa
 {
 	int connected = skb->remote_port != 0;
 	record->local_port = skb->local_port;
-	record->remote_port = connected ? htons(skb->remote_port) :
+	record->remote_port = connected ? htonl(skb->remote_port) :
 			      out	? packet->destination_port :
 					  packet->source_port;
 	if (packet->family == FAMILY_V4) {
@@ -209,7 +211,7 @@ always_inline int look_at(struct __sk_buff *skb, int out)
 {
 	// A connected socket says at once whether this is of interest.
 	uint32_t port = skb->remote_port;
-	if (port && !is_dns_port(htons(port)))
+	if (port && !is_dns_port(htonl(port)))
 		return PASS;
 	struct packet packet = {};
 	if (!find_message(skb, out, &packet))
