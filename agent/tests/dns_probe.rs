@@ -113,7 +113,8 @@ fn a_truncated_answer_is_followed_over_tcp() {
         assert!(said.truncated && said.records == 0, "{said:?}");
     }
     let answers = over(Transport::Tcp, true);
-    assert_eq!(answers.len(), 2, "{seen:#?}");
+    // glibc asks again when its buffer was too small for so many addresses.
+    assert!(answers.len() >= 2, "{seen:#?}");
     for answer in answers {
         let said = answer.message.answer.unwrap();
         assert_eq!((said.truncated, said.records, said.addresses.len()), (false, 60, 8));

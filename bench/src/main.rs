@@ -21,6 +21,8 @@ mod agent;
 #[cfg(target_os = "linux")]
 mod alloc;
 #[cfg(target_os = "linux")]
+mod dns_cost;
+#[cfg(target_os = "linux")]
 mod exec_cost;
 #[cfg(target_os = "linux")]
 mod footprint;
@@ -38,6 +40,8 @@ mod probe;
 mod report;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod tcp_flow;
 #[cfg(target_os = "linux")]
 mod throughput;
 

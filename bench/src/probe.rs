@@ -30,10 +30,19 @@ pub struct Runs {
 }
 
 impl Probe {
-    /// Attaches it; the inner error says why this machine does not allow that.
+    /// Attaches the process probe; the inner error says why this machine does not allow that.
     pub fn attach() -> Result<Result<Probe, String>> {
+        Probe::attach_with(Options {
+            dns: false,
+            drops: false,
+            ..Options::default()
+        })
+    }
+
+    /// Attaches what is chosen; the inner error says why this machine does not allow that.
+    pub fn attach_with(options: Options) -> Result<Result<Probe, String>> {
         let (sender, receiver) = sources::channel(1024, Gauge::default());
-        let source = match linux::start(Options::default(), sender, Health::default()) {
+        let source = match linux::start(options, sender, Health::default()) {
             Ok(source) => source,
             Err(error) => return Ok(Err(format!("{error} ({})", error.hint()))),
         };
