@@ -13,6 +13,7 @@ const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("exec.tp_btf.o", "exec.bpf.c", &[]),
     ("exec.raw_tp.o", "exec.bpf.c", &["-DRAW_TP"]),
     ("dns.cgroup_skb.o", "dns.bpf.c", &[]),
+    ("dns.old_task.o", "dns.bpf.c", &["-DOLD_TASK"]),
     ("drop.tp_btf.o", "drop.bpf.c", &[]),
     ("drop.no_reason.o", "drop.bpf.c", &["-DNO_REASON"]),
 ];

@@ -5,6 +5,7 @@
 #include "kernel.h"
 
 static uint64_t (*const bpf_get_current_task)(void) = (void *)35;
+static struct task_struct *(*const bpf_get_current_task_btf)(void) = (void *)158;
 static long (*const bpf_skb_load_bytes)(const void *skb, uint32_t offset, void *to, uint32_t len) = (void *)26;
 static uint64_t (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
 static void *(*const bpf_ringbuf_reserve)(void *ring, uint64_t size, uint64_t flags) = (void *)131;

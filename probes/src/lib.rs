@@ -27,6 +27,12 @@ pub static DNS_CGROUP_SKB: &[u8] = {
     &OBJECT.0
 };
 
+/// The same for kernels whose helpers do not know the current task's type (before 5.11).
+pub static DNS_OLD_TASK: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dns.old_task.o")));
+    &OBJECT.0
+};
+
 /// The drop probe.
 pub static DROP_TP_BTF: &[u8] = {
     static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.tp_btf.o")));
@@ -112,6 +118,7 @@ mod tests {
     fn traffic_objects_parse_and_hold_what_the_loader_asks_for() {
         for (name, object, programs) in [
             ("dns", DNS_CGROUP_SKB, &["on_send", "on_receive"][..]),
+            ("dns with old tasks", DNS_OLD_TASK, &["on_send", "on_receive"]),
             ("drop", DROP_TP_BTF, &["on_drop"]),
             ("drop without reason", DROP_NO_REASON, &["on_drop"]),
         ] {

@@ -34,7 +34,12 @@ pub fn start(
     sender: &EventSender,
     health: &Health,
 ) -> Option<Dns> {
-    match attach(types, ports, ring_bytes, sender, health) {
+    let first = attach(&TYPED_TASK, types, ports, ring_bytes, sender, health);
+    let outcome = first.or_else(|error| {
+        // What the better object meets is told: the other meets the same, or works.
+        attach(&OLD_TASK, types, ports, ring_bytes, sender, health).map_err(|_| error)
+    });
+    match outcome {
         Ok((dns, status)) => {
             health.set_probe(status);
             Some(dns)
@@ -47,6 +52,7 @@ pub fn start(
 }
 
 fn attach(
+    object: &Object,
     types: &KernelTypes,
     ports: &[u16],
     ring_bytes: u32,
@@ -54,7 +60,7 @@ fn attach(
     health: &Health,
 ) -> Result<(Dns, ProbeStatus), LoadError> {
     let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
-    let mut loaded = Loaded::load(OBJECT, types, ring_bytes, ports)?;
+    let mut loaded = Loaded::load(*object, types, ring_bytes, ports)?;
     // Receiving first: a query that is seen is then also seen answered.
     loaded.attach("on_receive", &Hook::Cgroup("ingress", &root))?;
     loaded.attach("on_send", &Hook::Cgroup("egress", &root))?;
@@ -66,7 +72,7 @@ fn attach(
         loaded,
         _follower: follower,
     };
-    Ok((dns, status(whole, ports.len())))
+    Ok((dns, status(object, whole, ports.len())))
 }
 
 impl Dns {
@@ -77,10 +83,10 @@ impl Dns {
     }
 }
 
-fn status(whole: bool, ports: usize) -> ProbeStatus {
+fn status(object: &Object, whole: bool, ports: usize) -> ProbeStatus {
     let mut status = ProbeStatus {
         probe: PROBE.to_owned(),
-        hook: OBJECT.hook.to_owned(),
+        hook: object.hook.to_owned(),
         attached: true,
         consequence: String::new(),
         hint: String::new(),
@@ -98,10 +104,14 @@ fn status(whole: bool, ports: usize) -> ProbeStatus {
 
 /// Name of the probe.
 pub const PROBE: &str = "dns";
-const OBJECT: Object = Object {
+const TYPED_TASK: Object = Object {
     probe: PROBE,
     hook: "cgroup_skb",
     bytes: sandglass_probes::DNS_CGROUP_SKB,
+};
+const OLD_TASK: Object = Object {
+    bytes: sandglass_probes::DNS_OLD_TASK,
+    ..TYPED_TASK
 };
 const CONSEQUENCE: &str = "no lookups: when a sandbox's first name was answered, and why names are slow, is not known";
 const HINT: &str = "needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and a cgroup v2 tree mounted in the agent's sight";
