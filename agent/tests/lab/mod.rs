@@ -1,7 +1,9 @@
 //! A small network for the traffic tests: a pod, its node, and a server, each a network namespace, joined by veth pairs.
 //!
-//! Used by `dns_probe.rs`. The pod sits behind the node as it does on a cluster: the node forwards, and may translate or
+//! Used by `dns_probe.rs` and `dns_peers.rs`. The pod sits behind the node as it does on a cluster: the node forwards, and may translate or
 //! drop. Names hold the test's process id, everything goes when the lab is dropped. Does not: judge; that is the tests'.
+
+#![allow(dead_code, reason = "each of the tests uses a part of it")]
 
 pub mod client;
 pub mod oracle;
@@ -9,9 +11,9 @@ pub mod server;
 pub mod watch;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -137,6 +139,31 @@ impl Lab {
     pub fn rules(&self, rules: &str) {
         let script = format!("flush ruleset\n{rules}");
         self.within(&self.node(), &["nft", &script]).unwrap();
+    }
+
+    /// What a runtime does before a pod sends anything, as far as the agent needs it to know whose namespace this is: a
+    /// plugin's ADD. Gives the sandbox's id.
+    pub fn announce_pod(&self) -> String {
+        let sandbox = format!("{}{:060x}", watch::SANDBOX, self.number);
+        let directory = tempfile::tempdir().unwrap();
+        let plugin = directory.path().join("bridge");
+        fs::write(&plugin, "#!/bin/sh\nexit 0\n").unwrap();
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+        let pod = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=7b1c1f0e-0000-4000-8000-000000000001";
+        let status = Command::new(plugin)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("CNI_COMMAND", "ADD")
+            .env("CNI_CONTAINERID", &sandbox)
+            .env("CNI_NETNS", format!("/var/run/netns/{}", self.pod()))
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", "/opt/cni/bin")
+            .env("CNI_ARGS", format!("IgnoreUnknown=1;{pod};K8S_POD_INFRA_CONTAINER_ID={sandbox}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+        sandbox
     }
 
     /// Inode of a namespace.
