@@ -9,6 +9,8 @@ mod lab;
 
 use std::net::UdpSocket;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lab::client::{glibc, musl, query, socket};
@@ -20,6 +22,7 @@ use sandglass_model::Body;
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
+const ROUNDS: usize = 300;
 
 const CLUSTER: &str = "search default.svc.cluster.local svc.cluster.local cluster.local corp.example example\n";
 
@@ -40,7 +43,9 @@ fn the_search_path_of_a_cluster_is_seen_name_by_name() {
     let test = "the_search_path_of_a_cluster_is_seen_name_by_name";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
-    let Some(oracle) = Oracle::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
     let _server = Server::start(&lab);
     lab.resolv_conf(&format!("{CLUSTER}nameserver {SERVER}\noptions ndots:5\n"));
     lab.announce_pod();
@@ -64,7 +69,10 @@ fn the_search_path_of_a_cluster_is_seen_name_by_name() {
     let missing = seen.iter().filter_map(|seen| seen.message.answer.as_ref());
     assert_eq!(missing.filter(|answer| answer.rcode == 3).count(), 10);
     let process = queries(&seen)[0].message.asker.clone();
-    assert!(queries(&seen).iter().all(|seen| seen.message.asker == process), "one process asked them all");
+    assert!(
+        queries(&seen).iter().all(|seen| seen.message.asker == process),
+        "one process asked them all"
+    );
     assert_close(&oracle.agrees(&seen), 12);
 }
 
@@ -95,12 +103,17 @@ fn musl_asks_all_servers_at_once() {
         return;
     };
     let Some(watch) = Watch::start(test, &lab) else { return };
-    let Some(oracle) = Oracle::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
     let _server = Server::start(&lab);
     // The second server is the first one's other address: it is asked, and nobody answers there.
     lab.resolv_conf(&format!("nameserver {SERVER}\nnameserver {}\n", lab::ELSEWHERE));
     let output = lab.within(&lab.pod(), &[program.to_str().unwrap(), "ok.test"]).unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("10.153.9.0"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("10.153.9.0"),
+        "{output:?}"
+    );
     watch.messages(6);
     let seen = watch.settled();
     let asked: Vec<(String, u16)> = queries(&seen)
@@ -182,7 +195,9 @@ fn dropped_queries_stall_a_lookup() {
     let options = if recorded { "" } else { "options timeout:1\n" };
     lab.resolv_conf(&format!("nameserver {SERVER}\n{options}"));
     // Two queries of 53 bytes.
-    lab.rules("table ip t { chain c { type filter hook forward priority 0; udp dport 53 quota until 110 bytes drop; }; }");
+    lab.rules(
+        "table ip t { chain c { type filter hook forward priority 0; udp dport 53 quota until 110 bytes drop; }; }",
+    );
     assert!(glibc(&lab, "ok.test").status.success());
     let seen = watch.messages(6);
     assert_eq!(queries(&seen).len(), 4, "{seen:#?}");
@@ -210,7 +225,9 @@ fn dnsmasq_and_unbound_agree_with_tshark() {
         });
         wait_until_answered(&lab, name);
         let before = watch.settled().len();
-        let Some(oracle) = Oracle::start(test, &lab) else { return };
+        let Some(oracle) = Oracle::start(test, &lab) else {
+            return;
+        };
         for _ in 0..20 {
             assert!(glibc(&lab, name).status.success());
             assert!(!glibc(&lab, "nobody.shop.example").status.success());
@@ -243,7 +260,10 @@ fn one_of_both_questions_through_a_service_address_is_lost() {
     ));
     assert!(glibc(&lab, "ok.test").status.success());
     let seen = watch.messages(6);
-    assert!(seen.iter().all(|seen| seen.message.server.ip().to_string() == SERVICE), "as the client sees it");
+    assert!(
+        seen.iter().all(|seen| seen.message.server.ip().to_string() == SERVICE),
+        "as the client sees it"
+    );
     let (_, drop) = watch.dropped(1).remove(0);
     let lost = queries(&seen)[1];
     assert_eq!((lost.kind(), drop.dns_id), (AAAA, Some(lost.message.id)));
@@ -262,29 +282,41 @@ fn racing_questions_through_a_service_with_two_backends_are_all_seen() {
         "table ip t {{ chain n {{ type nat hook prerouting priority -100;
           ip daddr {SERVICE} udp dport 53 dnat to {SERVER} : numgen random mod 2 map {{ 0 : 53, 1 : 1053 }}; }}; }}"
     ));
-    let mut sockets = Vec::new();
-    for round in 0..100_u16 {
-        let one = socket(&lab, SERVICE);
-        let other = one.try_clone().unwrap();
-        let (first, second) = (query(2 * round, "ok.test", A), query(2 * round + 1, "ok.test", AAAA));
-        let sender = std::thread::spawn(move || other.send(&second));
-        one.send(&first).unwrap();
-        sender.join().unwrap().unwrap();
-        // Answers reach a socket that is there.
-        sockets.push(one);
-    }
-    watch.messages(200);
+    let sockets: Vec<UdpSocket> = (0..ROUNDS).map(|_| socket(&lab, SERVICE)).collect();
+    let clones: Vec<UdpSocket> = sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let race = |sockets: &[UdpSocket], arrived: &AtomicUsize, kind: u16| {
+        for (round, socket) in sockets.iter().enumerate() {
+            let message = query(kind << 10 | round as u16, "ok.test", kind);
+            arrived.fetch_add(1, Ordering::SeqCst);
+            while arrived.load(Ordering::SeqCst) < 2 * (round + 1) {
+                std::hint::spin_loop();
+            }
+            socket.send(&message).unwrap();
+        }
+    };
+    let other = std::thread::spawn({
+        let arrived = Arc::clone(&arrived);
+        move || race(&clones, &arrived, AAAA)
+    });
+    race(&sockets, &arrived, A);
+    other.join().unwrap();
+    watch.messages(2 * ROUNDS);
     let seen = watch.settled();
-    assert_eq!(queries(&seen).len(), 200);
+    assert_eq!(queries(&seen).len(), 2 * ROUNDS);
     // What the kernel dropped is what was not answered: it resolves most clashes, and which it does not is its affair.
     let drops = watch.drops();
     for (_, drop) in &drops {
         eprintln!("dropped {:?} {} in {}", drop.dns_id, drop.reason, drop.function);
     }
-    assert_eq!(seen.len() + drops.len(), 400);
+    assert_eq!(seen.len() + drops.len(), 4 * ROUNDS);
     let counters = lab.within(&lab.node(), &["conntrack", "-S"]);
     let counters = counters.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    eprintln!("100 races, {} of 200 queries dropped; {}", drops.len(), counters.unwrap_or_default());
+    eprintln!(
+        "{ROUNDS} races, {} queries dropped; {}",
+        drops.len(),
+        counters.unwrap_or_default()
+    );
 }
 
 /// Garbage both ways, as fast as it goes: counted, bounded, survived.
@@ -308,7 +340,9 @@ fn a_flood_of_garbage_is_counted_and_bounded() {
     for round in 0..30_000_u64 {
         let mut packet = query(round as u16, "ok.test", A);
         for _ in 0..1 + round % 7 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let place = (state >> 33) as usize % packet.len();
             packet[place] = (state >> 24) as u8;
         }
@@ -327,7 +361,10 @@ fn a_flood_of_garbage_is_counted_and_bounded() {
             _ => 0,
         })
         .sum();
-    assert!(malformed + lost > sent / 2, "{malformed} malformed and {lost} lost of {sent} sent");
+    assert!(
+        malformed + lost > sent / 2,
+        "{malformed} malformed and {lost} lost of {sent} sent"
+    );
     let grown = resident_kib().saturating_sub(before);
     eprintln!("{malformed} malformed, {lost} lost of {sent} sent; {grown} KiB more resident");
     // What became events is kept by the test itself.

@@ -35,7 +35,9 @@ fn asked(seen: &[Seen]) -> Vec<(&str, u16)> {
 
 fn codes(seen: &[Seen], name: &str) -> Vec<u16> {
     let answers = seen.iter().filter(|seen| seen.name() == name);
-    answers.filter_map(|seen| Some(seen.message.answer.as_ref()?.rcode)).collect()
+    answers
+        .filter_map(|seen| Some(seen.message.answer.as_ref()?.rcode))
+        .collect()
 }
 
 fn assert_close(differences: &[u64], at_least: usize) {
@@ -50,16 +52,27 @@ fn a_lookup_of_glibc_is_seen_as_tshark_sees_it() {
     let test = "a_lookup_of_glibc_is_seen_as_tshark_sees_it";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
-    let Some(oracle) = Oracle::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
     let _server = Server::start(&lab);
     let output = glibc(&lab, "ok.test");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("10.153.9.0"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("10.153.9.0"),
+        "{output:?}"
+    );
     assert!(!glibc(&lab, "none.test").status.success());
 
     let seen = watch.messages(8);
     assert_eq!(seen.len(), 8, "{seen:#?}");
-    assert_eq!(asked(&seen), [("ok.test", A), ("ok.test", AAAA), ("none.test", A), ("none.test", AAAA)]);
-    assert_eq!((codes(&seen, "ok.test"), codes(&seen, "none.test")), (vec![0, 0], vec![3, 3]));
+    assert_eq!(
+        asked(&seen),
+        [("ok.test", A), ("ok.test", AAAA), ("none.test", A), ("none.test", AAAA)]
+    );
+    assert_eq!(
+        (codes(&seen, "ok.test"), codes(&seen, "none.test")),
+        (vec![0, 0], vec![3, 3])
+    );
     for one in &seen {
         assert_eq!(one.message.client.ip(), POD.parse::<IpAddr>().unwrap());
         assert_eq!(one.message.server.to_string(), format!("{SERVER}:53"));
@@ -73,7 +86,10 @@ fn a_lookup_of_glibc_is_seen_as_tshark_sees_it() {
     assert_eq!(asker.comm, "getent");
     assert!(asker.process.start_ticks > 0);
     let answer = seen.iter().find(|seen| seen.is_answer() && seen.kind() == A).unwrap();
-    assert_eq!(answer.message.answer.as_ref().unwrap().addresses, ["10.153.9.0".parse::<IpAddr>().unwrap()]);
+    assert_eq!(
+        answer.message.answer.as_ref().unwrap().addresses,
+        ["10.153.9.0".parse::<IpAddr>().unwrap()]
+    );
     assert_close(&oracle.agrees(&seen), 4);
 }
 
@@ -82,7 +98,9 @@ fn lookups_over_ipv6_are_seen() {
     let test = "lookups_over_ipv6_are_seen";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
-    let Some(oracle) = Oracle::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
     let _server = Server::start(&lab);
     lab.resolv_conf(&format!("nameserver {SERVER_V6}\n"));
     assert!(glibc(&lab, "ok.test").status.success());
@@ -156,7 +174,9 @@ fn a_dropped_syn_is_told_and_a_lookup_that_works_drops_nothing() {
     assert_eq!(watch.drops(), [], "nothing was dropped");
     lab.rules("table ip t { chain c { type filter hook forward priority 0; tcp dport 8080 drop; }; }");
     let server: SocketAddr = format!("{SERVER}:8080").parse().unwrap();
-    let outcome = inside(&lab.pod(), move || TcpStream::connect_timeout(&server, Duration::from_millis(300)));
+    let outcome = inside(&lab.pod(), move || {
+        TcpStream::connect_timeout(&server, Duration::from_millis(300))
+    });
     assert!(outcome.is_err());
     let (_, drop) = watch.dropped(1).remove(0);
     assert_eq!((drop.packet, drop.dns_id), (DroppedPacket::TcpSyn, None));
@@ -196,7 +216,11 @@ fn misbehaving_servers_are_seen_for_what_they_do() {
         let asking = socket(&lab, SERVER);
         asking.send(&query(number, name, A)).unwrap();
         let mut answer = [0; 512];
-        let waits = if matches!(name, "silent.test" | "elsewhere.test") { 300 } else { 2000 };
+        let waits = if matches!(name, "silent.test" | "elsewhere.test") {
+            300
+        } else {
+            2000
+        };
         asking.set_read_timeout(Some(Duration::from_millis(waits))).unwrap();
         let got = asking.recv(&mut answer);
         if name == "wrongid.test" {
@@ -237,7 +261,10 @@ fn an_answer_from_another_address_reaches_a_socket_that_is_not_connected() {
     let (_, from) = asking.recv_from(&mut answer).unwrap();
     let seen = watch.messages(2);
     assert_eq!(seen[0].message.server.to_string(), format!("{SERVER}:53"));
-    assert_eq!(seen[0].message.client.to_string(), format!("{POD}:{}", asking.local_addr().unwrap().port()));
+    assert_eq!(
+        seen[0].message.client.to_string(),
+        format!("{POD}:{}", asking.local_addr().unwrap().port())
+    );
     assert_eq!(seen[1].message.server, from);
     assert_eq!(seen[1].message.client, seen[0].message.client);
 }
@@ -248,7 +275,9 @@ fn questions_of_one_tcp_buffer_are_told_apart() {
     let test = "questions_of_one_tcp_buffer_are_told_apart";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
-    let Some(oracle) = Oracle::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
     let _server = Server::start(&lab);
     let framed = |id, name| {
         let query = query(id, name, A);
@@ -285,7 +314,9 @@ fn other_ports_are_watched_where_asked_and_nothing_else_is() {
         dns_ports: vec![53, 1053],
         ..Options::default()
     };
-    let Some(watch) = Watch::with(test, &lab, options) else { return };
+    let Some(watch) = Watch::with(test, &lab, options) else {
+        return;
+    };
     let _servers = [1053, 1054].map(|port| Server::on_port(&lab, port));
     let asking = inside(&lab.pod(), || UdpSocket::bind("0.0.0.0:0").unwrap());
     for (id, port) in [(1, 1054), (2, 1053), (3, 1054)] {
@@ -298,7 +329,10 @@ fn other_ports_are_watched_where_asked_and_nothing_else_is() {
     // The server's own sockets talk on that port too: that side is not told.
     let all = watch.all();
     let servers = lab.inode(&lab.server());
-    assert!(!all.iter().any(|event| matches!(&event.body, Body::DnsSeen(message) if message.netns == servers)));
+    assert!(
+        !all.iter()
+            .any(|event| matches!(&event.body, Body::DnsSeen(message) if message.netns == servers))
+    );
 }
 
 #[test]
@@ -346,6 +380,9 @@ fn traffic_is_announced_with_the_nodes_own_namespace() {
     let (sender, _receiver) = sources::channel(64, Gauge::default());
     let source = sources::linux::start(options, sender, health.clone()).unwrap();
     let attached: Vec<String> = health.probes().into_iter().map(|probe| probe.probe).collect();
-    assert!(!attached.iter().any(|probe| probe == "dns" || probe == "drops"), "{attached:?}");
+    assert!(
+        !attached.iter().any(|probe| probe == "dns" || probe == "drops"),
+        "{attached:?}"
+    );
     drop(source);
 }

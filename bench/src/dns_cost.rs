@@ -63,12 +63,24 @@ fn message_cost(probe: &Probe, effort: Effort) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::new("kernel time per DNS message, client's side", kernel, Unit::Nanoseconds)
             .remark(format!("query {query:.0} ns, answer {answer:.0} ns")),
-        Figure::new("processor time of the reading thread per DNS message", user, Unit::Nanoseconds)
-            .remark("beside the message's way, not in it"),
-        Figure::new("kernel and reading thread per DNS message", kernel + user, Unit::Nanoseconds),
+        Figure::new(
+            "processor time of the reading thread per DNS message",
+            user,
+            Unit::Nanoseconds,
+        )
+        .remark("beside the message's way, not in it"),
+        Figure::new(
+            "kernel and reading thread per DNS message",
+            kernel + user,
+            Unit::Nanoseconds,
+        ),
         Figure::new("kernel time added to a DNS message", kernel, Unit::Nanoseconds).at_most(ADDED_NS),
-        Figure::new("kernel time per other UDP packet", (out + into) / 2.0, Unit::Nanoseconds)
-            .remark(format!("out {out:.0} ns, in {into:.0} ns")),
+        Figure::new(
+            "kernel time per other UDP packet",
+            (out + into) / 2.0,
+            Unit::Nanoseconds,
+        )
+        .remark(format!("out {out:.0} ns, in {into:.0} ns")),
     ])
 }
 
@@ -78,7 +90,10 @@ fn means(probe: &Probe, talk: impl FnOnce() -> Result<()>) -> Result<[f64; 2]> {
     talk()?;
     let runs = since(&before, &probe.runs());
     let mean = |name: &str| -> Result<f64> {
-        let runs: &Runs = runs.iter().find(|runs| runs.program == name).context("no such program")?;
+        let runs: &Runs = runs
+            .iter()
+            .find(|runs| runs.program == name)
+            .context("no such program")?;
         ensure!(runs.count > 0, "{name} did not run");
         Ok(runs.ns as f64 / runs.count as f64)
     };
@@ -232,7 +247,10 @@ fn answer(id: u16) -> Vec<u8> {
 }
 
 fn head(id: u16, flags: u16, records: u16) -> Vec<u8> {
-    let mut message: Vec<u8> = [id, flags, 1, records, 0, 1].into_iter().flat_map(u16::to_be_bytes).collect();
+    let mut message: Vec<u8> = [id, flags, 1, records, 0, 1]
+        .into_iter()
+        .flat_map(u16::to_be_bytes)
+        .collect();
     for label in ["web-123", "shop", "svc", "cluster", "local"] {
         message.push(label.len() as u8);
         message.extend(label.as_bytes());

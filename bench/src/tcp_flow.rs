@@ -42,16 +42,20 @@ pub fn run(effort: Effort) -> Result<Vec<Figure>> {
         ratios.push((1.0 - rates[1] / rates[0]) * 100.0);
     }
     Ok(vec![
-        Figure::new("TCP throughput less with the agent, median", median(&ratios), Unit::Percent)
-            .at_most(LESS_PERCENT)
-            .between(median_interval(&ratios))
-            .remark(format!(
-                "{:+.1} to {:+.1} % at 95 % confidence, {} pairs; {:.1} Gbit/s without; rung cgroup_skb",
-                median_interval(&ratios).0,
-                median_interval(&ratios).1,
-                ratios.len(),
-                median(&without) * 8.0 / 1e9
-            )),
+        Figure::new(
+            "TCP throughput less with the agent, median",
+            median(&ratios),
+            Unit::Percent,
+        )
+        .at_most(LESS_PERCENT)
+        .between(median_interval(&ratios))
+        .remark(format!(
+            "{:+.1} to {:+.1} % at 95 % confidence, {} pairs; {:.1} Gbit/s without; rung cgroup_skb",
+            median_interval(&ratios).0,
+            median_interval(&ratios).1,
+            ratios.len(),
+            median(&without) * 8.0 / 1e9
+        )),
     ])
 }
 
@@ -69,7 +73,9 @@ impl Link {
         for end in &link.ends {
             ip(&["netns", "add", end])?;
         }
-        ip(&["-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other])?;
+        ip(&[
+            "-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other,
+        ])?;
         for (end, address) in [(one, ADDRESSES[0]), (other, ADDRESSES[1])] {
             ip(&["-n", end, "addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
             ip(&["-n", end, "link", "set", "eth0", "up"])?;

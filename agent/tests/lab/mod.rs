@@ -72,7 +72,9 @@ impl Lab {
             ip(&["-n", namespace, "link", "set", "lo", "up"])?;
         }
         for (one, other, name) in [(&pod, &node, "pod"), (&server, &node, "srv")] {
-            let link = ["-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", other];
+            let link = [
+                "-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", other,
+            ];
             ip(&link)?;
             ip(&["-n", one, "link", "set", "eth0", "up"])?;
             ip(&["-n", other, "link", "set", name, "up"])?;
@@ -110,7 +112,10 @@ impl Lab {
 
     /// Runs a program in a namespace and waits for it; an error when it fails.
     pub fn within(&self, namespace: &str, program: &[&str]) -> Result<Output, String> {
-        let output = self.command(namespace, program).output().map_err(|error| error.to_string())?;
+        let output = self
+            .command(namespace, program)
+            .output()
+            .map_err(|error| error.to_string())?;
         match output.status.success() {
             true => Ok(output),
             false => Err(format!("{program:?}: {}", String::from_utf8_lossy(&output.stderr))),
@@ -158,7 +163,10 @@ impl Lab {
             .env("CNI_NETNS", format!("/var/run/netns/{}", self.pod()))
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", "/opt/cni/bin")
-            .env("CNI_ARGS", format!("IgnoreUnknown=1;{pod};K8S_POD_INFRA_CONTAINER_ID={sandbox}"))
+            .env(
+                "CNI_ARGS",
+                format!("IgnoreUnknown=1;{pod};K8S_POD_INFRA_CONTAINER_ID={sandbox}"),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status();
@@ -209,7 +217,10 @@ pub fn has(test: &str, program: &str) -> bool {
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments).output().map_err(|error| error.to_string())?;
+    let output = Command::new("ip")
+        .args(arguments)
+        .output()
+        .map_err(|error| error.to_string())?;
     match output.status.success() {
         true => Ok(()),
         false => Err(format!("ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr))),

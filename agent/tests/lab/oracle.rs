@@ -70,7 +70,16 @@ impl Oracle {
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         self.capture.wait().unwrap();
         let mut command = Command::new("tshark");
-        command.arg("-r").arg(&self.file).args(["-Y", "dns", "-T", "fields", "-E", "separator=|", "-E", "occurrence=a"]);
+        command.arg("-r").arg(&self.file).args([
+            "-Y",
+            "dns",
+            "-T",
+            "fields",
+            "-E",
+            "separator=|",
+            "-E",
+            "occurrence=a",
+        ]);
         for field in [
             "frame.time_epoch",
             "dns.id",
@@ -104,13 +113,25 @@ impl Oracle {
             .map(|seen| {
                 let message = &seen.message;
                 let tcp = message.transport == sandglass_model::network::Transport::Tcp;
-                let key = key(message.id, seen.is_answer(), message.client.port(), seen.kind(), tcp, seen.name());
+                let key = key(
+                    message.id,
+                    seen.is_answer(),
+                    message.client.port(),
+                    seen.kind(),
+                    tcp,
+                    seen.name(),
+                );
                 (key, anchor.unix_ns(seen.at))
             })
             .collect();
         let mut theirs: Vec<_> = witnessed
             .iter()
-            .map(|one| (key(one.id, one.answer, one.client_port, one.kind, one.tcp, &one.name), one.unix_ns))
+            .map(|one| {
+                (
+                    key(one.id, one.answer, one.client_port, one.kind, one.tcp, &one.name),
+                    one.unix_ns,
+                )
+            })
             .collect();
         ours.sort();
         theirs.sort();
@@ -155,7 +176,21 @@ fn latencies(messages: &[Keyed]) -> Vec<u64> {
 /// The messages of one line: a TCP segment may hold several.
 fn messages(line: &str) -> Vec<Witnessed> {
     let fields: Vec<&str> = line.split('|').collect();
-    let &[time, ids, answers, names, kinds, _, udp_from, udp_to, tcp_from, tcp_to, rcodes, _] = &fields[..] else {
+    let &[
+        time,
+        ids,
+        answers,
+        names,
+        kinds,
+        _,
+        udp_from,
+        udp_to,
+        tcp_from,
+        tcp_to,
+        rcodes,
+        _,
+    ] = &fields[..]
+    else {
         return Vec::new();
     };
     let (seconds, fraction) = time.split_once('.').unwrap_or((time, "0"));
@@ -163,7 +198,12 @@ fn messages(line: &str) -> Vec<Witnessed> {
         + format!("{fraction:0<9}")[..9].parse::<u64>().unwrap_or(0);
     let tcp = !tcp_from.is_empty();
     let (from, to) = if tcp { (tcp_from, tcp_to) } else { (udp_from, udp_to) };
-    let port = |text: &str| text.split(',').next().and_then(|port| port.parse::<u16>().ok()).unwrap_or(0);
+    let port = |text: &str| {
+        text.split(',')
+            .next()
+            .and_then(|port| port.parse::<u16>().ok())
+            .unwrap_or(0)
+    };
     let nth = |list: &str, n: usize| list.split(',').nth(n).unwrap_or_default().to_owned();
     let is_true = |text: &str| matches!(text, "1" | "True" | "true");
     let mut rcode = 0;

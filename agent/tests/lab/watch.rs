@@ -66,7 +66,9 @@ impl Watch {
             events,
             health,
             test: test.to_owned(),
-            namespaces: [lab.pod(), lab.node(), lab.server()].map(|name| lab.inode(&name)).to_vec(),
+            namespaces: [lab.pod(), lab.node(), lab.server()]
+                .map(|name| lab.inode(&name))
+                .to_vec(),
             pod: lab.inode(&lab.pod()),
         })
     }
@@ -80,7 +82,11 @@ impl Watch {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{what} did not come; {}", shown(&events, &self.namespaces));
+            assert!(
+                !left.is_zero(),
+                "{what} did not come; {}",
+                shown(&events, &self.namespaces)
+            );
             events = self.events.1.wait_timeout(events, left).unwrap().0;
         }
     }

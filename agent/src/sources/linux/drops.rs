@@ -68,8 +68,18 @@ fn attach(
         probe: PROBE.to_owned(),
         hook: object.hook.to_owned(),
         attached: true,
-        consequence: if reasoned { "" } else { "drops are seen without the kernel's reason" }.to_owned(),
-        hint: if reasoned { "" } else { "Linux 5.17 and newer give a reason" }.to_owned(),
+        consequence: if reasoned {
+            ""
+        } else {
+            "drops are seen without the kernel's reason"
+        }
+        .to_owned(),
+        hint: if reasoned {
+            ""
+        } else {
+            "Linux 5.17 and newer give a reason"
+        }
+        .to_owned(),
     });
     Ok(Drops {
         loaded,

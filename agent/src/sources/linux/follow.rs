@@ -130,7 +130,11 @@ impl<D: Decoder> Reading<D> {
 
     fn drain(&mut self) -> Result<bool, Stopped> {
         let mut any = false;
-        while let Some(outcome) = self.channels.ring.next(|record| self.decoder.decode(record, &mut self.events)) {
+        while let Some(outcome) = self
+            .channels
+            .ring
+            .next(|record| self.decoder.decode(record, &mut self.events))
+        {
             any = true;
             if let Err(error) = outcome {
                 tracing::debug!(probe = self.probe, %error, "undecodable record");

@@ -163,7 +163,10 @@ fn start_traffic(options: &Options, sender: &EventSender, health: &Health) -> (O
         _ => return (None, None),
     };
     let ports = &options.dns_ports;
-    let drops = options.drops.then(|| drops::start(&types, ports, sender, health)).flatten();
+    let drops = options
+        .drops
+        .then(|| drops::start(&types, ports, sender, health))
+        .flatten();
     let dns = options
         .dns
         .then(|| dns::start(&types, ports, options.ring_bytes, sender, health))

@@ -60,8 +60,7 @@ impl Decoder for DnsDecoder {
                 wire_len: head.wire_len,
                 bytes,
             };
-            self.streams
-                .take((head.socket, head.direction), segment, &mut seen);
+            self.streams.take((head.socket, head.direction), segment, &mut seen);
         } else {
             seen(bytes, head.captured == head.wire_len);
         }

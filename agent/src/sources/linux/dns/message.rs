@@ -81,11 +81,7 @@ fn questions(section: &mut QuestionSection<'_, &[u8]>) -> Result<Vec<Question>, 
 }
 
 /// Addresses of the answer section, and the upper bits of the response code from the additional section (RFC 6891 6.1.3).
-fn read_records(
-    questions: QuestionSection<'_, &[u8]>,
-    has_more: bool,
-    answer: &mut Answer,
-) -> Result<(), ParseError> {
+fn read_records(questions: QuestionSection<'_, &[u8]>, has_more: bool, answer: &mut Answer) -> Result<(), ParseError> {
     let mut section = questions.answer()?;
     for record in section.by_ref() {
         let record = record?;
@@ -97,9 +93,11 @@ fn read_records(
                 .addresses
                 .extend(record.to_record::<A>()?.map(|record| IpAddr::V4(record.data().addr())));
         } else if record.rtype() == Rtype::AAAA {
-            answer
-                .addresses
-                .extend(record.to_record::<Aaaa>()?.map(|record| IpAddr::V6(record.data().addr())));
+            answer.addresses.extend(
+                record
+                    .to_record::<Aaaa>()?
+                    .map(|record| IpAddr::V6(record.data().addr())),
+            );
         }
     }
     if has_more {

@@ -48,7 +48,8 @@ impl Streams {
             return;
         }
         self.swept_ns = now_ns;
-        self.streams.retain(|_, stream| now_ns.saturating_sub(stream.newest_ns) < IDLE_NS);
+        self.streams
+            .retain(|_, stream| now_ns.saturating_sub(stream.newest_ns) < IDLE_NS);
     }
 
     fn forget_oldest(&mut self) {

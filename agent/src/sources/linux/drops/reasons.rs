@@ -21,7 +21,9 @@ impl Reasons {
     }
 
     fn parse(btf: &[u8]) -> Reasons {
-        let short = |prefix: &'static str| move |(name, value): (&str, u32)| Some((value, name.strip_prefix(prefix)?.to_owned()));
+        let short = |prefix: &'static str| {
+            move |(name, value): (&str, u32)| Some((value, name.strip_prefix(prefix)?.to_owned()))
+        };
         Reasons {
             core: enumerators(btf, "skb_drop_reason")
                 .unwrap_or_default()
@@ -135,7 +137,10 @@ mod tests {
         types.extend([name("skb_drop_reason_subsys"), 6 << 24 | 1, 4]);
         types.extend([name("SKB_DROP_REASON_SUBSYS_OPENVSWITCH"), 3]);
         let types: Vec<u8> = types.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
-        let (types_len, strings_len) = (u32::try_from(types.len()).unwrap(), u32::try_from(strings.len()).unwrap());
+        let (types_len, strings_len) = (
+            u32::try_from(types.len()).unwrap(),
+            u32::try_from(strings.len()).unwrap(),
+        );
         let header = [BTF_MAGIC | 1 << 16, 24, 0, types_len, types_len, strings_len];
         let header = header.iter().flat_map(|word: &u32| word.to_ne_bytes());
         header.chain(types).chain(strings).collect()
@@ -175,6 +180,9 @@ mod tests {
             eprintln!("SKIPPED this_kernel_names_its_netfilter_drop: it gives no reasons");
             return;
         }
-        assert!(reasons.core.values().any(|name| name == "NETFILTER_DROP"), "{reasons:?}");
+        assert!(
+            reasons.core.values().any(|name| name == "NETFILTER_DROP"),
+            "{reasons:?}"
+        );
     }
 }

@@ -89,7 +89,10 @@ mod tests {
 
     #[test]
     fn hidden_addresses_give_no_name() {
-        assert_eq!(nearest("0000000000000000 T a\n".as_bytes(), 0xffff_ffff_8100_0000), None);
+        assert_eq!(
+            nearest("0000000000000000 T a\n".as_bytes(), 0xffff_ffff_8100_0000),
+            None
+        );
         assert_eq!(Symbols::default().function(0), "");
     }
 }

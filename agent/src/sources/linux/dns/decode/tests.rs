@@ -35,7 +35,11 @@ fn head(protocol: u8, direction: u8, bytes: &[u8]) -> DnsRecord {
 /// `web.` of type A, as query or as answer that names nothing.
 fn message(answer: bool) -> Vec<u8> {
     let flags = if answer { 0x83 } else { 1 };
-    [&[0, 9, flags, 3 * u8::from(answer), 0, 1, 0, 0, 0, 0, 0, 0][..], b"\x03WEB\0\0\x01\0\x01"].concat()
+    [
+        &[0, 9, flags, 3 * u8::from(answer), 0, 1, 0, 0, 0, 0, 0, 0][..],
+        b"\x03WEB\0\0\x01\0\x01",
+    ]
+    .concat()
 }
 
 fn decoded(records: &[(DnsRecord, &[u8])]) -> (Vec<DnsMessage>, u64) {
@@ -61,10 +65,18 @@ fn a_query_names_who_asked_and_an_answer_does_not() {
         (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
     ]);
     assert_eq!(malformed, 0);
-    let [query, answer] = &messages[..] else { panic!("{messages:?}") };
+    let [query, answer] = &messages[..] else {
+        panic!("{messages:?}")
+    };
     let asker = query.asker.as_ref().unwrap();
-    assert_eq!((asker.process.pid, asker.process.start_ticks, asker.comm.as_str()), (77, 2, "curl"));
-    assert_eq!((query.client.to_string(), query.server.to_string()), ("10.0.0.2:40000".into(), "10.96.0.10:53".into()));
+    assert_eq!(
+        (asker.process.pid, asker.process.start_ticks, asker.comm.as_str()),
+        (77, 2, "curl")
+    );
+    assert_eq!(
+        (query.client.to_string(), query.server.to_string()),
+        ("10.0.0.2:40000".into(), "10.96.0.10:53".into())
+    );
     assert_eq!((query.netns, query.socket, query.id), (4_026_531_840, 42, 9));
     assert_eq!(query.questions[0].name, "web");
     assert_eq!(query.answer, None);

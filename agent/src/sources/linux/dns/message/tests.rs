@@ -66,7 +66,10 @@ fn an_answer_gives_code_and_addresses() {
     assert!(!parsed.malformed);
     let answer = parsed.answer.unwrap();
     assert_eq!((answer.rcode, answer.records, answer.truncated), (16, 3, false));
-    assert_eq!(answer.addresses, ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::9".parse().unwrap()]);
+    assert_eq!(
+        answer.addresses,
+        ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::9".parse().unwrap()]
+    );
 }
 
 #[test]

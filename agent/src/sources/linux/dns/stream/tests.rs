@@ -20,7 +20,9 @@ fn messages(segments: &[Segment<'_>]) -> Vec<(Vec<u8>, bool)> {
     let mut streams = Streams::default();
     let mut seen = Vec::new();
     for segment in segments {
-        streams.take((1, 0), *segment, &mut |bytes, complete| seen.push((bytes.to_vec(), complete)));
+        streams.take((1, 0), *segment, &mut |bytes, complete| {
+            seen.push((bytes.to_vec(), complete))
+        });
     }
     seen
 }
@@ -117,7 +119,10 @@ fn streams_are_bounded_and_idle_ones_go() {
         streams.take((socket, 0), segment, &mut |_, _| {});
     }
     assert_eq!(streams.streams.len(), STREAMS_MAX);
-    assert!(streams.streams.contains_key(&(2 * STREAMS_MAX as u64 - 1, 0)), "the oldest go");
+    assert!(
+        streams.streams.contains_key(&(2 * STREAMS_MAX as u64 - 1, 0)),
+        "the oldest go"
+    );
     let mut late = segment(0, b"\0\x09x");
     late.at_ns = 10 * IDLE_NS;
     streams.take((9_999_999, 0), late, &mut |_, _| {});
