@@ -535,6 +535,53 @@ fn what_the_socket_cannot_hold_is_counted() {
 }
 
 #[test]
+fn the_table_of_a_sandbox_is_visited_when_it_is_in_use() {
+    let test = "the_table_of_a_sandbox_is_visited_when_it_is_in_use";
+    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+        return;
+    };
+    // A rule of a service mesh, say, makes this sandbox track what it sends; the other one does not.
+    cluster.pod.run("nft add table inet t; nft 'add chain inet t o { type filter hook output priority 0; }'; nft add rule inet t o ct state invalid drop");
+    for sandbox in [&cluster.pod, &cluster.backends] {
+        let added = Command::new("/bin/true")
+            .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "x"), ("CNI_IFNAME", "eth0")])
+            .env("CNI_NETNS", sandbox.path())
+            .status()
+            .unwrap();
+        assert!(added.success());
+    }
+    let client = cluster.pod.within(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    for port in 1..=50 {
+        client.send_to(b"x", format!("10.77.2.2:{port}")).unwrap();
+    }
+    let seen = cluster.watch.wait("the sandbox's table", |events| {
+        counts(events, cluster.pod.inode)
+            .into_iter()
+            .find(|counts| counts.entries >= 50)
+    });
+    assert!(seen.limit > 0, "{seen:?}");
+    assert_eq!((seen.insert_failed, seen.drop), (0, 0));
+    let events = cluster.watch.events();
+    assert_eq!(counts(&events, cluster.backends.inode), []);
+    // Flows are told of the node's table only.
+    assert_eq!(flows(&events), []);
+    // The agent does not keep a namespace alive: a device moved into it goes with it.
+    let node = cluster.node.run("ip -br link");
+    assert!(node.contains("v1b"), "{node}");
+    drop(client);
+    let Cluster { pod, node, .. } = &cluster;
+    let status = Command::new("ip").args(["netns", "del", &pod.name]).status().unwrap();
+    assert!(status.success());
+    for _ in 0..50 {
+        if !node.run("ip -br link").contains("v1b") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("the sandbox's link is still there");
+}
+
+#[test]
 fn events_switched_off_in_the_kernel_are_said_to_be() {
     let test = "events_switched_off_in_the_kernel_are_said_to_be";
     let Some(node) = Namespace::make(test) else { return };

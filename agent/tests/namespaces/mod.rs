@@ -24,7 +24,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A network namespace of the test's own.
 pub struct Namespace {
-    name: String,
+    pub name: String,
     pub inode: u64,
 }
 
@@ -52,6 +52,11 @@ impl Namespace {
         Some(namespace)
     }
 
+    /// Where it is bound.
+    pub fn path(&self) -> String {
+        format!("/run/netns/{}", self.name)
+    }
+
     /// Runs a shell command in it; it must succeed.
     pub fn run(&self, command: &str) -> String {
         let output = Command::new("ip")
@@ -73,7 +78,7 @@ impl Namespace {
 
     /// Runs `work` on a thread of its own that is in the namespace, and so are the threads it starts.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let path = format!("/run/netns/{}", self.name);
+        let path = self.path();
         std::thread::scope(|scope| {
             scope
                 .spawn(move || {
@@ -180,7 +185,7 @@ impl Watch {
 
     /// Kernel time of each program.
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.source.as_ref().unwrap().bpf_run_time()
+        self.source.as_ref().unwrap().traffic_run_time()
     }
 
     /// Stops the source and returns all it sent.

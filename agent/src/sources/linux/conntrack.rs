@@ -10,6 +10,7 @@
 mod counts;
 pub mod flow;
 mod netlink;
+mod sandboxes;
 mod socket;
 
 use std::fs;
@@ -22,6 +23,8 @@ use sandglass_probes::Record as _;
 use sandglass_probes::wire::conntrack::FlowRecord;
 
 use self::counts::Counters;
+pub use self::sandboxes::KnownNamespaces;
+use self::sandboxes::Sandboxes;
 use self::socket::{Announcements, Told};
 use super::decode::DecodeError;
 use super::loader::family::{Family, Object, Stream};
@@ -62,19 +65,22 @@ impl Conntrack {
     pub fn start(
         wanted: bool,
         options: &FlowOptions,
+        known: KnownNamespaces,
         btf: &Btf,
-        sender: &EventSender,
-        health: &Health,
+        (sender, health): (&EventSender, &Health),
     ) -> Option<Conntrack> {
         if !wanted {
             health.set_probe(missing("switched off", "set probes.conntrack to true"));
             return None;
         }
-        let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
-        let netns = fs::metadata("/proc/thread-self/ns/net").map_or(0, |namespace| namespace.ino());
+        let common = Common {
+            netns: fs::metadata("/proc/thread-self/ns/net").map_or(0, |namespace| namespace.ino()),
+            outlet: Outlet::new(PROBE, sender.clone(), health.clone()),
+            known,
+        };
         let mut refused = "not asked for".to_owned();
         if options.filter {
-            match with_filter(options, btf, netns, &outlet) {
+            match with_filter(options, btf, &common) {
                 Ok(conntrack) => {
                     health.set_probe(in_use("ctnetlink filter", ""));
                     return Some(conntrack);
@@ -82,7 +88,7 @@ impl Conntrack {
                 Err(error) => refused = error.to_string(),
             }
         }
-        match with_socket(options, netns, outlet) {
+        match with_socket(options, &common) {
             Ok(conntrack) => {
                 health.set_probe(in_use("ctnetlink", &refused));
                 Some(conntrack)
@@ -115,7 +121,7 @@ enum StartError {
     Socket(&'static str, #[source] std::io::Error),
 }
 
-fn with_filter(options: &FlowOptions, btf: &Btf, netns: u64, outlet: &Outlet) -> Result<Conntrack, StartError> {
+fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conntrack, StartError> {
     let object = Object {
         probe: PROBE,
         hook: "ctnetlink filter",
@@ -132,7 +138,8 @@ fn with_filter(options: &FlowOptions, btf: &Btf, netns: u64, outlet: &Outlet) ->
     let feed = Filtered {
         stream,
         _announcements: announcements,
-        rest: Common::new(netns, outlet.clone()),
+        common: common.clone(),
+        tables: Tables::Unopened,
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -141,7 +148,7 @@ fn with_filter(options: &FlowOptions, btf: &Btf, netns: u64, outlet: &Outlet) ->
     })
 }
 
-fn with_socket(options: &FlowOptions, netns: u64, outlet: Outlet) -> Result<Conntrack, StartError> {
+fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, StartError> {
     let announcements = Announcements::open(options.buffer_bytes as usize)
         .map_err(|error| StartError::Socket("open a netlink socket", error))?;
     announcements
@@ -149,7 +156,8 @@ fn with_socket(options: &FlowOptions, netns: u64, outlet: Outlet) -> Result<Conn
         .map_err(|error| StartError::Socket("subscribe to ctnetlink", error))?;
     let feed = Direct {
         announcements,
-        rest: Common::new(netns, outlet),
+        common: common.clone(),
+        tables: Tables::Unopened,
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -158,22 +166,15 @@ fn with_socket(options: &FlowOptions, netns: u64, outlet: Outlet) -> Result<Conn
     })
 }
 
-/// What both rungs do.
+/// What both rungs need.
+#[derive(Clone)]
 struct Common {
     netns: u64,
     outlet: Outlet,
-    counters: Option<Counters>,
+    known: KnownNamespaces,
 }
 
 impl Common {
-    fn new(netns: u64, outlet: Outlet) -> Common {
-        Common {
-            netns,
-            outlet,
-            counters: Counters::open(netns).ok(),
-        }
-    }
-
     /// Tells of the flows in a message, or several.
     fn tell(&self, at: Option<Timestamp>, bytes: &[u8]) -> Result<(), Stopped> {
         for message in netlink::messages(bytes) {
@@ -191,20 +192,47 @@ impl Common {
         }
         Ok(())
     }
+}
 
-    fn count(&mut self) -> Result<(), Stopped> {
-        let Some(counters) = &mut self.counters else {
+/// The tables whose counters are polled; opened by the thread that polls them, which is the one that moves.
+enum Tables {
+    Unopened,
+    Open {
+        node: Option<Counters>,
+        sandboxes: Option<Sandboxes>,
+    },
+}
+
+impl Tables {
+    fn poll(&mut self, common: &Common) -> Result<(), Stopped> {
+        if matches!(self, Tables::Unopened) {
+            *self = Tables::Open {
+                node: Counters::open(common.netns).ok(),
+                sandboxes: Sandboxes::new(common.known.clone()).ok(),
+            };
+        }
+        let Tables::Open { node, sandboxes } = self else {
             return Ok(());
         };
-        match counters.poll(clock::now()) {
-            Ok(Some(event)) => self.outlet.send(event),
-            Ok(None) => Ok(()),
-            Err(error) => {
+        let now = clock::now();
+        let mut told = Vec::new();
+        match node.as_mut().map(|node| node.poll(now)) {
+            Some(Ok(event)) => told.extend(event),
+            Some(Err(error)) => {
                 tracing::warn!(%error, "conntrack's counters cannot be read; they are not looked at any more");
-                self.counters = None;
-                Ok(())
+                *node = None;
             }
+            None => {}
         }
+        match sandboxes.as_mut().map(|sandboxes| sandboxes.poll(now)) {
+            Some(Ok(events)) => told.extend(events),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "sandboxes cannot be visited any more: no conntrack counters of theirs");
+                *sandboxes = None;
+            }
+            None => {}
+        }
+        told.into_iter().try_for_each(|event| common.outlet.send(event))
     }
 }
 
@@ -213,7 +241,8 @@ struct Filtered {
     stream: Stream,
     // Open, it keeps the subscription; nothing ever comes through it.
     _announcements: Announcements,
-    rest: Common,
+    common: Common,
+    tables: Tables,
 }
 
 impl Feed for Filtered {
@@ -227,8 +256,8 @@ impl Feed for Filtered {
 
     fn drain(&mut self) -> Result<bool, Stopped> {
         let mut any = false;
-        let rest = &self.rest;
-        while let Some(outcome) = self.stream.ring.next(|bytes| forward(rest, bytes)) {
+        let common = &self.common;
+        while let Some(outcome) = self.stream.ring.next(|bytes| forward(common, bytes)) {
             outcome?;
             any = true;
         }
@@ -236,30 +265,31 @@ impl Feed for Filtered {
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.rest.outlet.report_losses(&mut self.stream.lost)?;
-        self.rest.count()
+        self.common.outlet.report_losses(&mut self.stream.lost)?;
+        self.tables.poll(&self.common)
     }
 }
 
-fn forward(rest: &Common, bytes: &[u8]) -> Result<(), Stopped> {
+fn forward(common: &Common, bytes: &[u8]) -> Result<(), Stopped> {
     let record = FlowRecord::read(bytes);
     let message = record
         .as_ref()
         .and_then(|(record, _)| record.message.get(..record.len as usize));
     let (Some((record, _)), Some(message)) = (record.as_ref(), message) else {
-        rest.outlet.undecodable(&DecodeError::Short {
+        common.outlet.undecodable(&DecodeError::Short {
             kind: 0,
             bytes: bytes.len(),
         });
         return Ok(());
     };
-    rest.tell(Some(Timestamp(record.at_ns)), message)
+    common.tell(Some(Timestamp(record.at_ns)), message)
 }
 
 /// The rung without.
 struct Direct {
     announcements: Announcements,
-    rest: Common,
+    common: Common,
+    tables: Tables,
 }
 
 impl Feed for Direct {
@@ -278,7 +308,7 @@ impl Feed for Direct {
             match self.announcements.next() {
                 Told::Message(bytes) => {
                     any = true;
-                    self.rest.tell(None, bytes)?;
+                    self.common.tell(None, bytes)?;
                 }
                 Told::Overrun => {}
                 Told::Nothing => return Ok(any),
@@ -287,8 +317,8 @@ impl Feed for Direct {
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.rest.outlet.report_lost(self.announcements.take_lost())?;
-        self.rest.count()
+        self.common.outlet.report_lost(self.announcements.take_lost())?;
+        self.tables.poll(&self.common)
     }
 }
 

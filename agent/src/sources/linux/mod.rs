@@ -25,8 +25,8 @@ use std::thread::{Builder, JoinHandle};
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::connect::ConnectProbe;
-use self::conntrack::Conntrack;
 pub use self::conntrack::FlowOptions;
+use self::conntrack::{Conntrack, KnownNamespaces};
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
@@ -141,7 +141,8 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     health.set_probe(stdio_status(stdio, options.stdio));
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
-    let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
+    let namespaces = KnownNamespaces::default();
+    let netns = NetnsWatch::start(sender.clone(), namespaces.clone()).map_err(StartError::Thread)?;
     let ring = RingThread::new(channels, sender.clone(), health.clone(), netns);
     let stopped = Arc::clone(&stop);
     let thread = Builder::new()
@@ -149,7 +150,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         .spawn(move || ring.run(&stopped))
         .map_err(StartError::Thread)?;
     let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
-    let conntrack = Conntrack::start(options.conntrack, &options.flows, &btf, &sender, &health);
+    let conntrack = Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health));
     drop(btf);
     trim_heap();
     Ok(LinuxSource {
@@ -171,13 +172,19 @@ impl LinuxSource {
         self.attached.rung()
     }
 
-    /// Kernel time of each program; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
+    /// Kernel time of each program of the process probe; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
     #[must_use]
     pub fn bpf_run_time(&self) -> Vec<ProgramTime> {
-        let mut times = self.attached.run_time();
-        times.extend(self.connect.iter().flat_map(ConnectProbe::run_time));
-        times.extend(self.conntrack.iter().flat_map(Conntrack::run_time));
-        times
+        self.attached.run_time()
+    }
+
+    /// The same of the programs that watch traffic.
+    #[must_use]
+    pub fn traffic_run_time(&self) -> Vec<ProgramTime> {
+        let connect = self.connect.iter().flat_map(ConnectProbe::run_time);
+        connect
+            .chain(self.conntrack.iter().flat_map(Conntrack::run_time))
+            .collect()
     }
 }
 

@@ -49,6 +49,17 @@ pub struct Reading {
     search_restart: u32,
 }
 
+impl Reading {
+    /// Something was ever tracked here.
+    pub fn is_in_use(&self) -> bool {
+        let unused = Reading {
+            limit: self.limit,
+            ..Reading::default()
+        };
+        *self != unused
+    }
+}
+
 /// Reads them.
 pub fn read(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = Reading::default();
