@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::report::{Outcome, table};
-use crate::{add_overhead, exec_cost, footprint, machine, memory, throughput};
+use crate::{add_overhead, connect_cost, exec_cost, footprint, machine, memory, throughput};
 
 /// Measures sandglass against its budgets.
 #[derive(Debug, Parser)]
@@ -39,6 +39,8 @@ enum Part {
     Footprint,
     /// Kernel time for processes that are not the agent's business
     Exec,
+    /// Kernel time for connections and flows, and what watching them takes when idle
+    Connect,
     /// RunPodSandbox with and without the agent
     Add,
 }
@@ -63,6 +65,7 @@ impl Part {
             Part::Memory => "memory",
             Part::Footprint => "footprint",
             Part::Exec => "exec",
+            Part::Connect => "connect",
             Part::Add => "add",
         }
     }
@@ -73,6 +76,7 @@ impl Part {
             Part::Memory => memory::run(effort),
             Part::Footprint => footprint::run(effort),
             Part::Exec => exec_cost::run(effort),
+            Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
         };
         outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
