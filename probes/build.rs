@@ -16,6 +16,9 @@ const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("dns.old_task.o", "dns.bpf.c", &["-DOLD_TASK"]),
     ("drop.tp_btf.o", "drop.bpf.c", &[]),
     ("drop.no_reason.o", "drop.bpf.c", &["-DNO_REASON"]),
+    ("connect.tp_btf.o", "connect.bpf.c", &[]),
+    ("connect.raw_tp.o", "connect.bpf.c", &["-DRAW_TP"]),
+    ("conntrack.o", "conntrack.bpf.c", &[]),
 ];
 
 const HINT: &str = "install clang 14 or newer (apt-get install clang), name one in SANDGLASS_CLANG, or name a \
@@ -83,6 +86,8 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "Calibration",
                 "DnsRecord",
                 "DropRecord",
+                "ConnectRecord",
+                "FlowRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -94,6 +99,8 @@ fn write_header(out: &Path) -> Result<(), String> {
         .with_config(config)
         .with_src("src/wire.rs")
         .with_src("src/wire/dns.rs")
+        .with_src("src/wire/connect.rs")
+        .with_src("src/wire/conntrack.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

@@ -22,6 +22,8 @@ use crate::tcp_flow;
 pub fn run(effort: Effort) -> Result<Outcome> {
     let options = Options {
         stdio: false,
+        connect: false,
+        conntrack: false,
         ..Options::default()
     };
     let probe = match Probe::attach_with(options)? {

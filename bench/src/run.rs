@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::report::{Outcome, table};
-use crate::{add_overhead, dns_cost, exec_cost, footprint, machine, memory, throughput};
+use crate::{add_overhead, connect_cost, dns_cost, exec_cost, footprint, machine, memory, throughput};
 
 /// Measures sandglass against its budgets.
 #[derive(Debug, Parser)]
@@ -41,6 +41,8 @@ enum Part {
     Exec,
     /// DNS messages: time per message, lookups without loss; a TCP connection beside them
     Dns,
+    /// Kernel time for connections and flows, and what watching them takes when idle
+    Connect,
     /// RunPodSandbox with and without the agent
     Add,
 }
@@ -66,6 +68,7 @@ impl Part {
             Part::Footprint => "footprint",
             Part::Exec => "exec",
             Part::Dns => "dns",
+            Part::Connect => "connect",
             Part::Add => "add",
         }
     }
@@ -77,6 +80,7 @@ impl Part {
             Part::Footprint => footprint::run(effort),
             Part::Exec => exec_cost::run(effort),
             Part::Dns => dns_cost::run(effort),
+            Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
         };
         outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))

@@ -112,13 +112,9 @@ always_inline int find_message(struct __sk_buff *skb, int out, struct packet *pa
 		header_len = (header[12] >> 4) * 4;
 	}
 	packet->offset = packet->transport + header_len;
-	if (packet->offset > end || (packet->offset == end && packet->protocol == PROTOCOL_TCP)) {
-		if (packet->offset > end)
-			count(TRAFFIC_UNREADABLE);
-		return 0;
-	}
-	packet->len = end - packet->offset;
-	return 1;
+	// A datagram of nothing is told as well: it is no message, which user space counts.
+	packet->len = packet->offset < end ? end - packet->offset : 0;
+	return packet->len > 0 || packet->protocol == PROTOCOL_UDP;
 }
 
 // Both addresses, first as the packet has them, then as the socket does.
@@ -209,7 +205,7 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 {
 	struct DnsRecord *record = bpf_ringbuf_reserve(&records, sizeof(*record) + room, 0);
 	if (!record) {
-		count(TRAFFIC_LOST_RING);
+		count_lost(LOST_RING);
 		return;
 	}
 	*record = *head;
@@ -219,7 +215,7 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 	record->captured = len;
 	if (len > 0 && bpf_skb_load_bytes(skb, offset, (uint8_t *)record + sizeof(*record), len))
 		record->captured = 0;
-	bpf_ringbuf_submit(record, wake_up(head->ring_bytes));
+	bpf_ringbuf_submit(record, wake_flags(head->ring_bytes));
 }
 
 always_inline void emit_pieces(struct __sk_buff *skb, struct packet *packet, struct DnsRecord *head)

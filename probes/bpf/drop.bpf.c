@@ -108,8 +108,8 @@ int on_drop(uint64_t *ctx)
 #endif
 	record.netns = netns_of(skb);
 	record.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
-	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_up(record.ring_bytes)))
-		count(TRAFFIC_LOST_RING);
+	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_flags(record.ring_bytes)))
+		count_lost(LOST_RING);
 	return 0;
 }
 

@@ -6,6 +6,8 @@
 
 pub mod wire;
 
+use wire::connect::ConnectRecord;
+use wire::conntrack::{FLOW_MESSAGE_MAX, FlowRecord};
 use wire::dns::{DnsRecord, DropRecord};
 use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
 
@@ -45,6 +47,24 @@ pub static DROP_NO_REASON: &[u8] = {
     &OBJECT.0
 };
 
+/// The connection probe on BTF-typed tracepoints.
+pub static CONNECT_TP_BTF: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/connect.tp_btf.o")));
+    &OBJECT.0
+};
+
+/// The connection probe on raw tracepoints.
+pub static CONNECT_RAW_TP: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/connect.raw_tp.o")));
+    &OBJECT.0
+};
+
+/// The filter on the ctnetlink socket.
+pub static CONNTRACK: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/conntrack.o")));
+    &OBJECT.0
+};
+
 /// A record that may be read from any bytes of its length.
 ///
 /// # Safety
@@ -81,6 +101,9 @@ unsafe impl Record for Calibration {}
 unsafe impl Record for DnsRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for DropRecord {}
+unsafe impl Record for ConnectRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for FlowRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 + 4 * 2);
@@ -90,6 +113,8 @@ const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<Calibration>() == 8 * 4 + 4 * 2);
 const _: () = assert!(size_of::<DnsRecord>() == 8 * 4 + 4 * 5 + 2 * 2 + 8 + 16 * 3);
 const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2);
+const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);
+const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.
 #[repr(C, align(8))]
@@ -115,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_objects_parse_and_hold_what_the_loader_asks_for() {
+    fn objects_of_packets_parse_and_hold_what_the_loader_asks_for() {
         for (name, object, programs) in [
             ("dns", DNS_CGROUP_SKB, &["on_send", "on_receive"][..]),
             ("dns with old tasks", DNS_OLD_TASK, &["on_send", "on_receive"]),
@@ -128,6 +153,21 @@ mod tests {
             }
             for map in ["records", "lost", "reader", ".rodata"] {
                 assert!(object.maps.contains_key(map), "{name} has map {map}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_of_traffic_parse_and_hold_what_the_loader_asks_for() {
+        for (object, program) in [
+            (CONNECT_TP_BTF, "on_set_state"),
+            (CONNECT_RAW_TP, "on_set_state"),
+            (CONNTRACK, "on_message"),
+        ] {
+            let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{program}: {error}"));
+            assert!(object.programs.contains_key(program), "{program} is there");
+            for map in ["records", "lost", "reader"] {
+                assert!(object.maps.contains_key(map), "{program} has map {map}");
             }
         }
     }

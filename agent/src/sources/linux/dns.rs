@@ -8,85 +8,86 @@ pub mod decode;
 pub mod message;
 mod stream;
 
+use aya::Btf;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use self::decode::DnsDecoder;
-use super::cgroups;
-use super::follow::Follower;
-use super::loader::traffic::{Hook, KernelTypes, Loaded, Object};
+use super::decoded::DecodedFeed;
+use super::loader::family::{Family, Object};
 use super::loader::{LoadError, ProgramTime};
-use super::unavailable;
+use super::stream::{Follower, Outlet};
+use super::{cgroups, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::EventSender;
 
-/// The attached probe. Detached when dropped, after what is in its ring buffer.
+/// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
-pub struct Dns {
-    loaded: Loaded,
+pub struct DnsProbe {
+    // The thread ends first: it takes a last look at the ring.
     _follower: Follower,
+    family: Family,
 }
 
-/// Attaches the probe and starts to send events. `None` when that is not possible here, which [`Health`] tells.
-pub fn start(
-    types: &KernelTypes,
-    ports: &[u16],
-    ring_bytes: u32,
-    sender: &EventSender,
-    health: &Health,
-) -> Option<Dns> {
-    let first = attach(&TYPED_TASK, types, ports, ring_bytes, sender, health);
-    let outcome = first.or_else(|error| {
+impl DnsProbe {
+    /// Attaches the probe, if it is wanted, and says in `health` what came of it.
+    #[must_use]
+    pub fn start(
+        wanted: bool,
+        ports: &[u16],
+        ring_bytes: u32,
+        btf: &Btf,
+        (sender, health): (&EventSender, &Health),
+    ) -> Option<DnsProbe> {
+        if !wanted || ports.is_empty() {
+            health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.dns"));
+            return None;
+        }
+        let attach = |object| attach(object, ports, ring_bytes, btf, sender, health);
         // What the better object meets is told: the other meets the same, or works.
-        attach(&OLD_TASK, types, ports, ring_bytes, sender, health).map_err(|_| error)
-    });
-    match outcome {
-        Ok((dns, status)) => {
-            health.set_probe(status);
-            Some(dns)
-        }
-        Err(error) => {
-            health.set_probe(unavailable(PROBE, CONSEQUENCE, HINT, &error));
-            None
-        }
+        let outcome = attach(TYPED_TASK).or_else(|error| attach(OLD_TASK).map_err(|_| error));
+        let (probe, status) = match outcome {
+            Ok((probe, whole)) => (Some(probe), status(whole, ports.len())),
+            Err(error) => (None, unavailable(PROBE, CONSEQUENCE, HINT, &error)),
+        };
+        health.set_probe(status);
+        probe
     }
-}
 
-fn attach(
-    object: &Object,
-    types: &KernelTypes,
-    ports: &[u16],
-    ring_bytes: u32,
-    sender: &EventSender,
-    health: &Health,
-) -> Result<(Dns, ProbeStatus), LoadError> {
-    let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
-    let mut loaded = Loaded::load(*object, types, ring_bytes, ports)?;
-    // Receiving first: a query that is seen is then also seen answered.
-    loaded.attach("on_receive", &Hook::Cgroup("ingress", &root))?;
-    loaded.attach("on_send", &Hook::Cgroup("egress", &root))?;
-    let channels = loaded.channels()?;
-    let decoder = DnsDecoder::new(health.dns_malformed.clone());
-    let follower =
-        Follower::start(PROBE, channels, decoder, sender.clone(), health.clone()).map_err(LoadError::Thread)?;
-    let dns = Dns {
-        loaded,
-        _follower: follower,
-    };
-    Ok((dns, status(object, whole, ports.len())))
-}
-
-impl Dns {
-    /// Kernel time of each program.
+    /// Kernel time of its programs so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.loaded.run_time()
+        self.family.run_time()
     }
 }
 
-fn status(object: &Object, whole: bool, ports: usize) -> ProbeStatus {
+/// The second value says whether the node's whole cgroup tree is in sight.
+fn attach(
+    object: Object,
+    ports: &[u16],
+    ring_bytes: u32,
+    btf: &Btf,
+    sender: &EventSender,
+    health: &Health,
+) -> Result<(DnsProbe, bool), LoadError> {
+    let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
+    let mut family = Family::load_for_ports(object, ring_bytes, btf, ports)?;
+    let stream = family.stream()?;
+    // Receiving first: a query that is seen is then also seen answered.
+    family.attach_to_cgroup("on_receive", "ingress", &root)?;
+    family.attach_to_cgroup("on_send", "egress", &root)?;
+    let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
+    let feed = DecodedFeed::new(stream, outlet, DnsDecoder::new(health.dns_malformed.clone()));
+    let probe = DnsProbe {
+        _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
+        family,
+    };
+    Ok((probe, whole))
+}
+
+fn status(whole: bool, ports: usize) -> ProbeStatus {
     let mut status = ProbeStatus {
         probe: PROBE.to_owned(),
-        hook: object.hook.to_owned(),
+        hook: TYPED_TASK.hook.to_owned(),
         attached: true,
         consequence: String::new(),
         hint: String::new(),

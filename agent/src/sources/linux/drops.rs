@@ -8,6 +8,7 @@ mod symbols;
 
 use std::net::SocketAddr;
 
+use aya::Btf;
 use sandglass_model::network::{DroppedPacket, PacketDrop};
 use sandglass_model::{Body, Event, Timestamp};
 use sandglass_probes::Record as _;
@@ -16,82 +17,84 @@ use sandglass_probes::wire::dns::{DROP_DNS, DropRecord};
 use self::reasons::Reasons;
 use self::symbols::Symbols;
 use super::decode::DecodeError;
+use super::decoded::{DecodedFeed, Decoder};
 use super::dns::decode::address;
-use super::follow::{Decoder, Follower};
-use super::loader::traffic::{Hook, KernelTypes, Loaded, Object};
+use super::loader::family::{Family, Object};
 use super::loader::{LoadError, ProgramTime};
-use super::unavailable;
+use super::stream::{Follower, Outlet};
+use super::{switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::EventSender;
 
-/// The attached probe. Detached when dropped, after what is in its ring buffer.
+/// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
-pub struct Drops {
-    loaded: Loaded,
+pub struct DropProbe {
+    // The thread ends first: it takes a last look at the ring.
     _follower: Follower,
+    family: Family,
 }
 
-/// Attaches the probe and starts to send events. `None` when that is not possible here, which [`Health`] tells.
-pub fn start(types: &KernelTypes, ports: &[u16], sender: &EventSender, health: &Health) -> Option<Drops> {
-    let outcome = attach(REASONED, types, ports, sender, health).or_else(|error| {
-        // What the better rung says is why: the other fails for the same reason, or works.
-        let drops = attach(UNREASONED, types, ports, sender, health);
-        drops.map_err(|_| error)
-    });
-    match outcome {
-        Ok(drops) => Some(drops),
-        Err(error) => {
-            health.set_probe(unavailable(PROBE, CONSEQUENCE, HINT, &error));
-            None
+impl DropProbe {
+    /// Attaches the probe, if it is wanted, and says in `health` what came of it.
+    #[must_use]
+    pub fn start(wanted: bool, ports: &[u16], btf: &Btf, sender: &EventSender, health: &Health) -> Option<DropProbe> {
+        if !wanted || ports.is_empty() {
+            health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.drops"));
+            return None;
         }
+        let attach = |object| attach(object, ports, btf, sender, health);
+        let (probe, status) = match attach(REASONED) {
+            Ok(probe) => (Some(probe), in_use(REASONED.hook, None)),
+            Err(error) => match attach(UNREASONED) {
+                Ok(probe) => (Some(probe), in_use(UNREASONED.hook, Some(&error))),
+                // What the better object meets is told: the other met the same.
+                Err(_) => (None, unavailable(PROBE, CONSEQUENCE, HINT, &error)),
+            },
+        };
+        health.set_probe(status);
+        probe
+    }
+
+    /// Kernel time of its program so far.
+    #[must_use]
+    pub fn run_time(&self) -> Vec<ProgramTime> {
+        self.family.run_time()
     }
 }
 
 fn attach(
     object: Object,
-    types: &KernelTypes,
     ports: &[u16],
+    btf: &Btf,
     sender: &EventSender,
     health: &Health,
-) -> Result<Drops, LoadError> {
-    let mut loaded = Loaded::load(object, types, RING_BYTES, ports)?;
-    let channels = loaded.channels()?;
-    loaded.attach("on_drop", &Hook::Tracepoint("kfree_skb", types))?;
+) -> Result<DropProbe, LoadError> {
+    let mut family = Family::load_for_ports(object, RING_BYTES, btf, ports)?;
+    let stream = family.stream()?;
+    family.attach("on_drop", "kfree_skb", btf)?;
     let decoder = DropDecoder {
         reasons: Reasons::of_this_kernel(),
         symbols: Symbols::default(),
     };
-    let follower =
-        Follower::start(PROBE, channels, decoder, sender.clone(), health.clone()).map_err(LoadError::Thread)?;
-    let reasoned = object.hook == REASONED.hook;
-    health.set_probe(ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: object.hook.to_owned(),
-        attached: true,
-        consequence: if reasoned {
-            ""
-        } else {
-            "drops are seen without the kernel's reason"
-        }
-        .to_owned(),
-        hint: if reasoned {
-            ""
-        } else {
-            "Linux 5.17 and newer give a reason"
-        }
-        .to_owned(),
-    });
-    Ok(Drops {
-        loaded,
-        _follower: follower,
+    let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
+    let feed = DecodedFeed::new(stream, outlet, decoder);
+    Ok(DropProbe {
+        _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
+        family,
     })
 }
 
-impl Drops {
-    /// Kernel time of each program.
-    #[must_use]
-    pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.loaded.run_time()
+fn in_use(hook: &str, refused: Option<&LoadError>) -> ProbeStatus {
+    let consequence = refused.map(|error| format!("drops are seen without the kernel's reason: {error}"));
+    ProbeStatus {
+        probe: PROBE.to_owned(),
+        hook: hook.to_owned(),
+        attached: true,
+        hint: match refused {
+            Some(_) => "Linux 5.17 and newer give a reason".to_owned(),
+            None => String::new(),
+        },
+        consequence: consequence.unwrap_or_default(),
     }
 }
 
@@ -101,7 +104,7 @@ struct DropDecoder {
 }
 
 impl Decoder for DropDecoder {
-    fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<u64, DecodeError> {
+    fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError> {
         let short = DecodeError::Short {
             kind: 0,
             bytes: record.len(),
@@ -123,7 +126,7 @@ impl Decoder for DropDecoder {
                 function: self.symbols.function(drop.location),
             })),
         });
-        Ok(drop.ring_bytes)
+        Ok(())
     }
 }
 
@@ -176,7 +179,7 @@ mod tests {
             symbols: Symbols::default(),
         };
         let mut events = Vec::new();
-        assert_eq!(decoder.decode(record.bytes(), &mut events), Ok(640));
+        assert_eq!(decoder.decode(record.bytes(), &mut events), Ok(()));
         match events.pop() {
             Some(Event {
                 at: Timestamp(7),

@@ -3,7 +3,7 @@
 //! The only module that imports aya. Used by the Linux source when it starts, then by its ring thread.
 //! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
 
-pub mod traffic;
+pub mod family;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -152,12 +152,24 @@ pub fn enable_run_time() -> io::Result<OwnedFd> {
     aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
 }
 
+/// The kernel's own description of its types. Large: to be dropped when everything is loaded.
+pub fn kernel_types() -> Result<Btf, LoadError> {
+    Btf::from_sys_fs().map_err(LoadError::Btf)
+}
+
 /// Loads and attaches the best of `rungs` that this kernel takes. The second value says why better ones were not taken.
-pub fn attach(rungs: &[Rung], ring_bytes: u32, stdio: bool) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
-    let btf = Btf::from_sys_fs().map_err(|error| vec![LoadError::Btf(error)])?;
+pub fn attach(
+    rungs: &[Rung],
+    ring_bytes: u32,
+    stdio: bool,
+    btf: &Btf,
+) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let mut refused = Vec::new();
     for rung in rungs {
-        match guarded(PROBE, rung.name(), || attach_rung(*rung, &btf, ring_bytes, stdio)) {
+        // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
+        let attach = AssertUnwindSafe(|| attach_rung(*rung, btf, ring_bytes, stdio));
+        let outcome = undisturbed(|| catch_unwind(attach));
+        match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
@@ -177,7 +189,7 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<At
         })?;
     let mut attach = |name: &str, tracepoint| {
         let program = ebpf.program_mut(name).ok_or_else(|| unexpected(rung, name))?;
-        attach_program(program, rung, tracepoint, btf)
+        attach_program(program, (PROBE, rung.name()), tracepoint, btf)
     };
     // The exit first and the fork last: a process seen to begin is then also seen to end.
     let no_stdio = match stdio {
@@ -192,15 +204,23 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<At
     Ok(Attached { ebpf, rung, no_stdio })
 }
 
-fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
+fn attach_program(
+    program: &mut Program,
+    (probe, hook): (&'static str, &'static str),
+    tracepoint: &'static str,
+    btf: &Btf,
+) -> Result<(), LoadError> {
     let outcome = match program {
         Program::BtfTracePoint(program) => attach_typed(program, tracepoint, btf),
         Program::RawTracePoint(program) => attach_raw(program, tracepoint),
-        _ => return Err(unexpected(rung, "a program is of another type")),
+        _ => {
+            let what = "a program is of another type".to_owned();
+            return Err(LoadError::Unexpected { probe, hook, what });
+        }
     };
     outcome.map_err(|source| LoadError::Program {
-        probe: PROBE,
-        hook: rung.name(),
+        probe,
+        hook,
         tracepoint,
         source: Box::new(source),
     })
@@ -214,19 +234,6 @@ fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Res
 fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), ProgramError> {
     program.load()?;
     program.attach(tracepoint).map(|_| ())
-}
-
-/// Runs `load` as loading must be run. aya-obj panics on a few malformed objects; what does cannot be taken.
-fn guarded<T>(
-    probe: &'static str,
-    hook: &'static str,
-    load: impl FnOnce() -> Result<T, LoadError>,
-) -> Result<T, LoadError> {
-    let outcome = undisturbed(|| catch_unwind(AssertUnwindSafe(load)));
-    outcome.unwrap_or_else(|_| {
-        let what = "the loader panicked".to_owned();
-        Err(LoadError::Unexpected { probe, hook, what })
-    })
 }
 
 /// Runs `load` with all signals held back from this thread: the verifier gives up with EAGAIN while one is pending (a
@@ -289,11 +296,11 @@ impl Attached {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        program_times(&self.ebpf)
+        run_time(&self.ebpf)
     }
 }
 
-fn program_times(ebpf: &Ebpf) -> Vec<ProgramTime> {
+fn run_time(ebpf: &Ebpf) -> Vec<ProgramTime> {
     ebpf.programs()
         .filter_map(|(name, program)| {
             let facts = program.info().ok()?;
