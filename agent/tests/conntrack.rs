@@ -519,7 +519,7 @@ fn lost_in(event: &Event) -> u64 {
 #[test]
 fn what_the_ring_cannot_hold_is_counted() {
     let options = FlowOptions {
-        buffer_bytes: 16 << 10,
+        buffer_bytes: Some(16 << 10),
         ..FlowOptions::default()
     };
     overrun("what_the_ring_cannot_hold_is_counted", options);
@@ -528,7 +528,7 @@ fn what_the_ring_cannot_hold_is_counted() {
 #[test]
 fn what_the_socket_cannot_hold_is_counted() {
     let options = FlowOptions {
-        buffer_bytes: 16 << 10,
+        buffer_bytes: Some(16 << 10),
         ..plain()
     };
     overrun("what_the_socket_cannot_hold_is_counted", options);
