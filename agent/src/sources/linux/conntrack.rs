@@ -29,7 +29,7 @@ use self::socket::{Announcements, Told};
 use super::decode::DecodeError;
 use super::loader::family::{Family, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{Feed, Follower, Outlet};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
 
@@ -38,15 +38,15 @@ use crate::sources::{EventSender, Stopped, clock};
 pub struct FlowOptions {
     /// Try the rung with the filter on the socket.
     pub filter: bool,
-    /// Bytes the kernel may keep for the agent: of the ring buffer, or of the socket.
-    pub buffer_bytes: u32,
+    /// Bytes the kernel may keep for the agent, of the ring buffer or of the socket; `None`: as much as suits the rung.
+    pub buffer_bytes: Option<u32>,
 }
 
 impl Default for FlowOptions {
     fn default() -> FlowOptions {
         FlowOptions {
             filter: true,
-            buffer_bytes: 2 << 20,
+            buffer_bytes: None,
         }
     }
 }
@@ -127,7 +127,7 @@ fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conn
         hook: "ctnetlink filter",
         bytes: sandglass_probes::CONNTRACK,
     };
-    let mut family = Family::load(object, options.buffer_bytes, btf)?;
+    let mut family = Family::load(object, options.buffer_bytes.unwrap_or(RING_BYTES), btf)?;
     let stream = family.stream()?;
     let announcements = Announcements::open(0).map_err(|error| StartError::Socket("open a netlink socket", error))?;
     // Before it is subscribed: nothing gets past the filter.
@@ -149,7 +149,7 @@ fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conn
 }
 
 fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, StartError> {
-    let announcements = Announcements::open(options.buffer_bytes as usize)
+    let announcements = Announcements::open(options.buffer_bytes.unwrap_or(SOCKET_BYTES) as usize)
         .map_err(|error| StartError::Socket("open a netlink socket", error))?;
     announcements
         .subscribe()
@@ -254,14 +254,16 @@ impl Feed for Filtered {
         self.stream.reader.sleeps()
     }
 
-    fn drain(&mut self) -> Result<bool, Stopped> {
-        let mut any = false;
+    fn drain(&mut self) -> Result<Found, Stopped> {
+        let mut records = 0;
         let common = &self.common;
-        while let Some(outcome) = self.stream.ring.next(|bytes| forward(common, bytes)) {
+        while records < AT_ONCE
+            && let Some(outcome) = self.stream.ring.next(|bytes| forward(common, bytes))
+        {
             outcome?;
-            any = true;
+            records += 1;
         }
-        Ok(any)
+        Ok(Found::of(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
@@ -302,18 +304,19 @@ impl Feed for Direct {
         true
     }
 
-    fn drain(&mut self) -> Result<bool, Stopped> {
-        let mut any = false;
-        loop {
+    fn drain(&mut self) -> Result<Found, Stopped> {
+        let mut records = 0;
+        while records < AT_ONCE {
             match self.announcements.next() {
                 Told::Message(bytes) => {
-                    any = true;
+                    records += 1;
                     self.common.tell(None, bytes)?;
                 }
-                Told::Overrun => {}
-                Told::Nothing => return Ok(any),
+                Told::Overrun => records += 1,
+                Told::Nothing => break,
             }
         }
+        Ok(Found::of(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
@@ -334,6 +337,9 @@ fn in_use(hook: &str, refused: &str) -> ProbeStatus {
     if events.trim() == "0" {
         status.consequence = "the kernel tells of no flows: net.netfilter.nf_conntrack_events is 0".to_owned();
         status.hint = "sysctl -w net.netfilter.nf_conntrack_events=2".to_owned();
+    } else if is_elsewhere() {
+        status.consequence = "the agent sees its own pod's conntrack table, not the node's".to_owned();
+        status.hint = "run the agent in the node's own network namespace (hostNetwork: true)".to_owned();
     } else if !refused.is_empty() {
         status.consequence =
             format!("flows come as late as they are read, by 25 ms, where the kernel does not say when: {refused}");
@@ -341,6 +347,13 @@ fn in_use(hook: &str, refused: &str) -> ProbeStatus {
             "needs Linux 5.10 or newer with CAP_BPF; or sysctl -w net.netfilter.nf_conntrack_timestamp=1".to_owned();
     }
     status
+}
+
+/// Whether this thread is in another network namespace than the node's first process.
+fn is_elsewhere() -> bool {
+    let inode = |path| fs::metadata(path).ok().map(|namespace| namespace.ino());
+    let of_node = inode("/proc/1/ns/net");
+    of_node.is_some() && of_node != inode("/proc/thread-self/ns/net")
 }
 
 fn missing(reason: &str, hint: &str) -> ProbeStatus {
@@ -355,3 +368,7 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
 
 /// Name of the probe.
 pub const PROBE: &str = "conntrack";
+/// Room for 2,200 flows between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+const RING_BYTES: u32 = 512 << 10;
+/// Room for some 8,000 messages with what the kernel needs for each; taken only when they come.
+const SOCKET_BYTES: u32 = 8 << 20;

@@ -5,232 +5,35 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
+mod cluster;
+mod kube;
+#[path = "../namespaces/mod.rs"]
 mod namespaces;
+mod witness;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::Command;
 use std::time::Duration;
 
+use cluster::{Cluster, PORT, SERVICE};
+use kube::Kube;
 use namespaces::{Namespace, Watch, counts, flows};
-use rustix::process::{Pid, Signal, kill_process};
 use sandglass::sources::clock;
 use sandglass::sources::linux::{FlowOptions, Options};
-use sandglass_model::network::{Flow, FlowChange};
-use sandglass_model::{Body, Event, Timestamp};
-
-/// The limit of the table is one for the whole machine, and so are its processors: one test at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
-
-/// A pod, a node it sends through, and a namespace of backends.
-struct Cluster {
-    pod: Namespace,
-    node: Namespace,
-    backends: Namespace,
-    watch: Watch,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Cluster {
-    fn start(test: &str, flows: FlowOptions) -> Option<Cluster> {
-        if let Err(error) = Command::new("conntrack").arg("--version").output() {
-            eprintln!("SKIPPED {test}: conntrack: {error}");
-            return None;
-        }
-        let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-        let (pod, node, backends) = (Namespace::make(test)?, Namespace::make(test)?, Namespace::make(test)?);
-        pod.link(&node, 1);
-        node.link(&backends, 2);
-        node.run("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
-        pod.run("ip route add default via 10.77.1.2; ip -6 route add default via fd77:1::2");
-        // Backends answer to the node, as its masquerading asks for; 10.77.2.2 is the first, .3 and .4 the others.
-        backends.run(
-            "ip addr add 10.77.2.3/24 dev v2b; ip addr add 10.77.2.4/24 dev v2b; ip route add default via 10.77.2.1",
-        );
-        let options = Options {
-            connect: false,
-            stdio: false,
-            flows,
-            ..Options::default()
-        };
-        let watch = Watch::start(test, &node, options)?;
-        let status = watch.probe("conntrack");
-        assert!(status.attached, "{status:?}");
-        Some(Cluster {
-            pod,
-            node,
-            backends,
-            watch,
-            _alone: alone,
-        })
-    }
-
-    /// kube-proxy's way in its nftables mode: a map of services, chains picked at random, masquerading.
-    fn serve_by_nft(&self, protocol: &str, port: u16) {
-        self.node.run(&format!(
-            "nft -f - <<'X'
-            table ip kube-proxy {{
-                map service-ips {{
-                    type ipv4_addr . inet_proto . inet_service : verdict
-                    elements = {{ {SERVICE} . {protocol} . {port} : goto service }}
-                }}
-                chain endpoint-1 {{ meta l4proto {protocol} dnat to 10.77.2.2:{port}; }}
-                chain endpoint-2 {{ meta l4proto {protocol} dnat to 10.77.2.3:{port}; }}
-                chain endpoint-3 {{ meta l4proto {protocol} dnat to 10.77.2.4:{port}; }}
-                chain service {{
-                    meta mark set mark or 0x4000
-                    numgen random mod 3 vmap {{ 0 : goto endpoint-1, 1 : goto endpoint-2, 2 : goto endpoint-3 }}
-                }}
-                chain nat-prerouting {{
-                    type nat hook prerouting priority -100
-                    ip daddr . meta l4proto . th dport vmap @service-ips
-                }}
-                chain nat-postrouting {{
-                    type nat hook postrouting priority 100
-                    meta mark & 0x4000 == 0x4000 meta mark set mark xor 0x4000 masquerade fully-random
-                }}
-            }}
-X"
-        ));
-    }
-
-    /// The same by iptables, as kube-proxy's default mode does it.
-    fn serve_by_iptables(&self, protocol: &str, port: u16) {
-        let mut rules = "iptables -t nat -N KUBE-SVC; iptables -t nat -N KUBE-MARK;
-            iptables -t nat -A KUBE-MARK -j MARK --or-mark 0x4000;
-            iptables -t nat -A KUBE-SVC -j KUBE-MARK;"
-            .to_owned();
-        for (number, probability) in [(2, "0.33333"), (3, "0.5"), (4, "1")] {
-            rules += &format!(
-                "iptables -t nat -N KUBE-SEP-{number};
-                 iptables -t nat -A KUBE-SEP-{number} -p {protocol} -j DNAT --to-destination 10.77.2.{number}:{port};
-                 iptables -t nat -A KUBE-SVC -m statistic --mode random --probability {probability} -j KUBE-SEP-{number};"
-            );
-        }
-        rules += &format!(
-            "iptables -t nat -A PREROUTING -d {SERVICE} -p {protocol} --dport {port} -j KUBE-SVC;
-             iptables -t nat -A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE --random-fully"
-        );
-        self.node.run(&rules);
-    }
-
-    /// Makes the node track flows without translating any.
-    fn track(&self) {
-        self.node.run("nft add table inet t; nft 'add chain inet t f { type filter hook forward priority 0; }'; nft add rule inet t f ct state invalid drop");
-    }
-
-    /// All events once `enough` flows of that kind came.
-    fn wait_for(&self, change: FlowChange, enough: usize) -> Vec<(Timestamp, Flow)> {
-        self.watch.wait(&format!("{enough} flows {change:?}"), |events| {
-            let all = flows(events);
-            (all.iter().filter(|(_, flow)| flow.change == change).count() >= enough).then_some(all)
-        })
-    }
-
-    fn counters(&self) -> BTreeMap<String, u64> {
-        statistics(&self.node.run("conntrack -S"))
-    }
-}
-
-/// Sums of `conntrack -S` over all processors.
-fn statistics(text: &str) -> BTreeMap<String, u64> {
-    let mut sums = BTreeMap::new();
-    for pair in text.split_whitespace() {
-        let Some((name, value)) = pair.split_once('=') else {
-            continue;
-        };
-        *sums.entry(name.to_owned()).or_default() += value.parse::<u64>().unwrap();
-    }
-    sums
-}
-
-/// `conntrack -E`, which writes what it is told to a pipe.
-struct Witness(Child);
-
-impl Witness {
-    fn start(node: &Namespace) -> Witness {
-        let mut command = node.command("exec conntrack -E -e NEW,DESTROY -o timestamp,id -b 8388608 2>/dev/null");
-        let child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let witness = Witness(child);
-        // Subscribed when the kernel shows a second listener.
-        for _ in 0..200 {
-            let table = node.run("cat /proc/net/netlink");
-            let listeners = table.lines().filter(|line| {
-                let mut columns = line.split_whitespace().skip(1);
-                columns.next() == Some("12") && columns.nth(1).is_some_and(|groups| groups == "00000005")
-            });
-            if listeners.count() >= 2 {
-                return witness;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("conntrack -E did not subscribe");
-    }
-
-    /// Its lines so far, read to the end after it was asked to stop.
-    fn finish(mut self) -> Vec<Seen> {
-        let pid = Pid::from_raw(self.0.id().cast_signed()).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        kill_process(pid, Signal::INT).unwrap();
-        let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
-        let seen = lines.map(|line| Seen::read(&line.unwrap())).collect();
-        self.0.wait().unwrap();
-        seen
-    }
-}
-
-/// A line of it: `[1731.1\t] [NEW] udp 17 30 src=.. dst=.. sport=.. dport=.. [UNREPLIED] src=.. .. id=7`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Seen {
-    new: bool,
-    id: u32,
-    ends: [String; 4],
-}
-
-impl Seen {
-    fn read(line: &str) -> Seen {
-        let values = |name: &str| -> Vec<String> {
-            let prefix = format!("{name}=");
-            let words = line.split_whitespace();
-            words
-                .filter_map(|word| word.strip_prefix(&prefix).map(str::to_owned))
-                .collect()
-        };
-        let (sources, destinations) = (values("src"), values("dst"));
-        let (from, to) = (values("sport"), values("dport"));
-        let end = |addresses: &[String], ports: &[String], way: usize| {
-            SocketAddr::new(addresses[way].parse().unwrap(), ports[way].parse().unwrap()).to_string()
-        };
-        Seen {
-            new: line.contains("[NEW]"),
-            id: values("id")[0].parse().unwrap(),
-            ends: [
-                end(&sources, &from, 0),
-                end(&destinations, &to, 0),
-                end(&sources, &from, 1),
-                end(&destinations, &to, 1),
-            ],
-        }
-    }
-
-    fn of(flow: &Flow) -> Seen {
-        let ends = [flow.source, flow.destination, flow.reply_source, flow.reply_destination];
-        Seen {
-            new: flow.change == FlowChange::New,
-            id: flow.id,
-            ends: ends.map(|end| end.to_string()),
-        }
-    }
-}
+use sandglass_model::network::FlowChange;
+use sandglass_model::{Body, Event};
+use witness::{Witness, agree};
 
 /// TCP connections of a pod through a service address; the witness must have seen the same flows.
 fn translated(test: &str, flows: FlowOptions, rules: impl Fn(&Cluster)) {
-    let Some(cluster) = Cluster::start(test, flows) else {
-        return;
-    };
-    rules(&cluster);
+    if let Some(cluster) = Cluster::start(test, flows) {
+        rules(&cluster);
+        connect_and_compare(&cluster);
+    }
+}
+
+fn connect_and_compare(cluster: &Cluster) {
     cluster.node.run("sysctl -q -w net.netfilter.nf_conntrack_tcp_timeout_time_wait=1 net.netfilter.nf_conntrack_tcp_timeout_close=1");
     let witness = Witness::start(&cluster.node);
     let listeners: Vec<TcpListener> = (2..5)
@@ -255,7 +58,7 @@ fn translated(test: &str, flows: FlowOptions, rules: impl Fn(&Cluster)) {
     });
     let after = clock::now();
     cluster.node.run("sleep 0.2; conntrack -F 2>/dev/null");
-    let told = cluster.wait_for(FlowChange::Destroyed, locals.len());
+    let mut told = cluster.wait_for(FlowChange::Destroyed, locals.len());
     let mut used = BTreeMap::new();
     for local in &locals {
         let (at, flow) = told
@@ -270,17 +73,13 @@ fn translated(test: &str, flows: FlowOptions, rules: impl Fn(&Cluster)) {
         *used.entry(flow.reply_source).or_insert(0) += 1;
     }
     assert_eq!(used.len(), 3, "all three backends are used: {used:?}");
-    agree(witness.finish(), &told);
+    let mut seen = witness.finish();
+    // Of flows older than the witness it sees the end only, and the other way round: of both, only those of the service.
+    let service = format!("{SERVICE}:{PORT}");
+    told.retain(|(_, flow)| flow.destination.to_string() == service);
+    seen.retain(|seen| seen.ends[1] == service);
+    agree(seen, &told);
     assert_eq!(cluster.watch.lost("conntrack"), 0);
-}
-
-/// The witness and the source tell of the same flows.
-fn agree(mut seen: Vec<Seen>, told: &[(Timestamp, Flow)]) {
-    let mut told: Vec<Seen> = told.iter().map(|(_, flow)| Seen::of(flow)).collect();
-    seen.sort();
-    told.sort();
-    assert!(!seen.is_empty());
-    assert_eq!(seen, told);
 }
 
 #[test]
@@ -299,6 +98,25 @@ fn translation_by_iptables_is_told_as_the_witness_sees_it() {
         FlowOptions::default(),
         |cluster| cluster.serve_by_iptables("tcp", PORT),
     );
+}
+
+fn rules_of_kube_proxy(test: &str, mode: &str) {
+    let Some(bin) = Kube::programs(test) else { return };
+    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+        return;
+    };
+    let _kube = Kube::start(&cluster.node, &bin, mode);
+    connect_and_compare(&cluster);
+}
+
+#[test]
+fn the_rules_of_kube_proxy_itself_with_iptables() {
+    rules_of_kube_proxy("the_rules_of_kube_proxy_itself_with_iptables", "iptables");
+}
+
+#[test]
+fn the_rules_of_kube_proxy_itself_with_nftables() {
+    rules_of_kube_proxy("the_rules_of_kube_proxy_itself_with_nftables", "nftables");
 }
 
 #[test]
@@ -519,7 +337,7 @@ fn lost_in(event: &Event) -> u64 {
 #[test]
 fn what_the_ring_cannot_hold_is_counted() {
     let options = FlowOptions {
-        buffer_bytes: 16 << 10,
+        buffer_bytes: Some(16 << 10),
         ..FlowOptions::default()
     };
     overrun("what_the_ring_cannot_hold_is_counted", options);
@@ -528,7 +346,7 @@ fn what_the_ring_cannot_hold_is_counted() {
 #[test]
 fn what_the_socket_cannot_hold_is_counted() {
     let options = FlowOptions {
-        buffer_bytes: 16 << 10,
+        buffer_bytes: Some(16 << 10),
         ..plain()
     };
     overrun("what_the_socket_cannot_hold_is_counted", options);
@@ -600,7 +418,5 @@ fn plain() -> FlowOptions {
     }
 }
 
-const SERVICE: &str = "10.96.0.10";
-const PORT: u16 = 4001;
 const RACES: u32 = 3_000;
 const BURST: u32 = 50_000;
