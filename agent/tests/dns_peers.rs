@@ -164,12 +164,13 @@ fn a_normal_lookup_can_be_recorded() {
     assert!(glibc(&lab, "ok.test").status.success());
     watch.messages(4);
     let pod = lab.inode(&lab.pod());
-    watch.wait("the sandbox's namespace", |events| {
+    let observed = watch.wait("the sandbox's namespace", |events| {
         events.iter().find_map(|event| match &event.body {
-            Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(assert_eq!(netns.inode, pod)),
+            Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(netns.inode),
             _ => None,
         })
     });
+    assert_eq!(observed, pod);
 }
 
 #[test]

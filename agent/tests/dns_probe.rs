@@ -3,7 +3,7 @@
 //! Needs root and a kernel that lets BPF in; where a program is missing the test says `SKIPPED` and why. What is tested is
 //! what becomes of packets as events; lookups are the correlator's, which is tested by recordings.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod lab;
 

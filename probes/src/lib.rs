@@ -101,6 +101,7 @@ unsafe impl Record for Calibration {}
 unsafe impl Record for DnsRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for DropRecord {}
+// SAFETY: as for `ExecRecord`.
 unsafe impl Record for ConnectRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for FlowRecord {}

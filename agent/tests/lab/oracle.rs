@@ -135,9 +135,7 @@ impl Oracle {
             .collect();
         ours.sort();
         theirs.sort();
-        let keys = |list: &[((u16, bool, u16, u16, bool, String), u64)]| -> Vec<_> {
-            list.iter().map(|(key, _)| key.clone()).collect()
-        };
+        let keys = |list: &[Keyed]| -> Vec<_> { list.iter().map(|(key, _)| key.clone()).collect() };
         assert_eq!(keys(&ours), keys(&theirs), "the same messages");
         for (mine, other) in seen.iter().filter(|seen| seen.is_answer()).filter_map(|seen| {
             let rcode = seen.message.answer.as_ref()?.rcode & 15;
