@@ -303,6 +303,7 @@ fn questions_of_one_tcp_buffer_are_told_apart() {
     };
     assert_eq!((ids(false), ids(true)), (vec![1, 2, 3, 4], vec![1, 2, 3, 4]));
     assert_eq!(watch.health.dns_malformed.get(), 0);
+    assert_eq!(watch.drops(), [], "a connection that is set up drops nothing");
     assert_close(&oracle.agrees(&seen), 4);
 }
 

@@ -59,6 +59,7 @@ fn message_cost(probe: &Probe, effort: Effort) -> Result<Vec<Figure>> {
             user,
         ]);
     }
+    let drop_ns = drop_cost(probe, lookups / ROUNDS)?;
     let middle = |n: usize| median(&rounds.iter().map(|round| round[n]).collect::<Vec<_>>());
     let [query, answer, out, into, user] = std::array::from_fn(middle);
     let kernel = (query + answer) / 2.0;
@@ -83,7 +84,21 @@ fn message_cost(probe: &Probe, effort: Effort) -> Result<Vec<Figure>> {
             Unit::Nanoseconds,
         )
         .remark(format!("out {out:.0} ns, in {into:.0} ns")),
+        Figure::new("kernel time per other dropped packet", drop_ns, Unit::Nanoseconds),
     ])
+}
+
+/// Mean run of the drop probe for datagrams that nobody receives.
+fn drop_cost(probe: &Probe, count: u32) -> Result<f64> {
+    let client = UdpSocket::bind((SERVER, 0))?;
+    let before = probe.runs();
+    for _ in 0..count {
+        client.send_to(b"nobody listens here", (SERVER, NOBODY))?;
+    }
+    let runs = since(&before, &probe.runs());
+    let drops = runs.iter().find(|runs| runs.program == DROP).context("no drop probe")?;
+    ensure!(drops.count >= u64::from(count), "only {} drops", drops.count);
+    Ok(drops.ns as f64 / drops.count as f64)
 }
 
 /// Mean run of the program for sending and of that for receiving.
@@ -266,6 +281,9 @@ const OPT: [u8; 11] = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
 const SERVER: &str = "127.9.9.9";
 const SEND: &str = "on_send";
 const RECEIVE: &str = "on_receive";
+const DROP: &str = "on_drop";
+/// A port without a socket.
+const NOBODY: u16 = 10_054;
 const ROUNDS: u32 = 10;
 /// Longer than the reading thread lets a record wait.
 const SETTLE: Duration = Duration::from_millis(60);

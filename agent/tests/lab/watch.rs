@@ -153,6 +153,11 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        let recorded = std::env::var_os("RECORD_INTO").is_some();
+        if recorded {
+            // What follows the last packet is a part of the recording: that nothing more came.
+            std::thread::sleep(Duration::from_secs(3));
+        }
         drop(self.source.take());
         if let Some(directory) = std::env::var_os("RECORD_INTO") {
             self.record(Path::new(&directory));
