@@ -196,6 +196,57 @@ fn a_socket_nobody_listens_to_is_no_silence_without_reason() {
     assert_eq!(drop.reason, "NO_SOCKET");
 }
 
+/// In a socket's queue the packet's device is not known any more; its socket is.
+#[test]
+fn an_answer_that_finds_the_sockets_queue_full_is_told() {
+    let test = "an_answer_that_finds_the_sockets_queue_full_is_told";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let server = inside(&lab.server(), || UdpSocket::bind((SERVER, 53)).unwrap());
+    let asking = socket(&lab, SERVER);
+    rustix::net::sockopt::set_socket_recv_buffer_size(&asking, 2048).unwrap();
+    let question = query(9, "ok.test", A);
+    asking.send(&question).unwrap();
+    let (_, client) = server.recv_from(&mut [0; 512]).unwrap();
+    for _ in 0..20 {
+        server.send_to(&question, client).unwrap();
+    }
+    let (_, drop) = watch.dropped(1).remove(0);
+    assert_eq!(drop.reason, "SOCKET_RCVBUFF");
+    assert_eq!((drop.netns, drop.dns_id), (lab.inode(&lab.pod()), Some(9)));
+}
+
+#[test]
+fn a_flood_of_drops_is_told_in_part_and_counted_in_full() {
+    let test = "a_flood_of_drops_is_told_in_part_and_counted_in_full";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    lab.rules("table ip t { chain c { type filter hook forward priority 0; udp dport 53 drop; }; }");
+    let asking = socket(&lab, SERVER);
+    let question = query(9, "ok.test", A);
+    for _ in 0..20_000 {
+        asking.send(&question).unwrap();
+    }
+    let lost = || {
+        let of_drops = |event: &sandglass_model::Event| match &event.body {
+            Body::Lost { probe, count } if probe == "drops" => *count,
+            _ => 0,
+        };
+        watch.all().iter().map(of_drops).sum::<u64>()
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while watch.drops().len() as u64 + lost() < 20_000 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{} told, {} lost",
+            watch.drops().len(),
+            lost()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(lost() > 0, "all were told");
+}
+
 /// What servers do wrong, and what the client's side sees of it.
 #[test]
 fn misbehaving_servers_are_seen_for_what_they_do() {

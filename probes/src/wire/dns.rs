@@ -75,6 +75,9 @@ pub const DROP_DNS: u8 = 0;
 /// [`DropRecord::packet`]: a TCP segment with SYN.
 pub const DROP_SYN: u8 = 1;
 
+/// Most drops told a second, per processor.
+pub const DROPS_PER_SECOND: u64 = 2000;
+
 /// A DNS datagram or a TCP SYN that the kernel dropped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -116,3 +116,37 @@ const OLD_TASK: Object = Object {
 };
 const CONSEQUENCE: &str = "no lookups: when a sandbox's first name was answered, and why names are slow, is not known";
 const HINT: &str = "needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and a cgroup v2 tree mounted in the agent's sight";
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+    use crate::sources::channel;
+    use crate::sources::linux::loader::kernel_types;
+
+    /// The second object is for kernels older than most that tests run on; newer ones take it too.
+    #[test]
+    fn the_object_for_old_kernels_is_taken() {
+        let test = "the_object_for_old_kernels_is_taken";
+        let (sender, _receiver) = channel(1024, Gauge::default());
+        let outcome =
+            kernel_types().and_then(|btf| attach(OLD_TASK, &[53], 1 << 16, &btf, &sender, &Health::default()));
+        match outcome {
+            Ok((probe, _)) => assert_eq!(probe.run_time().len(), 2),
+            Err(error) => {
+                let not_here = matches!(error, LoadError::Cgroup(_) | LoadError::Btf(_))
+                    || matches!(error.os_error(), Some(libc::EPERM | libc::EACCES));
+                assert!(not_here, "{error}: {:?}", std::error::Error::source(&error));
+                eprintln!("SKIPPED {test}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_is_said() {
+        assert_eq!(status(true, 1).consequence, "");
+        assert!(status(false, 1).hint.contains("cgroup namespace"));
+        assert!(status(true, 9).consequence.contains("first 8 of 9"));
+    }
+}
