@@ -109,6 +109,8 @@ always_inline int find_message(struct __sk_buff *skb, int out, struct packet *pa
 		if (!header)
 			return 0;
 		packet->tcp_seq = (uint32_t)load_two(header + 4) << 16 | load_two(header + 6);
+		// SYN has a number of its own, before those of what it brings along (TCP Fast Open).
+		packet->tcp_seq += (header[13] & TCP_SYN) != 0;
 		header_len = (header[12] >> 4) * 4;
 	}
 	packet->offset = packet->transport + header_len;

@@ -8,7 +8,6 @@
 
 #include "traffic.h"
 
-#define TCP_SYN 2
 #define SECOND 1000000000
 
 // What a processor has told since when.

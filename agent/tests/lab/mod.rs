@@ -40,6 +40,9 @@ impl Lab {
             eprintln!("SKIPPED {test}: needs root");
             return None;
         }
+        if !["ip", "nft", "getent"].iter().all(|program| has(test, program)) {
+            return None;
+        }
         let lab = Lab {
             number: std::process::id(),
             _alone: alone,
@@ -184,6 +187,8 @@ impl Lab {
             let _ = ip(&["netns", "del", &namespace]);
         }
         let _ = fs::remove_dir_all(self.etc());
+        // Others' stay, and with them the directory.
+        let _ = fs::remove_dir("/etc/netns");
     }
 }
 
