@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
 use sandglass::health::{Health, ProbeLabel, ProbeStatus};
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options, ProgramTime};
@@ -123,9 +123,23 @@ pub struct Watch {
 impl Watch {
     /// Starts the source in a namespace; says `SKIPPED` and returns `None` where that is not possible.
     pub fn start(test: &str, node: &Namespace, options: Options) -> Option<Watch> {
+        Watch::without(CapabilitySet::empty(), test, node, options)
+    }
+
+    /// As above, lacking some capabilities.
+    pub fn without(lacking: CapabilitySet, test: &str, node: &Namespace, options: Options) -> Option<Watch> {
         let health = Health::default();
+        let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());
-        let source = match node.within(|| sources::linux::start(options, sender, health.clone())) {
+        let outcome = node.within(|| {
+            // Capabilities are a thread's own, and those of the threads it starts.
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= lacking;
+            sets.permitted -= lacking;
+            set_capabilities(None, sets).unwrap();
+            sources::linux::start(options, sender, health.clone())
+        });
+        let source = match outcome {
             Ok(source) => source,
             Err(error) => {
                 let cause = chain(&error);
@@ -135,6 +149,7 @@ impl Watch {
                 return None;
             }
         };
+        eprintln!("{test}: attached in {:?}", began.elapsed());
         let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let into = Arc::clone(&events);
         std::thread::spawn(move || {

@@ -19,7 +19,7 @@ use sandglass_model::{Body, Event, Timestamp};
 use super::Rung;
 use super::loader::family::{Family, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped};
 
@@ -55,11 +55,8 @@ impl ConnectProbe {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        let reason = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| error.to_string());
-        health.set_probe(missing(
-            &reason,
-            "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON",
-        ));
+        let why = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| reason(&error));
+        health.set_probe(missing(&why, "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON"));
         None
     }
 
@@ -174,7 +171,10 @@ fn in_use(rung: Rung, refused: Option<&LoadError>) -> ProbeStatus {
         hint: String::new(),
     };
     if let Some(error) = refused {
-        status.consequence = format!("a lower rung is in use, which sees the same at a little more cost: {error}");
+        status.consequence = format!(
+            "a lower rung is in use, which sees the same at a little more cost: {}",
+            reason(error)
+        );
         status.hint = "a kernel of 5.12 or newer takes tp_btf".to_owned();
     }
     status

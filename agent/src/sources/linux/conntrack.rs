@@ -29,7 +29,7 @@ use self::socket::{Announcements, Told};
 use super::decode::DecodeError;
 use super::loader::family::{Family, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
 
@@ -85,7 +85,7 @@ impl Conntrack {
                     health.set_probe(in_use("ctnetlink filter", ""));
                     return Some(conntrack);
                 }
-                Err(error) => refused = error.to_string(),
+                Err(error) => refused = reason(&error),
             }
         }
         match with_socket(options, &common) {
@@ -95,7 +95,7 @@ impl Conntrack {
             }
             Err(error) => {
                 health.set_probe(missing(
-                    &error.to_string(),
+                    &reason(&error),
                     "needs CAP_NET_ADMIN, and a kernel with CONFIG_NF_CT_NETLINK",
                 ));
                 None
@@ -206,9 +206,15 @@ enum Tables {
 impl Tables {
     fn poll(&mut self, common: &Common) -> Result<(), Stopped> {
         if matches!(self, Tables::Unopened) {
+            let node = Counters::open(common.netns).inspect_err(|error| {
+                tracing::warn!(%error, "no conntrack counters: a netlink socket cannot be opened");
+            });
+            let sandboxes = Sandboxes::new(common.known.clone()).inspect_err(|error| {
+                tracing::info!(%error, "no conntrack counters of sandboxes: that needs CAP_SYS_ADMIN");
+            });
             *self = Tables::Open {
-                node: Counters::open(common.netns).ok(),
-                sandboxes: Sandboxes::new(common.known.clone()).ok(),
+                node: node.ok(),
+                sandboxes: sandboxes.ok(),
             };
         }
         let Tables::Open { node, sandboxes } = self else {

@@ -59,6 +59,8 @@ pub struct Sandboxes {
 }
 
 struct Visited {
+    /// The kernel gives the inode of a namespace that is gone to another one; its path is never the same.
+    path: String,
     meter: Meter,
     due: Timestamp,
 }
@@ -113,10 +115,15 @@ impl Sandboxes {
             return None;
         };
         let reading = enter(&namespace).and_then(|()| read(&mut Requests::open()?));
-        let visited = self.visited.entry(inode).or_insert_with(|| Visited {
+        let new = || Visited {
+            path: path.clone(),
             meter: Meter::new(inode),
             due: now,
-        });
+        };
+        let visited = self.visited.entry(inode).or_insert_with(new);
+        if visited.path != path {
+            *visited = new();
+        }
         visited.due = Timestamp(now.0 + VISIT_EVERY_NS);
         let reading = reading
             .inspect_err(|error| tracing::debug!(%error, inode, "conntrack's counters of a sandbox cannot be read"))
