@@ -14,6 +14,7 @@ use std::thread::{Builder, JoinHandle};
 use sandglass_model::event::{Exec, Netns};
 use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 
+use super::conntrack::KnownNamespaces;
 use crate::sources::{EventSender, clock};
 
 /// The thread's end for requests; the thread ends when it is dropped.
@@ -32,12 +33,12 @@ struct Request {
 }
 
 impl NetnsWatch {
-    /// Starts the thread.
-    pub fn start(sender: EventSender) -> std::io::Result<NetnsWatch> {
+    /// Starts the thread. What it finds is also added to `known`.
+    pub fn start(sender: EventSender, known: KnownNamespaces) -> std::io::Result<NetnsWatch> {
         let (requests, queue) = sync_channel(QUEUE_MAX);
         let thread = Builder::new()
             .name("netns".to_owned())
-            .spawn(move || answer(&queue, &sender))?;
+            .spawn(move || answer(&queue, &sender, &known))?;
         Ok(NetnsWatch {
             requests: Some(requests),
             thread: Some(thread),
@@ -73,9 +74,10 @@ impl Drop for NetnsWatch {
     }
 }
 
-fn answer(queue: &Receiver<Request>, sender: &EventSender) {
+fn answer(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespaces) {
     while let Ok(request) = queue.recv() {
         let Some(netns) = look(request) else { continue };
+        known.add(netns.inode, &netns.path);
         let event = Event {
             at: clock::now(),
             body: Body::NetnsObserved(Box::new(netns)),
