@@ -85,7 +85,7 @@ fn harmful(drops: &[Dropped]) -> impl Iterator<Item = &Dropped> {
 }
 
 fn by_netfilter(dropped: &Dropped) -> bool {
-    dropped.reason.starts_with("NETFILTER") || dropped.function.starts_with("nf_")
+    dropped.reason.starts_with("NETFILTER") || dropped.function.contains("nf_")
 }
 
 fn drop_sentence(dropped: &Dropped, what: &str) -> String {

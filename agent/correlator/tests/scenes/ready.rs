@@ -360,7 +360,7 @@ fn lost_records_of_traffic_concern_only_what_waits_for_traffic() {
     };
     // The removal, then the sandbox.
     assert_eq!(lost("exec"), [true, false]);
-    for probe in ["dns", "connect", "conntrack", "drop"] {
+    for probe in ["dns", "connect", "conntrack", "drops"] {
         assert_eq!(lost(probe), [false, true], "{probe}");
     }
 }
