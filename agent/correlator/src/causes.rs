@@ -13,7 +13,8 @@ use sandglass_model::trace::{Cause, Confidence, JourneyReason, LookupResult};
 use crate::connect::Connect;
 use crate::conntrack::Rise;
 use crate::correlator::Correlator;
-use crate::lookup::{Dropped, Lookup, RETRY_NS};
+use crate::lookup::matching::RETRY_NS;
+use crate::lookup::{Dropped, Lookup};
 use crate::notes::type_name;
 use crate::owners::Party;
 

@@ -12,7 +12,8 @@ use sandglass_model::trace::Detail;
 
 use crate::attempts::{Attempt, Finished, Part, PartDetail};
 use crate::correlator::Correlator;
-use crate::lookup::{self, Lookup, MAX_NAMES, Manner, Taken, base};
+use crate::lookup::matching::{Manner, Taken};
+use crate::lookup::{self, Lookup, MAX_NAMES, base};
 use crate::notes::{self, What};
 use crate::owners::Party;
 use crate::table::{Key, Who};
