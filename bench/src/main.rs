@@ -23,6 +23,8 @@ mod alloc;
 #[cfg(target_os = "linux")]
 mod conversations;
 #[cfg(target_os = "linux")]
+mod etl_throughput;
+#[cfg(target_os = "linux")]
 mod exec_cost;
 #[cfg(target_os = "linux")]
 mod footprint;

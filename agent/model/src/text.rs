@@ -83,6 +83,12 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         }
         Detail::Lookup(lookup) => of_lookup(lookup),
         Detail::Connect(connect) => of_connect(connect),
+        Detail::Activity(activity) => {
+            let mut notes: Vec<String> = activity.objects.iter().map(|object| clean(object)).collect();
+            notes.extend(activity.ambiguous.then(|| "ambiguous".to_owned()));
+            notes
+        }
+        Detail::VnicWait(wait) => [&wait.endpoint, &wait.evidence].map(|text| clean(text)).into(),
     };
     if let Some(process) = span.process() {
         if process.found_running {
@@ -161,7 +167,10 @@ fn of_cause(cause: &Cause) -> String {
 fn of_root(trace: &Trace) -> Vec<String> {
     let mut notes = Vec::with_capacity(3);
     let identity = &trace.identity;
-    if !identity.name.is_empty() {
+    if identity.namespace.is_empty() {
+        // podman names a container where a pod's name stands.
+        notes.push(clean(&identity.name));
+    } else if !identity.name.is_empty() {
         notes.push(clean(&format!("{}/{}", identity.namespace, identity.name)));
     }
     if let Some(sandbox) = &trace.sandbox {
