@@ -25,12 +25,12 @@ export function networkView(root, params, shared) {
   const top = h("div.figures");
   const charts = {
     lookups: makeChart({ title: "Lookups", series: named(RCODES), format: count, sum: total }),
-    times: makeChart({ title: "Time of lookups", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
+    times: makeChart({ title: "Time of lookups", whole: "worst of the last hour", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
       series: [{ key: "p95", label: "95 % within", tone: "bad" }, { key: "p50", label: "half within", tone: "good" }], sum: most }),
     connects: makeChart({ title: "Connections", series: named(RESULTS), format: count, sum: total }),
     trouble: makeChart({ title: "Retries and drops", format: count, sum: total,
       series: named([["retransmissions", "asked again", "calm"], ["unanswered", "never answered", "bad"], ["drops", "dropped by this kernel", "worst"]]) }),
-    table: makeChart({ title: "Conntrack entries", lines: true, format: (value) => count(Math.round(value)), sum: last,
+    table: makeChart({ title: "Conntrack entries", whole: "now", lines: true, format: (value) => count(Math.round(value)), sum: last,
       series: [{ key: "entries", label: "entries in the node's table", tone: "good" }] }),
     counters: makeChart({ title: "Conntrack trouble", format: count, sum: total,
       series: named([["insert_failed", "insert_failed", "worst"], ["drop", "drop", "bad"], ["early_drop", "early_drop", "odd"], ["clash_resolve", "clash_resolve", "calm"], ["search_restart", "search_restart", "good"]]) }),
@@ -42,7 +42,7 @@ export function networkView(root, params, shared) {
   const note = h("div");
   const content = h("div.network", { hidden: true }, top,
     h("div.hours", {}, Object.values(charts).map((chart) => chart.element)),
-    h("div.cards.wide", {}, journeys, names), h("div.cards.wide", {}, causes, drops));
+    h("div.cards.wide", {}, h("div.pile", {}, journeys, causes), h("div.pile", {}, names, drops)));
   fill(root, h("h1", {}, "Network"), note, content);
   let gone = false;
 

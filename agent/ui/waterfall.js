@@ -224,16 +224,16 @@ function describe(span, trace) {
       row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
       signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
     args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
-    h("h3", {}, "Attributes"),
-    h("dl.attributes", {}, Object.entries(attributes)
-      .filter(([key]) => !hidden.has(key))
-      .map(([key, value]) => [h("dt", {}, key), h("dd", {}, Array.isArray(value) ? value.join(", ") : String(value))])),
     span.events.length
       ? [h("h3", {}, "Events"), h("ol.events", {}, span.events.map((event) => h("li", {},
           h("span.event-at", {}, `+${duration(event.offset_ns - span.offset_ns)}`),
           h("span.event-name", { data: { event: event.name.replaceAll(" ", "-") } }, event.name),
           h("span.event-more", {}, event.attributes.map(([key, value]) => `${short(key)} ${value}`).join(" · ")))))]
       : null,
+    h("h3", {}, "Attributes"),
+    h("dl.attributes", {}, Object.entries(attributes)
+      .filter(([key]) => !hidden.has(key))
+      .map(([key, value]) => [h("dt", {}, key), h("dd", {}, Array.isArray(value) ? value.join(", ") : String(value))])),
     span.links.length
       ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [
           h("dt", {}, link.relation.replaceAll("_", " ")),
