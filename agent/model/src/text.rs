@@ -156,7 +156,10 @@ fn of_cause(cause: &Cause) -> String {
 fn of_root(trace: &Trace) -> Vec<String> {
     let mut notes = Vec::with_capacity(3);
     let identity = &trace.identity;
-    if !identity.name.is_empty() {
+    if identity.namespace.is_empty() {
+        // podman names a container where a pod's name stands.
+        notes.push(clean(&identity.name));
+    } else if !identity.name.is_empty() {
         notes.push(clean(&format!("{}/{}", identity.namespace, identity.name)));
     }
     if let Some(sandbox) = &trace.sandbox {
