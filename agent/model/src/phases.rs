@@ -202,7 +202,7 @@ mod tests {
     use crate::cni::PodIdentity;
     use crate::id::{SpanId, TraceId};
     use crate::time::ClockAnchor;
-    use crate::trace::{CommandDetail, CreateDetail, ProcessDetail, SandboxDetail, Status};
+    use crate::trace::{CommandDetail, CreateDetail, ProcessDetail, Status};
 
     fn span(parent: Option<usize>, start: u64, end: Option<u64>, detail: Detail) -> Span {
         Span {
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn every_nanosecond_has_one_owner_and_the_longest_parallel_span_wins() {
         let trace = trace(vec![
-            span(None, 0, Some(100), Detail::Sandbox(SandboxDetail::default())),
+            span(None, 0, Some(100), Detail::Sandbox(Box::default())),
             span(Some(0), 10, Some(90), Detail::SandboxCreate(CreateDetail::default())),
             span(Some(1), 20, Some(40), command("short")),
             span(Some(1), 20, Some(80), command("long")),
@@ -281,7 +281,7 @@ mod tests {
             msg: "no addresses".into(),
             details: String::new(),
         };
-        let root = || span(None, 0, Some(100), Detail::Sandbox(SandboxDetail::default()));
+        let root = || span(None, 0, Some(100), Detail::Sandbox(Box::default()));
         let create = || span(Some(0), 0, Some(100), Detail::SandboxCreate(CreateDetail::default()));
         let check = || {
             failed(
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn open_spans_end_now_and_an_empty_trace_is_nothing() {
-        let open = trace(vec![span(None, 0, None, Detail::Sandbox(SandboxDetail::default()))]);
+        let open = trace(vec![span(None, 0, None, Detail::Sandbox(Box::default()))]);
         assert_eq!(Breakdown::of(&open, Timestamp(7)).total_ns, 7);
         assert_eq!(Breakdown::of(&trace(Vec::new()), Timestamp(7)), Breakdown::default());
     }

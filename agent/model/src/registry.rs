@@ -153,6 +153,8 @@ pub const EVENT_RETRANSMISSION: &str = "retransmission";
 pub const EVENT_ANSWER: &str = "answer";
 /// An answer came after its lookup had been given up or answered otherwise.
 pub const EVENT_LATE_ANSWER: &str = "late answer";
+/// An answer came that nobody asked for: with another id, or from another address.
+pub const EVENT_STRAY_ANSWER: &str = "stray answer";
 /// Conntrack made an entry for it, translated or not.
 pub const EVENT_FLOW: &str = "conntrack entry";
 /// The kernel dropped a packet of it.
@@ -167,6 +169,7 @@ pub const SPAN_EVENTS: &[&str] = &[
     EVENT_RETRANSMISSION,
     EVENT_ANSWER,
     EVENT_LATE_ANSWER,
+    EVENT_STRAY_ANSWER,
     EVENT_FLOW,
     EVENT_DROP,
     EVENT_NETWORK_READY,

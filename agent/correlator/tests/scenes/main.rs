@@ -9,5 +9,7 @@ mod attempts;
 mod chains;
 mod faults;
 mod nesting;
+mod ready;
 mod sandboxes;
 mod scene;
+mod wire;

@@ -1,0 +1,297 @@
+//! Traffic in scenes: sandboxes with a network namespace, sockets that ask and connect, conntrack, drops.
+
+use std::net::{IpAddr, SocketAddr};
+
+use sandglass_model::event::Netns;
+use sandglass_model::network::{
+    Answer, Asker, ConnectFailure, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange,
+    PacketDrop, Question, Step, Transport,
+};
+use sandglass_model::time::MILLISECOND;
+use sandglass_model::{Body, ProcessKey, SandboxId};
+
+use crate::scene::{Scene, add, of_pod};
+
+/// The node's own network namespace.
+pub const NODE: u64 = 4_026_531_840;
+/// Of the sandbox that [`Scene::ready_sandbox`] makes.
+pub const POD: u64 = 4_026_532_001;
+/// The cluster's DNS service.
+pub const DNS: &str = "10.96.0.10:53";
+
+pub fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+/// A socket, and who has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Socket {
+    pub netns: u64,
+    pub cookie: u64,
+    pub client: SocketAddr,
+    pub server: SocketAddr,
+    pub transport: Transport,
+    pub process: Option<ProcessKey>,
+}
+
+/// A UDP socket of the sandbox at this port, of a process of its own kind.
+pub fn pod_socket(port: u16) -> Socket {
+    Socket {
+        netns: POD,
+        cookie: u64::from(port),
+        client: SocketAddr::from(([10, 88, 0, 5], port)),
+        server: address(DNS),
+        transport: Transport::Udp,
+        process: Some(ProcessKey {
+            pid: 50,
+            start_ticks: 7,
+        }),
+    }
+}
+
+impl Socket {
+    pub fn to(self, server: &str) -> Socket {
+        Socket {
+            server: address(server),
+            ..self
+        }
+    }
+
+    pub fn tcp(self) -> Socket {
+        Socket {
+            transport: Transport::Tcp,
+            ..self
+        }
+    }
+
+    pub fn of(self, pid: u32) -> Socket {
+        Socket {
+            process: Some(ProcessKey { pid, start_ticks: 7 }),
+            ..self
+        }
+    }
+
+    pub fn of_nobody(self) -> Socket {
+        Socket { process: None, ..self }
+    }
+
+    pub fn at(self, netns: u64, client: [u8; 4]) -> Socket {
+        Socket {
+            netns,
+            client: SocketAddr::from((client, self.client.port())),
+            ..self
+        }
+    }
+
+    fn asker(&self) -> Option<Asker> {
+        self.process.map(|process| Asker {
+            process,
+            comm: "app".to_owned(),
+        })
+    }
+}
+
+fn kind(name: &str) -> u16 {
+    match name {
+        "A" => 1,
+        "AAAA" => 28,
+        "TXT" => 16,
+        other => other.parse().expect("a type"),
+    }
+}
+
+fn message(socket: &Socket, id: u16, name: &str, of: &str) -> DnsMessage {
+    DnsMessage {
+        netns: socket.netns,
+        socket: socket.cookie,
+        transport: socket.transport,
+        client: socket.client,
+        server: socket.server,
+        asker: None,
+        id,
+        questions: vec![Question {
+            name: name.to_owned(),
+            kind: kind(of),
+        }],
+        answer: None,
+    }
+}
+
+/// An answer's message, to be changed.
+pub fn answer_of(socket: &Socket, id: u16, name: &str, of: &str, rcode: u16, addresses: &[&str]) -> DnsMessage {
+    let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().expect("an address")).collect();
+    DnsMessage {
+        answer: Some(Answer {
+            rcode,
+            truncated: false,
+            records: u16::try_from(addresses.len()).expect("few"),
+            addresses,
+        }),
+        ..message(socket, id, name, of)
+    }
+}
+
+pub const NOERROR: u16 = 0;
+pub const SERVFAIL: u16 = 2;
+pub const NXDOMAIN: u16 = 3;
+
+impl Scene {
+    /// What follows happens `us` microseconds after boot.
+    pub fn at_us(&mut self, us: u64) -> &mut Scene {
+        self.set_now(us * 1_000)
+    }
+
+    pub fn watched(&mut self) -> &mut Scene {
+        self.event(Body::TrafficWatched { node_netns: NODE })
+    }
+
+    pub fn netns_of(&mut self, sandbox: &str, inode: u64) -> &mut Scene {
+        self.event(Body::NetnsObserved(Box::new(Netns {
+            sandbox: SandboxId(sandbox.to_owned()),
+            path: format!("/run/netns/{sandbox}"),
+            inode,
+            created: None,
+        })))
+    }
+
+    /// A sandbox `sb` of pod `cart`, made from 0 to 180 ms; its traffic is watched.
+    pub fn ready_sandbox() -> Scene {
+        let mut scene = Scene::new();
+        scene.at(0).watched();
+        scene.made("sb", "cart", POD, 0);
+        scene
+    }
+
+    /// A sandbox made from `at_ms` to 180 ms later.
+    pub fn made(&mut self, sandbox: &str, pod: &str, netns: u64, at_ms: u64) -> &mut Scene {
+        let plugin = self.at(at_ms).plugin("bridge", &of_pod(add(sandbox, "eth0"), pod));
+        self.at(at_ms + 1).netns_of(sandbox, netns);
+        self.at(at_ms + 100).exit(plugin, 0);
+        self.containerd_starts(sandbox, at_ms + 110)
+    }
+
+    pub fn dns(&mut self, message: DnsMessage) -> &mut Scene {
+        self.event(Body::DnsSeen(Box::new(message)))
+    }
+
+    pub fn query(&mut self, socket: &Socket, id: u16, name: &str, of: &str) -> &mut Scene {
+        let mut query = message(socket, id, name, of);
+        query.asker = socket.asker();
+        self.dns(query)
+    }
+
+    pub fn answer(
+        &mut self,
+        socket: &Socket,
+        id: u16,
+        name: &str,
+        of: &str,
+        rcode: u16,
+        addresses: &[&str],
+    ) -> &mut Scene {
+        self.dns(answer_of(socket, id, name, of, rcode, addresses))
+    }
+
+    /// The answer was cut.
+    pub fn cut_answer(&mut self, socket: &Socket, id: u16, name: &str, of: &str) -> &mut Scene {
+        let mut cut = answer_of(socket, id, name, of, NOERROR, &[]);
+        if let Some(answer) = &mut cut.answer {
+            answer.truncated = true;
+        }
+        self.dns(cut)
+    }
+
+    /// A whole lookup of both types, from one socket, answered `took_us` later.
+    pub fn looked_up(&mut self, socket: &Socket, name: &str, at_ms: u64, took_us: u64, given: &str) -> &mut Scene {
+        let id = (at_ms % 60_000) as u16;
+        let begin = at_ms * 1_000;
+        self.at_us(begin).query(socket, id, name, "A");
+        self.at_us(begin + 20).query(socket, id + 1, name, "AAAA");
+        self.at_us(begin + took_us - 10)
+            .answer(socket, id + 1, name, "AAAA", NOERROR, &[]);
+        self.at_us(begin + took_us)
+            .answer(socket, id, name, "A", NOERROR, &[given])
+    }
+
+    pub fn step(&mut self, socket: &Socket, step: Step, retransmits: u32) -> &mut Scene {
+        self.event(Body::ConnectSeen(Box::new(ConnectStep {
+            netns: socket.netns,
+            socket: socket.cookie,
+            local: socket.client,
+            remote: socket.server,
+            asker: socket.asker().filter(|_| step == Step::Started),
+            step,
+            retransmits,
+        })))
+    }
+
+    pub fn connects(&mut self, socket: &Socket) -> &mut Scene {
+        self.step(socket, Step::Started, 0)
+    }
+
+    pub fn established(&mut self, socket: &Socket) -> &mut Scene {
+        self.step(socket, Step::Established, 0)
+    }
+
+    pub fn connect_failed(&mut self, socket: &Socket, failure: ConnectFailure, retransmits: u32) -> &mut Scene {
+        self.step(socket, Step::Failed(failure), retransmits)
+    }
+
+    /// Conntrack made an entry in the node's table for what the socket sends, and sends it on to `backend`.
+    pub fn flow(&mut self, socket: &Socket, id: u32, change: FlowChange, backend: &str) -> &mut Scene {
+        self.event(Body::FlowSeen(Box::new(Flow {
+            netns: NODE,
+            id,
+            change,
+            protocol: if socket.transport == Transport::Udp { 17 } else { 6 },
+            source: socket.client,
+            destination: socket.server,
+            reply_source: address(backend),
+            reply_destination: socket.client,
+            replied: false,
+        })))
+    }
+
+    pub fn counted(&mut self, counts: ConntrackCounts) -> &mut Scene {
+        self.event(Body::ConntrackCounted(Box::new(ConntrackCounts {
+            netns: NODE,
+            ..counts
+        })))
+    }
+
+    pub fn dropped(&mut self, packet: DroppedPacket, from: SocketAddr, to: &str, dns_id: Option<u16>) -> &mut Scene {
+        self.event(Body::PacketDropped(Box::new(PacketDrop {
+            netns: NODE,
+            packet,
+            source: from,
+            destination: address(to),
+            dns_id,
+            reason: "NETFILTER_DROP".to_owned(),
+            function: "nf_hook_slow".to_owned(),
+        })))
+    }
+
+    /// Counters are read and speak of nothing.
+    pub fn counters_quiet(&mut self, from_ms: u64, to_ms: u64) -> &mut Scene {
+        for ms in (from_ms..=to_ms).step_by(1_000) {
+            self.at(ms).counted(ConntrackCounts {
+                entries: ms,
+                limit: 1 << 20,
+                ..ConntrackCounts::default()
+            });
+        }
+        // Other events follow at times of their own.
+        self.sort()
+    }
+
+    fn sort(&mut self) -> &mut Scene {
+        self.events.sort_by_key(|event| event.at);
+        self
+    }
+
+    /// Every history that this one's events make when nothing follows for a minute.
+    pub fn then_nothing(&mut self) -> &mut Scene {
+        let last = self.events.iter().map(|event| event.at.0).max().unwrap_or(0);
+        self.set_now(last + 60_000 * MILLISECOND).tick()
+    }
+}
