@@ -118,7 +118,7 @@ always_inline void put_addresses(struct __sk_buff *skb, int out, const struct pa
 {
 	int connected = skb->remote_port != 0;
 	record->local_port = skb->local_port;
-	record->remote_port = connected ? htons(skb->remote_port) :
+	record->remote_port = connected ? htonl(skb->remote_port) :
 			      out	? packet->destination_port :
 					  packet->source_port;
 	if (packet->family == FAMILY_V4) {
@@ -209,7 +209,7 @@ always_inline int look_at(struct __sk_buff *skb, int out)
 {
 	// A connected socket says at once whether this is of interest.
 	uint32_t port = skb->remote_port;
-	if (port && !is_dns_port(htons(port)))
+	if (port && !is_dns_port(htonl(port)))
 		return PASS;
 	struct packet packet = {};
 	if (!find_message(skb, out, &packet))
