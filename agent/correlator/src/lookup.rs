@@ -67,6 +67,7 @@ pub(crate) struct Asked {
 /// What a question's answer said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
+    at: Timestamp,
     pub(crate) rcode: u16,
     pub(crate) records: u16,
     pub(crate) truncated: bool,
@@ -98,6 +99,13 @@ pub(crate) struct Sent {
     pub(crate) answered: Option<Timestamp>,
     /// It repeats a question.
     pub(crate) again: bool,
+}
+
+impl Sent {
+    /// It asks again what had been answered: the resolver begins anew.
+    fn is_after(&self, outcome: Outcome) -> bool {
+        self.again && self.at > outcome.at
+    }
 }
 
 /// A packet of a lookup or a connection that the kernel dropped.
@@ -325,7 +333,9 @@ impl Lookup {
                 judged = (Taken::Twice, None);
                 continue;
             }
-            let open = asked.outcome.is_none_or(|outcome| !outcome.is_final());
+            let open = asked
+                .outcome
+                .is_none_or(|outcome| !outcome.is_final() || sent.is_after(outcome));
             if open && sent.answered.is_none() {
                 return (Taken::Answer, Some(index));
             }
@@ -354,6 +364,7 @@ impl Lookup {
             return;
         }
         asked.outcome = Some(Outcome {
+            at,
             rcode: answer.rcode,
             records: answer.records,
             truncated: answer.truncated,
@@ -389,7 +400,10 @@ impl Lookup {
         let asked = &self.questions[index];
         match asked.outcome {
             None => true,
-            Some(outcome) if LookupResult::Rcode(outcome.rcode).is_answer() => false,
+            Some(outcome) if LookupResult::Rcode(outcome.rcode).is_answer() => {
+                let mut sent = self.sent.iter().filter(|sent| sent.question == index);
+                sent.any(|sent| sent.answered.is_none() && sent.is_after(outcome))
+            }
             // One server could not, another one has been asked too.
             Some(_) => self.sent.iter().any(|sent| {
                 sent.question == index && sent.answered.is_none() && sent.at.since(asked.first) <= PARALLEL_NS
@@ -560,7 +574,7 @@ mod tests {
 
     #[test]
     fn the_name_meant_is_what_the_names_tried_have_in_common() {
-        let base = |names: &[&'static str]| super::base(names.iter().copied());
+        let base = |names: &[&'static str]| base(names.iter().copied());
         assert_eq!(base(&["a.b"]), "a.b");
         assert_eq!(
             base(&["api.shop.svc.shop.svc.cluster.local", "api.shop.svc.svc.cluster.local"]),

@@ -128,7 +128,9 @@ impl Correlator {
                 .strip_suffix(shorter)
                 .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        if name == base || tried().any(|before| before == base) || nested(&before, &after) || nested(&after, &before) {
+        // Only names with dots are tried as they are before the search path is.
+        let as_it_is = base.contains('.') && tried().any(|before| before == base);
+        if name == base || as_it_is || nested(&before, &after) || nested(&after, &before) {
             return true;
         }
         let mut others = self.watch.lookups.newest(Key::by(who));

@@ -2,15 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use sandglass_correlator::{Output, Traffic};
 use sandglass_model::event::Netns;
 use sandglass_model::network::{
     Answer, Asker, ConnectFailure, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange,
     PacketDrop, Question, Step, Transport,
 };
+use sandglass_model::text::tree;
 use sandglass_model::time::MILLISECOND;
-use sandglass_model::{Body, ProcessKey, SandboxId};
+use sandglass_model::trace::Cause;
+use sandglass_model::{Body, Detail, ProcessKey, SandboxId, Timestamp, TraceId};
 
-use crate::scene::{Scene, add, of_pod};
+use crate::scene::{Played, Scene, add, of_pod};
 
 /// The node's own network namespace.
 pub const NODE: u64 = 4_026_531_840;
@@ -135,7 +138,110 @@ pub const NOERROR: u16 = 0;
 pub const SERVFAIL: u16 = 2;
 pub const NXDOMAIN: u16 = 3;
 
+/// What was told of traffic, one line each, times in milliseconds: lookups and connections, in the order of their ends.
+pub fn told(played: &Played) -> String {
+    let mut text = String::new();
+    for output in &played.outputs {
+        let Output::Traffic(traffic) = output else { continue };
+        match traffic {
+            Traffic::Lookup(ended) => {
+                let lookup = &ended.detail;
+                let result = lookup.result.map_or("-", |result| result.as_str());
+                let (scope, name, types) = (ended.scope.as_str(), &lookup.name, lookup.types.join("+"));
+                let line = format!(
+                    "{scope} lookup {name} {types} {result} {}",
+                    span(ended.start, ended.end)
+                );
+                text.push_str(&line);
+                for (count, what) in [
+                    (lookup.queries, "sent"),
+                    (lookup.retransmissions, "again"),
+                    (lookup.unanswered, "unanswered"),
+                    (lookup.search_names, "search"),
+                    (u32::from(lookup.truncated), "cut"),
+                ] {
+                    if count > 0 {
+                        text.push_str(&format!(", {count} {what}"));
+                    }
+                }
+                text.push_str(&cause(lookup.cause.as_ref()));
+            }
+            Traffic::Connect(ended) => {
+                let connect = &ended.detail;
+                let result = connect.failure.map_or("established", |failure| failure.as_str());
+                let (scope, remote, name) = (ended.scope.as_str(), connect.remote, &connect.name);
+                let line = format!(
+                    "{scope} connect {remote} {name} {result} {}",
+                    span(ended.start, ended.end)
+                );
+                text.push_str(&line);
+                if connect.retransmits > 0 {
+                    text.push_str(&format!(", {} again", connect.retransmits));
+                }
+                text.push_str(&cause(connect.cause.as_ref()));
+            }
+            Traffic::JourneyHeldBack => text.push_str("held back"),
+            Traffic::Flow { .. } | Traffic::Conntrack { .. } | Traffic::Dropped { .. } => continue,
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn span(start: Timestamp, end: Timestamp) -> String {
+    let ms = |ns: u64| ns as f64 / MILLISECOND as f64;
+    format!("{}+{}", ms(start.0), ms(end.since(start)))
+}
+
+fn cause(cause: Option<&Cause>) -> String {
+    cause.map_or_else(String::new, |cause| {
+        format!(", {} ({})", cause.cause, cause.confidence.as_str())
+    })
+}
+
+impl Played {
+    /// Lookups and connections that were told to be seen in this trace: their ends.
+    pub fn told_in(&self, id: Option<TraceId>) -> impl Iterator<Item = Timestamp> {
+        self.outputs.iter().filter_map(move |output| match output {
+            Output::Traffic(Traffic::Lookup(ended)) if ended.trace == id => Some(ended.end),
+            Output::Traffic(Traffic::Connect(ended)) if ended.trace == id => Some(ended.end),
+            _ => None,
+        })
+    }
+
+    /// The closed journeys as text.
+    pub fn journeys(&self) -> String {
+        let journeys = self
+            .closed
+            .iter()
+            .filter(|trace| matches!(trace.root().detail, Detail::Journey(_)));
+        journeys.map(|trace| tree(trace, Timestamp(0))).collect()
+    }
+
+    /// What speaks for the cause of the only lookup or connection that has one.
+    pub fn evidence(&self) -> Vec<String> {
+        let causes = self.outputs.iter().filter_map(|output| match output {
+            Output::Traffic(Traffic::Lookup(ended)) => ended.detail.cause.clone(),
+            Output::Traffic(Traffic::Connect(ended)) => ended.detail.cause.clone(),
+            _ => None,
+        });
+        let mut causes: Vec<Cause> = causes.collect();
+        assert_eq!(causes.len(), 1, "{causes:?}");
+        causes.remove(0).evidence
+    }
+}
+
 impl Scene {
+    /// A sandbox whose network is ready since 205 ms; its trace is closed at 2000 ms.
+    pub fn used_sandbox() -> Scene {
+        let mut scene = Scene::ready_sandbox();
+        let first = pod_socket(3_000).tcp().to("10.1.0.9:80");
+        scene.at(200).connects(&first);
+        scene.at(205).established(&first);
+        scene.at(2_000).tick();
+        scene
+    }
+
     /// What follows happens `us` microseconds after boot.
     pub fn at_us(&mut self, us: u64) -> &mut Scene {
         self.set_now(us * 1_000)
@@ -271,25 +377,7 @@ impl Scene {
         })))
     }
 
-    /// Counters are read and speak of nothing.
-    pub fn counters_quiet(&mut self, from_ms: u64, to_ms: u64) -> &mut Scene {
-        for ms in (from_ms..=to_ms).step_by(1_000) {
-            self.at(ms).counted(ConntrackCounts {
-                entries: ms,
-                limit: 1 << 20,
-                ..ConntrackCounts::default()
-            });
-        }
-        // Other events follow at times of their own.
-        self.sort()
-    }
-
-    fn sort(&mut self) -> &mut Scene {
-        self.events.sort_by_key(|event| event.at);
-        self
-    }
-
-    /// Every history that this one's events make when nothing follows for a minute.
+    /// A minute passes in which nothing happens.
     pub fn then_nothing(&mut self) -> &mut Scene {
         let last = self.events.iter().map(|event| event.at.0).max().unwrap_or(0);
         self.set_now(last + 60_000 * MILLISECOND).tick()
