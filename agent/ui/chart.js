@@ -1,4 +1,4 @@
-// Charts of one hour in slots: stacked bars or lines, plain SVG. The pointer or the arrow keys choose a slot, and the
+// Charts of the last minutes in slots: stacked bars or lines, plain SVG. The pointer or the arrow keys choose a slot, and the
 // legend then tells its numbers; a reader of the screen hears them. Colours stand in style.css, by `data-tone`.
 
 import { fill, fillOn, h, s, say } from "./dom.js";
@@ -10,7 +10,7 @@ const HEIGHT = 100;
  * ten. `format`: how a number is told. `sum`: the legend's number when no slot is chosen, from all values of a series;
  * `whole`: what that number is of.
  */
-export function makeChart({ title, series, lines, log, format, sum, whole = "last hour" }) {
+export function makeChart({ title, series, lines, log, format, sum, whole = "last" }) {
   const plot = s("svg", { class: "plot", preserveAspectRatio: "none", "aria-hidden": "true" });
   const marks = h("div.chart-marks", { "aria-hidden": "true" });
   const cursor = h("div.chart-cursor", { hidden: true, "aria-hidden": "true" });
@@ -34,6 +34,7 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
 
   function show(next) {
     data = next;
+    if (chosen >= data.count) chosen = -1;
     area.setAttribute("aria-valuemax", String(data.count - 1));
     const top = log ? log[1] : niceTop(Math.max(0, ...data.slots.map((values) => (lines ? Math.max(...keys(values)) : keys(values).reduce((all, one) => all + one, 0)))));
     const height = (value) => {
@@ -118,7 +119,7 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
     cursor.hidden = chosen < 0;
     cursor.style.setProperty("left", `${(100 * (chosen + 0.5)) / data.count}%`);
     const values = chosen < 0 ? null : data.slots[chosen];
-    say(when, chosen < 0 ? whole : data.label(chosen));
+    say(when, chosen < 0 ? (whole === "now" ? whole : `${whole} ${data.whole}`) : data.label(chosen));
     const numbers = series.map(({ key }) => {
       if (chosen < 0) return sum(data.slots.map((values) => (values ? values[key] : null)).filter((value) => value !== null && value !== undefined));
       return values && values[key] !== undefined ? values[key] : null;
