@@ -16,7 +16,7 @@ const RESULTS = [
   ["established", "established", "good"], ["refused", "refused", "bad"], ["reset", "reset", "odd"], ["unreachable", "unreachable", "odd"],
   ["timeout", "no answer", "worst"], ["abandoned", "given up by the program", "calm"], ["other", "other", "odd"],
 ];
-const RANGES = [[60, "10 min"], [180, "30 min"], [360, "1 hour"]];
+const RANGES = [[60, "10 min", "10 min"], [180, "30 min", "30 min"], [360, "1 hour", "hour"]];
 const total = (values) => values.reduce((all, one) => all + one, 0);
 const most = (values) => (values.length ? Math.max(...values) : null);
 const last = (values) => (values.length ? values[values.length - 1] : null);
@@ -26,7 +26,7 @@ export function networkView(root, params, shared) {
   const top = h("div.figures");
   const charts = {
     lookups: makeChart({ title: "Lookups", series: named(RCODES), format: count, sum: total }),
-    times: makeChart({ title: "Time of lookups", whole: "worst of", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
+    times: makeChart({ title: "Time of lookups", whole: "worst of the last", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
       series: [{ key: "p95", label: "95 % within", tone: "bad" }, { key: "p50", label: "half within", tone: "good" }], sum: most }),
     connects: makeChart({ title: "Connections", series: named(RESULTS), format: count, sum: total }),
     trouble: makeChart({ title: "Retries and drops", format: count, sum: total,
@@ -120,7 +120,7 @@ function hourOf(view, size) {
   }
   const ms = (at) => Number((begin + slot * BigInt(at)) / 1000000n);
   const clock = (at) => absolute(ms(at)).slice(11, 19);
-  return { slots, count: size, label: (at) => `${clock(at)} to ${clock(at + 1)}`, from: clock(0), to: clock(size), whole: RANGES.find(([slots]) => slots === size)[1] };
+  return { slots, count: size, label: (at) => `${clock(at)} to ${clock(at + 1)}`, from: clock(0), to: clock(size), whole: RANGES.find(([slots]) => slots === size)[2] };
 }
 
 /** The table is counted only when it changes: in between it is what it was. */

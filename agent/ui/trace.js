@@ -54,7 +54,8 @@ export function traceView(root, { id, span }, shared) {
   function show() {
     document.title = `${podName(trace)} · sandglass`;
     showHead();
-    answer.dataset.result = trace.kind === "journey" && trace.result === "ok" ? "journey" : trace.result;
+    // What came in the end, but badly, is neither green nor red.
+    answer.dataset.result = trace.causes && trace.result === "ok" ? "badly" : trace.result;
     say(verdict, sentence(trace));
     fillOn(trace.phases, phases, () => [
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
