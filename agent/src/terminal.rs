@@ -4,7 +4,7 @@
 //! ask the terminal). Every text from outside goes through [`clean`]: a pod's name must not move the cursor.
 //! Does not: know wide characters; a line with CJK text may run over by as many cells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::io::IsTerminal;
 
@@ -74,16 +74,12 @@ pub fn phase_bar(phases: &BTreeMap<Phase, u64>, cells: usize, color: bool) -> St
     bar
 }
 
-/// What the colours (or, without colour, the patterns) mean, on one line.
+/// What the colours (or, without colour, the patterns) of these phases mean, on one line.
 #[must_use]
-pub fn phase_key(color: bool) -> String {
+pub fn phase_key(phases: &BTreeSet<Phase>, color: bool) -> String {
     let ink = Ink { color };
-    // What a program does before it uses its network is in no bar of a list.
-    let shown = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Application);
-    let names: Vec<String> = shown
-        .map(|phase| format!("{} {}", ink.phase(phase, 2), phase.as_str().replace('_', " ")))
-        .collect();
-    names.join("   ")
+    let name = |phase: &Phase| format!("{} {}", ink.phase(*phase, 2), phase.as_str().replace('_', " "));
+    phases.iter().map(name).collect::<Vec<_>>().join("   ")
 }
 
 /// Text that is safe on a terminal: control characters and direction overrides become `\xNN`.

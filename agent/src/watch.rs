@@ -5,7 +5,7 @@
 
 mod client;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -215,6 +215,12 @@ impl Screen {
         write(&frame, "")
     }
 
+    /// The phases in the bars.
+    fn phases(&self) -> BTreeSet<Phase> {
+        let phases = self.rows.iter().flat_map(|row| row.phases.keys().copied());
+        phases.filter(|phase| *phase != Phase::Application).collect()
+    }
+
     fn lines(&self, width: usize, height: usize, color: bool) -> Vec<String> {
         let running = self.rows.iter().filter(|row| row.running).count();
         let failed = self.rows.iter().filter(|row| row.result == "failed").count();
@@ -233,7 +239,7 @@ impl Screen {
         }
         let mut lines = vec![head];
         if self.trouble.is_empty() {
-            lines.push(phase_key(color));
+            lines.push(phase_key(&self.phases(), color));
         } else {
             lines.push(paint(&cut(&clean(&self.trouble), width), "31", color));
         }

@@ -145,7 +145,9 @@ impl Resolver {
 }
 
 fn node_resolver(root: &Path) -> Finding {
-    match text(&root.join("etc/resolv.conf")) {
+    // In a container the node's own is that of process 1, where its namespace and privilege let it be seen.
+    let own = || text(&root.join("etc/resolv.conf"));
+    match text(&root.join("proc/1/root/etc/resolv.conf")).or_else(own) {
         Some(text) => Resolver::read(&text).judge("dns.resolv_conf", "the node"),
         None => Finding::new(
             Level::Note,

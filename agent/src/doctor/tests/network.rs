@@ -41,9 +41,8 @@ fn find<'a>(findings: &'a [Finding], part: &str) -> &'a Finding {
 #[test]
 fn sandboxes_are_grouped_by_how_they_ask_for_names() {
     let node = Node::new();
-    node.good_kernel()
-        .file("etc/resolv.conf", "nameserver 192.0.2.1\noptions edns0 trust-ad\n");
-    node.process(1, 10, Some("nameserver 9.9.9.9\n"))
+    node.good_kernel().file("etc/resolv.conf", "nameserver 9.9.9.9\n");
+    node.process(1, 10, Some("nameserver 192.0.2.1\noptions edns0 trust-ad\n"))
         .process(100, 20, None)
         .process(101, 20, Some(POD))
         .process(102, 21, Some(POD))
