@@ -31,7 +31,16 @@ impl Correlator {
             return;
         }
         let known = self.connect_of(&step);
+        let twice = |serial| {
+            self.watch
+                .connects
+                .get(serial)
+                .is_some_and(|connect| connect.start == at)
+        };
         match (step.step, known) {
+            // A record that came twice.
+            (Step::Started, Some((serial, true))) if twice(serial) => {}
+            (Step::Established | Step::Failed(_), Some((_, true))) => {}
             (Step::Started, Some((serial, true))) => {
                 // The socket tries again.
                 self.connect_over(serial);
@@ -43,8 +52,6 @@ impl Correlator {
             (Step::Failed(failure), Some((serial, false))) => {
                 self.update_connect(at, serial, &step, Some(Some(failure)));
             }
-            // A record that came twice.
-            (Step::Established | Step::Failed(_), Some((_, true))) => {}
             // Begun before the agent was.
             (Step::Established | Step::Failed(_), None) => self.effects.counters.orphan += 1,
         }

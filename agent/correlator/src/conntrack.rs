@@ -93,6 +93,10 @@ impl Counts {
     fn add(&mut self, at: Timestamp, counts: ConntrackCounts) {
         let mut history = self.0.remove(&counts.netns).unwrap_or_default();
         let from = history.back().map(|counted| counted.at);
+        if from == Some(at) {
+            self.0.insert(counts.netns, history, at);
+            return;
+        }
         while history.front().is_some_and(|first| first.at.plus(COUNTS_AGE_NS) < at) || history.len() >= COUNTS_KEPT {
             history.pop_front();
         }

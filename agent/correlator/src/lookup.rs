@@ -205,6 +205,9 @@ impl Lookup {
         config: &TrafficConfig,
     ) -> Option<Manner> {
         let asked = self.questions.get(question)?;
+        if self.has(at, message, question) {
+            return Some(Manner::Again);
+        }
         let from_here = |sent: &&Sent| sent.client == message.client && sent.transport == message.transport;
         let same_socket = self.sent.iter().any(|sent| from_here(&sent));
         let gap = at.since(asked.last);
@@ -237,14 +240,22 @@ impl Lookup {
         (same_socket || gap >= RETRY_NS || changes_transport).then_some(Manner::Again)
     }
 
+    /// The very same message was taken before.
+    fn has(&self, at: Timestamp, message: &DnsMessage, question: usize) -> bool {
+        self.sent.iter().any(|sent| {
+            sent.question == question
+                && sent.at == at
+                && sent.id == message.id
+                && sent.client == message.client
+                && sent.server == message.server
+        })
+    }
+
     /// Takes a message that asks `question` of the name that is tried now, or of one tried before. `false` when it came
     /// before or is beyond the bounds.
     pub(crate) fn ask(&mut self, at: Timestamp, message: &DnsMessage, question: &Question, manner: Manner) -> bool {
-        let twice = |sent: &Sent| {
-            sent.at == at && sent.id == message.id && sent.client == message.client && sent.server == message.server
-        };
         let known = self.question(question);
-        if known.is_some_and(|known| self.sent.iter().any(|sent| sent.question == known && twice(sent))) {
+        if known.is_some_and(|known| self.has(at, message, known)) {
             return false;
         }
         let index = match known {
@@ -339,7 +350,10 @@ impl Lookup {
             if open && sent.answered.is_none() {
                 return (Taken::Answer, Some(index));
             }
-            judged = (Taken::Late, Some(index));
+            // Messages that were sent again may have one id.
+            if judged.0 != Taken::Twice {
+                judged = (Taken::Late, Some(index));
+            }
         }
         judged
     }
@@ -358,9 +372,9 @@ impl Lookup {
             truncated: answer.truncated,
             late,
         };
-        notes::add(&mut self.notes, at, what);
+        let new = notes::add(&mut self.notes, at, what);
         if late {
-            self.late = self.late.saturating_add(1);
+            self.late = self.late.saturating_add(u32::from(new));
             return;
         }
         asked.outcome = Some(Outcome {

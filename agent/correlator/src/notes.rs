@@ -54,12 +54,17 @@ pub(crate) enum What {
 /// Most notes of one lookup or connection.
 const MAX_NOTES: usize = 48;
 
-/// Adds a note in its place, if there is room.
-pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, what: What) {
+/// Adds a note in its place, if there is room. `false` when it is there already: its record came twice.
+pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, what: What) -> bool {
+    let place = notes.partition_point(|note| note.at <= at);
+    let same = notes[..place].iter().rev().take_while(|note| note.at == at);
+    if same.into_iter().any(|note| note.what == what) {
+        return false;
+    }
     if notes.len() < MAX_NOTES {
-        let place = notes.partition_point(|note| note.at <= at);
         notes.insert(place, Note { at, what });
     }
+    true
 }
 
 /// The notes as a span shows them.
@@ -174,10 +179,11 @@ mod tests {
             from: SocketAddr::from(([10, 0, 0, 1], 53)),
         };
         for at in (0..100).rev() {
-            add(&mut notes, Timestamp(at), stray(0));
+            assert!(add(&mut notes, Timestamp(at), stray(0)));
         }
         assert_eq!(notes.len(), MAX_NOTES);
         assert!(notes.is_sorted_by_key(|note| note.at));
+        assert!(!add(&mut notes, Timestamp(99), stray(0)));
         let shown = events(&notes, Timestamp(60), Some(Timestamp(70)));
         assert!(shown.iter().all(|event| event.at >= Timestamp(60)));
         assert_eq!(shown.len(), 19);

@@ -1,21 +1,27 @@
 //! What is open of one kind (lookups, connections), by serial number, with an index over whatever they can be found by.
 //!
-//! Used for traffic. What an index entry leads to may be another's with the same hash: who looks checks. Serial numbers
-//! only grow, so that the lowest is the oldest. Does not: bound itself; who inserts evicts first.
+//! Used for traffic, several times per record. What an index entry leads to may be another's with the same hash: who
+//! looks checks. Serial numbers only grow, so that the lowest is the oldest. Does not: bound itself; who inserts evicts
+//! first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use sandglass_model::network::Transport;
 
+use crate::bounded::Hashed;
 use crate::invocation::mix;
 
 /// Entries and their index.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     entries: BTreeMap<u64, Entry<T>>,
-    index: BTreeSet<(u64, u64)>,
+    index: Index,
 }
+
+/// Serial numbers by key, in buckets; in each in the order of their coming.
+#[derive(Debug, Default)]
+struct Index(Vec<Vec<(u64, u64)>>);
 
 #[derive(Debug)]
 struct Entry<T> {
@@ -33,7 +39,7 @@ impl<T> Default for Table<T> {
     fn default() -> Table<T> {
         Table {
             entries: BTreeMap::new(),
-            index: BTreeSet::new(),
+            index: Index::default(),
         }
     }
 }
@@ -59,15 +65,14 @@ impl<T> Table<T> {
             && !entry.keys.contains(&key.0)
         {
             entry.keys.push(key.0);
-            self.index.insert((key.0, serial));
+            self.index.insert(key.0, serial);
         }
     }
 
-    /// What may be meant by `key`, newest first.
+    /// What may be meant by `key`, what has had it for the shortest time first.
     pub(crate) fn newest(&self, key: Key) -> impl Iterator<Item = (u64, &T)> {
-        let range = self.index.range((key.0, 0)..=(key.0, u64::MAX));
-        let newest = range.rev().take(MAX_LOOK);
-        newest.filter_map(|(_, serial)| Some((*serial, self.get(*serial)?)))
+        let newest = self.index.newest(key.0).take(MAX_LOOK);
+        newest.filter_map(|serial| Some((serial, self.get(serial)?)))
     }
 
     pub(crate) fn get(&self, serial: u64) -> Option<&T> {
@@ -81,7 +86,7 @@ impl<T> Table<T> {
     pub(crate) fn remove(&mut self, serial: u64) -> Option<Box<T>> {
         let entry = self.entries.remove(&serial)?;
         for key in entry.keys {
-            self.index.remove(&(key, serial));
+            self.index.remove(key, serial);
         }
         Some(entry.value)
     }
@@ -99,8 +104,41 @@ impl<T> Table<T> {
     }
 }
 
+impl Index {
+    fn insert(&mut self, key: u64, serial: u64) {
+        if self.0.is_empty() {
+            self.0.resize_with(BUCKETS, Vec::new);
+        }
+        self.0[place(key)].push((key, serial));
+    }
+
+    fn newest(&self, key: u64) -> impl Iterator<Item = u64> {
+        let bucket = self.0.get(place(key)).map_or(&[][..], Vec::as_slice);
+        let newest = bucket.iter().rev().filter(move |(of, _)| *of == key);
+        newest.map(|(_, serial)| *serial)
+    }
+
+    fn remove(&mut self, key: u64, serial: u64) {
+        if let Some(bucket) = self.0.get_mut(place(key))
+            && let Some(index) = bucket.iter().position(|entry| *entry == (key, serial))
+        {
+            bucket.remove(index);
+            if bucket.capacity() > 64 && bucket.len() < 8 {
+                bucket.shrink_to(8);
+            }
+        }
+    }
+}
+
+/// A power of two; a full table has a few keys in each.
+const BUCKETS: usize = 1 << 14;
+
+fn place(key: u64) -> usize {
+    key as usize & (BUCKETS - 1)
+}
+
 /// What an entry can be found by, hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 
 impl Key {
@@ -155,6 +193,12 @@ impl Key {
     /// A connection to an address that this lookup gave.
     pub(crate) fn after(lookup: u64) -> Key {
         Key(mix(10, &lookup.to_le_bytes()))
+    }
+}
+
+impl Hashed for Key {
+    fn hash(&self) -> u64 {
+        self.0
     }
 }
 
@@ -216,7 +260,7 @@ mod tests {
         for serial in 0..=40 {
             table.remove(serial);
         }
-        assert!(table.index.is_empty());
+        assert!(table.index.0.iter().all(Vec::is_empty));
     }
 
     #[test]
