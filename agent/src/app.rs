@@ -47,6 +47,8 @@ pub struct Options {
     pub serve: bool,
     /// Only record: nothing is exported, whatever the environment says.
     pub record_only: bool,
+    /// The node's network namespace, where it is not that of process 1; for `demo`.
+    pub node_netns: Option<PathBuf>,
     /// Receives every closed trace; for `demo`.
     pub closed: Option<mpsc::Sender<Arc<Trace>>>,
 }
@@ -125,7 +127,13 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     };
 
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let source = native::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
+    let source_options = source_options(config);
+    #[cfg(target_os = "linux")]
+    let source_options = native::Options {
+        node_netns: options.node_netns,
+        ..source_options
+    };
+    let source = native::start(source_options, sender.clone(), health.clone()).map_err(source_failure)?;
     let identity = Arc::new(Mutex::new(start_identity(config, runtime, &sender, &health, &metrics)));
     let networks = networks::NetworkWatch::start(conf_options(config), sender);
 

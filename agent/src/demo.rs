@@ -13,10 +13,13 @@ use sandglass_model::id::TraceId;
 use sandglass_model::trace::Trace;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+pub mod client;
+pub mod dns;
 pub mod image;
 pub mod networks;
 pub mod rig;
 pub mod scenarios;
+pub mod services;
 pub mod verify;
 
 use crate::cri::{Cri, CriError};
@@ -24,6 +27,7 @@ use crate::failure::Failure;
 use crate::grpc::CallError;
 use rig::{Rig, RigError, RigOptions, TeardownError};
 use scenarios::CallRecord;
+use verify::network::{self, Seen};
 use verify::{Check, Report};
 
 /// What the demo can be told.
@@ -43,6 +47,8 @@ pub struct Observer {
     pub traces: Box<dyn Fn() -> Vec<Arc<Trace>> + Send + Sync>,
     /// One trace as a waterfall for the terminal.
     pub waterfall: Box<dyn Fn(&Trace) -> String + Send + Sync>,
+    /// Which traffic it sees here.
+    pub seen: Seen,
     /// Whatever keeps the agent running.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -237,7 +243,7 @@ impl Show<'_> {
 /// Prints the traces that closed since the last time.
 fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<TraceId>) -> Result<(), DemoError> {
     for trace in (observer.traces)() {
-        if trace.closed && !printed.contains(&trace.id) {
+        if trace.closed && !printed.contains(&trace.id) && !network::is_of_the_node(&trace) {
             printed.push(trace.id);
             say(out, &format!("\n{}", (observer.waterfall)(&trace)))?;
         }
@@ -247,7 +253,7 @@ fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<Trace
 
 /// Gives the sandboxes of `records` a moment to be told whole; what is still open then is shown later.
 async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(12);
     while Instant::now() < deadline {
         let traces = (observer.traces)();
         if records
@@ -269,7 +275,8 @@ struct Checks {
 
 impl Checks {
     /// Of the records from `first` on; containerd's metrics and other work are counted over all.
-    fn of(rig: &Rig, traces: &[Arc<Trace>], records: &[CallRecord], first: usize) -> Checks {
+    fn of(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
+        let traces = &(observer.traces)();
         let containerd = match rig.containerd_metrics() {
             Ok(metrics) => verify::clock::containerd(traces, records, &metrics),
             Err(error) => vec![Check {
@@ -278,7 +285,7 @@ impl Checks {
             }],
         };
         Checks {
-            reports: verify::verify(traces, &records[first..]),
+            reports: verify::verify(traces, &records[first..], observer.seen),
             containerd,
             strangers: verify::strangers(traces, records),
         }
@@ -325,7 +332,7 @@ impl Checks {
 async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
     let deadline = Instant::now() + SETTLE;
     loop {
-        let checks = Checks::of(rig, &(observer.traces)(), records, first);
+        let checks = Checks::of(rig, observer, records, first);
         // A closed trace does not change any more, so neither does a clock that is off.
         if checks.passed() || checks.only_clocks_failed() || Instant::now() > deadline {
             return checks;

@@ -343,7 +343,8 @@ async fn a_stall_with_its_cause(agent: &Agent, browser: &Browser) -> Result<()> 
         .await?;
     let verdict = browser.text(".verdict-line").await?;
     ensure!(
-        verdict == "Lookup of db.shop.svc.cluster.local took 5.01 s: conntrack race (likely)",
+        verdict
+            == "Lookup of db.shop.svc.cluster.local took 5.01 s: conntrack dropped one of two parallel queries (likely)",
         "verdict: {verdict}"
     );
     let dropped = "return document.querySelector('.span-event[data-event=packet-dropped]').title";
@@ -400,6 +401,15 @@ async fn the_nodes_network(agent: &Agent, browser: &Browser) -> Result<()> {
         "the chosen slot is not told: {heard}"
     );
     browser.keys(ESCAPE).await?;
+    // Ten minutes of the hour: as many slots, and so other sums.
+    let shown = "return document.querySelector('.hour .plot').getAttribute('viewBox')";
+    ensure!(
+        browser.run(shown).await? == "0 0 360 100",
+        "the hour is not shown whole"
+    );
+    browser.click("[data-slots='60']").await?;
+    browser.wait(&format!("{} === '0 0 60 100'", shown)).await?;
+    browser.click("[data-slots='360']").await?;
     // New findings come by themselves.
     let drops = "return document.querySelector('[aria-label=Drops]').innerText";
     let dropped = sandglass_correlator::Traffic::Dropped {

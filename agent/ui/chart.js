@@ -1,4 +1,4 @@
-// Charts of one hour in slots: stacked bars or lines, plain SVG. The pointer or the arrow keys choose a slot, and the
+// Charts of the last minutes in slots: stacked bars or lines, plain SVG. The pointer or the arrow keys choose a slot, and the
 // legend then tells its numbers; a reader of the screen hears them. Colours stand in style.css, by `data-tone`.
 
 import { fill, fillOn, h, s, say } from "./dom.js";
@@ -7,9 +7,10 @@ const HEIGHT = 100;
 
 /**
  * A chart. `series`: [{ key, label, tone }]. `lines`: lines, not bars. `log`: a logarithmic scale between two powers of
- * ten. `format`: how a number is told. `sum`: the legend's number when no slot is chosen, from all values of a series.
+ * ten. `format`: how a number is told. `sum`: the legend's number when no slot is chosen, from all values of a series;
+ * `whole`: what that number is of.
  */
-export function makeChart({ title, note, series, lines, log, format, sum }) {
+export function makeChart({ title, series, lines, log, format, sum, whole = "last" }) {
   const plot = s("svg", { class: "plot", preserveAspectRatio: "none", "aria-hidden": "true" });
   const marks = h("div.chart-marks", { "aria-hidden": "true" });
   const cursor = h("div.chart-cursor", { hidden: true, "aria-hidden": "true" });
@@ -26,13 +27,14 @@ export function makeChart({ title, note, series, lines, log, format, sum }) {
   const from = h("span");
   const to = h("span");
   const element = h("section.card.hour", { "aria-label": title },
-    h("div.hour-head", {}, h("h2", {}, title), when), note ? h("p.muted", {}, note) : null,
+    h("div.hour-head", {}, h("h2", {}, title), when),
     area, h("div.chart-times", { "aria-hidden": "true" }, from, to), legend);
   let data = null;
   let chosen = -1;
 
   function show(next) {
     data = next;
+    if (chosen >= data.count) chosen = -1;
     area.setAttribute("aria-valuemax", String(data.count - 1));
     const top = log ? log[1] : niceTop(Math.max(0, ...data.slots.map((values) => (lines ? Math.max(...keys(values)) : keys(values).reduce((all, one) => all + one, 0)))));
     const height = (value) => {
@@ -43,7 +45,7 @@ export function makeChart({ title, note, series, lines, log, format, sum }) {
     plot.setAttribute("viewBox", `0 0 ${data.count} ${HEIGHT}`);
     const drawn = (lines ? linePaths : barPaths)(height);
     fillOn([drawn, data.count], plot, () => drawn.map(([tone, path]) => s("path", { d: path, "data-tone": tone, class: lines ? "line" : "bars" })));
-    const ends = log ? powers(log) : [0, top / 2, top];
+    const ends = log ? powers(log) : top < 2 ? [0, top] : [0, top / 2, top];
     fillOn([ends, top], marks, () => ends.map((value) => h("span", { style: { bottom: `${height(value)}%` } }, h("small", {}, format(value)))));
     say(from, data.from);
     say(to, data.to);
@@ -117,7 +119,7 @@ export function makeChart({ title, note, series, lines, log, format, sum }) {
     cursor.hidden = chosen < 0;
     cursor.style.setProperty("left", `${(100 * (chosen + 0.5)) / data.count}%`);
     const values = chosen < 0 ? null : data.slots[chosen];
-    say(when, chosen < 0 ? "last hour" : data.label(chosen));
+    say(when, chosen < 0 ? (whole === "now" ? whole : `${whole} ${data.whole}`) : data.label(chosen));
     const numbers = series.map(({ key }) => {
       if (chosen < 0) return sum(data.slots.map((values) => (values ? values[key] : null)).filter((value) => value !== null && value !== undefined));
       return values && values[key] !== undefined ? values[key] : null;
@@ -135,7 +137,7 @@ export function makeChart({ title, note, series, lines, log, format, sum }) {
 /** A round number that is not smaller. */
 function niceTop(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
-  return [1, 2, 4, 5, 10].map((factor) => factor * power).find((round) => round >= value) || 10 * power;
+  return [1, 2, 4, 6, 8, 10].map((factor) => factor * power).find((round) => round >= value) || 10 * power;
 }
 
 function powers([low, high]) {

@@ -69,7 +69,7 @@ export function listView(root, { name, params }, shared) {
     journeys ? h("a.back", { href: "#/network" }, "← Network of the node") : null,
     stuck,
     h("div.bar", {}, h("div.tabs", { role: "group", "aria-label": "Which" }, tabs.map((tab) => tab.button)), h("div.filters", {}, search, journeys ? reason : plugin, operations ? verb : null, operations ? null : cause, journeys ? null : result)),
-    h("div.list-head", {}, summary, phaseKey()),
+    h("div.list-head", {}, summary, phaseKey(journeys ? TRAFFIC_PHASES.slice(1) : [...PHASES, ...TRAFFIC_PHASES.slice(1)])),
     rows,
     foot,
   );
@@ -268,8 +268,8 @@ export function podName(row) {
   return row.operation || "node";
 }
 
-function phaseKey() {
-  return h("ul.phase-key", { "aria-hidden": "true" }, [...PHASES, ...TRAFFIC_PHASES.slice(1)].map(([key, label]) => h("li", {}, h("span.swatch", { data: { phase: key } }), label)));
+function phaseKey(phases) {
+  return h("ul.phase-key", { "aria-hidden": "true" }, phases.map(([key, label]) => h("li", {}, h("span.swatch", { data: { phase: key } }), label)));
 }
 
 function makeRow(first, shared, arriving) {
@@ -296,6 +296,7 @@ function makeRow(first, shared, arriving) {
       row = next;
       if (scale) longest = scale;
       link.dataset.result = row.result;
+      link.dataset.badly = row.result === "ok" && (row.causes || (row.network && row.network.state === "failed")) ? "yes" : "no";
       const word = { ok: "succeeded", failed: "failed", running: "running", waiting: "created; not on the network yet" }[row.result];
       mark.setAttribute("aria-label", word);
       mark.title = word;

@@ -16,6 +16,7 @@ const RESULTS = [
   ["established", "established", "good"], ["refused", "refused", "bad"], ["reset", "reset", "odd"], ["unreachable", "unreachable", "odd"],
   ["timeout", "no answer", "worst"], ["abandoned", "given up by the program", "calm"], ["other", "other", "odd"],
 ];
+const RANGES = [[60, "10 min", "10 min"], [180, "30 min", "30 min"], [360, "1 hour", "hour"]];
 const total = (values) => values.reduce((all, one) => all + one, 0);
 const most = (values) => (values.length ? Math.max(...values) : null);
 const last = (values) => (values.length ? values[values.length - 1] : null);
@@ -25,12 +26,12 @@ export function networkView(root, params, shared) {
   const top = h("div.figures");
   const charts = {
     lookups: makeChart({ title: "Lookups", series: named(RCODES), format: count, sum: total }),
-    times: makeChart({ title: "Time of lookups", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
+    times: makeChart({ title: "Time of lookups", whole: "worst of the last", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
       series: [{ key: "p95", label: "95 % within", tone: "bad" }, { key: "p50", label: "half within", tone: "good" }], sum: most }),
     connects: makeChart({ title: "Connections", series: named(RESULTS), format: count, sum: total }),
     trouble: makeChart({ title: "Retries and drops", format: count, sum: total,
       series: named([["retransmissions", "asked again", "calm"], ["unanswered", "never answered", "bad"], ["drops", "dropped by this kernel", "worst"]]) }),
-    table: makeChart({ title: "Conntrack entries", lines: true, format: (value) => count(Math.round(value)), sum: last,
+    table: makeChart({ title: "Conntrack entries", whole: "now", lines: true, format: (value) => count(Math.round(value)), sum: last,
       series: [{ key: "entries", label: "entries in the node's table", tone: "good" }] }),
     counters: makeChart({ title: "Conntrack trouble", format: count, sum: total,
       series: named([["insert_failed", "insert_failed", "worst"], ["drop", "drop", "bad"], ["early_drop", "early_drop", "odd"], ["clash_resolve", "clash_resolve", "calm"], ["search_restart", "search_restart", "good"]]) }),
@@ -40,10 +41,15 @@ export function networkView(root, params, shared) {
   const causes = h("section.card", { "aria-label": "Causes" });
   const journeys = h("section.card", { "aria-label": "Journeys" });
   const note = h("div");
+  // How much of the hour the charts show; until somebody chooses, as much as there is.
+  let range = 0;
+  let latest = null;
+  const ranges = h("div.tabs", { role: "group", "aria-label": "How much is shown" }, RANGES.map(([slots, label]) =>
+    h("button", { type: "button", data: { slots }, onclick: () => { range = slots; show(latest); } }, label)));
   const content = h("div.network", { hidden: true }, top,
     h("div.hours", {}, Object.values(charts).map((chart) => chart.element)),
-    h("div.cards.wide", {}, journeys, names), h("div.cards.wide", {}, causes, drops));
-  fill(root, h("h1", {}, "Network"), note, content);
+    h("div.cards.wide", {}, h("div.pile", {}, journeys, causes), h("div.pile", {}, names, drops)));
+  fill(root, h("div.network-head", {}, h("h1", {}, "Network"), ranges), note, content);
   let gone = false;
 
   async function load() {
@@ -61,7 +67,11 @@ export function networkView(root, params, shared) {
   const reload = throttle(load, 1000);
 
   function show(view) {
-    const hour = hourOf(view);
+    if (!view) return;
+    latest = view;
+    const shown = range || fitting(view);
+    for (const button of ranges.children) button.setAttribute("aria-pressed", String(Number(button.dataset.slots) === shown));
+    const hour = hourOf(view, shown);
     fillOn([view.readiness, view.conntrack, view.journeys_held_back, totals(view)], top, () => figures(view));
     const of = (pick) => ({ ...hour, slots: hour.slots.map((slot) => (slot ? pick(slot) : null)) });
     charts.lookups.show(of((slot) => slot.lookups));
@@ -92,9 +102,15 @@ export function networkView(root, params, shared) {
   };
 }
 
-/** The hour as a dense list of slots, and how its times are told. */
-function hourOf(view) {
-  const size = view.window_slots;
+/** The shortest range that holds everything that is known. */
+function fitting(view) {
+  if (!view.slots.length) return RANGES[0][0];
+  const age = (BigInt(view.until_unix_ns) - BigInt(view.slots[0].at_unix_ns)) / BigInt(view.slot_ns);
+  return (RANGES.find(([slots]) => age <= slots) || RANGES[RANGES.length - 1])[0];
+}
+
+/** The newest slots as a dense list, and how its times are told. */
+function hourOf(view, size) {
   const slot = BigInt(view.slot_ns);
   const begin = BigInt(view.until_unix_ns) - slot * BigInt(size);
   const slots = new Array(size).fill(null);
@@ -104,7 +120,7 @@ function hourOf(view) {
   }
   const ms = (at) => Number((begin + slot * BigInt(at)) / 1000000n);
   const clock = (at) => absolute(ms(at)).slice(11, 19);
-  return { slots, count: size, label: (at) => `${clock(at)} to ${clock(at + 1)}`, from: clock(0).slice(0, 5), to: clock(size).slice(0, 5) };
+  return { slots, count: size, label: (at) => `${clock(at)} to ${clock(at + 1)}`, from: clock(0), to: clock(size), whole: RANGES.find(([slots]) => slots === size)[2] };
 }
 
 /** The table is counted only when it changes: in between it is what it was. */
@@ -182,7 +198,7 @@ function journeyList(view, shared) {
   const held = view.journeys_held_back ? h("p.muted", {}, `${count(view.journeys_held_back)} more were counted, but kept no trace: there were too many.`) : null;
   if (!view.journeys.length) return [heading, h("p.muted", {}, "None is kept. Slow, failed, retried and dropped ones appear here, each with its whole journey."), held];
   return [heading, h("ul.journeys", {}, view.journeys.slice(0, 10).map((row) => h("li", {},
-    h("a", { href: `#/trace/${row.trace_id}`, data: { result: row.result } },
+    h("a", { href: `#/trace/${row.trace_id}` },
       h("span.chip", { class: `chip ${row.reason === "failed" || row.reason === "dropped" ? "failed" : "again"}` }, row.reason),
       h("strong", {}, podName(row)), h("span.target", {}, row.target),
       h("span.muted", { title: absolute(unixMs(row.start_unix_ns)) }, ago(unixMs(row.start_unix_ns), shared.now())),

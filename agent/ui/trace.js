@@ -54,7 +54,8 @@ export function traceView(root, { id, span }, shared) {
   function show() {
     document.title = `${podName(trace)} · sandglass`;
     showHead();
-    answer.dataset.result = trace.result;
+    // What came in the end, but badly, is neither green nor red.
+    answer.dataset.result = trace.causes && trace.result === "ok" ? "badly" : trace.result;
     say(verdict, sentence(trace));
     fillOn(trace.phases, phases, () => [
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
@@ -74,7 +75,7 @@ export function traceView(root, { id, span }, shared) {
       h("div.title", {},
         h("h1", {}, podName(trace), trace.namespace ? h("small", {}, trace.namespace) : null),
         h("div.chips", {},
-          h("span.chip", { class: `chip result ${trace.result}` }, { ok: trace.reason || "succeeded", failed: trace.reason || "failed", running: "running", waiting: "created" }[trace.result]),
+          h("span.chip", { class: `chip result ${trace.reason && trace.result === "ok" ? "again" : trace.result}` }, { ok: trace.reason || "succeeded", failed: trace.reason || "failed", running: "running", waiting: "created" }[trace.result]),
           network === "waiting" ? h("span.chip.waiting", {}, "not on the network yet") : null,
           network === "failed" ? h("span.chip.failed", {}, "network never usable") : null,
           trace.operation ? h("span.chip", {}, trace.operation) : null,
@@ -144,11 +145,11 @@ function throttleTicks(action, every) {
 }
 
 /** When the network proved usable, and how much of that the network itself took. */
-function readiness({ state, created_ns: created, first_attempt_ns: first, ready_ns: ready, wait_ns: wait }) {
+function readiness({ state, created_ns: created, first_attempt_ns: first, wait_ns: wait }) {
   if (state === "waiting") return [first === undefined ? "not used yet" : "tried, nothing worked yet"];
-  const tried = h("span.muted", {}, ` first tried ${duration(Math.max(0, first - created))} after the sandbox was ready`);
-  if (state === "failed") return [h("strong.trouble", {}, "never usable"), tried];
-  return [h("strong", {}, `usable ${duration(wait)} after its first packet`), tried, h("span.muted", {}, `, usable ${duration(Math.max(0, ready - created))} after that`)];
+  const tried = h("span.muted", {}, ` sent ${duration(Math.max(0, first - created))} after the sandbox was ready`);
+  if (state === "failed") return [h("strong.trouble", {}, `not usable ${duration(wait)} after its first packet`), tried];
+  return [h("strong", {}, `usable ${duration(wait)} after its first packet`), tried];
 }
 
 /** A cause with what speaks for it. */

@@ -119,7 +119,7 @@ export function makeWaterfall(chosen, onchoose, below) {
         bar.style.setProperty("left", `${100 * left}%`);
         bar.style.setProperty("width", `${100 * Math.max(0, right - left)}%`);
         fillOn([span.events, span.duration_ns], bar, () => span.events.map((event) => h("span.span-event", {
-          title: `${event.name} at ${duration(event.offset_ns)}\n${event.attributes.map(([key, value]) => `${short(key)}: ${value}`).join("\n")}`,
+          title: `${event.name} ${duration(event.offset_ns - span.offset_ns)} after the begin\n${told(event, "\n")}`,
           data: { event: event.name.replaceAll(" ", "-") },
           style: { left: `${Math.min(100, Math.max(0, (100 * (event.offset_ns - span.offset_ns)) / Math.max(1, span.duration_ns)))}%` },
         })));
@@ -194,9 +194,19 @@ function about(span) {
   return `${address.includes(":") ? `[${address}]` : address}:${attributes["network.peer.port"]}`;
 }
 
-/** The last part of an attribute's key says enough beside its event. */
-function short(key) {
-  return key.replace(/^(sandglass|network|dns)\./, "").replaceAll(/[._]/g, " ");
+const WORDS = {
+  "dns.question.name": "", "sandglass.dns.type": "", "sandglass.dns.rcode": "", "dns.answers": "is", "sandglass.dns.id": "id",
+  "network.peer.address": "server", "network.transport": "over",
+  "sandglass.drop.reason": "", "sandglass.drop.function": "in",
+  "sandglass.nat": "", "sandglass.nat.backend": "to", "sandglass.conntrack.id": "entry",
+};
+
+/** What an event says, in few words: most of its values need no name beside them. */
+function told(event, between) {
+  return event.attributes.map(([key, value]) => {
+    const word = WORDS[key] === undefined ? key.replace(/^(sandglass|network|dns)\./, "").replaceAll(/[._]/g, " ") : WORDS[key];
+    return word ? `${word} ${value}` : value;
+  }).join(between);
 }
 
 function describe(span, trace) {
@@ -224,16 +234,16 @@ function describe(span, trace) {
       row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
       signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
     args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
-    h("h3", {}, "Attributes"),
-    h("dl.attributes", {}, Object.entries(attributes)
-      .filter(([key]) => !hidden.has(key))
-      .map(([key, value]) => [h("dt", {}, key), h("dd", {}, Array.isArray(value) ? value.join(", ") : String(value))])),
     span.events.length
       ? [h("h3", {}, "Events"), h("ol.events", {}, span.events.map((event) => h("li", {},
           h("span.event-at", {}, `+${duration(event.offset_ns - span.offset_ns)}`),
           h("span.event-name", { data: { event: event.name.replaceAll(" ", "-") } }, event.name),
-          h("span.event-more", {}, event.attributes.map(([key, value]) => `${short(key)} ${value}`).join(" · ")))))]
+          h("span.event-more", {}, told(event, " · ")))))]
       : null,
+    h("h3", {}, "Attributes"),
+    h("dl.attributes", {}, Object.entries(attributes)
+      .filter(([key]) => !hidden.has(key))
+      .map(([key, value]) => [h("dt", {}, key), h("dd", {}, Array.isArray(value) ? value.join(", ") : String(value))])),
     span.links.length
       ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [
           h("dt", {}, link.relation.replaceAll("_", " ")),

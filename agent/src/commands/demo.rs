@@ -10,8 +10,9 @@ use super::configuration;
 use super::run::otlp_flags;
 use crate::app::{self, App, Options};
 use crate::cli::DemoArgs;
-use crate::config::{Config, HttpConfig};
+use crate::config::{Config, HttpConfig, Period};
 use crate::demo::rig::Rig;
+use crate::demo::verify::network::Seen;
 use crate::demo::{self, DemoOptions, Ended, Observer};
 use crate::failure::Failure;
 use crate::sinks::otlp::config::Settings;
@@ -54,6 +55,8 @@ async fn observe(
 ) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
+    // Its pods talk at once or never: nobody shall wait half a minute for the latter.
+    config.traffic.ready_deadline = READY_DEADLINE;
     // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
     if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
         config.http.address.set_port(0);
@@ -66,6 +69,7 @@ async fn observe(
             record,
             serve: true,
             closed: Some(closed),
+            node_netns: Some(rig.node_netns()),
             ..Options::default()
         },
     )
@@ -75,6 +79,7 @@ async fn observe(
     let (width, color) = (terminal::size().0, terminal::colors());
     Ok(Observer {
         page,
+        seen: Seen::by(&app.health.probes()),
         traces: Box::new(move || {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             let (received, traces) = &mut *seen;
@@ -100,3 +105,6 @@ impl Drop for Stopping {
         }
     }
 }
+
+/// Longer than the stalled lookup takes.
+const READY_DEADLINE: Period = Period::from_secs(8);

@@ -71,7 +71,7 @@ impl DnsConfig {
         let problem = if self.ports.is_empty() {
             "must name at least one port; probes.dns: false turns DNS off"
         } else if self.ports.len() > MAX_PORTS {
-            "must name at most 16 ports"
+            "must name at most 8 ports"
         } else if self.ports.contains(&0) {
             "0 is no port"
         } else {
@@ -127,4 +127,4 @@ fn bad(key: &str, problem: &str) -> ConfigError {
 }
 
 /// As many as the kernel side's table of ports holds.
-const MAX_PORTS: usize = 16;
+const MAX_PORTS: usize = 8;

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::services::SERVICES;
+
 /// Which chain a pod's sandbox gets; its runtime handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Network {
@@ -108,7 +110,10 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
         let conf_dir = dir.join("cni").join(network.handler());
         fs::create_dir_all(&conf_dir)?;
         let bridge = format!("sgl{id}{index}");
-        let chain = chain(network, bridge_plugin(dir, &bridge, index));
+        let mut first = bridge_plugin(dir, &bridge, index);
+        // The way to the services, through the pod's first interface alone.
+        first["ipam"]["routes"] = json!([{"dst": SERVICES}]);
+        let chain = chain(network, first);
         list(&conf_dir.join("10-pods.conflist"), network.handler(), &chain)?;
         if network == Network::Two {
             let index = Network::ALL.len();

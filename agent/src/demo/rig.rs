@@ -17,6 +17,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
@@ -24,6 +25,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass_model::time::Timestamp;
 
 use super::scenarios::PluginClock;
+use super::services::Services;
 use super::{image, networks};
 use teardown::Site;
 pub use teardown::TeardownError;
@@ -63,6 +65,7 @@ pub struct Rig {
     /// Where the node's programs look for others.
     search: String,
     containerd: Option<Child>,
+    services: Option<Arc<Services>>,
     /// Held for as long as the rig lives; the kernel lets go of it with its owner.
     _lock: File,
 }
@@ -114,6 +117,9 @@ pub enum RigError {
         /// What `ctr` said.
         message: String,
     },
+    /// The pods would have nobody to talk to.
+    #[error("cannot start the services that the demo's pods talk to")]
+    Services(#[source] io::Error),
     /// containerd's metrics cannot be read.
     #[error("cannot read containerd's metrics")]
     Metrics(#[source] io::Error),
@@ -130,6 +136,9 @@ impl RigError {
             }
             RigError::SetUp { .. } => {
                 "the directory must be root's own, on a disk with space, not mounted noexec".into()
+            }
+            RigError::Services(_) => {
+                "the kernel must let iptables translate addresses (nf_nat), in a network namespace of its own".into()
             }
             RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
             RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
@@ -152,6 +161,7 @@ impl Rig {
             id: id.unwrap_or_default(),
             search: programs.search.clone(),
             containerd: None,
+            services: None,
             _lock: lock,
         };
         rig.set_up(&programs, options)
@@ -160,6 +170,8 @@ impl Rig {
         rig.containerd = Some(rig.spawn(&programs, &members)?);
         rig.wait_until_up()?;
         rig.import_pause()?;
+        let services = Services::start(&rig.node_netns(), &rig.search).map_err(RigError::Services)?;
+        rig.services = Some(Arc::new(services));
         Ok(rig)
     }
 
@@ -173,6 +185,19 @@ impl Rig {
     #[must_use]
     pub fn cri_socket(&self) -> PathBuf {
         self.site.dir.join("containerd.sock")
+    }
+
+    /// The node's own network namespace.
+    #[must_use]
+    pub fn node_netns(&self) -> PathBuf {
+        let pid = self.containerd.as_ref().map_or(0, Child::id);
+        PathBuf::from(format!("/proc/{pid}/ns/net"))
+    }
+
+    /// What its pods can talk to; `None` when it is going down.
+    #[must_use]
+    pub fn services(&self) -> Option<Arc<Services>> {
+        self.services.clone()
     }
 
     /// The rig's directory.
@@ -212,10 +237,10 @@ impl Rig {
 
     /// containerd's own metrics, in Prometheus text.
     pub fn containerd_metrics(&self) -> Result<String, RigError> {
-        let pid = self.containerd.as_ref().map_or(0, Child::id);
+        let netns = self.node_netns();
         // A namespace is entered by a thread: one that ends with the question.
         std::thread::spawn(move || -> io::Result<String> {
-            let node = File::open(format!("/proc/{pid}/ns/net"))?;
+            let node = File::open(netns)?;
             move_into_link_name_space(node.as_fd(), Some(LinkNameSpaceType::Network))?;
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, config::METRICS_PORT));
             let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
@@ -354,6 +379,8 @@ impl Rig {
     }
 
     fn end(&mut self) -> Result<(), TeardownError> {
+        // Its sockets and its thread hold the node's namespace.
+        self.services = None;
         if let Some(mut containerd) = self.containerd.take() {
             // In order first: it closes its databases and its shims' connections.
             let _ = rustix::process::kill_process(

@@ -1,5 +1,7 @@
 //! Hand-made traces with traffic: networks that prove usable, stall or fail, and journeys.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::net::SocketAddr;
 
 use sandglass_model::id::ProcessKey;

@@ -19,7 +19,7 @@ use super::super::scenarios::{CallRecord, PluginClock};
 use super::Check;
 
 /// Whether two durations agree; `extra_ns` is what one of the clocks cannot tell.
-fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {
+pub(super) fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {
     let allowed = (wanted_ns / 20).max(10 * MILLISECOND) + extra_ns;
     let difference = found_ns.abs_diff(wanted_ns);
     let text = format!("{what} {} against {}", human(found_ns), human(wanted_ns));

@@ -10,6 +10,13 @@ use sandglass_model::trace::{
 use super::*;
 use crate::demo::scenarios::{CallTimes, PluginClock, Pod};
 
+const ALL_SEEN: Seen = Seen {
+    dns: true,
+    connect: true,
+    conntrack: true,
+    drops: true,
+};
+
 fn ms(ms: u64) -> Timestamp {
     Timestamp(1_000 * MILLISECOND + ms * MILLISECOND)
 }
@@ -155,6 +162,7 @@ fn slow() -> (Vec<Trace>, CallRecord) {
             end: ms(3_040),
         }),
         plugin_clock: noted(50, 2_070),
+        talked: None,
     };
     (traces, record)
 }
@@ -201,6 +209,7 @@ fn failing() -> (Vec<Trace>, CallRecord) {
         outcome: Err("no policy".to_owned()),
         stop: None,
         plugin_clock: noted(30, 40),
+        talked: None,
     };
     (traces, record)
 }
@@ -208,7 +217,7 @@ fn failing() -> (Vec<Trace>, CallRecord) {
 /// Names of the checks that failed.
 fn failed(traces: Vec<Trace>, record: CallRecord) -> Vec<&'static str> {
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let reports = verify(&traces, &[record]);
+    let reports = verify(&traces, &[record], ALL_SEEN);
     assert_eq!(reports.len(), 1);
     let failed = reports[0].checks.iter().filter(|check| check.result.is_err());
     failed.map(|check| check.what).collect()
@@ -358,7 +367,7 @@ fn an_unreadable_message_is_a_remark_and_no_fault() {
     };
     plugin.error = None;
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let reports = verify(&traces, &[record]);
+    let reports = verify(&traces, &[record], ALL_SEEN);
     assert!(reports[0].passed());
     assert!(reports[0].text(true).contains("cannot be read on this node"));
 }
@@ -451,7 +460,7 @@ fn a_report_names_what_failed_and_only_that() {
     let (mut traces, record) = slow();
     traces[0].incomplete = true;
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let text = verify(&traces, &[record])[0].text(false);
+    let text = verify(&traces, &[record], ALL_SEEN)[0].text(false);
     assert!(text.starts_with("FAILED shop/reports-0 "), "{text}");
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("FAILED trace: is marked incomplete"), "{text}");

@@ -107,7 +107,7 @@ impl ProductMetrics {
         for result in ["success", "error"] {
             drop(metrics.sandboxes.get_or_create(&SandboxLabels { result }));
         }
-        for phase in SETUP_PHASES {
+        for phase in set_up_phases() {
             drop(metrics.phases.get_or_create(&PhaseLabels { phase: phase.as_str() }));
         }
         for command in CniCommand::ALL {
@@ -305,11 +305,11 @@ fn length(span: &Span) -> u64 {
     span.duration_ns(span.start)
 }
 
-/// The phases of a set-up.
-const SETUP_PHASES: [Phase; 5] = [
-    Phase::Runtime,
-    Phase::BetweenPlugins,
-    Phase::Plugin,
-    Phase::Delegate,
-    Phase::Command,
-];
+/// The phases of a set-up on this system; those of another appear when a recording has them.
+fn set_up_phases() -> impl Iterator<Item = Phase> {
+    Phase::ALL.into_iter().filter(|phase| match phase {
+        Phase::Application | Phase::Lookup | Phase::Connect => false,
+        Phase::Hns | Phase::Hcs | Phase::VnicWait => cfg!(windows),
+        Phase::Runtime | Phase::BetweenPlugins | Phase::Plugin | Phase::Delegate | Phase::Command => true,
+    })
+}

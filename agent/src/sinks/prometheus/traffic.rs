@@ -358,6 +358,10 @@ impl TrafficMetrics {
             (&self.search_names, detail.search_names),
             (&self.truncated, u32::from(detail.truncated)),
         ] {
+            // Most lookups have none of these: nothing to look up.
+            if count == 0 {
+                continue;
+            }
             counter.get_or_create(&ScopeLabels { scope }).inc_by(u64::from(count));
         }
         self.cause(detail.cause.as_ref());
@@ -451,6 +455,9 @@ impl ConntrackMetrics {
             (&self.clash_resolve, counts.clash_resolve),
             (&self.search_restart, counts.search_restart),
         ] {
+            if count == 0 {
+                continue;
+            }
             counter.get_or_create(&labels).inc_by(count);
         }
         // There are as many tables as sandboxes: only the node's has a gauge.

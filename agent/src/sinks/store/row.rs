@@ -256,7 +256,7 @@ impl Row {
 #[must_use]
 pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     if trace.culprit().is_some() {
-        return traffic::with_cause(trace, phases::verdict(trace, now));
+        return phases::verdict(trace, now);
     }
     let open: Vec<String> = super::view::open_below(trace, 0)
         .into_iter()

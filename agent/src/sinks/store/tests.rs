@@ -404,7 +404,7 @@ fn traffic_after_the_creation_is_told_apart_from_it() {
     let row = Row::of(&stalled, &Subject::of(&stalled), wall_ns());
     assert_eq!(
         row.verdict,
-        "lookup of db.shop.svc.cluster.local took 5.01 s: conntrack race (likely)"
+        "lookup of db.shop.svc.cluster.local took 5.01 s: conntrack dropped one of two parallel queries (likely)"
     );
     assert_eq!(row.causes, ["conntrack_race"]);
 
@@ -412,7 +412,7 @@ fn traffic_after_the_creation_is_told_apart_from_it() {
     let row = Row::of(&failed, &Subject::of(&failed), wall_ns());
     assert_eq!(
         row.verdict,
-        "its network never proved usable: connect to 203.0.113.9:443 took 15.0 s: connect silent (likely)"
+        "its network never proved usable: connect to 203.0.113.9:443 took 15.0 s: the other end, or the way to it, was silent (likely)"
     );
     assert_eq!(row.result, Outcome::Ok);
 }
@@ -462,13 +462,13 @@ fn journeys_are_listed_by_reason_and_cause_and_stand_beside_their_sandbox() {
     assert!(
         verdicts
             .iter()
-            .any(|verdict| verdict.contains("conntrack race (likely)")),
+            .any(|verdict| verdict.contains("one of two parallel queries (likely)")),
         "{verdicts:?}"
     );
     assert!(
         verdicts
             .iter()
-            .any(|verdict| verdict.contains("refused: connect refused (certain)")),
+            .any(|verdict| verdict.contains("refused: the other end refused (certain)")),
         "{verdicts:?}"
     );
 }

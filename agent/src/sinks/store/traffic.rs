@@ -117,17 +117,11 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     }
 }
 
-/// A failure's sentence with the cause of the lookup or connection that failed.
-#[must_use]
-pub fn with_cause(trace: &Trace, sentence: String) -> String {
-    because(sentence, trace.culprit().and_then(cause))
-}
-
 fn because(sentence: String, cause: Option<&Cause>) -> String {
     match cause {
         Some(cause) => format!(
             "{sentence}: {} ({})",
-            cause.cause.replace('_', " "),
+            registry::cause_text(&cause.cause),
             cause.confidence.as_str()
         ),
         None => sentence,
