@@ -14,11 +14,11 @@ p.dashboard('agent', 'agent', 'The agent itself: does it see everything, does it
   p.row('What it sees', [
     p.lines('Events', 'How much happens on the nodes?', 'ops', [p.query('topk(10, %s)' % rate('sandglass_events_total', 'node'), '{{node}}')]) + p.byNode,
     p.lines('Losses', 'Which of the five ways to lose something occurs: lost, late, orphan, evicted, shed?', 'ops', [
-      p.query(rate('sandglass_events_lost_total', 'probe') + ' > 0', 'lost, {{probe}}'),
+      p.query(rate('sandglass_events_lost_total', 'probe'), 'lost, {{probe}}'),
       p.query('sum(rate(sandglass_events_late_total{SEL}[$__rate_interval]))', 'late'),
       p.query('sum(rate(sandglass_events_orphan_total{SEL}[$__rate_interval]))', 'orphan'),
-      p.query(rate('sandglass_evicted_total', 'table') + ' > 0', 'evicted, {{table}}'),
-      p.query(rate('sandglass_shed_total', 'sink') + ' > 0', 'shed, {{sink}}'),
+      p.query(rate('sandglass_evicted_total', 'table'), 'evicted, {{table}}'),
+      p.query(rate('sandglass_shed_total', 'sink'), 'shed, {{sink}}'),
     ]),
     p.lines('Losses by node', 'Which node loses events?', 'ops', [p.query('topk(10, %s)' % rate('sandglass_events_lost_total', 'node'), '{{node}}')]) + p.byNode,
     p.lines('Undecodable records', 'Are there records that the agent does not understand?', 'ops', [p.query(rate('sandglass_events_undecodable_total', 'probe'), '{{probe}}')]),
