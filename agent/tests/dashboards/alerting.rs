@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::documents::folder;
 use super::exposition::Exposition;
-use super::node::{self, Again};
+use super::node::{self, Again, Replayed};
 use super::peers::{self, Target};
 use super::queries::shortened;
 
@@ -74,9 +74,11 @@ impl Receiver {
     }
 }
 
+/// What the agent serves of a recording.
 fn exposition(recording: &str) -> Exposition {
-    let found = node::renderings().iter().find(|(name, _)| name == recording);
-    found.unwrap().1.clone()
+    let all = node::recordings();
+    let (name, file) = all.iter().find(|(name, _)| name == recording).unwrap();
+    Replayed::start(name, file).exposition()
 }
 
 #[test]
@@ -110,10 +112,10 @@ fn a_slow_plugin_wakes_the_person_on_call_who_sleeps_again_when_it_is_fast() {
         annotation("summary").starts_with("CNI ADD on worker-1 takes 2."),
         "{alert}"
     );
-    assert!(
-        annotation("description").contains("The slowest plugin is slow-policy: 2."),
-        "{alert}"
-    );
+    // The recording has two plugins that take between 2 and 3 s; one of them hangs, on another network.
+    let description = annotation("description");
+    let names = |plugin: &&str| description.contains(&format!("The slowest plugin is {plugin}: 2."));
+    assert!(["slow-policy", "remote-policy"].iter().any(names), "{alert}");
     assert!(annotation("traces").contains("k8s.node.name=worker-1"), "{alert}");
     let runbook = annotation("runbook_url");
     let file = runbook.split("/blob/main/dashboards/").nth(1).unwrap();
