@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub mod image;
 pub mod networks;
+pub mod observability;
 pub mod rig;
 pub mod scenarios;
 pub mod verify;
@@ -39,6 +40,8 @@ pub struct DemoOptions {
 pub struct Observer {
     /// Address of the page.
     pub page: Option<String>,
+    /// Where else to look: one line each.
+    pub beside: Vec<String>,
     /// All traces so far, open ones too, in the order they began.
     pub traces: Box<dyn Fn() -> Vec<Arc<Trace>> + Send + Sync>,
     /// One trace as a waterfall for the terminal.
@@ -169,9 +172,7 @@ async fn show<W: Write>(
     cri: &Arc<Cri>,
     observer: &Observer,
 ) -> Result<Ended, DemoError> {
-    if let Some(page) = &observer.page {
-        say(out, &format!("the page is at {page}\n"))?;
-    }
+    say(out, &addresses(observer))?;
     let mut show = Show {
         rig,
         cri,
@@ -194,11 +195,16 @@ async fn show<W: Write>(
         }
         return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
-    if let Some(page) = &observer.page {
-        say(out, &format!("\nthe page is at {page}\n"))?;
-    }
+    say(out, &format!("\n{}", addresses(observer)))?;
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
     std::future::pending().await
+}
+
+/// Every address that a person may open, a line each.
+fn addresses(observer: &Observer) -> String {
+    let page = observer.page.iter().map(|page| format!("the page is at {page}\n"));
+    page.chain(observer.beside.iter().map(|line| format!("{line}\n")))
+        .collect()
 }
 
 /// What is shown, and what was asked so far.
