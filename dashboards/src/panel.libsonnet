@@ -261,7 +261,7 @@ local tempo(condition) = explore({
       }
       for link in [
         ['Slow in Jaeger', jaeger('', '2s'), 'Traces of 2 s and more'],
-        ['Failed in Jaeger', jaeger('error=true'), 'Traces with an error'],
+        ['Failed in Jaeger', jaeger('error.type=sandbox_failed'), 'Sandboxes that failed'],
         ['Slow in Tempo', tempo('trace:duration > 2s'), 'Traces of 2 s and more'],
         ['Failed in Tempo', tempo('status = error'), 'Traces with an error'],
       ]

@@ -15,13 +15,13 @@ use super::peers::{self, Target};
 use super::queries::shortened;
 
 /// Takes what Alertmanager sends.
-struct Receiver {
-    address: SocketAddr,
+pub struct Receiver {
+    pub address: SocketAddr,
     received: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Receiver {
-    fn start() -> Receiver {
+    pub fn start() -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
@@ -67,7 +67,7 @@ impl Receiver {
     }
 
     /// The newest message about an alert in a state.
-    fn newest(&self, name: &str, status: &str) -> Option<Value> {
+    pub fn newest(&self, name: &str, status: &str) -> Option<Value> {
         let received = self.received.lock().unwrap();
         let fits = |alert: &&Value| alert["labels"]["alertname"] == name && alert["status"] == status;
         received.iter().rev().find(fits).cloned()

@@ -164,7 +164,8 @@ fn each_rule_finds_what_it_is_about() {
     let panel = panel.unwrap();
     let expression =
         |text: &'static str| move |json: &mut Value| json["panels"][panel]["targets"][0]["expr"] = text.into();
-    let cases: [(&str, &dyn Fn(&mut Value)); 13] = [
+    type Change<'c> = &'c dyn Fn(&mut Value);
+    let cases: [(&str, Change); 13] = [
         ("uneditable-dashboard", &|json| json["editable"] = true.into()),
         ("panel-title-description-rule", &|json| {
             json["panels"][panel]["description"] = "".into()

@@ -21,6 +21,8 @@ mod node;
 mod peers;
 mod promql;
 mod queries;
+#[cfg(target_os = "linux")]
+mod real;
 mod schema;
 mod texts;
 
