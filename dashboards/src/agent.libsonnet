@@ -5,7 +5,7 @@ local rate(metric, by, more='') = 'sum by (%s) (rate(%s{SEL%s}[$__rate_interval]
 p.dashboard('agent', 'agent', 'The agent itself: does it see everything, does it deliver it, what does it cost?', [
   p.row('At a glance', [
     p.stat('Agents', 'How many agents answer?', 'none', p.now('count(sandglass_build_info{SEL})')),
-    p.stat('Agents down', 'How many agents that should answer do not?', 'none', p.now('count(up{SEL} == 0) or vector(0)'), p.low(1, 2)),
+    p.stat('Agents down', 'How many agents that should answer do not?', 'none', p.now('count(up{SEL, job=~"(.+/)?sandglass(-.+)?"} == 0) or vector(0)'), p.low(1, 2)),
     p.stat('Blind', 'How many agents have no process probe attached, and so see no sandbox?', 'none', p.now('count(sandglass_probe_attached{SEL, probe="exec"} == 0) or vector(0)'), p.low(1, 2)),
     p.stat('Incomplete traces', 'In how many traces were records lost, or the beginning not seen?', 'short', p.now('sum(increase(sandglass_traces_incomplete_total{SEL}[$__range]))'), p.low(1, 100)),
     p.stat('Spans undelivered', 'What share of spans did not reach the collector?', 'percentunit', p.now('sum(increase(sandglass_export_spans_total{SEL, outcome!="delivered"}[$__range])) / sum(increase(sandglass_export_spans_total{SEL}[$__range]))'), p.low(0.001, 0.01)),

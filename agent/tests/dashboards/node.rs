@@ -35,9 +35,11 @@ pub fn recordings() -> Vec<(String, PathBuf)> {
         .map(|entry| entry.unwrap().path())
         .filter_map(|folder| {
             let name = folder.file_name()?.to_str()?.to_owned();
-            Some((name, folder.join("events.jsonl")))
+            let mut files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let recorded =
+                |file: &PathBuf| file.ends_with("events.jsonl") || file.extension().is_some_and(|end| end == "etl");
+            Some((name, files.find(recorded)?))
         })
-        .filter(|(_, file)| file.is_file())
         .collect();
     found.sort();
     assert!(found.len() >= 6, "only {} recordings", found.len());

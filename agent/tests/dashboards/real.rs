@@ -20,6 +20,7 @@ use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 
 use super::alerting::Receiver;
+use super::documents;
 use super::exposition::Exposition;
 use super::peers::{self, Target};
 use super::queries::shortened;
@@ -143,6 +144,14 @@ fn old_names_agree_with_containerd(
     closed: &mpsc::Receiver<Arc<Trace>>,
 ) {
     let text = rig.containerd_metrics().unwrap();
+    let rules = documents::rules("compatibility.yaml").into_iter().map(|rule| rule.name);
+    // containerd names its errors only when there are some.
+    for name in rules.filter(|name| name.starts_with("containerd_") && !name.contains("_errors_")) {
+        assert!(
+            text.contains(&format!("\n{name}{{operation_type=")),
+            "containerd knows no {name}"
+        );
+    }
     for (operation, command) in [("set_up_pod", CniCommand::Add), ("tear_down_pod", CniCommand::Del)] {
         let series = "containerd_cri_network_plugin_operations_duration_seconds_seconds_count";
         let selector = format!("{series}{{operation_type=\"{operation}\"}}");
@@ -287,6 +296,28 @@ fn end_of(process: &mut Child) -> (Option<i32>, String) {
     (process.wait().unwrap().code(), words)
 }
 
+#[test]
+fn the_demo_says_at_once_what_is_missing() {
+    for (path, jaeger, missing) in [("/nowhere", "/nowhere", "prometheus"), ("FAKE", "/nowhere", "jaeger")] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("prometheus"), "").unwrap();
+        let path = if path == "FAKE" { folder.path() } else { Path::new(path) };
+        let output = Command::new(env!("CARGO_BIN_EXE_sandglass"))
+            .args(["demo", "--observability", "--once"])
+            .env_clear()
+            .env("PATH", path)
+            .env("SANDGLASS_JAEGER", jaeger)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(
+            said.contains(&format!("{missing} is not installed")) && said.contains("hint: "),
+            "{said}"
+        );
+    }
+}
+
 fn sum_of(agent: SocketAddr, series: &str) -> f64 {
     let exposition = Exposition::parse(&peers::get(agent, "/metrics").unwrap());
     let samples = exposition.families.values().flat_map(|family| &family.samples);
@@ -333,7 +364,7 @@ fn prometheus_has_what_was_counted(agent: SocketAddr, prometheus: SocketAddr) {
     });
     let rules = peers::get(prometheus, "/api/v1/rules").unwrap();
     let alerts = rules.matches("\"type\":\"alerting\"").count();
-    assert_eq!(alerts, super::documents::alerts().len());
+    assert_eq!(alerts, documents::alerts().len());
     let recorded = peers::until("rules record", 60, || {
         query("count({__name__=~\"kubelet_network_plugin_operations_.+\"})")
     });
