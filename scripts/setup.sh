@@ -67,6 +67,8 @@ want_test() {
     # The alerts' way to a receiver, and the source of the dashboards.
     have prometheus-alertmanager || optional+=(prometheus-alertmanager)
     have jsonnet || optional+=(jsonnet)
+    # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
+    have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
 }
 
