@@ -100,6 +100,9 @@ impl Correlator {
                 }
                 if !io.addresses.is_empty() {
                     detail.addresses.clone_from(&io.addresses);
+                    self.watch
+                        .owners
+                        .learn(&open.operations[operation], &io.addresses, self.now);
                 }
             }
         }

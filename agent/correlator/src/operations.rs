@@ -323,7 +323,12 @@ impl Correlator {
         if let Some(sandbox) = self.memory.sandboxes.get_mut(&operation.container) {
             match operation.command {
                 CniCommand::Add => sandbox.attach(&operation.ifname),
-                CniCommand::Del => sandbox.detach(&operation.ifname),
+                CniCommand::Del => {
+                    sandbox.detach(&operation.ifname);
+                    if sandbox.attached.is_empty() {
+                        self.watch.owners.disown(&operation.container);
+                    }
+                }
                 CniCommand::Check | CniCommand::Gc | CniCommand::Status | CniCommand::Version => {}
             }
         }

@@ -153,6 +153,8 @@ pub const EVENT_RETRANSMISSION: &str = "retransmission";
 pub const EVENT_ANSWER: &str = "answer";
 /// An answer came after its lookup had been given up or answered otherwise.
 pub const EVENT_LATE_ANSWER: &str = "late answer";
+/// An answer came that nobody asked for: with another id, or from another address.
+pub const EVENT_STRAY_ANSWER: &str = "stray answer";
 /// Conntrack made an entry for it, translated or not.
 pub const EVENT_FLOW: &str = "conntrack entry";
 /// The kernel dropped a packet of it.
@@ -167,6 +169,7 @@ pub const SPAN_EVENTS: &[&str] = &[
     EVENT_RETRANSMISSION,
     EVENT_ANSWER,
     EVENT_LATE_ANSWER,
+    EVENT_STRAY_ANSWER,
     EVENT_FLOW,
     EVENT_DROP,
     EVENT_NETWORK_READY,
@@ -197,6 +200,25 @@ pub const CAUSES: &[&str] = &[
     // There is no way there.
     "unreachable",
 ];
+
+/// What a cause did, as the end of a sentence for people.
+#[must_use]
+pub fn cause_text(cause: &str) -> &str {
+    match cause {
+        "conntrack_race" => "conntrack dropped one of two parallel queries",
+        "conntrack_table_full" => "the conntrack table was full",
+        "packet_drop" => "the kernel dropped a packet of it",
+        "dns_server_silent" => "the DNS server, or the way to it, was silent",
+        "dns_server_error" => "the DNS server answered with an error",
+        "dns_server_slow" => "the DNS server took long to answer",
+        "search_path" => "the names of the search path took most of it",
+        "truncation" => "the answer was cut, and TCP did not help",
+        "connect_refused" => "the other end refused",
+        "connect_silent" => "the other end, or the way to it, was silent",
+        "unreachable" => "there is no way there",
+        other => other,
+    }
+}
 
 /// Every error class: `error.type` of spans and `error` label of metrics.
 pub const ERROR_TYPES: &[&str] = &[
@@ -459,6 +481,14 @@ impl Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_cause_has_words() {
+        for cause in CAUSES {
+            assert_ne!(cause_text(cause), *cause);
+        }
+        assert_eq!(cause_text("else"), "else");
+    }
 
     #[test]
     fn keys_are_unique_and_explained() {

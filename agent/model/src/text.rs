@@ -95,7 +95,9 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes.push("end not seen".to_owned());
         }
     }
-    for event in &span.events {
+    // What went as it should is counted in the lookup's own notes.
+    let unusual = |name: &str| !matches!(name, registry::EVENT_QUERY | registry::EVENT_ANSWER);
+    for event in span.events.iter().filter(|event| unusual(&event.name)) {
         let values: Vec<_> = event.attributes.iter().map(|(_, value)| clean(value)).collect();
         notes.push(format!("{} {}", event.name, values.join(" ")).trim_end().to_owned());
     }

@@ -90,12 +90,12 @@ impl Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Detail {
-    /// Root of a sandbox's creation: first evidence to network ready (or sandbox ready).
-    Sandbox(SandboxDetail),
+    /// Root of a sandbox's creation: first evidence to network ready (or sandbox ready). In a box, as most that follow: a
+    /// trace has few of them, and every span takes the room of the largest.
+    Sandbox(Box<SandboxDetail>),
     /// The runtime's view: namespace creation to pause process running.
     SandboxCreate(CreateDetail),
-    /// One CNI operation for one attachment. In a box, as most that follow: a trace has few of them, and every span takes
-    /// the room of the largest.
+    /// One CNI operation for one attachment.
     Operation(Box<OperationDetail>),
     /// One exec of a plugin binary.
     Plugin(Box<PluginDetail>),
