@@ -26,5 +26,6 @@ mod real;
 mod schema;
 mod texts;
 
+#[allow(unused_imports, reason = "each test binary uses its own part")]
 #[path = "../samples/mod.rs"]
 mod samples;

@@ -7,38 +7,9 @@ use super::promql::{self, Selector};
 use super::{documents::RULE_FILES, node};
 
 // ---- PENDING: delete each line when its code is merged; the test below says which. ---------------------------------
-// Families that dashboards and alerts already use and whose code comes with the DNS, conntrack and Windows parts.
+// Families that dashboards and alerts already use and whose code comes with the Windows part.
 // Kind, name, labels.
 pub const PENDING: &[(&str, &str, &[&str])] = &[
-    ("histogram", "sandglass_network_ready_duration_seconds", &["result"]),
-    ("counter", "sandglass_network_silent", &[]),
-    ("histogram", "sandglass_network_wait_duration_seconds", &["result"]),
-    (
-        "histogram",
-        "sandglass_dns_lookup_duration_seconds",
-        &["scope", "rcode"],
-    ),
-    ("counter", "sandglass_dns_queries", &["scope", "type", "transport"]),
-    ("counter", "sandglass_dns_retransmissions", &["scope"]),
-    ("counter", "sandglass_dns_unanswered", &["scope"]),
-    ("counter", "sandglass_dns_search_names", &["scope"]),
-    ("counter", "sandglass_dns_truncated", &["scope"]),
-    ("counter", "sandglass_dns_malformed", &[]),
-    ("histogram", "sandglass_connect_duration_seconds", &["scope", "result"]),
-    ("counter", "sandglass_connect_retransmissions", &["scope"]),
-    ("counter", "sandglass_conntrack_flows", &["scope", "change"]),
-    ("counter", "sandglass_conntrack_nat", &["scope", "nat"]),
-    ("counter", "sandglass_conntrack_insert_failed", &["scope"]),
-    ("counter", "sandglass_conntrack_drop", &["scope"]),
-    ("counter", "sandglass_conntrack_early_drop", &["scope"]),
-    ("counter", "sandglass_conntrack_clash_resolve", &["scope"]),
-    ("counter", "sandglass_conntrack_search_restart", &["scope"]),
-    ("gauge", "sandglass_conntrack_entries", &["scope"]),
-    ("gauge", "sandglass_conntrack_entries_limit", &["scope"]),
-    ("counter", "sandglass_packet_drops", &["scope", "packet", "reason"]),
-    ("counter", "sandglass_root_causes", &["cause"]),
-    ("counter", "sandglass_journeys", &["reason"]),
-    ("counter", "sandglass_journeys_held_back", &[]),
     (
         "histogram",
         "sandglass_hns_operation_duration_seconds",

@@ -20,7 +20,7 @@ use sandglass::identity::IdentityMetrics;
 use sandglass::node::NodeInfo;
 use sandglass::sinks::otlp::config::Settings;
 use sandglass::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
-use sandglass_correlator::Output;
+use sandglass_correlator::{Output, Traffic};
 use sandglass_model::{CniCommand, Timestamp, Trace};
 
 use super::exposition::Exposition;
@@ -116,6 +116,7 @@ fn of_a_running_agent() -> Exposition {
         failed.fail(portmap, "exit_code", "exit code 4");
         failed.fail(0, "exit_code", "exit code 4");
         product.record(&Output::Closed(Arc::new(failed.close(23))));
+        record_traffic(&mut product);
         // Some traces are delivered, then nobody listens any more and the rest waits.
         let collector = Collector::start();
         let flags = Settings {
@@ -149,6 +150,28 @@ fn of_a_running_agent() -> Exposition {
         }
     });
     Exposition::parse(&text)
+}
+
+/// Lookups, connections, conntrack and drops, good and bad, and sandboxes whose network did or did not prove usable.
+fn record_traffic(product: &mut ProductMetrics) {
+    for (_, traffic) in samples::an_hour(unix_ns()) {
+        product.record(&Output::Traffic(traffic));
+    }
+    product.record(&Output::Traffic(Traffic::JourneyHeldBack));
+    let ready = samples::network_ready("shop", "db-0", 1, unix_ns());
+    let journeys = [
+        samples::stalled_journey(&ready, unix_ns()),
+        samples::refused_journey(unix_ns()),
+    ];
+    let sandboxes = [ready, samples::never_connected("shop", "db-1", 2, unix_ns())];
+    for sandbox in &sandboxes {
+        let mut open = sandbox.clone();
+        open.closed = false;
+        product.record(&Output::Created(Arc::new(open)));
+    }
+    for closed in sandboxes.into_iter().chain(journeys) {
+        product.record(&Output::Closed(Arc::new(closed)));
+    }
 }
 
 /// Says yes to every request until it is stopped.

@@ -30,7 +30,7 @@ static MACHINE: Mutex<()> = Mutex::new(());
 
 /// A node, and the runtime on it.
 async fn node(test: &str) -> Option<(Rig, Arc<Cri>)> {
-    if let Some(obstacle) = Rig::obstacle() {
+    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
         eprintln!("SKIPPED {test}: {obstacle}");
         return None;
     }
@@ -226,7 +226,7 @@ fn the_demo_shows_its_traces_in_jaeger_and_its_numbers_in_prometheus() {
         eprintln!("SKIPPED {test}: SANDGLASS_JAEGER names no Jaeger 2 binary");
         return;
     };
-    if let Some(obstacle) = Rig::obstacle() {
+    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
         eprintln!("SKIPPED {test}: {obstacle}");
         return;
     }

@@ -159,6 +159,17 @@ fn what_readme_and_runbooks_name_exists() {
 }
 
 #[test]
+fn the_runbook_for_lookups_knows_every_cause_and_no_other() {
+    let runbook = documents::read("runbooks/SandglassDnsTimeouts.md");
+    let rows = runbook
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.ends_with("` |"));
+    let named: BTreeSet<&str> = rows.map(|row| row.rsplit('`').nth(1).unwrap()).collect();
+    let of_lookups = |cause: &&str| !cause.starts_with("connect_") && *cause != "unreachable";
+    assert_eq!(named, registry::CAUSES.iter().copied().filter(of_lookups).collect());
+}
+
+#[test]
 fn every_alert_is_tested_from_four_sides() {
     let tests: Value = serde_saphyr::from_str(&documents::read("rules/tests/alerts.yaml")).unwrap();
     let groups = tests["tests"].as_array().unwrap();
