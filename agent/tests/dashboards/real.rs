@@ -336,7 +336,7 @@ fn jaeger_has_what_was_delivered(agent: SocketAddr, jaeger: SocketAddr) {
     let node = peers::encode("{\"k8s.node.name\":\"worker-1\"}");
     let error = peers::encode("{\"error.type\":\"sandbox_failed\"}");
     // The searches are those that dashboards and alerts lead to. The last traces close some seconds after the demo's end.
-    let [spans, all, slow, failed] = peers::until("Jaeger has every span that was delivered", 60, || {
+    let [spans, all, slow, failed] = peers::until("Jaeger has every span that was delivered", 120, || {
         let delivered = sum_of(agent, "sandglass_export_spans_total{outcome=\"delivered\"}");
         let all = search("")?;
         let spans: usize = all
