@@ -273,7 +273,7 @@ const RULES: [(&str, &str); 3] = [
     ),
     (
         "compatibility.yaml",
-        include_str!("../../../dashboards/rules/compatibility.yaml"),
+        include_str!("../../../dashboards/rules/optional/compatibility.yaml"),
     ),
     ("alerts.yaml", include_str!("../../../dashboards/rules/alerts.yaml")),
 ];

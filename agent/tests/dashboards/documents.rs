@@ -123,7 +123,7 @@ pub fn rules(file: &str) -> Vec<Rule> {
 }
 
 /// The files below `rules/`.
-pub const RULE_FILES: [&str; 3] = ["recording.yaml", "compatibility.yaml", "alerts.yaml"];
+pub const RULE_FILES: [&str; 3] = ["recording.yaml", "optional/compatibility.yaml", "alerts.yaml"];
 
 /// All alerts.
 pub fn alerts() -> Vec<Rule> {

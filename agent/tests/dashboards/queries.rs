@@ -25,7 +25,7 @@ pub fn shortened(into: &Path) -> Vec<PathBuf> {
         }
         // Seconds of the window, where a rate becomes a number of cases.
         text = text.replace("600 * ", "8 * ");
-        let path = into.join(file);
+        let path = into.join(file.replace('/', "-"));
         fs::write(&path, text).unwrap();
         path
     });

@@ -144,7 +144,9 @@ fn old_names_agree_with_containerd(
     closed: &mpsc::Receiver<Arc<Trace>>,
 ) {
     let text = rig.containerd_metrics().unwrap();
-    let rules = documents::rules("compatibility.yaml").into_iter().map(|rule| rule.name);
+    let rules = documents::rules("optional/compatibility.yaml")
+        .into_iter()
+        .map(|rule| rule.name);
     // containerd names its errors only when there are some.
     for name in rules.filter(|name| name.starts_with("containerd_") && !name.contains("_errors_")) {
         assert!(
