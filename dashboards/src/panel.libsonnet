@@ -119,6 +119,7 @@ local tempo(condition) = explore({
   ], width, height) + {
     options: {
       calculate: false,
+      cellValues: { unit: 'short' },
       cellGap: 1,
       color: { mode: 'scheme', scheme: 'Oranges', exponent: 0.5, steps: 64, reverse: false, fill: 'dark-orange', scale: 'exponential' },
       exemplars: { color: 'rgba(255,0,255,0.7)' },

@@ -96,6 +96,7 @@ fn a_slow_plugin_wakes_the_person_on_call_who_sleeps_again_when_it_is_fast() {
     let target = |node: &str, again: &Again| Target {
         job: "sandglass",
         node: node.to_owned(),
+        cluster: Some("c1"),
         address: again.address,
     };
     let targets = [target("worker-1", &worker), target("worker-2", &other)];

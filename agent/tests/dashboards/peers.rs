@@ -79,10 +79,11 @@ impl Drop for Peer {
     }
 }
 
-/// What Prometheus scrapes: job, node, address.
+/// What Prometheus scrapes, and the labels it adds.
 pub struct Target {
     pub job: &'static str,
     pub node: String,
+    pub cluster: Option<&'static str>,
     pub address: SocketAddr,
 }
 
@@ -106,8 +107,11 @@ pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Opti
     for job in jobs {
         config.push_str(&format!("  - job_name: {job}\n    static_configs:\n"));
         for target in targets.iter().filter(|target| target.job == job) {
+            let cluster = target
+                .cluster
+                .map_or_else(String::new, |cluster| format!(", cluster: {cluster}"));
             config.push_str(&format!(
-                "      - {{targets: ['{}'], labels: {{node: {}, cluster: c1}}}}\n",
+                "      - {{targets: ['{}'], labels: {{node: {}{cluster}}}}}\n",
                 target.address, target.node
             ));
         }

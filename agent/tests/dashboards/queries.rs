@@ -207,6 +207,7 @@ fn a_real_prometheus_gives_data_for_every_query() {
     let targets = nodes.iter().map(|(name, again)| Target {
         job: "sandglass",
         node: name.clone(),
+        cluster: None,
         address: again.address,
     });
     let prometheus = peers::prometheus(&targets.collect::<Vec<_>>(), &shortened(folder.path()), None);
@@ -242,6 +243,34 @@ fn a_real_prometheus_gives_data_for_every_query() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(with_data > 100);
     every_rule_is_evaluated(&prometheus);
+    every_variable_has_its_values(&prometheus);
+}
+
+/// What Grafana asks for each variable, which is `label_values(SELECTOR, LABEL)`.
+fn every_variable_has_its_values(prometheus: &Peer) {
+    for dashboard in documents::dashboards() {
+        for variable in dashboard
+            .variables()
+            .iter()
+            .filter(|variable| variable["type"] == "query")
+        {
+            let query = variable["query"].as_str().unwrap();
+            let inside = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
+            let (selector, label) = inside.rsplit_once(", ").unwrap();
+            let path = format!(
+                "label/{label}/values?match[]={}",
+                peers::encode(&documents::expand(selector))
+            );
+            let values = prometheus.api(&path).unwrap();
+            let expected = match label {
+                // There is none here, as on most installations, and everything is found all the same.
+                "cluster" => 0,
+                "job" => 1,
+                _ => node::recordings().len(),
+            };
+            assert_eq!(values.as_array().unwrap().len(), expected, "{query}: {values}");
+        }
+    }
 }
 
 /// Whether there is data. A quantile of nothing is no number, and no answer either.
@@ -277,6 +306,7 @@ fn an_exemplar_in_prometheus_is_a_trace_of_the_agent() {
     let targets = replayed.iter().map(|agent| Target {
         job: "sandglass",
         node: agent.name.clone(),
+        cluster: None,
         address: agent.address,
     });
     let prometheus = peers::prometheus(&targets.collect::<Vec<_>>(), &[], None);

@@ -78,6 +78,7 @@ async fn wake(test: &str) {
     let target = Target {
         job: "sandglass",
         node: "worker-1".to_owned(),
+        cluster: Some("c1"),
         address: agent.address.unwrap(),
     };
     let prometheus = peers::prometheus(&[target], &shortened(folder.path()), Some(alertmanager.address));
