@@ -167,7 +167,9 @@ impl EndedSpan {
                 | Detail::Operation(_)
                 | Detail::Journey(_)
                 | Detail::Lookup(_)
-                | Detail::Connect(_) => EndedKind::Enclosing,
+                | Detail::Connect(_)
+                | Detail::Activity(_)
+                | Detail::VnicWait(_) => EndedKind::Enclosing,
             },
         }
     }
@@ -339,7 +341,12 @@ impl Correlator {
             Body::NetworksConfigured { networks } => self.networks = networks,
             Body::ClockAnchored { unix_ns } => self.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.lost(at, &probe, count),
-            Body::Tick => {}
+            Body::Tick
+            | Body::ActivitySeen(_)
+            | Body::RuntimeSaid(_)
+            | Body::SiloSeen(_)
+            | Body::InterfaceSeen(_)
+            | Body::LookupSeen(_) => {}
         }
     }
 

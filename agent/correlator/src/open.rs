@@ -171,7 +171,9 @@ impl OpenTrace {
             | Detail::RuntimeStep(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => self.max_spans,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => self.max_spans,
         };
         if index >= room {
             return None;

@@ -282,6 +282,8 @@ fn cut_short(open: &mut OpenTrace, tracked: &Tracked, until: Timestamp) {
         | Detail::Plugin(_)
         | Detail::Command(_)
         | Detail::RuntimeStep(_)
-        | Detail::Journey(_) => {}
+        | Detail::Journey(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => {}
     }
 }

@@ -47,6 +47,9 @@ fn scan(path: &Path, with_fields: bool, only: Option<Guid>) -> Result<(), EtlErr
     for (name, count) in names {
         println!("{count:>9} {name}");
     }
+    for (provider, count) in events.decoder().without_schema() {
+        println!("{count:>9} {provider} without schema");
+    }
     let megabytes = statistics.record_bytes as f64 / 1e6;
     println!(
         "{megabytes:.1} MB of records in {seconds:.3} s: {:.0} MB/s",

@@ -4,7 +4,7 @@
 //! schema costs its values only. Learns from schema records in the stream.
 //! Does not: decode WPP messages (only their makers can), look schemas up in Windows, or drop anything uncounted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -63,9 +63,12 @@ pub struct DecodeCounts {
 pub struct Decoder {
     tables: Arc<Tables>,
     learned: HashMap<SchemaKey, Arc<Schema>>,
+    learned_bytes: usize,
     tracelogging: HashMap<u64, KnownMetadata>,
+    tracelogging_bytes: usize,
     provider_names: HashMap<Guid, Arc<str>>,
     counts: DecodeCounts,
+    without_schema: BTreeMap<Guid, u64>,
 }
 
 /// Metadata met before, whole: a hash alone does not decide.
@@ -88,9 +91,12 @@ impl Decoder {
         Self {
             tables,
             learned: HashMap::new(),
+            learned_bytes: 0,
             tracelogging: HashMap::new(),
+            tracelogging_bytes: 0,
             provider_names: HashMap::new(),
             counts: DecodeCounts::default(),
+            without_schema: BTreeMap::new(),
         }
     }
 
@@ -102,6 +108,12 @@ impl Decoder {
     /// What it has been given so far.
     pub const fn counts(&self) -> DecodeCounts {
         self.counts
+    }
+
+    /// How many records of which provider or class had no known schema: what a table or a merged file would bring. The
+    /// first thousand providers are told apart.
+    pub const fn without_schema(&self) -> &BTreeMap<Guid, u64> {
+        &self.without_schema
     }
 
     /// Decodes an owned record.
@@ -119,7 +131,13 @@ impl Decoder {
             }
             Decoded::Learned => &mut self.counts.learned,
             Decoded::Wpp => &mut self.counts.wpp,
-            Decoded::Undecodable(Undecodable::NoSchema) => &mut self.counts.no_schema,
+            Decoded::Undecodable(Undecodable::NoSchema) => {
+                let provider = record.header.provider;
+                if self.without_schema.len() < MOST_UNKNOWN || self.without_schema.contains_key(&provider) {
+                    *self.without_schema.entry(provider).or_default() += 1;
+                }
+                &mut self.counts.no_schema
+            }
             Decoded::Undecodable(Undecodable::BadSchema) => &mut self.counts.bad_schema,
         };
         *counter += 1;
@@ -131,14 +149,18 @@ impl Decoder {
         let Some((key, mut schema)) = event_info::schema(info) else {
             return false;
         };
-        if self.learned.len() >= MOST_LEARNED && !self.learned.contains_key(&key) {
+        let cost = schema.cost();
+        if self.learned_bytes + cost > MOST_BYTES {
             return false;
         }
         // The names of our tables stay the same over builds and languages of Windows.
         if let Some(known) = self.in_tables(key) {
             schema.name = known.name.clone().or(schema.name);
         }
-        self.learned.insert(key, Arc::new(schema));
+        self.learned_bytes += cost;
+        if let Some(before) = self.learned.insert(key, Arc::new(schema)) {
+            self.learned_bytes = self.learned_bytes.saturating_sub(before.cost());
+        }
         true
     }
 
@@ -204,9 +226,12 @@ impl Decoder {
                 ..schema
             })
         });
-        if self.tracelogging.len() >= MOST_TRACELOGGING {
+        let cost = size_of::<KnownMetadata>() + metadata.len() + schema.as_ref().map_or(0, |schema| schema.cost());
+        if self.tracelogging_bytes + cost > MOST_BYTES {
             self.tracelogging.clear();
+            self.tracelogging_bytes = 0;
         }
+        self.tracelogging_bytes += cost;
         self.tracelogging.insert(
             hash,
             KnownMetadata {
@@ -224,7 +249,7 @@ impl Decoder {
         }
         let named = traits.and_then(tracelogging::provider_name);
         let name = named.or_else(|| self.tables.provider(provider).map(|provider| provider.name.clone()))?;
-        if self.provider_names.len() < MOST_LEARNED {
+        if self.provider_names.len() < MOST_NAMES {
             self.provider_names.insert(provider, name.clone());
         }
         Some(name)
@@ -331,10 +356,12 @@ fn message(data: &[u8]) -> payload::Payload {
 pub const SCHEMA_RECORDS: Guid = Guid::literal("bbccf6c1-6cd1-48c4-80ff-839482e37671");
 /// Type of a schema record that holds a `TRACE_EVENT_INFO`.
 pub const SCHEMA_OPCODE: u8 = 32;
-/// Schemas kept from the stream.
-const MOST_LEARNED: usize = 65_536;
-/// TraceLogging schemas kept; honest sessions have some hundred.
-const MOST_TRACELOGGING: usize = 16_384;
+/// Memory for schemas learned from the stream, and for those of TraceLogging events. Honest sessions need a hundredth.
+const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// Providers without schema that are told apart.
+const MOST_UNKNOWN: usize = 1000;
+/// Providers whose names are kept.
+const MOST_NAMES: usize = 65_536;
 
 #[cfg(test)]
 mod tests;

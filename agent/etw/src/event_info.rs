@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::bytes::{array_at, u16_at, u32_at};
 use crate::guid::Guid;
 use crate::payload::utf16_at;
-use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
+use crate::schema::{Count, FieldSpec, Kind, Length, MOST_FIELDS, Out, Schema};
 
 /// Which events a schema is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,7 +95,8 @@ fn name_at(info: &[u8], at: usize) -> Option<Arc<str>> {
     if offset == 0 {
         return None;
     }
-    let name = utf16_at(info.get(offset..)?);
+    let bytes = info.get(offset..)?;
+    let name = utf16_at(bytes.get(..LONGEST_NAME).unwrap_or(bytes));
     let name = name.trim();
     (!name.is_empty()).then(|| name.into())
 }
@@ -267,8 +268,9 @@ const PARAM_COUNT: u32 = 0x04;
 const PARAM_FIXED_COUNT: u32 = 0x20;
 /// Structs within structs that are followed.
 const DEEPEST: u8 = 16;
-/// Fields of one event, those of its structs included.
-const MOST_FIELDS: u32 = 4096;
+/// Bytes of a name that are looked at. All names of a schema may lie in the same place, so that a small one could
+/// ask for many long ones.
+const LONGEST_NAME: usize = 1024;
 
 #[cfg(test)]
 mod tests;

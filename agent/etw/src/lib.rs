@@ -7,12 +7,12 @@
 //! use sandglass_etw::{Decoder, EtlEvents, ReadOptions};
 //!
 //! # fn main() -> Result<(), sandglass_etw::EtlError> {
-//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/samples/airbus_AMSITrace.etl");
+//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/samples/s4_WindowsUpdate.20251008.etl");
 //! let mut events = EtlEvents::open(path.as_ref(), ReadOptions::default(), Decoder::default())?;
 //! while let Some(event) = events.next_event()? {
-//!     let _ = (event.at_ns, event.name.as_deref(), event.text("appname"));
+//!     let _ = (event.at_ns, event.name.as_deref(), event.text("info"));
 //! }
-//! assert_eq!((events.counts().events, events.statistics().events_lost), (19, 3));
+//! assert_eq!((events.counts().events, events.statistics().events_lost), (80, 41));
 //! # Ok(())
 //! # }
 //! ```

@@ -17,6 +17,27 @@ pub struct Schema {
     pub slots: u16,
 }
 
+impl Schema {
+    /// About how many bytes it takes in memory: what is learned from a stream is kept within limits.
+    pub(crate) fn cost(&self) -> usize {
+        size_of::<Self>() + fields_cost(&self.fields)
+    }
+}
+
+fn fields_cost(fields: &[FieldSpec]) -> usize {
+    let inner = |field: &FieldSpec| match &field.kind {
+        Kind::Struct(members) => fields_cost(members),
+        _ => 0,
+    };
+    let one = |field: &FieldSpec| size_of::<FieldSpec>() + ARC_OVERHEAD + field.name.len() + inner(field);
+    fields.iter().map(one).sum()
+}
+
+/// Two counters, and what an allocator adds.
+const ARC_OVERHEAD: usize = 32;
+/// Fields that a schema from a stream may have, those of its structs included.
+pub(crate) const MOST_FIELDS: u32 = 4096;
+
 /// One field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSpec {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::bytes::Cursor;
-use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
+use crate::schema::{Count, FieldSpec, Kind, Length, MOST_FIELDS, Out, Schema};
 
 /// The schema in an event's metadata (extended item 11); `None` when it is malformed.
 pub fn schema(metadata: &[u8]) -> Option<Schema> {
@@ -17,8 +17,9 @@ pub fn schema(metadata: &[u8]) -> Option<Schema> {
     skip_tags(&mut cursor)?;
     let name = text(cursor.until_nul()?);
     let mut fields = Vec::new();
+    let mut left = MOST_FIELDS;
     while !cursor.is_empty() {
-        fields.push(field(&mut cursor, DEEPEST)?);
+        fields.push(field(&mut cursor, DEEPEST, &mut left)?);
     }
     Some(Schema {
         name: Some(name),
@@ -36,7 +37,8 @@ pub fn provider_name(traits: &[u8]) -> Option<Arc<str>> {
     (!name.is_empty()).then(|| text(name))
 }
 
-fn field(cursor: &mut Cursor<'_>, depth: u8) -> Option<FieldSpec> {
+fn field(cursor: &mut Cursor<'_>, depth: u8, left: &mut u32) -> Option<FieldSpec> {
+    *left = left.checked_sub(1)?;
     let name = text(cursor.until_nul()?);
     let in_byte = cursor.u8()?;
     let out_byte = if in_byte & CHAIN != 0 { cursor.u8()? } else { 0 };
@@ -58,7 +60,7 @@ fn field(cursor: &mut Cursor<'_>, depth: u8) -> Option<FieldSpec> {
     let (kind, out) = if in_type == STRUCT {
         let depth = depth.checked_sub(1)?;
         let members = (0..out_type)
-            .map(|_| field(cursor, depth))
+            .map(|_| field(cursor, depth, left))
             .collect::<Option<Vec<_>>>()?;
         (Kind::Struct(members.into()), Out::Plain)
     } else {

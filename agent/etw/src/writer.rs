@@ -4,7 +4,7 @@
 //! live callback would, too. Other readers of the format can read its files; a test holds that.
 //! Does not: claim to be what Windows would have written. Names and values are the caller's.
 
-mod deflate;
+pub(crate) mod deflate;
 mod encode;
 mod event_info;
 mod file;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::registry;
 use crate::time::Timestamp;
 use crate::trace::{Detail, Span, Status, Trace};
+use crate::windows::Service;
 
 /// A class of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,11 +33,17 @@ pub enum Phase {
     Lookup,
     /// Connections until the first stood.
     Connect,
+    /// The Host Network Service (Windows).
+    Hns,
+    /// The Host Compute Service and silos (Windows).
+    Hcs,
+    /// ADD had returned, and the interface was not there yet (Windows).
+    VnicWait,
 }
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Phase; 8] = [
+    pub const ALL: [Phase; 11] = [
         Phase::Runtime,
         Phase::BetweenPlugins,
         Phase::Plugin,
@@ -45,6 +52,9 @@ impl Phase {
         Phase::Application,
         Phase::Lookup,
         Phase::Connect,
+        Phase::Hns,
+        Phase::Hcs,
+        Phase::VnicWait,
     ];
 
     /// Name in metrics, JSON and text.
@@ -59,6 +69,9 @@ impl Phase {
             Phase::Application => "application",
             Phase::Lookup => "lookup",
             Phase::Connect => "connect",
+            Phase::Hns => "hns",
+            Phase::Hcs => "hcs",
+            Phase::VnicWait => "vnic_wait",
         }
     }
 
@@ -71,6 +84,9 @@ impl Phase {
             Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => Phase::Runtime,
             Detail::Lookup(_) => Phase::Lookup,
             Detail::Connect(_) => Phase::Connect,
+            Detail::Activity(activity) if activity.service == Service::Hns => Phase::Hns,
+            Detail::Activity(_) => Phase::Hcs,
+            Detail::VnicWait(_) => Phase::VnicWait,
             Detail::Operation(_) => Phase::BetweenPlugins,
             Detail::Plugin(plugin) if plugin.delegate => Phase::Delegate,
             Detail::Plugin(_) => Phase::Plugin,
@@ -175,7 +191,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         Detail::Connect(connect) if connect.name.is_empty() => format!(" to {}", connect.remote),
         Detail::Connect(connect) => format!(" to {} ({})", connect.remote, connect.name),
         Detail::Operation(_) => " (the runtime between plugins)".to_owned(),
-        Detail::Plugin(_) | Detail::RuntimeStep(_) => String::new(),
+        Detail::Plugin(_) | Detail::RuntimeStep(_) | Detail::Activity(_) | Detail::VnicWait(_) => String::new(),
     };
     let own = human(breakdown.own_ns[index]);
     let why = because(span);
@@ -201,7 +217,9 @@ fn because(span: &Span) -> String {
         | Detail::Plugin(_)
         | Detail::Command(_)
         | Detail::RuntimeStep(_)
-        | Detail::Journey(_) => None,
+        | Detail::Journey(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => None,
     };
     cause.map_or_else(String::new, |cause| {
         format!(

@@ -122,6 +122,13 @@ attribute_keys! {
     DROP_REASON = "sandglass.drop.reason": "The kernel's reason for dropping a packet (span event).",
     DROP_FUNCTION = "sandglass.drop.function": "Kernel function that dropped a packet (span event).",
     COMM = "sandglass.process.comm": "Name of the asking thread, as the kernel has it.",
+    ACTIVITY_SERVICE = "sandglass.windows.service": "hns, hcs or silo.",
+    ACTIVITY_NAME = "sandglass.windows.activity": "Name of the activity as its provider gives it.",
+    ACTIVITY_RESULT = "sandglass.windows.result": "HRESULT or NTSTATUS of its end, as 0x and eight digits.",
+    ACTIVITY_OBJECTS = "sandglass.windows.objects": "Objects it named, as kind=id.",
+    AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted: it was given to the likeliest.",
+    VNIC_ENDPOINT = "sandglass.windows.endpoint": "HNS endpoint of the interface that was waited for.",
+    VNIC_EVIDENCE = "sandglass.windows.evidence": "What showed that the interface is there.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -139,6 +146,10 @@ pub const SPAN_NAMES: &[&str] = &[
     "journey",
     "lookup",
     "connect",
+    "hns <activity>",
+    "hcs <operation>",
+    "silo <step>",
+    "wait for vnic",
 ];
 
 /// A second image was executed by the same process: the span goes on.
@@ -255,6 +266,8 @@ pub const ERROR_TYPES: &[&str] = &[
     "connect_reset",
     "connect_abandoned",
     "connect_other",
+    // An activity of HNS or HCS, by its code: `hns_`/`hcs_` and a name of the table of codes, or this.
+    "windows_result",
 ];
 
 /// What the span is called.
@@ -270,6 +283,8 @@ pub fn name(span: &Span) -> String {
         Detail::Journey(_) => "journey".to_owned(),
         Detail::Lookup(_) => "lookup".to_owned(),
         Detail::Connect(_) => "connect".to_owned(),
+        Detail::Activity(activity) => format!("{} {}", activity.service.as_str(), activity.name),
+        Detail::VnicWait(_) => "wait for vnic".to_owned(),
     }
 }
 
@@ -277,10 +292,17 @@ pub fn name(span: &Span) -> String {
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
     match &span.detail {
-        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_) => Kind::Internal,
-        Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) | Detail::Lookup(_) | Detail::Connect(_) => {
-            Kind::Client
-        }
+        Detail::Sandbox(_)
+        | Detail::SandboxCreate(_)
+        | Detail::Operation(_)
+        | Detail::Journey(_)
+        | Detail::VnicWait(_) => Kind::Internal,
+        Detail::Plugin(_)
+        | Detail::Command(_)
+        | Detail::RuntimeStep(_)
+        | Detail::Lookup(_)
+        | Detail::Connect(_)
+        | Detail::Activity(_) => Kind::Client,
     }
 }
 
@@ -370,6 +392,21 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
                 );
             }
             list.peer(&connect.backend, &connect.asker, &connect.cause);
+        }
+        Detail::Activity(activity) => {
+            list.text(ACTIVITY_SERVICE, activity.service.as_str());
+            list.text(ACTIVITY_NAME, &activity.name);
+            if let Some(result) = activity.result {
+                list.text(ACTIVITY_RESULT, &format!("{result:#010x}"));
+            }
+            list.list(ACTIVITY_OBJECTS, &activity.objects);
+            if activity.ambiguous {
+                list.bool(AMBIGUOUS, true);
+            }
+        }
+        Detail::VnicWait(wait) => {
+            list.text(VNIC_ENDPOINT, &wait.endpoint);
+            list.text(VNIC_EVIDENCE, &wait.evidence);
         }
     }
     if let Status::Error { class, .. } = &span.status {

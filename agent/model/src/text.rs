@@ -83,6 +83,12 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         }
         Detail::Lookup(lookup) => of_lookup(lookup),
         Detail::Connect(connect) => of_connect(connect),
+        Detail::Activity(activity) => {
+            let mut notes: Vec<String> = activity.objects.iter().map(|object| clean(object)).collect();
+            notes.extend(activity.ambiguous.then(|| "ambiguous".to_owned()));
+            notes
+        }
+        Detail::VnicWait(wait) => [&wait.endpoint, &wait.evidence].map(|text| clean(text)).into(),
     };
     if let Some(process) = span.process() {
         if process.found_running {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::raw::ExtendedItem;
+use crate::schema::{FieldSpec, Kind, Out};
 use crate::writer::{Record, event_info};
 
 const PROVIDER: Guid = Guid::literal("0c885e0d-6eb6-476c-a048-2457eed3a5c1");
@@ -74,12 +75,66 @@ fn one_schema_for_all_events_of_a_kind_and_none_mixed_up() {
 }
 
 #[test]
-fn the_kept_schemas_are_bounded() {
+fn what_is_learned_is_bounded() {
     let mut decoder = Decoder::default();
-    for number in 0..MOST_TRACELOGGING + 10 {
-        decoder.decode(&Record::tracelogging(PROVIDER, "HNS", &format!("Event{number}")).build());
+    // Two thousand fields whose names are one text, long and shared.
+    let fields: Vec<_> = (0..2000)
+        .map(|_| FieldSpec::new("", Kind::UInt(1), Out::Plain))
+        .collect();
+    let schema = Schema {
+        fields: fields.into(),
+        ..Schema::default()
+    };
+    let mut info = event_info(PROVIDER, 0, 0, &schema);
+    let names_at = info.len() as u32;
+    info.extend(b"x\0".repeat(7000));
+    for row in 0..2000 {
+        let at = 112 + row * 24 + 4;
+        info[at..at + 4].copy_from_slice(&names_at.to_le_bytes());
     }
-    assert!(decoder.tracelogging.len() <= MOST_TRACELOGGING);
+    let mut taken = 0;
+    for id in 0..60_u16 {
+        info[32..34].copy_from_slice(&id.to_le_bytes());
+        taken += u32::from(decoder.learn(&info));
+    }
+    assert!((10..60).contains(&taken), "{taken}");
+    assert!(decoder.learned_bytes <= MOST_BYTES);
+}
+
+#[test]
+fn a_schema_learned_again_replaces_the_first() {
+    let mut decoder = Decoder::default();
+    let info = event_info(PROVIDER, 0, 0, &Schema::default());
+    assert!(decoder.learn(&info));
+    let before = decoder.learned_bytes;
+    assert!(decoder.learn(&info));
+    assert_eq!((decoder.learned_bytes, decoder.learned.len()), (before, 1));
+}
+
+#[test]
+fn tracelogging_schemas_are_bounded() {
+    let mut decoder = Decoder::default();
+    for number in 0..350 {
+        let mut record = Record::tracelogging(PROVIDER, "HNS", &format!("Event{number}"));
+        for field in 0..1000 {
+            record = record.typed_bytes(&format!("field{field}"), 4, 0, &[]);
+        }
+        decoder.decode(&record.build());
+        assert!(decoder.tracelogging_bytes <= MOST_BYTES);
+    }
+    assert!(
+        (10..300).contains(&decoder.tracelogging.len()),
+        "{}",
+        decoder.tracelogging.len()
+    );
+    let mut record = Record::tracelogging(PROVIDER, "HNS", "TooMany");
+    for _ in 0..5000 {
+        record = record.typed_bytes("", 4, 0, &[]);
+    }
+    assert_eq!(
+        decoder.decode(&record.build()),
+        Decoded::Undecodable(Undecodable::BadSchema)
+    );
 }
 
 #[test]
@@ -114,6 +169,11 @@ fn what_cannot_be_decoded_is_counted_by_reason() {
         ..DecodeCounts::default()
     };
     assert_eq!(decoder.counts(), expected);
+    assert_eq!(decoder.without_schema(), &BTreeMap::from([(PROVIDER, 1)]));
+    for number in 0..2000 {
+        decoder.decode(&Record::classic(Guid(number), 5, 0, &[]).build());
+    }
+    assert_eq!(decoder.without_schema().len(), MOST_UNKNOWN);
 }
 
 #[test]

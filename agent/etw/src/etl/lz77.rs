@@ -133,7 +133,10 @@ impl State<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::writer::deflate::deflate;
 
     fn text(input: &[u8], room: usize) -> (Vec<u8>, bool) {
         let mut output = vec![0; room];
@@ -167,5 +170,30 @@ mod tests {
         assert_eq!(text(&[0, 0, 0, 0x80, 0xff, 0xff], 10), (vec![], false));
         assert_eq!(text(&[1, 2], 10), (vec![], false));
         assert_eq!(text(&[], 10), (vec![], true));
+    }
+
+    proptest! {
+        /// From a few letters, so that matches of every length and distance come up.
+        #[test]
+        fn what_is_compressed_comes_back(
+            pieces in proptest::collection::vec((proptest::collection::vec(0..3_u8, 1..40), 1..200_usize), 0..30)
+        ) {
+            let input: Vec<u8> = pieces.iter().flat_map(|(piece, times)| piece.repeat(*times)).collect();
+            prop_assert_eq!(text(&deflate(&input), input.len()), (input, true));
+        }
+
+        #[test]
+        fn any_input_ends_within_its_room(input in proptest::collection::vec(any::<u8>(), 0..600), room in 0..2000_usize) {
+            prop_assert!(text(&input, room).0.len() <= room);
+        }
+    }
+
+    #[test]
+    fn the_longest_matches() {
+        for length in [3, 9, 10, 24, 25, 26, 279, 280, 281, 65_537, 65_538, 65_539, 200_000] {
+            let mut input = vec![7; length + 1];
+            input.push(8);
+            assert_eq!(text(&deflate(&input), input.len()), (input, true), "{length}");
+        }
     }
 }

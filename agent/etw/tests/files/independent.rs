@@ -1,13 +1,15 @@
 //! Files of our writer, read by readers that share no code with it: our research script, and two from a registry. Each
 //! test reports itself as skipped where its reader cannot be had.
 
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sandglass_etw::RawRecord;
 use sandglass_etw::raw::flags;
 use sandglass_etw::writer::Session;
+use sandglass_etw::{EtlReader, RawRecord, ReadOptions};
 
+use crate::samples::{NAMES, sample};
 use crate::story;
 
 fn readers() -> PathBuf {
@@ -132,5 +134,45 @@ fn check_lines(text: &str, with_times: bool) {
     assert_eq!(count("sdnbridge.exe"), 2, "{text}");
     if with_times {
         assert_eq!(count("1760000000003 "), 1, "{text}");
+    }
+}
+
+/// Real files: the same events at the same times. The two left out make the package give up.
+#[test]
+fn dissect_agrees_on_real_files() {
+    let name = "dissect_agrees_on_real_files";
+    let Some(place) = package("dissect.etl==3.14") else {
+        eprintln!("SKIPPED {name}: the package dissect.etl cannot be installed");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let left_out = ["ShutdownPerfDiagLogger", "net.4.5.2", "TraceLoggingTester"];
+    for name in NAMES
+        .iter()
+        .filter(|name| !left_out.iter().any(|part| name.contains(part)))
+    {
+        let path = directory.path().join("sample.etl");
+        std::fs::write(&path, sample(name)).unwrap();
+        let (good, text) = python(&readers().join("with_dissect.py"), &[&path], &place).unwrap();
+        assert!(good, "{name}: {text}");
+        let mut theirs: Vec<String> = text
+            .lines()
+            // Provider, id and time stand before the payload.
+            .map(|line| line.splitn(4, ' ').take(3).collect::<Vec<_>>().join(" "))
+            .filter(|line| !line.contains(" - "))
+            .collect();
+        let mut reader = EtlReader::new(Cursor::new(sample(name)), ReadOptions::default()).unwrap();
+        let mut ours = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            let header = record.header;
+            if header.flags & flags::CLASSIC_HEADER == 0 {
+                let milliseconds = (header.at_ns + 500_000) / 1_000_000;
+                ours.push(format!("{} {} {milliseconds}", header.provider, header.id));
+            }
+        }
+        theirs.sort();
+        ours.sort();
+        assert!(!ours.is_empty());
+        assert_eq!(ours, theirs, "{name}");
     }
 }

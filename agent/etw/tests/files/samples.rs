@@ -26,14 +26,15 @@ pub fn sample(name: &str) -> Vec<u8> {
     whole
 }
 
-pub const NAMES: [&str; 7] = [
-    "airbus_AMSITrace.etl",
+pub const NAMES: [&str; 8] = [
+    "airbus_AMSITrace.etl.gz",
     "airbus_ShutdownPerfDiagLogger.etl.gz",
-    "krabsetw_powershell.etl",
+    "krabsetw_powershell.etl.gz",
     "perfview_SelfDescribingSingleEvent.etl",
     "perfview_net.4.5.2.x64.reduced.etl",
     "perfview_primitive-types.etl",
     "s4_WindowsUpdate.20251008.etl",
+    "etwanalyzer_TraceLoggingTester.reduced.etl.gz",
 ];
 
 fn by_name(events: &[EtwEvent]) -> BTreeMap<&str, usize> {
@@ -46,7 +47,7 @@ fn by_name(events: &[EtwEvent]) -> BTreeMap<&str, usize> {
 
 #[test]
 fn amsi_trace() {
-    let mut reader = open(sample("airbus_AMSITrace.etl"));
+    let mut reader = open(sample("airbus_AMSITrace.etl.gz"));
     let events: Vec<EtwEvent> = reader.by_ref().map(Result::unwrap).collect();
     assert_eq!(by_name(&events), BTreeMap::from([("AmsiScript", 19)]));
     assert!(
@@ -100,9 +101,11 @@ fn kernel_logger_with_command_lines() {
 
 #[test]
 fn manifest_events_without_a_schema_are_counted() {
-    let mut reader = open(sample("krabsetw_powershell.etl"));
+    let mut reader = open(sample("krabsetw_powershell.etl.gz"));
     assert_eq!(reader.by_ref().count(), 0);
     assert_eq!(reader.counts().no_schema, 112);
+    let powershell = Guid::literal("a0c1853b-5c40-4b15-8766-3cf1c58f985a");
+    assert_eq!(reader.decoder().without_schema(), &BTreeMap::from([(powershell, 112)]));
     assert_eq!(reader.statistics().buffers, 26);
     assert_eq!(reader.session().processors, 32);
 }
@@ -193,6 +196,13 @@ fn schemas_that_travel_in_the_file() {
         (Some(3676), Some(3508))
     );
     assert_eq!(start.text("CommandLine"), Some("Test.x64.exe"));
+    // The manifest event of the same start holds its time in system time: our reckoning from the counter agrees.
+    let twin = events
+        .iter()
+        .find(|event| event.name.as_deref() == Some("ProcessStart"))
+        .unwrap();
+    let created = twin.get("CreateTime").and_then(Value::unix_ns).unwrap();
+    assert!(created.abs_diff(twin.at_ns) < 20_000_000, "{created} {}", twin.at_ns);
 }
 
 /// Kernel-Process events of a real machine, once by the schema that Windows put into the file and once by our tables.
@@ -220,4 +230,39 @@ fn tables_agree_with_windows_own_schema() {
         compared += 1;
     }
     assert_eq!(compared, 2);
+}
+
+/// Windows build 26100, that of Server 2025.
+#[test]
+fn tracelogging_of_dotnet_with_arrays_and_processes_of_a_new_build() {
+    let mut reader = open(sample("etwanalyzer_TraceLoggingTester.reduced.etl.gz"));
+    let events: Vec<EtwEvent> = reader.by_ref().map(Result::unwrap).collect();
+    assert_eq!(
+        (reader.session().os_build, reader.session().buffer_bytes),
+        (26_100, 1_048_576)
+    );
+    assert!(events.iter().all(|event| !event.truncated));
+    let all = "MarkBoolByteCharDoubleInt16Int32Int64SByteUInt16UInt32UInt64";
+    let expected = [
+        ("MarkString", 10),
+        ("MarkStringInteger", 10),
+        (all, 10),
+        ("Process/DCEnd", 35),
+        ("Process/Start", 1),
+        ("WriteDateTime", 10),
+        ("WriteGuid", 10),
+        ("WriteIntList", 10),
+        ("WriteTimeSpan", 10),
+    ];
+    assert_eq!(by_name(&events), BTreeMap::from(expected));
+    let named = |name: &str| events.iter().find(|event| event.name.as_deref() == Some(name)).unwrap();
+    let list = [0, 2, 3, 4].map(Value::I64).to_vec();
+    assert_eq!(named("WriteIntList").get("numbers"), Some(&Value::List(list)));
+    assert_eq!(named("WriteGuid").guid("guid"), Some(Guid(1)));
+    assert_eq!(named(all).get("d").map(Value::to_string).as_deref(), Some("3.14"));
+    assert_eq!(named(all).get("i64"), Some(&Value::I64(i64::MAX)));
+    assert_eq!(named(all).text("c"), Some("A"));
+    let start = named("Process/Start");
+    assert!(start.text("CommandLine").unwrap().contains("wpr"), "{start:?}");
+    assert!(start.at_ns >= reader.session().started_ns && start.at_ns <= reader.session().ended_ns);
 }
