@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use sandglass::app;
 use sandglass::config::Config;
-use sandglass::health::{Health, ProbeStatus};
+use sandglass::health::{Health, ProbeLabel, ProbeStatus};
 use sandglass::identity::IdentityMetrics;
 use sandglass::node::NodeInfo;
 use sandglass::sinks::otlp::config::Settings;
@@ -102,6 +102,11 @@ fn of_a_running_agent() -> Exposition {
             consequence: String::new(),
             hint: String::new(),
         });
+        // A replay loses nothing; the source of a live agent counts what the kernel could not hand over.
+        let exec = ProbeLabel {
+            probe: "exec".to_owned(),
+        };
+        health.lost.get_or_create(&exec).inc_by(112);
         let traces = samples::busy_node(unix_ns());
         let in_flight = InFlight::new(|| Timestamp(4_000_000_000_000));
         in_flight.set(traces.iter());

@@ -244,6 +244,47 @@ fn a_real_prometheus_gives_data_for_every_query() {
     assert!(with_data > 100);
     every_rule_is_evaluated(&prometheus);
     every_variable_has_its_values(&prometheus);
+    what_is_wrong_fires(&prometheus);
+}
+
+/// Between them these nodes have a slow and a failing plugin, a stuck ADD, a DEL that fails, lookups that stall, a network
+/// that is never ready and lost records, all in the agent's own words: the alerts about it fire.
+fn what_is_wrong_fires(prometheus: &Peer) {
+    let expected = [
+        "SandglassAgentLosesEvents",
+        "SandglassCniAddSlow",
+        "SandglassCniDeletionLoop",
+        "SandglassCniErrors",
+        "SandglassCniOperationStuck",
+        "SandglassConntrackInsertFailed",
+        "SandglassDnsTimeouts",
+        "SandglassNetworkNotReady",
+    ];
+    let firing = peers::until("alerts about what is wrong", 60, || {
+        let answer = prometheus
+            .query("count by (alertname) (ALERTS{alertstate=\"firing\"})")
+            .ok()?;
+        let names = answer
+            .iter()
+            .map(|(labels, _)| labels["alertname"].as_str().unwrap().to_owned());
+        let names: BTreeSet<String> = names.collect();
+        let missing: Vec<&&str> = expected.iter().filter(|name| !names.contains(**name)).collect();
+        if !missing.is_empty() {
+            println!("not firing yet: {missing:?}");
+            std::thread::sleep(Duration::from_secs(2));
+            return None;
+        }
+        Some(names)
+    });
+    println!("firing: {firing:?}");
+    // Nothing is wrong with what these watch.
+    for name in [
+        "SandglassAgentDown",
+        "SandglassAgentBlind",
+        "SandglassConntrackTableNearlyFull",
+    ] {
+        assert!(!firing.contains(name), "{name}");
+    }
 }
 
 /// What Grafana asks for each variable, which is `label_values(SELECTOR, LABEL)`.
