@@ -9,10 +9,10 @@ ARGS ?=
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends)
-	@scripts/setup.sh build demo
+demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends, ARGS=--observability adds Prometheus and Jaeger)
+	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
 	cargo build --release --locked --package sandglass
-	$(SUDO) target/release/sandglass demo $(ARGS)
+	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/jaeger.sh)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/release/sandglass demo $(ARGS)
 
 test: ## Run all tests; the last line counts them
 	@scripts/setup.sh build demo test

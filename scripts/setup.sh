@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian and Ubuntu, saying so first; elsewhere says what to install.
-# Usage: scripts/setup.sh [build] [demo] [test]. Quick when nothing is missing. Does not touch Rust: it only asks for it.
+# Usage: scripts/setup.sh [build] [demo] [test] [observability]. Quick when nothing is missing. Does not touch Rust: it only asks for it.
 set -euo pipefail
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 
@@ -64,9 +64,17 @@ want_test() {
     have tar || need tar "tar"
     # Prometheus brings promtool, the judge of /metrics and of the alert rules.
     have promtool || optional+=(prometheus)
+    # The alerts' way to a receiver, and the source of the dashboards.
+    have prometheus-alertmanager || optional+=(prometheus-alertmanager)
+    have jsonnet || optional+=(jsonnet)
     # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
+}
+
+# Jaeger is built from its Go module by scripts/jaeger.sh, which says so when there is no Go.
+want_observability() {
+    have prometheus || need prometheus "Prometheus, beside the demo (Debian starts a service with it, which the demo does not use)"
 }
 
 check_rust() {
@@ -158,10 +166,10 @@ install_optional() {
 
 for group in "${@:-build}"; do
     case $group in
-    build | demo | test) "want_$group" ;;
+    build | demo | test | observability) "want_$group" ;;
     *)
         echo "error: unknown group $group" >&2
-        echo "hint: scripts/setup.sh [build] [demo] [test]" >&2
+        echo "hint: scripts/setup.sh [build] [demo] [test] [observability]" >&2
         exit 64
         ;;
     esac
