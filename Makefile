@@ -4,10 +4,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ARGS ?=
 
-.PHONY: help demo test bench lint setup clean
+.PHONY: help demo test test-cluster image bench lint setup clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends)
 	@scripts/setup.sh build demo
@@ -17,6 +17,14 @@ demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once che
 test: ## Run all tests; the last line counts them
 	@scripts/setup.sh build demo test
 	@scripts/test.sh $(ARGS)
+
+test-cluster: ## Run the image and the chart in a real one-node Kubernetes (root; ARGS=--keep leaves it running)
+	@scripts/setup.sh build demo cluster
+	@scripts/cluster/test.sh $(ARGS)
+
+image: ## Build the static binary and its OCI archive, without a container engine (ARGS="amd64 arm64")
+	@scripts/setup.sh build
+	@scripts/image.sh $(ARGS)
 
 bench: ## Measure against bench/BUDGETS.md; results are kept in bench/results/
 	@scripts/setup.sh build demo
