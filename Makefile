@@ -20,7 +20,7 @@ test: ## Run all tests; the last line counts them
 
 test-cluster: ## Run the image and the chart in a real one-node Kubernetes (root; ARGS=--keep leaves it running)
 	@scripts/setup.sh build demo cluster
-	@scripts/cluster/test.sh $(ARGS)
+	@deploy/cluster/test.sh $(ARGS)
 
 image: ## Build the static binary and its OCI archive, without a container engine (ARGS="amd64 arm64")
 	@scripts/setup.sh build

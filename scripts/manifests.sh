@@ -13,7 +13,7 @@ render() {
     shift 2
     {
         echo "# $what Rendered from deploy/helm/sandglass by scripts/manifests.sh: change the chart, not this file."
-        "$helm" template sandglass deploy/helm/sandglass --namespace sandglass --no-hooks --kube-version 1.30.0 \
+        "$helm" template sandglass deploy/helm/sandglass --namespace sandglass --no-hooks --kube-version 1.31.0 \
             --set namespace.create=true "$@" 2> /dev/null |
             sed -e '/^# Source:/d' -e '/helm\.sh\/chart:/d' -e '/app\.kubernetes\.io\/managed-by:/d' | cat -s
     } > "$folder/$file"

@@ -22,8 +22,8 @@ use helm::{Helm, output, root};
 use serde_json::Value;
 use switches::switches;
 
-/// Where rendered annotations and fields differ: before and from Kubernetes 1.30 on.
-const GENERATIONS: [(&str, u32, u32); 2] = [("1.26.0", 26, 29), ("1.30.0", 30, 37)];
+/// Where rendered fields differ: AppArmor is a field from Kubernetes 1.30 on, recursively read-only mounts from 1.31.
+const GENERATIONS: [(&str, u32, u32); 3] = [("1.26.0", 26, 29), ("1.30.0", 30, 30), ("1.31.0", 31, 37)];
 const OPERATOR: [&str; 3] = [
     "monitoring.coreos.com/v1",
     "monitoring.coreos.com/v1/PodMonitor",

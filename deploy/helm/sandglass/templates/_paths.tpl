@@ -5,6 +5,16 @@
 {{- .Values.linux.runtimeConfigDir | default (get $usual .Values.linux.runtime) -}}
 {{- end -}}
 
+{{- define "sandglass.cniConfDir" -}}
+{{- $usual := dict "k3s" "/var/lib/rancher/k3s/agent/etc/cni/net.d" -}}
+{{- .Values.linux.cni.confDir | default (get $usual .Values.linux.runtime) | default "/etc/cni/net.d" -}}
+{{- end -}}
+
+{{- define "sandglass.cniBinDir" -}}
+{{- $usual := dict "k3s" "/var/lib/rancher/k3s/data/cni" -}}
+{{- .Values.linux.cni.binDir | default (get $usual .Values.linux.runtime) | default "/opt/cni/bin" -}}
+{{- end -}}
+
 {{/* Where the agent looks for it, whatever the directory is called on the node. */}}
 {{- define "sandglass.runtimeConfigMount" -}}
 {{- ternary "/etc/crio" "/etc/containerd" (eq .Values.linux.runtime "crio") -}}
@@ -17,7 +27,7 @@
 
 {{- define "sandglass.linuxConfig" -}}
 {{- $endpoint := ternary (printf "unix://%s" (include "sandglass.criSocket" .)) "none" .Values.linux.cri.enabled -}}
-{{- $own := dict "cni" (dict "conf_dir" "/etc/cni/net.d") "cri" (dict "endpoint" $endpoint) -}}
+{{- $own := dict "cni" (dict "conf_dir" "/etc/cni/net.d" "bin_dirs" (list "/opt/cni/bin")) "cri" (dict "endpoint" $endpoint) -}}
 {{- include "sandglass.config" (dict "root" . "own" $own "files" "/etc/sandglass") -}}
 {{- end -}}
 
