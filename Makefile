@@ -9,10 +9,15 @@ ARGS ?=
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends)
+demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends, --cluster: in a Kubernetes)
+ifneq ($(filter --cluster,$(ARGS)),)
+	@scripts/setup.sh build demo cluster
+	@$(SUDO) env DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
+else
 	@scripts/setup.sh build demo
 	cargo build --release --locked --package sandglass
 	$(SUDO) target/release/sandglass demo $(ARGS)
+endif
 
 test: ## Run all tests; the last line counts them
 	@scripts/setup.sh build demo test
@@ -20,7 +25,7 @@ test: ## Run all tests; the last line counts them
 
 test-cluster: ## Run the image and the chart in a real one-node Kubernetes (root; ARGS=--keep leaves it running)
 	@scripts/setup.sh build demo cluster
-	@deploy/cluster/test.sh $(ARGS)
+	@$(SUDO) deploy/cluster/test.sh $(ARGS)
 
 image: ## Build the static binary and its OCI archive, without a container engine (ARGS="amd64 arm64")
 	@scripts/setup.sh build

@@ -36,6 +36,9 @@ done
 stop containerd
 stop jaeger
 grep -F "$dir/" /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r umount 2> /dev/null
-ip link del sgc0 2> /dev/null
-ip link del sgc1 2> /dev/null
-cd / && rm -rf "$dir"
+for bridge in sgcp0 sgcp1 sgcp2 sgcnode; do
+    ip link del $bridge 2> /dev/null
+done
+cd / || exit 1
+umount "$dir" 2> /dev/null
+rm -rf "$dir"

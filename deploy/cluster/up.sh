@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts a one-node Kubernetes with all its state below FOLDER; down.sh ends it. Usage: up.sh BIN FOLDER. Root only.
-# Bridges sgc0 (pods, 10.244.0.0/24) and sgc1 (the node, 10.244.255.1); Services 10.96.0.0/24, CoreDNS behind 10.96.0.10;
+# Bridges sgcp0 to sgcp2 (pods, 10.244.0.0/22) and sgcnode (the node, 10.244.255.1); Services 10.96.0.0/24, CoreDNS behind 10.96.0.10;
 # kube-proxy with iptables. Kubelet and containerd export their spans to a Jaeger on the loopback address; a Prometheus, if
 # installed, finds pods by their annotations. Touches no other runtime and nothing in /etc.
 set -euo pipefail
@@ -70,11 +70,11 @@ SH
     echo 2 > slow-seconds
 }
 
-# conflist FOLDER PLUGIN: the bridge and one plugin after it.
+# conflist FOLDER PLUGIN NUMBER: a bridge of its own and one plugin after it.
 conflist() {
     cat > "$1/10-node.conflist" << JSON
 {"cniVersion": "1.0.0", "name": "$(basename "$1" | sed 's/^cni$/node/')", "plugins": [
-  {"type": "bridge", "bridge": "sgc0", "isGateway": true, "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "$dir/ipam",
+  {"type": "bridge", "bridge": "sgcp$3", "isGateway": true, "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "$dir/ipam",
    "ranges": [[{"subnet": "10.244.$3.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   $2
 ]}
@@ -246,9 +246,13 @@ YAML
         --web.listen-address 127.0.0.1:9490 --enable-feature=exemplar-storage
 }
 
-ip link add sgc1 type bridge
-ip addr add $node/32 dev sgc1
-ip link set sgc1 up
+# A node's mounts are shared, where systemd is the first process; here they may not be.
+mount --bind "$dir" "$dir"
+mount --make-shared "$dir"
+cd "$dir"
+ip link add sgcnode type bridge
+ip addr add $node/32 dev sgcnode
+ip link set sgcnode up
 sysctl -qw net.ipv4.ip_forward=1
 cni_plugins
 conflist cni '{"type": "portmap", "capabilities": {"portMappings": true}}' 0

@@ -2,7 +2,6 @@
 //!
 //! Every wait has an end, and what did not come is in the message. Does not: start or end the node.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -38,10 +37,29 @@ impl Node {
             return None;
         };
         println!("=== {test}");
-        Some(Node {
+        let node = Node {
             dir: dir.into(),
             bin: bin.into(),
-        })
+        };
+        node.clean();
+        Some(node)
+    }
+
+    /// Takes away what a test that failed left behind, so that the next one can succeed.
+    fn clean(&self) {
+        let uninstall = [
+            "uninstall",
+            "sandglass",
+            "--namespace",
+            NAMESPACE,
+            "--ignore-not-found",
+            "--wait",
+        ];
+        let _ = self.command("helm").args(uninstall).output();
+        for namespace in [NAMESPACE, "work"] {
+            self.try_kubectl(&["delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s"]);
+        }
+        self.try_kubectl(&["delete", "pod", "--all", "--namespace=default", "--now"]);
     }
 
     /// A path below the node's folder.
@@ -52,7 +70,9 @@ impl Node {
     /// A program of the cluster.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
-        command.env("KUBECONFIG", self.path("admin.kubeconfig")).stdin(Stdio::null());
+        command
+            .env("KUBECONFIG", self.path("admin.kubeconfig"))
+            .stdin(Stdio::null());
         command
     }
 
@@ -96,7 +116,12 @@ impl Node {
     /// Makes the namespace of the agent, as the chart's notes say.
     pub fn namespace(&self) {
         self.kubectl(&["create", "namespace", NAMESPACE]);
-        self.kubectl(&["label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=privileged"]);
+        self.kubectl(&[
+            "label",
+            "namespace",
+            NAMESPACE,
+            "pod-security.kubernetes.io/enforce=privileged",
+        ]);
     }
 
     /// `--set` arguments for this node's paths: everything else is the chart's default.
@@ -120,7 +145,14 @@ impl Node {
     pub fn install_without_waiting(&self, more: &[&str]) {
         let chart = super::root("deploy/helm/sandglass");
         let values = self.values();
-        let mut arguments = vec!["upgrade", "--install", "sandglass", chart.to_str().unwrap(), "--namespace", NAMESPACE];
+        let mut arguments = vec![
+            "upgrade",
+            "--install",
+            "sandglass",
+            chart.to_str().unwrap(),
+            "--namespace",
+            NAMESPACE,
+        ];
         arguments.extend(values.iter().map(String::as_str));
         arguments.extend(more);
         self.helm(&arguments);
@@ -128,14 +160,21 @@ impl Node {
 
     /// The agent's pod.
     pub fn agent_pod(&self) -> Value {
-        let pods = self.get(&["pods", "--namespace", NAMESPACE, "--selector=app.kubernetes.io/component=agent-linux"]);
+        let pods = self.get(&[
+            "pods",
+            "--namespace",
+            NAMESPACE,
+            "--selector=app.kubernetes.io/component=agent-linux",
+        ]);
         pods["items"].as_array().unwrap().last().cloned().unwrap_or(Value::Null)
     }
 
     /// What the agent's container said, the one before included.
     pub fn agent_log(&self) -> String {
         let pod = self.agent_pod();
-        let Some(name) = pod["metadata"]["name"].as_str() else { return String::new() };
+        let Some(name) = pod["metadata"]["name"].as_str() else {
+            return String::new();
+        };
         let log = |more: &[&str]| {
             let output = self.try_kubectl(&[&["logs", "--namespace", NAMESPACE, name], more].concat());
             String::from_utf8_lossy(&output.stdout).into_owned()
@@ -149,7 +188,8 @@ impl Node {
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         pids.filter(|pid| {
             let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            read("cmdline").starts_with(b"/sandglass\0run\0") && String::from_utf8_lossy(&read("cgroup")).contains("kubepods")
+            read("cmdline").starts_with(b"/sandglass\0run\0")
+                && String::from_utf8_lossy(&read("cgroup")).contains("kubepods")
         })
         .collect()
     }
@@ -157,7 +197,11 @@ impl Node {
 
 fn succeeded(what: &str, output: Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{what}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{what}: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     said
 }
 
@@ -194,19 +238,4 @@ pub fn try_http(address: &str, path: &str) -> Result<String, String> {
 /// JSON from an API.
 pub fn http(address: &str, path: &str) -> Value {
     serde_json::from_str(&try_http(address, path).unwrap_or_else(|problem| panic!("{problem}"))).unwrap()
-}
-
-/// Samples of `name` with their labels as written.
-pub fn samples(address: &str, name: &str) -> BTreeMap<String, f64> {
-    let text = try_http(address, "/metrics").or_else(|_| try_http(address, "/v1/metrics")).unwrap();
-    let lines = text.lines().filter(|line| line.starts_with(name));
-    let parsed = lines.filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        let (labels, value) = match rest.strip_prefix('{') {
-            Some(rest) => rest.split_once("} ")?,
-            None => ("", rest.strip_prefix(' ')?),
-        };
-        Some((labels.to_owned(), value.split(' ').next()?.parse().ok()?))
-    });
-    parsed.collect()
 }

@@ -29,7 +29,8 @@ pub struct NetnsWatch {
 
 #[derive(Debug)]
 struct Request {
-    pid: u32,
+    /// The plugin, and who executed it: a plugin may have ended before this thread looks, a runtime has not.
+    pids: [u32; 2],
     sandbox: SandboxId,
     path: String,
     asked: Timestamp,
@@ -57,7 +58,7 @@ impl NetnsWatch {
             return;
         }
         let request = Request {
-            pid: exec.process.pid,
+            pids: [exec.process.pid, exec.parent.pid],
             sandbox: SandboxId(sandbox.to_owned()),
             path: path.to_owned(),
             asked: at,
@@ -91,11 +92,11 @@ fn answer(queue: &Receiver<Request>, sender: &EventSender) {
 }
 
 fn look(request: Request) -> Option<Netns> {
-    let root = in_root_of(request.pid, "/");
-    let seen = below(Path::new(&root), &request.path)
-        .or_else(|_| fs::metadata(in_root_of(request.pid, &request.path)))
-        .or_else(|_| fs::metadata(&request.path))
-        .ok()?;
+    let seen = request
+        .pids
+        .iter()
+        .find_map(|pid| seen_by(*pid, &request.path))
+        .or_else(|| fs::metadata(&request.path).ok())?;
     let unix_ns = u64::try_from(seen.ctime()).ok()? * 1_000_000_000 + u64::try_from(seen.ctime_nsec()).ok()?;
     let created = clock::anchor().boot(unix_ns);
     let trusted = !request.path.starts_with("/proc/") && created < request.asked;
@@ -107,6 +108,13 @@ fn look(request: Request) -> Option<Netns> {
     })
 }
 
+fn seen_by(pid: u32, path: &str) -> Option<fs::Metadata> {
+    let root = in_root_of(pid, "/");
+    let seen = below(Path::new(&root), path);
+    // Before 5.6, and for links that only /proc has.
+    seen.or_else(|_| fs::metadata(in_root_of(pid, path))).ok()
+}
+
 /// `path` with `root` as the root, which also counts for the links in it: `/var/run` leads to `/run`, and from inside a
 /// container that would be the container's.
 fn below(root: &Path, path: &str) -> io::Result<fs::Metadata> {
@@ -116,10 +124,12 @@ fn below(root: &Path, path: &str) -> io::Result<fs::Metadata> {
     fs::File::from(file).metadata()
 }
 
-/// Whether other processes' view of the file system may be looked at; the first process stands for all.
+/// Whether other processes' view of the file system may be looked at. The first processes stand for all: the kernel's
+/// own one, which no security module sets apart, and where there is none (another pid namespace) the first of all.
 #[must_use]
 pub fn status() -> ProbeStatus {
-    let refused = fs::metadata(in_root_of(1, "/")).err();
+    let look = |pid| fs::metadata(in_root_of(pid, "/"));
+    let refused = look(2).or_else(|_| look(1)).err();
     let mut status = ProbeStatus {
         probe: "netns".to_owned(),
         hook: "/proc/PID/root".to_owned(),
@@ -131,7 +141,7 @@ pub fn status() -> ProbeStatus {
         status.hook = "none".to_owned();
         status.consequence = format!(
             "a sandbox begins with its first plugin, and plugins that run already are not picked up: cannot look at \
-             /proc/1/root: {error}"
+             /proc/PID/root: {error}"
         );
         status.hint = "needs CAP_SYS_PTRACE, and where AppArmor or SELinux confine containers a profile that allows it"
             .to_owned();
@@ -168,7 +178,10 @@ mod tests {
     #[test]
     fn the_status_says_what_is_lost() {
         let status = status();
-        assert_eq!(status.attached, fs::metadata("/proc/1/root/").is_ok());
+        let any = [1, 2]
+            .iter()
+            .any(|pid| fs::metadata(format!("/proc/{pid}/root/")).is_ok());
+        assert_eq!(status.attached, any);
         assert_eq!(status.attached, status.consequence.is_empty() && status.hint.is_empty());
     }
 }
