@@ -66,6 +66,8 @@ want_test() {
     have python3 && python3 -c 'import ensurepip' 2> /dev/null || need python3-venv "python3 with virtual environments"
     # Prometheus brings promtool, the judge of /metrics and of the alert rules.
     have promtool || optional+=(prometheus)
+    # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
+    have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
 }
 

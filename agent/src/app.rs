@@ -238,6 +238,7 @@ pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) 
         max_processes: correlation.max_processes,
         max_spans: correlation.max_spans,
         max_remembered: correlation.max_remembered,
+        traffic: config.traffic.bounds(),
     }
 }
 
@@ -314,6 +315,11 @@ pub fn source_options(config: &Config) -> linux::Options {
     linux::Options {
         ring_bytes: config.probes.ring_buffer_bytes,
         stdio: config.probes.stdio,
+        dns: config.probes.dns,
+        connect: config.probes.connect,
+        conntrack: config.probes.conntrack,
+        drops: config.probes.drops,
+        dns_ports: config.dns.ports.clone(),
         ..linux::Options::default()
     }
 }

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::grpc::CallError;
 use rig::{Rig, RigError, RigOptions, TeardownError};
 use scenarios::CallRecord;
-use verify::Report;
+use verify::{Check, Report};
 
 /// What the demo can be told.
 #[derive(Clone, Debug, Default)]
@@ -263,21 +263,19 @@ async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
 /// Everything that `--once` looks at.
 struct Checks {
     reports: Vec<Report>,
-    containerd: Result<String, String>,
+    containerd: Vec<Check>,
     strangers: usize,
 }
 
 impl Checks {
     /// Of the records from `first` on; containerd's metrics and other work are counted over all.
     fn of(rig: &Rig, traces: &[Arc<Trace>], records: &[CallRecord], first: usize) -> Checks {
-        let creations: Vec<&Trace> = records
-            .iter()
-            .filter_map(|record| verify::creation(traces, record).ok())
-            .map(|trace| &**trace)
-            .collect();
         let containerd = match rig.containerd_metrics() {
-            Ok(metrics) => verify::clock::containerd(&creations, &metrics),
-            Err(error) => Err(error.to_string()),
+            Ok(metrics) => verify::clock::containerd(traces, records, &metrics),
+            Err(error) => vec![Check {
+                what: "containerd's metrics",
+                result: Err(error.to_string()),
+            }],
         };
         Checks {
             reports: verify::verify(traces, &records[first..]),
@@ -287,17 +285,18 @@ impl Checks {
     }
 
     fn passed(&self) -> bool {
-        self.containerd.is_ok() && self.reports.iter().all(Report::passed)
+        self.all().all(|check| check.result.is_ok())
     }
 
     /// What was traced is all there; only durations are off.
     fn only_clocks_failed(&self) -> bool {
-        let mut failed = self
-            .reports
-            .iter()
-            .flat_map(|report| &report.checks)
-            .filter(|check| check.result.is_err());
-        !self.passed() && failed.all(|check| check.is_clock())
+        let mut failed = self.all().filter(|check| check.result.is_err());
+        !self.passed() && failed.all(Check::is_clock)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Check> {
+        let reports = self.reports.iter().flat_map(|report| &report.checks);
+        reports.chain(&self.containerd)
     }
 
     fn text(&self, verbose: bool) -> String {
@@ -305,9 +304,11 @@ impl Checks {
         for report in &self.reports {
             text.push_str(&report.text(verbose));
         }
-        match &self.containerd {
-            Ok(remark) => text.push_str(&format!("ok     containerd's own metrics: {remark}\n")),
-            Err(wrong) => text.push_str(&format!("FAILED containerd's own metrics: {wrong}\n")),
+        for check in &self.containerd {
+            match &check.result {
+                Ok(remark) => text.push_str(&format!("ok     {}: {remark}\n", check.what)),
+                Err(wrong) => text.push_str(&format!("FAILED {}: {wrong}\n", check.what)),
+            }
         }
         if self.strangers > 0 {
             text.push_str(&format!(
@@ -369,8 +370,6 @@ const SETTLE: Duration = Duration::from_secs(20);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verify::Check;
-
     fn checks(failed: &[&'static str]) -> Checks {
         let checks = ["trace", "clock", "plugin's clock"].map(|what| Check {
             what,
@@ -386,7 +385,7 @@ mod tests {
                 sandbox: String::new(),
                 checks: checks.to_vec(),
             }],
-            containerd: Ok(String::new()),
+            containerd: Vec::new(),
             strangers: 0,
         }
     }

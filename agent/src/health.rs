@@ -65,6 +65,8 @@ pub struct Health {
     pub shed: Family<SinkLabel, Counter>,
     /// Records that could not be decoded, per probe.
     pub undecodable: Family<ProbeLabel, Counter>,
+    /// DNS messages that could not be parsed, wholly or in part.
+    pub dns_malformed: Counter,
     /// Events waiting between the sources and the correlator.
     pub queue_depth: Gauge,
     /// Bytes waiting in the kernel's ring buffer when last looked at.
@@ -127,6 +129,11 @@ impl Health {
             "events_undecodable",
             "Records that could not be decoded, per probe",
             self.undecodable.clone(),
+        );
+        registry.register(
+            "dns_malformed",
+            "DNS messages that could not be parsed, wholly or in part",
+            self.dns_malformed.clone(),
         );
         registry.register(
             "queue_depth",

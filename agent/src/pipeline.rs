@@ -127,7 +127,11 @@ impl Pipeline {
                     self.changed.remove(&trace.id);
                     outputs.output(&output);
                 }
-                Output::Ended(_) | Output::Asked(_) | Output::Known { .. } => outputs.output(&output),
+                Output::Ended(_)
+                | Output::Asked(_)
+                | Output::Known { .. }
+                | Output::Created(_)
+                | Output::Traffic(_) => outputs.output(&output),
             }
         }
     }

@@ -218,7 +218,10 @@ fn label(span: &Span) -> String {
         | Detail::Sandbox(_)
         | Detail::SandboxCreate(_)
         | Detail::Plugin(_)
-        | Detail::RuntimeStep(_) => name,
+        | Detail::RuntimeStep(_)
+        | Detail::Journey(_) => name,
+        Detail::Lookup(lookup) => format!("{name} {}", clean(&lookup.name)),
+        Detail::Connect(connect) => format!("{name} {}", connect.remote),
     }
 }
 
@@ -235,8 +238,14 @@ fn ending(span: &Span) -> String {
         Some(ExitStatus::Signal(signal)) => format!(" ✕ signal {signal}"),
         Some(ExitStatus::Code(_) | ExitStatus::Unknown) | None => match &span.detail {
             // Containers only repeat what failed in them.
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => " ✕".to_owned(),
-            Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => format!(" ✕ {}", clean(class)),
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_) => {
+                " ✕".to_owned()
+            }
+            Detail::Plugin(_)
+            | Detail::Command(_)
+            | Detail::RuntimeStep(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => format!(" ✕ {}", clean(class)),
         },
     }
 }
@@ -293,6 +302,9 @@ impl Ink {
             Phase::Plugin => ("38;5;67", "█"),
             Phase::Delegate => ("38;5;98", "▓"),
             Phase::Command => ("38;5;172", "▒"),
+            Phase::Application => ("38;5;240", " "),
+            Phase::Lookup => ("38;5;72", "▞"),
+            Phase::Connect => ("38;5;74", "▚"),
         };
         self.paint(code, &(if self.color { block } else { pattern }).repeat(cells))
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
@@ -20,6 +20,9 @@ struct Arguments {
     /// A tenth of the work: to see that it runs, not for figures
     #[arg(long)]
     quick: bool,
+    /// How long the ADD alone is measured, in seconds: its interval narrows with the root of it
+    #[arg(long, value_name = "SECONDS")]
+    add_for: Option<u64>,
     /// Exit with 1 when a budget is missed
     #[arg(long)]
     check: bool,
@@ -47,6 +50,8 @@ enum Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     quick: bool,
+    /// How long the ADD alone is measured, if not as long as usual.
+    pub add_for: Option<Duration>,
 }
 
 impl Effort {
@@ -88,7 +93,10 @@ pub fn main() -> ExitCode {
     } else {
         &arguments.parts
     };
-    let effort = Effort { quick: arguments.quick };
+    let effort = Effort {
+        quick: arguments.quick,
+        add_for: arguments.add_for.map(Duration::from_secs),
+    };
     let mut outcomes = Vec::new();
     for part in parts {
         let begin = Instant::now();

@@ -4,6 +4,10 @@
 //! of integers and byte arrays without padding; sizes are asserted below. Byte order is the node's own.
 //! Does not: decode; that is `sandglass::sources::linux::decode`.
 
+pub mod connect;
+pub mod conntrack;
+pub mod dns;
+
 /// A tracked process forked: [`ForkRecord`].
 pub const KIND_FORK: u32 = 1;
 /// A process executed an image: [`ExecRecord`].

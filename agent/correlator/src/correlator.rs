@@ -24,6 +24,7 @@ use crate::operations::OperationRef;
 use crate::processes::Processes;
 use crate::slots::Slots;
 use crate::timers::Timer;
+use crate::traffic::{Traffic, TrafficConfig};
 
 /// Deadlines and bounds. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct Config {
     pub max_spans: usize,
     /// Most ended sandboxes and pods remembered, for links and attempt numbers.
     pub max_remembered: usize,
+    /// What is made of traffic.
+    pub traffic: TrafficConfig,
 }
 
 impl Default for Config {
@@ -61,6 +64,7 @@ impl Default for Config {
             max_processes: 16_384,
             max_spans: 512,
             max_remembered: 8_192,
+            traffic: TrafficConfig::default(),
         }
     }
 }
@@ -72,6 +76,11 @@ pub enum Output {
     Changed(TraceId),
     /// A span ended, once and for all. Metrics count these.
     Ended(EndedSpan),
+    /// The creation of a sandbox is over, well or not. Its trace stays open until its network has proven usable, or
+    /// closes at once. Told once of every sandbox's trace; metrics of the set-up count these.
+    Created(Arc<Trace>),
+    /// A finding about traffic.
+    Traffic(Traffic),
     /// A trace is complete. Exported and stored.
     Closed(Arc<Trace>),
     /// A sandbox was seen whose labels only the runtime can tell.
@@ -126,7 +135,8 @@ pub enum EndedKind {
     },
     /// A step of the runtime.
     RuntimeStep(RuntimeStep),
-    /// A sandbox, its creation, or an operation: told whole when the trace closes.
+    /// A sandbox, its creation, or an operation: told whole when the trace closes. A lookup or a connection: told by
+    /// [`Output::Traffic`].
     Enclosing,
 }
 
@@ -151,7 +161,12 @@ impl EndedSpan {
                     plugin: Arc::clone(&command.plugin),
                 },
                 Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
-                Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => EndedKind::Enclosing,
+                Detail::Sandbox(_)
+                | Detail::SandboxCreate(_)
+                | Detail::Operation(_)
+                | Detail::Journey(_)
+                | Detail::Lookup(_)
+                | Detail::Connect(_) => EndedKind::Enclosing,
             },
         }
     }
@@ -289,7 +304,13 @@ impl Correlator {
             Body::NetworksConfigured { networks } => self.networks = networks,
             Body::ClockAnchored { unix_ns } => self.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.lost(at, &probe, count),
-            Body::Tick => {}
+            Body::Tick
+            | Body::TrafficWatched { .. }
+            | Body::DnsSeen(_)
+            | Body::ConnectSeen(_)
+            | Body::FlowSeen(_)
+            | Body::ConntrackCounted(_)
+            | Body::PacketDropped(_) => {}
         }
     }
 

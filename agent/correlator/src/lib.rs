@@ -22,6 +22,8 @@ mod reorder;
 mod sandboxes;
 mod slots;
 mod timers;
+pub mod traffic;
 
 pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};
 pub use reorder::{Ordered, Reorder};
+pub use traffic::{Traffic, TrafficConfig};

@@ -126,7 +126,10 @@ impl Correlator {
             | Detail::Sandbox(_)
             | Detail::SandboxCreate(_)
             | Detail::Operation(_)
-            | Detail::RuntimeStep(_) => None,
+            | Detail::RuntimeStep(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => None,
         };
         let failure = failure_of(span, how).map(|(class, message)| match said {
             Some(error) => (error.class().to_owned(), error.msg.clone()),

@@ -166,7 +166,10 @@ impl OpenTrace {
             | Detail::SandboxCreate(_)
             | Detail::Operation(_)
             | Detail::Plugin(_)
-            | Detail::RuntimeStep(_) => self.max_spans,
+            | Detail::RuntimeStep(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => self.max_spans,
         };
         if index >= room {
             return None;

@@ -99,7 +99,10 @@ impl OpenTrace {
             | Detail::SandboxCreate(_)
             | Detail::Plugin(_)
             | Detail::Command(_)
-            | Detail::RuntimeStep(_) => None,
+            | Detail::RuntimeStep(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => None,
         }
     }
 
@@ -110,7 +113,10 @@ impl OpenTrace {
             | Detail::SandboxCreate(_)
             | Detail::Plugin(_)
             | Detail::Command(_)
-            | Detail::RuntimeStep(_) => None,
+            | Detail::RuntimeStep(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => None,
         }
     }
 

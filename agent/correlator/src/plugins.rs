@@ -111,7 +111,10 @@ impl Correlator {
                     | Detail::SandboxCreate(_)
                     | Detail::Operation(_)
                     | Detail::Command(_)
-                    | Detail::RuntimeStep(_) => Arc::default(),
+                    | Detail::RuntimeStep(_)
+                    | Detail::Journey(_)
+                    | Detail::Lookup(_)
+                    | Detail::Connect(_) => Arc::default(),
                 };
                 let detail = Detail::Command(Box::new(CommandDetail {
                     name: self.names.get(image.file_name()),
@@ -292,7 +295,10 @@ impl Correlator {
             | Detail::Sandbox(_)
             | Detail::SandboxCreate(_)
             | Detail::Operation(_)
-            | Detail::RuntimeStep(_) => None,
+            | Detail::RuntimeStep(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => None,
         };
         let path = earlier.clone().unwrap_or(image.path);
         open.mark(index, at, registry::EVENT_EXEC, &[(registry::PROCESS_PATH, path)]);

@@ -187,6 +187,7 @@ impl Correlator {
         open.trace.spans[0].detail = Detail::Sandbox(SandboxDetail {
             attempt,
             runtime: runtime.to_owned(),
+            ..SandboxDetail::default()
         });
         open.trace.spans[0]
             .links
@@ -382,7 +383,12 @@ impl Correlator {
         for span in (0..open.trace.spans.len()).rev() {
             open.cut(span, self.now, cut, &mut self.effects);
         }
-        self.effects.outputs.push(Output::Closed(Arc::new(open.into_trace())));
+        let created = open.creation.is_some();
+        let trace = Arc::new(open.into_trace());
+        if created {
+            self.effects.outputs.push(Output::Created(Arc::clone(&trace)));
+        }
+        self.effects.outputs.push(Output::Closed(trace));
     }
 
     /// Writes the outcome of a sandbox's creation into its root and its memory.

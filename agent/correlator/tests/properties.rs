@@ -59,7 +59,7 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
                     closed.push(Trace::clone(&trace));
                 }
                 Output::Changed(id) => assert!(correlator.open_trace(id).is_some()),
-                Output::Asked(_) | Output::Known { .. } => {}
+                Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
             }
         }
         let sizes = correlator.sizes();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::{CniError, NetConf, NetworkList, PodIdentity};
 use crate::id::{ProcessKey, SandboxId};
+use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
 
@@ -42,6 +43,21 @@ pub enum Body {
         /// The lists, in the order of their file names.
         networks: Vec<NetworkList>,
     },
+    /// From now on the source tells of traffic: of a sandbox whose creation follows, silence means that it sent nothing.
+    TrafficWatched {
+        /// Inode of the node's own network namespace.
+        node_netns: u64,
+    },
+    /// A DNS query left, or an answer came in.
+    DnsSeen(Box<DnsMessage>),
+    /// A TCP connection's set-up went a step on.
+    ConnectSeen(Box<ConnectStep>),
+    /// A conntrack entry came or went.
+    FlowSeen(Box<Flow>),
+    /// Conntrack's counters grew, or its table's fill changed.
+    ConntrackCounted(Box<ConntrackCounts>),
+    /// The kernel dropped a packet that somebody waits for.
+    PacketDropped(Box<PacketDrop>),
     /// The wall clock at `at`. Sent at start and whenever the clock was stepped.
     ClockAnchored {
         /// Nanoseconds since 1970.

@@ -9,6 +9,7 @@
 pub mod cni;
 pub mod event;
 pub mod id;
+pub mod network;
 pub mod phases;
 pub mod recording;
 pub mod registry;

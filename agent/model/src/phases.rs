@@ -26,16 +26,25 @@ pub enum Phase {
     Delegate,
     /// A command that a plugin spawned.
     Command,
+    /// The sandbox was ready, and its programs had not used the network yet, or did something else in between.
+    Application,
+    /// Lookups until the first was answered.
+    Lookup,
+    /// Connections until the first stood.
+    Connect,
 }
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Phase; 5] = [
+    pub const ALL: [Phase; 8] = [
         Phase::Runtime,
         Phase::BetweenPlugins,
         Phase::Plugin,
         Phase::Delegate,
         Phase::Command,
+        Phase::Application,
+        Phase::Lookup,
+        Phase::Connect,
     ];
 
     /// Name in metrics, JSON and text.
@@ -47,6 +56,9 @@ impl Phase {
             Phase::Plugin => "plugin",
             Phase::Delegate => "delegate",
             Phase::Command => "command",
+            Phase::Application => "application",
+            Phase::Lookup => "lookup",
+            Phase::Connect => "connect",
         }
     }
 
@@ -54,7 +66,11 @@ impl Phase {
     #[must_use]
     pub fn of(span: &Span) -> Phase {
         match &span.detail {
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => Phase::Runtime,
+            // The root begins with `sandbox.create`: what is its own comes after that.
+            Detail::Sandbox(_) | Detail::Journey(_) => Phase::Application,
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => Phase::Runtime,
+            Detail::Lookup(_) => Phase::Lookup,
+            Detail::Connect(_) => Phase::Connect,
             Detail::Operation(_) => Phase::BetweenPlugins,
             Detail::Plugin(plugin) if plugin.delegate => Phase::Delegate,
             Detail::Plugin(_) => Phase::Plugin,
@@ -151,7 +167,11 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     let span = &trace.spans[index];
     let whose = match &span.detail {
         Detail::Command(command) => format!(" of plugin {}", command.plugin),
-        Detail::Sandbox(_) | Detail::SandboxCreate(_) => " (the runtime itself)".to_owned(),
+        Detail::SandboxCreate(_) => " (the runtime itself)".to_owned(),
+        Detail::Sandbox(_) => " (the pod itself, before it used its network)".to_owned(),
+        Detail::Journey(_) => " (the program itself)".to_owned(),
+        Detail::Lookup(lookup) => format!(" of {}", lookup.name),
+        Detail::Connect(connect) => format!(" to {}", connect.remote),
         Detail::Operation(_) => " (the runtime between plugins)".to_owned(),
         Detail::Plugin(_) | Detail::RuntimeStep(_) => String::new(),
     };

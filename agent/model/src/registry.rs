@@ -5,8 +5,11 @@
 //! Sources: OpenTelemetry semantic conventions 1.44 (`k8s.*`, `process.*`, `error.type`, CLI spans); `cni.*` and
 //! `sandglass.*` are ours, since no convention for CNI exists. containerd's spans carry `sandbox.id`, and so do ours.
 
+use std::net::SocketAddr;
+
 use crate::event::ExitStatus;
-use crate::trace::{Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
+use crate::network::Asker;
+use crate::trace::{Cause, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
 
 /// Kind of a span, as OpenTelemetry means it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +90,38 @@ attribute_keys! {
     PROCESS_SIGNAL = "sandglass.process.signal": "Number of the signal that killed it.",
     PROCESS_CGROUP = "process.linux.cgroup": "cgroup path.",
     PROCESS_NETNS = "sandglass.process.netns": "Inode of the network namespace it ran in.",
+    NETWORK_READY = "sandglass.network_ready": "The sandbox's network had proven usable when the root ended.",
+    NODE_SCOPE = "sandglass.node": "The lookup or connection is the node's own, not a sandbox's.",
+    JOURNEY_REASON = "sandglass.journey.reason": "Why it has a trace of its own: failed, dropped, retried or slow.",
+    JOURNEY_TARGET = "sandglass.journey.target": "What was asked or connected to first.",
+    CAUSE = "sandglass.cause": "Why it went badly; one of a closed set.",
+    CAUSE_CONFIDENCE = "sandglass.cause.confidence": "How sure the cause is: possible, likely or certain.",
+    CAUSE_EVIDENCE = "sandglass.cause.evidence": "What speaks for the cause, one sentence each.",
+    DNS_NAME = "dns.question.name": "Name asked, without what the search path added.",
+    DNS_TYPES = "sandglass.dns.types": "Record types asked.",
+    DNS_SERVERS = "sandglass.dns.servers": "Servers asked, as the client sees them.",
+    DNS_RCODE = "sandglass.dns.rcode": "Response code of the deciding answer in lower case, or timeout.",
+    DNS_ANSWERS = "dns.answers": "Addresses found.",
+    DNS_QUERIES = "sandglass.dns.queries": "Messages sent.",
+    DNS_RETRANSMISSIONS = "sandglass.dns.retransmissions": "Messages that repeated a question.",
+    DNS_UNANSWERED = "sandglass.dns.unanswered": "Questions that never got an answer.",
+    DNS_SEARCH_NAMES = "sandglass.dns.search_names": "Names tried because of the search path.",
+    DNS_TRUNCATED = "sandglass.dns.truncated": "An answer was cut and asked for again over TCP.",
+    DNS_ID = "sandglass.dns.id": "Message id (span event).",
+    DNS_TYPE = "sandglass.dns.type": "Record type (span event).",
+    NETWORK_TRANSPORT = "network.transport": "udp or tcp.",
+    LOCAL_ADDRESS = "network.local.address": "Address of the client's end.",
+    LOCAL_PORT = "network.local.port": "Port of the client's end.",
+    PEER_ADDRESS = "network.peer.address": "Address of the other end as the client sees it.",
+    PEER_PORT = "network.peer.port": "Port of the other end.",
+    BACKEND = "sandglass.nat.backend": "Address and port behind a service address, as conntrack translated it.",
+    NAT = "sandglass.nat": "What was translated: dnat, snat or both (span event).",
+    FLOW_ID = "sandglass.conntrack.id": "The kernel's id of the conntrack entry (span event).",
+    CONNECT_RESULT = "sandglass.connect.result": "established, refused, timeout, unreachable, reset, abandoned or other.",
+    CONNECT_RETRANSMITS = "sandglass.connect.retransmissions": "SYNs sent again.",
+    DROP_REASON = "sandglass.drop.reason": "The kernel's reason for dropping a packet (span event).",
+    DROP_FUNCTION = "sandglass.drop.function": "Kernel function that dropped a packet (span event).",
+    COMM = "sandglass.process.comm": "Name of the asking thread, as the kernel has it.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -101,14 +136,67 @@ pub const SPAN_NAMES: &[&str] = &[
     "runtime shim",
     "runtime create",
     "runtime start",
+    "journey",
+    "lookup",
+    "connect",
 ];
 
 /// A second image was executed by the same process: the span goes on.
 pub const EVENT_EXEC: &str = "exec";
 /// Records of a probe were lost while the span was open.
 pub const EVENT_LOST: &str = "records lost";
+/// A question was sent.
+pub const EVENT_QUERY: &str = "query";
+/// The same question was sent again.
+pub const EVENT_RETRANSMISSION: &str = "retransmission";
+/// An answer came.
+pub const EVENT_ANSWER: &str = "answer";
+/// An answer came after its lookup had been given up or answered otherwise.
+pub const EVENT_LATE_ANSWER: &str = "late answer";
+/// Conntrack made an entry for it, translated or not.
+pub const EVENT_FLOW: &str = "conntrack entry";
+/// The kernel dropped a packet of it.
+pub const EVENT_DROP: &str = "packet dropped";
+/// The network had proven usable.
+pub const EVENT_NETWORK_READY: &str = "network ready";
 /// Every span event name.
-pub const SPAN_EVENTS: &[&str] = &[EVENT_EXEC, EVENT_LOST];
+pub const SPAN_EVENTS: &[&str] = &[
+    EVENT_EXEC,
+    EVENT_LOST,
+    EVENT_QUERY,
+    EVENT_RETRANSMISSION,
+    EVENT_ANSWER,
+    EVENT_LATE_ANSWER,
+    EVENT_FLOW,
+    EVENT_DROP,
+    EVENT_NETWORK_READY,
+];
+
+/// Why lookups and connections go badly: the closed set of [`CAUSE`].
+pub const CAUSES: &[&str] = &[
+    // Two queries of one socket raced for one conntrack entry, and one was dropped (kubernetes#56903).
+    "conntrack_race",
+    // The conntrack table was full.
+    "conntrack_table_full",
+    // The kernel dropped a packet of it, for another reason.
+    "packet_drop",
+    // The server (or the way to it) was silent; nothing on this node speaks of a drop.
+    "dns_server_silent",
+    // The server answered with an error.
+    "dns_server_error",
+    // The server's answer took long.
+    "dns_server_slow",
+    // The names of the search path took the most time.
+    "search_path",
+    // The answer was cut, and TCP did not help.
+    "truncation",
+    // The other end refused.
+    "connect_refused",
+    // The other end, or the way to it, was silent.
+    "connect_silent",
+    // There is no way there.
+    "unreachable",
+];
 
 /// Every error class: `error.type` of spans and `error` label of metrics.
 pub const ERROR_TYPES: &[&str] = &[
@@ -131,6 +219,20 @@ pub const ERROR_TYPES: &[&str] = &[
     "deadline",
     // A part of it failed: the root of a failed sandbox.
     "sandbox_failed",
+    // A lookup: no answer, or an answer that says that the server could not.
+    "dns_timeout",
+    "dns_servfail",
+    "dns_refused",
+    "dns_formerr",
+    "dns_notimp",
+    "dns_other",
+    // A connection.
+    "connect_refused",
+    "connect_timeout",
+    "connect_unreachable",
+    "connect_reset",
+    "connect_abandoned",
+    "connect_other",
 ];
 
 /// What the span is called.
@@ -143,6 +245,9 @@ pub fn name(span: &Span) -> String {
         Detail::Plugin(plugin) => format!("plugin {}", plugin.plugin),
         Detail::Command(command) => format!("command {}", command.name),
         Detail::RuntimeStep(step) => format!("runtime {}", step_name(step.step)),
+        Detail::Journey(_) => "journey".to_owned(),
+        Detail::Lookup(_) => "lookup".to_owned(),
+        Detail::Connect(_) => "connect".to_owned(),
     }
 }
 
@@ -150,8 +255,10 @@ pub fn name(span: &Span) -> String {
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
     match &span.detail {
-        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => Kind::Internal,
-        Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => Kind::Client,
+        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_) => Kind::Internal,
+        Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) | Detail::Lookup(_) | Detail::Connect(_) => {
+            Kind::Client
+        }
     }
 }
 
@@ -166,6 +273,9 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
         Detail::Sandbox(sandbox) => {
             list.int(ATTEMPT, i64::from(sandbox.attempt));
             list.text(RUNTIME, &sandbox.runtime);
+            if sandbox.network_ready.is_some() {
+                list.bool(NETWORK_READY, true);
+            }
         }
         Detail::SandboxCreate(create) => {
             list.bool(NETNS_SEEN, create.netns_seen);
@@ -200,6 +310,45 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
             list.process(&command.process);
         }
         Detail::RuntimeStep(step) => list.process(&step.process),
+        Detail::Journey(journey) => {
+            list.text(JOURNEY_REASON, journey.reason.as_str());
+            list.text(JOURNEY_TARGET, &journey.target);
+            if journey.node {
+                list.bool(NODE_SCOPE, true);
+            }
+        }
+        Detail::Lookup(lookup) => {
+            list.text(DNS_NAME, &lookup.name);
+            list.list(DNS_TYPES, &lookup.types);
+            list.list(DNS_SERVERS, lookup.servers.iter().map(ToString::to_string));
+            list.text(DNS_RCODE, lookup.result.map_or("", |result| result.as_str()));
+            list.list(DNS_ANSWERS, lookup.addresses.iter().map(ToString::to_string));
+            list.int(DNS_QUERIES, i64::from(lookup.queries));
+            list.int(DNS_RETRANSMISSIONS, i64::from(lookup.retransmissions));
+            list.int(DNS_UNANSWERED, i64::from(lookup.unanswered));
+            list.int(DNS_SEARCH_NAMES, i64::from(lookup.search_names));
+            if lookup.truncated {
+                list.bool(DNS_TRUNCATED, true);
+            }
+            list.text(NETWORK_TRANSPORT, lookup.transport.as_str());
+            list.peer(&lookup.backend, &lookup.asker, &lookup.cause);
+        }
+        Detail::Connect(connect) => {
+            list.text(NETWORK_TRANSPORT, "tcp");
+            list.text(LOCAL_ADDRESS, &connect.local.ip().to_string());
+            list.int(LOCAL_PORT, i64::from(connect.local.port()));
+            list.text(PEER_ADDRESS, &connect.remote.ip().to_string());
+            list.int(PEER_PORT, i64::from(connect.remote.port()));
+            list.text(DNS_NAME, &connect.name);
+            list.int(CONNECT_RETRANSMITS, i64::from(connect.retransmits));
+            if span.end.is_some() {
+                list.text(
+                    CONNECT_RESULT,
+                    connect.failure.map_or("established", |failure| failure.as_str()),
+                );
+            }
+            list.peer(&connect.backend, &connect.asker, &connect.cause);
+        }
     }
     if let Status::Error { class, .. } = &span.status {
         list.text(ERROR_TYPE, class);
@@ -265,6 +414,21 @@ impl Attributes {
         let values: Vec<String> = values.into_iter().map(Into::into).collect();
         if !values.is_empty() {
             self.0.push((key, Value::List(values)));
+        }
+    }
+
+    fn peer(&mut self, backend: &Option<SocketAddr>, asker: &Option<Asker>, cause: &Option<Cause>) {
+        if let Some(backend) = backend {
+            self.text(BACKEND, &backend.to_string());
+        }
+        if let Some(asker) = asker {
+            self.int(PROCESS_PID, i64::from(asker.process.pid));
+            self.text(COMM, &asker.comm);
+        }
+        if let Some(cause) = cause {
+            self.text(CAUSE, &cause.cause);
+            self.text(CAUSE_CONFIDENCE, cause.confidence.as_str());
+            self.list(CAUSE_EVIDENCE, &cause.evidence);
         }
     }
 

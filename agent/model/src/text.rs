@@ -8,7 +8,9 @@ use crate::event::ExitStatus;
 use crate::phases::human;
 use crate::registry;
 use crate::time::Timestamp;
-use crate::trace::{CommandDetail, Detail, PluginDetail, SandboxDetail, Span, Status, Trace};
+use crate::trace::{
+    Cause, CommandDetail, ConnectDetail, Detail, LookupDetail, PluginDetail, SandboxDetail, Span, Status, Trace,
+};
 
 /// Longest single text shown in a line, in characters.
 const MAX_TEXT: usize = 120;
@@ -74,6 +76,13 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         Detail::Plugin(plugin) => of_plugin(plugin),
         Detail::Command(command) => of_command(command),
         Detail::RuntimeStep(_) => Vec::new(),
+        Detail::Journey(journey) => {
+            let mut notes = of_root(trace);
+            notes.push(journey.reason.as_str().to_owned());
+            notes
+        }
+        Detail::Lookup(lookup) => of_lookup(lookup),
+        Detail::Connect(connect) => of_connect(connect),
     };
     if let Some(process) = span.process() {
         if process.found_running {
@@ -107,11 +116,50 @@ fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
     notes
 }
 
+fn of_lookup(lookup: &LookupDetail) -> Vec<String> {
+    let mut notes = vec![clean(&lookup.name), lookup.types.join("+")];
+    notes.extend(lookup.servers.first().map(|server| format!("at {server}")));
+    notes.extend(lookup.backend.map(|backend| format!("behind it {backend}")));
+    notes.extend(lookup.result.map(|result| result.as_str().to_owned()));
+    for (count, what) in [
+        (lookup.retransmissions, "sent again"),
+        (lookup.unanswered, "unanswered"),
+        (lookup.search_names, "search names"),
+    ] {
+        if count > 0 {
+            notes.push(format!("{count} {what}"));
+        }
+    }
+    if lookup.truncated {
+        notes.push("truncated".to_owned());
+    }
+    notes.extend(lookup.cause.as_ref().map(of_cause));
+    notes
+}
+
+fn of_connect(connect: &ConnectDetail) -> Vec<String> {
+    let mut notes = vec![format!("to {}", connect.remote)];
+    notes.extend(connect.backend.map(|backend| format!("behind it {backend}")));
+    notes.push(clean(&connect.name));
+    if connect.retransmits > 0 {
+        notes.push(format!("{} SYNs sent again", connect.retransmits));
+    }
+    notes.extend(connect.cause.as_ref().map(of_cause));
+    notes
+}
+
+fn of_cause(cause: &Cause) -> String {
+    format!("cause {} ({})", cause.cause, cause.confidence.as_str())
+}
+
 /// Whose trace it is.
 fn of_root(trace: &Trace) -> Vec<String> {
     let mut notes = Vec::with_capacity(3);
     let identity = &trace.identity;
-    if !identity.name.is_empty() {
+    if identity.namespace.is_empty() {
+        // podman names a container where a pod's name stands.
+        notes.push(clean(&identity.name));
+    } else if !identity.name.is_empty() {
         notes.push(clean(&format!("{}/{}", identity.namespace, identity.name)));
     }
     if let Some(sandbox) = &trace.sandbox {

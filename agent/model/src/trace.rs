@@ -1,10 +1,12 @@
 //! Traces and spans: what the correlator makes of events.
 //!
-//! A trace is either one attempt to create a sandbox, or one CNI operation apart from that (DEL, CHECK, GC, STATUS,
-//! VERSION, and an ADD to a sandbox that exists). `spans[0]` is the root. Invariants, checked by [`Trace::check`]:
+//! A trace is one attempt to create a sandbox (up to its first working lookup and connection), or one CNI operation
+//! apart from that (DEL, CHECK, GC, STATUS, VERSION, and an ADD to a sandbox that exists), or the journey of a lookup
+//! or connection that went badly. `spans[0]` is the root. Invariants, checked by [`Trace::check`]:
 //! a span's parent stands before it, and an ended span lies within its ended parent.
 //! What a span is called and which attributes it has in OTLP, JSON and text stands in [`crate::registry`].
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::cni::{CniCommand, CniError, PodIdentity};
 use crate::event::ExitStatus;
 use crate::id::{SandboxId, SpanId, TraceId};
+use crate::network::{Asker, ConnectFailure, Transport};
 use crate::text_list::TextList;
 use crate::time::{ClockAnchor, Timestamp};
 
@@ -100,6 +103,12 @@ pub enum Detail {
     Command(Box<CommandDetail>),
     /// A step of the runtime: shim start, `runc create`, `runc start`.
     RuntimeStep(Box<RuntimeStepDetail>),
+    /// Root of a trace of its own: a bad lookup or connection of a sandbox (or of the node), with what belongs to it.
+    Journey(Box<JourneyDetail>),
+    /// One DNS name asked, with all its answers and retries.
+    Lookup(Box<LookupDetail>),
+    /// The set-up of one TCP connection.
+    Connect(Box<ConnectDetail>),
 }
 
 /// Root of a sandbox's creation.
@@ -109,6 +118,13 @@ pub struct SandboxDetail {
     pub attempt: u32,
     /// Who asked: `containerd`, `cri-o`, or the caller's `comm` as it is.
     pub runtime: String,
+    /// When its network had proven usable: the first answered lookup, and the first connection if one was begun. `None`
+    /// when nothing was sent within the deadline, or nobody watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_ready: Option<Timestamp>,
+    /// When it first tried: its first query or SYN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_attempt: Option<Timestamp>,
 }
 
 /// The runtime's view of a sandbox's creation.
@@ -218,6 +234,190 @@ pub enum RuntimeStep {
     Start,
 }
 
+/// Root of the trace of a bad lookup or connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JourneyDetail {
+    /// Why it has a trace of its own.
+    pub reason: JourneyReason,
+    /// What was asked or connected to first: a name, or an address.
+    pub target: String,
+    /// It is the node's own, not a sandbox's.
+    #[serde(default)]
+    pub node: bool,
+}
+
+/// Why a lookup or connection has a trace of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JourneyReason {
+    /// It failed.
+    Failed,
+    /// A packet of it was dropped.
+    Dropped,
+    /// It had to be tried again.
+    Retried,
+    /// It took longer than the configured threshold.
+    Slow,
+}
+
+impl JourneyReason {
+    /// All reasons, the gravest first.
+    pub const ALL: [JourneyReason; 4] = [
+        JourneyReason::Failed,
+        JourneyReason::Dropped,
+        JourneyReason::Retried,
+        JourneyReason::Slow,
+    ];
+
+    /// Name in metrics and attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            JourneyReason::Failed => "failed",
+            JourneyReason::Dropped => "dropped",
+            JourneyReason::Retried => "retried",
+            JourneyReason::Slow => "slow",
+        }
+    }
+}
+
+/// How a lookup ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LookupResult {
+    /// With an answer of this response code.
+    Rcode(u16),
+    /// Without an answer.
+    Unanswered,
+}
+
+impl LookupResult {
+    /// Every name that [`as_str`](LookupResult::as_str) gives.
+    pub const NAMES: [&'static str; 8] = [
+        "noerror", "nxdomain", "servfail", "refused", "formerr", "notimp", "other", "timeout",
+    ];
+
+    /// Name in metrics and attributes: a closed set.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LookupResult::Rcode(0) => "noerror",
+            LookupResult::Rcode(1) => "formerr",
+            LookupResult::Rcode(2) => "servfail",
+            LookupResult::Rcode(3) => "nxdomain",
+            LookupResult::Rcode(4) => "notimp",
+            LookupResult::Rcode(5) => "refused",
+            LookupResult::Rcode(_) => "other",
+            LookupResult::Unanswered => "timeout",
+        }
+    }
+
+    /// The network and the server did their part: there is such a name, or there is none.
+    #[must_use]
+    pub fn is_answer(self) -> bool {
+        matches!(self, LookupResult::Rcode(0 | 3))
+    }
+}
+
+/// One DNS name asked, with all its answers and retries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LookupDetail {
+    /// The name as the program meant it, as far as it can be told: without what the search path added.
+    pub name: String,
+    /// Record types asked, in the order of asking: `A`, `AAAA`, `TYPE65`, ...
+    pub types: Vec<String>,
+    /// Servers asked, in the order of asking, as the client sees them.
+    pub servers: Vec<SocketAddr>,
+    /// How the last answer travelled.
+    pub transport: Transport,
+    /// How it ended; `None` while it runs.
+    pub result: Option<LookupResult>,
+    /// Messages sent, all in all.
+    pub queries: u32,
+    /// Of these: the same question sent again.
+    pub retransmissions: u32,
+    /// Questions that never got an answer.
+    pub unanswered: u32,
+    /// Names tried before or besides the one that decided (the search path, ndots).
+    pub search_names: u32,
+    /// An answer was cut and asked for again over TCP.
+    #[serde(default)]
+    pub truncated: bool,
+    /// Addresses found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// The server behind the service address, where conntrack translated it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+    /// Who asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
+    /// Why it went badly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+}
+
+/// The set-up of one TCP connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectDetail {
+    /// The connecting end.
+    pub local: SocketAddr,
+    /// The other end as the client sees it.
+    pub remote: SocketAddr,
+    /// The end behind a service address, where conntrack translated it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+    /// The name whose lookup gave the address, where one did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// SYNs sent again.
+    pub retransmits: u32,
+    /// Why it came to nothing; `None` while it runs, and when it was established.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<ConnectFailure>,
+    /// Who connects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
+    /// Why it went badly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+}
+
+/// Why something went badly, with what speaks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// Which: one of [`crate::registry::CAUSES`].
+    pub cause: String,
+    /// How sure.
+    pub confidence: Confidence,
+    /// What speaks for it, one sentence each.
+    pub evidence: Vec<String>,
+}
+
+/// How sure a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// Some of the evidence, and nothing against it.
+    Possible,
+    /// Most of the evidence.
+    Likely,
+    /// All of it: the kernel said so.
+    Certain,
+}
+
+impl Confidence {
+    /// Name in attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Confidence::Possible => "possible",
+            Confidence::Likely => "likely",
+            Confidence::Certain => "certain",
+        }
+    }
+}
+
 /// An instant in a span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanEvent {
@@ -246,7 +446,7 @@ pub struct Link {
 pub enum Relation {
     /// The previous attempt of the same pod or operation.
     PreviousAttempt,
-    /// The creation of the sandbox this operation is for.
+    /// The creation of the sandbox this operation or journey is for.
     Sandbox,
     /// The span that asked for this, in the runtime's own trace.
     Caller,
@@ -367,7 +567,12 @@ impl Span {
             Detail::Plugin(plugin) => Some(&plugin.process),
             Detail::Command(command) => Some(&command.process),
             Detail::RuntimeStep(step) => Some(&step.process),
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => None,
+            Detail::Sandbox(_)
+            | Detail::SandboxCreate(_)
+            | Detail::Operation(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => None,
         }
     }
 
@@ -378,7 +583,12 @@ impl Span {
             Detail::Plugin(plugin) => Some(&mut plugin.process),
             Detail::Command(command) => Some(&mut command.process),
             Detail::RuntimeStep(step) => Some(&mut step.process),
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) => None,
+            Detail::Sandbox(_)
+            | Detail::SandboxCreate(_)
+            | Detail::Operation(_)
+            | Detail::Journey(_)
+            | Detail::Lookup(_)
+            | Detail::Connect(_) => None,
         }
     }
 }

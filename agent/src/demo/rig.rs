@@ -21,7 +21,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sandglass_model::time::Timestamp;
 
+use super::scenarios::PluginClock;
 use super::{image, networks};
 use teardown::Site;
 pub use teardown::TeardownError;
@@ -33,6 +35,10 @@ pub struct RigOptions {
     pub base: PathBuf,
     /// How long the command of the slow plugin takes.
     pub slow: Duration,
+    /// Directory with a `containerd`, its shim and `ctr`, instead of the installed ones.
+    pub containerd: Option<PathBuf>,
+    /// What containerd starts containers with, instead of runc.
+    pub oci_runtime: Option<PathBuf>,
 }
 
 impl Default for RigOptions {
@@ -42,6 +48,9 @@ impl Default for RigOptions {
             // anybody could lay something out for root.
             base: PathBuf::from("/var/lib/sandglass-demo"),
             slow: Duration::from_secs(2),
+            // The demo, the tests and the benchmarks all run on another containerd then.
+            containerd: std::env::var_os("SANDGLASS_CONTAINERD_BIN_DIR").map(PathBuf::from),
+            oci_runtime: None,
         }
     }
 }
@@ -51,6 +60,8 @@ impl Default for RigOptions {
 pub struct Rig {
     site: Site,
     id: String,
+    /// Where the node's programs look for others.
+    search: String,
     containerd: Option<Child>,
     /// Held for as long as the rig lives; the kernel lets go of it with its owner.
     _lock: File,
@@ -131,7 +142,7 @@ impl RigError {
 impl Rig {
     /// Starts a node; about a second. Blocks.
     pub fn start(options: &RigOptions) -> Result<Rig, RigError> {
-        let programs = Programs::find()?;
+        let programs = Programs::find(options)?;
         clear_left_behind(&options.base);
         let (dir, lock) = claim(&options.base)?;
         let id = dir.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -139,6 +150,7 @@ impl Rig {
         let mut rig = Rig {
             site: Site { dir },
             id: id.unwrap_or_default(),
+            search: programs.search.clone(),
             containerd: None,
             _lock: lock,
         };
@@ -153,8 +165,8 @@ impl Rig {
 
     /// What keeps a rig from starting here, if anything does: for tests that are then skipped.
     #[must_use]
-    pub fn obstacle() -> Option<String> {
-        Programs::find().err().map(|error| error.to_string())
+    pub fn obstacle(options: &RigOptions) -> Option<String> {
+        Programs::find(options).err().map(|error| error.to_string())
     }
 
     /// Where containerd answers CRI calls.
@@ -187,12 +199,15 @@ impl Rig {
         format!("/{}", self.site.cgroup())
     }
 
-    /// What the slow plugin read on its own clock for this sandbox: begin and end, nanoseconds since boot, to 10 ms.
+    /// What a script plugin read on its own clock for the last sandbox of the pod with this uid.
     #[must_use]
-    pub fn slow_clock(&self, sandbox: &str) -> Option<(u64, u64)> {
-        let text = fs::read_to_string(self.site.dir.join("clock").join(sandbox)).ok()?;
+    pub fn plugin_clock(&self, uid: &str) -> Option<PluginClock> {
+        let text = fs::read_to_string(self.site.dir.join("clock").join(uid)).ok()?;
         let mut times = text.split_whitespace().map(hundredths_to_ns);
-        Some((times.next()??, times.next()??))
+        Some(PluginClock {
+            begin: Timestamp(times.next()??),
+            end: times.next().flatten().map(Timestamp),
+        })
     }
 
     /// containerd's own metrics, in Prometheus text.
@@ -240,7 +255,7 @@ impl Rig {
             "native"
         };
         let path = dir.join("containerd.toml");
-        fs::write(&path, config::text(dir, snapshotter)).map_err(at(&path))?;
+        fs::write(&path, config::text(dir, snapshotter, options.oci_runtime.as_deref())).map_err(at(&path))?;
         fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
         let path = dir.join("pause.tar");
         fs::write(&path, image::archive()).map_err(at(&path))
@@ -274,7 +289,7 @@ impl Rig {
             .arg(self.site.dir.join("containerd.toml"))
             // Nothing of the caller's environment: OTEL_* in it would make containerd export spans, to our collector.
             .env_clear()
-            .env("PATH", SEARCH)
+            .env("PATH", &self.search)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)
@@ -333,7 +348,7 @@ impl Rig {
             .args(["--connect-timeout", "2s"])
             .args(args)
             .env_clear()
-            .env("PATH", SEARCH)
+            .env("PATH", &self.search)
             .stdin(Stdio::null())
             .output()
     }
@@ -431,17 +446,22 @@ fn clear_left_behind(base: &Path) {
 
 /// Programs that the rig runs, found before anything is changed.
 struct Programs {
+    search: String,
     containerd: PathBuf,
     plugins: PathBuf,
 }
 
 impl Programs {
-    fn find() -> Result<Programs, RigError> {
+    fn find(options: &RigOptions) -> Result<Programs, RigError> {
         if !rustix::process::geteuid().is_root() {
             return Err(RigError::NotRoot);
         }
+        let search = match &options.containerd {
+            Some(first) => format!("{}:{SEARCH}", first.display()),
+            None => SEARCH.to_owned(),
+        };
         let find = |program: &str, package| {
-            SEARCH
+            search
                 .split(':')
                 .map(|dir| Path::new(dir).join(program))
                 .find(|path| path.is_file())
@@ -453,13 +473,17 @@ impl Programs {
         for program in ["ctr", "containerd-shim-runc-v2"] {
             find(program, "containerd")?;
         }
-        find("runc", "runc")?;
+        match &options.oci_runtime {
+            Some(path) => find(&path.to_string_lossy(), "crun")?,
+            None => find("runc", "runc")?,
+        };
         find("ip", "iproute2")?;
         find("iptables", "iptables")?;
         find("unshare", "util-linux")?;
         Ok(Programs {
             containerd: find("containerd", "containerd")?,
             plugins: Programs::plugins()?,
+            search,
         })
     }
 

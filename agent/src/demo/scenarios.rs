@@ -11,7 +11,7 @@ use prost::Message;
 use rustix::time::{ClockId, clock_gettime};
 use sandglass_model::cni::PodIdentity;
 use sandglass_model::id::SandboxId;
-use sandglass_model::time::{SECOND, Timestamp};
+use sandglass_model::time::{MILLISECOND, SECOND, Timestamp};
 use tokio::task::JoinSet;
 
 use super::image;
@@ -118,8 +118,22 @@ pub struct CallRecord {
     pub outcome: Result<SandboxId, String>,
     /// `StopPodSandbox`, when it was asked.
     pub stop: Option<CallTimes>,
-    /// What the slow plugin read on its own clock.
-    pub slow_clock: Option<(u64, u64)>,
+    /// What the network's script plugin read on its own clock.
+    pub plugin_clock: Option<PluginClock>,
+}
+
+/// When a script plugin's ADD began and was over, on its own clock, which ticks every [`PluginClock::TICK_NS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginClock {
+    /// The first thing it did.
+    pub begin: Timestamp,
+    /// The last thing before it answered; a plugin that was killed did not come so far.
+    pub end: Option<Timestamp>,
+}
+
+impl PluginClock {
+    /// A stamp is the last tick before it.
+    pub const TICK_NS: u64 = 10 * MILLISECOND;
 }
 
 /// The boot clock now.
@@ -171,13 +185,15 @@ pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> 
     records
         .into_iter()
         .map(|(_, mut record)| {
-            record.slow_clock = record.outcome.as_ref().ok().and_then(|id| rig.slow_clock(&id.0));
+            let noted = rig.plugin_clock(&record.pod.identity.uid);
+            // An earlier attempt's note is none.
+            record.plugin_clock = noted.filter(|clock| clock.begin.0 + PluginClock::TICK_NS > record.run.begin.0);
             record
         })
         .collect()
 }
 
-/// Makes one pod below the cgroup `parent`; the slow plugin's clock is not read.
+/// Makes one pod below the cgroup `parent`; its plugin's clock is not read.
 pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
     let config = pod.config(parent);
     let begin = now();
@@ -188,7 +204,7 @@ pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
         run,
         outcome: answer.map(SandboxId).map_err(|error| chain(&error)),
         stop: None,
-        slow_clock: None,
+        plugin_clock: None,
     }
 }
 

@@ -83,7 +83,7 @@ pub fn creation<'t>(traces: &'t [Arc<Trace>], record: &CallRecord) -> Result<&'t
                 Ok(id) => trace.sandbox.as_ref() == Some(id),
                 Err(_) => {
                     trace.identity.uid == record.pod.identity.uid
-                        && (record.run.begin..=record.run.end).contains(&trace.start())
+                        && (record.run.begin.minus(clock::INODE_TICK_NS)..=record.run.end).contains(&trace.start())
                 }
             }
     });
@@ -143,7 +143,7 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord) -> Report {
         ("deletion", deletion(trace, &dels, record)),
         ("clock", clock::call(trace, &dels, record)),
         ("deletion's clock", clock::stop(&dels, record)),
-        ("plugin's clock", clock::plugin(trace, record)),
+        ("plugin's clock", clock::script(trace, record)),
     ];
     Report {
         pod,

@@ -20,6 +20,11 @@ use tokio::sync::{Mutex, MutexGuard};
 
 static MACHINE: Mutex<()> = Mutex::const_new(());
 
+/// Waits until no other test has the machine.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    MACHINE.lock().await
+}
+
 /// A node.
 pub struct Node {
     pub rig: Rig,
@@ -30,12 +35,16 @@ pub struct Node {
 impl Node {
     /// A node, or `None` with a `SKIPPED` line when this machine cannot have one.
     pub async fn start(test: &str) -> Option<Node> {
-        let alone = MACHINE.lock().await;
-        if let Some(obstacle) = Rig::obstacle() {
+        Node::with(test, RigOptions::default()).await
+    }
+
+    /// The same of another containerd or with another OCI runtime.
+    pub async fn with(test: &str, options: RigOptions) -> Option<Node> {
+        let alone = alone().await;
+        if let Some(obstacle) = Rig::obstacle(&options) {
             eprintln!("SKIPPED {test}: {obstacle}");
             return None;
         }
-        let options = RigOptions::default();
         let rig = tokio::task::spawn_blocking(move || Rig::start(&options))
             .await
             .unwrap()
@@ -90,6 +99,11 @@ pub struct Agent {
 impl Agent {
     /// An agent, or `None` with a `SKIPPED` line when the kernel does not let one observe it.
     pub async fn start(node: &Node, test: &str) -> Option<Agent> {
+        Agent::with(&node.config(), test).await
+    }
+
+    /// The same, told what it shall look at.
+    pub async fn with(config: &Config, test: &str) -> Option<Agent> {
         let (sender, closed) = mpsc::channel();
         let options = app::Options {
             closed: Some(sender),
@@ -97,7 +111,7 @@ impl Agent {
             record_only: true,
             ..app::Options::default()
         };
-        match app::start(&node.config(), options).await {
+        match app::start(config, options).await {
             Ok(app) => Some(Agent {
                 app,
                 closed,

@@ -11,7 +11,13 @@ fn attempt(trace: &Trace) -> u32 {
         Detail::Sandbox(sandbox) => sandbox.attempt,
         Detail::Operation(operation) => operation.attempt,
         // None of these is a root.
-        Detail::SandboxCreate(_) | Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
+        Detail::SandboxCreate(_)
+        | Detail::Plugin(_)
+        | Detail::Command(_)
+        | Detail::RuntimeStep(_)
+        | Detail::Journey(_)
+        | Detail::Lookup(_)
+        | Detail::Connect(_) => 0,
     }
 }
 

@@ -345,7 +345,7 @@ impl Played {
                 Output::Changed(id) => {
                     assert!(self.correlator.open_trace(*id).is_some(), "a changed trace is open");
                 }
-                Output::Asked(_) | Output::Known { .. } => {}
+                Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
             }
             self.outputs.push(output);
         }

@@ -111,6 +111,19 @@ fn mount_point(mounts: &str) -> Option<PathBuf> {
 const CACHED_MAX: usize = 4096;
 const WALK_EVERY: Duration = Duration::from_secs(1);
 
+/// The directory of the v2 tree's root as this process sees it, and whether it is the node's own root: in a cgroup
+/// namespace of its own it is only the agent's part of the tree.
+pub fn open_root() -> std::io::Result<(fs::File, bool)> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let no_mount = || std::io::Error::new(std::io::ErrorKind::NotFound, "no cgroup2 file system is mounted");
+    let root = fs::File::open(mount_point(&mounts).ok_or_else(no_mount)?)?;
+    let whole = root.metadata()?.ino() == ROOT_INODE;
+    Ok((root, whole))
+}
+
+// kernfs numbers from 1 on; the first is its root.
+const ROOT_INODE: u64 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;

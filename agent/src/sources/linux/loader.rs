@@ -3,6 +3,9 @@
 //! The only module that imports aya. Used by the Linux source when it starts, then by its ring thread.
 //! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
 
+pub mod family;
+pub mod traffic;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,6 +76,12 @@ pub enum LoadError {
         #[source]
         source: Box<ProgramError>,
     },
+    /// There is no cgroup tree to attach to.
+    #[error("cannot open the root of the cgroup v2 tree")]
+    Cgroup(#[source] io::Error),
+    /// The thread that reads its records could not be started.
+    #[error("cannot start the thread that reads its ring buffer")]
+    Thread(#[source] io::Error),
     /// The configuration does without it.
     #[error("switched off by probes.stdio")]
     NotWanted,
@@ -144,15 +153,21 @@ pub fn enable_run_time() -> io::Result<OwnedFd> {
     aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
 }
 
+/// The kernel's own description of its types. Large: to be dropped when everything is loaded.
+pub fn kernel_types() -> Result<Btf, LoadError> {
+    Btf::from_sys_fs().map_err(LoadError::Btf)
+}
+
 /// Loads and attaches the best of `rungs` that this kernel takes. The second value says why better ones were not taken.
-pub fn attach(rungs: &[Rung], ring_bytes: u32, stdio: bool) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
-    let btf = Btf::from_sys_fs().map_err(|error| vec![LoadError::Btf(error)])?;
+pub fn attach(
+    rungs: &[Rung],
+    ring_bytes: u32,
+    stdio: bool,
+    btf: &Btf,
+) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let mut refused = Vec::new();
     for rung in rungs {
-        // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
-        let attach = AssertUnwindSafe(|| attach_rung(*rung, &btf, ring_bytes, stdio));
-        let outcome = undisturbed(|| catch_unwind(attach));
-        match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
+        match guarded(PROBE, rung.name(), || attach_rung(*rung, btf, ring_bytes, stdio)) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
@@ -172,7 +187,7 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<At
         })?;
     let mut attach = |name: &str, tracepoint| {
         let program = ebpf.program_mut(name).ok_or_else(|| unexpected(rung, name))?;
-        attach_program(program, rung, tracepoint, btf)
+        attach_program(program, (PROBE, rung.name()), tracepoint, btf)
     };
     // The exit first and the fork last: a process seen to begin is then also seen to end.
     let no_stdio = match stdio {
@@ -187,15 +202,23 @@ fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<At
     Ok(Attached { ebpf, rung, no_stdio })
 }
 
-fn attach_program(program: &mut Program, rung: Rung, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
+fn attach_program(
+    program: &mut Program,
+    (probe, hook): (&'static str, &'static str),
+    tracepoint: &'static str,
+    btf: &Btf,
+) -> Result<(), LoadError> {
     let outcome = match program {
         Program::BtfTracePoint(program) => attach_typed(program, tracepoint, btf),
         Program::RawTracePoint(program) => attach_raw(program, tracepoint),
-        _ => return Err(unexpected(rung, "a program is of another type")),
+        _ => {
+            let what = "a program is of another type".to_owned();
+            return Err(LoadError::Unexpected { probe, hook, what });
+        }
     };
     outcome.map_err(|source| LoadError::Program {
-        probe: PROBE,
-        hook: rung.name(),
+        probe,
+        hook,
         tracepoint,
         source: Box::new(source),
     })
@@ -209,6 +232,19 @@ fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Res
 fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), ProgramError> {
     program.load()?;
     program.attach(tracepoint).map(|_| ())
+}
+
+/// Runs `load` as loading must be run. aya-obj panics on a few malformed objects; what does cannot be taken.
+fn guarded<T>(
+    probe: &'static str,
+    hook: &'static str,
+    load: impl FnOnce() -> Result<T, LoadError>,
+) -> Result<T, LoadError> {
+    let outcome = undisturbed(|| catch_unwind(AssertUnwindSafe(load)));
+    outcome.unwrap_or_else(|_| {
+        let what = "the loader panicked".to_owned();
+        Err(LoadError::Unexpected { probe, hook, what })
+    })
 }
 
 /// Runs `load` with all signals held back from this thread: the verifier gives up with EAGAIN while one is pending (a
@@ -271,19 +307,22 @@ impl Attached {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.ebpf
-            .programs()
-            .filter_map(|(name, program)| {
-                let facts = program.info().ok()?;
-                Some(ProgramTime {
-                    program: name.to_owned(),
-                    run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
-                    run_count: facts.run_count(),
-                    verified_instructions: facts.verified_instruction_count().unwrap_or(0),
-                })
-            })
-            .collect()
+        program_times(&self.ebpf)
     }
+}
+
+fn program_times(ebpf: &Ebpf) -> Vec<ProgramTime> {
+    ebpf.programs()
+        .filter_map(|(name, program)| {
+            let facts = program.info().ok()?;
+            Some(ProgramTime {
+                program: name.to_owned(),
+                run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
+                run_count: facts.run_count(),
+                verified_instructions: facts.verified_instruction_count().unwrap_or(0),
+            })
+        })
+        .collect()
 }
 
 /// The ring buffer.

@@ -6,27 +6,41 @@
 
 mod calibrate;
 mod cgroups;
+pub mod connect;
+pub mod conntrack;
 pub mod decode;
+pub mod dns;
+mod drops;
+mod follow;
 mod loader;
 mod netns;
 mod redact;
 mod ring;
 mod running;
 mod speech;
+mod stream;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
+use sandglass_model::{Body, Event};
 
+use self::connect::ConnectProbe;
+use self::conntrack::Conntrack;
+pub use self::conntrack::FlowOptions;
+use self::dns::Dns;
+use self::drops::Drops;
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
-use super::EventSender;
+use super::{EventSender, clock};
 use crate::health::{Health, ProbeStatus};
+use aya::Btf;
 
 /// What can be chosen about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +49,30 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Read what plugins say on standard output.
     pub stdio: bool,
+    /// See DNS queries and answers.
+    pub dns: bool,
+    /// See TCP connections being set up.
+    pub connect: bool,
+    /// See conntrack entries come and go, and read conntrack's counters.
+    pub conntrack: bool,
+    /// See the kernel drop DNS packets and SYNs.
+    pub drops: bool,
+    /// Ports of DNS servers.
+    pub dns_ports: Vec<u16>,
     /// Rungs to try, best first.
     pub rungs: Vec<Rung>,
+    /// Follow the set-up of TCP connections.
+    pub connect: bool,
+    /// Follow conntrack's flows and counters.
+    pub conntrack: bool,
+    /// How conntrack's flows come to the agent.
+    pub flows: FlowOptions,
+    /// Watch DNS messages.
+    pub dns: bool,
+    /// Watch dropped DNS packets and SYNs.
+    pub drops: bool,
+    /// Ports of DNS servers; at most 8 are watched.
+    pub dns_ports: Vec<u16>,
 }
 
 impl Default for Options {
@@ -44,7 +80,18 @@ impl Default for Options {
         Options {
             ring_bytes: 4 << 20,
             stdio: true,
+            dns: true,
+            connect: true,
+            conntrack: true,
+            drops: true,
+            dns_ports: vec![53],
             rungs: Rung::ALL.to_vec(),
+            connect: true,
+            conntrack: true,
+            flows: FlowOptions::default(),
+            dns: true,
+            drops: true,
+            dns_ports: vec![53],
         }
     }
 }
@@ -53,6 +100,10 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct LinuxSource {
     attached: Attached,
+    connect: Option<ConnectProbe>,
+    conntrack: Option<Conntrack>,
+    dns: Option<Dns>,
+    drops: Option<Drops>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -104,8 +155,12 @@ impl StartError {
 
 /// Attaches the probe and starts to send events.
 pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
-    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio);
-    trim_heap();
+    let btf = loader::kernel_types().map_err(|error| {
+        let error = StartError::NoBtf(error);
+        health.set_probe(unattached(&error));
+        error
+    })?;
+    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio, &btf);
     let (mut attached, refused) = outcome.map_err(|refused| {
         let error = classify(refused);
         health.set_probe(unattached(&error));
@@ -121,18 +176,60 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     health.set_probe(netns::status());
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
+    let (dns, drops) = start_traffic(&options, &btf, &sender, &health);
     let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
-    let ring = RingThread::new(channels, sender, health, netns);
+    let ring = RingThread::new(channels, sender.clone(), health.clone(), netns);
     let stopped = Arc::clone(&stop);
     let thread = Builder::new()
         .name("ring".to_owned())
         .spawn(move || ring.run(&stopped))
         .map_err(StartError::Thread)?;
+    let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
+    let conntrack = Conntrack::start(options.conntrack, &options.flows, &btf, &sender, &health);
+    drop(btf);
+    trim_heap();
     Ok(LinuxSource {
         attached,
+        connect,
+        conntrack,
+        dns,
+        drops,
         stop,
         thread: Some(thread),
     })
+}
+
+/// The probes of packets: what can be had of them, besides the process probe.
+fn start_traffic(
+    options: &Options,
+    types: &Btf,
+    sender: &EventSender,
+    health: &Health,
+) -> (Option<Dns>, Option<Drops>) {
+    let ports = &options.dns_ports;
+    let drops = options
+        .drops
+        .then(|| drops::start(types, ports, sender, health))
+        .flatten();
+    let dns = options
+        .dns
+        .then(|| dns::start(types, ports, options.ring_bytes, sender, health))
+        .flatten();
+    if dns.is_some() {
+        // The pipeline may be gone already; then nobody needs to know.
+        let _ = sender.send(traffic_watched());
+    }
+    (dns, drops)
+}
+
+fn traffic_watched() -> Event {
+    let netns = std::fs::metadata("/proc/1/ns/net").or_else(|_| std::fs::metadata("/proc/self/ns/net"));
+    Event {
+        at: clock::now(),
+        body: Body::TrafficWatched {
+            node_netns: netns.map_or(0, |netns| netns.ino()),
+        },
+    }
 }
 
 impl LinuxSource {
@@ -148,7 +245,12 @@ impl LinuxSource {
     /// Kernel time of each program; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
     #[must_use]
     pub fn bpf_run_time(&self) -> Vec<ProgramTime> {
-        self.attached.run_time()
+        let mut times = self.attached.run_time();
+        times.extend(self.connect.iter().flat_map(ConnectProbe::run_time));
+        times.extend(self.conntrack.iter().flat_map(Conntrack::run_time));
+        times.extend(self.dns.iter().flat_map(Dns::run_time));
+        times.extend(self.drops.iter().flat_map(Drops::run_time));
+        times
     }
 }
 
@@ -171,9 +273,6 @@ fn classify(refused: Vec<LoadError>) -> StartError {
             what,
         });
     };
-    if matches!(first, LoadError::Btf(_)) {
-        return StartError::NoBtf(first);
-    }
     let refused_by_policy = matches!(first.os_error(), Some(libc::EPERM | libc::EACCES));
     if refused_by_policy && !may_load() {
         return StartError::NoPrivilege(first);
@@ -236,6 +335,20 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
     }
 }
 
+/// A probe that is optional and could not be had.
+fn unavailable(probe: &str, consequence: &str, hint: &str, error: &LoadError) -> ProbeStatus {
+    let causes: Vec<String> = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
+        .filter_map(|error| error.to_string().lines().next().map(str::to_owned))
+        .collect();
+    ProbeStatus {
+        probe: probe.to_owned(),
+        hook: "none".to_owned(),
+        attached: false,
+        consequence: format!("{consequence}: {}", causes.join(": ")),
+        hint: hint.to_owned(),
+    }
+}
+
 fn unattached(error: &StartError) -> ProbeStatus {
     ProbeStatus {
         probe: PROBE.to_owned(),
@@ -248,7 +361,6 @@ fn unattached(error: &StartError) -> ProbeStatus {
 
 /// Whether `/proc` shows the initial pid namespace, whose ids the kernel side reports.
 fn sees_all_processes() -> bool {
-    use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
 }
 

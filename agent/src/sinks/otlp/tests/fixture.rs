@@ -42,6 +42,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
             Detail::Sandbox(SandboxDetail {
                 attempt: 2,
                 runtime: "containerd".to_owned(),
+                ..SandboxDetail::default()
             }),
             failed("sandbox_failed", "plugin bridge failed"),
         ),
@@ -162,6 +163,7 @@ pub fn small_trace(number: u64) -> Trace {
             detail: Detail::Sandbox(SandboxDetail {
                 attempt: 1,
                 runtime: "containerd".to_owned(),
+                ..SandboxDetail::default()
             }),
             events: Vec::new(),
             links: Vec::new(),

@@ -1,0 +1,275 @@
+//! What sources say about a sandbox's traffic: DNS messages, TCP connection set-up, conntrack, dropped packets.
+//!
+//! Facts of single instants; lookups, journeys and causes are the correlator's findings. All are told from the client's
+//! side: a query as it leaves the socket that asked, an answer as it reaches it, addresses as that socket sees them
+//! (a service address, not the backend behind it).
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::ProcessKey;
+
+/// Which process did it, where the kernel knew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asker {
+    /// The process.
+    pub process: ProcessKey,
+    /// Its `comm`, 15 bytes at most.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub comm: String,
+}
+
+/// Transport of a DNS message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Datagrams.
+    Udp,
+    /// A stream with length prefixes (RFC 7766).
+    Tcp,
+}
+
+impl Transport {
+    /// Name in metrics and attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
+/// A query as it left, or an answer as it came in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsMessage {
+    /// Inode of the network namespace of the client's socket; 0 when not known.
+    pub netns: u64,
+    /// Cookie of the client's socket, unique until reboot; 0 when not known.
+    pub socket: u64,
+    /// How it travelled.
+    pub transport: Transport,
+    /// The client's end.
+    pub client: SocketAddr,
+    /// The server's end as the client sees it.
+    pub server: SocketAddr,
+    /// Who asked; only of queries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
+    /// Message id.
+    pub id: u16,
+    /// The questions; of an answer those it repeats. Bounded to 8.
+    pub questions: Vec<Question>,
+    /// What it answers; `None` for a query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+/// One question.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Question {
+    /// The name in lower case without the last dot; what is no printable ASCII is escaped as `\DDD` (RFC 1035 5.1).
+    pub name: String,
+    /// Type: 1 is A, 28 is AAAA.
+    pub kind: u16,
+}
+
+/// What an answer says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Response code, with the upper bits of EDNS where there are some.
+    pub rcode: u16,
+    /// The answer was cut; the client is to ask again over TCP.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub truncated: bool,
+    /// How many records its answer section has.
+    pub records: u16,
+    /// Addresses in it; bounded to 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A step of a TCP connection's set-up, from the side that connects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectStep {
+    /// Inode of the socket's network namespace; 0 when not known.
+    pub netns: u64,
+    /// Cookie of the socket.
+    pub socket: u64,
+    /// The connecting end.
+    pub local: SocketAddr,
+    /// The other end as the client sees it.
+    pub remote: SocketAddr,
+    /// Who connects; only of the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
+    /// Which step.
+    pub step: Step,
+    /// How many SYNs were sent again so far.
+    #[serde(default)]
+    pub retransmits: u32,
+}
+
+/// Steps of a connection's set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The first SYN is on its way.
+    Started,
+    /// The handshake is complete.
+    Established,
+    /// It came to nothing.
+    Failed(ConnectFailure),
+}
+
+/// Why a connection could not be set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectFailure {
+    /// The other end said no (RST; ECONNREFUSED).
+    Refused,
+    /// No answer until the kernel gave up (ETIMEDOUT).
+    TimedOut,
+    /// No way there (EHOSTUNREACH, ENETUNREACH).
+    Unreachable,
+    /// Reset while it was set up (ECONNRESET).
+    Reset,
+    /// The program closed the socket before an answer came.
+    Abandoned,
+    /// Another error of the socket.
+    Other,
+}
+
+impl ConnectFailure {
+    /// Name in metrics and attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ConnectFailure::Refused => "refused",
+            ConnectFailure::TimedOut => "timeout",
+            ConnectFailure::Unreachable => "unreachable",
+            ConnectFailure::Reset => "reset",
+            ConnectFailure::Abandoned => "abandoned",
+            ConnectFailure::Other => "other",
+        }
+    }
+}
+
+/// A conntrack entry came or went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Inode of the network namespace whose table it is in.
+    pub netns: u64,
+    /// The kernel's id of the entry (`CTA_ID`).
+    pub id: u32,
+    /// What happened to it.
+    pub change: FlowChange,
+    /// IP protocol: 6 is TCP, 17 is UDP.
+    pub protocol: u8,
+    /// From where the first packet came.
+    pub source: SocketAddr,
+    /// Where the first packet wanted to go.
+    pub destination: SocketAddr,
+    /// From where answers come: other than `destination` when that was translated (DNAT).
+    pub reply_source: SocketAddr,
+    /// Where answers go: other than `source` when that was translated (SNAT).
+    pub reply_destination: SocketAddr,
+    /// An answer was seen (`IPS_SEEN_REPLY`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replied: bool,
+}
+
+impl Flow {
+    /// The destination was translated.
+    #[must_use]
+    pub fn is_dnat(&self) -> bool {
+        self.reply_source != self.destination
+    }
+
+    /// The source was translated.
+    #[must_use]
+    pub fn is_snat(&self) -> bool {
+        self.reply_destination != self.source
+    }
+}
+
+/// What happened to a conntrack entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlowChange {
+    /// Confirmed: its first packet went through.
+    New,
+    /// Removed.
+    Destroyed,
+}
+
+/// Counters of one network namespace's conntrack table: how much each grew since the last event, and its fill.
+/// Names: `struct ip_conntrack_stat`, include/linux/netfilter/nf_conntrack_common.h.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConntrackCounts {
+    /// Inode of the network namespace.
+    pub netns: u64,
+    /// Entries in the table now.
+    pub entries: u64,
+    /// Most entries it takes (`nf_conntrack_max`); 0 when not known.
+    pub limit: u64,
+    /// Entries that lost against another for the same tuple: their packet was dropped.
+    #[serde(default)]
+    pub insert_failed: u64,
+    /// Packets dropped because no entry could be made: the table was full, mostly.
+    #[serde(default)]
+    pub drop: u64,
+    /// Entries thrown out early to make room.
+    #[serde(default)]
+    pub early_drop: u64,
+    /// Races for one tuple that the kernel resolved without dropping the packet.
+    #[serde(default)]
+    pub clash_resolve: u64,
+    /// Searches begun again because the table was resized, or an entry moved, under them.
+    #[serde(default)]
+    pub search_restart: u64,
+}
+
+/// The kernel dropped a DNS packet or a TCP SYN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketDrop {
+    /// Inode of the network namespace it was dropped in; 0 when not known.
+    pub netns: u64,
+    /// Which kind of packet.
+    pub packet: DroppedPacket,
+    /// Sender, as the packet had it when it was dropped: perhaps translated already.
+    pub source: SocketAddr,
+    /// Receiver, likewise.
+    pub destination: SocketAddr,
+    /// Message id of a DNS packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns_id: Option<u16>,
+    /// The kernel's reason without its prefix, e.g. `NETFILTER_DROP` (`enum skb_drop_reason`); `NOT_SPECIFIED` when it
+    /// gives none.
+    pub reason: String,
+    /// Kernel function that dropped it; empty when not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub function: String,
+}
+
+/// Which kind of packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DroppedPacket {
+    /// A DNS query or answer over UDP.
+    Dns,
+    /// The first packet of a TCP connection, or its answer.
+    TcpSyn,
+}
+
+impl DroppedPacket {
+    /// Name in metrics and attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DroppedPacket::Dns => "dns",
+            DroppedPacket::TcpSyn => "tcp_syn",
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Decodes the records of the connection probe. Total and pure: any bytes give a step or an error, never a panic.
+//!
+//! Used by the probe's thread and by tests.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Step};
+use sandglass_model::{ProcessKey, Timestamp};
+use sandglass_probes::Record as _;
+use sandglass_probes::wire::COMM_LEN;
+use sandglass_probes::wire::connect::{
+    CONNECT_CLOSED, CONNECT_SOCKET_IS_ADDRESS, ConnectRecord, KIND_CONNECT_ESTABLISHED, KIND_CONNECT_FAILED,
+    KIND_CONNECT_STARTED,
+};
+
+use crate::sources::linux::decode::{DecodeError, text};
+
+/// A decoded record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// When.
+    pub at: Timestamp,
+    /// What happened.
+    pub step: ConnectStep,
+    /// The socket is named by its address in the kernel, which must not leave the agent.
+    pub socket_is_address: bool,
+}
+
+/// Decodes one record.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let (record, _) = ConnectRecord::read(bytes).ok_or(DecodeError::Short {
+        kind: 0,
+        bytes: bytes.len(),
+    })?;
+    let (step, asker) = match record.header.kind {
+        KIND_CONNECT_STARTED => (Step::Started, Some(asker(&record))),
+        KIND_CONNECT_ESTABLISHED => (Step::Established, None),
+        KIND_CONNECT_FAILED => (Step::Failed(failure(&record)), None),
+        kind => return Err(DecodeError::UnknownKind(kind)),
+    };
+    Ok(Decoded {
+        at: Timestamp(record.header.at_ns),
+        step: ConnectStep {
+            netns: u64::from(record.netns),
+            socket: record.socket,
+            local: address(record.family, record.local, record.local_port),
+            remote: address(record.family, record.remote, record.remote_port),
+            asker,
+            step,
+            retransmits: record.retransmits,
+        },
+        socket_is_address: record.flags & CONNECT_SOCKET_IS_ADDRESS != 0,
+    })
+}
+
+fn asker(record: &ConnectRecord) -> Asker {
+    let comm_len = record.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
+    Asker {
+        process: ProcessKey::new(record.header.pid, record.header.start_ns),
+        comm: text(&record.comm[..comm_len]).into_owned(),
+    }
+}
+
+/// The error's class. Without an error the program gave up, if it closed the socket; else it was told in connect(2) itself
+/// that there is no port, no route or no permission.
+fn failure(record: &ConnectRecord) -> ConnectFailure {
+    match record.error {
+        libc::ECONNREFUSED => ConnectFailure::Refused,
+        libc::ETIMEDOUT => ConnectFailure::TimedOut,
+        libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN | libc::ENOPROTOOPT => {
+            ConnectFailure::Unreachable
+        }
+        libc::ECONNRESET => ConnectFailure::Reset,
+        _ if record.flags & CONNECT_CLOSED != 0 => ConnectFailure::Abandoned,
+        _ => ConnectFailure::Other,
+    }
+}
+
+fn address(family: u32, bytes: [u8; 16], port: u16) -> SocketAddr {
+    let address = match family {
+        AF_INET6 => IpAddr::V6(Ipv6Addr::from(bytes)),
+        _ => IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])),
+    };
+    SocketAddr::new(address, port)
+}
+
+const AF_INET6: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sandglass_probes::wire::RecordHeader;
+
+    use super::*;
+
+    fn record(kind: u32, error: i32, flags: u32) -> ConnectRecord {
+        let mut comm = [0; COMM_LEN];
+        comm[..4].copy_from_slice(b"curl");
+        let mut local = [0xaa; 16];
+        local[..4].copy_from_slice(&[10, 0, 0, 2]);
+        let mut remote = [0xbb; 16];
+        remote[..4].copy_from_slice(&[10, 96, 0, 1]);
+        ConnectRecord {
+            header: RecordHeader {
+                kind,
+                pid: 7,
+                at_ns: 5_000,
+                start_ns: 20_000_000,
+                ring_bytes: 0,
+            },
+            socket: 9,
+            netns: 4_026_531_840,
+            flags,
+            error,
+            retransmits: 2,
+            family: 2,
+            local_port: 40_000,
+            remote_port: 443,
+            local,
+            remote,
+            comm,
+        }
+    }
+
+    #[test]
+    fn the_first_step_names_the_process_and_the_others_do_not() {
+        let started = decode(record(KIND_CONNECT_STARTED, 0, 0).bytes()).unwrap();
+        let asker = started.step.asker.unwrap();
+        assert_eq!(asker.comm, "curl");
+        assert_eq!(asker.process, ProcessKey::new(7, 20_000_000));
+        assert_eq!(started.step.local.to_string(), "10.0.0.2:40000");
+        assert_eq!(started.step.remote.to_string(), "10.96.0.1:443");
+        assert_eq!(started.step.netns, 4_026_531_840);
+        let established = decode(record(KIND_CONNECT_ESTABLISHED, 0, 0).bytes()).unwrap();
+        assert_eq!(
+            (established.step.step, established.step.asker),
+            (Step::Established, None)
+        );
+        assert_eq!(established.step.retransmits, 2);
+    }
+
+    #[test]
+    fn ipv6_addresses_are_read_whole() {
+        let mut six = record(KIND_CONNECT_ESTABLISHED, 0, 0);
+        six.family = 10;
+        six.remote = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).octets();
+        assert_eq!(decode(six.bytes()).unwrap().step.remote.to_string(), "[fd00::1]:443");
+    }
+
+    #[test]
+    fn failures_are_told_apart_by_the_sockets_error() {
+        for (error, flags, wanted) in [
+            (libc::ECONNREFUSED, 0, ConnectFailure::Refused),
+            (libc::ETIMEDOUT, 0, ConnectFailure::TimedOut),
+            (libc::EHOSTUNREACH, 0, ConnectFailure::Unreachable),
+            (libc::ENETUNREACH, CONNECT_CLOSED, ConnectFailure::Unreachable),
+            (libc::ECONNRESET, 0, ConnectFailure::Reset),
+            (0, CONNECT_CLOSED, ConnectFailure::Abandoned),
+            (0, 0, ConnectFailure::Other),
+            (libc::EACCES, 0, ConnectFailure::Other),
+        ] {
+            let failed = decode(record(KIND_CONNECT_FAILED, error, flags).bytes()).unwrap();
+            assert_eq!(failed.step.step, Step::Failed(wanted), "errno {error}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_socket_is_marked() {
+        let marked = decode(record(KIND_CONNECT_ESTABLISHED, 0, CONNECT_SOCKET_IS_ADDRESS).bytes()).unwrap();
+        assert!(marked.socket_is_address);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 15_u32..20) {
+            let _ = decode(&bytes);
+            let mut bytes = bytes;
+            if bytes.len() >= 4 {
+                bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+                let fits = bytes.len() >= size_of::<ConnectRecord>();
+                prop_assert_eq!(decode(&bytes).is_ok(), fits && (16..=18).contains(&kind));
+            }
+        }
+    }
+}

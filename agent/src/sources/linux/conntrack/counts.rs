@@ -1,0 +1,201 @@
+//! Conntrack's own counters and the fill of its table, polled: what grew since the last look.
+//!
+//! Used by `conntrack`. The first look sets the base and tells the fill. Growth is told at once, a change of the fill
+//! alone every ten seconds at most. Does not: wait, or keep a network namespace alive between two looks.
+
+use std::io;
+
+use sandglass_model::network::ConntrackCounts;
+use sandglass_model::time::SECOND;
+use sandglass_model::{Body, Event, Timestamp};
+
+use super::netlink::{NFGENMSG, attributes, take};
+use super::socket::Requests;
+
+/// The counters of one network namespace.
+pub struct Counters {
+    requests: Requests,
+    meter: Meter,
+}
+
+impl Counters {
+    /// Of the namespace this thread is in.
+    pub fn open(netns: u64) -> io::Result<Counters> {
+        Ok(Counters {
+            requests: Requests::open()?,
+            meter: Meter::new(netns),
+        })
+    }
+
+    /// Looks; gives what there is to tell.
+    pub fn poll(&mut self, now: Timestamp) -> io::Result<Option<Event>> {
+        let reading = read(&mut self.requests)?;
+        Ok(self.meter.take(reading, now).map(|counts| Event {
+            at: now,
+            body: Body::ConntrackCounted(Box::new(counts)),
+        }))
+    }
+}
+
+/// What the kernel's counters stand at. They are 32 bits wide and go round; the sums over all processors do too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    entries: u32,
+    limit: u32,
+    insert_failed: u32,
+    drop: u32,
+    early_drop: u32,
+    clash_resolve: u32,
+    search_restart: u32,
+}
+
+/// Reads them.
+pub fn read(requests: &mut Requests) -> io::Result<Reading> {
+    let mut reading = Reading::default();
+    requests.ask(GET_STATS, false, |message| {
+        for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
+            let Some(value) = take(value, 0).map(u32::from_be_bytes) else {
+                continue;
+            };
+            match kind {
+                GLOBAL_ENTRIES => reading.entries = value,
+                GLOBAL_MAX_ENTRIES => reading.limit = value,
+                _ => {}
+            }
+        }
+    })?;
+    requests.ask(GET_STATS_CPU, true, |message| {
+        for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
+            let Some(value) = take(value, 0).map(u32::from_be_bytes) else {
+                continue;
+            };
+            let counter = match kind {
+                INSERT_FAILED => &mut reading.insert_failed,
+                DROP => &mut reading.drop,
+                EARLY_DROP => &mut reading.early_drop,
+                CLASH_RESOLVE => &mut reading.clash_resolve,
+                SEARCH_RESTART => &mut reading.search_restart,
+                _ => continue,
+            };
+            *counter = counter.wrapping_add(value);
+        }
+    })?;
+    Ok(reading)
+}
+
+/// Decides what of a reading is worth telling.
+pub struct Meter {
+    netns: u64,
+    last: Option<Reading>,
+    told: Timestamp,
+    told_entries: u32,
+}
+
+impl Meter {
+    /// For a namespace.
+    pub fn new(netns: u64) -> Meter {
+        Meter {
+            netns,
+            last: None,
+            told: Timestamp(0),
+            told_entries: 0,
+        }
+    }
+
+    /// Takes a reading.
+    pub fn take(&mut self, reading: Reading, now: Timestamp) -> Option<ConntrackCounts> {
+        let last = self.last.replace(reading);
+        let base = last.unwrap_or(reading);
+        let grown = |now: u32, before: u32| u64::from(now.wrapping_sub(before));
+        let counts = ConntrackCounts {
+            netns: self.netns,
+            entries: u64::from(reading.entries),
+            limit: u64::from(reading.limit),
+            insert_failed: grown(reading.insert_failed, base.insert_failed),
+            drop: grown(reading.drop, base.drop),
+            early_drop: grown(reading.early_drop, base.early_drop),
+            clash_resolve: grown(reading.clash_resolve, base.clash_resolve),
+            search_restart: grown(reading.search_restart, base.search_restart),
+        };
+        let has_grown = [
+            counts.insert_failed,
+            counts.drop,
+            counts.early_drop,
+            counts.clash_resolve,
+            counts.search_restart,
+        ]
+        .iter()
+        .any(|count| *count > 0);
+        let is_due = now.0.saturating_sub(self.told.0) >= ENTRIES_EVERY_NS;
+        let is_other = reading.entries != self.told_entries || last.is_some_and(|last| last.limit != reading.limit);
+        if last.is_some() && !has_grown && !(is_due && is_other) {
+            return None;
+        }
+        self.told = now;
+        self.told_entries = reading.entries;
+        Some(counts)
+    }
+}
+
+const ENTRIES_EVERY_NS: u64 = 10 * SECOND;
+// include/uapi/linux/netfilter/nfnetlink_conntrack.h: NFNL_SUBSYS_CTNETLINK << 8, and the message.
+const GET_STATS_CPU: u16 = 0x104;
+const GET_STATS: u16 = 0x105;
+// enum ctattr_stats_cpu
+const INSERT_FAILED: u16 = 9;
+const DROP: u16 = 10;
+const EARLY_DROP: u16 = 11;
+const SEARCH_RESTART: u16 = 13;
+const CLASH_RESOLVE: u16 = 14;
+// enum ctattr_stats_global
+const GLOBAL_ENTRIES: u16 = 1;
+const GLOBAL_MAX_ENTRIES: u16 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(100 * SECOND + seconds * SECOND)
+    }
+
+    #[test]
+    fn the_first_reading_tells_the_fill_and_no_growth() {
+        let mut meter = Meter::new(5);
+        let reading = Reading {
+            entries: 7,
+            limit: 100,
+            insert_failed: 3,
+            ..Reading::default()
+        };
+        let counts = meter.take(reading, at(0)).unwrap();
+        assert_eq!((counts.netns, counts.entries, counts.limit), (5, 7, 100));
+        assert_eq!(counts.insert_failed, 0);
+        assert_eq!(meter.take(reading, at(1)), None);
+    }
+
+    #[test]
+    fn growth_is_told_at_once_and_over_the_end_of_the_counter() {
+        let mut meter = Meter::new(5);
+        let mut reading = Reading {
+            insert_failed: u32::MAX - 1,
+            ..Reading::default()
+        };
+        meter.take(reading, at(0));
+        reading.insert_failed = 1;
+        reading.clash_resolve = 4;
+        let counts = meter.take(reading, at(1)).unwrap();
+        assert_eq!((counts.insert_failed, counts.clash_resolve), (3, 4));
+    }
+
+    #[test]
+    fn the_fill_alone_waits_for_its_time() {
+        let mut meter = Meter::new(5);
+        let mut reading = Reading::default();
+        meter.take(reading, at(0));
+        reading.entries = 10;
+        assert_eq!(meter.take(reading, at(1)), None);
+        assert_eq!(meter.take(reading, at(10)).unwrap().entries, 10);
+        assert_eq!(meter.take(reading, at(30)), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Decodes an announcement of ctnetlink into a flow. Total and pure: any bytes give a flow, nothing, or an error.
+//!
+//! Used by the threads of `conntrack` and by tests. Does not: keep flows other than TCP and UDP.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use sandglass_model::network::{Flow, FlowChange};
+
+use super::netlink::{Message, NFGENMSG, attributes, take};
+
+/// A flow, and when the kernel says that it came or went, where it says so (nanoseconds since 1970).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The flow.
+    pub flow: Flow,
+    /// When.
+    pub unix_ns: Option<u64>,
+}
+
+/// An announcement that lacks what every flow has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a ctnetlink message of {bytes} bytes has no {lacks}")]
+pub struct FlowError {
+    /// What is missing.
+    lacks: &'static str,
+    /// How long it is.
+    bytes: usize,
+}
+
+/// Decodes a message. `None`: it tells of no flow that is wanted.
+pub fn decode(message: &Message<'_>, netns: u64) -> Result<Option<Announced>, FlowError> {
+    let change = match message.kind {
+        NEW => FlowChange::New,
+        DELETE => FlowChange::Destroyed,
+        _ => return Ok(None),
+    };
+    let lacks = |lacks| FlowError {
+        lacks,
+        bytes: message.payload.len(),
+    };
+    let mut original = None;
+    let mut reply = None;
+    let mut id = None;
+    let mut status = 0;
+    let mut unix_ns = None;
+    for (kind, value) in attributes(message.payload.get(NFGENMSG..).ok_or(lacks("header"))?) {
+        match kind {
+            TUPLE_ORIGINAL => original = Some(tuple(value).ok_or(lacks("addresses"))?),
+            TUPLE_REPLY => reply = Some(tuple(value).ok_or(lacks("addresses"))?),
+            STATUS => status = take(value, 0).map_or(0, u32::from_be_bytes),
+            ID => id = take(value, 0).map(u32::from_be_bytes),
+            TIMESTAMP => unix_ns = unix_ns.or(timestamp(value, change)),
+            TIMESTAMP_EVENT => unix_ns = take(value, 0).map(u64::from_be_bytes),
+            _ => {}
+        }
+    }
+    let original: Tuple = original.ok_or(lacks("addresses"))?;
+    let reply: Tuple = reply.ok_or(lacks("addresses of the reply"))?;
+    if !matches!(original.protocol, TCP | UDP) {
+        return Ok(None);
+    }
+    Ok(Some(Announced {
+        flow: Flow {
+            netns,
+            id: id.ok_or(lacks("id"))?,
+            change,
+            protocol: original.protocol,
+            source: original.source,
+            destination: original.destination,
+            reply_source: reply.source,
+            reply_destination: reply.destination,
+            replied: status & IPS_SEEN_REPLY != 0,
+        },
+        unix_ns,
+    }))
+}
+
+/// One direction of a flow.
+struct Tuple {
+    protocol: u8,
+    source: SocketAddr,
+    destination: SocketAddr,
+}
+
+fn tuple(bytes: &[u8]) -> Option<Tuple> {
+    let mut addresses = (None, None);
+    let mut protocol = None;
+    let mut ports = (0, 0);
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            TUPLE_IP => addresses = both_addresses(value),
+            TUPLE_PROTOCOL => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        PROTOCOL_NUMBER => protocol = value.first().copied(),
+                        SOURCE_PORT => ports.0 = u16::from_be_bytes(take(value, 0)?),
+                        DESTINATION_PORT => ports.1 = u16::from_be_bytes(take(value, 0)?),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(Tuple {
+        protocol: protocol?,
+        source: SocketAddr::new(addresses.0?, ports.0),
+        destination: SocketAddr::new(addresses.1?, ports.1),
+    })
+}
+
+fn both_addresses(bytes: &[u8]) -> (Option<IpAddr>, Option<IpAddr>) {
+    let mut addresses = (None, None);
+    for (kind, value) in attributes(bytes) {
+        match kind {
+            V4_SOURCE => addresses.0 = four(value),
+            V4_DESTINATION => addresses.1 = four(value),
+            V6_SOURCE => addresses.0 = sixteen(value),
+            V6_DESTINATION => addresses.1 = sixteen(value),
+            _ => {}
+        }
+    }
+    addresses
+}
+
+fn four(value: &[u8]) -> Option<IpAddr> {
+    take::<4>(value, 0).map(|bytes| IpAddr::V4(Ipv4Addr::from(bytes)))
+}
+
+fn sixteen(value: &[u8]) -> Option<IpAddr> {
+    take::<16>(value, 0).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))
+}
+
+/// Start of a new flow, end of one that is gone.
+fn timestamp(bytes: &[u8], change: FlowChange) -> Option<u64> {
+    let wanted = match change {
+        FlowChange::New => TIMESTAMP_START,
+        FlowChange::Destroyed => TIMESTAMP_STOP,
+    };
+    let (_, value) = attributes(bytes).find(|(kind, _)| *kind == wanted)?;
+    take(value, 0).map(u64::from_be_bytes)
+}
+
+// include/uapi/linux/netfilter/nfnetlink.h and nfnetlink_conntrack.h: NFNL_SUBSYS_CTNETLINK << 8, and the message.
+const NEW: u16 = 0x100;
+const DELETE: u16 = 0x102;
+// enum ctattr_type
+const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const STATUS: u16 = 3;
+const ID: u16 = 12;
+const TIMESTAMP: u16 = 20;
+// Since Linux 6.14, where net.netfilter.nf_conntrack_timestamp is 1.
+const TIMESTAMP_EVENT: u16 = 27;
+// enum ctattr_tuple, ctattr_ip, ctattr_l4proto, ctattr_tstamp
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+const V4_SOURCE: u16 = 1;
+const V4_DESTINATION: u16 = 2;
+const V6_SOURCE: u16 = 3;
+const V6_DESTINATION: u16 = 4;
+const PROTOCOL_NUMBER: u16 = 1;
+const SOURCE_PORT: u16 = 2;
+const DESTINATION_PORT: u16 = 3;
+const TIMESTAMP_START: u16 = 1;
+const TIMESTAMP_STOP: u16 = 2;
+// include/uapi/linux/netfilter/nf_conntrack_common.h
+const IPS_SEEN_REPLY: u32 = 1 << 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+#[cfg(test)]
+mod tests;

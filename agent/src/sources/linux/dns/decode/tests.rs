@@ -1,0 +1,138 @@
+use sandglass_probes::wire::dns::{FAMILY_V6, PROTOCOL_UDP};
+
+use super::*;
+
+fn head(protocol: u8, direction: u8, bytes: &[u8]) -> DnsRecord {
+    let mut head = DnsRecord {
+        at_ns: 5_000,
+        start_ns: 20_000_000,
+        socket: 42,
+        ring_bytes: 100,
+        pid: 0,
+        netns: 4_026_531_840,
+        wire_len: u32::try_from(bytes.len()).unwrap(),
+        captured: u32::try_from(bytes.len()).unwrap(),
+        tcp_seq: 1,
+        local_port: 40_000,
+        remote_port: 53,
+        family: FAMILY_V4,
+        protocol,
+        direction,
+        unused: [0; 5],
+        local: [0; 16],
+        remote: [0; 16],
+        comm: [0; 16],
+    };
+    head.local[..4].copy_from_slice(&[10, 0, 0, 2]);
+    head.remote[..4].copy_from_slice(&[10, 96, 0, 10]);
+    if direction == DNS_OUT {
+        head.pid = 77;
+        head.comm[..4].copy_from_slice(b"curl");
+    }
+    head
+}
+
+/// `web.` of type A, as query or as answer that names nothing.
+fn message(answer: bool) -> Vec<u8> {
+    let flags = if answer { 0x83 } else { 1 };
+    [
+        &[0, 9, flags, 3 * u8::from(answer), 0, 1, 0, 0, 0, 0, 0, 0][..],
+        b"\x03WEB\0\0\x01\0\x01",
+    ]
+    .concat()
+}
+
+fn decoded(records: &[(DnsRecord, &[u8])]) -> (Vec<DnsMessage>, u64) {
+    let malformed = Counter::default();
+    let mut decoder = DnsDecoder::new(malformed.clone());
+    let mut events = Vec::new();
+    for (head, bytes) in records {
+        let record = [head.bytes(), bytes, &[0xaa; 30]].concat();
+        assert_eq!(decoder.decode(&record, &mut events), Ok(100));
+    }
+    let messages = events.into_iter().map(|event| match event.body {
+        Body::DnsSeen(message) => *message,
+        other => panic!("{other:?}"),
+    });
+    (messages.collect(), malformed.get())
+}
+
+#[test]
+fn a_query_names_who_asked_and_an_answer_does_not() {
+    let (query, answer) = (message(false), message(true));
+    let (messages, malformed) = decoded(&[
+        (head(PROTOCOL_UDP, DNS_OUT, &query), &query),
+        (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
+    ]);
+    assert_eq!(malformed, 0);
+    let [query, answer] = &messages[..] else {
+        panic!("{messages:?}")
+    };
+    let asker = query.asker.as_ref().unwrap();
+    assert_eq!(
+        (asker.process.pid, asker.process.start_ticks, asker.comm.as_str()),
+        (77, 2, "curl")
+    );
+    assert_eq!(
+        (query.client.to_string(), query.server.to_string()),
+        ("10.0.0.2:40000".into(), "10.96.0.10:53".into())
+    );
+    assert_eq!((query.netns, query.socket, query.id), (4_026_531_840, 42, 9));
+    assert_eq!(query.questions[0].name, "web");
+    assert_eq!(query.answer, None);
+    assert_eq!(answer.asker, None);
+    assert_eq!(answer.answer.as_ref().unwrap().rcode, 3);
+}
+
+#[test]
+fn the_other_side_of_a_talk_is_passed_over() {
+    let (query, answer) = (message(false), message(true));
+    let (messages, malformed) = decoded(&[
+        (head(PROTOCOL_UDP, DNS_IN, &query), &query),
+        (head(PROTOCOL_UDP, DNS_OUT, &answer), &answer),
+    ]);
+    assert_eq!((messages.len(), malformed), (0, 0));
+}
+
+#[test]
+fn messages_over_tcp_come_from_their_stream() {
+    let query = message(false);
+    let framed = [&[0, u8::try_from(query.len()).unwrap()][..], &query].concat();
+    let (front, back) = framed.split_at(7);
+    let first = head(PROTOCOL_TCP, DNS_OUT, front);
+    let mut second = head(PROTOCOL_TCP, DNS_OUT, back);
+    second.tcp_seq = 8;
+    let (messages, malformed) = decoded(&[(first, front), (second, back)]);
+    assert_eq!((messages.len(), malformed), (1, 0));
+    assert_eq!(messages[0].transport, Transport::Tcp);
+    assert!(messages[0].asker.is_some());
+}
+
+#[test]
+fn garbage_is_counted() {
+    let (messages, malformed) = decoded(&[(head(PROTOCOL_UDP, DNS_IN, b"garbage"), b"garbage")]);
+    assert_eq!((messages.len(), malformed), (0, 1));
+    let (messages, malformed) = decoded(&[(head(PROTOCOL_UDP, DNS_OUT, b""), b"")]);
+    assert_eq!((messages.len(), malformed), (0, 1));
+}
+
+#[test]
+fn addresses_of_both_families_are_read() {
+    let query = message(false);
+    let mut record = head(PROTOCOL_UDP, DNS_OUT, &query);
+    record.family = FAMILY_V6;
+    record.remote = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let (messages, _) = decoded(&[(record, &query)]);
+    assert_eq!(messages[0].server.to_string(), "[2001:db8::1]:53");
+}
+
+#[test]
+fn a_record_that_claims_more_than_it_has_is_an_error() {
+    let mut decoder = DnsDecoder::new(Counter::default());
+    let mut events = Vec::new();
+    let mut record = head(PROTOCOL_UDP, DNS_OUT, b"");
+    record.captured = 1;
+    assert!(decoder.decode(record.bytes(), &mut events).is_err());
+    assert!(decoder.decode(&record.bytes()[..20], &mut events).is_err());
+    assert!(events.is_empty());
+}

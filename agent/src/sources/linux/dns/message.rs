@@ -1,0 +1,153 @@
+//! Parses one DNS message, as far as it is there.
+//!
+//! Used by the decoder, by tests and by fuzzing. Total: any bytes give a message, perhaps marked malformed, or an error.
+//! Names, compression and records are read by the crate `domain`; this file only chooses what is kept, and bounds it.
+//! Does not: keep any record's data but addresses.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use domain::base::iana::{Opcode, Rtype};
+use domain::base::message::RecordSection;
+use domain::base::name::ParsedName;
+use domain::base::wire::ParseError;
+use domain::base::{Message, QuestionSection};
+use domain::rdata::{A, Aaaa};
+use sandglass_model::network::{Answer, Question};
+
+/// What is kept of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// Message id.
+    pub id: u16,
+    /// It is of the kind that looks names up (opcode QUERY), not a zone transfer's notice or an update.
+    pub is_lookup: bool,
+    /// The questions.
+    pub questions: Vec<Question>,
+    /// What it answers; `None` for a query.
+    pub answer: Option<Answer>,
+    /// Its records could not be read to their end, though all of it was there.
+    pub malformed: bool,
+}
+
+/// Bytes that are no DNS message: header or questions are not as they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no DNS message: its {0} cannot be read")]
+pub struct Malformed(&'static str);
+
+/// Parses a message. Of an incomplete one (`complete` false: the rest was not captured) what is there counts.
+pub fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
+    let message = Message::from_octets(bytes).map_err(|_| Malformed("header"))?;
+    let (header, counts) = (message.header(), message.header_counts());
+    let mut section = message.question();
+    let questions = questions(&mut section)?;
+    let mut parsed = Parsed {
+        id: header.id(),
+        is_lookup: header.opcode() == Opcode::QUERY,
+        questions,
+        answer: None,
+        malformed: false,
+    };
+    if !header.qr() {
+        if parsed.questions.is_empty() {
+            return Err(Malformed("question"));
+        }
+        return Ok(parsed);
+    }
+    let mut answer = Answer {
+        rcode: u16::from(header.rcode().to_int()),
+        truncated: header.tc(),
+        records: counts.ancount(),
+        addresses: Vec::new(),
+    };
+    let readable = read_records(section, counts.nscount() > 0 || counts.arcount() > 0, &mut answer);
+    parsed.malformed = complete && readable.is_err();
+    parsed.answer = Some(answer);
+    Ok(parsed)
+}
+
+fn questions(section: &mut QuestionSection<'_, &[u8]>) -> Result<Vec<Question>, Malformed> {
+    let mut questions = Vec::new();
+    for question in section {
+        let question = question.map_err(|_| Malformed("question"))?;
+        if questions.len() < QUESTIONS_MAX {
+            questions.push(Question {
+                name: text(question.qname()),
+                kind: question.qtype().to_int(),
+            });
+        }
+    }
+    Ok(questions)
+}
+
+/// Addresses of the answer section, and the upper bits of the response code from the additional section (RFC 6891 6.1.3).
+fn read_records(questions: QuestionSection<'_, &[u8]>, has_more: bool, answer: &mut Answer) -> Result<(), ParseError> {
+    let mut section = questions.answer()?;
+    for record in section.by_ref() {
+        let record = record?;
+        if answer.addresses.len() >= ADDRESSES_MAX {
+            continue;
+        }
+        if record.rtype() == Rtype::A {
+            answer
+                .addresses
+                .extend(record.to_record::<A>()?.map(|record| IpAddr::V4(record.data().addr())));
+        } else if record.rtype() == Rtype::AAAA {
+            answer.addresses.extend(
+                record
+                    .to_record::<Aaaa>()?
+                    .map(|record| IpAddr::V6(record.data().addr())),
+            );
+        }
+    }
+    if has_more {
+        read_extended_code(section, answer)?;
+    }
+    Ok(())
+}
+
+fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) -> Result<(), ParseError> {
+    let Some(mut authorities) = answers.next_section()? else {
+        return Ok(());
+    };
+    for record in authorities.by_ref() {
+        record?;
+    }
+    let Some(additional) = authorities.next_section()? else {
+        return Ok(());
+    };
+    for record in additional {
+        let record = record?;
+        if record.rtype() == Rtype::OPT {
+            let upper = record.ttl().as_secs() >> 24;
+            answer.rcode |= u16::try_from(upper << 4).unwrap_or(0);
+        }
+    }
+    Ok(())
+}
+
+/// A name as the model wants it: lower case, no last dot, `\DDD` for what is not printable, `\.` for a dot within a label.
+fn text(name: &ParsedName<&[u8]>) -> String {
+    let mut text = String::with_capacity(64);
+    for label in name.iter().filter(|label| !label.is_root()) {
+        if !text.is_empty() {
+            text.push('.');
+        }
+        for byte in label.as_slice() {
+            match byte {
+                b'.' | b'\\' => text.extend(['\\', char::from(*byte)]),
+                0x21..=0x7e => text.push(char::from(byte.to_ascii_lowercase())),
+                // Writing to a String cannot fail.
+                _ => drop(write!(text, "\\{byte:03}")),
+            }
+        }
+    }
+    text
+}
+
+/// Bounds of the model.
+const QUESTIONS_MAX: usize = 8;
+const ADDRESSES_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests;

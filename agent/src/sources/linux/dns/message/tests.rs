@@ -1,0 +1,153 @@
+use super::*;
+
+/// A message's header: id, flags, counts of its four sections.
+fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
+    let words = [id, flags].into_iter().chain(counts);
+    words.flat_map(u16::to_be_bytes).collect()
+}
+
+fn name(labels: &[&[u8]]) -> Vec<u8> {
+    let mut name = Vec::new();
+    for label in labels {
+        name.push(u8::try_from(label.len()).unwrap());
+        name.extend_from_slice(label);
+    }
+    name.push(0);
+    name
+}
+
+fn question(labels: &[&[u8]], kind: u16) -> Vec<u8> {
+    let mut question = name(labels);
+    question.extend(kind.to_be_bytes());
+    question.extend([0, 1]);
+    question
+}
+
+/// A record owned by the question's name, which lies at offset 12.
+fn record(kind: u16, ttl: u32, data: &[u8]) -> Vec<u8> {
+    let mut record = vec![0xc0, 12];
+    record.extend(kind.to_be_bytes());
+    record.extend([0, 1]);
+    record.extend(ttl.to_be_bytes());
+    record.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
+    record.extend_from_slice(data);
+    record
+}
+
+fn asked() -> Vec<u8> {
+    question(&[b"Web", b"example", b"ORG"], 1)
+}
+
+#[test]
+fn a_query_gives_its_question() {
+    let parsed = parse(&[header(7, 0x0100, [1, 0, 0, 0]), asked()].concat(), true).unwrap();
+    assert_eq!(parsed.id, 7);
+    assert!(parsed.is_lookup && parsed.answer.is_none() && !parsed.malformed);
+    let question = Question {
+        name: "web.example.org".to_owned(),
+        kind: 1,
+    };
+    assert_eq!(parsed.questions, [question]);
+}
+
+#[test]
+fn an_answer_gives_code_and_addresses() {
+    let message = [
+        header(7, 0x8180, [1, 3, 0, 1]),
+        asked(),
+        record(5, 60, &name(&[b"other"])),
+        record(1, 60, &[192, 0, 2, 1]),
+        record(28, 60, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]),
+        // OPT: owner is the root, extended code 1 in the upper bits of what is the time to live elsewhere.
+        [&[0, 0, 41, 4, 208, 1, 0, 0, 0, 0, 0][..]].concat(),
+    ]
+    .concat();
+    let parsed = parse(&message, true).unwrap();
+    assert!(!parsed.malformed);
+    let answer = parsed.answer.unwrap();
+    assert_eq!((answer.rcode, answer.records, answer.truncated), (16, 3, false));
+    assert_eq!(
+        answer.addresses,
+        ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::9".parse().unwrap()]
+    );
+}
+
+#[test]
+fn codes_and_truncation_are_read_from_the_header() {
+    let parsed = parse(&[header(1, 0x8383, [1, 0, 0, 0]), asked()].concat(), true).unwrap();
+    let answer = parsed.answer.unwrap();
+    assert_eq!((answer.rcode, answer.truncated, answer.records), (3, true, 0));
+    // A server that did not understand repeats no question.
+    let parsed = parse(&header(1, 0x8001, [0, 0, 0, 0]), true).unwrap();
+    assert_eq!((parsed.questions.len(), parsed.answer.unwrap().rcode), (0, 1));
+}
+
+#[test]
+fn what_was_not_captured_is_not_malformed() {
+    let whole = [
+        header(7, 0x8180, [1, 2, 0, 0]),
+        asked(),
+        record(1, 60, &[192, 0, 2, 1]),
+        record(1, 60, &[192, 0, 2, 2]),
+    ]
+    .concat();
+    let begin = &whole[..whole.len() - 3];
+    let cut = parse(begin, false).unwrap();
+    assert!(!cut.malformed);
+    assert_eq!(cut.answer.as_ref().unwrap().addresses.len(), 1);
+    assert_eq!(cut.answer.unwrap().records, 2);
+    assert!(parse(begin, true).unwrap().malformed);
+}
+
+#[test]
+fn names_are_escaped() {
+    for (labels, text) in [
+        (&[&b"a.b"[..], b"c\\d"][..], "a\\.b.c\\\\d"),
+        (&[b" x\xff\0", b"Y"], "\\032x\\255\\000.y"),
+        (&[], ""),
+    ] {
+        let message = [header(1, 0, [1, 0, 0, 0]), question(labels, 1)].concat();
+        assert_eq!(parse(&message, true).unwrap().questions[0].name, text);
+    }
+}
+
+#[test]
+fn what_is_no_message_is_an_error() {
+    let loops = [header(1, 0, [1, 0, 0, 0]), vec![0xc0, 12, 0, 1, 0, 1]].concat();
+    for (bytes, what) in [
+        (&b""[..], "nothing"),
+        (b"GET / HTTP/1.1", "another protocol"),
+        (&header(1, 0, [0, 0, 0, 0]), "a query that asks nothing"),
+        (&header(1, 0, [1, 0, 0, 0]), "a question that is not there"),
+        (&loops, "a name that points at itself"),
+    ] {
+        assert!(parse(bytes, true).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn much_is_bounded() {
+    let many: Vec<u8> = (0..100).flat_map(|_| record(1, 0, &[1, 2, 3, 4])).collect();
+    let questions: Vec<u8> = (0..20).flat_map(|_| asked()).collect();
+    let message = [header(1, 0x8000, [20, 100, 0, 0]), questions, many].concat();
+    let parsed = parse(&message, true).unwrap();
+    assert_eq!(parsed.questions.len(), QUESTIONS_MAX);
+    let answer = parsed.answer.unwrap();
+    assert_eq!((answer.addresses.len(), answer.records), (ADDRESSES_MAX, 100));
+}
+
+#[test]
+fn notices_are_no_lookups() {
+    let parsed = parse(&[header(1, 0x2000, [1, 0, 0, 0]), asked()].concat(), true).unwrap();
+    assert!(!parsed.is_lookup);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..600), complete: bool) {
+        if let Ok(parsed) = parse(&bytes, complete) {
+            assert!(parsed.questions.len() <= QUESTIONS_MAX);
+            assert!(parsed.answer.is_none_or(|answer| answer.addresses.len() <= ADDRESSES_MAX));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Names of the kernel's drop reasons, from the type information of the kernel that runs.
+//!
+//! Their numbers change from release to release, so no table of them is kept here. Reads the two enums it needs out of
+//! BTF (Documentation/bpf/btf.rst) and keeps nothing else. Total: a file that is not as expected gives no names, and a
+//! reason without a name is its number.
+
+use std::collections::BTreeMap;
+
+/// The names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reasons {
+    core: BTreeMap<u32, String>,
+    subsystems: BTreeMap<u32, String>,
+}
+
+impl Reasons {
+    /// Of the kernel that runs; empty when it does not tell.
+    #[must_use]
+    pub fn of_this_kernel() -> Reasons {
+        std::fs::read("/sys/kernel/btf/vmlinux").map_or_else(|_| Reasons::default(), |btf| Reasons::parse(&btf))
+    }
+
+    fn parse(btf: &[u8]) -> Reasons {
+        let short = |prefix: &'static str| {
+            move |(name, value): (&str, u32)| Some((value, name.strip_prefix(prefix)?.to_owned()))
+        };
+        Reasons {
+            core: enumerators(btf, "skb_drop_reason")
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(short("SKB_DROP_REASON_"))
+                .collect(),
+            subsystems: enumerators(btf, "skb_drop_reason_subsys")
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(short("SKB_DROP_REASON_SUBSYS_"))
+                .collect(),
+        }
+    }
+
+    /// The name of a reason without its prefix. A subsystem's own has the subsystem's name and a number
+    /// (include/net/dropreason.h: the upper half says which subsystem).
+    #[must_use]
+    pub fn name(&self, reason: u32) -> String {
+        let (subsystem, number) = (reason >> 16, reason & 0xffff);
+        match subsystem {
+            0 => match self.core.get(&number) {
+                Some(name) => name.clone(),
+                None if number == 0 => "NOT_SPECIFIED".to_owned(),
+                None => format!("REASON_{number}"),
+            },
+            _ => match self.subsystems.get(&subsystem) {
+                Some(name) => format!("{name}_{number}"),
+                None => format!("SUBSYSTEM_{subsystem}_{number}"),
+            },
+        }
+    }
+}
+
+/// Names and values of an enum.
+fn enumerators<'b>(btf: &'b [u8], wanted: &str) -> Option<Vec<(&'b str, u32)>> {
+    if word(btf, 0)? & 0xffff != BTF_MAGIC {
+        return None;
+    }
+    let header = word(btf, 4)? as usize;
+    let section = |offset: usize, len: usize| {
+        let begin = header.checked_add(word(btf, offset)? as usize)?;
+        btf.get(begin..begin.checked_add(word(btf, len)? as usize)?)
+    };
+    let (types, strings) = (section(8, 12)?, section(16, 20)?);
+    let mut at = 0;
+    while at < types.len() {
+        let (facts, size) = (word(types, at + 4)?, word(types, at + 8)?);
+        let (kind, members) = (facts >> 24 & 31, (facts & 0xffff) as usize);
+        let body = at + 12;
+        if kind == KIND_ENUM && text(strings, word(types, at)?)? == wanted && members > 0 {
+            let one = |n: usize| {
+                let name = text(strings, word(types, body + n * 8)?)?;
+                Some((name, word(types, body + n * 8 + 4)?))
+            };
+            return (0..members).map(one).collect();
+        }
+        let _ = size;
+        at = body + body_len(kind, members)?;
+    }
+    None
+}
+
+/// Bytes behind the three words that every type begins with.
+fn body_len(kind: u32, members: usize) -> Option<usize> {
+    Some(match kind {
+        // Pointer, forward, typedef, volatile, const, restrict, function, float, type tag.
+        2 | 7..=12 | 16 | 18 => 0,
+        // Integer, variable, declaration tag.
+        1 | 14 | 17 => 4,
+        // Array.
+        3 => 12,
+        // Structure, union, data section, 64-bit enum.
+        4 | 5 | 15 | 19 => members * 12,
+        // Enum, function prototype.
+        KIND_ENUM | 13 => members * 8,
+        _ => return None,
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    bytes.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn text(strings: &[u8], at: u32) -> Option<&str> {
+    let rest = strings.get(at as usize..)?;
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    str::from_utf8(&rest[..end]).ok()
+}
+
+const BTF_MAGIC: u32 = 0xeb9f;
+const KIND_ENUM: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A BTF with an integer, both enums, and what may stand between them.
+    fn btf() -> Vec<u8> {
+        let mut strings = vec![0];
+        let mut name = |text: &str| {
+            let at = u32::try_from(strings.len()).unwrap();
+            strings.extend(text.bytes().chain([0]));
+            at
+        };
+        let mut types = Vec::new();
+        types.extend([name("int"), 1 << 24, 4, 32]);
+        types.extend([name("pair"), 4 << 24 | 1, 4, name("a"), 1, 0]);
+        types.extend([name("skb_drop_reason"), 6 << 24 | 2, 4]);
+        types.extend([name("SKB_NOT_DROPPED_YET"), 0, name("SKB_DROP_REASON_NOT_SPECIFIED"), 2]);
+        types.extend([name("skb_drop_reason_subsys"), 6 << 24 | 1, 4]);
+        types.extend([name("SKB_DROP_REASON_SUBSYS_OPENVSWITCH"), 3]);
+        let types: Vec<u8> = types.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+        let (types_len, strings_len) = (
+            u32::try_from(types.len()).unwrap(),
+            u32::try_from(strings.len()).unwrap(),
+        );
+        let header = [BTF_MAGIC | 1 << 16, 24, 0, types_len, types_len, strings_len];
+        let header = header.iter().flat_map(|word: &u32| word.to_ne_bytes());
+        header.chain(types).chain(strings).collect()
+    }
+
+    #[test]
+    fn names_come_from_the_types() {
+        let reasons = Reasons::parse(&btf());
+        for (reason, name) in [
+            (2, "NOT_SPECIFIED"),
+            (77, "REASON_77"),
+            (3 << 16 | 5, "OPENVSWITCH_5"),
+            (9 << 16 | 1, "SUBSYSTEM_9_1"),
+        ] {
+            assert_eq!(reasons.name(reason), name);
+        }
+    }
+
+    #[test]
+    fn any_prefix_of_it_gives_names_or_none() {
+        let whole = btf();
+        for len in 0..whole.len() {
+            let _ = Reasons::parse(&whole[..len]);
+        }
+        assert_eq!(Reasons::parse(&[]), Reasons::default());
+        assert_eq!(Reasons::default().name(0), "NOT_SPECIFIED");
+    }
+
+    #[test]
+    fn this_kernel_names_its_netfilter_drop() {
+        let Ok(btf) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+            eprintln!("SKIPPED this_kernel_names_its_netfilter_drop: no kernel types here");
+            return;
+        };
+        let reasons = Reasons::parse(&btf);
+        if reasons.core.is_empty() {
+            eprintln!("SKIPPED this_kernel_names_its_netfilter_drop: it gives no reasons");
+            return;
+        }
+        assert!(
+            reasons.core.values().any(|name| name == "NETFILTER_DROP"),
+            "{reasons:?}"
+        );
+    }
+}

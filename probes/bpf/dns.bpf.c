@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// DNS messages, as the client's socket sends and receives them: programs on the root of the cgroup tree see each packet
+// of each socket of the node once on its way out and once on its way in, whatever network namespace the socket is in.
+// What goes to other ports costs a few loads. Always lets the packet pass.
+//
+// Out: behind the netfilter hooks of the socket's own network namespace (ip_finish_output), in: before the socket's queue.
+// So addresses are the socket's own where it is connected: a packet may carry translated ones on its way out.
+#include "kernel.h"
+
+#include "wire.h"
+
+#include "traffic.h"
+
+// include/uapi/linux/bpf.h; every access becomes one of the real sk_buff, or of its socket.
+struct __sk_buff {
+	uint32_t len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
+	uint32_t ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid, data, data_end, napi_id;
+	uint32_t family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4], remote_port, local_port;
+};
+
+#define PASS 1
+
+struct packet {
+	// Where the message (UDP) or the payload (TCP) begins, and how long it is.
+	uint32_t offset, len;
+	uint32_t transport;
+	uint32_t tcp_seq;
+	uint16_t source_port, destination_port;
+	uint8_t family, protocol;
+};
+
+// `size` bytes of the packet: in place where they lie in its linear part, else copied to `buffer`. 0 beyond its end.
+always_inline uint8_t *bytes_at(struct __sk_buff *skb, uint32_t offset, uint8_t *buffer, uint32_t size)
+{
+	uint8_t *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (offset > 0x3fff)
+		return 0;
+	if (data + offset + size <= end)
+		return data + offset;
+	return bpf_skb_load_bytes(skb, offset, buffer, size) ? 0 : buffer;
+}
+
+// Finds the transport header. 0 when it is not UDP or TCP.
+always_inline int find_transport(struct __sk_buff *skb, struct packet *packet)
+{
+	uint8_t buffer[8];
+	if (skb->protocol == ETH_IP) {
+		uint8_t *ip = bytes_at(skb, 0, buffer, 1);
+		if (!ip)
+			return 0;
+		packet->transport = (ip[0] & 15) * 4;
+		ip = bytes_at(skb, 9, buffer, 1);
+		if (!ip)
+			return 0;
+		packet->protocol = ip[0];
+		packet->family = FAMILY_V4;
+	} else if (skb->protocol == ETH_IPV6) {
+		uint8_t *ip = bytes_at(skb, 6, buffer, 1);
+		if (!ip)
+			return 0;
+		packet->protocol = ip[0];
+		packet->transport = 40;
+		packet->family = FAMILY_V6;
+#pragma unroll
+		for (int i = 0; i < EXTENSIONS_MAX; i++) {
+			if (packet->protocol == PROTOCOL_UDP || packet->protocol == PROTOCOL_TCP)
+				break;
+			uint8_t next = packet->protocol;
+			if (next != HOP_OPTIONS && next != ROUTING && next != DESTINATION_OPTIONS && next != FRAGMENT)
+				return 0;
+			uint8_t *extension = bytes_at(skb, packet->transport, buffer, 2);
+			if (!extension)
+				return 0;
+			packet->protocol = extension[0];
+			packet->transport += next == FRAGMENT ? 8 : (extension[1] + 1) * 8;
+		}
+	}
+	return packet->protocol == PROTOCOL_UDP || packet->protocol == PROTOCOL_TCP;
+}
+
+// Finds the message. 0 when it is none to tell of.
+always_inline int find_message(struct __sk_buff *skb, int out, struct packet *packet)
+{
+	uint8_t buffer[16];
+	if (!find_transport(skb, packet))
+		return 0;
+	uint8_t *header = bytes_at(skb, packet->transport, buffer, 8);
+	if (!header)
+		return 0;
+	packet->source_port = load_two(header);
+	packet->destination_port = load_two(header + 2);
+	// The socket's port counts where it has one: see above.
+	if (!skb->remote_port && !is_dns_port(out ? packet->destination_port : packet->source_port))
+		return 0;
+	uint32_t header_len = 8, end = skb->len;
+	if (packet->protocol == PROTOCOL_UDP) {
+		uint32_t stated = packet->transport + load_two(header + 4);
+		end = stated < end ? stated : end;
+	} else {
+		header = bytes_at(skb, packet->transport, buffer, 14);
+		if (!header)
+			return 0;
+		packet->tcp_seq = (uint32_t)load_two(header + 4) << 16 | load_two(header + 6);
+		header_len = (header[12] >> 4) * 4;
+	}
+	packet->offset = packet->transport + header_len;
+	if (packet->offset > end || (packet->offset == end && packet->protocol == PROTOCOL_TCP)) {
+		if (packet->offset > end)
+			count(TRAFFIC_UNREADABLE);
+		return 0;
+	}
+	packet->len = end - packet->offset;
+	return 1;
+}
+
+// Both addresses, first as the packet has them, then as the socket does.
+always_inline void put_addresses(struct __sk_buff *skb, int out, const struct packet *packet, struct DnsRecord *record)
+{
+	int connected = skb->remote_port != 0;
+	record->local_port = skb->local_port;
+	record->remote_port = connected ? htons(skb->remote_port) :
+			      out	? packet->destination_port :
+					  packet->source_port;
+	if (packet->family == FAMILY_V4) {
+		uint32_t local = skb->local_ip4, remote = connected ? skb->remote_ip4 : 0;
+		if (!local)
+			bpf_skb_load_bytes(skb, out ? 12 : 16, &local, 4);
+		if (!remote)
+			bpf_skb_load_bytes(skb, out ? 16 : 12, &remote, 4);
+		*(uint32_t *)record->local = local;
+		*(uint32_t *)record->remote = remote;
+		return;
+	}
+	uint32_t *local = (uint32_t *)record->local, *remote = (uint32_t *)record->remote;
+	local[0] = skb->local_ip6[0];
+	local[1] = skb->local_ip6[1];
+	local[2] = skb->local_ip6[2];
+	local[3] = skb->local_ip6[3];
+	if (!(local[0] | local[1] | local[2] | local[3]))
+		bpf_skb_load_bytes(skb, out ? 8 : 24, record->local, 16);
+	if (connected) {
+		remote[0] = skb->remote_ip6[0];
+		remote[1] = skb->remote_ip6[1];
+		remote[2] = skb->remote_ip6[2];
+		remote[3] = skb->remote_ip6[3];
+	}
+	if (!(remote[0] | remote[1] | remote[2] | remote[3]))
+		bpf_skb_load_bytes(skb, out ? 24 : 8, record->remote, 16);
+}
+
+// The process that sends. A datagram leaves in the system call that sends it. A TCP segment does where the socket is held
+// by a process; what leaves on an answer or a timer leaves without.
+always_inline void put_process(struct sock *sk, const struct packet *packet, struct DnsRecord *record)
+{
+	if (packet->protocol == PROTOCOL_TCP) {
+		int owned = 0;
+		READ(owned, sk->sk_lock.owned);
+		if (!owned)
+			return;
+	}
+	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0;
+	int pid = 0;
+	READ(leader, task->group_leader);
+	READ(pid, leader->tgid);
+	READ(record->start_ns, leader->start_boottime);
+	READ(record->comm, leader->comm);
+	record->pid = pid;
+}
+
+// One record with so much room: a size known to the verifier. Not through a buffer of the processor: a program in a system
+// call may be interrupted by one that receives.
+always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uint32_t offset, uint32_t len,
+			uint32_t room)
+{
+	struct DnsRecord *record = bpf_ringbuf_reserve(&records, sizeof(*record) + room, 0);
+	if (!record) {
+		count(TRAFFIC_LOST_RING);
+		return;
+	}
+	*record = *head;
+	opaque(len);
+	if (len > room)
+		len = room;
+	record->captured = len;
+	if (len > 0 && bpf_skb_load_bytes(skb, offset, (uint8_t *)record + sizeof(*record), len))
+		record->captured = 0;
+	bpf_ringbuf_submit(record, wake_up(head->ring_bytes));
+}
+
+always_inline void emit_pieces(struct __sk_buff *skb, struct packet *packet, struct DnsRecord *head)
+{
+	uint32_t offset = packet->offset, len = packet->len;
+	uint32_t pieces = packet->protocol == PROTOCOL_TCP ? DNS_PIECES_MAX : 1;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < DNS_PIECES_MAX; i++) {
+		if (i >= pieces)
+			return;
+		head->wire_len = len;
+		emit(skb, head, offset, len, DNS_ROOM_LARGE);
+		if (len <= DNS_ROOM_LARGE)
+			return;
+		head->tcp_seq += DNS_ROOM_LARGE;
+		offset += DNS_ROOM_LARGE;
+		len -= DNS_ROOM_LARGE;
+	}
+}
+
+always_inline int look_at(struct __sk_buff *skb, int out)
+{
+	// A connected socket says at once whether this is of interest.
+	uint32_t port = skb->remote_port;
+	if (port && !is_dns_port(htons(port)))
+		return PASS;
+	struct packet packet = {};
+	if (!find_message(skb, out, &packet))
+		return PASS;
+	struct DnsRecord record = {
+		.at_ns = bpf_ktime_get_boot_ns(),
+		.socket = bpf_get_socket_cookie(skb),
+		.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA),
+		.wire_len = packet.len,
+		.tcp_seq = packet.tcp_seq,
+		.family = packet.family,
+		.protocol = packet.protocol,
+		.direction = out ? DNS_OUT : DNS_IN,
+	};
+	put_addresses(skb, out, &packet, &record);
+	// The context is the kernel's own sk_buff behind an address that the verifier rewrites; read as memory it is that.
+	struct sock *sk = 0;
+	struct net *net = 0;
+	READ(sk, ((struct sk_buff *)skb)->sk);
+	READ(net, sk->__sk_common.skc_net.net);
+	READ(record.netns, net->ns.inum);
+	if (out)
+		put_process(sk, &packet, &record);
+	if (packet.len <= DNS_ROOM_SMALL)
+		emit(skb, &record, packet.offset, packet.len, DNS_ROOM_SMALL);
+	else if (packet.len <= DNS_ROOM_MIDDLE)
+		emit(skb, &record, packet.offset, packet.len, DNS_ROOM_MIDDLE);
+	else
+		emit_pieces(skb, &packet, &record);
+	return PASS;
+}
+
+SEC("cgroup_skb/egress")
+int on_send(struct __sk_buff *skb)
+{
+	return look_at(skb, 1);
+}
+
+SEC("cgroup_skb/ingress")
+int on_receive(struct __sk_buff *skb)
+{
+	return look_at(skb, 0);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

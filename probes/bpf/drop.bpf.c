@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// Packets the kernel dropped, where somebody waits for them: DNS messages over UDP, and TCP segments with SYN.
+// A packet that was merely done with takes another tracepoint (consume_skb). Other drops cost a few loads.
+// match-proto: kfree_skb(struct sk_buff *skb, void *location, enum skb_drop_reason reason, ..)
+#include "kernel.h"
+
+#include "wire.h"
+
+#include "traffic.h"
+
+#define TCP_SYN 2
+
+// Finds the transport header behind the IP header; gives its protocol, 0 when it has none to look at.
+always_inline uint8_t find_transport(const uint8_t *ip, struct DropRecord *record, const uint8_t **transport)
+{
+	uint8_t head[40];
+	if (bpf_probe_read_kernel(head, 20, ip))
+		return 0;
+	if (head[0] >> 4 == 4) {
+		// Only the first fragment has ports.
+		if (load_two(head + 6) & 0x1fff)
+			return 0;
+		record->family = FAMILY_V4;
+		*(uint32_t *)record->source = *(uint32_t *)(head + 12);
+		*(uint32_t *)record->destination = *(uint32_t *)(head + 16);
+		*transport = ip + (head[0] & 15) * 4;
+		return head[9];
+	}
+	if (head[0] >> 4 != 6 || bpf_probe_read_kernel(head, 40, ip))
+		return 0;
+	record->family = FAMILY_V6;
+	__builtin_memcpy(record->source, head + 8, 16);
+	__builtin_memcpy(record->destination, head + 24, 16);
+	uint8_t next = head[6];
+	ip += 40;
+#pragma unroll
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		if (next != HOP_OPTIONS && next != ROUTING && next != DESTINATION_OPTIONS && next != FRAGMENT)
+			break;
+		if (bpf_probe_read_kernel(head, 2, ip))
+			return 0;
+		ip += next == FRAGMENT ? 8 : (head[1] + 1) * 8;
+		next = head[0];
+	}
+	*transport = ip;
+	return next;
+}
+
+// Says whether somebody waits for it.
+always_inline int is_wanted(uint8_t protocol, const uint8_t *transport, struct DropRecord *record)
+{
+	uint8_t head[14];
+	if (protocol == PROTOCOL_UDP) {
+		if (bpf_probe_read_kernel(head, 10, transport))
+			return 0;
+		record->packet = DROP_DNS;
+		record->dns_id = load_two(head + 8);
+	} else if (protocol == PROTOCOL_TCP) {
+		if (bpf_probe_read_kernel(head, 14, transport))
+			return 0;
+		record->packet = DROP_SYN;
+	} else {
+		return 0;
+	}
+	record->source_port = load_two(head);
+	record->destination_port = load_two(head + 2);
+	if (protocol == PROTOCOL_TCP)
+		return head[13] & TCP_SYN;
+	return is_dns_port(record->source_port) || is_dns_port(record->destination_port);
+}
+
+// The namespace of the device it was at; in a socket's queue the place of the device holds something else.
+always_inline uint32_t netns_of(struct sk_buff *skb)
+{
+	struct net_device *dev = 0;
+	struct sock *sk = 0;
+	struct net *net = 0;
+	uint32_t inode = 0;
+	READ(dev, skb->dev);
+	if (dev) {
+		READ(net, dev->nd_net.net);
+		READ(inode, net->ns.inum);
+	}
+	if (inode)
+		return inode;
+	READ(sk, skb->sk);
+	READ(net, sk->__sk_common.skc_net.net);
+	READ(inode, net->ns.inum);
+	return inode;
+}
+
+SEC("tp_btf/kfree_skb")
+int on_drop(uint64_t *ctx)
+{
+	struct sk_buff *skb = (void *)ctx[0];
+	uint16_t protocol = skb->protocol, network = skb->network_header;
+	if (protocol != ETH_IP && protocol != ETH_IPV6)
+		return 0;
+	struct DropRecord record = {};
+	const uint8_t *transport = 0;
+	uint8_t next = find_transport((const uint8_t *)skb->head + network, &record, &transport);
+	if (!is_wanted(next, transport, &record))
+		return 0;
+	record.at_ns = bpf_ktime_get_boot_ns();
+	record.location = ctx[1];
+#ifndef NO_REASON
+	record.reason = ctx[2];
+#endif
+	record.netns = netns_of(skb);
+	record.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
+	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_up(record.ring_bytes)))
+		count(TRAFFIC_LOST_RING);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
