@@ -31,7 +31,7 @@ use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions};
-use crate::sources::linux::{self, LinuxSource};
+use crate::sources::native::{self, Source};
 use crate::sources::{self, clock};
 
 pub use fan_out::FanOut;
@@ -60,7 +60,7 @@ pub struct App {
     pub health: Health,
     /// Told when the recording ended early; never without one.
     pub recording_broken: Arc<Notify>,
-    source: LinuxSource,
+    source: Source,
     identity: Arc<Mutex<Option<Identity>>>,
     networks: networks::NetworkWatch,
     pipeline: JoinHandle<FanOut>,
@@ -125,7 +125,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     };
 
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let source = linux::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
+    let source = native::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
     let identity = Arc::new(Mutex::new(start_identity(config, runtime, &sender, &health, &metrics)));
     let networks = networks::NetworkWatch::start(conf_options(config), sender);
 
@@ -311,8 +311,9 @@ pub async fn serve(
 
 /// How the kernel of this node is hooked.
 #[must_use]
-pub fn source_options(config: &Config) -> linux::Options {
-    linux::Options {
+#[cfg(target_os = "linux")]
+pub fn source_options(config: &Config) -> native::Options {
+    native::Options {
         ring_bytes: config.probes.ring_buffer_bytes,
         stdio: config.probes.stdio,
         dns: config.probes.dns,
@@ -320,8 +321,15 @@ pub fn source_options(config: &Config) -> linux::Options {
         conntrack: config.probes.conntrack,
         drops: config.probes.drops,
         dns_ports: config.dns.ports.clone(),
-        ..linux::Options::default()
+        ..native::Options::default()
     }
+}
+
+/// How ETW of this node is listened to.
+#[must_use]
+#[cfg(windows)]
+pub fn source_options(_: &Config) -> native::Options {
+    native::Options::default()
 }
 
 /// Where the CNI configuration is looked for.
@@ -378,7 +386,7 @@ fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
     }
 }
 
-fn source_failure(error: linux::StartError) -> Failure {
+fn source_failure(error: native::StartError) -> Failure {
     Failure {
         message: format!("{}\nhint: {}", with_sources(&error), error.hint()),
         exit: error.exit_code(),

@@ -363,7 +363,7 @@ impl Signals {
 }
 
 /// How often `--once` measures before it takes a disagreement of clocks for the agent's.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 5;
 /// Longer than the agent's own deadlines for a trace that is not heard of any more.
 const SETTLE: Duration = Duration::from_secs(20);
 

@@ -219,7 +219,9 @@ fn label(span: &Span) -> String {
         | Detail::SandboxCreate(_)
         | Detail::Plugin(_)
         | Detail::RuntimeStep(_)
-        | Detail::Journey(_) => name,
+        | Detail::Journey(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => name,
         Detail::Lookup(lookup) => format!("{name} {}", clean(&lookup.name)),
         Detail::Connect(connect) => format!("{name} {}", connect.remote),
     }
@@ -245,7 +247,9 @@ fn ending(span: &Span) -> String {
             | Detail::Command(_)
             | Detail::RuntimeStep(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => format!(" ✕ {}", clean(class)),
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => format!(" ✕ {}", clean(class)),
         },
     }
 }
@@ -305,6 +309,9 @@ impl Ink {
             Phase::Application => ("38;5;240", " "),
             Phase::Lookup => ("38;5;72", "▞"),
             Phase::Connect => ("38;5;74", "▚"),
+            Phase::Hns => ("38;5;132", "▛"),
+            Phase::Hcs => ("38;5;101", "▜"),
+            Phase::VnicWait => ("38;5;167", "▄"),
         };
         self.paint(code, &(if self.color { block } else { pattern }).repeat(cells))
     }

@@ -21,6 +21,8 @@ mod agent;
 #[cfg(target_os = "linux")]
 mod alloc;
 #[cfg(target_os = "linux")]
+mod etl_throughput;
+#[cfg(target_os = "linux")]
 mod exec_cost;
 #[cfg(target_os = "linux")]
 mod footprint;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::report::{Outcome, table};
-use crate::{add_overhead, exec_cost, footprint, machine, memory, throughput};
+use crate::{add_overhead, etl_throughput, exec_cost, footprint, machine, memory, throughput};
 
 /// Measures sandglass against its budgets.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ struct Arguments {
 enum Part {
     /// Events a second through decode, reorder and correlator
     Throughput,
+    /// Megabytes a second out of .etl files
+    Etl,
     /// Allocations per event, bytes per sandbox
     Memory,
     /// Start, memory and processor time of the agent, idle and under load
@@ -65,6 +67,7 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Part::Throughput => "throughput",
+            Part::Etl => "etl",
             Part::Memory => "memory",
             Part::Footprint => "footprint",
             Part::Exec => "exec",
@@ -75,6 +78,7 @@ impl Part {
     fn run(self, effort: Effort) -> Outcome {
         let outcome = match self {
             Part::Throughput => throughput::run(effort),
+            Part::Etl => etl_throughput::run(effort),
             Part::Memory => memory::run(effort),
             Part::Footprint => footprint::run(effort),
             Part::Exec => exec_cost::run(effort),

@@ -19,6 +19,7 @@ use sandglass_model::trace::{Detail, OperationDetail, Relation, RuntimeStep, Spa
 
 use crate::operations;
 use crate::rig::{self, Agent};
+use crate::runtimes::installed;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cnitool_makes_is_shown_by_its_container_id() {
@@ -52,7 +53,11 @@ async fn what_cnitool_makes_is_shown_by_its_container_id() {
         .unwrap();
     succeeded(&output);
 
-    let traces = settled(&mut agent, &["eth7"], 3).await;
+    let of_eth7 = |trace: &Trace| {
+        let mut operations = trace.spans.iter().filter_map(operation);
+        operations.any(|operation| operation.ifname == "eth7")
+    };
+    let traces = settled(&mut agent, of_eth7, 3).await;
     let creation = only(&traces, |trace| matches!(trace.root().detail, Detail::Sandbox(_)));
     let id = &creation.sandbox.as_ref().unwrap().0;
     assert!(id.starts_with("cnitool-"), "{id}");
@@ -83,8 +88,11 @@ async fn what_cnitool_makes_is_shown_by_its_container_id() {
 async fn what_podman_makes_is_shown_by_its_name_and_container_id() {
     let test = "what_podman_makes_is_shown_by_its_name_and_container_id";
     let Some(place) = Place::new(test) else { return };
-    if Command::new("podman").arg("--version").output().is_err() {
-        eprintln!("SKIPPED {test}: podman is not installed");
+    if let Some(missing) = ["podman", "conmon", "runc"]
+        .into_iter()
+        .find(|program| installed(program).is_none())
+    {
+        eprintln!("SKIPPED {test}: {missing} is not installed");
         return;
     }
     let podman = Podman::new(&place);
@@ -119,7 +127,8 @@ async fn what_podman_makes_is_shown_by_its_name_and_container_id() {
     succeeded(&run);
     succeeded(&removed);
 
-    let traces = settled(&mut agent, &["eth0"], 2).await;
+    let of_the_container = |trace: &Trace| trace.sandbox.as_ref().is_some_and(|sandbox| sandbox.0 == id);
+    let traces = settled(&mut agent, of_the_container, 2).await;
     let creation = only(&traces, |trace| matches!(trace.root().detail, Detail::Sandbox(_)));
     assert_eq!(creation.sandbox.as_ref().unwrap().0, id);
     assert_eq!(runtime(creation), "podman");
@@ -249,15 +258,12 @@ fn succeeded(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The closed traces of these interfaces, as soon as there are `count` of them.
-async fn settled(agent: &mut Agent, ifnames: &[&str], count: usize) -> Vec<Arc<Trace>> {
+/// The closed traces that are `ours`, as soon as there are `count` of them: the node may have other pods.
+async fn settled(agent: &mut Agent, ours: impl Fn(&Trace) -> bool, count: usize) -> Vec<Arc<Trace>> {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let of = |trace: &&Arc<Trace>| {
-            let mut found = trace.spans.iter().filter_map(operation);
-            found.any(|operation| ifnames.contains(&operation.ifname.as_str()))
-        };
-        let traces: Vec<_> = agent.traces().iter().filter(of).cloned().collect();
+        let traces = agent.traces().iter().filter(|trace| ours(trace));
+        let traces: Vec<_> = traces.cloned().collect();
         if traces.len() >= count {
             assert_eq!(traces.len(), count);
             for trace in &traces {

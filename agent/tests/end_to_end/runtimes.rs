@@ -6,15 +6,17 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sandglass::demo::networks::Network;
 use sandglass::demo::rig::RigOptions;
-use sandglass::demo::scenarios::CallRecord;
+use sandglass::demo::scenarios::{self, CallRecord, Pod};
 use sandglass::demo::verify;
 use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Span, Trace};
 
+use crate::rig::{Agent, Node};
 use crate::{every_scenario, fifty_sandboxes};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,6 +52,55 @@ async fn fifty_sandboxes_of_containerd_2_are_neither_lost_nor_mixed_up() {
     fifty_sandboxes(test, options).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn containerd_tells_of_sandboxes_older_than_the_agent() {
+    let test = "containerd_tells_of_sandboxes_older_than_the_agent";
+    older_sandboxes(test, RigOptions::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containerd_2_tells_of_sandboxes_older_than_the_agent() {
+    let test = "containerd_2_tells_of_sandboxes_older_than_the_agent";
+    let Some(containerd) = containerd_2(test) else { return };
+    let options = RigOptions {
+        containerd: Some(containerd),
+        ..RigOptions::default()
+    };
+    older_sandboxes(test, options).await;
+}
+
+/// Labels are in no plugin's environment: a deletion that has them has them from the runtime.
+async fn older_sandboxes(test: &str, options: RigOptions) {
+    let Some(node) = Node::with(test, options).await else {
+        return;
+    };
+    let mut records = node.make(vec![Pod::new("cart-0", 1, Network::Plain)]).await;
+    let Some(mut agent) = Agent::start(&node, test).await else {
+        return;
+    };
+    // Asked for at the start, answered a moment later.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    scenarios::delete(&node.cri, &mut records[0]).await.unwrap();
+    let sandbox = records[0].outcome.clone().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let del = loop {
+        let mut traces = agent.traces().iter();
+        let of_eth0 = |trace: &&Arc<Trace>| {
+            matches!(&trace.root().detail, Detail::Operation(operation) if operation.ifname == "eth0")
+                && trace.sandbox.as_ref() == Some(&sandbox)
+        };
+        if let Some(del) = traces.find(of_eth0) {
+            break Arc::clone(del);
+        }
+        assert!(Instant::now() < deadline, "no DEL of {sandbox}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(del.identity, records[0].pod.identity);
+    assert_eq!(del.identity.labels, [("app".to_owned(), "cart".to_owned())]);
+    agent.stop().await;
+    node.stop().await;
+}
+
 /// Debian's containerd: crun 1.8 does not take the newer configuration that containerd 2 writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn crun_below_containerd_is_recognised() {
@@ -81,7 +132,8 @@ fn containerd_2(test: &str) -> Option<PathBuf> {
     directory
 }
 
-fn installed(program: &str) -> Option<PathBuf> {
+/// Path of an installed program.
+pub fn installed(program: &str) -> Option<PathBuf> {
     let directories = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
     let paths = directories.map(|directory| Path::new(directory).join(program));
     paths.into_iter().find(|path| path.is_file())

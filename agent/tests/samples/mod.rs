@@ -35,11 +35,11 @@ impl Scene {
         scene.open(
             None,
             0,
-            Detail::Sandbox(SandboxDetail {
+            Detail::Sandbox(Box::new(SandboxDetail {
                 attempt: 1,
                 runtime: "containerd".into(),
                 ..SandboxDetail::default()
-            }),
+            })),
         );
         scene.open(
             Some(0),

@@ -86,11 +86,11 @@ fn trace(id: u128, pod: &Pod, spans: Vec<Span>) -> Trace {
 }
 
 fn root() -> Detail {
-    Detail::Sandbox(SandboxDetail {
+    Detail::Sandbox(Box::new(SandboxDetail {
         attempt: 1,
         runtime: "containerd".to_owned(),
         ..SandboxDetail::default()
-    })
+    }))
 }
 
 fn created() -> Detail {

@@ -53,11 +53,11 @@ fn trace(end: Option<u64>, status: Status) -> Trace {
             span(
                 None,
                 end,
-                Detail::Sandbox(SandboxDetail {
+                Detail::Sandbox(Box::new(SandboxDetail {
                     attempt: 2,
                     runtime: "containerd".into(),
                     ..SandboxDetail::default()
-                }),
+                })),
                 status.clone(),
             ),
             span(Some(0), end, Detail::Operation(Box::new(operation)), status.clone()),

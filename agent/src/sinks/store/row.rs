@@ -71,6 +71,7 @@ impl Subject {
             Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
             Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
             Detail::Journey(_) | Detail::Lookup(_) | Detail::Connect(_) => (TraceKind::Journey, None),
+            Detail::Activity(_) | Detail::VnicWait(_) => (TraceKind::Operation, None),
             Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
                 (TraceKind::Sandbox, None)
             }
@@ -128,7 +129,8 @@ fn haystack(trace: &Trace) -> String {
             Detail::Lookup(lookup) => text.add(&lookup.name),
             Detail::Connect(connect) => text.add(&connect.remote.to_string()),
             Detail::Journey(journey) => text.add(&journey.target),
-            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => {}
+            Detail::Activity(activity) => text.add(&activity.name),
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) | Detail::VnicWait(_) => {}
         }
         if let Status::Error { class, message } = &span.status {
             text.add(class);
@@ -287,7 +289,9 @@ pub fn attempt(root: &Span) -> u32 {
         | Detail::RuntimeStep(_)
         | Detail::Journey(_)
         | Detail::Lookup(_)
-        | Detail::Connect(_) => 1,
+        | Detail::Connect(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => 1,
     }
 }
 
@@ -351,6 +355,8 @@ fn span_bytes(span: &Span) -> usize {
                 + text_bytes(&connect.name)
                 + traffic_bytes(connect.asker.as_ref(), connect.cause.as_ref())
         }
+        Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
+        Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
         Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
         Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
     };

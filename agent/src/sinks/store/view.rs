@@ -301,7 +301,9 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
         | Detail::Command(_)
         | Detail::Journey(_)
         | Detail::Lookup(_)
-        | Detail::Connect(_) => return None,
+        | Detail::Connect(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => return None,
     };
     let chain = open_below(trace, index);
     let age_ns = span.duration_ns(now_in(trace, unix_ns));

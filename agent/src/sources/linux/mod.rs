@@ -49,16 +49,6 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Read what plugins say on standard output.
     pub stdio: bool,
-    /// See DNS queries and answers.
-    pub dns: bool,
-    /// See TCP connections being set up.
-    pub connect: bool,
-    /// See conntrack entries come and go, and read conntrack's counters.
-    pub conntrack: bool,
-    /// See the kernel drop DNS packets and SYNs.
-    pub drops: bool,
-    /// Ports of DNS servers.
-    pub dns_ports: Vec<u16>,
     /// Rungs to try, best first.
     pub rungs: Vec<Rung>,
     /// Follow the set-up of TCP connections.
@@ -80,11 +70,6 @@ impl Default for Options {
         Options {
             ring_bytes: 4 << 20,
             stdio: true,
-            dns: true,
-            connect: true,
-            conntrack: true,
-            drops: true,
-            dns_ports: vec![53],
             rungs: Rung::ALL.to_vec(),
             connect: true,
             conntrack: true,
