@@ -35,6 +35,10 @@ fn root(path: &str) -> PathBuf {
 
 /// So that another runtime's sandboxes on the same machine do not push ours out.
 const ROOMY: &str = "--set=config.store.max_traces=20000";
+/// What is observed with the chart's capabilities.
+const ALL: [&str; 6] = ["exec", "stdio", "netns", "dns", "connect", "conntrack"];
+/// Memory limit of the chart.
+const LIMIT_KB: u64 = 96 << 10;
 const OTLP: &str = "--set=otlp.endpoint=http://127.0.0.1:4317";
 
 /// Install, rollout, `helm test`; every kind of workload, each sandbox one complete trace; upgrade, uninstall, nothing left.
@@ -48,7 +52,7 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     node.install(&[ROOMY, OTLP]);
     let tested = node.helm(&["test", "sandglass", "--namespace", NAMESPACE]);
     assert!(tested.contains("Succeeded"), "{tested}");
-    assert_attached(&["exec", "stdio", "netns"]);
+    assert_attached(&ALL);
 
     let namespace = "work";
     node.kubectl(&["create", "namespace", namespace]);
@@ -66,6 +70,7 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     assert!(pods.len() >= 30 + 6 + 3 + 4, "{} pods", pods.len());
     assert_same(&pods, &traces, |name| name.starts_with("failing"));
     assert_story(&traces);
+    assert_traffic(&traces);
     ran.assert_same_count(&traces);
     peers::assert_durations_agree(&traces);
     peers::assert_jaeger_shows(&traces);
@@ -73,6 +78,13 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     for loss in ["lost", "late", "evicted", "shed"] {
         assert_eq!(health[loss]["total"], 0, "{loss}: {}", health[loss]);
     }
+
+    let peak = peak_kb(node.agent_processes()[0]);
+    println!("the agent's resident memory was {peak} kB at most");
+    assert!(
+        peak * 4 < LIMIT_KB * 3,
+        "{peak} kB is too near the limit of {LIMIT_KB} kB"
+    );
 
     // The upgrade replaces the pod, and the new agent traces on.
     let old = node.agent_pod()["metadata"]["uid"].clone();
@@ -117,7 +129,7 @@ fn b_the_plain_manifests_do_the_same() {
         NAMESPACE,
         "--timeout=90s",
     ]);
-    assert_attached(&["exec", "stdio", "netns"]);
+    assert_attached(&ALL);
     assert_one_pod_is_traced(&node, "plain");
     assert_removal(&node, || {
         node.kubectl(&["delete", "--filename", file, "--wait"]);
@@ -170,7 +182,16 @@ fn c_without_a_capability_the_agent_says_what_it_lost() {
             }
             _ => {
                 node.install(&[ROOMY, &set]);
-                assert_attached(&["exec", "stdio", "netns"]);
+                for probe in ["dns", "conntrack"] {
+                    let lost = unattached(probe);
+                    assert!(lost["hint"].as_str().unwrap().contains("CAP_NET_ADMIN"), "{lost}");
+                    assert!(
+                        node.agent_log().contains(lost["consequence"].as_str().unwrap()),
+                        "{}",
+                        node.agent_log()
+                    );
+                }
+                assert_attached(&["exec", "stdio", "netns", "connect"]);
                 assert_one_pod_is_traced(&node, "no-net-admin");
             }
         }
@@ -229,6 +250,44 @@ fn assert_story(traces: &[Value]) {
         "no policy allows this pod",
         "{}",
         failing[0]["trace_id"]
+    );
+}
+
+/// A name resolved through CoreDNS and a call through a Service: both in the trace of the pod that did it, with the
+/// address behind the Service as conntrack translated it.
+fn assert_traffic(traces: &[Value]) {
+    let spans = |prefix: &str, name: &str| -> Vec<Value> {
+        let trace = traces
+            .iter()
+            .find(|trace| trace["pod"].as_str().unwrap().starts_with(prefix))
+            .unwrap();
+        let spans = trace["timeline"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|span| span["name"] == name);
+        let spans: Vec<Value> = spans.cloned().collect();
+        assert!(
+            !spans.is_empty(),
+            "no {name} in the trace of {prefix}: {:?}",
+            names(trace)
+        );
+        spans
+    };
+    let lookup = &spans("lookup-", "lookup")[0];
+    assert_eq!(
+        lookup["attributes"]["dns.question.name"], "server.work.svc.cluster.local",
+        "{lookup}"
+    );
+    assert_eq!(lookup["attributes"]["sandglass.dns.rcode"], "noerror", "{lookup}");
+    let connect = &spans("caller-", "connect")[0];
+    assert_eq!(connect["attributes"]["network.peer.port"], 80, "{connect}");
+    let backend = connect["attributes"]["sandglass.nat.backend"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(
+        backend.starts_with("10.244.0.") && backend.ends_with(":8080"),
+        "{connect}"
     );
 }
 
@@ -347,6 +406,12 @@ fn assert_removal(node: &Node, remove: impl FnOnce()) {
         }
     });
     node.try_kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"]);
+}
+
+fn peak_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Ids of the BPF programs that a process holds, from its descriptors.

@@ -111,6 +111,7 @@ fn a_typo_in_the_values_is_refused() {
     for (argument, said) in [
         ("linux.capabilites={BPF}", "'capabilites' not allowed"),
         ("linux.capabilities={NET_ADMN}", "linux/capabilities"),
+        ("linux.capabilities={BPF,SYS_ADMIN}", "linux/capabilities"),
         ("lnux.enabled=false", "'lnux' not allowed"),
         ("windows.runasUserName=x", "'runasUserName' not allowed"),
         ("config.probes.ring_bytes=4096", "'ring_bytes' not allowed"),

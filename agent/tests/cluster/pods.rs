@@ -72,9 +72,10 @@ impl PodWatch {
     }
 }
 
-/// Closed traces of sandboxes in a namespace, oldest first, each in full. Waits until none of them runs.
+/// Closed traces of sandboxes in a namespace, oldest first, each in full. Waits until none of them
+/// runs: one whose pod sends nothing ends after `traffic.ready_deadline`.
 pub fn sandbox_traces(namespace: &str) -> Vec<Value> {
-    let rows = wait_for("the end of all traces", 40, || {
+    let rows = wait_for("the end of all traces", 90, || {
         let list = http(
             AGENT,
             &format!("/api/v1/sandboxes?kind=sandbox&limit=1000&q={namespace}"),

@@ -57,7 +57,7 @@ pub fn service(node: &Node, namespace: &str) {
     batch(node, namespace, "caller", 1, &["ask", &format!("{address}:80")]);
 }
 
-/// A pod looks a Service up through CoreDNS. What the agent tells of the lookup itself is for the DNS probe's own test.
+/// A pod looks a Service up through CoreDNS.
 pub fn lookup(node: &Node, namespace: &str) {
     batch(
         node,

@@ -125,6 +125,7 @@ fn linux(what: &str, pod: &Value, container: &Value) {
         };
         let known = [
             "/etc/cni/net.d",
+            "/opt/cni/bin",
             "/etc/c",
             "/var/lib/rancher/",
             "/sys/fs/cgroup",

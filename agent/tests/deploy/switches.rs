@@ -80,7 +80,7 @@ const BY_HAND: [(&str, &[&str]); 16] = [
     ("no-capabilities", &["linux.capabilities=null"]),
     (
         "all-capabilities",
-        &["linux.capabilities={BPF,PERFMON,SYS_PTRACE,NET_ADMIN,SYS_ADMIN,SYS_RESOURCE,DAC_READ_SEARCH}"],
+        &["linux.capabilities={BPF,PERFMON,SYS_PTRACE,NET_ADMIN,SYSLOG,SYS_RESOURCE,DAC_READ_SEARCH}"],
     ),
     (
         "localhost-seccomp",
