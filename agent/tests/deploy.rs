@@ -482,6 +482,22 @@ fn newest_layer(folder: &Path, archive: &str) -> PathBuf {
 }
 
 #[test]
+fn the_scripts_of_the_cluster_are_shell() {
+    let mut checked = 0;
+    for folder in ["deploy/cluster", "scripts"] {
+        for entry in fs::read_dir(root(folder)).unwrap().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == "sh") {
+                let parsed = output(Command::new("bash").arg("-n").arg(entry.path()));
+                let said = String::from_utf8_lossy(&parsed.stderr);
+                assert!(parsed.status.success() && said.is_empty(), "{said}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 9, "{checked}");
+}
+
+#[test]
 fn switches_cover_every_value_that_switches() {
     let names: BTreeSet<String> = switches().into_iter().map(|switch| switch.name).collect();
     for wanted in [

@@ -82,11 +82,10 @@ pub fn sandbox_traces(namespace: &str) -> Vec<Value> {
         );
         let rows = list["rows"].as_array().unwrap().clone();
         let ours: Vec<Value> = rows.into_iter().filter(|row| row["namespace"] == namespace).collect();
-        let running = ours.iter().filter(|row| row["running"] == true).count();
-        if running == 0 {
-            Ok(ours)
-        } else {
-            Err(format!("{running} run"))
+        let open = |row: &&Value| row["running"] == true || row["result"] == "waiting";
+        match ours.iter().filter(open).count() {
+            0 => Ok(ours),
+            open => Err(format!("{open} are open")),
         }
     });
     let mut traces: Vec<Value> = rows
