@@ -163,6 +163,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
     };
     health.set_probe(stdio_status(stdio, options.stdio));
+    health.set_probe(netns::status());
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let namespaces = KnownNamespaces::default();
