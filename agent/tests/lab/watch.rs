@@ -75,7 +75,7 @@ impl Watch {
 
     /// Waits until `find` finds something among the events.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
-        let deadline = Instant::now() + Duration::from_secs(8);
+        let deadline = Instant::now() + Duration::from_secs(20);
         let mut events = self.events.0.lock().unwrap();
         loop {
             if let Some(found) = find(&events) {
