@@ -34,16 +34,28 @@ pub fn run(effort: Effort) -> Result<Outcome> {
 }
 
 fn measure(effort: Effort) -> Result<Outcome> {
-    let namespace = match Namespace::enter()? {
+    let unwatched = match Namespace::enter("a")? {
         Ok(namespace) => namespace,
         Err(reason) => return Ok(Outcome::Skipped(reason)),
     };
-    let without = flow_ns(&namespace, effort)?;
+    let without = flow_ns(&unwatched, effort)?;
+    // Another one for all that follows: these flows are told of when they expire.
+    let namespace = match Namespace::enter("b")? {
+        Ok(namespace) => namespace,
+        Err(reason) => return Ok(Outcome::Skipped(reason)),
+    };
+    drop(unwatched);
     let watch = match Watch::start() {
         Ok(watch) => watch,
         Err(reason) => return Ok(Outcome::Skipped(reason)),
     };
-    let mut figures = vec![idle(effort)?];
+    let mut figures = vec![idle("processor of the thread 'conntrack', idle", effort)?.at_most(IDLE_PERCENT)];
+    let count = effort.pick(SANDBOXES, 10);
+    let sandboxes = Sandboxes::make(count)?;
+    // Each is visited for the first time.
+    std::thread::sleep(Duration::from_secs(u64::from(count) / 8 + 2));
+    figures.push(idle(&format!("the same, with the tables of {count} sandboxes"), effort)?.at_most(IDLE_PERCENT));
+    drop(sandboxes);
     let with = flow_ns(&namespace, effort)?;
     let _counting = linux::enable_run_time().context("cannot switch the kernel's run-time statistics on")?;
     figures.extend(transitions(&watch, effort)?);
@@ -153,7 +165,7 @@ fn full_speed(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
 }
 
 /// What the two threads that watch take of a processor while nothing happens.
-fn idle(effort: Effort) -> Result<Figure> {
+fn idle(what: &str, effort: Effort) -> Result<Figure> {
     // Until they sleep.
     std::thread::sleep(Duration::from_secs(2));
     let before = thread_times()?;
@@ -162,14 +174,10 @@ fn idle(effort: Effort) -> Result<Figure> {
     let passed = began.elapsed().as_nanos() as f64;
     let after = thread_times()?;
     let share = |thread: usize| (after[thread] - before[thread]) as f64 / passed * 100.0;
-    Ok(
-        Figure::new("processor of the thread 'conntrack', idle", share(1), Unit::Percent)
-            .at_most(IDLE_PERCENT)
-            .remark(format!(
-                "of one core, counters polled every second; 'connect' {:.3} %, which sees every connection of the machine",
-                share(0)
-            )),
-    )
+    Ok(Figure::new(what, share(1), Unit::Percent).remark(format!(
+        "of one core, counters polled every second; 'connect' {:.3} %, which sees every connection of the machine",
+        share(0)
+    )))
 }
 
 /// Nanoseconds that the threads 'connect' and 'conntrack' ran so far.
@@ -254,8 +262,8 @@ struct Namespace {
 
 impl Namespace {
     /// The inner error says why this machine does not allow that.
-    fn enter() -> Result<Result<Namespace, String>> {
-        let name = format!("sgbench{}", std::process::id());
+    fn enter(which: &str) -> Result<Result<Namespace, String>> {
+        let name = format!("sgbench{}{which}", std::process::id());
         let made = Command::new("ip").args(["netns", "add", &name]).output();
         match made {
             Ok(output) if output.status.success() => {}
@@ -304,6 +312,38 @@ impl Drop for Namespace {
     }
 }
 
+/// Network namespaces that the agent takes for sandboxes', since a plugin was run for each.
+struct Sandboxes(Vec<String>);
+
+impl Sandboxes {
+    fn make(count: u32) -> Result<Sandboxes> {
+        let mut made = Sandboxes(Vec::new());
+        for number in 0..count {
+            let name = format!("sgbench{}-{number}", std::process::id());
+            let added = Command::new("ip").args(["netns", "add", &name]).status()?;
+            ensure!(added.success(), "ip netns add {name} failed");
+            let plugin = Command::new("/bin/true")
+                .envs([("CNI_COMMAND", "ADD"), ("CNI_IFNAME", "eth0")])
+                .env("CNI_CONTAINERID", &name)
+                .env("CNI_NETNS", format!("/run/netns/{name}"))
+                .status()?;
+            ensure!(plugin.success(), "/bin/true failed");
+            made.0.push(name);
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Sandboxes {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+/// The kubelet's default of pods per node.
+const SANDBOXES: u32 = 110;
 const ROUNDS: u32 = 10;
 const FLOWS_IN_BLOCK: u32 = 2_000;
 const UNRELATED_NS: f64 = 100.0;

@@ -153,5 +153,5 @@ fn enter(namespace: &File) -> io::Result<()> {
 
 const KNOWN_MAX: usize = 1024;
 const VISITS_MAX: usize = 8;
-const VISIT_EVERY_NS: u64 = 30 * SECOND;
+const VISIT_EVERY_NS: u64 = 60 * SECOND;
 const BUSY_EVERY_NS: u64 = 5 * SECOND;
