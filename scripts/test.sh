@@ -7,15 +7,20 @@ export PATH=$PATH:$HOME/.cargo/bin
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# A real trace back end to read our traces back from; without Go its test is skipped, by name.
-if [ -z "${SANDGLASS_JAEGER:-}" ]; then
-    echo "building Jaeger from its Go module (some minutes, once)"
-    if jaeger=$(scripts/jaeger.sh 2> "$log"); then
-        export SANDGLASS_JAEGER=$jaeger
+# Peers that are Go programs, not packages. Without Go the tests that need them are skipped, by name.
+peer() {
+    local variable=$1 script=$2 what=$3 place
+    [ -z "${!variable:-}" ] || return 0
+    echo "building $what, once"
+    if place=$("scripts/$script" 2> "$log"); then
+        export "$variable=$place"
     else
-        echo "no Jaeger: $(tail -n 1 "$log")"
+        echo "without it: $(tail -n 1 "$log")"
     fi
-fi
+}
+peer SANDGLASS_JAEGER jaeger.sh "Jaeger, a trace back end to read our traces back from (some minutes)"
+peer SANDGLASS_CONTAINERD_2 containerd.sh "containerd 2, a second runtime to trace (a minute)"
+peer SANDGLASS_CNITOOL cnitool.sh "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 
 # --show-output: without it libtest swallows what passing tests say, SKIPPED lines included.
 cargo test --workspace --locked --no-fail-fast "$@" -- --show-output 2>&1 | tee "$log"

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sandglass_correlator::{Config as CorrelatorConfig, TrafficConfig};
+use sandglass_correlator::Config as CorrelatorConfig;
 use sandglass_model::recording::{self, Header};
 use sandglass_model::{ClockAnchor, Trace};
 use tokio::sync::{Notify, watch};
@@ -31,7 +31,7 @@ use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions};
-use crate::sources::linux::{self, LinuxSource};
+use crate::sources::native::{self, Source};
 use crate::sources::{self, clock};
 
 pub use fan_out::FanOut;
@@ -47,6 +47,8 @@ pub struct Options {
     pub serve: bool,
     /// Only record: nothing is exported, whatever the environment says.
     pub record_only: bool,
+    /// The node's network namespace, where it is not that of process 1; for `demo`.
+    pub node_netns: Option<PathBuf>,
     /// Receives every closed trace; for `demo`.
     pub closed: Option<mpsc::Sender<Arc<Trace>>>,
 }
@@ -60,7 +62,7 @@ pub struct App {
     pub health: Health,
     /// Told when the recording ended early; never without one.
     pub recording_broken: Arc<Notify>,
-    source: LinuxSource,
+    source: Source,
     identity: Arc<Mutex<Option<Identity>>>,
     networks: networks::NetworkWatch,
     pipeline: JoinHandle<FanOut>,
@@ -125,7 +127,13 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     };
 
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let source = linux::start(source_options(config), sender.clone(), health.clone()).map_err(source_failure)?;
+    let source_options = source_options(config);
+    #[cfg(target_os = "linux")]
+    let source_options = native::Options {
+        node_netns: options.node_netns,
+        ..source_options
+    };
+    let source = native::start(source_options, sender.clone(), health.clone()).map_err(source_failure)?;
     let identity = Arc::new(Mutex::new(start_identity(config, runtime, &sender, &health, &metrics)));
     let networks = networks::NetworkWatch::start(conf_options(config), sender);
 
@@ -238,7 +246,7 @@ pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) 
         max_processes: correlation.max_processes,
         max_spans: correlation.max_spans,
         max_remembered: correlation.max_remembered,
-        traffic: TrafficConfig::default(),
+        traffic: config.traffic.bounds(),
     }
 }
 
@@ -311,12 +319,25 @@ pub async fn serve(
 
 /// How the kernel of this node is hooked.
 #[must_use]
-pub fn source_options(config: &Config) -> linux::Options {
-    linux::Options {
+#[cfg(target_os = "linux")]
+pub fn source_options(config: &Config) -> native::Options {
+    native::Options {
         ring_bytes: config.probes.ring_buffer_bytes,
         stdio: config.probes.stdio,
-        ..linux::Options::default()
+        dns: config.probes.dns,
+        connect: config.probes.connect,
+        conntrack: config.probes.conntrack,
+        drops: config.probes.drops,
+        dns_ports: config.dns.ports.clone(),
+        ..native::Options::default()
     }
+}
+
+/// How ETW of this node is listened to.
+#[must_use]
+#[cfg(windows)]
+pub fn source_options(_: &Config) -> native::Options {
+    native::Options::default()
 }
 
 /// Where the CNI configuration is looked for.
@@ -373,7 +394,7 @@ fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
     }
 }
 
-fn source_failure(error: linux::StartError) -> Failure {
+fn source_failure(error: native::StartError) -> Failure {
     Failure {
         message: format!("{}\nhint: {}", with_sources(&error), error.hint()),
         exit: error.exit_code(),

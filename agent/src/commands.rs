@@ -1,5 +1,6 @@
 //! One module a command; each turns its arguments into parts and says how it ended.
 
+#[cfg(target_os = "linux")]
 mod demo;
 mod doctor;
 mod record;
@@ -20,7 +21,13 @@ use crate::watch::{self, WatchOptions};
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => block_on(run::run(args)),
+        #[cfg(target_os = "linux")]
         Command::Demo(args) => block_on(demo::demo(args)),
+        #[cfg(not(target_os = "linux"))]
+        Command::Demo(_) => Err(Failure {
+            message: "the demo needs Linux: it makes real pod sandboxes there\nhint: replay a recording or an .etl file instead: sandglass replay FILE --serve".to_owned(),
+            exit: 69,
+        }),
         Command::Watch(args) => block_on(watch(args)),
         Command::Replay(args) => block_on(replay::replay(args)),
         Command::Record(args) => block_on(record::record(args)),

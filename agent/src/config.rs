@@ -6,6 +6,7 @@
 
 pub mod duration;
 mod layers;
+mod traffic;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::sinks::otlp::config::Settings;
 
 pub use duration::Period;
 pub use layers::{ConfigError, Layers, Origin};
+pub use traffic::{DnsConfig, TrafficConfig};
 
 /// All settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +29,10 @@ pub struct Config {
     pub http: HttpConfig,
     /// The hooks of this node.
     pub probes: ProbesConfig,
+    /// Which messages are DNS.
+    pub dns: DnsConfig,
+    /// What is made of lookups, connections and conntrack entries.
+    pub traffic: TrafficConfig,
     /// Deadlines and bounds of the correlator.
     pub correlation: CorrelationConfig,
     /// The runtime's CRI socket, an optional enrichment.
@@ -59,6 +65,14 @@ pub struct ProbesConfig {
     pub ring_buffer_bytes: u32,
     /// Read what plugins say on standard output, for their error messages, where the kernel lets us.
     pub stdio: bool,
+    /// See DNS queries and answers.
+    pub dns: bool,
+    /// See TCP connections being set up.
+    pub connect: bool,
+    /// See conntrack entries come and go, and read conntrack's counters.
+    pub conntrack: bool,
+    /// See the kernel drop DNS packets and SYNs.
+    pub drops: bool,
     /// Events that may wait between the sources and the correlator.
     pub queue_events: usize,
 }
@@ -137,6 +151,10 @@ impl Default for ProbesConfig {
         ProbesConfig {
             ring_buffer_bytes: 1 << 20,
             stdio: true,
+            dns: true,
+            connect: true,
+            conntrack: true,
+            drops: true,
             queue_events: 8_192,
         }
     }
@@ -217,7 +235,8 @@ impl Config {
                 "must lie between 65536 (64 KiB) and 1073741824 (1 GiB)",
             );
         }
-        Ok(())
+        self.dns.validate()?;
+        self.traffic.validate()
     }
 }
 

@@ -13,10 +13,14 @@ use sandglass_model::id::TraceId;
 use sandglass_model::trace::Trace;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+pub mod client;
+pub mod dns;
 pub mod image;
 pub mod networks;
+pub mod observability;
 pub mod rig;
 pub mod scenarios;
+pub mod services;
 pub mod verify;
 
 use crate::cri::{Cri, CriError};
@@ -24,7 +28,8 @@ use crate::failure::Failure;
 use crate::grpc::CallError;
 use rig::{Rig, RigError, RigOptions, TeardownError};
 use scenarios::CallRecord;
-use verify::Report;
+use verify::network::{self, Seen};
+use verify::{Check, Report};
 
 /// What the demo can be told.
 #[derive(Clone, Debug, Default)]
@@ -39,10 +44,14 @@ pub struct DemoOptions {
 pub struct Observer {
     /// Address of the page.
     pub page: Option<String>,
+    /// Where else to look: one line each.
+    pub beside: Vec<String>,
     /// All traces so far, open ones too, in the order they began.
     pub traces: Box<dyn Fn() -> Vec<Arc<Trace>> + Send + Sync>,
     /// One trace as a waterfall for the terminal.
     pub waterfall: Box<dyn Fn(&Trace) -> String + Send + Sync>,
+    /// Which traffic it sees here.
+    pub seen: Seen,
     /// Whatever keeps the agent running.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -169,9 +178,7 @@ async fn show<W: Write>(
     cri: &Arc<Cri>,
     observer: &Observer,
 ) -> Result<Ended, DemoError> {
-    if let Some(page) = &observer.page {
-        say(out, &format!("the page is at {page}\n"))?;
-    }
+    say(out, &addresses(observer))?;
     let mut show = Show {
         rig,
         cri,
@@ -194,11 +201,16 @@ async fn show<W: Write>(
         }
         return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
-    if let Some(page) = &observer.page {
-        say(out, &format!("\nthe page is at {page}\n"))?;
-    }
+    say(out, &format!("\n{}", addresses(observer)))?;
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
     std::future::pending().await
+}
+
+/// Every address that a person may open, a line each.
+fn addresses(observer: &Observer) -> String {
+    let page = observer.page.iter().map(|page| format!("the page is at {page}\n"));
+    page.chain(observer.beside.iter().map(|line| format!("{line}\n")))
+        .collect()
 }
 
 /// What is shown, and what was asked so far.
@@ -237,7 +249,7 @@ impl Show<'_> {
 /// Prints the traces that closed since the last time.
 fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<TraceId>) -> Result<(), DemoError> {
     for trace in (observer.traces)() {
-        if trace.closed && !printed.contains(&trace.id) {
+        if trace.closed && !printed.contains(&trace.id) && !network::is_of_the_node(&trace) {
             printed.push(trace.id);
             say(out, &format!("\n{}", (observer.waterfall)(&trace)))?;
         }
@@ -247,7 +259,7 @@ fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<Trace
 
 /// Gives the sandboxes of `records` a moment to be told whole; what is still open then is shown later.
 async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(12);
     while Instant::now() < deadline {
         let traces = (observer.traces)();
         if records
@@ -263,41 +275,41 @@ async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
 /// Everything that `--once` looks at.
 struct Checks {
     reports: Vec<Report>,
-    containerd: Result<String, String>,
+    containerd: Vec<Check>,
     strangers: usize,
 }
 
 impl Checks {
     /// Of the records from `first` on; containerd's metrics and other work are counted over all.
-    fn of(rig: &Rig, traces: &[Arc<Trace>], records: &[CallRecord], first: usize) -> Checks {
-        let creations: Vec<&Trace> = records
-            .iter()
-            .filter_map(|record| verify::creation(traces, record).ok())
-            .map(|trace| &**trace)
-            .collect();
+    fn of(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
+        let traces = &(observer.traces)();
         let containerd = match rig.containerd_metrics() {
-            Ok(metrics) => verify::clock::containerd(&creations, &metrics),
-            Err(error) => Err(error.to_string()),
+            Ok(metrics) => verify::clock::containerd(traces, records, &metrics),
+            Err(error) => vec![Check {
+                what: "containerd's metrics",
+                result: Err(error.to_string()),
+            }],
         };
         Checks {
-            reports: verify::verify(traces, &records[first..]),
+            reports: verify::verify(traces, &records[first..], observer.seen),
             containerd,
             strangers: verify::strangers(traces, records),
         }
     }
 
     fn passed(&self) -> bool {
-        self.containerd.is_ok() && self.reports.iter().all(Report::passed)
+        self.all().all(|check| check.result.is_ok())
     }
 
     /// What was traced is all there; only durations are off.
     fn only_clocks_failed(&self) -> bool {
-        let mut failed = self
-            .reports
-            .iter()
-            .flat_map(|report| &report.checks)
-            .filter(|check| check.result.is_err());
-        !self.passed() && failed.all(|check| check.is_clock())
+        let mut failed = self.all().filter(|check| check.result.is_err());
+        !self.passed() && failed.all(Check::is_clock)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Check> {
+        let reports = self.reports.iter().flat_map(|report| &report.checks);
+        reports.chain(&self.containerd)
     }
 
     fn text(&self, verbose: bool) -> String {
@@ -305,9 +317,11 @@ impl Checks {
         for report in &self.reports {
             text.push_str(&report.text(verbose));
         }
-        match &self.containerd {
-            Ok(remark) => text.push_str(&format!("ok     containerd's own metrics: {remark}\n")),
-            Err(wrong) => text.push_str(&format!("FAILED containerd's own metrics: {wrong}\n")),
+        for check in &self.containerd {
+            match &check.result {
+                Ok(remark) => text.push_str(&format!("ok     {}: {remark}\n", check.what)),
+                Err(wrong) => text.push_str(&format!("FAILED {}: {wrong}\n", check.what)),
+            }
         }
         if self.strangers > 0 {
             text.push_str(&format!(
@@ -324,7 +338,7 @@ impl Checks {
 async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
     let deadline = Instant::now() + SETTLE;
     loop {
-        let checks = Checks::of(rig, &(observer.traces)(), records, first);
+        let checks = Checks::of(rig, observer, records, first);
         // A closed trace does not change any more, so neither does a clock that is off.
         if checks.passed() || checks.only_clocks_failed() || Instant::now() > deadline {
             return checks;
@@ -362,15 +376,13 @@ impl Signals {
 }
 
 /// How often `--once` measures before it takes a disagreement of clocks for the agent's.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 5;
 /// Longer than the agent's own deadlines for a trace that is not heard of any more.
 const SETTLE: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verify::Check;
-
     fn checks(failed: &[&'static str]) -> Checks {
         let checks = ["trace", "clock", "plugin's clock"].map(|what| Check {
             what,
@@ -386,7 +398,7 @@ mod tests {
                 sandbox: String::new(),
                 checks: checks.to_vec(),
             }],
-            containerd: Ok(String::new()),
+            containerd: Vec::new(),
             strangers: 0,
         }
     }

@@ -7,6 +7,7 @@
 mod cni;
 mod cri;
 mod kernel;
+mod network;
 mod probes;
 mod render;
 mod stats;
@@ -177,6 +178,7 @@ impl Report {
 pub async fn run(options: DoctorOptions) -> Report {
     let probes = probes::check(&options.probes);
     let kernel = kernel::check(&options.root, &options.probes);
+    let network = network::check(&options.root);
     let runtime = cri::check(&options).await;
     let cni = cni::check(&options.cni, &runtime);
     let section = |title, findings| Section { title, findings };
@@ -185,6 +187,7 @@ pub async fn run(options: DoctorOptions) -> Report {
         sections: vec![
             section("probes", probes),
             section("kernel and privileges", kernel),
+            section("names and conntrack", network),
             section("container runtime", runtime.findings),
             section("CNI configuration", cni),
             section("pod statistics", runtime.stats),

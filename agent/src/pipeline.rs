@@ -156,6 +156,9 @@ impl Pipeline {
             ("processes", now.evicted_processes, before.evicted_processes),
             ("spans", now.evicted_spans, before.evicted_spans),
             ("remembered", now.evicted_remembered, before.evicted_remembered),
+            ("lookups", now.evicted_lookups, before.evicted_lookups),
+            ("connects", now.evicted_connects, before.evicted_connects),
+            ("flows", now.evicted_flows, before.evicted_flows),
         ] {
             self.health
                 .evicted

@@ -4,7 +4,7 @@
 //! ask the terminal). Every text from outside goes through [`clean`]: a pod's name must not move the cursor.
 //! Does not: know wide characters; a line with CJK text may run over by as many cells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::io::IsTerminal;
 
@@ -13,6 +13,7 @@ use sandglass_model::phases::{Phase, human};
 use sandglass_model::{Detail, Span, Status, Timestamp, Trace, registry};
 
 use crate::sinks::store::row;
+use crate::sinks::store::traffic::{Network, NetworkState};
 
 /// A trace as a tree with bars, `width` cells wide, a line feed after each line. Open spans reach to the newest time
 /// in the trace.
@@ -73,12 +74,12 @@ pub fn phase_bar(phases: &BTreeMap<Phase, u64>, cells: usize, color: bool) -> St
     bar
 }
 
-/// What the colours (or, without colour, the patterns) mean, on one line.
+/// What the colours (or, without colour, the patterns) of these phases mean, on one line.
 #[must_use]
-pub fn phase_key(color: bool) -> String {
+pub fn phase_key(phases: &BTreeSet<Phase>, color: bool) -> String {
     let ink = Ink { color };
-    let names = Phase::ALL.map(|phase| format!("{} {}", ink.phase(phase, 2), phase.as_str().replace('_', " ")));
-    names.join("   ")
+    let name = |phase: &Phase| format!("{} {}", ink.phase(*phase, 2), phase.as_str().replace('_', " "));
+    phases.iter().map(name).collect::<Vec<_>>().join("   ")
 }
 
 /// Text that is safe on a terminal: control characters and direction overrides become `\xNN`.
@@ -171,7 +172,29 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
         let short: String = clean(sandbox).chars().take(12).collect();
         line.push_str(&ink.paint("2", &format!("  sandbox {short}")));
     }
-    format!("{line}\n{}\n", clean(&row::verdict(trace, now)))
+    let _ = write!(line, "\n{}\n", clean(&row::verdict(trace, now)));
+    if let Some(network) = Network::of(trace) {
+        let _ = writeln!(line, "{}", readiness(&network));
+    }
+    line
+}
+
+/// When a sandbox's network proved usable, and how much of that the network itself took.
+fn readiness(network: &Network) -> String {
+    let created = format!("sandbox ready after {}", human(network.created_ns));
+    let (Some(first), Some(wait)) = (network.first_attempt_ns, network.wait_ns) else {
+        return format!("{created}; its network is not used yet");
+    };
+    let how = match network.state {
+        NetworkState::Ready => "network usable",
+        NetworkState::Waiting => "network not usable yet,",
+        NetworkState::Failed => "network not usable",
+    };
+    format!(
+        "{created}; first packet {} later; {how} {} after that",
+        human(first.saturating_sub(network.created_ns)),
+        human(wait)
+    )
 }
 
 /// Names with the branches of the tree before them.
@@ -219,17 +242,35 @@ fn label(span: &Span) -> String {
         | Detail::SandboxCreate(_)
         | Detail::Plugin(_)
         | Detail::RuntimeStep(_)
-        | Detail::Journey(_) => name,
+        | Detail::Journey(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => name,
         Detail::Lookup(lookup) => format!("{name} {}", clean(&lookup.name)),
         Detail::Connect(connect) => format!("{name} {}", connect.remote),
     }
 }
 
-/// How a span that failed ended, or that it has not ended.
+/// How a span that failed ended, or that it has not ended; what went badly in a lookup or connection.
 fn ending(span: &Span) -> String {
     if span.end.is_none() {
         return " ...".to_owned();
     }
+    let mut ending = failure(span);
+    let (again, cause) = match &span.detail {
+        Detail::Lookup(lookup) => (lookup.retransmissions, lookup.cause.as_ref()),
+        Detail::Connect(connect) => (connect.retransmits, connect.cause.as_ref()),
+        _ => (0, None),
+    };
+    if again > 0 {
+        let _ = write!(ending, " ↻{again}");
+    }
+    if let Some(cause) = cause {
+        let _ = write!(ending, " {}", clean(&cause.cause.replace('_', " ")));
+    }
+    ending
+}
+
+fn failure(span: &Span) -> String {
     let Status::Error { class, .. } = &span.status else {
         return String::new();
     };
@@ -245,7 +286,9 @@ fn ending(span: &Span) -> String {
             | Detail::Command(_)
             | Detail::RuntimeStep(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => format!(" ✕ {}", clean(class)),
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => format!(" ✕ {}", clean(class)),
         },
     }
 }
@@ -264,7 +307,7 @@ impl Scale {
         let to = portion(end, self.total_ns, self.cells).clamp(from + 1, self.cells);
         let frame = matches!(
             span.detail,
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_)
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_)
         );
         let bar = ink.bar(Phase::of(span), to - from, if frame { "━" } else { "█" });
         format!("{:from$}{bar}{:rest$}", "", "", rest = self.cells - to)
@@ -302,9 +345,12 @@ impl Ink {
             Phase::Plugin => ("38;5;67", "█"),
             Phase::Delegate => ("38;5;98", "▓"),
             Phase::Command => ("38;5;172", "▒"),
-            Phase::Application => ("38;5;240", " "),
+            Phase::Application => ("38;5;240", "┄"),
             Phase::Lookup => ("38;5;72", "▞"),
             Phase::Connect => ("38;5;74", "▚"),
+            Phase::Hns => ("38;5;132", "▛"),
+            Phase::Hcs => ("38;5;101", "▜"),
+            Phase::VnicWait => ("38;5;167", "▄"),
         };
         self.paint(code, &(if self.color { block } else { pattern }).repeat(cells))
     }
@@ -358,6 +404,30 @@ mod tests {
             stuck.contains(" ...") && stuck.contains("waits for plugin bridge › command iptables"),
             "{stuck}"
         );
+    }
+
+    #[test]
+    fn lookups_and_connections_say_what_went_badly_and_when_the_network_was_usable() {
+        let ready = render_waterfall(&samples::network_ready("shop", "web-0", 1, 1), 110, false);
+        assert!(
+            ready.contains("first packet 140 ms later; network usable 34.0 ms after that"),
+            "{ready}"
+        );
+        assert!(
+            ready.contains("lookup db.shop.svc") && ready.contains("connect 10.96.41.7:5432"),
+            "{ready}"
+        );
+        let stalled = render_waterfall(&samples::stalled("shop", "web-1", 2, 1), 110, false);
+        let lookup = stalled.lines().find(|line| line.contains("─ lookup ")).unwrap();
+        assert!(lookup.ends_with("5.01 s ↻1 conntrack race"), "{stalled}");
+        let failed = render_waterfall(&samples::never_connected("shop", "web-2", 3, 1), 110, false);
+        assert!(failed.contains("✕ connect_timeout ↻3 connect silent"), "{failed}");
+        assert!(failed.contains("network not usable 15.0 s after that"), "{failed}");
+        let waiting = render_waterfall(&samples::waiting("shop", "web-3", 4, 1), 110, false);
+        assert!(waiting.contains("its network is not used yet"), "{waiting}");
+        for text in [ready, stalled, failed] {
+            assert!(text.lines().skip(3).all(|line| line.chars().count() <= 110), "{text}");
+        }
     }
 
     #[test]

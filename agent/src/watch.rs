@@ -5,7 +5,7 @@
 
 mod client;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -50,6 +50,9 @@ struct Row {
     pod: String,
     start_unix_ns: String,
     duration_ns: u64,
+    /// Without the time in which its programs did not use the network.
+    #[serde(default)]
+    busy_ns: Option<u64>,
     result: String,
     #[serde(default)]
     running: bool,
@@ -59,6 +62,9 @@ struct Row {
     phases: BTreeMap<Phase, u64>,
     #[serde(default)]
     attempt: u32,
+    /// What a journey was to.
+    #[serde(default)]
+    target: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -146,19 +152,19 @@ impl Screen {
     /// One line for each trace that ends.
     async fn log(&mut self, address: &str) -> Result<(), WatchError> {
         let (width, _) = size();
-        for row in self.rows.iter().rev().filter(|row| !row.running) {
+        for row in self.rows.iter().rev().filter(|row| row.ended()) {
             write(&row.line(width, false), "\n")?;
         }
         let mut messages = Messages::new(address.to_owned());
         let mut told: Vec<String> = self
             .rows
             .iter()
-            .filter(|row| !row.running)
+            .filter(|row| row.ended())
             .map(|row| row.trace_id.clone())
             .collect();
         loop {
             match messages.next().await {
-                Message::Row(row) if !row.running && !told.contains(&row.trace_id) => {
+                Message::Row(row) if row.ended() && !told.contains(&row.trace_id) => {
                     write(&row.line(width, false), "\n")?;
                     told.push(row.trace_id);
                     if told.len() > 2 * MAX_ROWS {
@@ -173,7 +179,7 @@ impl Screen {
 
     async fn take(&mut self, message: Message, address: &str) {
         match message {
-            Message::Row(row) => self.put(row),
+            Message::Row(row) => self.put(*row),
             Message::Node(name) => self.node = name,
             Message::Connected | Message::Reload => {
                 // Whatever happened in between was not seen.
@@ -209,9 +215,16 @@ impl Screen {
         write(&frame, "")
     }
 
+    /// The phases in the bars.
+    fn phases(&self) -> BTreeSet<Phase> {
+        let phases = self.rows.iter().flat_map(|row| row.phases.keys().copied());
+        phases.filter(|phase| *phase != Phase::Application).collect()
+    }
+
     fn lines(&self, width: usize, height: usize, color: bool) -> Vec<String> {
         let running = self.rows.iter().filter(|row| row.running).count();
         let failed = self.rows.iter().filter(|row| row.result == "failed").count();
+        let waiting = self.rows.iter().filter(|row| row.result == "waiting").count();
         let mut head = paint("sandglass", "1", color);
         if !self.node.is_empty() {
             let _ = write!(head, " on {}", clean(&self.node));
@@ -221,9 +234,12 @@ impl Screen {
             "   {} traces, {failed} failed, {running} running",
             self.rows.len()
         );
+        if waiting > 0 {
+            let _ = write!(head, ", {waiting} not on the network yet");
+        }
         let mut lines = vec![head];
         if self.trouble.is_empty() {
-            lines.push(phase_key(color));
+            lines.push(phase_key(&self.phases(), color));
         } else {
             lines.push(paint(&cut(&clean(&self.trouble), width), "31", color));
         }
@@ -233,12 +249,7 @@ impl Screen {
         }
         // Each row takes two lines.
         let room = height.saturating_sub(lines.len()) / 2;
-        let longest = self
-            .rows
-            .iter()
-            .filter(|row| !row.running)
-            .map(|row| row.duration_ns)
-            .max();
+        let longest = self.rows.iter().filter(|row| !row.running).map(Row::busy_ns).max();
         for row in self.rows.iter().take(room) {
             lines.extend(row.block(width, longest.unwrap_or(1), color));
         }
@@ -249,6 +260,11 @@ impl Screen {
 impl Row {
     fn start(&self) -> u64 {
         self.start_unix_ns.parse().unwrap_or_default()
+    }
+
+    /// No more of it will come.
+    fn ended(&self) -> bool {
+        !self.running && self.result != "waiting"
     }
 
     fn who(&self) -> String {
@@ -264,6 +280,10 @@ impl Row {
         };
         if let Some(operation) = &self.operation {
             who = format!("{operation} {who}");
+        }
+        if let Some(target) = &self.target {
+            let whose = if who.is_empty() { "node" } else { &who };
+            who = format!("{whose} › {target}");
         }
         clean(&who)
     }
@@ -281,8 +301,12 @@ impl Row {
         if self.running {
             self.duration_ns.max(wall_ns().saturating_sub(self.start()))
         } else {
-            self.duration_ns
+            self.busy_ns()
         }
+    }
+
+    fn busy_ns(&self) -> u64 {
+        self.busy_ns.unwrap_or(self.duration_ns)
     }
 
     /// Two lines: who, bar, time; and the verdict.
@@ -290,15 +314,19 @@ impl Row {
         let (mark, code) = match self.result.as_str() {
             "ok" => ("●", "32"),
             "failed" => ("✕", "31"),
+            "waiting" => ("○", "32"),
             _ => ("◌", "33"),
         };
         let names = (width / 3).clamp(16, 44);
         let bars = width.saturating_sub(names + 14).max(6);
         // Cube root, as on the page: 200 ms can still be told apart beside 10 s.
-        let share = (self.duration_ns as f64 / longest_ns.max(1) as f64).min(1.0).cbrt();
+        let share = (self.busy_ns() as f64 / longest_ns.max(1) as f64).min(1.0).cbrt();
         let cells = ((bars as f64 * share).round() as usize).clamp(1, bars);
-        let bar = phase_bar(&self.phases, cells, color);
-        let drawn = if self.phases.is_empty() { 0 } else { cells };
+        // How long a program takes until it uses its network says nothing of the node.
+        let mut phases = self.phases.clone();
+        phases.remove(&Phase::Application);
+        let bar = phase_bar(&phases, cells, color);
+        let drawn = if phases.is_empty() { 0 } else { cells };
         let first = format!(
             "{} {:<names$} {bar}{:rest$} {:>9}",
             paint(mark, code, color),

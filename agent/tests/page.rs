@@ -55,6 +55,10 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     a_slow_one_by_keyboard(agent, browser).await?;
     hostile_names_stay_text(agent, browser).await?;
     a_running_one_until_it_ends(agent, browser).await?;
+    a_network_that_proves_usable(agent, browser).await?;
+    a_stall_with_its_cause(agent, browser).await?;
+    the_nodes_network(agent, browser).await?;
+    journeys(browser).await?;
     other_views(agent, browser).await?;
     a_storm(agent, browser).await?;
     no_complaints(browser).await?;
@@ -273,6 +277,176 @@ async fn a_running_one_until_it_ends(agent: &Agent, browser: &Browser) -> Result
     browser
         .wait("return !document.querySelector('.span[data-status=running]')")
         .await
+}
+
+async fn a_network_that_proves_usable(agent: &Agent, browser: &Browser) -> Result<()> {
+    let start = wall_ns() - 2 * SECOND;
+    let waiting = samples::waiting("shop", "waits-0", 120, start);
+    let id = waiting.id;
+    agent.store.update(waiting);
+    browser.open(&agent.url("#/?q=waits-0")).await?;
+    browser
+        .wait("return document.querySelector('a.row .chip.waiting')?.textContent === 'not on the network yet'")
+        .await?;
+    // It is created: its time stands still, and it is not among those that run.
+    let time = browser.text("a.row .time").await?;
+    ensure!(time.ends_with(" ms"), "a waiting sandbox is timed: {time}");
+    browser.screenshot("waiting-light").await?;
+    browser.open(&agent.url(&format!("#/trace/{id}"))).await?;
+    browser
+        .wait("return document.querySelectorAll('.flag').length === 1")
+        .await?;
+    agent
+        .store
+        .update(samples::network_ready("shop", "waits-0", 120, start));
+    browser
+        .wait("return document.querySelectorAll('.flag').length === 2 && !document.querySelector('.chip.waiting')")
+        .await?;
+    let facts = browser.text(".facts").await?;
+    ensure!(
+        facts.contains("usable 34.0 ms after its first packet"),
+        "facts: {facts}"
+    );
+    let tree = browser.text("[role=tree]").await?;
+    ensure!(
+        tree.contains(samples::NAME) && tree.contains("10.96.41.7:5432"),
+        "lookup and connection are not named: {tree}"
+    );
+    let events = browser
+        .run("return document.querySelectorAll('.span-event[data-event=answer]').length")
+        .await?;
+    ensure!(events == 6, "{events} answers are marked");
+    browser.both_themes("ready").await?;
+    browser.size(400, 900).await?;
+    browser.both_themes("ready-narrow").await?;
+    browser.no_sideways_scroll().await?;
+    browser.size(1440, 1000).await
+}
+
+async fn a_stall_with_its_cause(agent: &Agent, browser: &Browser) -> Result<()> {
+    let trace = samples::stalled("shop", "stalls-0", 121, wall_ns() - 9 * SECOND);
+    let id = trace.id;
+    agent.store.update(trace.clone());
+    agent
+        .store
+        .update(samples::stalled_journey(&trace, wall_ns() - 3 * SECOND));
+    agent.store.update(samples::refused_journey(wall_ns() - 4 * SECOND));
+    agent.store.update(samples::never_connected(
+        "shop",
+        "offline-0",
+        122,
+        wall_ns() - 19 * SECOND,
+    ));
+    browser.open(&agent.url(&format!("#/trace/{id}"))).await?;
+    browser
+        .wait("return document.querySelector('.cause')?.innerText.includes('insert_failed rose by 1')")
+        .await?;
+    let verdict = browser.text(".verdict-line").await?;
+    ensure!(
+        verdict
+            == "Lookup of db.shop.svc.cluster.local took 5.01 s: conntrack dropped one of two parallel queries (likely)",
+        "verdict: {verdict}"
+    );
+    let dropped = "return document.querySelector('.span-event[data-event=packet-dropped]').title";
+    let title = browser.run(dropped).await?;
+    ensure!(
+        title.as_str().is_some_and(|title| title.contains("NETFILTER_DROP")),
+        "the drop does not say why: {title}"
+    );
+    ensure!(
+        browser.text(".details").await?.starts_with("lookup"),
+        "the stalled lookup is not what is shown first"
+    );
+    browser.both_themes("stalled").await?;
+    browser.size(400, 900).await?;
+    browser.both_themes("stalled-narrow").await?;
+    browser.no_sideways_scroll().await?;
+    browser.size(1440, 1000).await?;
+    browser.run("document.querySelector('.related a').click()").await?;
+    browser
+        .wait("return document.querySelector('.related')?.innerText.includes('creation of the sandbox')")
+        .await?;
+    browser.both_themes("journey").await
+}
+
+async fn the_nodes_network(agent: &Agent, browser: &Browser) -> Result<()> {
+    let now = wall_ns();
+    for (at, traffic) in samples::an_hour(now) {
+        agent.store.traffic(&traffic, at);
+    }
+    browser.open(&agent.url("#/")).await?;
+    browser.keys("n").await?;
+    browser
+        .wait("return document.querySelectorAll('.hour .plot path').length > 20")
+        .await?;
+    let page = browser.text("main").await?;
+    for part in [
+        "kafka-0.kafka.data.svc.cluster.local",
+        "NETFILTER_DROP",
+        "Conntrack race",
+        "10.96.0.80:8080",
+    ] {
+        ensure!(page.contains(part), "{part} is not shown:\n{page}");
+    }
+    // By keyboard to the newest slot and one back; the reader of the screen hears its numbers.
+    browser.run("document.querySelector('.chart-area').focus()").await?;
+    browser.keys("\u{e010}\u{e012}").await?;
+    let heard = browser
+        .run("return document.querySelector('.chart-area').getAttribute('aria-valuetext')")
+        .await?;
+    ensure!(
+        heard
+            .as_str()
+            .is_some_and(|heard| heard.contains(" to ") && heard.contains("answered ")),
+        "the chosen slot is not told: {heard}"
+    );
+    browser.keys(ESCAPE).await?;
+    // Ten minutes of the hour: as many slots, and so other sums.
+    let shown = "return document.querySelector('.hour .plot').getAttribute('viewBox')";
+    ensure!(
+        browser.run(shown).await? == "0 0 360 100",
+        "the hour is not shown whole"
+    );
+    browser.click("[data-slots='60']").await?;
+    browser.wait(&format!("{} === '0 0 60 100'", shown)).await?;
+    browser.click("[data-slots='360']").await?;
+    // New findings come by themselves.
+    let drops = "return document.querySelector('[aria-label=Drops]').innerText";
+    let dropped = sandglass_correlator::Traffic::Dropped {
+        scope: sandglass_correlator::traffic::Scope::Node,
+        packet: sandglass_model::network::DroppedPacket::TcpSyn,
+        reason: "TCP_OVERWINDOW".into(),
+    };
+    agent.store.traffic(&dropped, wall_ns());
+    browser.wait(&format!("{drops}.includes('TCP_OVERWINDOW')")).await?;
+    browser.both_themes("network").await?;
+    browser.size(1440, 2000).await?;
+    browser.both_themes("network-whole").await?;
+    browser.size(400, 900).await?;
+    browser.both_themes("network-narrow").await?;
+    browser.no_sideways_scroll().await?;
+    browser.size(400, 3600).await?;
+    browser.screenshot("network-narrow-whole").await?;
+    browser.size(1440, 1000).await
+}
+
+async fn journeys(browser: &Browser) -> Result<()> {
+    browser.click(".causes a").await?;
+    browser
+        .wait("return location.hash === '#/journeys?cause=conntrack_race' && document.querySelectorAll('a.row').length === 1")
+        .await?;
+    browser.screenshot("journeys-light").await?;
+    browser
+        .run("const cause = document.querySelector('select[aria-label=Cause]'); cause.value = ''; cause.dispatchEvent(new Event('change'))")
+        .await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 2")
+        .await?;
+    ensure!(
+        browser.text("main").await?.contains("10.96.0.80:8080"),
+        "the node's own journey is not listed"
+    );
+    Ok(())
 }
 
 /// More changes at once than a stream holds: the page is told to load again, and does.

@@ -34,6 +34,7 @@ export function agentView(root, params, shared) {
           ["waiting in the kernel", bytes(report.ring_bytes)],
           ["records not decoded", count(report.undecodable.total)],
           ["open traces", count(report.open_traces)],
+          ["of them, not on the network yet", count(report.store.waiting)],
           ["traces kept", `${count(report.store.traces)} / ${count(report.store.max_traces)}`],
           ["memory for them", `${bytes(report.store.bytes)} / ${bytes(report.store.max_bytes)}`],
           ["made room since the start", count(report.store.evicted)],

@@ -33,7 +33,7 @@ export function follow(on) {
         timer = setTimeout(connect, 4000);
       }
     };
-    for (const name of ["row", "health", "reload"]) {
+    for (const name of ["row", "health", "network", "reload"]) {
       source.addEventListener(name, (event) => on[name](JSON.parse(event.data)));
     }
   };

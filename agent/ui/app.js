@@ -1,5 +1,5 @@
 // The page's frame: which view is shown, the stream that keeps it fresh, theme and keyboard.
-// A view is a function (root, params, shared) that returns { row, health, reload, tick, keys, leave }, all optional.
+// A view is a function (root, params, shared) that returns { row, health, network, reload, tick, keys, leave }, all optional.
 
 import { follow } from "./api.js";
 import { agentView } from "./agent.js";
@@ -7,6 +7,7 @@ import { say } from "./dom.js";
 import { unixMs } from "./format.js";
 import { listen, showHelp } from "./keys.js";
 import { listView } from "./list.js";
+import { networkView } from "./network.js";
 import { traceView } from "./trace.js";
 
 const main = document.getElementById("main");
@@ -39,13 +40,17 @@ function route() {
   } else if (parts[0] === "agent") {
     view = agentView(main, params, shared);
     name = "agent";
+  } else if (parts[0] === "network") {
+    shared.lastList = "#/network";
+    view = networkView(main, params, shared);
+    name = "network";
   } else {
-    name = parts[0] === "operations" ? "operations" : "sandboxes";
+    name = ["operations", "journeys"].includes(parts[0]) ? parts[0] : "sandboxes";
     shared.lastList = location.hash || "#/";
     view = listView(main, { name, params }, shared);
   }
   for (const link of document.querySelectorAll("nav [data-view]")) {
-    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    if (link.dataset.view.split(" ").includes(name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   scrollTo(0, 0);
@@ -81,6 +86,7 @@ follow({
   },
   row: (row) => view.row && view.row(row),
   health: showHealth,
+  network: () => view.network && view.network(),
   reload: () => view.reload && view.reload(),
 });
 
@@ -120,6 +126,7 @@ listen({
   t: switchTheme,
   g: go("#/"),
   o: go("#/operations"),
+  n: go("#/network"),
   a: go("#/agent"),
   r: () => view.reload && view.reload(),
   j: inView("down"),

@@ -17,6 +17,14 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Makes an element of a drawing. */
+export function s(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
+  append(element, children);
+  return element;
+}
+
 /** Replaces what `element` holds. */
 export function fill(element, ...children) {
   element.replaceChildren();

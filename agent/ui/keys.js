@@ -11,6 +11,8 @@ const HELP = [
   ["/", "search"],
   ["g", "sandboxes"],
   ["o", "operations"],
+  ["n", "network"],
+  ["← / →", "on a chart: the slot before, the slot after"],
   ["a", "agent"],
   ["r", "load again"],
   ["t", "light or dark"],

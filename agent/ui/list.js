@@ -1,11 +1,12 @@
-// The list: recent sandboxes, or operations apart from them, live.
+// The list: recent sandboxes, operations apart from them, or journeys of bad lookups and connections; live.
 // The agent filters and sorts; a row that changes is patched at once and the list asked for again soon after.
 
 import { get, throttle } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
+import { causeName } from "./causes.js";
 import { moveFocus } from "./keys.js";
-import { PHASES, phaseBar } from "./phases.js";
+import { PHASES, TRAFFIC_PHASES, phaseBar } from "./phases.js";
 
 const TABS = [
   ["newest", "Newest", "sort=newest"],
@@ -13,6 +14,12 @@ const TABS = [
   ["failed", "Failed", "result=failed"],
   ["running", "Running now", "state=running"],
 ];
+const REASONS = ["failed", "dropped", "retried", "slow"];
+const KINDS = {
+  sandboxes: ["Sandboxes", "sandbox", "sandboxes"],
+  operations: ["Operations", "operation", "operations"],
+  journeys: ["Journeys", "journey", "journeys"],
+};
 const VERBS = ["DEL", "CHECK", "ADD", "GC", "STATUS", "VERSION"];
 const STEP = 100;
 // A row that is new to the list glows only when its trace is new too, not when a filter brought it.
@@ -20,12 +27,16 @@ const ARRIVAL_MS = 10000;
 
 export function listView(root, { name, params }, shared) {
   const operations = name === "operations";
+  const journeys = name === "journeys";
+  const [title, one, many] = KINDS[name];
   const wish = {
     tab: params.get("tab") || "newest",
     q: params.get("q") || "",
     plugin: params.get("plugin") || "",
     result: params.get("result") || "",
     verb: params.get("verb") || "",
+    reason: params.get("reason") || "",
+    cause: params.get("cause") || "",
   };
   let limit = STEP;
   let shown = new Map();
@@ -35,32 +46,36 @@ export function listView(root, { name, params }, shared) {
   let gone = false;
 
   const search = h("input", {
-    type: "search", id: "search", placeholder: "Pod, namespace, sandbox, plugin, command, error…",
+    type: "search", id: "search", placeholder: journeys ? "Pod, namespace, name, address, error…" : "Pod, namespace, sandbox, plugin, command, error…",
     "aria-label": "Search", value: wish.q, autocomplete: "off", spellcheck: "false", maxlength: "200",
     oninput: () => choose({ q: search.value }),
   });
   const plugin = h("select", { "aria-label": "Plugin", onchange: () => choose({ plugin: plugin.value }) });
   const result = select("Result", [["", "Any result"], ["ok", "Succeeded"], ["failed", "Failed"]], wish.result, (value) => choose({ result: value }));
   const verb = select("Verb", [["", "Any verb"], ...VERBS.map((verb) => [verb, verb])], wish.verb, (value) => choose({ verb: value }));
-  const tabs = TABS.map(([key, label]) => {
+  const reason = select("Reason", [["", "Any reason"], ...REASONS.map((reason) => [reason, reason])], wish.reason, (value) => choose({ reason: value }));
+  const cause = h("select", { "aria-label": "Cause", hidden: true, onchange: () => choose({ cause: cause.value }) });
+  const tabs = TABS.filter(([key]) => !journeys || key !== "running").map(([key, label]) => {
     const badge = h("span", { class: `badge ${key}`, hidden: true });
     return { key, badge, button: h("button", { type: "button", data: { tab: key }, onclick: () => choose({ tab: key }) }, label, badge) };
   });
   const summary = h("p.summary", { role: "status" });
   const stuck = h("section.stuck", { "aria-label": "Stuck now", hidden: true });
-  const rows = h("ol.rows", { "aria-label": operations ? "Operations" : "Sandboxes" });
+  const rows = h("ol.rows", { "aria-label": title });
   const foot = h("div.foot");
   fill(
     root,
-    h("h1.hidden-title", {}, operations ? "Operations" : "Sandboxes"),
+    h("h1.hidden-title", {}, title),
+    journeys ? h("a.back", { href: "#/network" }, "← Network of the node") : null,
     stuck,
-    h("div.bar", {}, h("div.tabs", { role: "group", "aria-label": "Which" }, tabs.map((tab) => tab.button)), h("div.filters", {}, search, plugin, operations ? verb : null, result)),
-    h("div.list-head", {}, summary, phaseKey()),
+    h("div.bar", {}, h("div.tabs", { role: "group", "aria-label": "Which" }, tabs.map((tab) => tab.button)), h("div.filters", {}, search, journeys ? reason : plugin, operations ? verb : null, operations ? null : cause, journeys ? null : result)),
+    h("div.list-head", {}, summary, phaseKey(journeys ? TRAFFIC_PHASES.slice(1) : [...PHASES, ...TRAFFIC_PHASES.slice(1)])),
     rows,
     foot,
   );
   showTabs(null);
-  showPlugins([]);
+  showChoice(plugin, [], "plugin", "Any plugin", String);
+  showChoice(cause, [], "cause", "Any cause", causeName);
 
   function select(label, options, value, onchange) {
     const element = h("select", { "aria-label": label, onchange: () => onchange(element.value) });
@@ -76,7 +91,7 @@ export function listView(root, { name, params }, shared) {
       if (value && !(key === "tab" && value === "newest")) next.set(key, value);
     }
     const text = next.toString();
-    const hash = `#/${operations ? "operations" : ""}${text ? `?${text}` : ""}`;
+    const hash = `#/${name === "sandboxes" ? "" : name}${text ? `?${text}` : ""}`;
     // No new entry in the history for every letter typed, and no new view.
     history.replaceState(null, "", hash);
     shared.lastList = hash;
@@ -87,9 +102,11 @@ export function listView(root, { name, params }, shared) {
   function address() {
     const tab = TABS.find(([key]) => key === wish.tab) || TABS[0];
     const query = new URLSearchParams(tab[2]);
-    query.set("kind", operations ? wish.verb || "operation" : "sandbox");
+    query.set("kind", (operations && wish.verb) || one);
     if (wish.q.trim()) query.set("q", wish.q.trim());
     if (wish.plugin) query.set("plugin", wish.plugin);
+    if (wish.reason && journeys) query.set("reason", wish.reason);
+    if (wish.cause && !operations) query.set("cause", wish.cause);
     if (wish.result && !query.has("result") && wish.tab !== "running") query.set("result", wish.result);
     query.set("limit", String(limit));
     return `/api/v1/sandboxes?${query}`;
@@ -114,11 +131,13 @@ export function listView(root, { name, params }, shared) {
 
   function show(page) {
     showTabs(page.counts);
-    showPlugins(page.plugins);
+    showChoice(plugin, page.plugins, "plugin", "Any plugin", String);
+    showChoice(cause, page.causes, "cause", "Any cause", causeName);
+    cause.hidden = !page.causes.length && !wish.cause;
     result.disabled = wish.tab === "failed" || wish.tab === "running";
     say(summary, summarize(page));
     // What runs on for minutes would make everything else a dot.
-    const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.duration_ns));
+    const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.busy_ns));
     const staying = new Set(page.rows.map((row) => row.trace_id));
     for (const [id, item] of shown) if (!staying.has(id)) item.element.remove();
     const next = new Map();
@@ -144,10 +163,10 @@ export function listView(root, { name, params }, shared) {
 
   function summarize(page) {
     const { counts } = page;
-    const what = operations ? ["operation", "operations"] : ["sandbox", "sandboxes"];
-    const parts = [`${count(page.total)} ${page.total === 1 ? what[0] : what[1]}`];
+    const parts = [`${count(page.total)} ${page.total === 1 ? one : many}`];
+    if (counts.waiting) parts.push(`${count(counts.waiting)} not on the network yet`);
     if (counts.median_ns) parts.push(`median ${duration(counts.median_ns)}`, `95 % within ${duration(counts.p95_ns)}`);
-    if (!operations && counts.older_than_agent) parts.push(`${count(counts.older_than_agent)} older than the agent`);
+    if (name === "sandboxes" && counts.older_than_agent) parts.push(`${count(counts.older_than_agent)} older than the agent`);
     return parts.join("  ·  ");
   }
 
@@ -161,12 +180,12 @@ export function listView(root, { name, params }, shared) {
     }
   }
 
-  function showPlugins(names) {
-    const known = wish.plugin && !names.includes(wish.plugin) ? [wish.plugin, ...names] : names;
-    const key = known.join("\n");
-    if (plugin.dataset.key === key && plugin.options.length) return;
-    plugin.dataset.key = key;
-    fill(plugin, h("option", { value: "" }, "Any plugin"), known.map((name) => h("option", { value: name, selected: name === wish.plugin }, name)));
+  function showChoice(element, names, key, any, word) {
+    const known = wish[key] && !names.includes(wish[key]) ? [wish[key], ...names] : names;
+    const seen = known.join("\n");
+    if (element.dataset.seen === seen && element.options.length) return;
+    element.dataset.seen = seen;
+    fill(element, h("option", { value: "" }, any), known.map((name) => h("option", { value: name, selected: name === wish[key] }, word(name))));
   }
 
   function showStuck({ operations: running, stuck_after_ns: after }) {
@@ -191,19 +210,20 @@ export function listView(root, { name, params }, shared) {
   }
 
   function empty(page) {
-    const filtered = wish.q || wish.plugin || wish.result || wish.verb || wish.tab !== "newest";
+    const filtered = wish.q || wish.plugin || wish.result || wish.verb || wish.reason || wish.cause || wish.tab !== "newest";
     if (filtered && (page.counts.all > 0 || wish.tab !== "newest")) {
       return h("div.empty", {},
         h("h2", {}, "Nothing matches"),
         h("p", {}, "No trace that the agent holds fits these filters."),
         h("button.button", { type: "button", onclick: () => {
-          search.value = ""; result.value = ""; verb.value = ""; plugin.value = "";
-          choose({ tab: "newest", q: "", plugin: "", result: "", verb: "" });
+          for (const field of [search, result, verb, plugin, reason, cause]) field.value = "";
+          choose({ tab: "newest", q: "", plugin: "", result: "", verb: "", reason: "", cause: "" });
         } }, "Clear filters"));
     }
     return h("div.empty", {},
       h("img", { src: "/ui/icon.svg", alt: "", width: "64", height: "64" }),
-      h("h2", {}, operations ? "No operation yet" : "No sandbox yet"),
+      h("h2", {}, `No ${one} yet`),
+      journeys ? h("p", {}, "A lookup or connection that is slow, fails, is retried or loses a packet appears here with its whole journey: names, servers, retries, NAT, drops.") :
       operations
         ? h("p", {}, "DEL, CHECK, GC and STATUS appear here when the runtime asks for them: delete a pod to see one.")
         : [
@@ -248,8 +268,8 @@ export function podName(row) {
   return row.operation || "node";
 }
 
-function phaseKey() {
-  return h("ul.phase-key", { "aria-hidden": "true" }, PHASES.map(([key, label]) => h("li", {}, h("span.swatch", { data: { phase: key } }), label)));
+function phaseKey(phases) {
+  return h("ul.phase-key", { "aria-hidden": "true" }, phases.map(([key, label]) => h("li", {}, h("span.swatch", { data: { phase: key } }), label)));
 }
 
 function makeRow(first, shared, arriving) {
@@ -276,28 +296,35 @@ function makeRow(first, shared, arriving) {
       row = next;
       if (scale) longest = scale;
       link.dataset.result = row.result;
-      const word = { ok: "succeeded", failed: "failed", running: "running" }[row.result];
+      link.dataset.badly = row.result === "ok" && (row.causes || (row.network && row.network.state === "failed")) ? "yes" : "no";
+      const word = { ok: "succeeded", failed: "failed", running: "running", waiting: "created; not on the network yet" }[row.result];
       mark.setAttribute("aria-label", word);
       mark.title = word;
       say(name, podName(row));
       name.title = podName(row);
-      say(place, [row.namespace, row.sandbox ? shortId(row.sandbox) : ""].filter(Boolean).join(" · "));
+      say(place, [row.namespace, row.target || (row.sandbox ? shortId(row.sandbox) : "")].filter(Boolean).join(" · "));
       place.title = row.sandbox || "";
-      fillOn([row.operation, row.attempt, row.incomplete], chips, () => [
+      const network = row.network ? row.network.state : "";
+      fillOn([row.operation, row.attempt, row.incomplete, network, row.reason], chips, () => [
+        network === "waiting" ? h("span.chip.waiting", { title: "the sandbox is ready; it has not used its network yet" }, "not on the network yet") : null,
+        network === "failed" ? h("span.chip.failed", { title: "it tried to use its network, and nothing worked within the deadline" }, "network never usable") : null,
+        row.reason ? h("span.chip", { class: `chip ${["failed", "dropped"].includes(row.reason) ? "failed" : "again"}` }, row.reason) : null,
         row.operation ? h("span.chip", {}, row.operation) : null,
         row.attempt > 1 ? h("span.chip.again", { title: "attempt number" }, `attempt ${row.attempt}`) : null,
         row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null,
       ]);
       // Cube root, so that the phases of 200 ms can still be told apart beside 10 s; the number says the rest.
-      const width = Math.cbrt(Math.min(1, row.duration_ns / longest));
-      fillOn([row.phases, width], track, () => phaseBar(row.phases, row.duration_ns, width));
+      const width = Math.cbrt(Math.min(1, row.busy_ns / longest));
+      // How long a program takes until it uses its network says nothing of the node.
+      const { application, ...busy } = row.phases;
+      fillOn([busy, width], track, () => phaseBar(busy, row.busy_ns, width));
       say(verdict, row.verdict);
       verdict.title = row.verdict;
       item.tick();
     },
     tick() {
       const start = unixMs(row.start_unix_ns);
-      say(time, duration(row.running ? Math.max(row.duration_ns, (shared.now() - start) * 1e6) : row.duration_ns));
+      say(time, duration(row.running ? Math.max(row.duration_ns, (shared.now() - start) * 1e6) : row.busy_ns));
       say(when, ago(start, shared.now()));
       if (when.title === "") when.title = absolute(start);
     },

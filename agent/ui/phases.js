@@ -12,22 +12,36 @@ export const PHASES = [
   ["command", "Command", "a command that a plugin started"],
 ];
 
+/** Only on Windows. */
+const WINDOWS_PHASES = [
+  ["hns", "HNS", "the host network service"],
+  ["hcs", "HCS", "the host compute service"],
+  ["vnic_wait", "Wait for vNIC", "the plugin had answered, and the adapter was not in the sandbox yet"],
+];
+
+/** After the sandbox was ready. */
+export const TRAFFIC_PHASES = [
+  ["application", "Not on the network", "the sandbox was ready, and its programs had not used the network yet, or did something else"],
+  ["lookup", "Lookup", "DNS lookups until the first was answered"],
+  ["connect", "Connect", "TCP connections until the first stood"],
+];
+
 /** A stacked bar; `width` is its part of the room, 0 to 1. */
 export function phaseBar(phases, total, width) {
   const bar = h("span.phase-bar", { "aria-hidden": "true", style: { width: `${Math.max(1.5, 100 * width)}%` } });
-  for (const [key] of PHASES) {
+  for (const [key] of [...PHASES, ...WINDOWS_PHASES, ...TRAFFIC_PHASES]) {
     const ns = phases[key] || 0;
     if (ns > 0) bar.append(h("span", { data: { phase: key }, style: { "flex-grow": ns / Math.max(1, total) } }));
   }
   return bar;
 }
 
-/** Numbers beside the bar. */
-export function legend(phases, total) {
+/** Numbers beside the bar; of a journey (`traffic`) only the phases it has. */
+export function legend(phases, total, traffic) {
   return h(
     "ul.legend",
     {},
-    PHASES.map(([key, label, meaning]) => {
+    [...PHASES.filter(([key]) => !traffic || phases[key] > 0), ...[...WINDOWS_PHASES, ...TRAFFIC_PHASES].filter(([key]) => phases[key] > 0)].map(([key, label, meaning]) => {
       const ns = phases[key] || 0;
       return h(
         "li",

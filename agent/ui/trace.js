@@ -3,6 +3,7 @@
 import { get, throttle } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, ago, duration, shortId, unixMs } from "./format.js";
+import { causeMeaning, causeName, findings } from "./causes.js";
 import { podName } from "./list.js";
 import { legend, phaseBar } from "./phases.js";
 import { makeWaterfall } from "./waterfall.js";
@@ -12,6 +13,7 @@ const RELATIONS = {
   next_attempt: "next attempt",
   sandbox: "creation of the sandbox",
   operation: "operation on the sandbox",
+  journey: "bad lookup or connection",
 };
 
 export function traceView(root, { id, span }, shared) {
@@ -23,7 +25,8 @@ export function traceView(root, { id, span }, shared) {
   const began = h("span");
   const verdict = h("p.verdict-line", { role: "status" });
   const phases = h("div");
-  const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, phases);
+  const why = h("div");
+  const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, why, phases);
   const related = h("section.related", { "aria-label": "Related", hidden: true });
   const address = (chosen) => `#/trace/${id}${chosen ? `/${chosen}` : ""}`;
   const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", address(chosen)), related);
@@ -51,12 +54,15 @@ export function traceView(root, { id, span }, shared) {
   function show() {
     document.title = `${podName(trace)} · sandglass`;
     showHead();
-    answer.dataset.result = trace.result;
+    // What came in the end, but badly, is neither green nor red.
+    answer.dataset.result = trace.causes && trace.result === "ok" ? "badly" : trace.result;
     say(verdict, sentence(trace));
     fillOn(trace.phases, phases, () => [
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
-      legend(trace.phases, trace.duration_ns),
+      legend(trace.phases, trace.duration_ns, trace.kind === "journey"),
     ]);
+    const found = findings(trace).slice(0, 3);
+    fillOn(found.map(({ span, ...rest }) => [span.id, rest]), why, () => found.map(explain));
     waterfall.show(trace);
     showRelated();
   }
@@ -64,19 +70,25 @@ export function traceView(root, { id, span }, shared) {
   function showHead() {
     const start = unixMs(trace.start_unix_ns);
     const runtime = trace.timeline[0].attributes["sandglass.runtime"];
-    fillOn([trace.pod, trace.namespace, trace.result, trace.incomplete], head, () =>
+    const network = trace.network ? trace.network.state : "";
+    fillOn([trace.pod, trace.namespace, trace.result, trace.incomplete, network], head, () =>
       h("div.title", {},
         h("h1", {}, podName(trace), trace.namespace ? h("small", {}, trace.namespace) : null),
         h("div.chips", {},
-          h("span.chip", { class: `chip result ${trace.result}` }, { ok: "succeeded", failed: "failed", running: "running" }[trace.result]),
+          h("span.chip", { class: `chip result ${trace.reason && trace.result === "ok" ? "again" : trace.result}` }, { ok: trace.reason || "succeeded", failed: trace.reason || "failed", running: "running", waiting: "created" }[trace.result]),
+          network === "waiting" ? h("span.chip.waiting", {}, "not on the network yet") : null,
+          network === "failed" ? h("span.chip.failed", {}, "network never usable") : null,
           trace.operation ? h("span.chip", {}, trace.operation) : null,
           trace.attempt > 1 ? h("span.chip.again", {}, `attempt ${trace.attempt}`) : null,
           trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen: time and children may be missing" }, "incomplete") : null)));
-    say(took, duration(trace.duration_ns));
+    const { network: usable } = trace;
+    say(took, duration(usable ? usable.created_ns : trace.duration_ns));
     say(began, ago(start, shared.now()));
     const labels = trace.identity.labels || [];
-    fillOn([runtime, trace.sandbox, trace.identity, trace.running], facts, () => [
-      fact(trace.running ? "has run for" : "took", took),
+    fillOn([runtime, trace.sandbox, trace.identity, trace.running, usable], facts, () => [
+      fact(trace.running ? "has run for" : usable ? "sandbox ready after" : "took", took),
+      usable ? fact("network", ...readiness(usable)) : null,
+      trace.target ? fact("to", trace.target) : null,
       fact("began", began, h("span.muted", {}, ` ${absolute(start)}`)),
       runtime ? fact("asked by", runtime) : null,
       trace.sandbox ? fact("sandbox", copyable(trace.sandbox)) : null,
@@ -94,7 +106,7 @@ export function traceView(root, { id, span }, shared) {
         h("li", {}, h("a", { href: `#/trace/${other.trace_id}`, data: { result: other.result } },
           h("span.state", { role: "img", "aria-label": other.result }),
           h("span", {}, RELATIONS[other.relation] || other.relation),
-          h("strong", {}, other.operation || podName(other)),
+          h("strong", {}, other.target || other.operation || podName(other)),
           other.attempt > 1 ? h("span.chip.again", {}, `attempt ${other.attempt}`) : null,
           h("span.muted", { title: absolute(unixMs(other.start_unix_ns)) }, ago(unixMs(other.start_unix_ns), shared.now())),
           h("span.time", {}, duration(other.duration_ns)))))),
@@ -130,6 +142,22 @@ function throttleTicks(action, every) {
     ticks += 1;
     if (ticks % every === 0) action();
   };
+}
+
+/** When the network proved usable, and how much of that the network itself took. */
+function readiness({ state, created_ns: created, first_attempt_ns: first, wait_ns: wait }) {
+  if (state === "waiting") return [first === undefined ? "not used yet" : "tried, nothing worked yet"];
+  const tried = h("span.muted", {}, ` sent ${duration(Math.max(0, first - created))} after the sandbox was ready`);
+  if (state === "failed") return [h("strong.trouble", {}, `not usable ${duration(wait)} after its first packet`), tried];
+  return [h("strong", {}, `usable ${duration(wait)} after its first packet`), tried];
+}
+
+/** A cause with what speaks for it. */
+function explain({ span, cause, confidence, evidence }) {
+  return h("div.cause", {},
+    h("p", {}, h("strong", {}, causeName(cause)), h("span.chip", { class: `chip ${confidence}`, title: "how sure this is" }, confidence),
+      h("span.muted", {}, ` ${causeMeaning(cause)}`)),
+    evidence.length ? h("ul.evidence", { "aria-label": `What speaks for it, in ${span.name}` }, evidence.map((line) => h("li", {}, line))) : null);
 }
 
 /** The verdict for a person: what runs, while it runs. */

@@ -23,7 +23,7 @@ use crate::{Effort, add_chain};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
-    if let Some(obstacle) = Rig::obstacle() {
+    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
         return Ok(Outcome::Skipped(obstacle));
     }
     match Agent::start()? {

@@ -23,7 +23,11 @@ mod alloc;
 #[cfg(target_os = "linux")]
 mod connect_cost;
 #[cfg(target_os = "linux")]
+mod conversations;
+#[cfg(target_os = "linux")]
 mod dns_cost;
+#[cfg(target_os = "linux")]
+mod etl_throughput;
 #[cfg(target_os = "linux")]
 mod exec_cost;
 #[cfg(target_os = "linux")]

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::report::{Outcome, table};
-use crate::{add_overhead, connect_cost, dns_cost, exec_cost, footprint, machine, memory, throughput};
+use crate::{add_overhead, connect_cost, dns_cost, etl_throughput, exec_cost, footprint, machine, memory, throughput};
 
 /// Measures sandglass against its budgets.
 #[derive(Debug, Parser)]
@@ -20,6 +20,9 @@ struct Arguments {
     /// A tenth of the work: to see that it runs, not for figures
     #[arg(long)]
     quick: bool,
+    /// How long the ADD alone is measured, in seconds: its interval narrows with the root of it
+    #[arg(long, value_name = "SECONDS")]
+    add_for: Option<u64>,
     /// Exit with 1 when a budget is missed
     #[arg(long)]
     check: bool,
@@ -33,6 +36,8 @@ struct Arguments {
 enum Part {
     /// Events a second through decode, reorder and correlator
     Throughput,
+    /// Megabytes a second out of .etl files
+    Etl,
     /// Allocations per event, bytes per sandbox
     Memory,
     /// Start, memory and processor time of the agent, idle and under load
@@ -51,6 +56,8 @@ enum Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     quick: bool,
+    /// How long the ADD alone is measured, if not as long as usual.
+    pub add_for: Option<Duration>,
 }
 
 impl Effort {
@@ -64,6 +71,7 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Part::Throughput => "throughput",
+            Part::Etl => "etl",
             Part::Memory => "memory",
             Part::Footprint => "footprint",
             Part::Exec => "exec",
@@ -76,6 +84,7 @@ impl Part {
     fn run(self, effort: Effort) -> Outcome {
         let outcome = match self {
             Part::Throughput => throughput::run(effort),
+            Part::Etl => etl_throughput::run(effort),
             Part::Memory => memory::run(effort),
             Part::Footprint => footprint::run(effort),
             Part::Exec => exec_cost::run(effort),
@@ -96,7 +105,10 @@ pub fn main() -> ExitCode {
     } else {
         &arguments.parts
     };
-    let effort = Effort { quick: arguments.quick };
+    let effort = Effort {
+        quick: arguments.quick,
+        add_for: arguments.add_for.map(Duration::from_secs),
+    };
     let mut outcomes = Vec::new();
     for part in parts {
         let begin = Instant::now();

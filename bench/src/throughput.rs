@@ -13,10 +13,11 @@ use rustix::time::{ClockId, clock_gettime};
 use sandglass::health::Health;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sources::linux::decode::decode;
-use sandglass_correlator::{Config, Output, Reorder};
+use sandglass_correlator::{Config, Output, Reorder, Traffic};
 use sandglass_model::{Event, Trace, TraceId};
 
 use crate::Effort;
+use crate::conversations::{self, Conversations};
 use crate::history::{History, RECORDS_PER_SANDBOX, Records, TRACES_PER_SANDBOX};
 use crate::report::{Figure, Outcome, Unit, median, quantile};
 
@@ -49,7 +50,51 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     let (decoding, ordering) = stages(sandboxes)?;
     figures.push(Figure::new("of it decode, per event", decoding, Unit::Nanoseconds));
     figures.push(Figure::new("of it reorder, per event", ordering, Unit::Nanoseconds));
+    figures.push(lookups(effort)?);
     Ok(Outcome::Figures(figures))
+}
+
+/// Lookups, each with a connection, through reorder and correlator: how many a second of processor time.
+fn lookups(effort: Effort) -> Result<Figure> {
+    let count = effort.pick(200_000, 20_000);
+    let passes = effort.pick(5, 2);
+    let speeds: Vec<f64> = (0..passes).map(|_| converse(count)).collect::<Result<_>>()?;
+    let remark = format!(
+        "{LOOKUPS_PER_SECOND} a second in their own time, {} events each, {passes} passes {:.0} to {:.0} thousand/s",
+        conversations::EVENTS,
+        quantile(&speeds, 0.0) / 1e3,
+        quantile(&speeds, 1.0) / 1e3
+    );
+    let figure = Figure::new("lookups/s, each with a connection", median(&speeds), Unit::PerSecond);
+    Ok(figure.remark(remark).at_least(LOOKUPS_PER_SECOND as f64))
+}
+
+fn converse(count: u64) -> Result<f64> {
+    let health = Health::default();
+    let mut pipeline = Pipeline::new(config(), REORDER_NS, health.clone());
+    let mut conversations = Conversations::new(count, LOOKUPS_PER_SECOND, NODE);
+    let mut found = Found::default();
+    let mut events = conversations.pods();
+    let mut busy = Duration::ZERO;
+    while !events.is_empty() {
+        let begin = thread_time();
+        for event in events.drain(..) {
+            pipeline.feed(event, &mut found);
+        }
+        busy += thread_time().saturating_sub(begin);
+        conversations.fill(&mut events, PIECE as u64 / conversations::EVENTS);
+    }
+    let begin = thread_time();
+    pipeline.finish(&mut found);
+    busy += thread_time().saturating_sub(begin);
+    ensure!(
+        found.lookups == count && found.connects == count && found.closed == 0,
+        "{count} conversations gave {} lookups, {} connections and {} journeys",
+        found.lookups,
+        found.connects,
+        found.closed
+    );
+    Ok(count as f64 / busy.as_secs_f64())
 }
 
 /// One pass through all stages: events per second of processor time.
@@ -136,15 +181,28 @@ pub struct Found {
     pub closed: u64,
     /// Of them incomplete, failed, or breaking an invariant.
     pub wrong: u64,
+    /// Lookups that came to a good end, with the server behind the service address.
+    pub lookups: u64,
+    /// Connections likewise.
+    pub connects: u64,
 }
 
 impl Outputs for Found {
     fn arrived(&mut self, _: &Event) {}
 
     fn output(&mut self, output: &Output) {
-        if let Output::Closed(trace) = output {
-            self.closed += 1;
-            self.wrong += u64::from(trace.incomplete || trace.root().status.is_error());
+        match output {
+            Output::Closed(trace) => {
+                self.closed += 1;
+                self.wrong += u64::from(trace.incomplete || trace.root().status.is_error());
+            }
+            Output::Traffic(Traffic::Lookup(ended)) => {
+                self.lookups += u64::from(ended.detail.queries == 2 && ended.detail.backend.is_some());
+            }
+            Output::Traffic(Traffic::Connect(ended)) => {
+                self.connects += u64::from(!ended.detail.name.is_empty() && ended.detail.backend.is_some());
+            }
+            _ => {}
         }
     }
 
@@ -158,6 +216,8 @@ fn thread_time() -> Duration {
 }
 
 const EVENTS_PER_SECOND: f64 = 1e6;
+/// What the whole agent is to stand on two cores: this stage must not be what limits it.
+const LOOKUPS_PER_SECOND: u64 = 20_000;
 /// The kubelet's default of pods per node: all of them at once, as after a reboot.
 const NODE: u64 = 110;
 /// With the DELs beside them about as many traces are open as the correlator keeps by default.
@@ -166,3 +226,13 @@ const CROWD: u64 = 500;
 pub const REORDER_NS: u64 = 100_000_000;
 /// Records that are made and then taken at a time: about what the kernel's ring buffer holds.
 pub const PIECE: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_conversation_gives_a_lookup_and_a_connection_with_their_backends() {
+        assert!(converse(3_000).unwrap() > 0.0);
+    }
+}

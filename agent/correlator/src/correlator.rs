@@ -25,6 +25,7 @@ use crate::processes::Processes;
 use crate::slots::Slots;
 use crate::timers::Timer;
 use crate::traffic::{Traffic, TrafficConfig};
+use crate::watch::Watch;
 
 /// Deadlines and bounds. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +167,9 @@ impl EndedSpan {
                 | Detail::Operation(_)
                 | Detail::Journey(_)
                 | Detail::Lookup(_)
-                | Detail::Connect(_) => EndedKind::Enclosing,
+                | Detail::Connect(_)
+                | Detail::Activity(_)
+                | Detail::VnicWait(_) => EndedKind::Enclosing,
             },
         }
     }
@@ -185,6 +188,12 @@ pub struct Counters {
     pub evicted_spans: u64,
     /// Remembered sandboxes and pods forgotten.
     pub evicted_remembered: u64,
+    /// Lookups given up because too many were open.
+    pub evicted_lookups: u64,
+    /// Connections given up because too many were open.
+    pub evicted_connects: u64,
+    /// Conntrack entries forgotten because too many were remembered.
+    pub evicted_flows: u64,
 }
 
 /// How full the correlator's tables are.
@@ -198,6 +207,16 @@ pub struct Sizes {
     pub sandboxes: usize,
     /// Remembered pods; at most [`Config::max_remembered`].
     pub pods: usize,
+    /// Open lookups; at most [`TrafficConfig::max_lookups`].
+    pub lookups: usize,
+    /// Open connections; at most [`TrafficConfig::max_connects`].
+    pub connects: usize,
+    /// Remembered conntrack entries; at most [`TrafficConfig::max_flows`].
+    pub flows: usize,
+    /// Remembered network namespaces and addresses; at most three times [`Config::max_remembered`].
+    pub owners: usize,
+    /// Journeys that may go on; at most 256.
+    pub journeys: usize,
 }
 
 /// The correlator.
@@ -221,6 +240,9 @@ pub struct Correlator {
     pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
     /// Sandboxes that are being created.
     pub(crate) creations: ByText<TraceKey>,
+    /// Sandboxes whose network is waited for.
+    pub(crate) waiting: ByText<TraceKey>,
+    pub(crate) watch: Watch,
     /// Open operations that the runtime asked for, by container id.
     pub(crate) attached: ByText<Vec<OperationRef>>,
     pub(crate) memory: Memory,
@@ -229,6 +251,8 @@ pub struct Correlator {
 
 /// A loss is told when it is noticed; what it concerns may begin this much later.
 const LOSS_REACH_NS: u64 = SECOND;
+/// Probes whose records are of traffic.
+const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 
 impl Correlator {
     /// A correlator that has seen nothing.
@@ -245,6 +269,8 @@ impl Correlator {
             traces: Slots::default(),
             by_id: BTreeSet::new(),
             creations: ByText::new(config.max_traces),
+            waiting: ByText::new(config.max_traces),
+            watch: Watch::new(&config),
             attached: ByText::new(config.max_traces),
             memory: Memory::new(config.max_remembered),
             effects: Effects::default(),
@@ -283,6 +309,11 @@ impl Correlator {
             processes: self.processes.len(),
             sandboxes: self.memory.sandboxes.len(),
             pods: self.memory.pods.len(),
+            lookups: self.watch.lookups.len(),
+            connects: self.watch.connects.len(),
+            flows: self.watch.flows.len(),
+            owners: self.watch.owners.len(),
+            journeys: self.watch.journeys.len(),
         }
     }
 
@@ -301,16 +332,21 @@ impl Correlator {
             Body::PluginSpoke(io) => self.spoke(&io),
             Body::SandboxDescribed(described) => self.sandbox_described(at, &described),
             Body::NetnsObserved(netns) => self.netns_observed(&netns),
+            Body::TrafficWatched { node_netns } => self.watch.owners.node = Some(node_netns),
+            Body::DnsSeen(message) => self.dns_seen(at, *message),
+            Body::ConnectSeen(step) => self.connect_seen(at, *step),
+            Body::FlowSeen(flow) => self.flow_seen(at, *flow),
+            Body::ConntrackCounted(counts) => self.conntrack_counted(at, *counts),
+            Body::PacketDropped(packet) => self.packet_dropped(at, *packet),
             Body::NetworksConfigured { networks } => self.networks = networks,
             Body::ClockAnchored { unix_ns } => self.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.lost(at, &probe, count),
             Body::Tick
-            | Body::TrafficWatched { .. }
-            | Body::DnsSeen(_)
-            | Body::ConnectSeen(_)
-            | Body::FlowSeen(_)
-            | Body::ConntrackCounted(_)
-            | Body::PacketDropped(_) => {}
+            | Body::ActivitySeen(_)
+            | Body::RuntimeSaid(_)
+            | Body::SiloSeen(_)
+            | Body::InterfaceSeen(_)
+            | Body::LookupSeen(_) => {}
         }
     }
 
@@ -335,9 +371,11 @@ impl Correlator {
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is
     /// marked incomplete; what only waited for a next step is not.
     pub fn finish(&mut self) {
+        self.finish_traffic();
         while let Some(key) = self.traces.oldest() {
             self.close(key, Cut::Abandoned);
         }
+        self.close_journeys();
     }
 
     /// Fires the timers that are due at `at`, each at its own time.
@@ -348,6 +386,10 @@ impl Correlator {
                 Timer::Plugin(process) => self.plugin_overdue(due, process),
                 Timer::Settle(trace, operation) => self.close_operation(OperationRef { trace, operation }),
                 Timer::Trace(trace) => self.review(trace),
+                Timer::Ready(trace) => self.review_network(trace),
+                Timer::Lookup(lookup) => self.lookup_over(lookup),
+                Timer::Connect(connect) => self.connect_over(connect),
+                Timer::Journey(lookup) => self.review_journey(lookup),
             }
         }
         self.now = self.now.max(at);
@@ -355,14 +397,20 @@ impl Correlator {
     }
 
     fn lost(&mut self, at: Timestamp, probe: &str, count: u64) {
-        self.lost_until = self.lost_until.max(Some(at.plus(LOSS_REACH_NS)));
+        let until = at.plus(LOSS_REACH_NS);
+        let of_traffic = TRAFFIC_PROBES.contains(&probe);
+        if of_traffic {
+            self.watch.lose(until);
+        } else {
+            self.lost_until = self.lost_until.max(Some(until));
+        }
         let attributes = [
             (registry::LOST_PROBE, probe.to_owned()),
             (registry::LOST_COUNT, count.to_string()),
         ];
         let all: Vec<TraceKey> = self.traces.keys().collect();
         for key in all {
-            if let Some(open) = self.traces.get_mut(key) {
+            if let Some(open) = self.traces.get_mut(key).filter(|open| open.loses(of_traffic)) {
                 open.trace.incomplete = true;
                 open.mark(0, at, registry::EVENT_LOST, &attributes);
                 open.touch(&mut self.effects);

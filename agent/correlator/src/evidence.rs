@@ -90,6 +90,7 @@ impl Correlator {
     }
 
     pub(crate) fn netns_observed(&mut self, netns: &Netns) {
+        self.watch.owners.own(netns.inode, &netns.sandbox.0, self.now);
         let Some(key) = self.creations.get(&netns.sandbox.0) else {
             // Operations on a sandbox that exists have a namespace too, but no use for its begin.
             if self.memory.sandboxes.get(&netns.sandbox.0).is_none() {
@@ -97,7 +98,13 @@ impl Correlator {
             }
             return;
         };
-        let (Some(open), Some(created)) = (self.traces.get_mut(*key), netns.created) else {
+        let Some(open) = self.traces.get_mut(*key) else {
+            return;
+        };
+        if let Some(creation) = &mut open.creation {
+            creation.readiness.known |= netns.inode != 0;
+        }
+        let Some(created) = netns.created else {
             return;
         };
         let first = open.trace.start();
@@ -115,7 +122,8 @@ impl Correlator {
     pub(crate) fn sandbox_described(&mut self, at: Timestamp, described: &SandboxDescription) {
         let id = &described.sandbox.0;
         let mut known = false;
-        let open = self.creations.get(id).into_iter().chain(
+        let creations = self.creations.get(id).into_iter().chain(self.waiting.get(id));
+        let open = creations.chain(
             self.attached
                 .get(id)
                 .into_iter()

@@ -100,6 +100,9 @@ impl Correlator {
                 }
                 if !io.addresses.is_empty() {
                     detail.addresses.clone_from(&io.addresses);
+                    self.watch
+                        .owners
+                        .learn(&open.operations[operation], &io.addresses, self.now);
                 }
             }
         }
@@ -129,7 +132,9 @@ impl Correlator {
             | Detail::RuntimeStep(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => None,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => None,
         };
         let failure = failure_of(span, how).map(|(class, message)| match said {
             Some(error) => (error.class().to_owned(), error.msg.clone()),

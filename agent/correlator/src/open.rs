@@ -75,6 +75,8 @@ pub(crate) struct SpanState {
     pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
+    /// It turned out not to belong to the trace.
+    withdrawn: bool,
 }
 
 /// An open trace.
@@ -169,7 +171,9 @@ impl OpenTrace {
             | Detail::RuntimeStep(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => self.max_spans,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => self.max_spans,
         };
         if index >= room {
             return None;
@@ -278,6 +282,23 @@ impl OpenTrace {
         self.touch(effects);
     }
 
+    /// Ends a lookup or connection that was shown, with or without its end, before it was known to belong here.
+    pub(crate) fn end_shown(&mut self, span: usize, at: Timestamp, effects: &mut Effects) {
+        self.trace.spans[span].end = None;
+        self.end_leaf(span, at, effects);
+    }
+
+    /// The span does not belong here; it was never told to have ended.
+    pub(crate) fn withdraw(&mut self, span: usize) {
+        let start = self.trace.spans[span].start;
+        self.trace.spans[span].end = Some(start);
+        self.states[span].withdrawn = true;
+        if let Some(parent) = self.trace.spans[span].parent {
+            let parent = &mut self.states[parent];
+            parent.open_children = parent.open_children.saturating_sub(1);
+        }
+    }
+
     /// Adds an instant, in time order.
     pub(crate) fn mark(&mut self, span: usize, at: Timestamp, name: &str, attributes: &[(&str, String)]) {
         let span = &mut self.trace.spans[span];
@@ -319,22 +340,33 @@ impl OpenTrace {
 
     /// The finished trace, spans in order of begin. Late records may have put a span behind younger ones.
     pub(crate) fn into_trace(self: Box<Self>) -> Trace {
-        let mut trace = self.trace;
+        let mut trace = in_order(self.trace, &self.states);
         trace.closed = true;
-        if !trace.spans.is_sorted_by_key(|span| span.start) {
-            // Stable, and no child begins before its parent: parents stay before their children.
-            let mut order: Vec<usize> = (0..trace.spans.len()).collect();
-            order.sort_by_key(|&index| trace.spans[index].start);
-            let mut places = vec![0; order.len()];
-            for (place, &index) in order.iter().enumerate() {
-                places[index] = place;
-            }
-            let mut spans: Vec<Option<Span>> = trace.spans.into_iter().map(Some).collect();
-            trace.spans = order.iter().filter_map(|&index| spans[index].take()).collect();
-            for span in &mut trace.spans {
-                span.parent = span.parent.map(|parent| places[parent]);
-            }
-        }
         trace
     }
+
+    /// The trace as it is now, spans in order of begin.
+    pub(crate) fn trace_so_far(&self) -> Trace {
+        in_order(self.trace.clone(), &self.states)
+    }
+}
+
+fn in_order(mut trace: Trace, states: &[SpanState]) -> Trace {
+    let stays = |index: &usize| !states[*index].withdrawn;
+    if trace.spans.is_sorted_by_key(|span| span.start) && (0..trace.spans.len()).all(|index| stays(&index)) {
+        return trace;
+    }
+    // Stable, and no child begins before its parent: parents stay before their children. What is withdrawn has none.
+    let mut order: Vec<usize> = (0..trace.spans.len()).filter(stays).collect();
+    order.sort_by_key(|&index| trace.spans[index].start);
+    let mut places = vec![0; trace.spans.len()];
+    for (place, &index) in order.iter().enumerate() {
+        places[index] = place;
+    }
+    let mut spans: Vec<Option<Span>> = trace.spans.into_iter().map(Some).collect();
+    trace.spans = order.iter().filter_map(|&index| spans[index].take()).collect();
+    for span in &mut trace.spans {
+        span.parent = span.parent.map(|parent| places[parent]);
+    }
+    trace
 }

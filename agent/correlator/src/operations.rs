@@ -102,7 +102,9 @@ impl OpenTrace {
             | Detail::RuntimeStep(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => None,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => None,
         }
     }
 
@@ -116,7 +118,9 @@ impl OpenTrace {
             | Detail::RuntimeStep(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => None,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => None,
         }
     }
 
@@ -323,7 +327,12 @@ impl Correlator {
         if let Some(sandbox) = self.memory.sandboxes.get_mut(&operation.container) {
             match operation.command {
                 CniCommand::Add => sandbox.attach(&operation.ifname),
-                CniCommand::Del => sandbox.detach(&operation.ifname),
+                CniCommand::Del => {
+                    sandbox.detach(&operation.ifname);
+                    if sandbox.attached.is_empty() {
+                        self.watch.owners.disown(&operation.container);
+                    }
+                }
                 CniCommand::Check | CniCommand::Gc | CniCommand::Status | CniCommand::Version => {}
             }
         }

@@ -114,7 +114,9 @@ impl Correlator {
                     | Detail::RuntimeStep(_)
                     | Detail::Journey(_)
                     | Detail::Lookup(_)
-                    | Detail::Connect(_) => Arc::default(),
+                    | Detail::Connect(_)
+                    | Detail::Activity(_)
+                    | Detail::VnicWait(_) => Arc::default(),
                 };
                 let detail = Detail::Command(Box::new(CommandDetail {
                     name: self.names.get(image.file_name()),
@@ -298,7 +300,9 @@ impl Correlator {
             | Detail::RuntimeStep(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => None,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => None,
         };
         let path = earlier.clone().unwrap_or(image.path);
         open.mark(index, at, registry::EVENT_EXEC, &[(registry::PROCESS_PATH, path)]);

@@ -13,6 +13,7 @@ use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
 use crate::memory::{self, Attempt, Root};
 use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, forget_attached, operation_detail};
+use crate::readiness::Readiness;
 use crate::timers::Timer;
 
 /// What is kept of a sandbox's creation while its trace is open. The root is span 0, `sandbox.create` span 1.
@@ -28,6 +29,8 @@ pub(crate) struct Creation {
     pub(crate) removed: bool,
     /// Why a step of the runtime failed.
     pub(crate) failed_step: Option<String>,
+    /// What is known of its network once it was created.
+    pub(crate) readiness: Readiness,
 }
 
 /// Index of the `sandbox.create` span.
@@ -69,6 +72,22 @@ impl OpenTrace {
         }
     }
 
+    /// Its creation is over; only its network is waited for.
+    pub(crate) fn is_created(&self) -> bool {
+        let creation = self.creation.as_ref();
+        creation.is_some_and(|creation| creation.readiness.created.is_some())
+    }
+
+    /// Its creation went well, and what its network does can be seen.
+    fn awaits_network(&self) -> bool {
+        self.creation.as_ref().is_some_and(|creation| {
+            creation.readiness.watched
+                && creation.readiness.known
+                && !creation.removed
+                && !self.trace.spans[0].status.is_error()
+        })
+    }
+
     /// The operation because of which the sandbox failed.
     fn failed_operation(&self) -> Option<usize> {
         self.operations.iter().position(|operation| {
@@ -85,6 +104,15 @@ impl OpenTrace {
         };
         let ifname = &self.operations[operation].ifname;
         format!("{} {ifname}: {why}", registry::name(span))
+    }
+
+    /// Lost records may be missing in it: of processes, or of traffic.
+    pub(crate) fn loses(&self, of_traffic: bool) -> bool {
+        match &self.creation {
+            Some(creation) if creation.readiness.created.is_some() => of_traffic,
+            Some(creation) => !of_traffic || creation.readiness.watched,
+            None => !of_traffic,
+        }
     }
 
     /// Moves the begin of root and `sandbox.create`, never forward.
@@ -108,8 +136,12 @@ impl Correlator {
         self.supersede(call);
         let of_creation = call.command == CniCommand::Add && !call.container.is_empty();
         let opened = self.creations.get(call.container).copied();
-        if let Some(key) = opened.filter(|_| call.command == CniCommand::Del) {
-            self.remove_sandbox(key);
+        if call.command == CniCommand::Del {
+            if let Some(key) = opened {
+                self.remove_sandbox(key);
+            } else if let Some(key) = self.waiting.get(call.container).copied() {
+                self.close(key, Cut::Outlived);
+            }
         }
         let reference = match opened.filter(|_| of_creation) {
             Some(key) => self.add_operation(key, at, image, call)?,
@@ -181,19 +213,20 @@ impl Correlator {
         let mut open = self.new_trace(seed, call);
         open.expect_sandbox();
         let runtime = runtime_name(&image.parent_comm);
-        let root = open.begin(None, at, Detail::Sandbox(SandboxDetail::default()));
+        let root = open.begin(None, at, Detail::Sandbox(Box::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
         let (attempt, previous) = self.count_attempt(call.container, &open.trace);
-        open.trace.spans[0].detail = Detail::Sandbox(SandboxDetail {
+        open.trace.spans[0].detail = Detail::Sandbox(Box::new(SandboxDetail {
             attempt,
             runtime: runtime.to_owned(),
             ..SandboxDetail::default()
-        });
+        }));
         open.trace.spans[0]
             .links
             .extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
         open.creation = Some(Creation {
             awaits_runtime: has_known_steps(runtime),
+            readiness: Readiness::new(self.watch.owners.node.is_some()),
             ..Creation::default()
         });
         self.effects
@@ -336,6 +369,9 @@ impl Correlator {
         let Some(open) = self.traces.get(key) else {
             return;
         };
+        if open.is_created() {
+            return;
+        }
         match open.outlook(self.now, &self.config) {
             Outlook::Open => self.effects.timers.clear(Timer::Trace(key)),
             Outlook::OpenUntil(until) => self.effects.timers.set(Timer::Trace(key), until),
@@ -357,13 +393,45 @@ impl Correlator {
         }
     }
 
-    /// Ends what is open in a trace and gives the trace out.
+    /// Ends what is open in a trace and gives the trace out. A sandbox whose creation went well stays open for its
+    /// network, and is closed when this is called again.
     pub(crate) fn close(&mut self, key: TraceKey, cut: Cut) {
-        let Some(mut open) = self.traces.remove(key) else {
+        let Some(mut open) = self.traces.lend(key) else {
             return;
         };
-        self.effects.timers.clear(Timer::Trace(key));
+        let was_created = open.is_created();
+        if !was_created {
+            self.end_processes(&mut open, cut);
+            if open.creation.is_some() {
+                self.conclude(&mut open, matches!(cut, Cut::Deadline { .. }));
+            }
+            if cut == Cut::Outlived && open.awaits_network() {
+                self.await_network(&mut open);
+                self.traces.give_back(open);
+                return self.review_network(key);
+            }
+        }
+        self.traces.remove(key);
         self.by_id.remove(&(open.trace.id, key));
+        let released = self.settle_network(&mut open);
+        for span in (0..open.trace.spans.len()).rev() {
+            open.cut(span, self.now, cut, &mut self.effects);
+        }
+        let created = open.creation.is_some();
+        let trace = Arc::new(open.into_trace());
+        if created && !was_created {
+            self.effects.outputs.push(Output::Created(Arc::clone(&trace)));
+        }
+        self.effects.outputs.push(Output::Closed(trace));
+        for finished in released {
+            self.release(finished);
+        }
+    }
+
+    /// Ends the operations and processes of a trace.
+    fn end_processes(&mut self, open: &mut OpenTrace, cut: Cut) {
+        let key = open.key;
+        self.effects.timers.clear(Timer::Trace(key));
         for operation in 0..open.operations.len() {
             if !open.operations[operation].closed {
                 self.effects.timers.clear(Timer::Settle(key, operation));
@@ -377,18 +445,6 @@ impl Correlator {
                 open.cut(span, self.now, cut, &mut self.effects);
             }
         }
-        if open.creation.is_some() {
-            self.conclude(&mut open, matches!(cut, Cut::Deadline { .. }));
-        }
-        for span in (0..open.trace.spans.len()).rev() {
-            open.cut(span, self.now, cut, &mut self.effects);
-        }
-        let created = open.creation.is_some();
-        let trace = Arc::new(open.into_trace());
-        if created {
-            self.effects.outputs.push(Output::Created(Arc::clone(&trace)));
-        }
-        self.effects.outputs.push(Output::Closed(trace));
     }
 
     /// Writes the outcome of a sandbox's creation into its root and its memory.

@@ -54,6 +54,19 @@ impl Slots {
         self.slots.get_mut(key.slot())?.take()
     }
 
+    /// Takes a trace out of its place, which is kept: [`give_back`](Slots::give_back) follows, or `remove`.
+    pub(crate) fn lend(&mut self, key: TraceKey) -> Option<Box<OpenTrace>> {
+        self.get(key)?;
+        self.slots.get_mut(key.slot())?.take()
+    }
+
+    /// Puts a trace back that was lent.
+    pub(crate) fn give_back(&mut self, open: Box<OpenTrace>) {
+        if let Some(slot) = self.slots.get_mut(open.key.slot()) {
+            *slot = Some(open);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }

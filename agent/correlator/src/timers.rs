@@ -18,6 +18,14 @@ pub(crate) enum Timer {
     Settle(TraceKey, usize),
     /// Nothing more came to a sandbox whose operations have all ended.
     Trace(TraceKey),
+    /// A sandbox's network was waited for long enough.
+    Ready(TraceKey),
+    /// A lookup is over, by its serial number.
+    Lookup(u64),
+    /// A connection is over, by its serial number.
+    Connect(u64),
+    /// Nothing more belongs to the journey of a lookup.
+    Journey(u64),
 }
 
 /// All timers that are set.
@@ -86,6 +94,9 @@ fn place(timer: Timer) -> usize {
         Timer::Plugin(process) => process.pid as usize,
         Timer::Settle(trace, operation) => trace.serial() as usize + operation,
         Timer::Trace(trace) => trace.serial() as usize + BUCKETS / 2,
+        Timer::Ready(trace) => trace.serial() as usize + BUCKETS / 4,
+        Timer::Lookup(serial) | Timer::Connect(serial) => serial as usize,
+        Timer::Journey(serial) => serial as usize + BUCKETS / 2,
     };
     number & (BUCKETS - 1)
 }

@@ -8,13 +8,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::net::{IpAddr, SocketAddr};
+
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sandglass_correlator::{Config, Correlator, Output, Reorder};
+use sandglass_correlator::{Config, Correlator, Output, Reorder, Traffic, TrafficConfig};
 use sandglass_model::cni::{CniError, NetConf, NetworkList, PodIdentity};
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, SandboxDescription};
+use sandglass_model::network::{
+    Answer, Asker, ConnectFailure, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange,
+    PacketDrop, Question, Step, Transport,
+};
 use sandglass_model::time::{MILLISECOND, SECOND};
-use sandglass_model::{Body, Event, ProcessKey, SandboxId, SpanId, Timestamp, Trace};
+use sandglass_model::{Body, Detail, Event, ProcessKey, SandboxId, SpanId, Timestamp, Trace, TraceId};
 
 // === playing ===
 
@@ -32,6 +38,12 @@ fn config() -> Config {
         max_processes: 64,
         max_spans: 24,
         max_remembered: 16,
+        traffic: TrafficConfig {
+            max_lookups: 64,
+            max_connects: 64,
+            max_flows: 32,
+            ..TrafficConfig::default()
+        },
         ..Config::default()
     }
 }
@@ -41,6 +53,9 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
     let mut correlator = Correlator::new(config.clone());
     let mut ended: BTreeMap<SpanId, Option<Timestamp>> = BTreeMap::new();
     let mut closed: Vec<Trace> = Vec::new();
+    let mut created: BTreeSet<TraceId> = BTreeSet::new();
+    let mut told: BTreeSet<TraceId> = BTreeSet::new();
+    let (mut creations, mut sandboxes) = (0, 0);
     let mut take = |correlator: &mut Correlator| {
         for output in correlator.drain() {
             match output {
@@ -52,6 +67,8 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
                     assert_eq!(trace.check(), Ok(()));
                     assert!(trace.closed);
                     assert!(trace.spans.len() <= config.max_spans);
+                    sandboxes += usize::from(matches!(trace.root().detail, Detail::Sandbox(_)));
+                    assert!(trace.spans.iter().all(|span| span.events.len() <= 64));
                     for span in &trace.spans {
                         assert_eq!(ended.remove(&span.id).expect("a span did not end"), span.end);
                         assert!(span.end.is_some());
@@ -59,7 +76,21 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
                     closed.push(Trace::clone(&trace));
                 }
                 Output::Changed(id) => assert!(correlator.open_trace(id).is_some()),
-                Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
+                Output::Created(trace) => {
+                    assert_eq!(trace.check(), Ok(()));
+                    assert!(trace.spans.iter().skip(1).take(1).all(|create| create.end.is_some()));
+                    creations += 1;
+                    created.insert(trace.id);
+                }
+                Output::Traffic(Traffic::Lookup(ended)) => {
+                    assert!(ended.start <= ended.end && ended.detail.result.is_some());
+                    told.extend(ended.trace);
+                }
+                Output::Traffic(Traffic::Connect(ended)) => {
+                    assert!(ended.start <= ended.end);
+                    told.extend(ended.trace);
+                }
+                Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
             }
         }
         let sizes = correlator.sizes();
@@ -67,10 +98,15 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
         assert!(sizes.processes <= config.max_processes, "{sizes:?}");
         assert!(sizes.sandboxes <= config.max_remembered, "{sizes:?}");
         assert!(sizes.pods <= config.max_remembered, "{sizes:?}");
+        assert!(sizes.lookups <= config.traffic.max_lookups, "{sizes:?}");
+        assert!(sizes.connects <= config.traffic.max_connects, "{sizes:?}");
+        assert!(sizes.flows <= config.traffic.max_flows, "{sizes:?}");
+        assert!(sizes.owners <= 3 * config.max_remembered, "{sizes:?}");
+        assert!(sizes.journeys <= 256, "{sizes:?}");
         assert_eq!(
-            sizes.traces == 0,
+            sizes.traces + sizes.lookups + sizes.connects + sizes.journeys == 0,
             correlator.next_deadline().is_none(),
-            "a timer for every open trace"
+            "a timer for everything that is open"
         );
     };
     for event in events {
@@ -85,6 +121,12 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
     take(&mut correlator);
     assert_eq!(correlator.open().count(), 0);
     assert!(ended.is_empty(), "spans of no trace: {ended:?}");
+    assert_eq!(creations, sandboxes, "every creation is told once");
+    let ids: BTreeSet<TraceId> = closed.iter().map(|trace| trace.id).collect();
+    assert!(
+        created.is_subset(&ids) && told.is_subset(&ids),
+        "told to be seen in a trace that never came"
+    );
     closed.sort_by_key(|trace| (trace.start(), trace.id));
     Outcome { closed, orphan }
 }
@@ -115,6 +157,8 @@ struct Life {
     plugins: Vec<(u8, u8, bool)>,
     steps: bool,
     removed: bool,
+    /// When after its creation, what, and with which of a few names.
+    talks: Vec<(u64, u8, u8)>,
 }
 
 fn life() -> impl Strategy<Value = Life> {
@@ -123,12 +167,14 @@ fn life() -> impl Strategy<Value = Life> {
         vec((0u8..4, 1u8..30, prop::bool::weighted(0.2)), 1..4),
         any::<bool>(),
         any::<bool>(),
+        vec((0u64..4_000, 0u8..10, 0u8..3), 0..6),
     )
-        .prop_map(|(begin_ms, plugins, steps, removed)| Life {
+        .prop_map(|(begin_ms, plugins, steps, removed, talks)| Life {
             begin_ms,
             plugins,
             steps,
             removed,
+            talks,
         })
 }
 
@@ -136,6 +182,7 @@ struct History {
     events: Vec<Event>,
     pids: u32,
     taken: BTreeSet<u64>,
+    ports: u16,
 }
 
 const RUNTIME: ProcessKey = ProcessKey { pid: 1, start_ticks: 1 };
@@ -206,6 +253,181 @@ impl History {
     }
 }
 
+/// The node's own network namespace.
+const NODE: u64 = 900;
+
+/// One end of a conversation.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    netns: u64,
+    client: SocketAddr,
+    server: SocketAddr,
+    transport: Transport,
+}
+
+fn line(netns: u64, port: u16, server: ([u8; 4], u16), transport: Transport) -> Line {
+    Line {
+        netns,
+        client: SocketAddr::from(([10, 0, 0, netns as u8], port)),
+        server: SocketAddr::from(server),
+        transport,
+    }
+}
+
+fn asker() -> Option<Asker> {
+    Some(Asker {
+        process: ProcessKey { pid: 7, start_ticks: 7 },
+        comm: "app".to_owned(),
+    })
+}
+
+fn dns(line: Line, id: u16, name: &str, kind: u16, answer: Option<Answer>) -> Body {
+    Body::DnsSeen(Box::new(DnsMessage {
+        netns: line.netns,
+        socket: u64::from(line.client.port()),
+        transport: line.transport,
+        client: line.client,
+        server: line.server,
+        asker: asker().filter(|_| answer.is_none()),
+        id,
+        questions: vec![Question {
+            name: name.to_owned(),
+            kind,
+        }],
+        answer,
+    }))
+}
+
+fn said(rcode: u16, which: u8) -> Option<Answer> {
+    let addresses: Vec<IpAddr> = vec![IpAddr::from([10, 1, 0, which])];
+    Some(Answer {
+        rcode,
+        truncated: false,
+        records: u16::from(rcode == 0),
+        addresses: if rcode == 0 { addresses } else { Vec::new() },
+    })
+}
+
+fn step(line: Line, step: Step) -> Body {
+    Body::ConnectSeen(Box::new(ConnectStep {
+        netns: line.netns,
+        socket: u64::from(line.client.port()),
+        local: line.client,
+        remote: line.server,
+        asker: asker().filter(|_| step == Step::Started),
+        step,
+        retransmits: 0,
+    }))
+}
+
+fn flow(line: Line, change: FlowChange) -> Body {
+    Body::FlowSeen(Box::new(Flow {
+        netns: NODE,
+        id: u32::from(line.client.port()),
+        change,
+        protocol: if line.transport == Transport::Udp { 17 } else { 6 },
+        source: line.client,
+        destination: line.server,
+        reply_source: SocketAddr::from(([10, 2, 0, 1], 53)),
+        reply_destination: line.client,
+        replied: false,
+    }))
+}
+
+fn dropped(line: Line, packet: DroppedPacket, id: Option<u16>) -> Body {
+    Body::PacketDropped(Box::new(PacketDrop {
+        netns: NODE,
+        packet,
+        source: line.client,
+        destination: SocketAddr::from(([10, 2, 0, 2], 53)),
+        dns_id: id,
+        reason: "NETFILTER_DROP".to_owned(),
+        function: String::new(),
+    }))
+}
+
+fn counted(entries: u64, insert_failed: u64) -> Body {
+    Body::ConntrackCounted(Box::new(ConntrackCounts {
+        netns: NODE,
+        entries,
+        limit: 1_000,
+        insert_failed,
+        ..ConntrackCounts::default()
+    }))
+}
+
+impl History {
+    /// Something a sandbox does with its network. Every record is whole: what is asked is answered, or never is.
+    fn talk(&mut self, netns: u64, at: u64, what: u8, which: u8) {
+        self.ports += 3;
+        let port = self.ports;
+        let service = ([10, 96, 0, 10], 53);
+        let udp = line(netns, port, service, Transport::Udp);
+        let tcp = line(netns, port + 1, ([10, 1, 0, which], 80), Transport::Tcp);
+        let name = ["api.shop", "web", "db.example"][usize::from(which)];
+        match what {
+            0 | 1 => {
+                self.push(at, dns(udp, port, name, 1, None));
+                self.push(at + 20_000, dns(udp, port + 1, name, 28, None));
+                self.push(at + MILLISECOND / 10, flow(udp, FlowChange::New));
+                self.push(at + MILLISECOND, dns(udp, port + 1, name, 28, said(0, which)));
+                self.push(at + 2 * MILLISECOND, dns(udp, port, name, 1, said(0, which)));
+                if what == 1 {
+                    self.push(at + 3 * MILLISECOND, step(tcp, Step::Started));
+                    self.push(at + 4 * MILLISECOND, step(tcp, Step::Established));
+                }
+            }
+            2 | 3 => {
+                self.push(at, dns(udp, port, name, 1, None));
+                self.push(at + 20_000, dns(udp, port + 1, name, 28, None));
+                if what == 3 {
+                    self.push(at + 30_000, dropped(udp, DroppedPacket::Dns, Some(port)));
+                }
+                self.push(at + MILLISECOND, dns(udp, port + 1, name, 28, said(0, which)));
+                self.push(at + 5 * SECOND, dns(udp, port, name, 1, None));
+                self.push(at + 5 * SECOND + MILLISECOND, dns(udp, port, name, 1, said(0, which)));
+            }
+            4 => self.push(at, dns(udp, port, name, 1, None)),
+            5 => {
+                for (number, suffix) in [".a.local", ".local", ""].into_iter().enumerate() {
+                    let udp = line(netns, port + number as u16, service, Transport::Udp);
+                    let at = at + number as u64 * 2 * MILLISECOND;
+                    let name = format!("{name}{suffix}");
+                    self.push(at, dns(udp, port, &name, 1, None));
+                    let rcode = if suffix.is_empty() { 0 } else { 3 };
+                    self.push(at + MILLISECOND, dns(udp, port, &name, 1, said(rcode, which)));
+                }
+            }
+            6 => {
+                self.push(at, step(tcp, Step::Started));
+                self.push(at + MILLISECOND / 10, flow(tcp, FlowChange::New));
+                self.push(at + MILLISECOND, step(tcp, Step::Failed(ConnectFailure::Refused)));
+                self.push(at + 300 * MILLISECOND, flow(tcp, FlowChange::Destroyed));
+            }
+            7 => {
+                self.push(at, step(tcp, Step::Started));
+                self.push(at + MILLISECOND / 10, dropped(tcp, DroppedPacket::TcpSyn, None));
+                self.push(at + SECOND, step(tcp, Step::Established));
+            }
+            8 => {
+                let cut = said(0, which).map(|answer| Answer {
+                    truncated: true,
+                    ..answer
+                });
+                let over_tcp = line(netns, port + 2, service, Transport::Tcp);
+                self.push(at, dns(udp, port, name, 16, None));
+                self.push(at + MILLISECOND, dns(udp, port, name, 16, cut));
+                self.push(at + 2 * MILLISECOND, dns(over_tcp, port, name, 16, None));
+                self.push(at + 3 * MILLISECOND, dns(over_tcp, port, name, 16, said(0, which)));
+            }
+            _ => {
+                self.push(at, dns(udp, port, name, 1, None));
+                self.push(at + MILLISECOND, dns(udp, port, name, 1, said(2, which)));
+            }
+        }
+    }
+}
+
 fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env: &[(&str, &str)]) -> Body {
     Body::ProcessExecuted(Box::new(Exec {
         process,
@@ -247,7 +469,12 @@ fn history(lives: &[Life]) -> Vec<Event> {
         events: Vec::new(),
         pids: 100,
         taken: BTreeSet::new(),
+        ports: 1_000,
     };
+    history.push(SECOND / 2, Body::TrafficWatched { node_netns: NODE });
+    for second in 1..60 {
+        history.push(second * SECOND, counted(second, u64::from(second % 3 == 0)));
+    }
     for (index, life) in lives.iter().enumerate() {
         let sandbox = format!("{}{index}", "s".repeat(1 + index));
         let at = SECOND + life.begin_ms * MILLISECOND;
@@ -267,7 +494,7 @@ fn history(lives: &[Life]) -> Vec<Event> {
             Body::NetnsObserved(Box::new(Netns {
                 sandbox: SandboxId(sandbox.clone()),
                 path: String::new(),
-                inode: 1,
+                inode: NODE + 1 + index as u64,
                 created: Some(Timestamp(at - 5 * MILLISECOND)),
             })),
         );
@@ -277,6 +504,9 @@ fn history(lives: &[Life]) -> Vec<Event> {
                 end += 9 * MILLISECOND;
                 history.exit(end, runc, 0);
             }
+        }
+        for &(after_ms, what, which) in &life.talks {
+            history.talk(NODE + 1 + index as u64, end + after_ms * MILLISECOND, what, which);
         }
         if life.removed {
             history.chain(&sandbox, "DEL", end + SECOND, &life.plugins);
@@ -314,7 +544,7 @@ proptest! {
 
     #[test]
     fn a_history_that_is_whole_is_complete_and_without_orphans(events in histories()) {
-        let outcome = play(&Config { max_spans: 512, max_traces: 512, max_processes: 4_096, ..config() }, &events);
+        let outcome = play(&Config { max_spans: 512, max_traces: 512, max_processes: 4_096, max_remembered: 512, ..config() }, &events);
         prop_assert_eq!(outcome.orphan, 0);
         prop_assert!(outcome.closed.iter().all(|trace| !trace.incomplete));
     }
@@ -358,8 +588,14 @@ proptest! {
         let at = lossy[index].at;
         let outcome = play(&config(), &lossy);
         for trace in &outcome.closed {
-            // Open then for certain: begun before, and a part of it ended after.
-            if trace.root().start < at && trace.root().end > Some(at) {
+            // Open then for certain: begun before, and a part of it ended after. A sandbox that waits for its network
+            // and a journey have no processes.
+            let part = match &trace.root().detail {
+                Detail::Sandbox(_) => trace.spans.get(1).map_or(trace.root(), |create| create),
+                Detail::Journey(_) => continue,
+                _ => trace.root(),
+            };
+            if part.start < at && part.end > Some(at) {
                 prop_assert!(trace.incomplete);
             }
         }
@@ -448,8 +684,8 @@ fn soup_body() -> impl Strategy<Value = Body> {
                 preexisting,
             }))
         }),
-        1 => (sandbox, prop::option::of(0u64..400 * SECOND)).prop_map(|(sandbox, created)| {
-            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode: 0, created: created.map(Timestamp) }))
+        2 => (sandbox, prop::option::of(0u64..400 * SECOND), 0u64..4).prop_map(|(sandbox, created, inode)| {
+            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode, created: created.map(Timestamp) }))
         }),
         1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
             Body::NetworksConfigured {
@@ -464,9 +700,75 @@ fn soup_body() -> impl Strategy<Value = Body> {
             }
         }),
         1 => any::<u64>().prop_map(|unix_ns| Body::ClockAnchored { unix_ns }),
-        1 => any::<u64>().prop_map(|count| Body::Lost { probe: "exec".to_owned(), count }),
+        1 => (any::<u64>(), prop::sample::select(vec!["exec", "dns"])).prop_map(|(count, probe)| {
+            Body::Lost { probe: probe.to_owned(), count }
+        }),
+        1 => (0u64..4).prop_map(|node_netns| Body::TrafficWatched { node_netns }),
+        12 => soup_traffic(),
         1 => Just(Body::Tick),
     ]
+}
+
+fn soup_line() -> impl Strategy<Value = Line> {
+    (0u64..4, 0u16..4, 0u8..3, any::<bool>()).prop_map(|(netns, port, server, tcp)| {
+        let transport = if tcp { Transport::Tcp } else { Transport::Udp };
+        line(netns, port, ([10, 1, 0, server], 53), transport)
+    })
+}
+
+fn soup_dns() -> impl Strategy<Value = Body> {
+    let name = prop::sample::select(vec!["", "a", "a.b", "a.b.c", "a.c", "b", ".", "a..b"]);
+    let answer = prop::option::of((0u16..6, any::<bool>(), 0u8..3));
+    (
+        soup_line(),
+        0u16..3,
+        name,
+        prop::sample::select(vec![1, 28, 16]),
+        answer,
+        0usize..3,
+    )
+        .prop_map(|(line, id, name, kind, answer, questions)| {
+            let answer = answer
+                .and_then(|(rcode, truncated, which)| said(rcode, which).map(|answer| Answer { truncated, ..answer }));
+            let mut body = dns(line, id, name, kind, answer);
+            if let Body::DnsSeen(message) = &mut body {
+                let question = message.questions.remove(0);
+                message.questions = vec![question; questions];
+                if id == 0 {
+                    message.asker = None;
+                    message.socket = 0;
+                }
+            }
+            body
+        })
+}
+
+fn soup_traffic() -> impl Strategy<Value = Body> {
+    let steps = prop::sample::select(vec![
+        Step::Started,
+        Step::Established,
+        Step::Failed(ConnectFailure::Refused),
+        Step::Failed(ConnectFailure::Abandoned),
+    ]);
+    let changes = prop::sample::select(vec![FlowChange::New, FlowChange::Destroyed]);
+    let packets = prop::sample::select(vec![DroppedPacket::Dns, DroppedPacket::TcpSyn]);
+    prop_oneof![
+        6 => soup_dns(),
+        3 => (soup_line(), steps).prop_map(|(line, at)| step(line, at)),
+        2 => (soup_line(), changes).prop_map(|(line, change)| flow(line, change)),
+        1 => (soup_line(), packets, prop::option::of(0u16..3)).prop_map(|(line, packet, id)| dropped(line, packet, id)),
+        1 => (any::<u64>(), any::<u64>()).prop_map(|(entries, failed)| counted(entries, failed)),
+    ]
+}
+
+fn tiny() -> TrafficConfig {
+    TrafficConfig {
+        max_lookups: 2,
+        max_connects: 1,
+        max_flows: 1,
+        journeys_per_minute: 3,
+        ..TrafficConfig::default()
+    }
 }
 
 /// Any events, mostly forward in time, sometimes far.
@@ -493,7 +795,7 @@ proptest! {
     #[test]
     fn whatever_comes_nothing_breaks(events in soup(), small in any::<bool>()) {
         let config = if small {
-            Config { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, ..config() }
+            Config { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, traffic: tiny(), ..config() }
         } else {
             config()
         };

@@ -11,6 +11,7 @@ use crate::id::{ProcessKey, SandboxId};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
+use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeSaid, SiloStep};
 
 /// One fact at one instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,16 @@ pub enum Body {
     ConntrackCounted(Box<ConntrackCounts>),
     /// The kernel dropped a packet that somebody waits for.
     PacketDropped(Box<PacketDrop>),
+    /// An activity of HNS, HCS or the container library went a step on (Windows).
+    ActivitySeen(Box<ActivityStep>),
+    /// The runtime said what it does (Windows, through ETW).
+    RuntimeSaid(Box<RuntimeSaid>),
+    /// A silo went a step on (Windows).
+    SiloSeen(Box<SiloStep>),
+    /// A network interface came or went (Windows).
+    InterfaceSeen(InterfaceStep),
+    /// A lookup went a step on, as the DNS client service tells it (Windows).
+    LookupSeen(Box<LookupStep>),
     /// The wall clock at `at`. Sent at start and whenever the clock was stepped.
     ClockAnchored {
         /// Nanoseconds since 1970.

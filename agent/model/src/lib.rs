@@ -17,6 +17,7 @@ pub mod text;
 pub mod text_list;
 pub mod time;
 pub mod trace;
+pub mod windows;
 
 pub use cni::{CniCommand, CniError, PodIdentity};
 pub use event::{Body, Event};

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::registry;
 use crate::time::Timestamp;
-use crate::trace::{Detail, Span, Trace};
+use crate::trace::{Detail, Span, Status, Trace};
+use crate::windows::Service;
 
 /// A class of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,11 +33,17 @@ pub enum Phase {
     Lookup,
     /// Connections until the first stood.
     Connect,
+    /// The Host Network Service (Windows).
+    Hns,
+    /// The Host Compute Service and silos (Windows).
+    Hcs,
+    /// ADD had returned, and the interface was not there yet (Windows).
+    VnicWait,
 }
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Phase; 8] = [
+    pub const ALL: [Phase; 11] = [
         Phase::Runtime,
         Phase::BetweenPlugins,
         Phase::Plugin,
@@ -45,6 +52,9 @@ impl Phase {
         Phase::Application,
         Phase::Lookup,
         Phase::Connect,
+        Phase::Hns,
+        Phase::Hcs,
+        Phase::VnicWait,
     ];
 
     /// Name in metrics, JSON and text.
@@ -59,6 +69,9 @@ impl Phase {
             Phase::Application => "application",
             Phase::Lookup => "lookup",
             Phase::Connect => "connect",
+            Phase::Hns => "hns",
+            Phase::Hcs => "hcs",
+            Phase::VnicWait => "vnic_wait",
         }
     }
 
@@ -71,6 +84,9 @@ impl Phase {
             Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => Phase::Runtime,
             Detail::Lookup(_) => Phase::Lookup,
             Detail::Connect(_) => Phase::Connect,
+            Detail::Activity(activity) if activity.service == Service::Hns => Phase::Hns,
+            Detail::Activity(_) => Phase::Hcs,
+            Detail::VnicWait(_) => Phase::VnicWait,
             Detail::Operation(_) => Phase::BetweenPlugins,
             Detail::Plugin(plugin) if plugin.delegate => Phase::Delegate,
             Detail::Plugin(_) => Phase::Plugin,
@@ -144,20 +160,21 @@ impl Breakdown {
     }
 }
 
-/// One sentence that answers "what took the time, or what failed?".
+/// One sentence that answers "what took the time, or what failed?", with the cause where one is known.
 #[must_use]
 pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     if let Some(culprit) = trace.culprit()
-        && let crate::trace::Status::Error { class, message } = &culprit.status
+        && let Status::Error { class, message } = &culprit.status
     {
         let name = registry::name(culprit);
-        return if message.is_empty() {
+        let what = if message.is_empty() {
             format!("{name} failed ({class})")
         } else if message.starts_with(&name) {
             message.clone()
         } else {
             format!("{name} failed: {message}")
         };
+        return what + &because(culprit);
     }
     let breakdown = Breakdown::of(trace, now);
     let Some(index) = breakdown.largest() else {
@@ -171,16 +188,46 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         Detail::Sandbox(_) => " (the pod itself, before it used its network)".to_owned(),
         Detail::Journey(_) => " (the program itself)".to_owned(),
         Detail::Lookup(lookup) => format!(" of {}", lookup.name),
-        Detail::Connect(connect) => format!(" to {}", connect.remote),
+        Detail::Connect(connect) if connect.name.is_empty() => format!(" to {}", connect.remote),
+        Detail::Connect(connect) => format!(" to {} ({})", connect.remote, connect.name),
         Detail::Operation(_) => " (the runtime between plugins)".to_owned(),
-        Detail::Plugin(_) | Detail::RuntimeStep(_) => String::new(),
+        Detail::Plugin(_) | Detail::RuntimeStep(_) | Detail::Activity(_) | Detail::VnicWait(_) => String::new(),
     };
+    let own = human(breakdown.own_ns[index]);
+    let why = because(span);
+    // A journey is about little else; its reader wants to know why.
+    if !why.is_empty() && matches!(trace.root().detail, Detail::Journey(_)) {
+        return format!("{}{whose} took {own}{why}", registry::name(span));
+    }
+    let total = human(breakdown.total_ns);
     format!(
-        "{}{whose} took {} of {} ({percent} %)",
-        registry::name(span),
-        human(breakdown.own_ns[index]),
-        human(breakdown.total_ns)
+        "{}{whose} took {own} of {total} ({percent} %){why}",
+        registry::name(span)
     )
+}
+
+/// The cause of a lookup or a connection that went badly, with how sure it is, as the end of a sentence.
+fn because(span: &Span) -> String {
+    let cause = match &span.detail {
+        Detail::Lookup(lookup) => lookup.cause.as_ref(),
+        Detail::Connect(connect) => connect.cause.as_ref(),
+        Detail::Sandbox(_)
+        | Detail::SandboxCreate(_)
+        | Detail::Operation(_)
+        | Detail::Plugin(_)
+        | Detail::Command(_)
+        | Detail::RuntimeStep(_)
+        | Detail::Journey(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => None,
+    };
+    cause.map_or_else(String::new, |cause| {
+        format!(
+            ": {} ({})",
+            registry::cause_text(&cause.cause),
+            cause.confidence.as_str()
+        )
+    })
 }
 
 /// A duration for people: three digits and a unit.
@@ -201,8 +248,12 @@ mod tests {
     use super::*;
     use crate::cni::PodIdentity;
     use crate::id::{SpanId, TraceId};
+    use crate::network::Transport;
     use crate::time::ClockAnchor;
-    use crate::trace::{CommandDetail, CreateDetail, ProcessDetail, SandboxDetail, Status};
+    use crate::trace::{
+        Cause, CommandDetail, Confidence, CreateDetail, JourneyDetail, JourneyReason, LookupDetail, LookupResult,
+        ProcessDetail,
+    };
 
     fn span(parent: Option<usize>, start: u64, end: Option<u64>, detail: Detail) -> Span {
         Span {
@@ -241,7 +292,7 @@ mod tests {
     #[test]
     fn every_nanosecond_has_one_owner_and_the_longest_parallel_span_wins() {
         let trace = trace(vec![
-            span(None, 0, Some(100), Detail::Sandbox(SandboxDetail::default())),
+            span(None, 0, Some(100), Detail::Sandbox(Box::default())),
             span(Some(0), 10, Some(90), Detail::SandboxCreate(CreateDetail::default())),
             span(Some(1), 20, Some(40), command("short")),
             span(Some(1), 20, Some(80), command("long")),
@@ -281,7 +332,7 @@ mod tests {
             msg: "no addresses".into(),
             details: String::new(),
         };
-        let root = || span(None, 0, Some(100), Detail::Sandbox(SandboxDetail::default()));
+        let root = || span(None, 0, Some(100), Detail::Sandbox(Box::default()));
         let create = || span(Some(0), 0, Some(100), Detail::SandboxCreate(CreateDetail::default()));
         let check = || {
             failed(
@@ -314,9 +365,68 @@ mod tests {
         }
     }
 
+    fn lookup(result: LookupResult, cause: &str) -> Detail {
+        Detail::Lookup(Box::new(LookupDetail {
+            name: "api.shop.svc".into(),
+            types: vec!["A".into(), "AAAA".into()],
+            servers: Vec::new(),
+            transport: Transport::Udp,
+            result: Some(result),
+            queries: 3,
+            retransmissions: 1,
+            unanswered: 0,
+            search_names: 0,
+            truncated: false,
+            addresses: Vec::new(),
+            backend: None,
+            asker: None,
+            cause: Some(Cause {
+                cause: cause.into(),
+                confidence: Confidence::Likely,
+                evidence: Vec::new(),
+            }),
+        }))
+    }
+
+    #[test]
+    fn a_bad_lookup_is_told_with_its_cause() {
+        let root = || {
+            let detail = JourneyDetail {
+                reason: JourneyReason::Retried,
+                target: "api.shop.svc".into(),
+                node: false,
+            };
+            span(None, 0, Some(5_000_000_000), Detail::Journey(Box::new(detail)))
+        };
+        let stalled = lookup(LookupResult::Rcode(0), "conntrack_race");
+        let journey = trace(vec![root(), span(Some(0), 0, Some(5_000_000_000), stalled.clone())]);
+        assert_eq!(
+            verdict(&journey, Timestamp(0)),
+            "lookup of api.shop.svc took 5.00 s: conntrack dropped one of two parallel queries (likely)"
+        );
+        let message = "lookup of api.shop.svc: no answer";
+        let silent = lookup(LookupResult::Unanswered, "dns_server_silent");
+        let failure = trace(vec![
+            failed(root(), "dns_timeout", message),
+            failed(span(Some(0), 0, Some(5_000_000_000), silent), "dns_timeout", message),
+        ]);
+        assert_eq!(
+            verdict(&failure, Timestamp(0)),
+            "lookup of api.shop.svc: no answer: the DNS server, or the way to it, was silent (likely)"
+        );
+        let sandbox = trace(vec![
+            span(None, 0, Some(8_000_000_000), Detail::Sandbox(Box::default())),
+            span(Some(0), 1_000_000_000, Some(6_000_000_000), stalled),
+        ]);
+        assert_eq!(
+            verdict(&sandbox, Timestamp(0)),
+            "lookup of api.shop.svc took 5.00 s of 8.00 s (62 %): conntrack dropped one of two parallel queries (likely)"
+        );
+    }
+
     #[test]
     fn open_spans_end_now_and_an_empty_trace_is_nothing() {
-        let open = trace(vec![span(None, 0, None, Detail::Sandbox(SandboxDetail::default()))]);
+        let open = trace(vec![span(None, 0, None, Detail::Sandbox(Box::default()))]);
         assert_eq!(Breakdown::of(&open, Timestamp(7)).total_ns, 7);
         assert_eq!(Breakdown::of(&trace(Vec::new()), Timestamp(7)), Breakdown::default());
     }

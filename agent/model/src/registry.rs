@@ -122,6 +122,13 @@ attribute_keys! {
     DROP_REASON = "sandglass.drop.reason": "The kernel's reason for dropping a packet (span event).",
     DROP_FUNCTION = "sandglass.drop.function": "Kernel function that dropped a packet (span event).",
     COMM = "sandglass.process.comm": "Name of the asking thread, as the kernel has it.",
+    ACTIVITY_SERVICE = "sandglass.windows.service": "hns, hcs or silo.",
+    ACTIVITY_NAME = "sandglass.windows.activity": "Name of the activity as its provider gives it.",
+    ACTIVITY_RESULT = "sandglass.windows.result": "HRESULT or NTSTATUS of its end, as 0x and eight digits.",
+    ACTIVITY_OBJECTS = "sandglass.windows.objects": "Objects it named, as kind=id.",
+    AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted: it was given to the likeliest.",
+    VNIC_ENDPOINT = "sandglass.windows.endpoint": "HNS endpoint of the interface that was waited for.",
+    VNIC_EVIDENCE = "sandglass.windows.evidence": "What showed that the interface is there.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -139,6 +146,10 @@ pub const SPAN_NAMES: &[&str] = &[
     "journey",
     "lookup",
     "connect",
+    "hns <activity>",
+    "hcs <operation>",
+    "silo <step>",
+    "wait for vnic",
 ];
 
 /// A second image was executed by the same process: the span goes on.
@@ -153,6 +164,8 @@ pub const EVENT_RETRANSMISSION: &str = "retransmission";
 pub const EVENT_ANSWER: &str = "answer";
 /// An answer came after its lookup had been given up or answered otherwise.
 pub const EVENT_LATE_ANSWER: &str = "late answer";
+/// An answer came that nobody asked for: with another id, or from another address.
+pub const EVENT_STRAY_ANSWER: &str = "stray answer";
 /// Conntrack made an entry for it, translated or not.
 pub const EVENT_FLOW: &str = "conntrack entry";
 /// The kernel dropped a packet of it.
@@ -167,6 +180,7 @@ pub const SPAN_EVENTS: &[&str] = &[
     EVENT_RETRANSMISSION,
     EVENT_ANSWER,
     EVENT_LATE_ANSWER,
+    EVENT_STRAY_ANSWER,
     EVENT_FLOW,
     EVENT_DROP,
     EVENT_NETWORK_READY,
@@ -197,6 +211,25 @@ pub const CAUSES: &[&str] = &[
     // There is no way there.
     "unreachable",
 ];
+
+/// What a cause did, as the end of a sentence for people.
+#[must_use]
+pub fn cause_text(cause: &str) -> &str {
+    match cause {
+        "conntrack_race" => "conntrack dropped one of two parallel queries",
+        "conntrack_table_full" => "the conntrack table was full",
+        "packet_drop" => "the kernel dropped a packet of it",
+        "dns_server_silent" => "the DNS server, or the way to it, was silent",
+        "dns_server_error" => "the DNS server answered with an error",
+        "dns_server_slow" => "the DNS server took long to answer",
+        "search_path" => "the names of the search path took most of it",
+        "truncation" => "the answer was cut, and TCP did not help",
+        "connect_refused" => "the other end refused",
+        "connect_silent" => "the other end, or the way to it, was silent",
+        "unreachable" => "there is no way there",
+        other => other,
+    }
+}
 
 /// Every error class: `error.type` of spans and `error` label of metrics.
 pub const ERROR_TYPES: &[&str] = &[
@@ -233,6 +266,8 @@ pub const ERROR_TYPES: &[&str] = &[
     "connect_reset",
     "connect_abandoned",
     "connect_other",
+    // An activity of HNS or HCS, by its code: `hns_`/`hcs_` and a name of the table of codes, or this.
+    "windows_result",
 ];
 
 /// What the span is called.
@@ -248,6 +283,8 @@ pub fn name(span: &Span) -> String {
         Detail::Journey(_) => "journey".to_owned(),
         Detail::Lookup(_) => "lookup".to_owned(),
         Detail::Connect(_) => "connect".to_owned(),
+        Detail::Activity(activity) => format!("{} {}", activity.service.as_str(), activity.name),
+        Detail::VnicWait(_) => "wait for vnic".to_owned(),
     }
 }
 
@@ -255,10 +292,17 @@ pub fn name(span: &Span) -> String {
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
     match &span.detail {
-        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_) => Kind::Internal,
-        Detail::Plugin(_) | Detail::Command(_) | Detail::RuntimeStep(_) | Detail::Lookup(_) | Detail::Connect(_) => {
-            Kind::Client
-        }
+        Detail::Sandbox(_)
+        | Detail::SandboxCreate(_)
+        | Detail::Operation(_)
+        | Detail::Journey(_)
+        | Detail::VnicWait(_) => Kind::Internal,
+        Detail::Plugin(_)
+        | Detail::Command(_)
+        | Detail::RuntimeStep(_)
+        | Detail::Lookup(_)
+        | Detail::Connect(_)
+        | Detail::Activity(_) => Kind::Client,
     }
 }
 
@@ -273,8 +317,9 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
         Detail::Sandbox(sandbox) => {
             list.int(ATTEMPT, i64::from(sandbox.attempt));
             list.text(RUNTIME, &sandbox.runtime);
-            if sandbox.network_ready.is_some() {
-                list.bool(NETWORK_READY, true);
+            let tried = sandbox.silent || sandbox.first_attempt.is_some();
+            if sandbox.network_ready.is_some() || (tried && trace.closed) {
+                list.bool(NETWORK_READY, sandbox.network_ready.is_some());
             }
         }
         Detail::SandboxCreate(create) => {
@@ -348,6 +393,21 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
                 );
             }
             list.peer(&connect.backend, &connect.asker, &connect.cause);
+        }
+        Detail::Activity(activity) => {
+            list.text(ACTIVITY_SERVICE, activity.service.as_str());
+            list.text(ACTIVITY_NAME, &activity.name);
+            if let Some(result) = activity.result {
+                list.text(ACTIVITY_RESULT, &format!("{result:#010x}"));
+            }
+            list.list(ACTIVITY_OBJECTS, &activity.objects);
+            if activity.ambiguous {
+                list.bool(AMBIGUOUS, true);
+            }
+        }
+        Detail::VnicWait(wait) => {
+            list.text(VNIC_ENDPOINT, &wait.endpoint);
+            list.text(VNIC_EVIDENCE, &wait.evidence);
         }
     }
     if let Status::Error { class, .. } = &span.status {
@@ -459,6 +519,14 @@ impl Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_cause_has_words() {
+        for cause in CAUSES {
+            assert_ne!(cause_text(cause), *cause);
+        }
+        assert_eq!(cause_text("else"), "else");
+    }
 
     #[test]
     fn keys_are_unique_and_explained() {

@@ -83,6 +83,12 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         }
         Detail::Lookup(lookup) => of_lookup(lookup),
         Detail::Connect(connect) => of_connect(connect),
+        Detail::Activity(activity) => {
+            let mut notes: Vec<String> = activity.objects.iter().map(|object| clean(object)).collect();
+            notes.extend(activity.ambiguous.then(|| "ambiguous".to_owned()));
+            notes
+        }
+        Detail::VnicWait(wait) => [&wait.endpoint, &wait.evidence].map(|text| clean(text)).into(),
     };
     if let Some(process) = span.process() {
         if process.found_running {
@@ -95,7 +101,9 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes.push("end not seen".to_owned());
         }
     }
-    for event in &span.events {
+    // What went as it should is counted in the lookup's own notes.
+    let unusual = |name: &str| !matches!(name, registry::EVENT_QUERY | registry::EVENT_ANSWER);
+    for event in span.events.iter().filter(|event| unusual(&event.name)) {
         let values: Vec<_> = event.attributes.iter().map(|(_, value)| clean(value)).collect();
         notes.push(format!("{} {}", event.name, values.join(" ")).trim_end().to_owned());
     }
@@ -113,6 +121,9 @@ fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
     let mut notes = of_root(trace);
     notes.push(clean(&sandbox.runtime));
     notes.extend(attempt(sandbox.attempt));
+    if sandbox.silent {
+        notes.push("sent nothing".to_owned());
+    }
     notes
 }
 
@@ -156,7 +167,10 @@ fn of_cause(cause: &Cause) -> String {
 fn of_root(trace: &Trace) -> Vec<String> {
     let mut notes = Vec::with_capacity(3);
     let identity = &trace.identity;
-    if !identity.name.is_empty() {
+    if identity.namespace.is_empty() {
+        // podman names a container where a pod's name stands.
+        notes.push(clean(&identity.name));
+    } else if !identity.name.is_empty() {
         notes.push(clean(&format!("{}/{}", identity.namespace, identity.name)));
     }
     if let Some(sandbox) = &trace.sandbox {

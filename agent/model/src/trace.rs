@@ -17,6 +17,7 @@ use crate::id::{SandboxId, SpanId, TraceId};
 use crate::network::{Asker, ConnectFailure, Transport};
 use crate::text_list::TextList;
 use crate::time::{ClockAnchor, Timestamp};
+use crate::windows::Service;
 
 /// One trace, open or closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,12 +91,12 @@ impl Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Detail {
-    /// Root of a sandbox's creation: first evidence to network ready (or sandbox ready).
-    Sandbox(SandboxDetail),
+    /// Root of a sandbox's creation: first evidence to network ready (or sandbox ready). In a box, as most that follow: a
+    /// trace has few of them, and every span takes the room of the largest.
+    Sandbox(Box<SandboxDetail>),
     /// The runtime's view: namespace creation to pause process running.
     SandboxCreate(CreateDetail),
-    /// One CNI operation for one attachment. In a box, as most that follow: a trace has few of them, and every span takes
-    /// the room of the largest.
+    /// One CNI operation for one attachment.
     Operation(Box<OperationDetail>),
     /// One exec of a plugin binary.
     Plugin(Box<PluginDetail>),
@@ -109,6 +110,10 @@ pub enum Detail {
     Lookup(Box<LookupDetail>),
     /// The set-up of one TCP connection.
     Connect(Box<ConnectDetail>),
+    /// One activity of HNS, HCS or a silo (Windows).
+    Activity(Box<ActivityDetail>),
+    /// From the end of ADD to the sandbox's interface being there (Windows, where ADD returns before it is).
+    VnicWait(Box<VnicWaitDetail>),
 }
 
 /// Root of a sandbox's creation.
@@ -125,6 +130,9 @@ pub struct SandboxDetail {
     /// When it first tried: its first query or SYN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_attempt: Option<Timestamp>,
+    /// Its traffic was watched until the deadline, and it sent nothing. Not so of one that was removed before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 /// The runtime's view of a sandbox's creation.
@@ -383,6 +391,35 @@ pub struct ConnectDetail {
     pub cause: Option<Cause>,
 }
 
+/// One activity of HNS, HCS or a silo.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityDetail {
+    /// Whose.
+    pub service: Service,
+    /// As the provider names it; shared, there are some dozens of names.
+    pub name: Arc<str>,
+    /// HRESULT or NTSTATUS of its end; `None` while it runs or when it ended without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<u32>,
+    /// The namespace, endpoint, port and so on that it named, as `kind=id`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<String>,
+    /// More than one sandbox fitted: it was given to the likeliest.
+    #[serde(default)]
+    pub ambiguous: bool,
+}
+
+/// From the end of ADD to the sandbox's interface being there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VnicWaitDetail {
+    /// The endpoint, where known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub endpoint: String,
+    /// What showed that it is there: `endpoint attached`, `interface added`, ...
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub evidence: String,
+}
+
 /// Why something went badly, with what speaks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
@@ -572,7 +609,9 @@ impl Span {
             | Detail::Operation(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => None,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => None,
         }
     }
 
@@ -588,7 +627,9 @@ impl Span {
             | Detail::Operation(_)
             | Detail::Journey(_)
             | Detail::Lookup(_)
-            | Detail::Connect(_) => None,
+            | Detail::Connect(_)
+            | Detail::Activity(_)
+            | Detail::VnicWait(_) => None,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::pipeline::Outputs;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{InFlight, ProductMetrics};
 use crate::sinks::recording::Recorder;
-use crate::sinks::store::Store;
+use crate::sinks::store::{Store, wall_ns};
 
 /// The sinks of one pipeline.
 #[derive(Debug)]
@@ -68,7 +68,12 @@ impl Outputs for FanOut {
                     store.known(sandbox.clone(), identity.clone(), *created);
                 }
             }
-            Output::Ended(_) | Output::Changed(_) | Output::Created(_) | Output::Traffic(_) => {}
+            Output::Traffic(traffic) => {
+                if let Some(store) = &self.store {
+                    store.traffic(traffic, wall_ns());
+                }
+            }
+            Output::Ended(_) | Output::Changed(_) | Output::Created(_) => {}
         }
     }
 

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::doctor::{self, DoctorOptions, render};
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
-use crate::sources::{self, linux};
+use crate::sources::{self, native};
 use crate::terminal;
 
 /// Examines the node.
@@ -45,7 +45,7 @@ async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<u8>), Failu
     let (options, seen) = (app::source_options(config), health.clone());
     let attaching = tokio::task::spawn_blocking(move || {
         // A refusal is a finding, not a failure: it stands in the probe's status.
-        let refused = match linux::start(options, sender, seen) {
+        let refused = match native::start(options, sender, seen) {
             Ok(source) => {
                 source.stop();
                 None

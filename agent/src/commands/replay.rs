@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::Output;
-use sandglass_model::{Event, Timestamp, Trace, TraceId, text};
+use sandglass_model::{ClockAnchor, Event, Timestamp, Trace, TraceId, text};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -53,6 +53,9 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
         product,
         otlp,
         closed: Vec::new(),
+        store: args.serve.then(|| replay_store(&node)),
+        anchor: recording.header.clock,
+        at: Timestamp(0),
     };
 
     let mut pipeline = Pipeline::new(
@@ -83,8 +86,11 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     if let Some(otlp) = replayed.otlp.take() {
         export(&otlp).await?;
     }
-    if args.serve {
-        serve(&config, &node, &health, &metrics, replayed.closed).await?;
+    if let Some(store) = replayed.store {
+        for trace in replayed.closed {
+            store.update(trace);
+        }
+        serve(&config, store, &health, &metrics).await?;
     }
     Ok(())
 }
@@ -94,13 +100,22 @@ struct Replayed {
     product: ProductMetrics,
     otlp: Option<OtlpSink>,
     closed: Vec<Arc<Trace>>,
+    /// What is served afterwards; traffic goes there at once, traces at the end.
+    store: Option<Store>,
+    anchor: ClockAnchor,
+    at: Timestamp,
 }
 
 impl Outputs for Replayed {
-    fn arrived(&mut self, _event: &Event) {}
+    fn arrived(&mut self, event: &Event) {
+        self.at = self.at.max(event.at);
+    }
 
     fn output(&mut self, output: &Output) {
         self.product.record(output);
+        if let (Output::Traffic(traffic), Some(store)) = (output, &self.store) {
+            store.traffic(traffic, self.anchor.unix_ns(self.at));
+        }
         if let Output::Closed(trace) = output {
             if let Some(otlp) = &self.otlp {
                 otlp.offer(trace);
@@ -191,13 +206,18 @@ async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
     )))
 }
 
-async fn serve(
-    config: &Config,
-    node: &NodeInfo,
-    health: &Health,
-    metrics: &Metrics,
-    traces: Vec<Arc<Trace>>,
-) -> Result<(), Failure> {
+/// A store that keeps everything: what a recording holds was asked for.
+fn replay_store(node: &NodeInfo) -> Store {
+    let options = StoreOptions {
+        max_traces: usize::MAX,
+        max_bytes: usize::MAX,
+        replayed: true,
+        ..StoreOptions::default()
+    };
+    Store::new(options, node.clone())
+}
+
+async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics) -> Result<(), Failure> {
     health.set_probe(ProbeStatus {
         probe: "exec".to_owned(),
         hook: "recording".to_owned(),
@@ -205,17 +225,8 @@ async fn serve(
         consequence: String::new(),
         hint: String::new(),
     });
-    let options = StoreOptions {
-        max_traces: traces.len().max(1),
-        max_bytes: usize::MAX,
-        ..StoreOptions::default()
-    };
     // Of this process, and so no part of what is printed.
     metrics.register_process();
-    let store = Store::new(options, node.clone());
-    for trace in traces {
-        store.update(trace);
-    }
     let (shutdown, stop) = watch::channel(false);
     // Nothing moves any more in a replay: its pipeline counts as alive for good.
     let heartbeat = Arc::new(AtomicU64::new(u64::MAX));

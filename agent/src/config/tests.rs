@@ -55,6 +55,22 @@ fn an_unknown_key_names_the_nearest_one() {
 }
 
 #[test]
+fn traffic_keys_have_the_correlators_defaults_and_reach_it() {
+    use sandglass_correlator::TrafficConfig as Bounds;
+    assert_eq!(Config::default().traffic.bounds(), Bounds::default());
+    let config = load(
+        "dns:\n  ports: [53, 5353]\nprobes:\n  conntrack: false\ntraffic:\n  slow_lookup: 250ms\n  max_flows: 7\n",
+    )
+    .unwrap();
+    assert_eq!(config.dns.ports, [53, 5353]);
+    assert!(!config.probes.conntrack && config.probes.dns && config.probes.connect && config.probes.drops);
+    let bounds = config.traffic.bounds();
+    assert_eq!((bounds.slow_lookup_ns, bounds.max_flows), (250_000_000, 7));
+    let error = load("traffic:\n  slow_lokup: 1s\n").unwrap_err().to_string();
+    assert!(error.contains("did you mean \"traffic.slow_lookup\"?"), "{error}");
+}
+
+#[test]
 fn bad_syntax_and_bad_values_say_where() {
     for (text, part) in [
         ("correlation: [", "line"),
@@ -66,6 +82,13 @@ fn bad_syntax_and_bad_values_say_where() {
         ("correlation:\n  deadline: 1ms\n", "longer than"),
         ("probes:\n  ring_buffer_bytes: 1\n", "64 KiB"),
         ("store:\n  max_traces: -5\n", "line"),
+        ("dns:\n  ports: []\n", "at least one port"),
+        ("dns:\n  ports: [0]\n", "no port"),
+        ("dns:\n  ports: [70000]\n", "line"),
+        ("traffic:\n  max_flows: 0\n", "at least 1"),
+        ("traffic:\n  ready_deadline: 1s\n", "longer than traffic.ready_grace"),
+        ("traffic:\n  search_gap: 1m\n", "longer than traffic.search_gap"),
+        ("traffic:\n  slow_lookup: soon\n", "soon"),
     ] {
         let error = load(text).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("hint:"), "{text:?}: {error}");

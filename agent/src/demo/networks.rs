@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::services::SERVICES;
+
 /// Which chain a pod's sandbox gets; its runtime handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Network {
@@ -87,9 +89,16 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
     // A FIFO that nobody writes to: opening it is the wait that never ends, and needs no process of its own.
     rustix::fs::mkfifoat(rustix::fs::CWD, dir.join("answers"), rustix::fs::Mode::RUSR)?;
     let at = dir.display();
-    script(&dir.join("bin").join(SLOW_PLUGIN), &slow_plugin(&at.to_string()))?;
-    script(&dir.join("bin").join(FAILING_PLUGIN), &failing_plugin())?;
-    script(&dir.join("bin").join(HANGING_PLUGIN), &hanging_plugin(&at.to_string()))?;
+    let clock = clock(dir);
+    script(
+        &dir.join("bin").join(SLOW_PLUGIN),
+        &slow_plugin(&at.to_string(), &clock),
+    )?;
+    script(&dir.join("bin").join(FAILING_PLUGIN), &failing_plugin(&clock))?;
+    script(
+        &dir.join("bin").join(HANGING_PLUGIN),
+        &hanging_plugin(&at.to_string(), &clock),
+    )?;
     script(
         &dir.join("libexec").join(SLOW_COMMAND),
         &format!(
@@ -101,7 +110,10 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
         let conf_dir = dir.join("cni").join(network.handler());
         fs::create_dir_all(&conf_dir)?;
         let bridge = format!("sgl{id}{index}");
-        let chain = chain(network, bridge_plugin(dir, &bridge, index));
+        let mut first = bridge_plugin(dir, &bridge, index);
+        // The way to the services, through the pod's first interface alone.
+        first["ipam"]["routes"] = json!([{"dst": SERVICES}]);
+        let chain = chain(network, first);
         list(&conf_dir.join("10-pods.conflist"), network.handler(), &chain)?;
         if network == Network::Two {
             let index = Network::ALL.len();
@@ -148,21 +160,39 @@ fn script(path: &Path, text: &str) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-/// Reads its clock before and after: the third opinion on how long it took, besides the agent's and containerd's.
-/// `/proc/uptime` counts `CLOCK_BOOTTIME` in hundredths, and reading it takes no process, unlike `date`.
-fn slow_plugin(dir: &str) -> String {
+/// Shell functions by which a plugin notes when its ADD began and when it was over: the third opinion on how long it
+/// took, besides the agent's and containerd's. The note is the pod's, since a caller whose call failed hears of no
+/// sandbox; a retry's replaces it. `/proc/uptime` counts `CLOCK_BOOTTIME` in hundredths, and reading it takes no
+/// process, unlike `date`.
+fn clock(dir: &Path) -> String {
+    format!(
+        r#"note() {{ printf '%s\n' "$*" > "{}/clock/$uid"; }}
+begins() {{
+    uid=${{CNI_ARGS#*K8S_POD_UID=}} uid=${{uid%%;*}}
+    read -r begin idle < /proc/uptime
+    note "$begin"
+}}
+ends() {{
+    read -r end idle < /proc/uptime
+    note "$begin" "$end"
+}}"#,
+        dir.display()
+    )
+}
+
+fn slow_plugin(dir: &str, clock: &str) -> String {
     format!(
         r#"#!/bin/sh
 # CNI plugin that waits for a command before it lets the pod pass.
+{clock}
 IFS= read -r conf
 case $CNI_COMMAND in
 VERSION)
     printf '%s\n' '{VERSIONS}' ;;
 ADD)
-    read -r begin idle < /proc/uptime
+    begins
     {dir}/libexec/{SLOW_COMMAND}
-    read -r end idle < /proc/uptime
-    printf '%s %s\n' "$begin" "$end" > "{dir}/clock/$CNI_CONTAINERID"
+    ends
     # libcni writes the keys of its object in order: after prevResult comes type, the last one.
     result=${{conf#*'"prevResult":'}}
     printf '%s\n' "${{result%,\"type\":*}}" ;;
@@ -172,15 +202,18 @@ exit 0
     )
 }
 
-fn failing_plugin() -> String {
+fn failing_plugin(clock: &str) -> String {
     format!(
         r#"#!/bin/sh
 # CNI plugin that refuses every pod, and says so as the specification asks.
+{clock}
 IFS= read -r conf
 case $CNI_COMMAND in
 VERSION)
     printf '%s\n' '{VERSIONS}' ;;
 ADD)
+    begins
+    ends
     printf '%s\n' '{{"cniVersion":"1.0.0","code":{FAILING_CODE},"msg":"{FAILING_MESSAGE}","details":"ask the demo"}}'
     exit 1 ;;
 esac
@@ -189,15 +222,18 @@ exit 0
     )
 }
 
-fn hanging_plugin(dir: &str) -> String {
+/// Its end is its caller's to know.
+fn hanging_plugin(dir: &str, clock: &str) -> String {
     format!(
         r#"#!/bin/sh
 # CNI plugin that asks a daemon that never answers.
+{clock}
 IFS= read -r conf
 case $CNI_COMMAND in
 VERSION)
     printf '%s\n' '{VERSIONS}' ;;
 ADD)
+    begins
     read -r answer < "{dir}/answers" ;;
 esac
 exit 0
@@ -220,6 +256,7 @@ mod tests {
             .env("PATH", "/usr/bin:/bin")
             .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", "abc")
+            .env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_UID=u-1;K8S_POD_NAME=n")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -244,10 +281,14 @@ mod tests {
         let conf = json!({"cniVersion": "1.0.0", "name": "n", "prevResult": before, "type": SLOW_PLUGIN});
         let (code, result) = run(dir.path(), SLOW_PLUGIN, "ADD", &conf.to_string());
         assert_eq!((code, &result), (Some(0), &before));
-        let clock = fs::read_to_string(dir.path().join("clock/abc")).unwrap();
-        let times: Vec<f64> = clock.split_whitespace().map(|time| time.parse().unwrap()).collect();
-        let took = times[1] - times[0];
-        assert!((0.03..5.0).contains(&took), "{clock}");
+        let took = noted(dir.path());
+        assert!((0.03..5.0).contains(&(took[1] - took[0])), "{took:?}");
+    }
+
+    /// What the last plugin noted, seconds.
+    fn noted(dir: &Path) -> Vec<f64> {
+        let note = fs::read_to_string(dir.join("clock/u-1")).unwrap();
+        note.split_whitespace().map(|time| time.parse().unwrap()).collect()
     }
 
     #[test]
@@ -257,6 +298,7 @@ mod tests {
         assert_eq!(code, Some(1));
         assert_eq!(error["code"], FAILING_CODE);
         assert_eq!(error["msg"], FAILING_MESSAGE);
+        assert_eq!(noted(dir.path()).len(), 2);
         assert_eq!(run(dir.path(), FAILING_PLUGIN, "DEL", "{}").0, Some(0));
         assert_eq!(run(dir.path(), HANGING_PLUGIN, "DEL", "{}").0, Some(0));
     }

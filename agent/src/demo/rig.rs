@@ -17,11 +17,15 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sandglass_model::time::Timestamp;
 
+use super::scenarios::PluginClock;
+use super::services::Services;
 use super::{image, networks};
 use teardown::Site;
 pub use teardown::TeardownError;
@@ -33,6 +37,10 @@ pub struct RigOptions {
     pub base: PathBuf,
     /// How long the command of the slow plugin takes.
     pub slow: Duration,
+    /// Directory with a `containerd`, its shim and `ctr`, instead of the installed ones.
+    pub containerd: Option<PathBuf>,
+    /// What containerd starts containers with, instead of runc.
+    pub oci_runtime: Option<PathBuf>,
 }
 
 impl Default for RigOptions {
@@ -42,6 +50,9 @@ impl Default for RigOptions {
             // anybody could lay something out for root.
             base: PathBuf::from("/var/lib/sandglass-demo"),
             slow: Duration::from_secs(2),
+            // The demo, the tests and the benchmarks all run on another containerd then.
+            containerd: std::env::var_os("SANDGLASS_CONTAINERD_BIN_DIR").map(PathBuf::from),
+            oci_runtime: None,
         }
     }
 }
@@ -51,7 +62,10 @@ impl Default for RigOptions {
 pub struct Rig {
     site: Site,
     id: String,
+    /// Where the node's programs look for others.
+    search: String,
     containerd: Option<Child>,
+    services: Option<Arc<Services>>,
     /// Held for as long as the rig lives; the kernel lets go of it with its owner.
     _lock: File,
 }
@@ -103,6 +117,9 @@ pub enum RigError {
         /// What `ctr` said.
         message: String,
     },
+    /// The pods would have nobody to talk to.
+    #[error("cannot start the services that the demo's pods talk to")]
+    Services(#[source] io::Error),
     /// containerd's metrics cannot be read.
     #[error("cannot read containerd's metrics")]
     Metrics(#[source] io::Error),
@@ -120,6 +137,9 @@ impl RigError {
             RigError::SetUp { .. } => {
                 "the directory must be root's own, on a disk with space, not mounted noexec".into()
             }
+            RigError::Services(_) => {
+                "the kernel must let iptables translate addresses (nf_nat), in a network namespace of its own".into()
+            }
             RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
             RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
                 "SANDGLASS_LOG=debug shows containerd's whole log".to_owned()
@@ -131,7 +151,7 @@ impl RigError {
 impl Rig {
     /// Starts a node; about a second. Blocks.
     pub fn start(options: &RigOptions) -> Result<Rig, RigError> {
-        let programs = Programs::find()?;
+        let programs = Programs::find(options)?;
         clear_left_behind(&options.base);
         let (dir, lock) = claim(&options.base)?;
         let id = dir.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -139,7 +159,9 @@ impl Rig {
         let mut rig = Rig {
             site: Site { dir },
             id: id.unwrap_or_default(),
+            search: programs.search.clone(),
             containerd: None,
+            services: None,
             _lock: lock,
         };
         rig.set_up(&programs, options)
@@ -148,19 +170,34 @@ impl Rig {
         rig.containerd = Some(rig.spawn(&programs, &members)?);
         rig.wait_until_up()?;
         rig.import_pause()?;
+        let services = Services::start(&rig.node_netns(), &rig.search).map_err(RigError::Services)?;
+        rig.services = Some(Arc::new(services));
         Ok(rig)
     }
 
     /// What keeps a rig from starting here, if anything does: for tests that are then skipped.
     #[must_use]
-    pub fn obstacle() -> Option<String> {
-        Programs::find().err().map(|error| error.to_string())
+    pub fn obstacle(options: &RigOptions) -> Option<String> {
+        Programs::find(options).err().map(|error| error.to_string())
     }
 
     /// Where containerd answers CRI calls.
     #[must_use]
     pub fn cri_socket(&self) -> PathBuf {
         self.site.dir.join("containerd.sock")
+    }
+
+    /// The node's own network namespace.
+    #[must_use]
+    pub fn node_netns(&self) -> PathBuf {
+        let pid = self.containerd.as_ref().map_or(0, Child::id);
+        PathBuf::from(format!("/proc/{pid}/ns/net"))
+    }
+
+    /// What its pods can talk to; `None` when it is going down.
+    #[must_use]
+    pub fn services(&self) -> Option<Arc<Services>> {
+        self.services.clone()
     }
 
     /// The rig's directory.
@@ -187,20 +224,23 @@ impl Rig {
         format!("/{}", self.site.cgroup())
     }
 
-    /// What the slow plugin read on its own clock for this sandbox: begin and end, nanoseconds since boot, to 10 ms.
+    /// What a script plugin read on its own clock for the last sandbox of the pod with this uid.
     #[must_use]
-    pub fn slow_clock(&self, sandbox: &str) -> Option<(u64, u64)> {
-        let text = fs::read_to_string(self.site.dir.join("clock").join(sandbox)).ok()?;
+    pub fn plugin_clock(&self, uid: &str) -> Option<PluginClock> {
+        let text = fs::read_to_string(self.site.dir.join("clock").join(uid)).ok()?;
         let mut times = text.split_whitespace().map(hundredths_to_ns);
-        Some((times.next()??, times.next()??))
+        Some(PluginClock {
+            begin: Timestamp(times.next()??),
+            end: times.next().flatten().map(Timestamp),
+        })
     }
 
     /// containerd's own metrics, in Prometheus text.
     pub fn containerd_metrics(&self) -> Result<String, RigError> {
-        let pid = self.containerd.as_ref().map_or(0, Child::id);
+        let netns = self.node_netns();
         // A namespace is entered by a thread: one that ends with the question.
         std::thread::spawn(move || -> io::Result<String> {
-            let node = File::open(format!("/proc/{pid}/ns/net"))?;
+            let node = File::open(netns)?;
             move_into_link_name_space(node.as_fd(), Some(LinkNameSpaceType::Network))?;
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, config::METRICS_PORT));
             let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
@@ -213,6 +253,24 @@ impl Rig {
         .join()
         .unwrap_or_else(|_| Err(io::Error::other("the asking thread died")))
         .map_err(RigError::Metrics)
+    }
+
+    /// Starts a program beside the node, in the machine's own network namespace. It belongs to the rig's cgroup, and so
+    /// ends with the rig whatever becomes of its owner.
+    pub fn spawn_beside(&self, program: &Path, arguments: &[String], log: File) -> io::Result<Child> {
+        const SCRIPT: &str = r#"echo $$ > "$1" && shift && exec "$@""#;
+        Command::new("sh")
+            .args(["-c", SCRIPT, "sh"])
+            .arg(self.make_cgroup().map_err(io::Error::other)?)
+            .arg(program)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", SEARCH)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
     }
 
     /// containerd's log so far.
@@ -240,7 +298,7 @@ impl Rig {
             "native"
         };
         let path = dir.join("containerd.toml");
-        fs::write(&path, config::text(dir, snapshotter)).map_err(at(&path))?;
+        fs::write(&path, config::text(dir, snapshotter, options.oci_runtime.as_deref())).map_err(at(&path))?;
         fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
         let path = dir.join("pause.tar");
         fs::write(&path, image::archive()).map_err(at(&path))
@@ -274,7 +332,7 @@ impl Rig {
             .arg(self.site.dir.join("containerd.toml"))
             // Nothing of the caller's environment: OTEL_* in it would make containerd export spans, to our collector.
             .env_clear()
-            .env("PATH", SEARCH)
+            .env("PATH", &self.search)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)
@@ -333,12 +391,14 @@ impl Rig {
             .args(["--connect-timeout", "2s"])
             .args(args)
             .env_clear()
-            .env("PATH", SEARCH)
+            .env("PATH", &self.search)
             .stdin(Stdio::null())
             .output()
     }
 
     fn end(&mut self) -> Result<(), TeardownError> {
+        // Its sockets and its thread hold the node's namespace.
+        self.services = None;
         if let Some(mut containerd) = self.containerd.take() {
             // In order first: it closes its databases and its shims' connections.
             let _ = rustix::process::kill_process(
@@ -431,17 +491,22 @@ fn clear_left_behind(base: &Path) {
 
 /// Programs that the rig runs, found before anything is changed.
 struct Programs {
+    search: String,
     containerd: PathBuf,
     plugins: PathBuf,
 }
 
 impl Programs {
-    fn find() -> Result<Programs, RigError> {
+    fn find(options: &RigOptions) -> Result<Programs, RigError> {
         if !rustix::process::geteuid().is_root() {
             return Err(RigError::NotRoot);
         }
+        let search = match &options.containerd {
+            Some(first) => format!("{}:{SEARCH}", first.display()),
+            None => SEARCH.to_owned(),
+        };
         let find = |program: &str, package| {
-            SEARCH
+            search
                 .split(':')
                 .map(|dir| Path::new(dir).join(program))
                 .find(|path| path.is_file())
@@ -453,13 +518,17 @@ impl Programs {
         for program in ["ctr", "containerd-shim-runc-v2"] {
             find(program, "containerd")?;
         }
-        find("runc", "runc")?;
+        match &options.oci_runtime {
+            Some(path) => find(&path.to_string_lossy(), "crun")?,
+            None => find("runc", "runc")?,
+        };
         find("ip", "iproute2")?;
         find("iptables", "iptables")?;
         find("unshare", "util-linux")?;
         Ok(Programs {
             containerd: find("containerd", "containerd")?,
             plugins: Programs::plugins()?,
+            search,
         })
     }
 

@@ -4,6 +4,7 @@
 //! the boot clock, the one the kernel stamps events with: these [`CallRecord`]s are what traces are held against.
 //! Does not: look at traces (that is [`super::verify`]).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use prost::Message;
 use rustix::time::{ClockId, clock_gettime};
 use sandglass_model::cni::PodIdentity;
 use sandglass_model::id::SandboxId;
-use sandglass_model::time::{SECOND, Timestamp};
+use sandglass_model::time::{MILLISECOND, SECOND, Timestamp};
 use tokio::task::JoinSet;
 
+use super::client::{self, Talk, Talked};
 use super::image;
 use super::networks::Network;
 use super::rig::Rig;
+use super::services::Services;
 use crate::cri::messages::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
     PodSandboxMetadata, PortMapping, Protocol,
@@ -35,6 +38,8 @@ pub struct Pod {
     pub network: Network,
     /// A port of the node that leads into it: makes `portmap` call `iptables`.
     pub host_port: Option<u16>,
+    /// What the program in it does with its network.
+    pub talk: Option<Talk>,
     /// After this the caller gives up, and the runtime kills what it waits for.
     pub deadline: Duration,
 }
@@ -57,6 +62,7 @@ impl Pod {
             attempt: 0,
             network,
             host_port: None,
+            talk: None,
             deadline: Duration::from_secs(60),
         }
     }
@@ -118,8 +124,24 @@ pub struct CallRecord {
     pub outcome: Result<SandboxId, String>,
     /// `StopPodSandbox`, when it was asked.
     pub stop: Option<CallTimes>,
-    /// What the slow plugin read on its own clock.
-    pub slow_clock: Option<(u64, u64)>,
+    /// What the network's script plugin read on its own clock.
+    pub plugin_clock: Option<PluginClock>,
+    /// What the pod's program found, on its own clock; `None` when it has none.
+    pub talked: Option<Result<Talked, String>>,
+}
+
+/// When a script plugin's ADD began and was over, on its own clock, which ticks every [`PluginClock::TICK_NS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginClock {
+    /// The first thing it did.
+    pub begin: Timestamp,
+    /// The last thing before it answered; a plugin that was killed did not come so far.
+    pub end: Option<Timestamp>,
+}
+
+impl PluginClock {
+    /// A stamp is the last tick before it.
+    pub const TICK_NS: u64 = 10 * MILLISECOND;
 }
 
 /// The boot clock now.
@@ -135,10 +157,21 @@ pub fn now() -> Timestamp {
 #[must_use]
 pub fn steps(round: u32) -> Vec<Vec<Pod>> {
     let pod = |name, number, network| Pod::new(name, round * 100 + number, network);
-    let plain = |name, number| pod(name, number, Network::Plain);
+    let talk = |name, stalls| Some(Talk { name, port: 80, stalls });
+    let talking = |name, number, network| Pod {
+        talk: talk("orders", false),
+        ..pod(name, number, network)
+    };
+    let plain = |name, number| talking(name, number, Network::Plain);
     let published = Pod {
         host_port: Some(8080),
+        // One dot, so one name of the search path too many.
+        talk: talk("orders.shop", false),
         ..plain("web-0", 3)
+    };
+    let stalled = Pod {
+        talk: talk("orders", true),
+        ..plain("checkout-0", 8)
     };
     let hanging = Pod {
         deadline: Duration::from_secs(3),
@@ -151,8 +184,8 @@ pub fn steps(round: u32) -> Vec<Vec<Pod>> {
     };
     vec![
         vec![plain("cart-0", 1), plain("cart-1", 2), published],
-        vec![pod("reports-0", 4, Network::Slow), failing, hanging],
-        vec![retried, pod("db-0", 7, Network::Two)],
+        vec![talking("reports-0", 4, Network::Slow), failing, hanging, stalled],
+        vec![retried, talking("db-0", 7, Network::Two)],
     ]
 }
 
@@ -163,21 +196,29 @@ pub const DELETED: [&str; 3] = ["cart-1", "web-0", "reports-0"];
 pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> {
     let mut calls = JoinSet::new();
     for (index, pod) in pods.into_iter().enumerate() {
-        let (cri, parent) = (Arc::clone(cri), rig.cgroup_parent());
-        calls.spawn(async move { (index, make_one(&cri, &parent, pod).await) });
+        let (cri, parent, services) = (Arc::clone(cri), rig.cgroup_parent(), rig.services());
+        calls.spawn(async move {
+            let mut record = make_one(&cri, &parent, pod).await;
+            if let (Some(plan), Ok(id)) = (record.pod.talk, &record.outcome) {
+                record.talked = Some(let_talk(&cri, services, &record.pod, id, plan).await);
+            }
+            (index, record)
+        });
     }
     let mut records: Vec<(usize, CallRecord)> = calls.join_all().await;
     records.sort_by_key(|(index, _)| *index);
     records
         .into_iter()
         .map(|(_, mut record)| {
-            record.slow_clock = record.outcome.as_ref().ok().and_then(|id| rig.slow_clock(&id.0));
+            let noted = rig.plugin_clock(&record.pod.identity.uid);
+            // An earlier attempt's note is none.
+            record.plugin_clock = noted.filter(|clock| clock.begin.0 + PluginClock::TICK_NS > record.run.begin.0);
             record
         })
         .collect()
 }
 
-/// Makes one pod below the cgroup `parent`; the slow plugin's clock is not read.
+/// Makes one pod below the cgroup `parent`; its plugin's clock is not read, and its program does not run.
 pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
     let config = pod.config(parent);
     let begin = now();
@@ -188,8 +229,47 @@ pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
         run,
         outcome: answer.map(SandboxId).map_err(|error| chain(&error)),
         stop: None,
-        slow_clock: None,
+        plugin_clock: None,
+        talked: None,
     }
+}
+
+/// Runs the pod's program until it has connected.
+async fn let_talk(
+    cri: &Cri,
+    services: Option<Arc<Services>>,
+    pod: &Pod,
+    id: &SandboxId,
+    plan: Talk,
+) -> Result<Talked, String> {
+    let services = services.ok_or("the node has no services")?;
+    let netns = netns(cri, id).await?;
+    let name = pod.identity.name.clone();
+    let talking = tokio::task::spawn_blocking(move || {
+        client::talk(&netns, &name, plan, |address| match plan.stalls {
+            true => services.drop_next_query(address),
+            false => Ok(()),
+        })
+    });
+    match talking.await {
+        Ok(talked) => talked.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic.to_string()),
+    }
+}
+
+/// Where the sandbox's network namespace is, as the runtime tells.
+async fn netns(cri: &Cri, id: &SandboxId) -> Result<PathBuf, String> {
+    let answer = cri
+        .pod_sandbox_status(&id.0, true)
+        .await
+        .map_err(|error| chain(&error))?;
+    let info = answer.info.get("info").map_or("", String::as_str);
+    let info: serde_json::Value = serde_json::from_str(info).map_err(|error| error.to_string())?;
+    let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array();
+    let network = namespaces.and_then(|list| list.iter().find(|namespace| namespace["type"] == "network"));
+    let path = network.and_then(|network| network["path"].as_str());
+    path.map(PathBuf::from)
+        .ok_or_else(|| "the runtime does not tell the sandbox's network namespace".to_owned())
 }
 
 /// Stops and removes the sandbox of `record`, if it has one.

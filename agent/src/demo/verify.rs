@@ -6,6 +6,7 @@
 
 pub mod clock;
 mod expected;
+pub mod network;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use sandglass_model::trace::{Detail, OperationDetail, PluginDetail, Relation, Sp
 use super::networks::{FAILING_CODE, FAILING_MESSAGE, FAILING_PLUGIN, HANGING_PLUGIN, Network};
 use super::scenarios::CallRecord;
 use expected::{Attachment, Tree};
+use network::{Looked, Seen};
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub fn creation<'t>(traces: &'t [Arc<Trace>], record: &CallRecord) -> Result<&'t
                 Ok(id) => trace.sandbox.as_ref() == Some(id),
                 Err(_) => {
                     trace.identity.uid == record.pod.identity.uid
-                        && (record.run.begin..=record.run.end).contains(&trace.start())
+                        && (record.run.begin.minus(clock::INODE_TICK_NS)..=record.run.end).contains(&trace.start())
                 }
             }
     });
@@ -94,10 +96,10 @@ pub fn creation<'t>(traces: &'t [Arc<Trace>], record: &CallRecord) -> Result<&'t
     }
 }
 
-/// Checks every record.
+/// Checks every record, as far as the agent sees traffic here.
 #[must_use]
-pub fn verify(traces: &[Arc<Trace>], records: &[CallRecord]) -> Vec<Report> {
-    records.iter().map(|record| report(traces, record)).collect()
+pub fn verify(traces: &[Arc<Trace>], records: &[CallRecord], seen: Seen) -> Vec<Report> {
+    records.iter().map(|record| report(traces, record, seen)).collect()
 }
 
 /// How many of `traces` are not the creation, or an operation, of a sandbox of `records`: other work on the node, or
@@ -112,7 +114,7 @@ pub fn strangers(traces: &[Arc<Trace>], records: &[CallRecord]) -> usize {
     traces.len() - traces.iter().filter(is_known).count()
 }
 
-fn report(traces: &[Arc<Trace>], record: &CallRecord) -> Report {
+fn report(traces: &[Arc<Trace>], record: &CallRecord, seen: Seen) -> Report {
     let identity = &record.pod.identity;
     let mut pod = format!("{}/{}", identity.namespace, identity.name);
     if record.pod.attempt > 0 {
@@ -132,6 +134,7 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord) -> Report {
         }
     };
     let dels = dels(traces, trace);
+    let looked = Looked { trace, record, seen };
     let checks = [
         ("trace", complete(trace)),
         ("pod", same_pod(trace, record)),
@@ -143,7 +146,13 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord) -> Report {
         ("deletion", deletion(trace, &dels, record)),
         ("clock", clock::call(trace, &dels, record)),
         ("deletion's clock", clock::stop(&dels, record)),
-        ("plugin's clock", clock::plugin(trace, record)),
+        ("plugin's clock", clock::script(trace, record)),
+        ("network", looked.network()),
+        ("backends", looked.backends()),
+        ("stall", looked.stall()),
+        ("lookup's clock", looked.lookup_clock()),
+        ("connection's clock", looked.connect_clock()),
+        ("network's clock", looked.ready_clock()),
     ];
     Report {
         pod,

@@ -53,10 +53,13 @@ assets! {
     "/ui/app.js" "app.js" SCRIPT;
     "/ui/agent.js" "agent.js" SCRIPT;
     "/ui/api.js" "api.js" SCRIPT;
+    "/ui/causes.js" "causes.js" SCRIPT;
+    "/ui/chart.js" "chart.js" SCRIPT;
     "/ui/dom.js" "dom.js" SCRIPT;
     "/ui/format.js" "format.js" SCRIPT;
     "/ui/keys.js" "keys.js" SCRIPT;
     "/ui/list.js" "list.js" SCRIPT;
+    "/ui/network.js" "network.js" SCRIPT;
     "/ui/phases.js" "phases.js" SCRIPT;
     "/ui/trace.js" "trace.js" SCRIPT;
     "/ui/waterfall.js" "waterfall.js" SCRIPT;

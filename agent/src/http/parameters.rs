@@ -2,7 +2,8 @@
 //!
 //! Does not: accept a key twice, or guess.
 
-use sandglass_model::CniCommand;
+use sandglass_model::trace::JourneyReason;
+use sandglass_model::{CniCommand, registry};
 
 use crate::sinks::store::query::{KindFilter, Query, Sort, State};
 use crate::sinks::store::row::Outcome;
@@ -37,11 +38,13 @@ pub fn list(text: &str) -> Result<Query, BadQuery> {
     for (key, value) in pairs(text)? {
         match key.as_str() {
             "sort" => query.sort = one_of("sort", &value, "newest or slowest", &SORTS)?,
-            "state" => query.state = one_of("state", &value, "all, running or ended", &STATES)?,
+            "state" => query.state = one_of("state", &value, "all, running, waiting or ended", &STATES)?,
             "result" => query.result = one_of("result", &value, "all, ok or failed", &RESULTS)?,
             "kind" => query.kind = kind(&value)?,
             "q" => query.text = bounded("q", value)?,
             "plugin" => query.plugin = bounded("plugin", value)?,
+            "reason" => query.reason = Some(one_of("reason", &value, "failed, dropped, retried or slow", &REASONS)?),
+            "cause" => query.cause = cause(&value)?,
             "limit" => query.limit = number("limit", &value, 1..=MAX_LIMIT, "a number from 1 to 1000")?,
             "offset" => query.offset = number("offset", &value, 0..=1_000_000, "a number from 0 to 1000000")?,
             _ => return Err(BadQuery::Key(key)),
@@ -65,7 +68,14 @@ fn kind(value: &str) -> Result<KindFilter, BadQuery> {
     {
         return Ok(KindFilter::Verb(verb));
     }
-    one_of("kind", value, "all, sandbox, operation, or a CNI verb", &KINDS)
+    one_of("kind", value, "all, sandbox, operation, journey, or a CNI verb", &KINDS)
+}
+
+fn cause(value: &str) -> Result<String, BadQuery> {
+    match registry::CAUSES.iter().find(|known| **known == value) {
+        Some(&known) => Ok(known.to_owned()),
+        None => Err(bad("cause", value, "a cause, as conntrack_race or dns_server_silent")),
+    }
 }
 
 fn one_of<T: Copy>(
@@ -143,9 +153,10 @@ fn decode(text: &str) -> Result<String, BadQuery> {
 }
 
 const SORTS: [(&str, Sort); 2] = [("newest", Sort::Newest), ("slowest", Sort::Slowest)];
-const STATES: [(&str, State); 3] = [
+const STATES: [(&str, State); 4] = [
     ("all", State::All),
     ("running", State::Running),
+    ("waiting", State::Waiting),
     ("ended", State::Ended),
 ];
 const RESULTS: [(&str, Option<Outcome>); 3] = [
@@ -153,10 +164,17 @@ const RESULTS: [(&str, Option<Outcome>); 3] = [
     ("ok", Some(Outcome::Ok)),
     ("failed", Some(Outcome::Failed)),
 ];
-const KINDS: [(&str, KindFilter); 3] = [
+const KINDS: [(&str, KindFilter); 4] = [
     ("all", KindFilter::All),
     ("sandbox", KindFilter::Sandbox),
     ("operation", KindFilter::Operation),
+    ("journey", KindFilter::Journey),
+];
+const REASONS: [(&str, JourneyReason); 4] = [
+    ("failed", JourneyReason::Failed),
+    ("dropped", JourneyReason::Dropped),
+    ("retried", JourneyReason::Retried),
+    ("slow", JourneyReason::Slow),
 ];
 const MAX_LIMIT: usize = 1_000;
 const MAX_TEXT: usize = 256;
@@ -167,8 +185,10 @@ mod tests {
 
     #[test]
     fn good_queries() {
-        let query =
-            list("sort=slowest&state=ended&result=failed&kind=del&q=a%20b+c%2Fd&plugin=bridge&limit=7&offset=3");
+        let query = list(
+            "sort=slowest&state=ended&result=failed&kind=del&q=a%20b+c%2Fd&plugin=bridge&limit=7&offset=3\
+              &reason=retried&cause=conntrack_race",
+        );
         assert_eq!(
             query,
             Ok(Query {
@@ -178,6 +198,8 @@ mod tests {
                 kind: KindFilter::Verb(CniCommand::Del),
                 text: "a b c/d".into(),
                 plugin: "bridge".into(),
+                reason: Some(JourneyReason::Retried),
+                cause: "conntrack_race".into(),
                 limit: 7,
                 offset: 3,
             })
@@ -199,6 +221,14 @@ mod tests {
             (
                 "limit=-1",
                 "\"-1\" is no value of limit: expected a number from 1 to 1000",
+            ),
+            (
+                "reason=bad",
+                "\"bad\" is no value of reason: expected failed, dropped, retried or slow",
+            ),
+            (
+                "cause=bad",
+                "\"bad\" is no value of cause: expected a cause, as conntrack_race or dns_server_silent",
             ),
             ("sotr=newest", "unknown parameter \"sotr\""),
             ("q=a&q=b", "parameter \"q\" is given twice"),

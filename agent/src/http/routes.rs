@@ -61,7 +61,7 @@ impl From<BadQuery> for Refusal {
         Refusal::new(
             StatusCode::BAD_REQUEST,
             bad.to_string(),
-            "/api/v1/sandboxes takes sort, state, result, kind, q, plugin, limit and offset; other addresses take none",
+            "/api/v1/sandboxes takes sort, state, result, kind, q, plugin, reason, cause, limit and offset; other addresses take none",
         )
     }
 }
@@ -152,6 +152,10 @@ impl Server {
             "/api/v1/known" => {
                 parameters::none(query)?;
                 Ok(json(&serde_json::json!({ "sandboxes": store.known_sandboxes() })))
+            }
+            "/api/v1/network" => {
+                parameters::none(query)?;
+                Ok(json(&store.network_view()))
             }
             "/api/v1/health" => {
                 parameters::none(query)?;

@@ -1,7 +1,7 @@
 //! `/api/v1/stream`: server-sent events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 //!
-//! `row` carries the list row of a trace that changed, `health` the agent's account every few seconds, `reload` tells a
-//! reader that lagged to ask again. A burst of changes of one trace becomes one event.
+//! `row` carries the list row of a trace that changed, `health` the agent's account every few seconds, `network` tells
+//! that `/api/v1/network` has another answer, `reload` tells a reader that lagged to ask again. A burst of changes of one trace becomes one event.
 //! Does not: replay what a reader missed while away (it asks for the list when it comes back), or ever hold up the store.
 
 use std::convert::Infallible;
@@ -60,13 +60,19 @@ pub fn start(server: Arc<Server>, place: OwnedSemaphorePermit) -> EventStream {
 async fn feed(server: &Server, mut changes: broadcast::Receiver<TraceId>, sender: &mpsc::Sender<Bytes>) {
     let mut health = tokio::time::interval(server.options.health_interval);
     health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut seen = server.services.store.network_revision();
     if sender.send(Bytes::from_static(b"retry: 2000\n\n")).await.is_err() {
         return;
     }
     loop {
         let chunk = tokio::select! {
             // Doubles as the keep-alive.
-            _ = health.tick() => event("health", &server.health_report()),
+            _ = health.tick() => {
+                let health = event("health", &server.health_report());
+                let revision = server.services.store.network_revision();
+                let moved = std::mem::replace(&mut seen, revision) != revision;
+                if moved { [health, event("network", &serde_json::json!({ "revision": revision }))].concat().into() } else { health }
+            }
             change = changes.recv() => match change {
                 Ok(first) => {
                     tokio::time::sleep(GATHER).await;

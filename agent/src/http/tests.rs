@@ -206,6 +206,42 @@ async fn every_route_answers() {
 }
 
 #[tokio::test]
+async fn the_network_is_told_and_its_changes_streamed() {
+    let rig = Rig::start(|options| options.health_interval = Duration::from_millis(50)).await;
+    let mut stream = rig.connect().await;
+    stream.write_all(STREAM).await.unwrap();
+    assert!(
+        !read_until(&mut stream, "event: health")
+            .await
+            .contains("event: network")
+    );
+    let now = wall_ns();
+    for (at, traffic) in samples::an_hour(now) {
+        rig.store.traffic(&traffic, at);
+    }
+    let sandbox = samples::stalled("shop", "web-0", 1, now);
+    rig.store.update(samples::stalled_journey(&sandbox, now));
+    rig.store.update(sandbox);
+    assert!(
+        read_until(&mut stream, "event: network")
+            .await
+            .contains("\"revision\":")
+    );
+    let network = rig.json("/api/v1/network").await;
+    assert_eq!(network["window_slots"], 360);
+    assert_eq!(network["slots"].as_array().unwrap().len(), 350);
+    assert_eq!(network["conntrack"]["limit"], 262_144);
+    assert_eq!(network["journeys"][0]["reason"], "retried");
+    assert_eq!(network["readiness"]["ready"], 1);
+    assert!(network["slots"][0]["insert_failed"].is_u64() && network["until_unix_ns"].is_string());
+    let rows = rig
+        .json("/api/v1/sandboxes?kind=journey&reason=retried&cause=conntrack_race")
+        .await;
+    assert_eq!(rows["total"], 1);
+    assert_eq!(rig.ask("GET /api/v1/network?x=1").await.status, 400);
+}
+
+#[tokio::test]
 async fn refusals_are_json_with_a_hint() {
     let rig = Rig::start(|_| {}).await;
     for (head, status, word) in [

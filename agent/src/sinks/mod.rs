@@ -2,6 +2,7 @@
 //!
 //! Each is bounded and sheds (counting) rather than slow the pipeline. Sinks never import sources.
 
+pub mod creation;
 pub mod otlp;
 pub mod prometheus;
 pub mod recording;

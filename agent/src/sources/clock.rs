@@ -1,7 +1,7 @@
 //! The node's two clocks, and the facts about the node that no configuration holds.
 //!
-//! Used by sources for stamps and anchors, by the composition root for `NodeInfo`. Works on every system; off Linux the
-//! boot clock is the time since this process first asked, which replay and tests can live with.
+//! Used by sources for stamps and anchors, by the composition root for `NodeInfo`. Works on every system; off Linux both
+//! clocks are one: nanoseconds since 1970, as ETW stamps its events.
 //! Does not: keep or compare anchors (the Linux source does, to notice a step).
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -88,10 +88,7 @@ fn boot_ns() -> u64 {
 
 #[cfg(not(target_os = "linux"))]
 fn boot_ns() -> u64 {
-    use std::sync::OnceLock;
-    use std::time::Instant;
-    static FIRST: OnceLock<Instant> = OnceLock::new();
-    saturating_u64(FIRST.get_or_init(Instant::now).elapsed().as_nanos())
+    unix_ns()
 }
 
 fn unix_ns() -> u64 {

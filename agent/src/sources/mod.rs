@@ -13,6 +13,15 @@ pub mod clock;
 #[cfg(target_os = "linux")]
 pub mod linux;
 pub mod replay;
+pub mod windows;
+
+/// What observes this node: the same names on every system.
+pub mod native {
+    #[cfg(target_os = "linux")]
+    pub use super::linux::{LinuxSource as Source, Options, StartError, start};
+    #[cfg(windows)]
+    pub use super::windows::live::{Options, Source, StartError, start};
+}
 
 /// The sources' end of the channel to the pipeline; cheap to clone.
 #[derive(Clone, Debug)]

@@ -74,7 +74,7 @@ impl WatchError {
 #[derive(Debug)]
 pub enum Message {
     /// A trace changed.
-    Row(Row),
+    Row(Box<Row>),
     /// The node's name.
     Node(String),
     /// The stream is open: what was known before may be old.

@@ -52,6 +52,35 @@ fn rows_fit_the_window_and_say_what_they_should() {
 }
 
 #[test]
+fn waiting_sandboxes_and_journeys_have_their_own_words() {
+    let store = Store::new(StoreOptions::default(), NodeInfo::default());
+    let sandbox = samples::network_ready("shop", "web-0", 1, wall_ns());
+    store.update(samples::waiting("shop", "web-1", 2, wall_ns() - 9_000_000_000));
+    store.update(samples::stalled_journey(&sandbox, wall_ns()));
+    store.update(samples::refused_journey(wall_ns()));
+    store.update(sandbox);
+    let json = serde_json::to_string(&store.list(&Query::default())).unwrap();
+    let list: List = serde_json::from_str(&json).unwrap();
+    let ended = list.rows.iter().filter(|row| row.ended()).count();
+    let screen = Screen {
+        node: String::new(),
+        rows: list.rows,
+        trouble: String::new(),
+    };
+    let text = screen.lines(140, 500, false).join("\n");
+    assert!(
+        text.contains("4 traces, 1 failed, 0 running, 1 not on the network yet"),
+        "{text}"
+    );
+    assert!(
+        text.contains("shop/web-0 › db.shop.svc.cluster.local") && text.contains("node › 10.96.0.80:8080"),
+        "{text}"
+    );
+    assert!(text.contains("○ shop/web-1"), "{text}");
+    assert_eq!(ended, 3);
+}
+
+#[test]
 fn a_row_that_comes_again_takes_its_place() {
     let mut screen = screen();
     let count = screen.rows.len();

@@ -10,15 +10,21 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sandglass::app::{self, App};
-use sandglass::config::Config;
+use sandglass::config::{Config, Period};
 use sandglass::cri::Cri;
 use sandglass::demo::rig::{Rig, RigOptions};
 use sandglass::demo::scenarios::{self, CallRecord, Pod};
+use sandglass::demo::verify::network::Seen;
 use sandglass::demo::verify::{self, Report};
 use sandglass_model::{Span, Trace};
 use tokio::sync::{Mutex, MutexGuard};
 
 static MACHINE: Mutex<()> = Mutex::const_new(());
+
+/// Waits until no other test has the machine.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    MACHINE.lock().await
+}
 
 /// A node.
 pub struct Node {
@@ -30,12 +36,16 @@ pub struct Node {
 impl Node {
     /// A node, or `None` with a `SKIPPED` line when this machine cannot have one.
     pub async fn start(test: &str) -> Option<Node> {
-        let alone = MACHINE.lock().await;
-        if let Some(obstacle) = Rig::obstacle() {
+        Node::with(test, RigOptions::default()).await
+    }
+
+    /// The same of another containerd or with another OCI runtime.
+    pub async fn with(test: &str, options: RigOptions) -> Option<Node> {
+        let alone = alone().await;
+        if let Some(obstacle) = Rig::obstacle(&options) {
             eprintln!("SKIPPED {test}: {obstacle}");
             return None;
         }
-        let options = RigOptions::default();
         let rig = tokio::task::spawn_blocking(move || Rig::start(&options))
             .await
             .unwrap()
@@ -90,14 +100,27 @@ pub struct Agent {
 impl Agent {
     /// An agent, or `None` with a `SKIPPED` line when the kernel does not let one observe it.
     pub async fn start(node: &Node, test: &str) -> Option<Agent> {
+        Agent::at(&node.config(), Some(node.rig.node_netns()), test).await
+    }
+
+    /// The same, told what it shall look at.
+    pub async fn with(config: &Config, test: &str) -> Option<Agent> {
+        Agent::at(config, None, test).await
+    }
+
+    /// The same, for a node with a network namespace of its own. Sandboxes that send nothing are not waited for long.
+    async fn at(config: &Config, node_netns: Option<PathBuf>, test: &str) -> Option<Agent> {
+        let mut config = config.clone();
+        config.traffic.ready_deadline = Period::from_secs(8);
         let (sender, closed) = mpsc::channel();
         let options = app::Options {
+            node_netns,
             closed: Some(sender),
             record: recording(test),
             record_only: true,
             ..app::Options::default()
         };
-        match app::start(&node.config(), options).await {
+        match app::start(&config, options).await {
             Ok(app) => Some(Agent {
                 app,
                 closed,
@@ -134,7 +157,8 @@ impl Agent {
     pub async fn settle(&mut self, records: &[CallRecord]) -> Vec<Report> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            let mut reports = verify::verify(self.traces(), records);
+            let seen = Seen::by(&self.app.health.probes());
+            let mut reports = verify::verify(self.traces(), records, seen);
             for report in &mut reports {
                 report.checks.retain(|check| !check.is_clock());
             }

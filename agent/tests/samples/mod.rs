@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+mod network;
+
 use sandglass_model::event::ExitStatus;
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::trace::{
@@ -13,6 +15,8 @@ use sandglass_model::trace::{
 use sandglass_model::{
     ClockAnchor, CniCommand, CniError, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId,
 };
+
+pub use network::*;
 
 /// Builds one trace; times are milliseconds from the begin of the root.
 pub struct Scene {
@@ -31,11 +35,11 @@ impl Scene {
         scene.open(
             None,
             0,
-            Detail::Sandbox(SandboxDetail {
+            Detail::Sandbox(Box::new(SandboxDetail {
                 attempt: 1,
                 runtime: "containerd".into(),
                 ..SandboxDetail::default()
-            }),
+            })),
         );
         scene.open(
             Some(0),

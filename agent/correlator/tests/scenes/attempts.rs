@@ -17,7 +17,9 @@ fn attempt(trace: &Trace) -> u32 {
         | Detail::RuntimeStep(_)
         | Detail::Journey(_)
         | Detail::Lookup(_)
-        | Detail::Connect(_) => 0,
+        | Detail::Connect(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => 0,
     }
 }
 

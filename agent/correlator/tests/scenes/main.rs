@@ -6,8 +6,13 @@
 )]
 
 mod attempts;
+mod causes;
 mod chains;
 mod faults;
+mod journeys;
+mod lookups;
 mod nesting;
+mod ready;
 mod sandboxes;
 mod scene;
+mod wire;

@@ -109,6 +109,12 @@ impl Scene {
         self
     }
 
+    /// What follows happens `ns` nanoseconds after boot.
+    pub fn set_now(&mut self, ns: u64) -> &mut Scene {
+        self.now = ns;
+        self
+    }
+
     pub fn event(&mut self, body: Body) -> &mut Scene {
         self.events.push(Event {
             at: Timestamp(self.now),

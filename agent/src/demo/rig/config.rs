@@ -13,8 +13,8 @@ use crate::demo::networks::Network;
 /// Port of containerd's metrics, in the node's network namespace.
 pub(super) const METRICS_PORT: u16 = 1338;
 
-/// The configuration file.
-pub(super) fn text(dir: &Path, snapshotter: &str) -> String {
+/// The configuration file. Without an `oci_runtime` containers are started with runc, from the search path.
+pub(super) fn text(dir: &Path, snapshotter: &str, oci_runtime: Option<&Path>) -> String {
     let at = dir.display();
     let image = image::NAME;
     let mut text = format!(
@@ -68,6 +68,9 @@ cni_max_conf_num = {lists}
 Root = "{at}/runc"
 "#
         ));
+        if let Some(path) = oci_runtime {
+            text.push_str(&format!("BinaryName = \"{}\"\n", path.display()));
+        }
     }
     text
 }

@@ -106,12 +106,7 @@ impl Site {
         let mut files = Vec::new();
         for namespace in entries(&self.dir.join("state/io.containerd.runtime.v2.task")) {
             for bundle in entries(&namespace) {
-                let address = fs::read_to_string(bundle.join("address")).unwrap_or_default();
-                if let Some(socket) = address.trim().strip_prefix("unix://")
-                    && socket.starts_with(SHIM_SOCKETS)
-                {
-                    files.push(PathBuf::from(socket));
-                }
+                files.extend(shim_socket(&bundle));
             }
         }
         let cached = entries(Path::new(CNI_CACHE));
@@ -148,6 +143,18 @@ impl Site {
             None => Ok(()),
         }
     }
+}
+
+/// The socket of the shim that a bundle belongs to: containerd 1.x writes its address, 2.x what the shim answered at
+/// its start, as JSON.
+fn shim_socket(bundle: &Path) -> Option<PathBuf> {
+    let read = |name: &str| fs::read_to_string(bundle.join(name)).ok();
+    let address = read("address").or_else(|| {
+        let answer: serde_json::Value = serde_json::from_str(&read("bootstrap.json")?).ok()?;
+        Some(answer["address"].as_str()?.to_owned())
+    })?;
+    let socket = address.trim().strip_prefix("unix://")?;
+    socket.starts_with(SHIM_SOCKETS).then(|| PathBuf::from(socket))
 }
 
 /// Notes which directories outside the rig's do not exist yet, so that the end can remove those it made.
@@ -253,3 +260,24 @@ const MAY_BE_MADE: [&str; 4] = [
     "/var/lib/cni/results",
     "/var/lib/cni",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shims_socket_is_found_as_either_containerd_notes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(shim_socket(dir.path()), None);
+        let note = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        note(
+            "bootstrap.json",
+            r#"{"version":3,"address":"unix:///run/containerd/s/ab","protocol":"ttrpc"}"#,
+        );
+        assert_eq!(shim_socket(dir.path()), Some(PathBuf::from("/run/containerd/s/ab")));
+        note("address", "unix:///run/containerd/s/cd\n");
+        assert_eq!(shim_socket(dir.path()), Some(PathBuf::from("/run/containerd/s/cd")));
+        note("address", "unix:///etc/passwd");
+        assert_eq!(shim_socket(dir.path()), None);
+    }
+}

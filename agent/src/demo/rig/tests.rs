@@ -18,7 +18,7 @@ fn scratch() -> RigOptions {
 
 #[test]
 fn a_rig_comes_up_and_leaves_nothing_behind() {
-    if let Some(obstacle) = Rig::obstacle() {
+    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
         eprintln!("SKIPPED a_rig_comes_up_and_leaves_nothing_behind: {obstacle}");
         return;
     }
@@ -48,7 +48,7 @@ fn a_rig_comes_up_and_leaves_nothing_behind() {
 
 #[test]
 fn what_a_killed_owner_left_behind_is_removed() {
-    if let Some(obstacle) = Rig::obstacle() {
+    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
         eprintln!("SKIPPED what_a_killed_owner_left_behind_is_removed: {obstacle}");
         return;
     }

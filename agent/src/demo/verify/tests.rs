@@ -8,7 +8,14 @@ use sandglass_model::trace::{
 };
 
 use super::*;
-use crate::demo::scenarios::{CallTimes, Pod};
+use crate::demo::scenarios::{CallTimes, PluginClock, Pod};
+
+const ALL_SEEN: Seen = Seen {
+    dns: true,
+    connect: true,
+    conntrack: true,
+    drops: true,
+};
 
 fn ms(ms: u64) -> Timestamp {
     Timestamp(1_000 * MILLISECOND + ms * MILLISECOND)
@@ -25,6 +32,13 @@ fn span(parent: Option<usize>, from: u64, to: u64, detail: Detail) -> Span {
         events: Vec::new(),
         links: Vec::new(),
     }
+}
+
+fn noted(begin: u64, end: u64) -> Option<PluginClock> {
+    Some(PluginClock {
+        begin: ms(begin),
+        end: Some(ms(end)),
+    })
 }
 
 fn exited(code: i32) -> ProcessDetail {
@@ -79,11 +93,11 @@ fn trace(id: u128, pod: &Pod, spans: Vec<Span>) -> Trace {
 }
 
 fn root() -> Detail {
-    Detail::Sandbox(SandboxDetail {
+    Detail::Sandbox(Box::new(SandboxDetail {
         attempt: 1,
         runtime: "containerd".to_owned(),
         ..SandboxDetail::default()
-    })
+    }))
 }
 
 fn created() -> Detail {
@@ -147,7 +161,8 @@ fn slow() -> (Vec<Trace>, CallRecord) {
             begin: ms(3_000),
             end: ms(3_040),
         }),
-        slow_clock: Some((1_050 * MILLISECOND, 3_070 * MILLISECOND)),
+        plugin_clock: noted(50, 2_070),
+        talked: None,
     };
     (traces, record)
 }
@@ -193,7 +208,8 @@ fn failing() -> (Vec<Trace>, CallRecord) {
         },
         outcome: Err("no policy".to_owned()),
         stop: None,
-        slow_clock: None,
+        plugin_clock: noted(30, 40),
+        talked: None,
     };
     (traces, record)
 }
@@ -201,7 +217,7 @@ fn failing() -> (Vec<Trace>, CallRecord) {
 /// Names of the checks that failed.
 fn failed(traces: Vec<Trace>, record: CallRecord) -> Vec<&'static str> {
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let reports = verify(&traces, &[record]);
+    let reports = verify(&traces, &[record], ALL_SEEN);
     assert_eq!(reports.len(), 1);
     let failed = reports[0].checks.iter().filter(|check| check.result.is_err());
     failed.map(|check| check.what).collect()
@@ -256,7 +272,14 @@ fn each_fault_of_a_slow_pod_is_found() {
             traces[3].spans[0].detail = operation(CniCommand::Del, "eth0", "n", 1);
         }),
         ("DEL of nothing", "deletion", |_, record| record.stop = None),
-        ("begins before the call", "clock", |_, record| record.run.begin = ms(6)),
+        ("begins before the call", "clock", |_, record| record.run.begin = ms(16)),
+        ("begins before the call, by no inode", "clock", |traces, record| {
+            record.run.begin = ms(6);
+            traces[0].spans[1].detail = Detail::SandboxCreate(CreateDetail {
+                netns_seen: false,
+                runtime_seen: true,
+            });
+        }),
         ("ends after the call", "clock", |_, record| record.run.end = ms(2_189)),
         ("too short", "clock", |_, record| record.run.end = ms(2_320)),
         ("DEL after the stop", "deletion's clock", |_, record| {
@@ -266,9 +289,9 @@ fn each_fault_of_a_slow_pod_is_found() {
             });
         }),
         ("command too short", "plugin's clock", |_, record| {
-            record.slow_clock = Some((0, 2_200 * MILLISECOND));
+            record.plugin_clock = noted(0, 2_200);
         }),
-        ("no note", "plugin's clock", |_, record| record.slow_clock = None),
+        ("no note", "plugin's clock", |_, record| record.plugin_clock = None),
     ];
     for (fault, check, make) in faults {
         let (mut traces, mut record) = slow();
@@ -296,6 +319,47 @@ fn each_fault_of_a_failing_pod_is_found() {
 }
 
 #[test]
+fn a_wrong_duration_of_a_failing_pod_is_found() {
+    type Fault = fn(&mut Vec<Trace>, &mut CallRecord);
+    let faults: Vec<(&str, &[&str], Fault)> = vec![
+        ("begins too late", &["clock"], |_, record| {
+            record.run.begin = ms(0).minus(30 * MILLISECOND);
+        }),
+        ("ends too early", &["clock"], |_, record| {
+            record.run.end = ms(200);
+            record.plugin_clock = noted(60, 70);
+        }),
+        ("ends too late", &["clock"], |traces, _| {
+            traces[0].spans[0].end = Some(ms(66));
+        }),
+        ("plugin too long", &["plugin's clock"], |traces, _| {
+            for index in [0, 3, 6] {
+                traces[0].spans[index].end = Some(ms(61));
+            }
+        }),
+        ("plugin too short", &["plugin's clock"], |_, record| {
+            record.plugin_clock = noted(0, 40);
+        }),
+        ("DEL after the call", &["clock"], |_, record| record.run.end = ms(64)),
+        ("no note", &["clock", "plugin's clock"], |_, record| {
+            record.plugin_clock = None
+        }),
+    ];
+    for (fault, checks, make) in faults {
+        let (mut traces, mut record) = failing();
+        make(&mut traces, &mut record);
+        assert_eq!(failed(traces, record), checks, "{fault}");
+    }
+}
+
+#[test]
+fn a_begin_by_the_namespaces_age_is_as_coarse_as_inodes_are() {
+    let (traces, mut record) = slow();
+    record.run.begin = ms(15);
+    assert_eq!(failed(traces, record), Vec::<&str>::new());
+}
+
+#[test]
 fn an_unreadable_message_is_a_remark_and_no_fault() {
     let (mut traces, record) = failing();
     let Detail::Plugin(plugin) = &mut traces[0].spans[6].detail else {
@@ -303,16 +367,17 @@ fn an_unreadable_message_is_a_remark_and_no_fault() {
     };
     plugin.error = None;
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let reports = verify(&traces, &[record]);
+    let reports = verify(&traces, &[record], ALL_SEEN);
     assert!(reports[0].passed());
     assert!(reports[0].text(true).contains("cannot be read on this node"));
 }
 
-#[test]
-fn a_killed_plugin_must_end_at_the_deadline() {
+/// A pod whose plugin hangs until the caller gives up after 40 ms.
+fn hanging() -> (Vec<Trace>, CallRecord) {
     let (mut traces, mut record) = failing();
     record.pod.network = Network::Hanging;
     record.pod.deadline = std::time::Duration::from_millis(40);
+    record.plugin_clock = noted(30, 40).map(|clock| PluginClock { end: None, ..clock });
     traces[0].spans[3].detail = operation(CniCommand::Add, "eth0", "pods-hanging", 1);
     let Detail::Plugin(plugin) = &mut traces[0].spans[6].detail else {
         unreachable!()
@@ -320,9 +385,35 @@ fn a_killed_plugin_must_end_at_the_deadline() {
     plugin.plugin = HANGING_PLUGIN.into();
     plugin.error = None;
     plugin.process.exit = Some(ExitStatus::Signal(9));
-    assert_eq!(failed(traces.clone(), record.clone()), Vec::<&str>::new());
-    record.pod.deadline = std::time::Duration::from_millis(20);
-    assert_eq!(failed(traces, record), vec!["clock"]);
+    (traces, record)
+}
+
+#[test]
+fn a_killed_plugin_must_end_at_the_deadline() {
+    type Fault = fn(&mut Vec<Trace>, &mut CallRecord);
+    let (traces, record) = hanging();
+    assert_eq!(failed(traces, record), Vec::<&str>::new());
+    let faults: Vec<(&str, &str, Fault)> = vec![
+        ("killed too late", "clock", |_, record| {
+            record.pod.deadline = std::time::Duration::from_millis(20);
+        }),
+        ("begins too late", "clock", |_, record| {
+            record.run.begin = ms(0).minus(30 * MILLISECOND);
+            record.pod.deadline = std::time::Duration::from_millis(70);
+        }),
+        ("ends too late", "clock", |traces, _| {
+            traces[0].spans[0].end = Some(ms(56));
+        }),
+        ("plugin too short", "plugin's clock", |_, record| {
+            record.plugin_clock = noted(5, 40);
+        }),
+        ("no note", "plugin's clock", |_, record| record.plugin_clock = None),
+    ];
+    for (fault, check, make) in faults {
+        let (mut traces, mut record) = hanging();
+        make(&mut traces, &mut record);
+        assert_eq!(failed(traces, record), vec![check], "{fault}");
+    }
 }
 
 #[test]
@@ -336,11 +427,40 @@ fn traces_of_other_work_are_counted() {
 }
 
 #[test]
+fn containerds_metrics_must_count_and_last_as_long_as_what_was_traced() {
+    let (traces, record) = slow();
+    let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
+    let failed = |set_up: &str, tear_down: &str| {
+        let values = |operation, values: &str| {
+            let (count, sum) = values.split_once(' ').unwrap();
+            let name = "containerd_cri_network_plugin_operations_duration_seconds";
+            format!(
+                "{name}_count{{operation_type=\"{operation}\"}} {count}\n\
+                 {name}_sum{{operation_type=\"{operation}\"}} {sum}\n"
+            )
+        };
+        let metrics = values("set_up_pod", set_up) + &values("tear_down_pod", tear_down);
+        let checks = clock::containerd(&traces, std::slice::from_ref(&record), &metrics);
+        let failed = checks.iter().filter(|check| check.result.is_err());
+        failed.map(|check| (check.what, check.is_clock())).collect::<Vec<_>>()
+    };
+    // ADDs from 10 to 2100 ms; DELs from 3005 to 3011 and from 3050 to 3055, some at the same time.
+    assert_eq!(failed("1 2.09", "1 0.011"), []);
+    assert_eq!(failed("2 2.09", "1 0.011"), [("containerd's count of set-ups", false)]);
+    assert_eq!(failed("1 2.21", "1 0.011"), [("containerd's set-up clock", true)]);
+    assert_eq!(
+        failed("1 2.09", "2 0.011"),
+        [("containerd's count of deletions", false)]
+    );
+    assert_eq!(failed("1 2.09", "1 0.0109"), [("containerd's deletion clock", true)]);
+}
+
+#[test]
 fn a_report_names_what_failed_and_only_that() {
     let (mut traces, record) = slow();
     traces[0].incomplete = true;
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let text = verify(&traces, &[record])[0].text(false);
+    let text = verify(&traces, &[record], ALL_SEEN)[0].text(false);
     assert!(text.starts_with("FAILED shop/reports-0 "), "{text}");
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("FAILED trace: is marked incomplete"), "{text}");

@@ -4,9 +4,11 @@
 //! name of a lookup. Those are in the traces; exemplars carry the trace id. Does not: serve HTTP (`crate::http` does).
 
 mod bounded;
+mod durations;
 mod in_flight;
 mod process;
 mod product;
+mod traffic;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

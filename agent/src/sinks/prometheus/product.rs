@@ -4,8 +4,7 @@
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::exemplar::HistogramWithExemplars;
-use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::{EndedKind, EndedSpan, Output};
 use sandglass_model::phases::{Breakdown, Phase};
@@ -13,13 +12,9 @@ use sandglass_model::trace::{OperationDetail, Span};
 use sandglass_model::{CniCommand, Detail, Status, Trace, TraceId, registry};
 
 use super::bounded::BoundedLabel;
-
-/// Upper edges of all duration buckets, seconds: 1 ms to 240 s, the kubelet's limit for a sandbox. With edges at
-/// 1, 5, 10, 30, 60, 120 and 240 s, where the time-outs of the field cluster.
-const BUCKETS: [f64; 20] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0,
-    240.0,
-];
+use super::durations::{DurationFamily, durations, observe};
+use super::traffic::TrafficMetrics;
+use crate::sinks::creation;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SandboxLabels {
@@ -70,22 +65,6 @@ struct StepLabels {
     result: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TraceLabel {
-    trace_id: String,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Durations;
-
-impl MetricConstructor<HistogramWithExemplars<TraceLabel>> for Durations {
-    fn new_metric(&self) -> HistogramWithExemplars<TraceLabel> {
-        HistogramWithExemplars::new(BUCKETS.into_iter())
-    }
-}
-
-type DurationFamily<Labels> = Family<Labels, HistogramWithExemplars<TraceLabel>, Durations>;
-
 /// All product metrics.
 #[derive(Debug)]
 pub struct ProductMetrics {
@@ -102,6 +81,7 @@ pub struct ProductMetrics {
     plugin_label: BoundedLabel,
     command_label: BoundedLabel,
     network_label: BoundedLabel,
+    traffic: TrafficMetrics,
 }
 
 impl ProductMetrics {
@@ -109,24 +89,25 @@ impl ProductMetrics {
     #[must_use]
     pub fn new(max_label_values: usize) -> ProductMetrics {
         let metrics = ProductMetrics {
-            sandboxes: Family::new_with_constructor(Durations),
-            phases: Family::new_with_constructor(Durations),
+            sandboxes: durations(),
+            phases: durations(),
             sandbox_retries: Counter::default(),
             incomplete: Counter::default(),
-            operations: Family::new_with_constructor(Durations),
+            operations: durations(),
             operation_errors: Family::default(),
             operation_retries: Family::default(),
-            plugins: Family::new_with_constructor(Durations),
-            commands: Family::new_with_constructor(Durations),
-            steps: Family::new_with_constructor(Durations),
+            plugins: durations(),
+            commands: durations(),
+            steps: durations(),
             plugin_label: BoundedLabel::new(max_label_values),
             command_label: BoundedLabel::new(max_label_values),
             network_label: BoundedLabel::new(max_label_values),
+            traffic: TrafficMetrics::new(max_label_values),
         };
         for result in ["success", "error"] {
             drop(metrics.sandboxes.get_or_create(&SandboxLabels { result }));
         }
-        for phase in Phase::ALL {
+        for phase in set_up_phases() {
             drop(metrics.phases.get_or_create(&PhaseLabels { phase: phase.as_str() }));
         }
         for command in CniCommand::ALL {
@@ -189,22 +170,32 @@ impl ProductMetrics {
             "One step of the runtime while it made a sandbox",
             self.steps.clone(),
         );
+        self.traffic.register(registry);
     }
 
     /// Counts one output of the correlator.
     pub fn record(&mut self, output: &Output) {
         match output {
             Output::Ended(ended) => self.span(ended),
-            Output::Closed(trace) => self.trace(trace),
-            Output::Changed(_) | Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
+            Output::Created(trace) => {
+                self.operations(trace);
+                self.sandbox(trace);
+            }
+            Output::Closed(trace) => {
+                if trace.incomplete {
+                    self.incomplete.inc();
+                }
+                // Those of a sandbox's creation were counted when that was over.
+                if !matches!(trace.root().detail, Detail::Sandbox(_)) {
+                    self.operations(trace);
+                }
+            }
+            Output::Changed(_) | Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
         }
+        self.traffic.record(output);
     }
 
-    fn trace(&mut self, trace: &Trace) {
-        if trace.incomplete {
-            self.incomplete.inc();
-        }
-        let root = trace.root();
+    fn operations(&mut self, trace: &Trace) {
         let operations = trace
             .spans
             .iter()
@@ -224,26 +215,23 @@ impl ProductMetrics {
                 self.operation_errors.get_or_create(&labels).inc();
             }
         }
-        if let Detail::Sandbox(sandbox) = &root.detail {
-            let labels = SandboxLabels {
-                result: result(root.status.is_error()),
-            };
-            observe(&self.sandboxes, &labels, length(root), trace.id);
-            if sandbox.attempt > 1 {
-                self.sandbox_retries.inc();
-            }
-            let breakdown = Breakdown::of(trace, root.end.unwrap_or(root.start));
-            for (phase, ns) in breakdown.phases {
-                self.phases
-                    .get_or_create(&PhaseLabels { phase: phase.as_str() })
-                    .observe(
-                        ns as f64 / 1e9,
-                        Some(TraceLabel {
-                            trace_id: trace.id.to_string(),
-                        }),
-                        None,
-                    );
-            }
+    }
+
+    /// Counts a sandbox's set-up. What it did with its network since is not part of that.
+    fn sandbox(&mut self, trace: &Trace) {
+        let root = trace.root();
+        let (Detail::Sandbox(sandbox), Some(created)) = (&root.detail, creation::created(trace)) else {
+            return;
+        };
+        let labels = SandboxLabels {
+            result: result(root.status.is_error()),
+        };
+        observe(&self.sandboxes, &labels, created.since(root.start), Some(trace.id));
+        if sandbox.attempt > 1 {
+            self.sandbox_retries.inc();
+        }
+        for (phase, ns) in Breakdown::of(&creation::set_up(trace, created), created).phases {
+            observe(&self.phases, &PhaseLabels { phase: phase.as_str() }, ns, Some(trace.id));
         }
     }
 
@@ -253,7 +241,7 @@ impl ProductMetrics {
             network: self.network_label.admit(&operation.network),
             result: result(span.status.is_error()),
         };
-        observe(&self.operations, &labels, length(span), trace);
+        observe(&self.operations, &labels, length(span), Some(trace));
         if operation.attempt > 1 {
             self.operation_retries
                 .get_or_create(&VerbLabels {
@@ -273,7 +261,7 @@ impl ProductMetrics {
                     plugin: self.plugin_label.admit(plugin),
                     result,
                 };
-                observe(&self.plugins, &labels, ns, ended.trace);
+                observe(&self.plugins, &labels, ns, Some(ended.trace));
             }
             EndedKind::Command { name, plugin } => {
                 let labels = CommandLabels {
@@ -281,14 +269,14 @@ impl ProductMetrics {
                     command: self.command_label.admit(name),
                     result,
                 };
-                observe(&self.commands, &labels, ns, ended.trace);
+                observe(&self.commands, &labels, ns, Some(ended.trace));
             }
             EndedKind::RuntimeStep(step) => {
                 let labels = StepLabels {
                     step: registry::step_name(*step),
                     result,
                 };
-                observe(&self.steps, &labels, ns, ended.trace);
+                observe(&self.steps, &labels, ns, Some(ended.trace));
             }
             // Counted when the trace is complete: the failed plugin and the network's name are known then.
             EndedKind::Enclosing => {}
@@ -317,15 +305,11 @@ fn length(span: &Span) -> u64 {
     span.duration_ns(span.start)
 }
 
-fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, ns: u64, trace: TraceId)
-where
-    Labels: Clone + std::hash::Hash + Eq,
-{
-    family.get_or_create(labels).observe(
-        ns as f64 / 1e9,
-        Some(TraceLabel {
-            trace_id: trace.to_string(),
-        }),
-        None,
-    );
+/// The phases of a set-up on this system; those of another appear when a recording has them.
+fn set_up_phases() -> impl Iterator<Item = Phase> {
+    Phase::ALL.into_iter().filter(|phase| match phase {
+        Phase::Application | Phase::Lookup | Phase::Connect => false,
+        Phase::Hns | Phase::Hcs | Phase::VnicWait => cfg!(windows),
+        Phase::Runtime | Phase::BetweenPlugins | Phase::Plugin | Phase::Delegate | Phase::Command => true,
+    })
 }

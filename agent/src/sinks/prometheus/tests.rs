@@ -53,11 +53,11 @@ fn trace(end: Option<u64>, status: Status) -> Trace {
             span(
                 None,
                 end,
-                Detail::Sandbox(SandboxDetail {
+                Detail::Sandbox(Box::new(SandboxDetail {
                     attempt: 2,
                     runtime: "containerd".into(),
                     ..SandboxDetail::default()
-                }),
+                })),
                 status.clone(),
             ),
             span(Some(0), end, Detail::Operation(Box::new(operation)), status.clone()),
@@ -90,7 +90,9 @@ fn a_failed_sandbox_counts_once_everywhere_with_its_exemplar() {
     for span in &trace.spans {
         product.record(&Output::Ended(EndedSpan::of(&trace, span)));
     }
-    product.record(&Output::Closed(Arc::new(trace)));
+    let trace = Arc::new(trace);
+    product.record(&Output::Created(Arc::clone(&trace)));
+    product.record(&Output::Closed(trace));
     let text = metrics.encode().unwrap();
     for (series, expected) in [
         ("sandglass_sandbox_setup_duration_seconds_count{result=\"error\"}", "1"),

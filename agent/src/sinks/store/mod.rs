@@ -7,19 +7,24 @@
 
 #![forbid(unsafe_code)]
 
+pub mod network;
 pub mod query;
 pub mod row;
+mod spread;
+pub mod traffic;
 pub mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sandglass_correlator::traffic::Traffic;
 use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, Trace, TraceId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
 use crate::node::NodeInfo;
+use network::{NetworkBook, NetworkView};
 use query::{Page, Query};
 use row::{Outcome, Row, Subject};
 use view::{KnownSandbox, RunningOperation, TraceView};
@@ -35,6 +40,8 @@ pub struct StoreOptions {
     pub max_known: usize,
     /// Changes a reader may lag behind before it is told to load again.
     pub max_lag: usize,
+    /// What it is given happened in the past: the hour of traffic ends with the newest, not now.
+    pub replayed: bool,
 }
 
 impl Default for StoreOptions {
@@ -44,6 +51,7 @@ impl Default for StoreOptions {
             max_bytes: 10 << 20,
             max_known: 1_000,
             max_lag: 1_024,
+            replayed: false,
         }
     }
 }
@@ -57,6 +65,7 @@ struct Shared {
     options: StoreOptions,
     node: NodeInfo,
     state: Mutex<State>,
+    network: Mutex<NetworkBook>,
     changes: broadcast::Sender<TraceId>,
 }
 
@@ -96,6 +105,8 @@ pub struct StoreSize {
     pub traces: usize,
     /// Of them, open ones.
     pub running: usize,
+    /// Of them, created sandboxes whose first traffic is waited for.
+    pub waiting: usize,
     /// Of them, failed ones.
     pub failed: usize,
     /// Estimated bytes.
@@ -121,6 +132,7 @@ impl Store {
             options,
             node,
             state: Mutex::default(),
+            network: Mutex::default(),
             changes,
         }))
     }
@@ -159,6 +171,32 @@ impl Store {
         } else {
             state.known_dropped += 1;
         }
+    }
+
+    /// Takes one finding about traffic, at a wall-clock time.
+    pub fn traffic(&self, traffic: &Traffic, unix_ns: u64) {
+        self.network().take(traffic, unix_ns);
+    }
+
+    /// The node's traffic, with the journeys that are kept.
+    #[must_use]
+    pub fn network_view(&self) -> NetworkView {
+        let now = wall_ns();
+        let until = (!self.0.options.replayed).then_some(now);
+        let mut view = self.network().view(now, until);
+        let entries: Vec<Arc<Entry>> = self.state().entries.values().cloned().collect();
+        view.readiness = network::readiness(&entries, now);
+        let mut journeys: Vec<&Arc<Entry>> = entries.iter().filter(|entry| entry.subject.reason.is_some()).collect();
+        journeys.sort_by_key(|entry| std::cmp::Reverse((entry.subject.start_unix_ns, entry.arrival)));
+        journeys.truncate(MAX_JOURNEYS);
+        view.journeys = journeys.into_iter().map(|entry| entry.row_at(now)).collect();
+        view
+    }
+
+    /// Counts what is known of the traffic: another number, another answer of [`Store::network_view`].
+    #[must_use]
+    pub fn network_revision(&self) -> u64 {
+        self.network().revision()
     }
 
     /// Ids of traces as they change. A reader that lags gets an error that says by how many, and loads again.
@@ -239,6 +277,7 @@ impl Store {
         StoreSize {
             traces: state.entries.len(),
             running: count(Outcome::Running),
+            waiting: count(Outcome::Waiting),
             failed: count(Outcome::Failed),
             bytes: state.bytes,
             max_traces: self.0.options.max_traces,
@@ -247,6 +286,10 @@ impl Store {
             known: state.known.len(),
             known_dropped: state.known_dropped,
         }
+    }
+
+    fn network(&self) -> MutexGuard<'_, NetworkBook> {
+        self.0.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -316,6 +359,7 @@ impl State {
         };
         oldest(first[0])
             .or_else(|| oldest(first[1]))
+            .or_else(|| oldest(Outcome::Waiting))
             .or_else(|| oldest(Outcome::Running))
     }
 }
@@ -333,12 +377,15 @@ impl Entry {
 
     /// The list row at a wall-clock time; that of a closed trace does not depend on it.
     fn row_at(&self, unix_ns: u64) -> Row {
+        self.with_row(unix_ns, Row::clone)
+    }
+
+    fn with_row<T>(&self, unix_ns: u64, look: impl FnOnce(&Row) -> T) -> T {
+        let make = || Row::of(&self.trace, &self.subject, unix_ns);
         if self.trace.closed {
-            self.row
-                .get_or_init(|| Row::of(&self.trace, &self.subject, unix_ns))
-                .clone()
+            look(self.row.get_or_init(make))
         } else {
-            Row::of(&self.trace, &self.subject, unix_ns)
+            look(&make())
         }
     }
 }
@@ -350,6 +397,9 @@ pub fn wall_ns() -> u64 {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
+
+/// Journeys in the view of the network.
+const MAX_JOURNEYS: usize = 30;
 
 #[cfg(test)]
 mod tests;

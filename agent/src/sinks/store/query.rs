@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sandglass_model::CniCommand;
+use sandglass_model::trace::JourneyReason;
 use serde::Serialize;
 
 use super::Entry;
-use super::row::{Outcome, Row, TraceKind, as_text, now_in};
+use super::row::{Outcome, Row, TraceKind, as_text};
 
 /// Which traces, in which order, how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub struct Query {
     pub text: String,
     /// Only traces in which this plugin type ran.
     pub plugin: String,
+    /// Only journeys for this reason.
+    pub reason: Option<JourneyReason>,
+    /// Only traces in which something went badly for this cause; empty for all.
+    pub cause: String,
     /// Rows at most.
     pub limit: usize,
     /// Rows passed over.
@@ -43,6 +48,8 @@ impl Default for Query {
             kind: KindFilter::All,
             text: String::new(),
             plugin: String::new(),
+            reason: None,
+            cause: String::new(),
             limit: 100,
             offset: 0,
         }
@@ -63,8 +70,10 @@ pub enum Sort {
 pub enum State {
     /// Both.
     All,
-    /// Open ones.
+    /// Open ones, but for those that only wait for traffic.
     Running,
+    /// Created sandboxes whose first traffic is waited for.
+    Waiting,
     /// Closed ones.
     Ended,
 }
@@ -78,6 +87,8 @@ pub enum KindFilter {
     Sandbox,
     /// Operations apart from those.
     Operation,
+    /// Lookups and connections that went badly.
+    Journey,
     /// Operations with this verb.
     Verb(CniCommand),
 }
@@ -98,6 +109,8 @@ pub struct Page {
     pub counts: Counts,
     /// Every plugin type seen in the store, sorted.
     pub plugins: Vec<String>,
+    /// Every cause of a bad lookup or connection seen in the store, sorted.
+    pub causes: Vec<String>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -107,11 +120,14 @@ pub struct Page {
 pub struct Counts {
     /// All.
     pub all: usize,
-    /// Open ones.
+    /// Open ones, but for those that only wait for traffic.
     pub running: usize,
+    /// Created sandboxes whose first traffic is waited for.
+    pub waiting: usize,
     /// Failed ones.
     pub failed: usize,
-    /// Median duration of the closed ones that did not fail.
+    /// Median duration of those that are created or closed and did not fail, without the time in which they did not
+    /// use their network.
     pub median_ns: Option<u64>,
     /// 95th percentile of the same.
     pub p95_ns: Option<u64>,
@@ -122,6 +138,8 @@ pub struct Counts {
 pub(super) fn run(query: &Query, entries: Vec<Arc<Entry>>, known: usize, unix_ns: u64) -> Page {
     let plugins: BTreeSet<&String> = entries.iter().flat_map(|entry| &entry.subject.plugins).collect();
     let plugins = plugins.into_iter().cloned().collect();
+    let causes: BTreeSet<&String> = entries.iter().flat_map(|entry| &entry.subject.causes).collect();
+    let causes = causes.into_iter().cloned().collect();
     let of_kind: Vec<&Arc<Entry>> = entries.iter().filter(|entry| query.kind.matches(entry)).collect();
     let counts = count(&of_kind, known, unix_ns);
 
@@ -132,7 +150,7 @@ pub(super) fn run(query: &Query, entries: Vec<Arc<Entry>>, known: usize, unix_ns
         .collect();
     match query.sort {
         Sort::Newest => found.sort_by_key(|entry| Reverse((entry.subject.start_unix_ns, entry.arrival))),
-        Sort::Slowest => found.sort_by_key(|entry| Reverse((duration_ns(entry, unix_ns), entry.arrival))),
+        Sort::Slowest => found.sort_by_key(|entry| Reverse((busy_ns(entry, unix_ns), entry.arrival))),
     }
     let rows = found.iter().skip(query.offset).take(query.limit);
     Page {
@@ -142,6 +160,7 @@ pub(super) fn run(query: &Query, entries: Vec<Arc<Entry>>, known: usize, unix_ns
         now_unix_ns: unix_ns,
         counts,
         plugins,
+        causes,
         rows: rows.map(|entry| entry.row_at(unix_ns)).collect(),
     }
 }
@@ -152,11 +171,14 @@ impl Query {
         let state = match self.state {
             State::All => true,
             State::Running => subject.outcome == Outcome::Running,
-            State::Ended => subject.outcome != Outcome::Running,
+            State::Waiting => subject.outcome == Outcome::Waiting,
+            State::Ended => !matches!(subject.outcome, Outcome::Running | Outcome::Waiting),
         };
         state
             && self.result.is_none_or(|result| result == subject.outcome)
             && (self.plugin.is_empty() || subject.plugins.contains(&self.plugin))
+            && self.reason.is_none_or(|reason| subject.reason == Some(reason))
+            && (self.cause.is_empty() || subject.causes.contains(&self.cause))
             && words.iter().all(|word| subject.haystack.contains(word.as_str()))
     }
 }
@@ -167,14 +189,14 @@ impl KindFilter {
             KindFilter::All => true,
             KindFilter::Sandbox => entry.subject.kind == TraceKind::Sandbox,
             KindFilter::Operation => entry.subject.kind == TraceKind::Operation,
+            KindFilter::Journey => entry.subject.kind == TraceKind::Journey,
             KindFilter::Verb(verb) => entry.subject.command == Some(verb),
         }
     }
 }
 
-fn duration_ns(entry: &Entry, unix_ns: u64) -> u64 {
-    let trace = &entry.trace;
-    trace.root().duration_ns(now_in(trace, unix_ns))
+fn busy_ns(entry: &Entry, unix_ns: u64) -> u64 {
+    entry.with_row(unix_ns, |row| row.busy_ns)
 }
 
 fn count(entries: &[&Arc<Entry>], known: usize, unix_ns: u64) -> Counts {
@@ -188,7 +210,11 @@ fn count(entries: &[&Arc<Entry>], known: usize, unix_ns: u64) -> Counts {
         match entry.subject.outcome {
             Outcome::Running => counts.running += 1,
             Outcome::Failed => counts.failed += 1,
-            Outcome::Ok => durations.push(duration_ns(entry, unix_ns)),
+            Outcome::Waiting => {
+                counts.waiting += 1;
+                durations.push(busy_ns(entry, unix_ns));
+            }
+            Outcome::Ok => durations.push(busy_ns(entry, unix_ns)),
         }
     }
     durations.sort_unstable();
@@ -198,7 +224,7 @@ fn count(entries: &[&Arc<Entry>], known: usize, unix_ns: u64) -> Counts {
 }
 
 /// The smallest value that at least `percent` of the sorted values do not exceed.
-fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
+pub(super) fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
 }

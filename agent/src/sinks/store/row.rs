@@ -5,10 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use sandglass_model::network::Asker;
 use sandglass_model::phases::{self, Breakdown, Phase};
 use sandglass_model::registry;
+use sandglass_model::trace::{Cause, JourneyReason, SpanEvent};
 use sandglass_model::{CniCommand, Detail, SandboxId, Span, Status, Timestamp, Trace, TraceId};
 use serde::{Serialize, Serializer};
+
+use super::traffic::{self, Network};
+use crate::sinks::creation;
 
 /// How a trace stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -16,6 +21,8 @@ use serde::{Serialize, Serializer};
 pub enum Outcome {
     /// Open.
     Running,
+    /// Open: the sandbox is created, and its first traffic is waited for.
+    Waiting,
     /// Closed, not failed.
     Ok,
     /// Closed, failed.
@@ -45,6 +52,10 @@ pub struct Subject {
     pub command: Option<CniCommand>,
     /// Plugin types in order of first appearance.
     pub plugins: Vec<String>,
+    /// Why it is a journey, if it is one.
+    pub reason: Option<JourneyReason>,
+    /// Causes of the lookups and connections in it that went badly, each once.
+    pub causes: Vec<String>,
     /// Lower-case text that the text filter searches.
     pub haystack: String,
     /// Begin, nanoseconds since 1970.
@@ -60,6 +71,7 @@ impl Subject {
             Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
             Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
             Detail::Journey(_) | Detail::Lookup(_) | Detail::Connect(_) => (TraceKind::Journey, None),
+            Detail::Activity(_) | Detail::VnicWait(_) => (TraceKind::Operation, None),
             Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
                 (TraceKind::Sandbox, None)
             }
@@ -74,6 +86,7 @@ impl Subject {
         }
         Subject {
             outcome: match (trace.closed, root.status.is_error()) {
+                (false, false) if creation::waits_for_traffic(trace) => Outcome::Waiting,
                 (false, _) => Outcome::Running,
                 (true, false) => Outcome::Ok,
                 (true, true) => Outcome::Failed,
@@ -81,6 +94,11 @@ impl Subject {
             kind,
             command,
             plugins,
+            reason: match &root.detail {
+                Detail::Journey(journey) => Some(journey.reason),
+                _ => None,
+            },
+            causes: traffic::causes(trace),
             haystack: haystack(trace),
             start_unix_ns: trace.anchor.unix_ns(root.start),
         }
@@ -111,7 +129,8 @@ fn haystack(trace: &Trace) -> String {
             Detail::Lookup(lookup) => text.add(&lookup.name),
             Detail::Connect(connect) => text.add(&connect.remote.to_string()),
             Detail::Journey(journey) => text.add(&journey.target),
-            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => {}
+            Detail::Activity(activity) => text.add(&activity.name),
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) | Detail::VnicWait(_) => {}
         }
         if let Status::Error { class, message } = &span.status {
             text.add(class);
@@ -156,8 +175,10 @@ pub struct Row {
     /// Begin.
     #[serde(serialize_with = "as_text")]
     pub start_unix_ns: u64,
-    /// To the end, or to now.
+    /// To the end, or to now; while a created sandbox waits for its first traffic, to the end of its creation.
     pub duration_ns: u64,
+    /// The same without the time in which the sandbox's programs did not use the network: what the node answers for.
+    pub busy_ns: u64,
     /// How it stands.
     pub result: Outcome,
     /// It is open.
@@ -177,15 +198,29 @@ pub struct Row {
     pub plugins: Vec<String>,
     /// Number of spans.
     pub spans: usize,
+    /// How a sandbox's network proved usable; absent when it sent nothing, or nobody watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// What a journey was to: a name, or an address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Why it is a journey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<JourneyReason>,
+    /// Causes of the lookups and connections in it that went badly.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<String>,
 }
 
 impl Row {
     /// The row of `trace` at a wall-clock time.
     #[must_use]
     pub fn of(trace: &Trace, subject: &Subject, unix_ns: u64) -> Row {
-        let now = now_in(trace, unix_ns);
+        let now = end_or_now(trace, unix_ns);
         let breakdown = Breakdown::of(trace, now);
         let root = trace.root();
+        let duration_ns = root.duration_ns(now);
+        let idle_ns = breakdown.phases.get(&Phase::Application).copied().unwrap_or_default();
         Row {
             trace_id: trace.id,
             kind: subject.kind,
@@ -194,9 +229,10 @@ impl Row {
             namespace: trace.identity.namespace.clone(),
             pod: trace.identity.name.clone(),
             start_unix_ns: subject.start_unix_ns,
-            duration_ns: root.duration_ns(now),
+            duration_ns,
+            busy_ns: duration_ns.saturating_sub(idle_ns),
             result: subject.outcome,
-            running: !trace.closed,
+            running: subject.outcome == Outcome::Running,
             error_class: trace.culprit().and_then(error_class),
             verdict: verdict(trace, now),
             phases: breakdown.phases,
@@ -204,6 +240,13 @@ impl Row {
             incomplete: trace.incomplete,
             plugins: subject.plugins.clone(),
             spans: trace.spans.len(),
+            network: Network::of(trace),
+            target: match &root.detail {
+                Detail::Journey(journey) => Some(journey.target.clone()),
+                _ => None,
+            },
+            reason: subject.reason,
+            causes: subject.causes.clone(),
         }
     }
 }
@@ -212,13 +255,16 @@ impl Row {
 /// waits for, outermost first.
 #[must_use]
 pub fn verdict(trace: &Trace, now: Timestamp) -> String {
+    if trace.culprit().is_some() {
+        return phases::verdict(trace, now);
+    }
     let open: Vec<String> = super::view::open_below(trace, 0)
         .into_iter()
         .filter(|span| span.process().is_some())
         .map(registry::name)
         .collect();
-    if trace.closed || open.is_empty() || trace.culprit().is_some() {
-        phases::verdict(trace, now)
+    if trace.closed || open.is_empty() {
+        traffic::verdict(trace, now)
     } else {
         format!("waits for {}", open.join(" › "))
     }
@@ -243,7 +289,9 @@ pub fn attempt(root: &Span) -> u32 {
         | Detail::RuntimeStep(_)
         | Detail::Journey(_)
         | Detail::Lookup(_)
-        | Detail::Connect(_) => 1,
+        | Detail::Connect(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => 1,
     }
 }
 
@@ -252,6 +300,16 @@ pub fn attempt(root: &Span) -> u32 {
 pub fn now_in(trace: &Trace, unix_ns: u64) -> Timestamp {
     let newest = trace.spans.iter().map(|span| span.end.unwrap_or(span.start)).max();
     trace.anchor.boot(unix_ns).max(newest.unwrap_or_default())
+}
+
+/// Where an open trace is taken to end: now; or, while a created sandbox waits for its first traffic, where its creation
+/// ended, since that it sends nothing is nobody's time.
+#[must_use]
+pub fn end_or_now(trace: &Trace, unix_ns: u64) -> Timestamp {
+    match creation::created(trace) {
+        Some(created) if !trace.closed => created,
+        _ => now_in(trace, unix_ns),
+    }
 }
 
 /// Bytes a trace takes in the store, by estimate: the structures, the texts in them, and what the allocator and the
@@ -284,8 +342,21 @@ fn span_bytes(span: &Span) -> usize {
             .error
             .as_ref()
             .map_or(0, |error| text_bytes(&error.msg) + text_bytes(&error.details)),
-        Detail::Lookup(lookup) => size_of_val(&**lookup) + text_bytes(&lookup.name) + texts_bytes(&lookup.types),
-        Detail::Connect(connect) => size_of_val(&**connect) + text_bytes(&connect.name),
+        Detail::Lookup(lookup) => {
+            size_of_val(&**lookup)
+                + text_bytes(&lookup.name)
+                + texts_bytes(&lookup.types)
+                + size_of_val(lookup.servers.as_slice())
+                + size_of_val(lookup.addresses.as_slice())
+                + traffic_bytes(lookup.asker.as_ref(), lookup.cause.as_ref())
+        }
+        Detail::Connect(connect) => {
+            size_of_val(&**connect)
+                + text_bytes(&connect.name)
+                + traffic_bytes(connect.asker.as_ref(), connect.cause.as_ref())
+        }
+        Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
+        Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
         Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
         Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
     };
@@ -293,13 +364,20 @@ fn span_bytes(span: &Span) -> usize {
         Status::Error { class, message } => text_bytes(class) + text_bytes(message),
         Status::Unset => 0,
     };
-    let events: usize = span
-        .events
-        .iter()
-        .flat_map(|event| &event.attributes)
-        .map(|(key, value)| text_bytes(key) + text_bytes(value))
-        .sum();
+    let event_bytes = |event: &SpanEvent| {
+        let attributes = event
+            .attributes
+            .iter()
+            .map(|(key, value)| text_bytes(key) + text_bytes(value));
+        size_of_val(event) + text_bytes(&event.name) + attributes.sum::<usize>()
+    };
+    let events: usize = span.events.iter().map(event_bytes).sum();
     size_of_val(span) + process + own + status + events + size_of_val(span.links.as_slice())
+}
+
+fn traffic_bytes(asker: Option<&Asker>, cause: Option<&Cause>) -> usize {
+    let cause = cause.map_or(0, |cause| text_bytes(&cause.cause) + texts_bytes(&cause.evidence));
+    asker.map_or(0, |asker| text_bytes(&asker.comm)) + cause
 }
 
 fn texts_bytes(list: &[impl AsRef<str>]) -> usize {

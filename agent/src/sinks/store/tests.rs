@@ -352,3 +352,123 @@ fn the_estimate_is_near_the_memory_in_use() {
         "estimated {estimated}, used {used}"
     );
 }
+
+#[test]
+fn a_created_sandbox_waits_for_traffic_and_is_not_called_running() {
+    let store = store(StoreOptions::default());
+    let open = samples::waiting("shop", "web-0", 1, wall_ns() - 20 * SECOND);
+    let id = open.id;
+    store.update(open);
+    let row = store.row(id).unwrap();
+    assert_eq!((row.result, row.running), (Outcome::Waiting, false));
+    let network = row.network.unwrap();
+    assert_eq!(
+        (network.state, network.first_attempt_ns),
+        (traffic::NetworkState::Waiting, None)
+    );
+    // Its time stands still where its creation ended, and so does its verdict.
+    assert_eq!(row.duration_ns, network.created_ns);
+    assert_eq!(row.duration_ns, row.phases.values().sum::<u64>());
+    assert!(row.duration_ns < SECOND && row.verdict.contains(" took "), "{row:?}");
+    assert_eq!((store.size().running, store.size().waiting), (0, 1));
+    assert!(store.operations(0).is_empty());
+    let state = |state| {
+        store
+            .list(&Query {
+                state,
+                ..Query::default()
+            })
+            .total
+    };
+    assert_eq!(
+        (state(State::Waiting), state(State::Running), state(State::Ended)),
+        (1, 0, 0)
+    );
+
+    store.update(samples::network_ready("shop", "web-0", 1, wall_ns() - 20 * SECOND));
+    assert_eq!(store.network_view().readiness.ready, 1);
+}
+
+#[test]
+fn traffic_after_the_creation_is_told_apart_from_it() {
+    let sandbox = samples::network_ready("shop", "web-0", 1, wall_ns());
+    let row = Row::of(&sandbox, &Subject::of(&sandbox), wall_ns());
+    let network = row.network.unwrap();
+    assert_eq!(network.state, traffic::NetworkState::Ready);
+    assert_eq!(network.wait_ns, Some(34_000_000));
+    assert_eq!(row.duration_ns, network.ready_ns.unwrap());
+    assert_eq!(row.duration_ns - row.busy_ns, 140_000_000 + 2_000_000);
+    assert!(row.verdict.starts_with("plugin bridge took"), "{}", row.verdict);
+
+    let stalled = samples::stalled("shop", "web-1", 2, wall_ns());
+    let row = Row::of(&stalled, &Subject::of(&stalled), wall_ns());
+    assert_eq!(
+        row.verdict,
+        "lookup of db.shop.svc.cluster.local took 5.01 s: conntrack dropped one of two parallel queries (likely)"
+    );
+    assert_eq!(row.causes, ["conntrack_race"]);
+
+    let failed = samples::never_connected("shop", "web-2", 3, wall_ns());
+    let row = Row::of(&failed, &Subject::of(&failed), wall_ns());
+    assert_eq!(
+        row.verdict,
+        "its network never proved usable: connect to 203.0.113.9:443 took 15.0 s: the other end, or the way to it, was silent (likely)"
+    );
+    assert_eq!(row.result, Outcome::Ok);
+}
+
+#[test]
+fn journeys_are_listed_by_reason_and_cause_and_stand_beside_their_sandbox() {
+    let store = filled();
+    let sandbox = samples::network_ready("shop", "web-0", 70, wall_ns());
+    let journey = samples::stalled_journey(&sandbox, wall_ns());
+    store.update(sandbox.clone());
+    store.update(journey.clone());
+    store.update(samples::refused_journey(wall_ns()));
+    let find = |query: Query| {
+        let rows = store
+            .list(&Query {
+                kind: KindFilter::Journey,
+                ..query
+            })
+            .rows;
+        rows.into_iter().map(|row| row.target.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(find(Query::default()).len(), 2);
+    let reason = |reason| Query {
+        reason: Some(reason),
+        ..Query::default()
+    };
+    use sandglass_model::trace::JourneyReason;
+    assert_eq!(find(reason(JourneyReason::Retried)), [samples::NAME]);
+    assert_eq!(find(reason(JourneyReason::Slow)), Vec::<String>::new());
+    let cause = Query {
+        cause: "connect_refused".into(),
+        ..Query::default()
+    };
+    assert_eq!(find(cause), ["10.96.0.80:8080"]);
+    assert_eq!(
+        store.list(&Query::default()).causes,
+        ["connect_refused", "conntrack_race"]
+    );
+    let related = store.trace(sandbox.id).unwrap().related;
+    assert_eq!((related.len(), related[0].relation), (1, "journey"));
+    let verdicts: Vec<String> = store
+        .network_view()
+        .journeys
+        .into_iter()
+        .map(|row| row.verdict)
+        .collect();
+    assert!(
+        verdicts
+            .iter()
+            .any(|verdict| verdict.contains("one of two parallel queries (likely)")),
+        "{verdicts:?}"
+    );
+    assert!(
+        verdicts
+            .iter()
+            .any(|verdict| verdict.contains("refused: the other end refused (certain)")),
+        "{verdicts:?}"
+    );
+}

@@ -13,7 +13,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::Entry;
-use super::row::{Outcome, Row, as_text, now_in};
+use super::row::{Outcome, Row, as_text, end_or_now, now_in};
 
 /// One trace with every span.
 #[derive(Clone, Debug, Serialize)]
@@ -104,7 +104,8 @@ pub struct LinkView {
 /// Another trace that belongs with the one shown.
 #[derive(Clone, Debug, Serialize)]
 pub struct RelatedTrace {
-    /// Why: `previous_attempt`, `next_attempt`, `sandbox` (the creation of this sandbox) or `operation` (on it).
+    /// Why: `previous_attempt`, `next_attempt`, `sandbox` (the creation of this sandbox), `operation` (on it) or
+    /// `journey` (of its traffic).
     pub relation: &'static str,
     /// The trace in one line.
     #[serde(flatten)]
@@ -157,7 +158,7 @@ pub struct KnownSandbox {
 impl TraceView {
     pub(super) fn new(entry: &Entry, family: &[Arc<Entry>], unix_ns: u64) -> TraceView {
         let trace = &entry.trace;
-        let now = now_in(trace, unix_ns);
+        let now = end_or_now(trace, unix_ns);
         let mut related: Vec<RelatedTrace> = family
             .iter()
             .map(|other| RelatedTrace {
@@ -265,6 +266,8 @@ fn relation(other: &Trace, trace: &Trace) -> &'static str {
         "next_attempt"
     } else if matches!(other.root().detail, Detail::Sandbox(_)) {
         "sandbox"
+    } else if matches!(other.root().detail, Detail::Journey(_)) {
+        "journey"
     } else {
         "operation"
     }
@@ -298,7 +301,9 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
         | Detail::Command(_)
         | Detail::Journey(_)
         | Detail::Lookup(_)
-        | Detail::Connect(_) => return None,
+        | Detail::Connect(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_) => return None,
     };
     let chain = open_below(trace, index);
     let age_ns = span.duration_ns(now_in(trace, unix_ns));

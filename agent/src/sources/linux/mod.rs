@@ -20,13 +20,16 @@ mod running;
 mod speech;
 mod stream;
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass_model::{Body, Event};
 
 use self::connect::ConnectProbe;
@@ -62,6 +65,8 @@ pub struct Options {
     pub drops: bool,
     /// Ports of DNS servers; at most 8 are watched.
     pub dns_ports: Vec<u16>,
+    /// The node's network namespace, where it is not that of process 1: conntrack is followed there.
+    pub node_netns: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -76,6 +81,7 @@ impl Default for Options {
             dns: true,
             drops: true,
             dns_ports: vec![53],
+            node_netns: None,
         }
     }
 }
@@ -157,6 +163,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
     };
     health.set_probe(stdio_status(stdio, options.stdio));
+    health.set_probe(netns::status());
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let namespaces = KnownNamespaces::default();
@@ -168,7 +175,9 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         .spawn(move || ring.run(&stopped))
         .map_err(StartError::Thread)?;
     let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
-    let conntrack = Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health));
+    let conntrack = within(options.node_netns.as_deref(), || {
+        Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health))
+    });
     let ports = &options.dns_ports;
     let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
     let dns = DnsProbe::start(options.dns, ports, options.ring_bytes, &btf, (&sender, &health));
@@ -176,7 +185,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     trim_heap();
     if connect.is_some() || dns.is_some() {
         // The pipeline may be gone already; then nobody needs to know.
-        let _ = sender.send(traffic_watched());
+        let _ = sender.send(traffic_watched(options.node_netns.as_deref()));
     }
     Ok(LinuxSource {
         attached,
@@ -189,9 +198,26 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     })
 }
 
-fn traffic_watched() -> Event {
-    // Some kernels let nobody look at the first process; the agent itself is to run in the node's namespace.
-    let netns = std::fs::metadata("/proc/1/ns/net").or_else(|_| std::fs::metadata("/proc/self/ns/net"));
+/// Runs `start` in another network namespace; in this one when that cannot be entered.
+fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T {
+    let Some(netns) = netns.and_then(|path| File::open(path).ok()) else {
+        return start();
+    };
+    std::thread::scope(|scope| {
+        let started = scope.spawn(move || {
+            let _ = move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network));
+            start()
+        });
+        match started.join() {
+            Ok(started) => started,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn traffic_watched(node: Option<&Path>) -> Event {
+    let node = node.unwrap_or(Path::new("/proc/1/ns/net"));
+    let netns = std::fs::metadata(node).or_else(|_| std::fs::metadata("/proc/self/ns/net"));
     Event {
         at: clock::now(),
         body: Body::TrafficWatched {

@@ -39,11 +39,11 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
     let details = [
         (
             None,
-            Detail::Sandbox(SandboxDetail {
+            Detail::Sandbox(Box::new(SandboxDetail {
                 attempt: 2,
                 runtime: "containerd".to_owned(),
                 ..SandboxDetail::default()
-            }),
+            })),
             failed("sandbox_failed", "plugin bridge failed"),
         ),
         (
@@ -160,11 +160,11 @@ pub fn small_trace(number: u64) -> Trace {
             start: Timestamp(BOOT_NS),
             end: Some(Timestamp(BOOT_NS + 1_000_000)),
             status: Status::Unset,
-            detail: Detail::Sandbox(SandboxDetail {
+            detail: Detail::Sandbox(Box::new(SandboxDetail {
                 attempt: 1,
                 runtime: "containerd".to_owned(),
                 ..SandboxDetail::default()
-            }),
+            })),
             events: Vec::new(),
             links: Vec::new(),
         }],

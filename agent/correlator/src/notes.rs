@@ -1,0 +1,197 @@
+//! What happened to a lookup or a connection, instant by instant: kept small while it is open, rendered as span events
+//! only where a span is made of it. Most lookups go well and leave nothing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sandglass_model::network::Transport;
+use sandglass_model::trace::{LookupResult, SpanEvent};
+use sandglass_model::{Timestamp, registry};
+
+use crate::traffic::Nat;
+
+/// An instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) at: Timestamp,
+    pub(crate) what: What,
+}
+
+/// What happened then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Query {
+        name: Arc<str>,
+        kind: u16,
+        id: u16,
+        server: SocketAddr,
+        transport: Transport,
+        again: bool,
+    },
+    Answer {
+        kind: u16,
+        id: u16,
+        rcode: u16,
+        truncated: bool,
+        late: bool,
+    },
+    /// Nobody asked for this answer: it has another id, or came from another address.
+    Stray {
+        id: u16,
+        from: SocketAddr,
+    },
+    Flow {
+        id: u32,
+        nat: Option<Nat>,
+        backend: Option<SocketAddr>,
+    },
+    Drop {
+        reason: Arc<str>,
+        function: Arc<str>,
+    },
+}
+
+/// Most notes of one lookup or connection.
+const MAX_NOTES: usize = 48;
+
+/// Adds a note in its place, if there is room. `false` when it is there already: its record came twice.
+pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, what: What) -> bool {
+    let place = notes.partition_point(|note| note.at <= at);
+    let same = notes[..place].iter().rev().take_while(|note| note.at == at);
+    if same.into_iter().any(|note| note.what == what) {
+        return false;
+    }
+    if notes.len() < MAX_NOTES {
+        notes.insert(place, Note { at, what });
+    }
+    true
+}
+
+/// The notes as a span shows them.
+pub(crate) fn events(notes: &[Note], from: Timestamp, to: Option<Timestamp>) -> Vec<SpanEvent> {
+    let within = notes.iter().filter(|note| to.is_none_or(|to| note.at <= to));
+    within.map(|note| event(note, from)).collect()
+}
+
+fn event(note: &Note, from: Timestamp) -> SpanEvent {
+    let (name, attributes): (&str, Vec<(&str, String)>) = match &note.what {
+        What::Query {
+            name,
+            kind,
+            id,
+            server,
+            transport,
+            again,
+        } => {
+            let mut attributes = vec![
+                (registry::DNS_NAME, name.to_string()),
+                (registry::DNS_TYPE, type_name(*kind)),
+                (registry::PEER_ADDRESS, server.ip().to_string()),
+                (registry::DNS_ID, id.to_string()),
+            ];
+            if *transport == Transport::Tcp {
+                attributes.push((registry::NETWORK_TRANSPORT, transport.as_str().to_owned()));
+            }
+            let name = match again {
+                true => registry::EVENT_RETRANSMISSION,
+                false => registry::EVENT_QUERY,
+            };
+            (name, attributes)
+        }
+        What::Answer {
+            kind,
+            id,
+            rcode,
+            truncated,
+            late,
+        } => {
+            let mut attributes = vec![
+                (registry::DNS_TYPE, type_name(*kind)),
+                (registry::DNS_RCODE, LookupResult::Rcode(*rcode).as_str().to_owned()),
+                (registry::DNS_ID, id.to_string()),
+            ];
+            if *truncated {
+                attributes.push((registry::DNS_TRUNCATED, "true".to_owned()));
+            }
+            let name = match late {
+                true => registry::EVENT_LATE_ANSWER,
+                false => registry::EVENT_ANSWER,
+            };
+            (name, attributes)
+        }
+        What::Stray { id, from } => (
+            registry::EVENT_STRAY_ANSWER,
+            vec![
+                (registry::PEER_ADDRESS, from.ip().to_string()),
+                (registry::DNS_ID, id.to_string()),
+            ],
+        ),
+        What::Flow { id, nat, backend } => {
+            let mut attributes = vec![(registry::FLOW_ID, id.to_string())];
+            attributes.extend(nat.map(|nat| (registry::NAT, nat.as_str().to_owned())));
+            attributes.extend(backend.map(|backend| (registry::BACKEND, backend.to_string())));
+            (registry::EVENT_FLOW, attributes)
+        }
+        What::Drop { reason, function } => {
+            let mut attributes = vec![(registry::DROP_REASON, reason.to_string())];
+            if !function.is_empty() {
+                attributes.push((registry::DROP_FUNCTION, function.to_string()));
+            }
+            (registry::EVENT_DROP, attributes)
+        }
+    };
+    SpanEvent {
+        at: note.at.max(from),
+        name: name.to_owned(),
+        attributes: attributes
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect(),
+    }
+}
+
+/// Name of a record type; those without one here as RFC 3597 writes them.
+pub(crate) fn type_name(kind: u16) -> String {
+    match kind {
+        1 => "A",
+        2 => "NS",
+        5 => "CNAME",
+        6 => "SOA",
+        12 => "PTR",
+        15 => "MX",
+        16 => "TXT",
+        28 => "AAAA",
+        33 => "SRV",
+        other => return format!("TYPE{other}"),
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_in_time_order_and_bounded() {
+        let mut notes = Vec::new();
+        let stray = |id| What::Stray {
+            id,
+            from: SocketAddr::from(([10, 0, 0, 1], 53)),
+        };
+        for at in (0..100).rev() {
+            assert!(add(&mut notes, Timestamp(at), stray(0)));
+        }
+        assert_eq!(notes.len(), MAX_NOTES);
+        assert!(notes.is_sorted_by_key(|note| note.at));
+        assert!(!add(&mut notes, Timestamp(99), stray(0)));
+        let shown = events(&notes, Timestamp(60), Some(Timestamp(70)));
+        assert!(shown.iter().all(|event| event.at >= Timestamp(60)));
+        assert_eq!(shown.len(), 19);
+        assert_eq!(shown[0].name, registry::EVENT_STRAY_ANSWER);
+    }
+
+    #[test]
+    fn types_without_a_name_are_numbers() {
+        assert_eq!([1, 28, 65].map(type_name), ["A", "AAAA", "TYPE65"]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Whose traffic it is: from a network namespace, or an address, to a sandbox.
+//!
+//! A namespace is a sandbox's once its plugin has named it, and until its last interface is removed: the kernel gives
+//! the numbers out again. Addresses are learnt from the plugins' results and from the traffic itself; they tell whose a
+//! packet is that is seen outside of its sandbox. Bounded: what was entered first goes first.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use sandglass_model::{CniCommand, Timestamp};
+
+use crate::bounded::Bounded;
+use crate::operations::Operation;
+use crate::traffic::Scope;
+
+/// Whose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Party {
+    /// The network namespace; 0 when not known.
+    pub(crate) netns: u64,
+    /// The sandbox; `None` for the node.
+    pub(crate) sandbox: Option<Arc<str>>,
+}
+
+impl Party {
+    pub(crate) fn scope(&self) -> Scope {
+        match self.sandbox {
+            Some(_) => Scope::Sandbox,
+            None => Scope::Node,
+        }
+    }
+}
+
+/// Everything known.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    /// The node's own, once somebody watches.
+    pub(crate) node: Option<u64>,
+    by_netns: Bounded<u64, Arc<str>>,
+    by_address: Bounded<IpAddr, Arc<str>>,
+}
+
+impl Owners {
+    pub(crate) fn new(max: usize) -> Owners {
+        Owners {
+            node: None,
+            by_netns: Bounded::new(max),
+            by_address: Bounded::new(max.saturating_mul(2)),
+        }
+    }
+
+    /// How many namespaces and addresses are known.
+    pub(crate) fn len(&self) -> usize {
+        self.by_netns.len() + self.by_address.len()
+    }
+
+    /// The namespace is this sandbox's from now on, whoever had its number before.
+    pub(crate) fn own(&mut self, netns: u64, sandbox: &str, now: Timestamp) {
+        if netns != 0 && self.node != Some(netns) && !sandbox.is_empty() {
+            self.by_netns.insert(netns, sandbox.into(), now);
+        }
+    }
+
+    pub(crate) fn own_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
+        if is_foreign(address) && self.by_address.get(&address) != Some(sandbox) {
+            self.by_address.insert(address, Arc::clone(sandbox), now);
+        }
+    }
+
+    /// A plugin gave these addresses, with the length of their prefix, to an interface.
+    pub(crate) fn learn(&mut self, operation: &Operation, addresses: &[String], now: Timestamp) {
+        if operation.command != CniCommand::Add || operation.container.is_empty() {
+            return;
+        }
+        let sandbox: Arc<str> = operation.container.as_str().into();
+        for address in addresses {
+            let address = address.split('/').next().unwrap_or_default();
+            if let Ok(address) = address.parse::<IpAddr>() {
+                self.own_address(address, &sandbox, now);
+            }
+        }
+    }
+
+    /// The sandbox has no network any more.
+    pub(crate) fn disown(&mut self, sandbox: &str) {
+        self.by_netns.forget(|owner| **owner == *sandbox);
+        self.by_address.forget(|owner| **owner == *sandbox);
+    }
+
+    /// Whose traffic it is that a socket of this namespace, with this address, sends.
+    pub(crate) fn party(&self, netns: u64, address: IpAddr) -> Party {
+        let sandbox = match self.by_netns.get(&netns) {
+            Some(sandbox) => Some(sandbox),
+            None if self.node == Some(netns) => None,
+            None => self.of_address(address),
+        };
+        Party {
+            netns,
+            sandbox: sandbox.cloned(),
+        }
+    }
+
+    /// Whose a packet is that was seen in this namespace, perhaps on its way through the node.
+    pub(crate) fn party_of_packet(&self, netns: u64, ends: [IpAddr; 2]) -> Party {
+        let sandbox = self.by_netns.get(&netns);
+        let sandbox = sandbox.or_else(|| ends.into_iter().find_map(|address| self.of_address(address)));
+        Party {
+            netns,
+            sandbox: sandbox.cloned(),
+        }
+    }
+
+    /// Whose network namespace it is.
+    pub(crate) fn party_of_netns(&self, netns: u64) -> Party {
+        Party {
+            netns,
+            sandbox: self.by_netns.get(&netns).cloned(),
+        }
+    }
+
+    fn of_address(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.by_address.get(&address).filter(|_| is_foreign(address))
+    }
+}
+
+/// The address is of use outside of its namespace.
+fn is_foreign(address: IpAddr) -> bool {
+    !address.is_loopback() && !address.is_unspecified()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespaces_number_is_the_next_sandboxes_once_it_is_given_out_again() {
+        let mut owners = Owners::new(8);
+        owners.node = Some(1);
+        let address = IpAddr::from([10, 0, 0, 9]);
+        let owner = |owners: &Owners, netns| owners.party(netns, address).sandbox.as_deref().map(str::to_owned);
+        assert_eq!(owner(&owners, 5), None);
+        owners.own(5, "a", Timestamp(1));
+        owners.own_address(address, &"a".into(), Timestamp(1));
+        assert_eq!(owner(&owners, 5).as_deref(), Some("a"));
+        assert_eq!(owner(&owners, 0).as_deref(), Some("a"));
+        assert_eq!(owner(&owners, 1), None);
+        owners.own(1, "a", Timestamp(1));
+        assert_eq!(owner(&owners, 1), None);
+        let forwarded = owners.party_of_packet(1, [IpAddr::from([10, 0, 0, 1]), address]);
+        assert_eq!(forwarded.sandbox.as_deref(), Some("a"));
+        owners.own(5, "b", Timestamp(2));
+        owners.disown("a");
+        assert_eq!(owner(&owners, 5).as_deref(), Some("b"));
+        assert_eq!(owner(&owners, 0), None);
+        assert_eq!(owners.len(), 1);
+        owners.own_address(IpAddr::from([127, 0, 0, 1]), &"b".into(), Timestamp(2));
+        assert_eq!(owners.len(), 1);
+    }
+}

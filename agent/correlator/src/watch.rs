@@ -1,0 +1,135 @@
+//! What is kept of the node's traffic: open lookups and connections, conntrack's entries and counters, who is who.
+//!
+//! Bounded everywhere; what goes for want of room is counted. Does not: touch the traces.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::time::SECOND;
+
+use crate::attempts::Part;
+use crate::bounded::Bounded;
+use crate::connect::Connect;
+use crate::conntrack::{Counts, Flows};
+use crate::correlator::Config;
+use crate::journeys::Journeys;
+use crate::lookup::Lookup;
+use crate::owners::{Owners, Party};
+use crate::table::{Key, Table};
+
+/// An address that a lookup gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    /// Serial number of the lookup.
+    pub(crate) lookup: u64,
+    pub(crate) name: Arc<str>,
+    /// The lookup, once it is over.
+    pub(crate) part: Option<Arc<Part>>,
+}
+
+/// Everything kept.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) owners: Owners,
+    pub(crate) lookups: Table<Lookup>,
+    pub(crate) connects: Table<Connect>,
+    pub(crate) flows: Flows,
+    pub(crate) counts: Counts,
+    /// By network namespace and address.
+    pub(crate) given: Bounded<(u64, IpAddr), Given>,
+    pub(crate) journeys: Journeys,
+    /// Messages of lookups that are over: their late answers are no orphans.
+    past: Bounded<Key, ()>,
+    /// Lookups and connections that begin up to here may miss records that were lost.
+    lost_until: Option<Timestamp>,
+    serial: u64,
+}
+
+/// A connection belongs with a lookup of its address that is not older than this.
+pub(crate) const REACH_NS: u64 = 10 * SECOND;
+
+impl Watch {
+    pub(crate) fn new(config: &Config) -> Watch {
+        let traffic = &config.traffic;
+        Watch {
+            owners: Owners::new(config.max_remembered),
+            lookups: Table::default(),
+            connects: Table::default(),
+            flows: Flows::new(traffic.max_flows),
+            counts: Counts::new(config.max_traces),
+            given: Bounded::new(traffic.max_lookups),
+            journeys: Journeys::new(traffic.journeys_per_minute),
+            past: Bounded::new(traffic.max_lookups),
+            lost_until: None,
+            serial: 0,
+        }
+    }
+
+    /// A number for the next thing that is opened.
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Whose a socket's traffic is; what it shows of addresses is learnt.
+    pub(crate) fn party(&mut self, netns: u64, address: IpAddr, now: Timestamp) -> Party {
+        let party = self.owners.party(netns, address);
+        if let Some(sandbox) = &party.sandbox {
+            self.owners.own_address(address, sandbox, now);
+        }
+        party
+    }
+
+    /// Takes a lookup out of the open ones.
+    pub(crate) fn take_lookup(&mut self, serial: u64, now: Timestamp) -> Option<Lookup> {
+        let lookup = *self.lookups.remove(serial)?;
+        self.past.expire(now.minus(REACH_NS));
+        for sent in &lookup.sent {
+            let key = Key::message(sent.client, sent.transport, sent.id);
+            self.past.insert(key, (), now);
+        }
+        Some(lookup)
+    }
+
+    /// The message was one of a lookup that is over.
+    pub(crate) fn was_asked(&self, message: Key) -> bool {
+        self.past.get(&message).is_some()
+    }
+
+    /// What a lookup that is over gave can still be joined.
+    pub(crate) fn remember_given(
+        &mut self,
+        netns: u64,
+        addresses: &[IpAddr],
+        lookup: u64,
+        name: &str,
+        part: &Arc<Part>,
+    ) {
+        for address in addresses {
+            if let Some(given) = self.given.get_mut(&(netns, address.to_canonical()))
+                && given.lookup == lookup
+            {
+                if *given.name != *name {
+                    given.name = name.into();
+                }
+                given.part = Some(Arc::clone(part));
+            }
+        }
+    }
+
+    /// Records of traffic were lost.
+    pub(crate) fn lose(&mut self, until: Timestamp) {
+        self.lost_until = self.lost_until.max(Some(until));
+        for lookup in self.lookups.values_mut() {
+            lookup.lost = true;
+        }
+        for connect in self.connects.values_mut() {
+            connect.lost = true;
+        }
+    }
+
+    pub(crate) fn is_lossy(&self, at: Timestamp) -> bool {
+        self.lost_until.is_some_and(|until| at <= until)
+    }
+}

@@ -1,0 +1,61 @@
+//! Which records of a file are wanted: the others cost no decoding and no ordering.
+
+use std::collections::HashSet;
+
+use super::record::PROCESS_GROUP;
+use crate::decoder::SCHEMA_RECORDS;
+use crate::guid::Guid;
+
+/// Which records are wanted. Schema records always are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    providers: Option<HashSet<Guid>>,
+    kernel_groups: Option<HashSet<u8>>,
+}
+
+impl Default for Filter {
+    /// All providers; of the kernel logger the Process class, the only one that can be decoded without more tables.
+    fn default() -> Self {
+        Self {
+            providers: None,
+            kernel_groups: Some(HashSet::from([PROCESS_GROUP])),
+        }
+    }
+}
+
+impl Filter {
+    /// Every record there is.
+    pub const fn everything() -> Self {
+        Self {
+            providers: None,
+            kernel_groups: None,
+        }
+    }
+
+    /// Schema records, nothing else.
+    pub fn schemas() -> Self {
+        Self {
+            providers: Some(HashSet::from([SCHEMA_RECORDS])),
+            kernel_groups: Some(HashSet::new()),
+        }
+    }
+
+    /// Only these providers (classic ones too); the kernel logger is not concerned.
+    #[must_use]
+    pub fn only(self, providers: impl IntoIterator<Item = Guid>) -> Self {
+        let mut wanted: HashSet<Guid> = providers.into_iter().collect();
+        wanted.insert(SCHEMA_RECORDS);
+        Self {
+            providers: Some(wanted),
+            ..self
+        }
+    }
+
+    pub(super) fn provider(&self, guid: Guid) -> bool {
+        self.providers.as_ref().is_none_or(|wanted| wanted.contains(&guid))
+    }
+
+    pub(super) fn kernel_group(&self, group: u8) -> bool {
+        self.kernel_groups.as_ref().is_none_or(|wanted| wanted.contains(&group))
+    }
+}

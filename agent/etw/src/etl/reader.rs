@@ -1,0 +1,217 @@
+//! Gives a file's records in time order, whichever processor's buffer they lie in.
+//!
+//! A buffer is opened when the time of its first record has come; open buffers are merged. Ties keep the order of the
+//! file: merging writes a schema record right in front of the event it is for, with the same time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{Read, Seek};
+
+use super::EtlError;
+use super::block::{Block, Walk};
+use super::buffer::BufferHeader;
+use super::filter::Filter;
+use super::index::{self, BufferRef, Index, read_at};
+use super::record;
+use super::session::{Clock, SessionHeader};
+use super::statistics::EtlStatistics;
+use crate::raw::RecordView;
+use crate::time::unix_ns_of_filetime;
+
+/// How to read a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Which records are wanted.
+    pub filter: Filter,
+    /// Bytes that buffers open at the same time may take. When they do not suffice, records come out late.
+    pub memory_bytes: usize,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self {
+            filter: Filter::default(),
+            memory_bytes: 256 * 1024 * 1024,
+        }
+    }
+}
+
+/// The records of a file.
+#[derive(Debug)]
+pub struct EtlReader<R> {
+    input: R,
+    options: ReadOptions,
+    /// Buffers not opened yet, the earliest last.
+    waiting: Vec<BufferRef>,
+    session: SessionHeader,
+    clock: Clock,
+    blocks: Vec<Block>,
+    free: Vec<usize>,
+    /// (time, order in the file, block) of the next record of each open block but the current one.
+    heap: BinaryHeap<Reverse<(i64, u32, usize)>>,
+    /// The block that records are taken from.
+    current: Option<usize>,
+    open_bytes: usize,
+    whole: Vec<u8>,
+    latest: i64,
+    statistics: EtlStatistics,
+}
+
+impl<R: Read + Seek> EtlReader<R> {
+    /// Finds the buffers; reads no record yet.
+    pub fn new(mut input: R, options: ReadOptions) -> Result<Self, EtlError> {
+        let mut statistics = EtlStatistics::default();
+        let Index {
+            buffers,
+            session,
+            clock,
+        } = index::build(&mut input, &mut statistics)?;
+        Ok(Self {
+            input,
+            options,
+            clock: clock.unwrap_or_else(|| guess_clock(&buffers)),
+            waiting: buffers,
+            session,
+            blocks: Vec::new(),
+            free: Vec::new(),
+            heap: BinaryHeap::new(),
+            current: None,
+            open_bytes: 0,
+            whole: Vec::new(),
+            latest: i64::MIN,
+            statistics,
+        })
+    }
+
+    /// What the file says about the session that wrote it.
+    pub const fn session(&self) -> &SessionHeader {
+        &self.session
+    }
+
+    /// What has been read so far, and what not.
+    pub const fn statistics(&self) -> &EtlStatistics {
+        &self.statistics
+    }
+
+    /// The next record; `None` at the end. After an error the buffer it is about is skipped, and reading can go on.
+    pub fn next_record(&mut self) -> Result<Option<RecordView<'_>>, EtlError> {
+        while let Some(slot) = self.next_block()? {
+            let block = &mut self.blocks[slot];
+            let Some(entry) = block.take() else { continue };
+            // Checked first because a view returned from inside the loop would hold on to `self` in all of it.
+            if !record::intact(block.bytes(&entry), entry.layout) {
+                self.statistics.bad_records += 1;
+                continue;
+            }
+            self.statistics.records += 1;
+            self.statistics.late += u64::from(entry.ticks < self.latest);
+            self.latest = self.latest.max(entry.ticks);
+            let at_ns = self.clock.unix_ns(entry.ticks);
+            let block = &self.blocks[slot];
+            return Ok(record::view(block.bytes(&entry), entry.layout, block.cpu, at_ns));
+        }
+        Ok(None)
+    }
+
+    /// The block with the earliest record, after opening whatever may hold an earlier one.
+    fn next_block(&mut self) -> Result<Option<usize>, EtlError> {
+        loop {
+            let best = self.best();
+            let due = self.waiting.last().is_some_and(|buffer| match best {
+                Some((ticks, order, _)) => {
+                    (buffer.first_ticks, buffer.order) < (ticks, order) && self.open_bytes < self.options.memory_bytes
+                }
+                None => true,
+            });
+            if !due {
+                return Ok(best.map(|(_, _, slot)| self.make_current(slot)));
+            }
+            if let Some(buffer) = self.waiting.pop() {
+                self.open(buffer)?;
+            }
+        }
+    }
+
+    /// (time, order, block) of the earliest record in an open block.
+    fn best(&mut self) -> Option<(i64, u32, usize)> {
+        let mine = self.current.and_then(|slot| {
+            let block = self.blocks.get(slot)?;
+            block.peek().map(|entry| (entry.ticks, block.order, slot))
+        });
+        if mine.is_none()
+            && let Some(slot) = self.current.take()
+        {
+            self.open_bytes -= self.blocks[slot].memory();
+            self.free.push(slot);
+        }
+        let others = self.heap.peek().map(|Reverse(key)| *key);
+        match (mine, others) {
+            (Some(mine), Some(other)) => Some(mine.min(other)),
+            (mine, other) => mine.or(other),
+        }
+    }
+
+    fn make_current(&mut self, slot: usize) -> usize {
+        if self.current != Some(slot) {
+            self.heap.pop();
+            if let Some(before) = self.current.replace(slot) {
+                self.push(before);
+            }
+        }
+        slot
+    }
+
+    fn push(&mut self, slot: usize) {
+        let block = &self.blocks[slot];
+        match block.peek() {
+            Some(entry) => self.heap.push(Reverse((entry.ticks, block.order, slot))),
+            None => {
+                self.open_bytes -= block.memory();
+                self.free.push(slot);
+            }
+        }
+    }
+
+    fn open(&mut self, buffer: BufferRef) -> Result<(), EtlError> {
+        let size = buffer.size as usize;
+        read_at(&mut self.input, buffer.offset, size, &mut self.whole).map_err(|source| EtlError::Read {
+            offset: buffer.offset,
+            source,
+        })?;
+        let Some(header) = BufferHeader::read(&self.whole) else {
+            // It was one when the file was indexed: the file has changed since.
+            self.statistics.damaged_buffers += 1;
+            return Ok(());
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.blocks.push(Block::default());
+            self.blocks.len() - 1
+        });
+        let mut walk = Walk {
+            filter: &self.options.filter,
+            statistics: &mut self.statistics,
+            damaged: false,
+        };
+        let block = &mut self.blocks[slot];
+        block.order = buffer.order;
+        block.fill(&self.whole, &header, self.session.buffer_bytes as usize, &mut walk);
+        self.open_bytes += block.memory();
+        self.statistics.peak_open_bytes = self.statistics.peak_open_bytes.max(self.open_bytes as u64);
+        self.push(slot);
+        Ok(())
+    }
+}
+
+/// For a file without a readable header: times that can be a FILETIME are taken as such, others as ticks of Windows'
+/// usual counter since boot, so that at least durations hold.
+fn guess_clock(buffers: &[BufferRef]) -> Clock {
+    let mut told = buffers
+        .iter()
+        .map(|buffer| buffer.first_ticks)
+        .filter(|&ticks| ticks > 0);
+    if told.next_back().is_some_and(|ticks| unix_ns_of_filetime(ticks) > 0) {
+        Clock::FileTime
+    } else {
+        Clock::counter(0, 0, 0)
+    }
+}

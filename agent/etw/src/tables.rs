@@ -1,0 +1,178 @@
+//! Schemas that records do not carry: manifest and kernel logger events, as text tables anyone can extend.
+//!
+//! Used by the decoder where a file brings no schema of its own, and by the writer. `data/*.tsv` is compiled in; a
+//! user's files are added at run time and win over it. The format stands in `data/README.md`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::guid::Guid;
+use crate::schema::{FieldSpec, Schema};
+
+mod parse;
+
+pub use parse::TableError;
+
+/// What a provider logs with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProviderKind {
+    /// Events that describe themselves.
+    TraceLogging,
+    /// Events described by a manifest.
+    Manifest,
+    /// Kernel logger and other classic events.
+    Mof,
+    /// Messages that only their maker's symbol files describe.
+    Wpp,
+    /// Not known.
+    Unknown,
+}
+
+/// A provider we know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provider {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its GUID.
+    pub guid: Guid,
+    /// What it logs with.
+    pub kind: ProviderKind,
+}
+
+/// Providers and schemas by id.
+#[derive(Debug, Clone, Default)]
+pub struct Tables {
+    providers: HashMap<Guid, Provider>,
+    names: HashMap<Box<str>, Guid>,
+    events: HashMap<(Guid, u16), Versions>,
+    classes: HashMap<(Guid, u8), Versions>,
+}
+
+/// Schemas by version. Versions append fields, so a neighbour decodes what both have.
+type Versions = BTreeMap<u8, Arc<Schema>>;
+
+impl Tables {
+    /// Nothing known.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// What is compiled in.
+    pub fn built_in() -> Self {
+        let mut tables = Self::empty();
+        for (name, text) in BUILT_IN {
+            // A test holds that none of them is refused.
+            let _ = tables.extend(name, text);
+        }
+        tables
+    }
+
+    /// Adds the rows of a table; `name` is what errors call it. Gives the number of rows. Nothing is added when a row
+    /// is refused.
+    pub fn extend(&mut self, name: &str, text: &str) -> Result<usize, TableError> {
+        let rows = parse::rows(name, text, |provider| self.names.get(provider).copied())?;
+        let count = rows.len();
+        for row in rows {
+            match row {
+                parse::Row::Provider(provider) => self.add_provider(provider),
+                parse::Row::Event {
+                    provider,
+                    id,
+                    version,
+                    schema,
+                } => {
+                    let schema = self.named(provider, schema);
+                    self.events.entry((provider, id)).or_default().insert(version, schema);
+                }
+                parse::Row::Class {
+                    class,
+                    opcode,
+                    version,
+                    schema,
+                } => {
+                    let schema = self.named(class, schema);
+                    self.classes.entry((class, opcode)).or_default().insert(version, schema);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn add_provider(&mut self, provider: Provider) {
+        self.names.insert((*provider.name).into(), provider.guid);
+        self.providers.insert(provider.guid, provider);
+    }
+
+    fn named(&self, provider: Guid, mut schema: Schema) -> Arc<Schema> {
+        schema.provider_name = self.provider(provider).map(|provider| provider.name.clone());
+        Arc::new(schema)
+    }
+
+    /// The provider of that GUID.
+    pub fn provider(&self, guid: Guid) -> Option<&Provider> {
+        self.providers.get(&guid)
+    }
+
+    /// The provider of that name.
+    pub fn provider_named(&self, name: &str) -> Option<&Provider> {
+        self.providers.get(self.names.get(name)?)
+    }
+
+    /// All providers, in no order.
+    pub fn providers(&self) -> impl Iterator<Item = &Provider> {
+        self.providers.values()
+    }
+
+    /// The schema of a manifest event: of that version, else the next lower one, else the lowest.
+    pub fn event(&self, provider: Guid, id: u16, version: u8) -> Option<&Arc<Schema>> {
+        nearest(self.events.get(&(provider, id))?, version)
+    }
+
+    /// The schema of a classic event, by the same rule.
+    pub fn class(&self, class: Guid, opcode: u8, version: u8) -> Option<&Arc<Schema>> {
+        nearest(self.classes.get(&(class, opcode))?, version)
+    }
+
+    /// Every manifest schema, as (provider, id, version, schema), in no order.
+    pub fn events(&self) -> impl Iterator<Item = (Guid, u16, u8, &Arc<Schema>)> {
+        self.events.iter().flat_map(|(&(provider, id), versions)| {
+            versions
+                .iter()
+                .map(move |(&version, schema)| (provider, id, version, schema))
+        })
+    }
+}
+
+fn nearest(versions: &Versions, version: u8) -> Option<&Arc<Schema>> {
+    versions
+        .range(..=version)
+        .next_back()
+        .or_else(|| versions.first_key_value())
+        .map(|(_, schema)| schema)
+}
+
+/// The index of the field of that name: what a length or count refers to.
+fn position(fields: &[FieldSpec], name: &str) -> Option<usize> {
+    fields.iter().rposition(|field| &*field.name == name)
+}
+
+/// Providers first: the others refer to their names.
+const BUILT_IN: [(&str, &str); 11] = [
+    ("providers.tsv", include_str!("../data/providers.tsv")),
+    ("kernel-logger.tsv", include_str!("../data/kernel-logger.tsv")),
+    ("dns-client.tsv", include_str!("../data/dns-client.tsv")),
+    ("hyper-v-computelib.tsv", include_str!("../data/hyper-v-computelib.tsv")),
+    ("kernel-network.tsv", include_str!("../data/kernel-network.tsv")),
+    ("kernel-process.tsv", include_str!("../data/kernel-process.tsv")),
+    ("network-setup.tsv", include_str!("../data/network-setup.tsv")),
+    ("rpc.tsv", include_str!("../data/rpc.tsv")),
+    ("tcpip.tsv", include_str!("../data/tcpip.tsv")),
+    ("winnat.tsv", include_str!("../data/winnat.tsv")),
+    (
+        "winsock-nameresolution.tsv",
+        include_str!("../data/winsock-nameresolution.tsv"),
+    ),
+];
+
+#[cfg(test)]
+mod tests;

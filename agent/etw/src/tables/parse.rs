@@ -1,0 +1,281 @@
+//! The text of a table, row by row, to schemas.
+
+use std::collections::HashMap;
+
+use super::{Provider, ProviderKind, position};
+use crate::guid::Guid;
+use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
+
+/// One row of a table.
+pub enum Row {
+    Provider(Provider),
+    Event {
+        provider: Guid,
+        id: u16,
+        version: u8,
+        schema: Schema,
+    },
+    Class {
+        class: Guid,
+        opcode: u8,
+        version: u8,
+        schema: Schema,
+    },
+}
+
+/// A table that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The first line names no set of columns that a table has.
+    #[error(
+        "cannot read ETW table '{table}': its first line names none of the column sets \
+         'provider guid kind', 'provider event_id version fields', 'guid opcode version fields'"
+    )]
+    Columns {
+        /// The table's name.
+        table: Box<str>,
+    },
+    /// A row's cell cannot be used.
+    #[error("cannot read ETW table '{table}': line {line}: {problem}")]
+    Row {
+        /// The table's name.
+        table: Box<str>,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: Box<str>,
+    },
+}
+
+/// All rows of `text`; `known` tells the GUID of a provider by name.
+pub fn rows(table: &str, text: &str, known: impl Fn(&str) -> Option<Guid>) -> Result<Vec<Row>, TableError> {
+    let mut lines = text.lines().enumerate().filter(|(_, line)| is_row(line));
+    let columns = lines.next().map(|(_, line)| Columns::of(line)).unwrap_or_default();
+    let row_of: RowOf = if columns.has(&["provider", "event_id", "version", "fields"]) {
+        event_row
+    } else if columns.has(&["guid", "opcode", "version", "fields"]) {
+        class_row
+    } else if columns.has(&["provider", "guid", "kind"]) {
+        provider_row
+    } else {
+        return Err(TableError::Columns { table: table.into() });
+    };
+    lines
+        .map(|(index, line)| {
+            let cells = Cells {
+                columns: &columns,
+                cells: line.split('\t').collect(),
+            };
+            row_of(&cells, &known).map_err(|problem| TableError::Row {
+                table: table.into(),
+                line: index + 1,
+                problem,
+            })
+        })
+        .collect()
+}
+
+/// Reads one row of a table of certain columns.
+type RowOf = fn(&Cells<'_>, &Known<'_>) -> Result<Row, Box<str>>;
+
+fn is_row(line: &str) -> bool {
+    !line.trim().is_empty() && !line.starts_with('#')
+}
+
+/// Where each column is; what follows a space in its title is a remark.
+#[derive(Default)]
+struct Columns(HashMap<Box<str>, usize>);
+
+impl Columns {
+    fn of(line: &str) -> Self {
+        let titles = line
+            .split('\t')
+            .map(|title| title.split(' ').next().unwrap_or_default());
+        Self(titles.enumerate().map(|(index, title)| (title.into(), index)).collect())
+    }
+
+    fn has(&self, titles: &[&str]) -> bool {
+        titles.iter().all(|title| self.0.contains_key(*title))
+    }
+}
+
+struct Cells<'a> {
+    columns: &'a Columns,
+    cells: Vec<&'a str>,
+}
+
+impl<'a> Cells<'a> {
+    fn text(&self, title: &str) -> &'a str {
+        let index = self.columns.0.get(title);
+        index
+            .and_then(|&index| self.cells.get(index))
+            .map_or("", |cell| cell.trim())
+    }
+
+    fn number<T: std::str::FromStr>(&self, title: &str) -> Result<T, Box<str>> {
+        let text = self.text(title);
+        text.parse()
+            .map_err(|_| format!("{title} '{text}' is not a number in range").into())
+    }
+
+    fn guid(&self, title: &str) -> Result<Guid, Box<str>> {
+        let text = self.text(title);
+        text.parse()
+            .map_err(|_| format!("{title} '{text}' is not a GUID").into())
+    }
+}
+
+type Known<'a> = dyn Fn(&str) -> Option<Guid> + 'a;
+
+fn provider_row(cells: &Cells<'_>, _: &Known<'_>) -> Result<Row, Box<str>> {
+    let kind = match cells.text("kind") {
+        "tracelogging" => ProviderKind::TraceLogging,
+        "manifest" => ProviderKind::Manifest,
+        "mof" => ProviderKind::Mof,
+        "wpp" => ProviderKind::Wpp,
+        "unknown" => ProviderKind::Unknown,
+        other => return Err(format!("kind '{other}' is none of tracelogging, manifest, mof, wpp, unknown").into()),
+    };
+    Ok(Row::Provider(Provider {
+        name: cells.text("provider").into(),
+        guid: cells.guid("guid")?,
+        kind,
+    }))
+}
+
+fn event_row(cells: &Cells<'_>, known: &Known<'_>) -> Result<Row, Box<str>> {
+    let text = cells.text("provider");
+    let provider = known(text)
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| format!("provider '{text}' is neither known nor a GUID"))?;
+    Ok(Row::Event {
+        provider,
+        id: cells.number("event_id")?,
+        version: cells.number("version")?,
+        schema: schema(cells)?,
+    })
+}
+
+fn class_row(cells: &Cells<'_>, _: &Known<'_>) -> Result<Row, Box<str>> {
+    Ok(Row::Class {
+        class: cells.guid("guid")?,
+        opcode: cells.number("opcode")?,
+        version: cells.number("version")?,
+        schema: schema(cells)?,
+    })
+}
+
+fn schema(cells: &Cells<'_>) -> Result<Schema, Box<str>> {
+    let name = cells.text("name");
+    let mut fields = Vec::new();
+    let mut slots = 0;
+    for text in cells
+        .text("fields")
+        .split(',')
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+    {
+        let field = field(text, &mut fields, &mut slots)?;
+        fields.push(field);
+    }
+    Ok(Schema {
+        name: (!name.is_empty()).then(|| name.into()),
+        provider_name: None,
+        fields: fields.into(),
+        slots,
+    })
+}
+
+/// `Type Name*Count[Length]:meaning`, the last three optional.
+fn field(text: &str, earlier: &mut [FieldSpec], slots: &mut u16) -> Result<FieldSpec, Box<str>> {
+    let (type_name, rest) = text
+        .split_once(' ')
+        .ok_or_else(|| format!("field '{text}' has no name"))?;
+    let kind = kind(type_name).ok_or_else(|| format!("type '{type_name}' is not known"))?;
+    let (rest, meaning) = rest.split_once(':').unwrap_or((rest, ""));
+    let out = out(meaning).ok_or_else(|| format!("meaning '{meaning}' is not known"))?;
+    let (rest, length) = match rest.split_once('[') {
+        Some((rest, length)) => {
+            let length = length
+                .strip_suffix(']')
+                .ok_or_else(|| format!("'{text}' lacks its ']'"))?;
+            (rest, Some(reference(length, earlier, slots)?))
+        }
+        None => (rest, None),
+    };
+    let (name, count) = match rest.split_once('*') {
+        Some((name, count)) => (name, Some(reference(count, earlier, slots)?)),
+        None => (rest, None),
+    };
+    Ok(FieldSpec {
+        count: count.map_or(Count::One, |reference| match reference {
+            Reference::Number(count) => Count::Fixed(count),
+            Reference::Slot(slot) => Count::Slot(slot),
+        }),
+        length: length.map_or(Length::Natural, |reference| match reference {
+            Reference::Number(length) => Length::Fixed(length),
+            Reference::Slot(slot) => Length::Slot(slot),
+        }),
+        ..FieldSpec::new(name.trim(), kind, out)
+    })
+}
+
+enum Reference {
+    Number(u16),
+    Slot(u16),
+}
+
+fn reference(text: &str, earlier: &mut [FieldSpec], slots: &mut u16) -> Result<Reference, Box<str>> {
+    if let Ok(number) = text.parse() {
+        return Ok(Reference::Number(number));
+    }
+    let target = position(earlier, text)
+        .and_then(|index| earlier.get_mut(index))
+        .ok_or_else(|| format!("'{text}' is no earlier field"))?;
+    let slot = *target.slot.get_or_insert_with(|| {
+        *slots += 1;
+        *slots - 1
+    });
+    Ok(Reference::Slot(slot))
+}
+
+fn kind(name: &str) -> Option<Kind> {
+    Some(match name {
+        "UnicodeString" => Kind::Utf16,
+        "AnsiString" => Kind::Ansi,
+        "Int8" => Kind::Int(1),
+        "UInt8" => Kind::UInt(1),
+        "Int16" => Kind::Int(2),
+        "UInt16" => Kind::UInt(2),
+        "Int32" => Kind::Int(4),
+        "UInt32" => Kind::UInt(4),
+        "Int64" => Kind::Int(8),
+        "UInt64" => Kind::UInt(8),
+        "Float" => Kind::F32,
+        "Double" => Kind::F64,
+        "Boolean" => Kind::Bool32,
+        "Binary" => Kind::Binary,
+        "GUID" => Kind::Guid,
+        "Pointer" => Kind::Pointer,
+        "FILETIME" => Kind::FileTime,
+        "SYSTEMTIME" => Kind::SystemTime,
+        "SID" => Kind::Sid,
+        "WbemSid" => Kind::WbemSid,
+        _ => return None,
+    })
+}
+
+fn out(meaning: &str) -> Option<Out> {
+    Some(match meaning {
+        "" => Out::Plain,
+        "bool" => Out::Bool,
+        "text" => Out::Text,
+        "port" => Out::Port,
+        "ipv4" => Out::Ipv4,
+        "ipv6" => Out::Ipv6,
+        "address" => Out::Address,
+        "code" => Out::Code,
+        "filetime" => Out::FileTime,
+        _ => return None,
+    })
+}

@@ -1,0 +1,16 @@
+//! Writes synthetic `.etl` files, and the records that go into them: whole stories of providers we know.
+//!
+//! Used by tests and demos, also of other crates, through the feature `writer`; [`Record::build`] alone gives what a
+//! live callback would, too. Other readers of the format can read its files; a test holds that.
+//! Does not: claim to be what Windows would have written. Names and values are the caller's.
+
+pub(crate) mod deflate;
+mod encode;
+mod event_info;
+mod file;
+mod record;
+mod tracelogging;
+
+pub use event_info::event_info;
+pub use file::{EtlWriter, Session};
+pub use record::{Failure, Record};

@@ -1,0 +1,10 @@
+//! Schemas from records and tables, and payloads read by them.
+#![no_main]
+
+#[path = "../src/bodies.rs"]
+#[expect(dead_code, reason = "each target runs one of them")]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    bodies::schema(data);
+});

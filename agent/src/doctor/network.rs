@@ -1,0 +1,325 @@
+//! What sandboxes and node ask for names with, and what conntrack can hold: read from `/proc`, `/sys` and `resolv.conf`.
+//!
+//! A sandbox's `resolv.conf` is read through a process in its network namespace (`/proc/PID/root`), as its programs see
+//! it. Does not: ask any name, enter a namespace, or change a setting. Where `/proc` is absent nothing is said.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use super::{Finding, Level};
+
+pub(super) fn check(root: &Path) -> Vec<Finding> {
+    if !root.join("proc/self/status").exists() {
+        return Vec::new();
+    }
+    let mut findings = vec![node_resolver(root)];
+    findings.extend(sandbox_resolvers(root));
+    findings.extend(conntrack(root));
+    findings
+}
+
+/// The parts of a `resolv.conf` that say how a name is asked for (resolv.conf(5)).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Resolver {
+    servers: Vec<String>,
+    search: Vec<String>,
+    ndots: u32,
+    timeout_s: u32,
+    attempts: u32,
+    options: Vec<String>,
+}
+
+impl Resolver {
+    fn read(text: &str) -> Resolver {
+        let mut resolver = Resolver {
+            servers: Vec::new(),
+            search: Vec::new(),
+            ndots: 1,
+            timeout_s: 5,
+            attempts: 2,
+            options: Vec::new(),
+        };
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some("nameserver") => resolver.servers.extend(words.next().map(str::to_owned)),
+                // The last of several wins.
+                Some("search" | "domain") => resolver.search = words.map(str::to_owned).collect(),
+                Some("options") => words.for_each(|option| resolver.option(option)),
+                _ => {}
+            }
+        }
+        resolver
+    }
+
+    /// Limits as glibc has them (resolv/resolv.h: RES_MAXNDOTS, RES_MAXRETRANS, RES_MAXRETRY).
+    fn option(&mut self, option: &str) {
+        let number = |text: &str, most: u32| text.parse::<u32>().ok().map(|number| number.min(most));
+        match option.split_once(':') {
+            Some(("ndots", text)) => self.ndots = number(text, 15).unwrap_or(self.ndots),
+            Some(("timeout", text)) => self.timeout_s = number(text, 30).unwrap_or(self.timeout_s).max(1),
+            Some(("attempts", text)) => self.attempts = number(text, 5).unwrap_or(self.attempts).max(1),
+            _ => {
+                let option = option.to_owned();
+                if !self.options.contains(&option) {
+                    self.options.push(option);
+                }
+            }
+        }
+    }
+
+    /// In one line.
+    fn words(&self) -> String {
+        let list = |words: &[String]| match words {
+            [] => "none".to_owned(),
+            words => words.join(" "),
+        };
+        let mut line = format!(
+            "servers {}; search {}; ndots:{}",
+            list(&self.servers),
+            list(&self.search),
+            self.ndots
+        );
+        for option in &self.options {
+            line.push(' ');
+            line.push_str(option);
+        }
+        line
+    }
+
+    /// What it means, and what to do about it.
+    fn judge(&self, check: &'static str, whose: &str) -> Finding {
+        let finding = |level, why: String, hint: &str| {
+            Finding::new(level, check, format!("{whose}: {}", self.words()))
+                .why(why)
+                .hint(hint)
+        };
+        if self.servers.is_empty() {
+            return finding(
+                Level::Warn,
+                "no server is named: programs ask 127.0.0.1, where mostly none listens".to_owned(),
+                "give the kubelet a resolv.conf with servers (resolvConf), or set dnsPolicy and dnsConfig of the pod",
+            );
+        }
+        let names = self.search.len() + 1;
+        if self.ndots > 1 && names > 1 {
+            let queries = 2 * names;
+            return finding(
+                Level::Note,
+                format!(
+                    "a name with fewer than {} dots is asked for as up to {names} names, {queries} queries with A and \
+                     AAAA{}; a query that is lost costs {} s before it is asked again",
+                    self.ndots,
+                    if self.ndots > 2 {
+                        ", external names as api.example.org included"
+                    } else {
+                        ""
+                    },
+                    self.timeout_s,
+                ),
+                "end external names with a dot, or set dnsConfig.options ndots to 1 or 2 for pods that ask for many",
+            );
+        }
+        if self.servers.len() > 3 {
+            return finding(
+                Level::Note,
+                format!(
+                    "{} servers are named, and resolvers use the first three",
+                    self.servers.len()
+                ),
+                "remove those that are not needed",
+            );
+        }
+        Finding::ok(
+            check,
+            format!(
+                "{whose}: {}; a lost query costs {} s, {} attempts",
+                self.words(),
+                self.timeout_s,
+                self.attempts
+            ),
+        )
+    }
+}
+
+fn node_resolver(root: &Path) -> Finding {
+    // In a container the node's own is that of process 1, where its namespace and privilege let it be seen.
+    let own = || text(&root.join("etc/resolv.conf"));
+    match text(&root.join("proc/1/root/etc/resolv.conf")).or_else(own) {
+        Some(text) => Resolver::read(&text).judge("dns.resolv_conf", "the node"),
+        None => Finding::new(
+            Level::Note,
+            "dns.resolv_conf",
+            "the node's /etc/resolv.conf cannot be read",
+        )
+        .why("how programs of the node ask for names is not known")
+        .hint("in a container, mount the node's /etc/resolv.conf"),
+    }
+}
+
+/// One finding for each distinct `resolv.conf` of the sandboxes on this node.
+fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
+    let (resolvers, unreadable) = resolvers(root);
+    let mut findings: Vec<Finding> = resolvers
+        .iter()
+        .take(MAX_RESOLVERS)
+        .map(|(resolver, count)| resolver.judge("dns.sandbox_resolv_conf", &sandboxes(*count)))
+        .collect();
+    if unreadable > 0 {
+        findings.push(
+            Finding::new(
+                Level::Note,
+                "dns.sandbox_resolv_conf",
+                format!("{}: resolv.conf cannot be read", sandboxes(unreadable)),
+            )
+            .why("how their programs ask for names is not known")
+            .hint("needs CAP_SYS_PTRACE and the node's pid namespace; an image without /etc/resolv.conf has none"),
+        );
+    }
+    if findings.is_empty() {
+        findings.push(Finding::new(
+            Level::Note,
+            "dns.sandbox_resolv_conf",
+            "no sandbox runs here whose resolv.conf could be looked at",
+        ));
+    }
+    findings
+}
+
+fn sandboxes(count: usize) -> String {
+    match count {
+        1 => "1 sandbox".to_owned(),
+        count => format!("{count} sandboxes"),
+    }
+}
+
+/// The resolvers of network namespaces other than the node's, with how many have each; and how many told nothing.
+fn resolvers(root: &Path) -> (Vec<(Resolver, usize)>, usize) {
+    let netns = |pid: &str| fs::read_link(root.join("proc").join(pid).join("ns/net")).ok();
+    let node = netns("1").or_else(|| netns("self"));
+    let mut by_netns: BTreeMap<_, Option<Resolver>> = BTreeMap::new();
+    let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    for entry in entries.take(MAX_PROCESSES) {
+        let pid = entry.file_name();
+        let Some(pid) = pid.to_str().filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit())) else {
+            continue;
+        };
+        let Some(netns) = netns(pid).filter(|netns| Some(netns) != node.as_ref()) else {
+            continue;
+        };
+        if by_netns.len() >= MAX_NAMESPACES && !by_netns.contains_key(&netns) {
+            continue;
+        }
+        let resolver = by_netns.entry(netns).or_default();
+        if resolver.is_none() {
+            let path = root.join("proc").join(pid).join("root/etc/resolv.conf");
+            *resolver = text(&path).map(|text| Resolver::read(&text));
+        }
+    }
+    let mut counted: BTreeMap<Resolver, usize> = BTreeMap::new();
+    let mut unreadable = 0;
+    for resolver in by_netns.into_values() {
+        match resolver {
+            Some(resolver) => *counted.entry(resolver).or_default() += 1,
+            None => unreadable += 1,
+        }
+    }
+    let mut counted: Vec<(Resolver, usize)> = counted.into_iter().collect();
+    counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    (counted, unreadable)
+}
+
+/// Size and fill of the node's conntrack table, and whether it tells of its entries.
+fn conntrack(root: &Path) -> Vec<Finding> {
+    let setting = |name: &str| number(root, &format!("proc/sys/net/netfilter/nf_conntrack_{name}"));
+    let (Some(most), Some(count)) = (setting("max"), setting("count")) else {
+        return vec![
+            Finding::new(Level::Note, "conntrack.table", "connection tracking is not loaded")
+                .why("nothing on this node translates addresses by conntrack (yet)"),
+        ];
+    };
+    // The hash table is one for all namespaces; `hashsize` is the same number, and writable.
+    let buckets = setting("buckets").or_else(|| number(root, "sys/module/nf_conntrack/parameters/hashsize"));
+    let mut findings = vec![fill(count, most)];
+    findings.extend(buckets.map(|buckets| chains(most, buckets)));
+    findings.push(events(setting("events")));
+    if let Some(timestamp) = setting("timestamp") {
+        findings.push(Finding::ok(
+            "conntrack.timestamp",
+            format!("nf_conntrack_timestamp = {timestamp} (not needed: entries are timed as they come)"),
+        ));
+    }
+    findings
+}
+
+fn fill(count: u64, most: u64) -> Finding {
+    let percent = count.saturating_mul(100) / most.max(1);
+    let what = format!("{count} of {most} conntrack entries ({percent} %)");
+    if percent < 80 {
+        return Finding::ok("conntrack.table", what);
+    }
+    Finding::new(Level::Warn, "conntrack.table", what)
+        .why(
+            "when the table is full, first packets are dropped: lookups stall for seconds, connections for one or more",
+        )
+        .hint(
+            "raise net.netfilter.nf_conntrack_max (kube-proxy: conntrack.maxPerCore), or find who opens so many flows",
+        )
+}
+
+fn chains(most: u64, buckets: u64) -> Finding {
+    let what = format!(
+        "{buckets} hash buckets, {} entries each when full",
+        most / buckets.max(1)
+    );
+    if most <= buckets.saturating_mul(8) {
+        return Finding::ok("conntrack.buckets", what);
+    }
+    Finding::new(Level::Note, "conntrack.buckets", what)
+        .why("long chains make every new flow slower, the fuller the table")
+        .hint("write a fourth of nf_conntrack_max or more to /sys/module/nf_conntrack/parameters/hashsize")
+}
+
+/// 0: none; 1: always; 2: while somebody listens (Documentation/networking/nf_conntrack-sysctl.rst).
+fn events(setting: Option<u64>) -> Finding {
+    match setting {
+        Some(1) => Finding::ok("conntrack.events", "nf_conntrack_events = 1"),
+        Some(2) => Finding::ok("conntrack.events", "nf_conntrack_events = 2 (while somebody listens)"),
+        Some(other) => Finding::new(
+            Level::Warn,
+            "conntrack.events",
+            format!("nf_conntrack_events = {other}"),
+        )
+        .why("the kernel does not tell of conntrack entries: backends behind service addresses cannot be named")
+        .hint("sysctl net.netfilter.nf_conntrack_events=1"),
+        None => Finding::new(Level::Warn, "conntrack.events", "nf_conntrack_events does not exist")
+            .why("the kernel does not tell of conntrack entries: backends behind service addresses cannot be named")
+            .hint("use a kernel with CONFIG_NF_CONNTRACK_EVENTS=y"),
+    }
+}
+
+fn number(root: &Path, path: &str) -> Option<u64> {
+    text(&root.join(path))?.trim().parse().ok()
+}
+
+/// A small file; what is a pipe or a device in a sandbox's file system is not opened.
+fn text(path: &Path) -> Option<String> {
+    if !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .ok()?
+        .take(MAX_BYTES)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+const MAX_BYTES: u64 = 64 << 10;
+const MAX_PROCESSES: usize = 65_536;
+const MAX_NAMESPACES: usize = 512;
+/// Distinct resolvers that are shown.
+const MAX_RESOLVERS: usize = 5;

@@ -1,0 +1,50 @@
+//! Histograms of durations: one set of buckets for all of them, exemplars that carry a trace id.
+//!
+//! Used by the metrics of set-up ([`super::product`]) and of traffic ([`super::traffic`]).
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use sandglass_model::TraceId;
+
+/// Upper edges of all duration buckets, seconds: 1 ms to 240 s, the kubelet's limit for a sandbox. With edges at
+/// 1, 5, 10, 30, 60, 120 and 240 s, where the time-outs of the field cluster.
+const BUCKETS: [f64; 20] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0,
+    240.0,
+];
+
+/// The exemplar's label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TraceLabel {
+    trace_id: String,
+}
+
+/// Makes a histogram with [`BUCKETS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Durations;
+
+impl MetricConstructor<HistogramWithExemplars<TraceLabel>> for Durations {
+    fn new_metric(&self) -> HistogramWithExemplars<TraceLabel> {
+        HistogramWithExemplars::new(BUCKETS.into_iter())
+    }
+}
+
+/// A family of such histograms.
+pub type DurationFamily<Labels> = Family<Labels, HistogramWithExemplars<TraceLabel>, Durations>;
+
+/// An empty family.
+pub fn durations<Labels: Clone + std::hash::Hash + Eq>() -> DurationFamily<Labels> {
+    Family::new_with_constructor(Durations)
+}
+
+/// Counts one duration, with the trace it can be seen in.
+pub fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, ns: u64, trace: Option<TraceId>)
+where
+    Labels: Clone + std::hash::Hash + Eq,
+{
+    let exemplar = trace.map(|trace| TraceLabel {
+        trace_id: trace.to_string(),
+    });
+    family.get_or_create(labels).observe(ns as f64 / 1e9, exemplar, None);
+}

@@ -1,0 +1,65 @@
+//! Copies an ETW record out of a callback: header, extended data and payload, nothing interpreted.
+//!
+//! The one place that looks behind ferrisetw's `EventRecord`, which hides payload and unknown extended data.
+
+use ferrisetw::EventRecord;
+use sandglass_etw::{ExtendedItem, Guid, RawRecord, RecordHeader};
+use windows::Win32::System::Diagnostics::Etw::{EVENT_HEADER_EXTENDED_DATA_ITEM, EVENT_RECORD};
+
+/// A copy of the record.
+pub(super) fn record(record: &EventRecord) -> RawRecord {
+    // SAFETY: `EventRecord` is a transparent wrapper around this very type (ferrisetw 1.2.0,
+    // src/native/etw_types/event_record.rs), and the reference is valid for the callback.
+    let record: &EVENT_RECORD = unsafe { &*std::ptr::from_ref(record).cast() };
+    let header = &record.EventHeader;
+    let descriptor = &header.EventDescriptor;
+    RawRecord {
+        header: RecordHeader {
+            provider: Guid(header.ProviderId.to_u128()),
+            id: descriptor.Id,
+            version: descriptor.Version,
+            channel: descriptor.Channel,
+            level: descriptor.Level,
+            opcode: descriptor.Opcode,
+            task: descriptor.Task,
+            keyword: descriptor.Keyword,
+            flags: header.Flags,
+            pid: header.ProcessId,
+            tid: header.ThreadId,
+            cpu: processor(record),
+            // Real-time records come as system time (100 ns since 1601): no raw time stamps were asked for.
+            at_ns: sandglass_etw::time::unix_ns_of_filetime(header.TimeStamp),
+            activity: Guid(header.ActivityId.to_u128()),
+            pointer_size: 0,
+        },
+        extended: extended(record),
+        user_data: bytes(record.UserData.cast(), usize::from(record.UserDataLength)).into(),
+    }
+}
+
+fn processor(record: &EVENT_RECORD) -> u16 {
+    // SAFETY: both views of the union are plain integers that ETW always fills.
+    unsafe { record.BufferContext.Anonymous.ProcessorIndex }
+}
+
+fn extended(record: &EVENT_RECORD) -> Vec<ExtendedItem> {
+    if record.ExtendedData.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: ETW gives as many items as the count says, valid for the callback.
+    let items: &[EVENT_HEADER_EXTENDED_DATA_ITEM] =
+        unsafe { std::slice::from_raw_parts(record.ExtendedData, usize::from(record.ExtendedDataCount)) };
+    let copied = items.iter().map(|item| ExtendedItem {
+        kind: item.ExtType,
+        data: bytes(item.DataPtr as *const u8, usize::from(item.DataSize)).into(),
+    });
+    copied.collect()
+}
+
+fn bytes<'a>(data: *const u8, length: usize) -> &'a [u8] {
+    if data.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: ETW's pointer and length of one block, valid for the callback; the caller copies at once.
+    unsafe { std::slice::from_raw_parts(data, length) }
+}

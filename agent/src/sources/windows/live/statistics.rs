@@ -1,0 +1,85 @@
+//! What the sessions lost, asked of ETW every few seconds: ferrisetw has no way to ask.
+
+use std::collections::BTreeMap;
+use std::mem::size_of;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use windows::Win32::System::Diagnostics::Etw::{
+    CONTROLTRACE_HANDLE, ControlTraceW, EVENT_TRACE_CONTROL_QUERY, EVENT_TRACE_PROPERTIES,
+};
+use windows::core::PCWSTR;
+
+use super::{EVENTS, PROCESSES, label, lost};
+use crate::health::Health;
+use crate::sources::EventSender;
+
+/// Until told to stop, or the pipeline has.
+pub(super) fn run(stop: &AtomicBool, sender: &EventSender, health: &Health) {
+    let mut known = BTreeMap::new();
+    let mut left = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        if left.is_zero() {
+            left = PERIOD;
+            for session in [EVENTS, PROCESSES] {
+                let Some(total) = lost_by(session) else {
+                    continue;
+                };
+                let before = known.insert(session, total).unwrap_or(0);
+                let count = total.saturating_sub(before);
+                if count > 0 {
+                    health.lost.get_or_create(&label()).inc_by(count);
+                    if sender.send(lost(count)).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        std::thread::sleep(STEP);
+        left = left.saturating_sub(STEP);
+    }
+}
+
+/// Events that a session lost since it began, in buffers that were given up included; `None` when it is not there.
+fn lost_by(session: &str) -> Option<u64> {
+    let name: Vec<u16> = session.encode_utf16().chain([0]).collect();
+    let mut answer = Answer::default();
+    answer.properties.Wnode.BufferSize = u32::try_from(size_of::<Answer>()).unwrap_or(u32::MAX);
+    answer.properties.LoggerNameOffset = u32::try_from(size_of::<EVENT_TRACE_PROPERTIES>()).unwrap_or(u32::MAX);
+    answer.properties.LogFileNameOffset = answer.properties.LoggerNameOffset + 2 * NAME_CHARACTERS as u32;
+    // SAFETY: the properties stand at the begin of a block as long as it says, with room for both names at the offsets it
+    // says; the name ends with zero. Both outlive the call.
+    let status = unsafe {
+        ControlTraceW(
+            CONTROLTRACE_HANDLE::default(),
+            PCWSTR(name.as_ptr()),
+            &mut answer.properties,
+            EVENT_TRACE_CONTROL_QUERY,
+        )
+    };
+    let properties = &answer.properties;
+    status
+        .is_ok()
+        .then(|| u64::from(properties.EventsLost) + u64::from(properties.RealTimeBuffersLost))
+}
+
+/// Properties and, behind them, the names that ETW writes.
+#[repr(C)]
+struct Answer {
+    properties: EVENT_TRACE_PROPERTIES,
+    names: [u16; 2 * NAME_CHARACTERS],
+}
+
+impl Default for Answer {
+    fn default() -> Answer {
+        Answer {
+            properties: EVENT_TRACE_PROPERTIES::default(),
+            names: [0; 2 * NAME_CHARACTERS],
+        }
+    }
+}
+
+const NAME_CHARACTERS: usize = 1_024;
+const PERIOD: Duration = Duration::from_secs(5);
+/// A stop waits this long at most.
+const STEP: Duration = Duration::from_millis(200);

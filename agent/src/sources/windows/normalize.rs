@@ -1,0 +1,123 @@
+//! From a decoded ETW event to the facts every part of sandglass knows.
+//!
+//! Used alike by the live source and by the replay of an `.etl` file, so that what is proven on a file holds for a node.
+//! Dispatches by provider and hands on to one file per family. An event nobody knows gives nothing; an activity with a
+//! name nobody knows is still an activity.
+//! Does not: decide whose an event is, or open sessions and files.
+
+mod activities;
+mod dns;
+mod network;
+mod processes;
+mod runtime;
+
+use std::collections::BTreeMap;
+
+use sandglass_etw::{EtwEvent, Guid};
+use sandglass_model::windows::Service;
+use sandglass_model::{Event, Timestamp};
+
+pub use self::activities::{ActivityNames, NamesError};
+use self::processes::Processes;
+
+/// Turns ETW events into facts. Keeps what the processes of the node are called, and nothing else.
+#[derive(Debug)]
+pub struct Normalizer {
+    names: ActivityNames,
+    processes: Processes,
+    unknown: BTreeMap<Guid, u64>,
+}
+
+impl Normalizer {
+    /// A normalizer that has seen nothing, with the names of activities to go by.
+    #[must_use]
+    pub fn new(names: ActivityNames) -> Normalizer {
+        Normalizer {
+            names,
+            processes: Processes::default(),
+            unknown: BTreeMap::new(),
+        }
+    }
+
+    /// Appends the facts that an event gives.
+    pub fn facts(&mut self, event: &EtwEvent, facts: &mut Vec<Event>) {
+        let at = Timestamp(event.at_ns);
+        let body = match event.provider {
+            KERNEL_LOGGER_PROCESS => self.processes.logged(event),
+            KERNEL_PROCESS => processes::silo(event),
+            HNS => activities::activity(Service::Hns, event, &self.names),
+            HCS => activities::activity(Service::Hcs, event, &self.names),
+            CONTAINERS_LIBRARY => activities::activity(Service::Silo, event, &self.names),
+            CONTAINERD => runtime::containerd(event),
+            RUN_HCS => runtime::run_hcs(event),
+            DNS_CLIENT => dns::lookup(event),
+            TCPIP => network::tcpip(event),
+            WIN_NAT => network::nat(event),
+            other => {
+                // Bounded by the number of providers that anybody enabled.
+                if self.unknown.len() < MAX_UNKNOWN || self.unknown.contains_key(&other) {
+                    *self.unknown.entry(other).or_default() += 1;
+                }
+                None
+            }
+        };
+        facts.extend(body.map(|body| Event { at, body }));
+    }
+
+    /// How many events came from providers that nothing is made of.
+    #[must_use]
+    pub fn unknown_providers(&self) -> &BTreeMap<Guid, u64> {
+        &self.unknown
+    }
+}
+
+/// A GUID as facts carry it: lower case, no braces.
+fn guid_text(guid: Guid) -> String {
+    guid.to_string()
+}
+
+/// A text that names a GUID, in the form of facts; any other text as it is, lower case.
+fn object_id(text: &str) -> String {
+    match text.parse::<Guid>() {
+        Ok(guid) => guid_text(guid),
+        Err(_) => bounded(text).to_lowercase(),
+    }
+}
+
+/// At most [`MAX_TEXT`] bytes of a text, cut between characters.
+fn bounded(text: &str) -> String {
+    let mut end = text.len().min(MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+const MAX_TEXT: usize = 1_024;
+const MAX_UNKNOWN: usize = 256;
+
+// GUIDs of providers: microsoft/hcsshim internal/vm/vmutils/etw/etw_map.go, microsoft/SDN starthnstrace.ps1,
+// jdu2600/Windows10EtwEvents; those of ContainerD and RunHCS are hashes of their names.
+/// Kernel logger, class Process: starts and ends with command lines.
+pub const KERNEL_LOGGER_PROCESS: Guid = Guid::literal("3d6fa8d0-fe05-11d0-9dda-00c04fd7ba7c");
+/// Microsoft-Windows-Kernel-Process: silos and jobs.
+pub const KERNEL_PROCESS: Guid = Guid::literal("22fb2cd6-0e7b-422b-a0c7-2fad1fd0e716");
+/// Microsoft-Windows-Host-Network-Service.
+pub const HNS: Guid = Guid::literal("0c885e0d-6eb6-476c-a048-2457eed3a5c1");
+/// Microsoft.Windows.HyperV.Compute.
+pub const HCS: Guid = Guid::literal("80ce50de-d264-4581-950d-abadeee0d340");
+/// Microsoft.Windows.Containers.Library.
+pub const CONTAINERS_LIBRARY: Guid = Guid::literal("67eb0417-9297-42ae-a1d9-98bfeb359059");
+/// ContainerD.
+pub const CONTAINERD: Guid = Guid::literal("2acb92c0-eb9b-571a-69cf-8f3410f383ad");
+/// Microsoft.Virtualization.RunHCS, the shim.
+pub const RUN_HCS: Guid = Guid::literal("0b52781f-b24d-5685-ddf6-69830ed40ec3");
+/// Microsoft-Windows-DNS-Client.
+pub const DNS_CLIENT: Guid = Guid::literal("1c95126e-7eea-49a9-a3fe-a378b03ddb4d");
+/// Microsoft-Windows-TCPIP.
+pub const TCPIP: Guid = Guid::literal("2f07e2ee-15db-40f1-90ef-9d7ba282188a");
+/// Microsoft-Windows-WinNat.
+pub const WIN_NAT: Guid = Guid::literal("66c07ecd-6667-43fc-93f8-05cf07f446ec");
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Activities of HNS, HCS and the container library: WIL's start and stop events, whatever they are called.
+//!
+//! Names vary by Windows build and are not documented, so that nothing here depends on one: the table of names only says
+//! which are noise and what a name means, and a user can add to it. Shape: microsoft/wil, include/wil/Tracelogging.h.
+
+use std::collections::BTreeMap;
+
+use sandglass_etw::{EtwEvent, Value};
+use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service};
+use sandglass_model::{Body, TextPairs};
+
+use super::{bounded, guid_text, object_id};
+
+/// What is known of activity names: a table of three columns, service, name and what to do with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActivityNames {
+    ignored: BTreeMap<(Service, String), bool>,
+}
+
+/// A line of a table of activity names that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}\nhint: write `hns<TAB>Name<TAB>span` or `hns<TAB>Name<TAB>ignore`")]
+pub struct NamesError {
+    /// Which line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Default for ActivityNames {
+    /// The names that come with the agent.
+    fn default() -> ActivityNames {
+        let mut names = ActivityNames {
+            ignored: BTreeMap::new(),
+        };
+        // The file is the agent's own; a test holds that it can be read.
+        let _ = names.add(include_str!("activities.tsv"));
+        names
+    }
+}
+
+impl ActivityNames {
+    /// Adds a table; what it says replaces what was known of a name.
+    pub fn add(&mut self, table: &str) -> Result<(), NamesError> {
+        for (index, line) in table.lines().enumerate() {
+            let line = line.trim_end();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let bad = |reason| NamesError {
+                line: index + 1,
+                reason,
+            };
+            let mut columns = line.split('\t');
+            let service = match columns.next() {
+                Some("hns") => Service::Hns,
+                Some("hcs") => Service::Hcs,
+                Some("silo") => Service::Silo,
+                _ => return Err(bad("the first column is not hns, hcs or silo")),
+            };
+            let name = columns.next().filter(|name| !name.is_empty());
+            let name = name.ok_or_else(|| bad("the second column, the name, is empty"))?;
+            let ignore = match columns.next() {
+                Some("span") => false,
+                Some("ignore") => true,
+                _ => return Err(bad("the third column is not span or ignore")),
+            };
+            self.ignored.insert((service, name.to_owned()), ignore);
+        }
+        Ok(())
+    }
+
+    fn is_ignored(&self, service: Service, name: &str) -> bool {
+        self.ignored.get(&(service, name.to_owned())).copied().unwrap_or(false)
+    }
+}
+
+/// The step of an activity that an event is.
+pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames) -> Option<Body> {
+    let name = event.name.as_deref()?;
+    if names.is_ignored(service, name) {
+        return None;
+    }
+    let result = ["hresult", "result", "resultCode"]
+        .iter()
+        .find_map(|field| event.code(field));
+    let message = event.text("message").map(bounded).unwrap_or_default();
+    let step = match event.opcode {
+        1 => ActivityChange::Started,
+        // Destroyed without a word of its result.
+        2 if name == "ActivityStoppedAutomatically" => ActivityChange::Stopped { result: None, message },
+        2 => ActivityChange::Stopped {
+            result: Some(result.unwrap_or(0)),
+            message,
+        },
+        _ => ActivityChange::Noted { result, message },
+    };
+    let activity = if event.activity.is_zero() {
+        String::new()
+    } else {
+        guid_text(event.activity)
+    };
+    Some(Body::ActivitySeen(Box::new(ActivityStep {
+        service,
+        name: bounded(name),
+        activity,
+        related: event
+            .related_activity
+            .filter(|related| !related.is_zero())
+            .map(guid_text)
+            .unwrap_or_default(),
+        pid: event.pid,
+        tid: event.u32("threadId").unwrap_or(event.tid),
+        step,
+        keys: keys(event),
+        fields: fields(event),
+    })))
+}
+
+/// The objects that an event names, by the names of its fields.
+fn keys(event: &EtwEvent) -> Vec<ObjectKey> {
+    let mut keys = Vec::new();
+    for field in &event.fields {
+        let name = field.name.to_ascii_lowercase();
+        let text = || match &field.value {
+            Value::Guid(guid) if !guid.is_zero() => Some(guid_text(*guid)),
+            value => value.text().filter(|text| !text.is_empty()).map(object_id),
+        };
+        let number = || field.value.u64();
+        let key = match name.as_str() {
+            "namespaceid" | "namespaceguid" | "hostcomputenamespace" => text().map(ObjectKey::Namespace),
+            "endpointid" | "endpoint" => text().map(ObjectKey::Endpoint),
+            "portid" | "portname" => text().map(ObjectKey::Port),
+            "networkid" | "spaceid" => text().map(|id| ObjectKey::Network(id.trim_end_matches("_v6").to_owned())),
+            "computesystemid" | "containerid" | "systemid" => text().map(ObjectKey::Container),
+            "containertelemetryid" | "siloid" => text().map(ObjectKey::Silo),
+            "jobid" => number().and_then(|id| id.try_into().ok()).map(ObjectKey::Job),
+            "operationid" => number().map(ObjectKey::Operation),
+            "compartmentid" | "compartment" => number().and_then(|id| id.try_into().ok()).map(ObjectKey::Compartment),
+            _ => None,
+        };
+        keys.extend(key);
+    }
+    keys.truncate(MAX_KEYS);
+    keys
+}
+
+/// Other fields that explain an activity.
+fn fields(event: &EtwEvent) -> TextPairs {
+    let mut pairs = TextPairs::default();
+    for name in [
+        "method",
+        "apiName",
+        "callContext",
+        "module",
+        "function",
+        "type",
+        "layerId",
+    ] {
+        match event.get(name) {
+            Some(Value::Text(text)) => pairs.push(name, &bounded(text)),
+            Some(value) => {
+                if let Some(number) = value.u64() {
+                    pairs.push(name, &number.to_string());
+                }
+            }
+            None => {}
+        }
+    }
+    pairs
+}
+
+const MAX_KEYS: usize = 8;

@@ -1,0 +1,73 @@
+//! Lookups as the DNS client service tells them (Microsoft-Windows-DNS-Client, all versions of its events).
+//!
+//! 3006 and 3008 are logged by the asking process, the others by the service, which names the client only since Windows
+//! Server 2022's successors (version 1 of the events). 1013 to 1015 are time-outs.
+
+use std::net::IpAddr;
+
+use sandglass_etw::EtwEvent;
+use sandglass_model::windows::{LookupChange, LookupStep};
+use sandglass_model::{Body, ProcessKey};
+
+use super::{bounded, guid_text};
+
+/// A lookup's step.
+pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
+    let status = |field| event.code(field).unwrap_or(0);
+    let server = |field| bounded(event.text(field).unwrap_or_default());
+    let step = match event.id {
+        3006 => LookupChange::Started,
+        3008 => LookupChange::Finished {
+            status: status("QueryStatus"),
+            addresses: addresses(event.text("QueryResults").unwrap_or_default()),
+        },
+        3010 => LookupChange::Sent {
+            server: server("DnsServerIpAddress"),
+        },
+        3011 => LookupChange::Answered {
+            server: server("DnsServerIpAddress"),
+            status: status("ResponseStatus"),
+        },
+        1013 => LookupChange::TimedOut { server: String::new() },
+        1014 | 1015 => LookupChange::TimedOut {
+            server: event
+                .get("Address")
+                .and_then(sandglass_etw::Value::ip)
+                .map(|ip| ip.to_string())
+                .unwrap_or_default(),
+        },
+        _ => return None,
+    };
+    let pid = event.u32("ClientPID").filter(|pid| *pid != 0).unwrap_or(event.pid);
+    Some(Body::LookupSeen(Box::new(LookupStep {
+        silo: event.container_id.map(guid_text).unwrap_or_default(),
+        process: ProcessKey::new(pid, 0),
+        name: bounded(event.text("QueryName")?).trim_end_matches('.').to_lowercase(),
+        kind: event
+            .u32("QueryType")
+            .and_then(|kind| kind.try_into().ok())
+            .unwrap_or(0),
+        step,
+    })))
+}
+
+/// Addresses of a result such as `type:  5 other.example;192.0.2.1;::ffff:192.0.2.2;`.
+fn addresses(results: &str) -> Vec<IpAddr> {
+    let found = results.split(';').filter_map(|text| text.trim().parse::<IpAddr>().ok());
+    found.map(|ip| ip.to_canonical()).take(MAX_ADDRESSES).collect()
+}
+
+const MAX_ADDRESSES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_result() {
+        let found = addresses("type:  5 web.example;192.0.2.1;::ffff:192.0.2.2;2001:db8::1;");
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["192.0.2.1", "192.0.2.2", "2001:db8::1"]);
+        assert!(addresses("").is_empty());
+    }
+}

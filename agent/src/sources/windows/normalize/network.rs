@@ -1,0 +1,79 @@
+//! Connections and interfaces (Microsoft-Windows-TCPIP), and sessions of the NAT (Microsoft-Windows-WinNat).
+//!
+//! `netns` of these facts is the id of the network compartment.
+
+use sandglass_etw::EtwEvent;
+use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Flow, FlowChange, Step};
+use sandglass_model::windows::InterfaceStep;
+use sandglass_model::{Body, ProcessKey};
+
+/// A connection's or an interface's step. Ids: 1031 connect proceeding, 1033 complete, 1034 failure, 1045 timeout,
+/// 1061 and 1062 interface added and deleted.
+pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
+    let step = match event.id {
+        1031 => Step::Started,
+        1033 => Step::Established,
+        1034 => Step::Failed(failure(event.code("Status").unwrap_or(0))),
+        1045 => Step::Failed(ConnectFailure::TimedOut),
+        1061 | 1062 => {
+            return Some(Body::InterfaceSeen(InterfaceStep {
+                compartment: event.u32("CompartmentId").unwrap_or(0),
+                index: event.u32("InterfaceIndex")?,
+                added: event.id == 1061,
+            }));
+        }
+        _ => return None,
+    };
+    let pid = event.u32("ProcessId").unwrap_or(event.pid);
+    let asker = Asker {
+        process: ProcessKey::new(pid, 0),
+        comm: String::new(),
+    };
+    Some(Body::ConnectSeen(Box::new(ConnectStep {
+        netns: event.u64("Compartment").unwrap_or(0),
+        socket: event.u64("Tcb").unwrap_or(0),
+        local: event.get("LocalAddress")?.socket_addr()?,
+        remote: event.get("RemoteAddress")?.socket_addr()?,
+        asker: (step == Step::Started).then_some(asker),
+        step,
+        retransmits: 0,
+    })))
+}
+
+/// NTSTATUS of a connection that failed.
+fn failure(status: u32) -> ConnectFailure {
+    match status {
+        0xc000_0236 => ConnectFailure::Refused,
+        0xc000_00b5 => ConnectFailure::TimedOut,
+        0xc000_023c | 0xc000_023d => ConnectFailure::Unreachable,
+        0xc000_020d | 0xc000_020c => ConnectFailure::Reset,
+        0xc000_0120 | 0xc000_0241 => ConnectFailure::Abandoned,
+        _ => ConnectFailure::Other,
+    }
+}
+
+/// A session of the NAT: 1001 create, 1005 delete, and their operational twins 1017 and 1018.
+pub(super) fn nat(event: &EtwEvent) -> Option<Body> {
+    let change = match event.id {
+        1001 | 1017 => FlowChange::New,
+        1005 | 1018 => FlowChange::Destroyed,
+        _ => return None,
+    };
+    let address = |field| event.get(field).and_then(sandglass_etw::Value::socket_addr);
+    let source = address("InternalSrcAddr")?;
+    let destination = address("InternalDstAddr")?;
+    Some(Body::FlowSeen(Box::new(Flow {
+        netns: event.u64("InternalCompartmentId").unwrap_or(0),
+        id: 0,
+        change,
+        protocol: event
+            .u32("TransportProtocol")
+            .and_then(|number| number.try_into().ok())
+            .unwrap_or(0),
+        source,
+        destination,
+        reply_source: address("ExternalDstAddr").unwrap_or(destination),
+        reply_destination: address("ExternalSrcAddr").unwrap_or(source),
+        replied: false,
+    })))
+}

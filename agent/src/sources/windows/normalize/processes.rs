@@ -1,0 +1,196 @@
+//! Processes with their command lines (kernel logger), and the silos they live in (Kernel-Process).
+//!
+//! Only the kernel logger knows command lines; Microsoft-Windows-Kernel-Process has them in no version.
+
+use std::collections::BTreeMap;
+
+use sandglass_etw::EtwEvent;
+use sandglass_model::event::{Exec, Exit, ExitStatus};
+use sandglass_model::windows::{SiloChange, SiloStep};
+use sandglass_model::{Body, ProcessKey, TextList};
+
+use super::{bounded, guid_text};
+
+/// Which processes run, as far as the kernel logger told: their starts and names.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    running: BTreeMap<u32, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    key: ProcessKey,
+    name: String,
+}
+
+impl Processes {
+    /// A process started, ended, or is said to run at a session's begin.
+    pub(super) fn logged(&mut self, event: &EtwEvent) -> Option<Body> {
+        let pid = event.u32("ProcessId")?;
+        match event.opcode {
+            START | RUNDOWN_START => Some(self.started(pid, event)),
+            END => {
+                let key = match self.running.remove(&pid) {
+                    Some(running) => running.key,
+                    None => return None,
+                };
+                let code = event.code("ExitStatus").unwrap_or(0);
+                Some(Body::ProcessExited(Exit {
+                    process: key,
+                    // NTSTATUS and exit codes share 32 bits: 0xc000013a and alike stay recognisable.
+                    how: ExitStatus::Code(code as i32),
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    fn started(&mut self, pid: u32, event: &EtwEvent) -> Body {
+        let key = ProcessKey::new(pid, event.at_ns);
+        let parent = event.u32("ParentId").unwrap_or(0);
+        let (parent, parent_comm) = match self.running.get(&parent) {
+            Some(running) => (running.key, running.name.clone()),
+            None => (ProcessKey::new(parent, 0), String::new()),
+        };
+        let command_line = event.text("CommandLine").unwrap_or_default();
+        let (args, truncated) = split_command_line(command_line);
+        let image = event.text("ImageFileName").unwrap_or_default();
+        let path = match args.first() {
+            // The first argument is the path as given; the image name is only its last component.
+            Some(first) if first.contains(['\\', '/']) => first.clone(),
+            _ => image.to_owned(),
+        };
+        if self.running.len() >= MAX_RUNNING {
+            // Ends were lost; the oldest ids are the likeliest to be gone.
+            self.running.pop_first();
+        }
+        self.running.insert(
+            pid,
+            Running {
+                key,
+                name: bounded(image).to_lowercase(),
+            },
+        );
+        Body::ProcessExecuted(Box::new(Exec {
+            process: key,
+            parent,
+            parent_comm,
+            path: bounded(&path).replace('\\', "/"),
+            args: args.iter().map(String::as_str).collect::<TextList>(),
+            args_truncated: truncated,
+            env: Default::default(),
+            cgroup: String::new(),
+            netns: 0,
+            running: event.opcode == RUNDOWN_START,
+        }))
+    }
+}
+
+/// Splits a command line as `CommandLineToArgvW` does: quotes group, backslashes escape only before quotes.
+fn split_command_line(line: &str) -> (Vec<String>, bool) {
+    let (mut args, mut arg, mut backslashes) = (Vec::new(), String::new(), 0_usize);
+    let (mut quoted, mut begun, mut bytes) = (false, false, 0_usize);
+    for character in line.chars() {
+        if args.len() >= MAX_ARGS || bytes >= MAX_ARG_BYTES {
+            return (args, true);
+        }
+        bytes += character.len_utf8();
+        match character {
+            '\\' => {
+                backslashes += 1;
+                begun = true;
+                continue;
+            }
+            '"' => {
+                arg.extend(std::iter::repeat_n('\\', backslashes / 2));
+                if backslashes % 2 == 1 {
+                    arg.push('"');
+                } else {
+                    quoted = !quoted;
+                }
+                begun = true;
+            }
+            ' ' | '\t' if !quoted => {
+                arg.extend(std::iter::repeat_n('\\', backslashes));
+                if begun {
+                    args.push(std::mem::take(&mut arg));
+                    begun = false;
+                }
+            }
+            _ => {
+                arg.extend(std::iter::repeat_n('\\', backslashes));
+                arg.push(character);
+                begun = true;
+            }
+        }
+        backslashes = 0;
+    }
+    arg.extend(std::iter::repeat_n('\\', backslashes));
+    if begun {
+        args.push(arg);
+    }
+    (args, false)
+}
+
+/// A silo's step. Matched by id: the names of these events changed between Windows builds, ids and fields did not.
+pub(super) fn silo(event: &EtwEvent) -> Option<Body> {
+    let monitor = || bounded(event.text("MonitorName").unwrap_or_default());
+    let step = match event.id {
+        13 => SiloChange::Started,
+        14 => SiloChange::Terminated,
+        22 => SiloChange::State(event.u32("State").and_then(|state| state.try_into().ok()).unwrap_or(0)),
+        23 => SiloChange::CallbackStarted { monitor: monitor() },
+        24 => SiloChange::CallbackStopped {
+            monitor: monitor(),
+            status: event.code("Status").unwrap_or(0),
+        },
+        _ => return None,
+    };
+    Some(Body::SiloSeen(Box::new(SiloStep {
+        silo: event.guid("ContainerID").map(guid_text).unwrap_or_default(),
+        job: event.u32("JobID").unwrap_or(0),
+        step,
+    })))
+}
+
+// Event types of the kernel logger's Process class.
+const START: u8 = 1;
+const END: u8 = 2;
+const RUNDOWN_START: u8 = 3;
+
+const MAX_RUNNING: usize = 16_384;
+const MAX_ARGS: usize = 64;
+const MAX_ARG_BYTES: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_split_as_windows_splits_them() {
+        for (line, expected) in [
+            (
+                r#""C:\Program Files\cni\win-bridge.exe""#,
+                vec![r"C:\Program Files\cni\win-bridge.exe"],
+            ),
+            (
+                r#"powershell.exe -NoProfile -Command "Get-NetAdapter -Name \"vEthernet (eth0)\"""#,
+                vec![
+                    "powershell.exe",
+                    "-NoProfile",
+                    "-Command",
+                    r#"Get-NetAdapter -Name "vEthernet (eth0)""#,
+                ],
+            ),
+            (r#"a\\b d"e f"g h"#, vec![r"a\\b", "de fg", "h"]),
+            (r#"a\\\"b c d"#, vec![r#"a\"b"#, "c", "d"]),
+            (r#"a "" b"#, vec!["a", "", "b"]),
+            (r"trailing\ ", vec![r"trailing\"]),
+            ("", vec![]),
+        ] {
+            assert_eq!(split_command_line(line).0, expected, "{line}");
+        }
+        let (args, truncated) = split_command_line(&"x ".repeat(5_000));
+        assert!(truncated && args.len() == MAX_ARGS);
+    }
+}

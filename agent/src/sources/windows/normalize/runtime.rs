@@ -1,0 +1,264 @@
+//! What containerd and its shim write to ETW: their log lines, and the shim's own spans.
+//!
+//! Texts: containerd internal/cri/instrument/instrumented_service.go; hcsshim internal/oc and internal/ot exporters,
+//! internal/hcsoci/network.go, cmd/containerd-shim-runhcs-v1. A line that says something else gives nothing.
+
+use sandglass_etw::{EtwEvent, Value};
+use sandglass_model::windows::{RuntimeSaid, RuntimeSpan};
+use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
+
+use super::{bounded, object_id};
+
+/// A log line of containerd.
+pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
+    let message = event.text("Message")?;
+    let error = || bounded(event.text("error").unwrap_or_default());
+    let said = if let Some(rest) = message.strip_prefix("RunPodSandbox for ") {
+        let (identity, attempt, tail) = metadata(rest)?;
+        if let Some(tail) = tail.trim_start().strip_prefix("returns sandbox id ") {
+            RuntimeSaid::RunReturned {
+                identity,
+                sandbox: SandboxId(quoted(tail)?),
+            }
+        } else if tail.trim_start().starts_with("failed") {
+            RuntimeSaid::RunFailed {
+                identity,
+                message: error(),
+            }
+        } else if tail.trim().is_empty() {
+            RuntimeSaid::RunBegan { identity, attempt }
+        } else {
+            return None;
+        }
+    } else if let Some(rest) = message.strip_prefix("StopPodSandbox for ") {
+        let sandbox = SandboxId(quoted(rest)?);
+        if rest.ends_with("returns successfully") {
+            RuntimeSaid::StopReturned {
+                sandbox,
+                message: String::new(),
+            }
+        } else if rest.contains(" failed") {
+            RuntimeSaid::StopReturned {
+                sandbox,
+                message: error(),
+            }
+        } else {
+            RuntimeSaid::StopBegan { sandbox }
+        }
+    } else {
+        return None;
+    };
+    Some(Body::RuntimeSaid(Box::new(said)))
+}
+
+/// A log line or span of the shim.
+pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
+    let said = match event.name.as_deref()? {
+        "ShimLaunched" => RuntimeSaid::ShimLaunched {
+            sandbox: SandboxId(shim_sandbox(event)?),
+            pid: event.pid,
+        },
+        "LogrusEntry" => match event.text("Message")? {
+            "Span" => RuntimeSaid::Span(Box::new(span(event)?)),
+            "created network namespace for container" => RuntimeSaid::NamespaceOf {
+                sandbox: SandboxId(bounded(event.text("cid")?)),
+                namespace: object_id(event.text("netID")?),
+            },
+            "added network endpoint to namespace" => RuntimeSaid::EndpointOf {
+                namespace: object_id(event.text("netID")?),
+                endpoint: object_id(event.text("endpointID")?),
+            },
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(Body::RuntimeSaid(Box::new(said)))
+}
+
+fn span(event: &EtwEvent) -> Option<RuntimeSpan> {
+    let start = time(event, "startTime")?;
+    Some(RuntimeSpan {
+        name: bounded(event.text("name")?),
+        trace: bounded(event.text("traceID").unwrap_or_default()),
+        span: bounded(event.text("spanID").unwrap_or_default()),
+        container: bounded(event.text("cid").unwrap_or_default()),
+        start,
+        end: time(event, "endTime").unwrap_or(Timestamp(event.at_ns)).max(start),
+        message: bounded(event.text("error").unwrap_or_default()),
+    })
+}
+
+fn time(event: &EtwEvent, field: &str) -> Option<Timestamp> {
+    let value = event.get(field)?;
+    let unix_ns = match value.unix_ns() {
+        Some(unix_ns) => Some(unix_ns),
+        None => value.text().and_then(rfc3339_ns),
+    };
+    unix_ns.map(Timestamp)
+}
+
+/// `2026-11-21T10:11:12.123456789Z` in nanoseconds since 1970; fractions of any length, offsets as `+02:00`.
+fn rfc3339_ns(text: &str) -> Option<u64> {
+    let part = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
+    let (hour, minute, second) = (part(11..13)?, part(14..16)?, part(17..19)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !text.is_char_boundary(19) {
+        return None;
+    }
+    let rest = text.get(19..)?;
+    let digits: String = rest
+        .strip_prefix('.')
+        .unwrap_or_default()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    let zone = &rest[if digits.is_empty() { 0 } else { digits.len() + 1 }..];
+    let offset = match zone.as_bytes() {
+        b"Z" | b"z" => 0,
+        [sign @ (b'+' | b'-'), ..] => {
+            let (hours, minutes) = (
+                zone.get(1..3)?.parse::<i64>().ok()?,
+                zone.get(4..6)?.parse::<i64>().ok()?,
+            );
+            (hours * 3_600 + minutes * 60) * if *sign == b'-' { -1 } else { 1 }
+        }
+        _ => return None,
+    };
+    let seconds = days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
+    let fraction: u64 = format!("{digits:0<9}").get(..9)?.parse().ok()?;
+    u64::try_from(seconds)
+        .ok()?
+        .checked_mul(1_000_000_000)?
+        .checked_add(fraction)
+}
+
+/// Days from 1970-01-01 to a date of the Gregorian calendar.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    // The year begins in March here, so that the leap day is its last.
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// The sandbox of a shim's arguments: `... -id ID ...`, one dash or two.
+fn shim_sandbox(event: &EtwEvent) -> Option<String> {
+    let texts: Vec<&str> = match event.get("Args")? {
+        Value::List(values) => values.iter().filter_map(Value::text).collect(),
+        value => value.text()?.trim_matches(['[', ']']).split_whitespace().collect(),
+    };
+    let at = texts.iter().position(|text| matches!(*text, "-id" | "--id"))?;
+    texts.get(at + 1).map(|id| bounded(id))
+}
+
+/// The pod's metadata as Go prints it, and what follows: `&PodSandboxMetadata{Name:a,Uid:b,Namespace:c,Attempt:0,}` of
+/// the older code generator, `name:"a"  uid:"b"  namespace:"c"` of the newer one.
+fn metadata(text: &str) -> Option<(PodIdentity, u32, &str)> {
+    let mut identity = PodIdentity::default();
+    let mut attempt = 0;
+    let rest = match text.strip_prefix("&PodSandboxMetadata{") {
+        Some(inside) => {
+            let (inside, rest) = inside.split_once('}')?;
+            for pair in inside.split(',') {
+                let Some((key, value)) = pair.split_once(':') else {
+                    continue;
+                };
+                set(&mut identity, &mut attempt, &key.to_ascii_lowercase(), value);
+            }
+            rest
+        }
+        None => {
+            let mut rest = text;
+            loop {
+                rest = rest.trim_start();
+                let Some((key, after)) = rest.split_once(':').filter(|(key, _)| is_key(key)) else {
+                    break rest;
+                };
+                let (value, after) = match after.strip_prefix('"') {
+                    Some(after) => after.split_once('"')?,
+                    None => after.split_at(after.find(' ').unwrap_or(after.len())),
+                };
+                set(&mut identity, &mut attempt, key, value);
+                rest = after;
+            }
+        }
+    };
+    (!identity.is_empty()).then_some((identity, attempt, rest))
+}
+
+fn is_key(key: &str) -> bool {
+    matches!(key, "name" | "uid" | "namespace" | "attempt")
+}
+
+fn set(identity: &mut PodIdentity, attempt: &mut u32, key: &str, value: &str) {
+    match key {
+        "name" => identity.name = bounded(value),
+        "uid" => identity.uid = bounded(value),
+        "namespace" => identity.namespace = bounded(value),
+        "attempt" => *attempt = value.parse().unwrap_or(0),
+        _ => {}
+    }
+}
+
+/// The first text in double quotes.
+fn quoted(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('"')?;
+    let (inside, _) = rest.split_once('"')?;
+    (!inside.is_empty()).then(|| bounded(inside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_of_both_generators() {
+        for text in [
+            "&PodSandboxMetadata{Name:web-0,Uid:1234,Namespace:shop,Attempt:2,} returns sandbox id \"abc\"",
+            "name:\"web-0\"  uid:\"1234\" namespace:\"shop\" attempt:2 returns sandbox id \"abc\"",
+        ] {
+            let (identity, attempt, rest) = metadata(text).unwrap();
+            assert_eq!(
+                (
+                    identity.name.as_str(),
+                    identity.uid.as_str(),
+                    identity.namespace.as_str()
+                ),
+                ("web-0", "1234", "shop")
+            );
+            assert_eq!((attempt, quoted(rest).as_deref()), (2, Some("abc")), "{text}");
+        }
+        for text in [
+            "",
+            "&PodSandboxMetadata{",
+            "&PodSandboxMetadata{Name:,}",
+            "name:\"open",
+            "x:y",
+        ] {
+            assert!(metadata(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_as_go_prints_them() {
+        assert_eq!(rfc3339_ns("1970-01-01T00:00:01Z"), Some(1_000_000_000));
+        assert_eq!(
+            rfc3339_ns("2024-02-29T12:00:00.5+02:00"),
+            Some(1_709_200_800_500_000_000)
+        );
+        assert_eq!(
+            rfc3339_ns("2026-11-21T10:11:12.123456789Z"),
+            Some(1_795_255_872_123_456_789)
+        );
+        for text in [
+            "",
+            "2026-13-01T00:00:00Z",
+            "2026-11-21T10:11:12",
+            "2026-11-21T10:11:12.1é",
+            "not a time at all at all",
+        ] {
+            assert_eq!(rfc3339_ns(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Events as the providers log them, one fact each.
+
+use std::sync::Arc;
+
+use sandglass_etw::{EtwEvent, Field, FileTime, Guid, Value};
+use sandglass_model::Body;
+use sandglass_model::event::ExitStatus;
+use sandglass_model::network::{ConnectFailure, Step};
+use sandglass_model::windows::{ActivityChange, LookupChange, ObjectKey, RuntimeSaid, SiloChange};
+
+use super::*;
+
+fn event(provider: Guid, id: u16, opcode: u8, name: &str, fields: Vec<(&str, Value)>) -> EtwEvent {
+    EtwEvent {
+        provider,
+        provider_name: None,
+        id,
+        version: 0,
+        channel: 0,
+        level: 4,
+        opcode,
+        task: 0,
+        keyword: 0,
+        name: (!name.is_empty()).then(|| Arc::from(name)),
+        pid: 100,
+        tid: 7,
+        cpu: 0,
+        at_ns: 5_000_000_000,
+        activity: Guid::ZERO,
+        related_activity: None,
+        container_id: None,
+        process_start_key: None,
+        event_key: None,
+        truncated: false,
+        fields: fields
+            .into_iter()
+            .map(|(name, value)| Field {
+                name: name.into(),
+                value,
+            })
+            .collect(),
+    }
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.into())
+}
+
+fn facts(events: &[EtwEvent]) -> Vec<Body> {
+    let mut normalizer = Normalizer::new(ActivityNames::default());
+    let mut facts = Vec::new();
+    for event in events {
+        normalizer.facts(event, &mut facts);
+    }
+    facts.into_iter().map(|fact| fact.body).collect()
+}
+
+#[test]
+fn an_activity_has_its_result_and_the_objects_it_named() {
+    let endpoint = "0a1b2c3d-0000-1111-2222-333344445555";
+    let mut start = event(
+        HNS,
+        0,
+        1,
+        "EndpointAttachShared",
+        vec![
+            ("EndpointId", text("{0A1B2C3D-0000-1111-2222-333344445555}")),
+            (
+                "wilActivity",
+                Value::Struct(vec![Field {
+                    name: "threadId".into(),
+                    value: Value::U64(9),
+                }]),
+            ),
+        ],
+    );
+    start.activity = Guid(77);
+    let wil = vec![
+        Field {
+            name: "hresult".into(),
+            value: Value::I64(-2_143_617_001),
+        },
+        Field {
+            name: "message".into(),
+            value: text("endpoint in invalid state"),
+        },
+    ];
+    let stop = event(
+        HNS,
+        0,
+        2,
+        "EndpointAttachShared",
+        vec![("wilActivity", Value::Struct(wil))],
+    );
+    let noise = event(HNS, 0, 0, "Endpoint::GetStats", Vec::new());
+    let found = facts(&[start, stop, noise]);
+    let [Body::ActivitySeen(start), Body::ActivitySeen(stop)] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (start.service, start.tid, &start.step),
+        (Service::Hns, 9, &ActivityChange::Started)
+    );
+    assert_eq!(start.keys, [ObjectKey::Endpoint(endpoint.to_owned())]);
+    assert!(start.activity.ends_with("04d") && stop.activity.is_empty());
+    assert_eq!(
+        stop.step,
+        ActivityChange::Stopped {
+            result: Some(0x803b_0017),
+            message: "endpoint in invalid state".to_owned()
+        }
+    );
+}
+
+#[test]
+fn a_process_keeps_its_key_from_start_to_end() {
+    let start = |pid: u64, parent: u64, image: &str, line: &str| {
+        event(
+            KERNEL_LOGGER_PROCESS,
+            0,
+            1,
+            "Process/Start",
+            vec![
+                ("ProcessId", Value::U64(pid)),
+                ("ParentId", Value::U64(parent)),
+                ("ImageFileName", text(image)),
+                ("CommandLine", text(line)),
+            ],
+        )
+    };
+    let end = event(
+        KERNEL_LOGGER_PROCESS,
+        0,
+        2,
+        "Process/End",
+        vec![("ProcessId", Value::U64(11)), ("ExitStatus", Value::I64(1))],
+    );
+    let found = facts(&[
+        start(
+            10,
+            4,
+            "containerd.exe",
+            r#""C:\Program Files\containerd\containerd.exe""#,
+        ),
+        start(11, 10, "win-bridge.exe", r#""C:\cni\bin\win-bridge.exe" -x"#),
+        end.clone(),
+        end,
+    ]);
+    let [
+        Body::ProcessExecuted(_),
+        Body::ProcessExecuted(plugin),
+        Body::ProcessExited(exit),
+    ] = &found[..]
+    else {
+        panic!("{found:?}");
+    };
+    assert_eq!(plugin.path, "C:/cni/bin/win-bridge.exe");
+    assert_eq!(
+        (plugin.file_name(), plugin.parent_comm.as_str()),
+        ("win-bridge.exe", "containerd.exe")
+    );
+    assert_eq!(plugin.args.len(), 2);
+    assert_eq!((exit.process, exit.how), (plugin.process, ExitStatus::Code(1)));
+}
+
+#[test]
+fn the_runtime_says_whose_sandbox_it_is() {
+    let log = |message: &str| event(CONTAINERD, 0, 0, "LogrusEntry", vec![("Message", text(message))]);
+    let shim = event(
+        RUN_HCS,
+        0,
+        0,
+        "ShimLaunched",
+        vec![("Args", text("[shim.exe -namespace k8s.io -id abc serve --is-sandbox]"))],
+    );
+    let span = event(
+        RUN_HCS,
+        0,
+        0,
+        "LogrusEntry",
+        vec![
+            ("Message", text("Span")),
+            ("name", text("HcsCreateComputeSystem")),
+            ("cid", text("abc")),
+            ("startTime", text("1970-01-01T00:00:02Z")),
+            (
+                "endTime",
+                Value::FileTime(FileTime(116_444_736_000_000_000 + 40_000_000)),
+            ),
+        ],
+    );
+    let found = facts(&[
+        log("RunPodSandbox for &PodSandboxMetadata{Name:web-0,Uid:u1,Namespace:shop,Attempt:0,}"),
+        log(
+            "RunPodSandbox for &PodSandboxMetadata{Name:web-0,Uid:u1,Namespace:shop,Attempt:0,} returns sandbox id \"abc\"",
+        ),
+        log("StopPodSandbox for \"abc\""),
+        log("StopPodSandbox for \"abc\" returns successfully"),
+        log("some other line"),
+        shim,
+        span,
+    ]);
+    let said: Vec<&RuntimeSaid> = found
+        .iter()
+        .map(|body| match body {
+            Body::RuntimeSaid(said) => &**said,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(matches!(said[0], RuntimeSaid::RunBegan { identity, attempt: 0 } if identity.name == "web-0"));
+    assert!(matches!(said[1], RuntimeSaid::RunReturned { sandbox, .. } if sandbox.0 == "abc"));
+    assert!(matches!(said[2], RuntimeSaid::StopBegan { .. }));
+    assert!(matches!(said[3], RuntimeSaid::StopReturned { message, .. } if message.is_empty()));
+    assert!(matches!(said[4], RuntimeSaid::ShimLaunched { sandbox, .. } if sandbox.0 == "abc"));
+    let RuntimeSaid::Span(span) = said[5] else {
+        panic!("{:?}", said[5]);
+    };
+    assert_eq!((span.start.0, span.end.0), (2_000_000_000, 4_000_000_000));
+}
+
+#[test]
+fn lookups_connections_and_silos() {
+    let address = |text: &str| Value::SocketAddr(text.parse().unwrap());
+    let mut asked = event(
+        DNS_CLIENT,
+        3006,
+        0,
+        "",
+        vec![("QueryName", text("API.shop.svc.")), ("QueryType", Value::U64(1))],
+    );
+    asked.container_id = Some(Guid(5));
+    let refused = event(
+        TCPIP,
+        1034,
+        0,
+        "",
+        vec![
+            ("LocalAddress", address("10.0.0.2:50000")),
+            ("RemoteAddress", address("10.96.0.1:443")),
+            ("Status", Value::U64(0xc000_0236)),
+            ("Compartment", Value::U64(3)),
+        ],
+    );
+    let callback = event(
+        KERNEL_PROCESS,
+        24,
+        0,
+        "",
+        vec![
+            ("ContainerID", Value::Guid(Guid(5))),
+            ("JobID", Value::U64(8)),
+            ("MonitorName", text("wcifs")),
+            ("Status", Value::U64(0)),
+        ],
+    );
+    let found = facts(&[asked, refused, callback]);
+    let [
+        Body::LookupSeen(asked),
+        Body::ConnectSeen(refused),
+        Body::SiloSeen(callback),
+    ] = &found[..]
+    else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (asked.name.as_str(), &asked.step),
+        ("api.shop.svc", &LookupChange::Started)
+    );
+    assert_eq!(
+        (refused.netns, refused.step),
+        (3, Step::Failed(ConnectFailure::Refused))
+    );
+    assert_eq!(callback.silo, asked.silo);
+    assert!(matches!(&callback.step, SiloChange::CallbackStopped { monitor, status: 0 } if monitor == "wcifs"));
+}
+
+#[test]
+fn a_table_of_names_can_be_added_and_says_which_line_is_wrong() {
+    let mut names = ActivityNames::default();
+    names.add("hns\tEndpoint::GetStats\tspan\n").unwrap();
+    let noise = event(HNS, 0, 1, "Endpoint::GetStats", Vec::new());
+    let mut facts = Vec::new();
+    Normalizer::new(names.clone()).facts(&noise, &mut facts);
+    assert_eq!(facts.len(), 1);
+    for table in ["x\ty\tspan", "hns\t\tspan", "hns\tName\tkeep", "hns"] {
+        let error = names.add(&format!("# first\n{table}\n")).unwrap_err();
+        assert_eq!(error.line, 2, "{error}");
+    }
+}
+
+#[test]
+fn the_names_that_come_with_the_agent_can_be_read() {
+    let mut names = ActivityNames::default();
+    assert_eq!(names.add(include_str!("activities.tsv")), Ok(()));
+    assert_eq!(names, ActivityNames::default());
+}

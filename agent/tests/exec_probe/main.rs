@@ -1,0 +1,10 @@
+//! The process probe against this machine's kernel: real plugins, real environments, real exits.
+//!
+//! Needs root with BPF; where that is missing each test says `SKIPPED` and why.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+mod bounds;
+mod recognition;
+mod speech;
+mod watch;

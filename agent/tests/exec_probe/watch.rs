@@ -1,0 +1,213 @@
+//! A running process probe and everything it has sent, and the calls of plugins that a test makes.
+//!
+//! Used by every test beside it. Does not: judge.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass::health::Health;
+use sandglass::sources;
+use sandglass::sources::linux::{LinuxSource, Options};
+use sandglass_model::event::{Exec, Exit, Netns, PluginIo};
+use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+use tempfile::TempDir;
+
+/// A running source and everything it has sent.
+pub struct Watch {
+    pub source: Option<LinuxSource>,
+    events: Arc<(Mutex<Vec<Event>>, Condvar)>,
+    pub health: Health,
+    pub directory: TempDir,
+}
+
+impl Watch {
+    /// Starts the source; says `SKIPPED` and returns `None` where that is not possible.
+    pub fn start(test: &str) -> Option<Watch> {
+        Watch::with(test, Options::default())
+    }
+
+    pub fn with(test: &str, options: Options) -> Option<Watch> {
+        let health = Health::default();
+        let began = Instant::now();
+        let (sender, receiver) = sources::channel(64, Gauge::default());
+        let source = match sources::linux::start(options, sender, health.clone()) {
+            Ok(source) => source,
+            Err(error) => {
+                // Not allowed here is a reason to skip; anything else, a rejected program above all, is a failure.
+                let cause = chain(&error);
+                let not_here = error.exit_code() == 77 || cause.contains("os error 1)") || cause.contains("vmlinux");
+                assert!(not_here, "{cause}");
+                eprintln!("SKIPPED {test}: {cause}");
+                return None;
+            }
+        };
+        eprintln!("{test}: attached in {:?}", began.elapsed());
+        let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let into = Arc::clone(&events);
+        std::thread::spawn(move || {
+            while let Ok(event) = receiver.receive(Duration::from_secs(60)) {
+                into.0.lock().unwrap().extend(event);
+                into.1.notify_all();
+            }
+        });
+        let watch = Watch {
+            source: Some(source),
+            events,
+            health,
+            directory: tempfile::tempdir().unwrap(),
+        };
+        // The ring thread has begun when it has said what time it is.
+        watch.wait("the first anchor", |events| {
+            events
+                .iter()
+                .find(|event| matches!(event.body, Body::ClockAnchored { .. }))
+                .map(|_| ())
+        });
+        Some(watch)
+    }
+
+    /// Waits until `find` finds something among the events.
+    pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut events = self.events.0.lock().unwrap();
+        loop {
+            if let Some(found) = find(&events) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what} did not come; {} events", events.len());
+            events = self.events.1.wait_timeout(events, left).unwrap().0;
+        }
+    }
+
+    pub fn exec_of(&self, pid: u32) -> (Timestamp, Exec) {
+        self.wait(&format!("exec of {pid}"), |events| {
+            execs(events).find(|(_, exec)| exec.process.pid == pid)
+        })
+    }
+
+    pub fn exit_of(&self, process: ProcessKey) -> (Timestamp, Exit) {
+        self.wait(&format!("exit of {process:?}"), |events| {
+            events.iter().find_map(|event| match &event.body {
+                Body::ProcessExited(exit) if exit.process == process => Some((event.at, *exit)),
+                _ => None,
+            })
+        })
+    }
+
+    pub fn reads_pipes(&self, test: &str) -> bool {
+        let stdio = self
+            .health
+            .probes()
+            .into_iter()
+            .find(|probe| probe.probe == "stdio")
+            .unwrap();
+        if !stdio.attached {
+            eprintln!("SKIPPED {test}: {}", stdio.consequence);
+        }
+        stdio.attached
+    }
+
+    pub fn netns_of(&self, sandbox: &str) -> Netns {
+        self.wait(&format!("netns of {sandbox}"), |events| {
+            events.iter().find_map(|event| match &event.body {
+                Body::NetnsObserved(netns) if netns.sandbox.0 == sandbox => Some(Netns::clone(netns)),
+                _ => None,
+            })
+        })
+    }
+
+    pub fn script(&self, name: &str, body: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Stops the source and returns all it sent.
+    pub fn finish(mut self) -> Vec<Event> {
+        self.source.take().unwrap().stop();
+        self.events.0.lock().unwrap().clone()
+    }
+}
+
+/// The error and its causes in one line, without the verifier's log.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes: Vec<String> = std::iter::successors(Some(error), |error| error.source())
+        .map(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
+        .collect();
+    causes.join(": ")
+}
+
+pub fn execs(events: &[Event]) -> impl Iterator<Item = (Timestamp, Exec)> {
+    events.iter().filter_map(|event| match &event.body {
+        Body::ProcessExecuted(exec) => Some((event.at, (**exec).clone())),
+        _ => None,
+    })
+}
+
+/// A plugin call as a runtime makes it, for sandbox `id`.
+pub fn plugin(path: &Path, id: &str) -> Command {
+    let mut command = Command::new(path);
+    command
+        .env_clear()
+        .env("CNI_COMMAND", "ADD")
+        .env("CNI_CONTAINERID", id)
+        .env("CNI_NETNS", "/var/run/netns/none")
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", "/opt/cni/bin")
+        .env("PATH", "/usr/bin:/bin")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+pub fn start_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')')
+        .next()
+        .unwrap()
+        .split_ascii_whitespace()
+        .nth(19)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+pub fn wait_for(mut child: Child) {
+    child.wait().unwrap();
+}
+
+/// Runs a plugin as libcni does: the configuration through a pipe, the answer read while it runs.
+pub fn converse(mut command: Command, stdin: &str) -> (u32, String) {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let mut answer = String::new();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut into = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = into.write_all(stdin.as_bytes());
+        });
+        stdout.read_to_string(&mut answer).unwrap();
+    });
+    wait_for(child);
+    (pid, answer)
+}
+
+pub fn spoken(events: &[Event], pid: u32) -> Option<(Timestamp, PluginIo)> {
+    events.iter().find_map(|event| match &event.body {
+        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, PluginIo::clone(spoken))),
+        _ => None,
+    })
+}
