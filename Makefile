@@ -4,19 +4,32 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ARGS ?=
 
-.PHONY: help demo test bench lint setup clean
+.PHONY: help demo test test-cluster image bench lint setup clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends)
-	@scripts/setup.sh build demo
+demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends, --observability adds Prometheus and Jaeger, --cluster: in a Kubernetes)
+ifneq ($(filter --cluster,$(ARGS)),)
+	@scripts/setup.sh build demo cluster
+	@$(SUDO) env DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
+else
+	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
 	cargo build --release --locked --package sandglass
-	$(SUDO) target/release/sandglass demo $(ARGS)
+	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/jaeger.sh)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/release/sandglass demo $(ARGS)
+endif
 
 test: ## Run all tests; the last line counts them
 	@scripts/setup.sh build demo test
 	@scripts/test.sh $(ARGS)
+
+test-cluster: ## Run the image and the chart in a real one-node Kubernetes (root; ARGS=--keep leaves it running)
+	@scripts/setup.sh build demo cluster
+	@$(SUDO) deploy/cluster/test.sh $(ARGS)
+
+image: ## Build the static binary and its OCI archive, without a container engine (ARGS="amd64 arm64")
+	@scripts/setup.sh build
+	@scripts/image.sh $(ARGS)
 
 bench: ## Measure against bench/BUDGETS.md; results are kept in bench/results/
 	@scripts/setup.sh build demo

@@ -12,12 +12,13 @@ use std::process::{Command, ExitCode};
 const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("exec.tp_btf.o", "exec.bpf.c", &[]),
     ("exec.raw_tp.o", "exec.bpf.c", &["-DRAW_TP"]),
+    ("dns.cgroup_skb.o", "dns.bpf.c", &[]),
+    ("dns.old_task.o", "dns.bpf.c", &["-DOLD_TASK"]),
+    ("drop.tp_btf.o", "drop.bpf.c", &[]),
+    ("drop.no_reason.o", "drop.bpf.c", &["-DNO_REASON"]),
     ("connect.tp_btf.o", "connect.bpf.c", &[]),
     ("connect.raw_tp.o", "connect.bpf.c", &["-DRAW_TP"]),
     ("conntrack.o", "conntrack.bpf.c", &[]),
-    ("dns.cgroup_skb.o", "dns.bpf.c", &[]),
-    ("drop.tp_btf.o", "drop.bpf.c", &[]),
-    ("drop.no_reason.o", "drop.bpf.c", &["-DNO_REASON"]),
 ];
 
 const HINT: &str = "install clang 14 or newer (apt-get install clang), name one in SANDGLASS_CLANG, or name a \
@@ -83,10 +84,10 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "ExitRecord",
                 "StdioRecord",
                 "Calibration",
-                "ConnectRecord",
-                "FlowRecord",
                 "DnsRecord",
                 "DropRecord",
+                "ConnectRecord",
+                "FlowRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -97,9 +98,9 @@ fn write_header(out: &Path) -> Result<(), String> {
     cbindgen::Builder::new()
         .with_config(config)
         .with_src("src/wire.rs")
+        .with_src("src/wire/dns.rs")
         .with_src("src/wire/connect.rs")
         .with_src("src/wire/conntrack.rs")
-        .with_src("src/wire/dns.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

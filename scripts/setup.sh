@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian and Ubuntu, saying so first; elsewhere says what to install.
-# Usage: scripts/setup.sh [build] [demo] [test]. Quick when nothing is missing. Does not touch Rust: it only asks for it.
+# Usage: scripts/setup.sh [build] [demo] [test] [observability] [cluster]. Quick when nothing is missing. Does not touch Rust: it only asks for it.
 set -euo pipefail
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 
@@ -62,11 +62,31 @@ want_demo() {
 want_test() {
     have ps || need procps "ps"
     have tar || need tar "tar"
+    # Manifests and images are judged and made by small Python programs.
+    have python3 && python3 -c 'import ensurepip' 2> /dev/null || need python3-venv "python3 with virtual environments"
     # Prometheus brings promtool, the judge of /metrics and of the alert rules.
     have promtool || optional+=(prometheus)
+    # The alerts' way to a receiver, and the source of the dashboards.
+    have prometheus-alertmanager || optional+=(prometheus-alertmanager)
+    have jsonnet || optional+=(jsonnet)
     # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
+}
+
+# Jaeger is built from its Go module by scripts/jaeger.sh, which says so when there is no Go.
+want_observability() {
+    have prometheus || need prometheus "Prometheus, beside the demo (Debian starts a service with it, which the demo does not use)"
+}
+
+# Go itself is asked for by deploy/cluster/build.sh: Debian's is too old.
+want_cluster() {
+    have openssl || need openssl "the cluster's certificates"
+    have python3 || need python3 "deploy/image/oci.py, which writes images"
+    have curl || need curl "curl"
+    have ss || need iproute2 "ss"
+    have bpftool || optional+=(bpftool)
+    have prometheus || optional+=(prometheus)
 }
 
 check_rust() {
@@ -158,10 +178,10 @@ install_optional() {
 
 for group in "${@:-build}"; do
     case $group in
-    build | demo | test) "want_$group" ;;
+    build | demo | test | observability | cluster) "want_$group" ;;
     *)
         echo "error: unknown group $group" >&2
-        echo "hint: scripts/setup.sh [build] [demo] [test]" >&2
+        echo "hint: scripts/setup.sh [build] [demo] [test] [observability] [cluster]" >&2
         exit 64
         ;;
     esac

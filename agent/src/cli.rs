@@ -90,6 +90,9 @@ pub struct DemoArgs {
     /// Check every sandbox and end: exit 0 only if all were traced completely
     #[arg(long)]
     pub once: bool,
+    /// Bring up Prometheus, with the project's rules and alerts, and Jaeger beside it
+    #[arg(long)]
+    pub observability: bool,
     /// Also record every event into this file
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

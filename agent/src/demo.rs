@@ -17,6 +17,7 @@ pub mod client;
 pub mod dns;
 pub mod image;
 pub mod networks;
+pub mod observability;
 pub mod rig;
 pub mod scenarios;
 pub mod services;
@@ -43,6 +44,8 @@ pub struct DemoOptions {
 pub struct Observer {
     /// Address of the page.
     pub page: Option<String>,
+    /// Where else to look: one line each.
+    pub beside: Vec<String>,
     /// All traces so far, open ones too, in the order they began.
     pub traces: Box<dyn Fn() -> Vec<Arc<Trace>> + Send + Sync>,
     /// One trace as a waterfall for the terminal.
@@ -175,9 +178,7 @@ async fn show<W: Write>(
     cri: &Arc<Cri>,
     observer: &Observer,
 ) -> Result<Ended, DemoError> {
-    if let Some(page) = &observer.page {
-        say(out, &format!("the page is at {page}\n"))?;
-    }
+    say(out, &addresses(observer))?;
     let mut show = Show {
         rig,
         cri,
@@ -200,11 +201,16 @@ async fn show<W: Write>(
         }
         return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
-    if let Some(page) = &observer.page {
-        say(out, &format!("\nthe page is at {page}\n"))?;
-    }
+    say(out, &format!("\n{}", addresses(observer)))?;
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
     std::future::pending().await
+}
+
+/// Every address that a person may open, a line each.
+fn addresses(observer: &Observer) -> String {
+    let page = observer.page.iter().map(|page| format!("the page is at {page}\n"));
+    page.chain(observer.beside.iter().map(|line| format!("{line}\n")))
+        .collect()
 }
 
 /// What is shown, and what was asked so far.

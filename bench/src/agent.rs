@@ -166,6 +166,12 @@ impl Metrics {
         Metrics(samples)
     }
 
+    /// Whether there is a series of `name` with this label.
+    pub fn has(&self, name: &str, label: &str) -> bool {
+        let series = self.0.get(name).map(Vec::as_slice).unwrap_or_default();
+        series.iter().any(|(labels, _)| labels.contains(label))
+    }
+
     /// Sum of all series of `name` that have each of `labels` (`key="value"`).
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let series = self.0.get(name).map(Vec::as_slice).unwrap_or_default();
@@ -222,5 +228,6 @@ mod tests {
         assert_eq!(metrics.sum("a_bucket", &["p=\"x\""]), 3.0);
         assert_eq!(metrics.sum("b_total", &[]), 7.0);
         assert_eq!(metrics.sum("c_total", &[]), 0.0);
+        assert!(metrics.has("a_count", "p=\"x\"") && !metrics.has("a_count", "p=\"z\""));
     }
 }

@@ -21,7 +21,11 @@ mod agent;
 #[cfg(target_os = "linux")]
 mod alloc;
 #[cfg(target_os = "linux")]
+mod connect_cost;
+#[cfg(target_os = "linux")]
 mod conversations;
+#[cfg(target_os = "linux")]
+mod dns_cost;
 #[cfg(target_os = "linux")]
 mod etl_throughput;
 #[cfg(target_os = "linux")]
@@ -42,6 +46,8 @@ mod probe;
 mod report;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod tcp_flow;
 #[cfg(target_os = "linux")]
 mod throughput;
 

@@ -32,8 +32,19 @@ pub struct Runs {
 impl Probe {
     /// Attaches it; the inner error says why this machine does not allow that.
     pub fn attach() -> Result<Result<Probe, String>> {
+        Probe::attach_with(Options {
+            connect: false,
+            conntrack: false,
+            dns: false,
+            drops: false,
+            ..Options::default()
+        })
+    }
+
+    /// The same with the probes of traffic that are chosen.
+    pub fn attach_with(options: Options) -> Result<Result<Probe, String>> {
         let (sender, receiver) = sources::channel(1024, Gauge::default());
-        let source = match linux::start(Options::default(), sender, Health::default()) {
+        let source = match linux::start(options, sender, Health::default()) {
             Ok(source) => source,
             Err(error) => return Ok(Err(format!("{error} ({})", error.hint()))),
         };
@@ -47,7 +58,8 @@ impl Probe {
 
     /// Each program so far.
     pub fn runs(&self) -> Vec<Runs> {
-        let times = self.source.bpf_run_time().into_iter().map(|time| Runs {
+        let traffic = self.source.traffic_run_time();
+        let times = self.source.bpf_run_time().into_iter().chain(traffic).map(|time| Runs {
             program: time.program,
             count: time.run_count,
             ns: time.run_time_ns,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::report::{Outcome, table};
-use crate::{add_overhead, etl_throughput, exec_cost, footprint, machine, memory, throughput};
+use crate::{add_overhead, connect_cost, dns_cost, etl_throughput, exec_cost, footprint, machine, memory, throughput};
 
 /// Measures sandglass against its budgets.
 #[derive(Debug, Parser)]
@@ -44,6 +44,10 @@ enum Part {
     Footprint,
     /// Kernel time for processes that are not the agent's business
     Exec,
+    /// DNS messages: time per message, lookups without loss; a TCP connection beside them
+    Dns,
+    /// Kernel time for connections and flows, and what watching them takes when idle
+    Connect,
     /// RunPodSandbox with and without the agent
     Add,
 }
@@ -71,6 +75,8 @@ impl Part {
             Part::Memory => "memory",
             Part::Footprint => "footprint",
             Part::Exec => "exec",
+            Part::Dns => "dns",
+            Part::Connect => "connect",
             Part::Add => "add",
         }
     }
@@ -82,6 +88,8 @@ impl Part {
             Part::Memory => memory::run(effort),
             Part::Footprint => footprint::run(effort),
             Part::Exec => exec_cost::run(effort),
+            Part::Dns => dns_cost::run(effort),
+            Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
         };
         outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))

@@ -226,3 +226,13 @@ const CROWD: u64 = 500;
 pub const REORDER_NS: u64 = 100_000_000;
 /// Records that are made and then taken at a time: about what the kernel's ring buffer holds.
 pub const PIECE: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_conversation_gives_a_lookup_and_a_connection_with_their_backends() {
+        assert!(converse(3_000).unwrap() > 0.0);
+    }
+}

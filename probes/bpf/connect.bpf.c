@@ -27,16 +27,11 @@ struct in6_addr {
 	uint8_t bytes[16];
 };
 
-typedef struct {
-	int64_t counter;
-} atomic64_t;
-
 struct sock_common {
 	uint32_t skc_daddr, skc_rcv_saddr;
 	uint16_t skc_dport, skc_num, skc_family;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr, skc_v6_rcv_saddr;
-	atomic64_t skc_cookie;
 };
 
 struct sock {
@@ -96,13 +91,10 @@ always_inline void put_socket(struct ConnectRecord *record, struct sock *sk)
 	READ_TYPED(net, sk->__sk_common.skc_net.net);
 	READ_TYPED(record->netns, net->ns.inum);
 #ifdef RAW_TP
-	// Here the kernel makes no cookie, and mostly nobody else has asked for one: the address stands for it. User space
-	// does not let that out.
-	READ(record->socket, sk->__sk_common.skc_cookie.counter);
-	if (!record->socket) {
-		record->socket = (uint64_t)sk;
-		record->flags |= CONNECT_SOCKET_IS_ADDRESS;
-	}
+	// Here the kernel makes no cookie, and one that somebody asks for between two steps would not join them. The address
+	// stands for it; user space does not let that out.
+	record->socket = (uint64_t)sk;
+	record->flags |= CONNECT_SOCKET_IS_ADDRESS;
 #else
 	record->socket = bpf_get_socket_cookie(sk);
 #endif

@@ -15,10 +15,18 @@
 struct __sk_buff {
 	uint32_t len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority;
 	uint32_t ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid, data, data_end, napi_id;
-	uint32_t family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4], remote_port, local_port;
+	uint32_t family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4];
+	// The first as 32 bits in network byte order, the second in the node's.
+	uint32_t remote_port, local_port;
+	uint32_t data_meta;
+	uint64_t flow_keys, tstamp;
+	uint32_t wire_len, gso_segs;
+	const void *sk;
 };
 
 #define PASS 1
+// Holds the network namespace: so much of a socket's beginning has been the same since Linux 3.13.
+#define SOCK_BEGIN 64
 
 struct packet {
 	// Where the message (UDP) or the payload (TCP) begins, and how long it is.
@@ -101,16 +109,14 @@ always_inline int find_message(struct __sk_buff *skb, int out, struct packet *pa
 		if (!header)
 			return 0;
 		packet->tcp_seq = (uint32_t)load_two(header + 4) << 16 | load_two(header + 6);
+		// SYN has a number of its own, before those of what it brings along (TCP Fast Open).
+		packet->tcp_seq += (header[13] & TCP_SYN) != 0;
 		header_len = (header[12] >> 4) * 4;
 	}
 	packet->offset = packet->transport + header_len;
-	if (packet->offset > end || (packet->offset == end && packet->protocol == PROTOCOL_TCP)) {
-		if (packet->offset > end)
-			count(TRAFFIC_UNREADABLE);
-		return 0;
-	}
-	packet->len = end - packet->offset;
-	return 1;
+	// A datagram of nothing is told as well: it is no message, which user space counts.
+	packet->len = packet->offset < end ? end - packet->offset : 0;
+	return packet->len > 0 || packet->protocol == PROTOCOL_UDP;
 }
 
 // Both addresses, first as the packet has them, then as the socket does.
@@ -150,14 +156,18 @@ always_inline void put_addresses(struct __sk_buff *skb, int out, const struct pa
 
 // The process that sends. A datagram leaves in the system call that sends it. A TCP segment does where the socket is held
 // by a process; what leaves on an answer or a timer leaves without.
-always_inline void put_process(struct sock *sk, const struct packet *packet, struct DnsRecord *record)
+always_inline void put_process(struct __sk_buff *skb, const struct packet *packet, struct DnsRecord *record)
 {
 	if (packet->protocol == PROTOCOL_TCP) {
+		// The context is the kernel's own sk_buff behind an address that the verifier rewrites; read as memory it is that.
+		struct sock *sk = 0;
 		int owned = 0;
+		READ(sk, ((struct sk_buff *)skb)->sk);
 		READ(owned, sk->sk_lock.owned);
 		if (!owned)
 			return;
 	}
+#ifdef OLD_TASK
 	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0;
 	int pid = 0;
 	READ(leader, task->group_leader);
@@ -165,6 +175,29 @@ always_inline void put_process(struct sock *sk, const struct packet *packet, str
 	READ(record->start_ns, leader->start_boottime);
 	READ(record->comm, leader->comm);
 	record->pid = pid;
+#else
+	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
+	record->pid = leader->tgid;
+	record->start_ns = leader->start_boottime;
+	const uint64_t *comm = (const uint64_t *)leader->comm;
+	((uint64_t *)record->comm)[0] = comm[0];
+	((uint64_t *)record->comm)[1] = comm[1];
+#endif
+}
+
+// The network namespace of a socket, whose beginning is copied in one go: to the verifier it is no memory that may be read
+// here, or calculated with, but its address may be given to a helper.
+always_inline uint32_t netns_of(const void *sock)
+{
+	uint8_t begin[SOCK_BEGIN];
+	uint32_t offset = FIELD_OFFSET(((struct sock *)0)->__sk_common.skc_net.net);
+	struct net *net;
+	uint32_t inode = 0;
+	if (offset > SOCK_BEGIN - 8 || bpf_probe_read_kernel(begin, SOCK_BEGIN, sock))
+		return 0;
+	net = *(struct net **)(begin + offset);
+	READ(inode, net->ns.inum);
+	return inode;
 }
 
 // One record with so much room: a size known to the verifier. Not through a buffer of the processor: a program in a system
@@ -174,7 +207,7 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 {
 	struct DnsRecord *record = bpf_ringbuf_reserve(&records, sizeof(*record) + room, 0);
 	if (!record) {
-		count(TRAFFIC_LOST_RING);
+		count_lost(LOST_RING);
 		return;
 	}
 	*record = *head;
@@ -184,7 +217,7 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 	record->captured = len;
 	if (len > 0 && bpf_skb_load_bytes(skb, offset, (uint8_t *)record + sizeof(*record), len))
 		record->captured = 0;
-	bpf_ringbuf_submit(record, wake_up(head->ring_bytes));
+	bpf_ringbuf_submit(record, wake_flags(head->ring_bytes));
 }
 
 always_inline void emit_pieces(struct __sk_buff *skb, struct packet *packet, struct DnsRecord *head)
@@ -225,14 +258,9 @@ always_inline int look_at(struct __sk_buff *skb, int out)
 		.direction = out ? DNS_OUT : DNS_IN,
 	};
 	put_addresses(skb, out, &packet, &record);
-	// The context is the kernel's own sk_buff behind an address that the verifier rewrites; read as memory it is that.
-	struct sock *sk = 0;
-	struct net *net = 0;
-	READ(sk, ((struct sk_buff *)skb)->sk);
-	READ(net, sk->__sk_common.skc_net.net);
-	READ(record.netns, net->ns.inum);
+	record.netns = netns_of(skb->sk);
 	if (out)
-		put_process(sk, &packet, &record);
+		put_process(skb, &packet, &record);
 	if (packet.len <= DNS_ROOM_SMALL)
 		emit(skb, &record, packet.offset, packet.len, DNS_ROOM_SMALL);
 	else if (packet.len <= DNS_ROOM_MIDDLE)

@@ -8,7 +8,33 @@
 
 #include "traffic.h"
 
-#define TCP_SYN 2
+#define SECOND 1000000000
+
+// What a processor has told since when.
+struct told {
+	uint64_t since_ns, records;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, struct told);
+} told SEC(".maps");
+
+// Whoever floods a node with SYNs shall not keep the agent busy: what is above the limit is counted as lost.
+always_inline int is_too_much(uint64_t now)
+{
+	uint32_t zero = 0;
+	struct told *sofar = bpf_map_lookup_elem(&told, &zero);
+	if (!sofar)
+		return 1;
+	if (now - sofar->since_ns > SECOND) {
+		sofar->since_ns = now;
+		sofar->records = 0;
+	}
+	return ++sofar->records > DROPS_PER_SECOND;
+}
 
 // Finds the transport header behind the IP header; gives its protocol, 0 when it has none to look at.
 always_inline uint8_t find_transport(const uint8_t *ip, struct DropRecord *record, const uint8_t **transport)
@@ -102,14 +128,18 @@ int on_drop(uint64_t *ctx)
 	if (!is_wanted(next, transport, &record))
 		return 0;
 	record.at_ns = bpf_ktime_get_boot_ns();
+	if (is_too_much(record.at_ns)) {
+		count_lost(LOST_RING);
+		return 0;
+	}
 	record.location = ctx[1];
 #ifndef NO_REASON
 	record.reason = ctx[2];
 #endif
 	record.netns = netns_of(skb);
 	record.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
-	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_up(record.ring_bytes)))
-		count(TRAFFIC_LOST_RING);
+	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_flags(record.ring_bytes)))
+		count_lost(LOST_RING);
 	return 0;
 }
 

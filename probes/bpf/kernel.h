@@ -43,6 +43,8 @@ static uint64_t (*const bpf_ringbuf_query)(void *ring, uint64_t what) = (void *)
 
 // 1 when the kernel has this field, with this kind of type.
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
+// Where a field lies in this kernel.
+#define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
 // Size of a structure in this kernel.
 #define TYPE_SIZE(type) __builtin_preserve_type_info(*(type *)0, 1)
 

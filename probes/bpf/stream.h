@@ -12,6 +12,9 @@ static void (*const bpf_ringbuf_submit)(void *record, uint64_t flags) = (void *)
 
 // The reader is woken when more than one part in so many of the ring is filled.
 #define RING_SHARE 8
+// .. but not for what comes when so many bytes more are filled: by then it has been woken. Several records wide, since many
+// processors may fill the ring at the same time.
+#define WAKE_BAND 2048
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -41,7 +44,8 @@ always_inline void count_lost(uint32_t slot)
 }
 
 // With which flags the next record is to be handed over, when so many bytes wait already: nobody is woken for a record but
-// a reader that sleeps, and one that lets an eighth of the ring fill (see emit() in exec.bpf.c).
+// a reader that sleeps, and one that lets an eighth of the ring fill (see emit() in exec.bpf.c), once: a wake-up costs
+// several times the record.
 always_inline uint64_t wake_flags(uint64_t waiting)
 {
 	uint32_t zero = 0;
@@ -50,5 +54,6 @@ always_inline uint64_t wake_flags(uint64_t waiting)
 		*sleeps = 0;
 		return BPF_RB_FORCE_WAKEUP;
 	}
-	return waiting * RING_SHARE > bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	uint64_t share = bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / RING_SHARE;
+	return waiting > share && waiting <= share + WAKE_BAND ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }

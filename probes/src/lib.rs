@@ -23,6 +23,30 @@ pub static EXEC_RAW_TP: &[u8] = {
     &OBJECT.0
 };
 
+/// The DNS probe on the root of the cgroup tree.
+pub static DNS_CGROUP_SKB: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dns.cgroup_skb.o")));
+    &OBJECT.0
+};
+
+/// The same for kernels whose helpers do not know the current task's type (before 5.11).
+pub static DNS_OLD_TASK: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dns.old_task.o")));
+    &OBJECT.0
+};
+
+/// The drop probe.
+pub static DROP_TP_BTF: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.tp_btf.o")));
+    &OBJECT.0
+};
+
+/// The drop probe for kernels that give no reason (before 5.17).
+pub static DROP_NO_REASON: &[u8] = {
+    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.no_reason.o")));
+    &OBJECT.0
+};
+
 /// The connection probe on BTF-typed tracepoints.
 pub static CONNECT_TP_BTF: &[u8] = {
     static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/connect.tp_btf.o")));
@@ -38,24 +62,6 @@ pub static CONNECT_RAW_TP: &[u8] = {
 /// The filter on the ctnetlink socket.
 pub static CONNTRACK: &[u8] = {
     static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/conntrack.o")));
-    &OBJECT.0
-};
-
-/// The DNS probe on the root of the cgroup tree.
-pub static DNS_CGROUP_SKB: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dns.cgroup_skb.o")));
-    &OBJECT.0
-};
-
-/// The drop probe.
-pub static DROP_TP_BTF: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.tp_btf.o")));
-    &OBJECT.0
-};
-
-/// The drop probe for kernels that give no reason (before 5.17).
-pub static DROP_NO_REASON: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.no_reason.o")));
     &OBJECT.0
 };
 
@@ -92,12 +98,13 @@ unsafe impl Record for StdioRecord {}
 // SAFETY: as for `RecordHeader`.
 unsafe impl Record for Calibration {}
 // SAFETY: as for `ExecRecord`.
-unsafe impl Record for ConnectRecord {}
-// SAFETY: as for `ExecRecord`.
-unsafe impl Record for FlowRecord {}
 unsafe impl Record for DnsRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for DropRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for ConnectRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for FlowRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 + 4 * 2);
@@ -105,10 +112,10 @@ const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<Calibration>() == 8 * 4 + 4 * 2);
-const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);
-const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 const _: () = assert!(size_of::<DnsRecord>() == 8 * 4 + 4 * 5 + 2 * 2 + 8 + 16 * 3);
 const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2);
+const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);
+const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.
 #[repr(C, align(8))]
@@ -134,6 +141,24 @@ mod tests {
     }
 
     #[test]
+    fn objects_of_packets_parse_and_hold_what_the_loader_asks_for() {
+        for (name, object, programs) in [
+            ("dns", DNS_CGROUP_SKB, &["on_send", "on_receive"][..]),
+            ("dns with old tasks", DNS_OLD_TASK, &["on_send", "on_receive"]),
+            ("drop", DROP_TP_BTF, &["on_drop"]),
+            ("drop without reason", DROP_NO_REASON, &["on_drop"]),
+        ] {
+            let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for program in programs {
+                assert!(object.programs.contains_key(*program), "{name} has program {program}");
+            }
+            for map in ["records", "lost", "reader", ".rodata"] {
+                assert!(object.maps.contains_key(map), "{name} has map {map}");
+            }
+        }
+    }
+
+    #[test]
     fn objects_of_traffic_parse_and_hold_what_the_loader_asks_for() {
         for (object, program) in [
             (CONNECT_TP_BTF, "on_set_state"),
@@ -144,23 +169,6 @@ mod tests {
             assert!(object.programs.contains_key(program), "{program} is there");
             for map in ["records", "lost", "reader"] {
                 assert!(object.maps.contains_key(map), "{program} has map {map}");
-            }
-        }
-    }
-
-    #[test]
-    fn traffic_objects_parse_and_hold_what_the_loader_asks_for() {
-        for (name, object, programs) in [
-            ("dns", DNS_CGROUP_SKB, &["on_send", "on_receive"][..]),
-            ("drop", DROP_TP_BTF, &["on_drop"]),
-            ("drop without reason", DROP_NO_REASON, &["on_drop"]),
-        ] {
-            let object = aya_obj::Object::parse(object).unwrap_or_else(|error| panic!("{name}: {error}"));
-            for program in programs {
-                assert!(object.programs.contains_key(*program), "{name} has program {program}");
-            }
-            for map in ["records", "lost", "reader", ".rodata"] {
-                assert!(object.maps.contains_key(map), "{name} has map {map}");
             }
         }
     }

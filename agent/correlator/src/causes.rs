@@ -13,7 +13,8 @@ use sandglass_model::trace::{Cause, Confidence, JourneyReason, LookupResult};
 use crate::connect::Connect;
 use crate::conntrack::Rise;
 use crate::correlator::Correlator;
-use crate::lookup::{Dropped, Lookup, RETRY_NS};
+use crate::lookup::matching::RETRY_NS;
+use crate::lookup::{Dropped, Lookup};
 use crate::notes::type_name;
 use crate::owners::Party;
 
@@ -85,7 +86,7 @@ fn harmful(drops: &[Dropped]) -> impl Iterator<Item = &Dropped> {
 }
 
 fn by_netfilter(dropped: &Dropped) -> bool {
-    dropped.reason.starts_with("NETFILTER") || dropped.function.starts_with("nf_")
+    dropped.reason.starts_with("NETFILTER") || dropped.function.contains("nf_")
 }
 
 fn drop_sentence(dropped: &Dropped, what: &str) -> String {

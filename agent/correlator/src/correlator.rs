@@ -252,7 +252,7 @@ pub struct Correlator {
 /// A loss is told when it is noticed; what it concerns may begin this much later.
 const LOSS_REACH_NS: u64 = SECOND;
 /// Probes whose records are of traffic.
-const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drop"];
+const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 
 impl Correlator {
     /// A correlator that has seen nothing.

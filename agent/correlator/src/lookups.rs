@@ -12,12 +12,13 @@ use sandglass_model::trace::Detail;
 
 use crate::attempts::{Attempt, Finished, Part, PartDetail};
 use crate::correlator::Correlator;
-use crate::lookup::{self, Lookup, MAX_NAMES, Manner, Taken, base};
+use crate::lookup::matching::{Manner, Taken};
+use crate::lookup::{self, Lookup, MAX_NAMES, base};
 use crate::notes::{self, What};
 use crate::owners::Party;
 use crate::table::{Key, Who};
 use crate::timers::Timer;
-use crate::watch::Given;
+use crate::watch::{Given, REACH_NS};
 
 /// How a question goes with an open lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +232,7 @@ impl Correlator {
         let Some(lookup) = self.watch.lookups.get(serial).filter(|_| !answer.addresses.is_empty()) else {
             return;
         };
+        self.watch.given.expire(self.now.minus(REACH_NS));
         let (netns, name): (u64, Arc<str>) = (lookup.party.netns, lookup.name().into());
         for address in &answer.addresses {
             let given = Given {

@@ -242,6 +242,9 @@ impl Correlator {
         if let Detail::Sandbox(sandbox) = &mut open.trace.spans[0].detail {
             sandbox.network_ready = ready;
             sandbox.first_attempt = readiness.first_attempt.filter(|first| *first <= until);
+            let deadline = |created: Timestamp| created.plus(self.config.traffic.ready_deadline_ns);
+            let waited = readiness.created.is_some_and(|created| deadline(created) <= self.now);
+            sandbox.silent = waited && readiness.first_attempt.is_none();
         }
         released
     }

@@ -131,7 +131,7 @@ impl Index {
 }
 
 /// A power of two; a full table has a few keys in each.
-const BUCKETS: usize = 1 << 14;
+const BUCKETS: usize = 1 << 13;
 
 fn place(key: u64) -> usize {
     key as usize & (BUCKETS - 1)

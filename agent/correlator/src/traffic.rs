@@ -17,7 +17,8 @@ pub struct TrafficConfig {
     pub ready_deadline_ns: u64,
     /// After the first answered lookup, wait this long for the first connection to begin, and the other way round.
     pub ready_grace_ns: u64,
-    /// A query without an answer is given up after this.
+    /// A question without an answer is given up this long after it was first asked; asked again later it is another
+    /// lookup's.
     pub lookup_deadline_ns: u64,
     /// After an answer that names nothing, wait this long for the next name of the search path.
     pub search_gap_ns: u64,
@@ -25,7 +26,8 @@ pub struct TrafficConfig {
     pub slow_lookup_ns: u64,
     /// A connection whose set-up takes longer is slow.
     pub slow_connect_ns: u64,
-    /// Most journeys (traces of bad lookups and connections) a minute.
+    /// Most journeys (traces of bad lookups and connections) a minute, in bursts of as many; the node's own may take no
+    /// more than half of what there is. 0 makes none.
     pub journeys_per_minute: u32,
     /// Most lookups open at once.
     pub max_lookups: usize,

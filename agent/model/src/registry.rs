@@ -317,8 +317,9 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
         Detail::Sandbox(sandbox) => {
             list.int(ATTEMPT, i64::from(sandbox.attempt));
             list.text(RUNTIME, &sandbox.runtime);
-            if sandbox.network_ready.is_some() {
-                list.bool(NETWORK_READY, true);
+            let tried = sandbox.silent || sandbox.first_attempt.is_some();
+            if sandbox.network_ready.is_some() || (tried && trace.closed) {
+                list.bool(NETWORK_READY, sandbox.network_ready.is_some());
             }
         }
         Detail::SandboxCreate(create) => {

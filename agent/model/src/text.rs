@@ -121,6 +121,9 @@ fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
     let mut notes = of_root(trace);
     notes.push(clean(&sandbox.runtime));
     notes.extend(attempt(sandbox.attempt));
+    if sandbox.silent {
+        notes.push("sent nothing".to_owned());
+    }
     notes
 }
 

@@ -130,6 +130,9 @@ pub struct SandboxDetail {
     /// When it first tried: its first query or SYN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_attempt: Option<Timestamp>,
+    /// Its traffic was watched until the deadline, and it sent nothing. Not so of one that was removed before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 /// The runtime's view of a sandbox's creation.

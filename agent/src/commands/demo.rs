@@ -11,6 +11,7 @@ use super::run::otlp_flags;
 use crate::app::{self, App, Options};
 use crate::cli::DemoArgs;
 use crate::config::{Config, HttpConfig, Period};
+use crate::demo::observability::{Observability, ObservabilityError, Programs};
 use crate::demo::rig::Rig;
 use crate::demo::verify::network::Seen;
 use crate::demo::{self, DemoOptions, Ended, Observer};
@@ -27,8 +28,13 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
         ..DemoOptions::default()
     };
     let record = args.record;
+    // Before anything is started: what is missing is said at once.
+    let programs = match args.observability {
+        true => Some(Programs::find().map_err(not_observable)?),
+        false => None,
+    };
     let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
-        observe(config, flags, record, rig).await.map_err(Into::into)
+        observe(config, flags, record, programs, rig).await.map_err(Into::into)
     })
     .await
     .map_err(|error| {
@@ -46,11 +52,23 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     }
 }
 
-/// Starts the agent for the demo's node.
+fn not_observable(error: ObservabilityError) -> Failure {
+    Failure {
+        message: format!("{}\nhint: {}", app::with_sources(&error), error.hint()),
+        exit: if matches!(error, ObservabilityError::Missing { .. }) {
+            69
+        } else {
+            1
+        },
+    }
+}
+
+/// Starts the agent for the demo's node, and what is to run beside it.
 async fn observe(
     mut config: Config,
-    otlp_flags: Settings,
+    mut otlp_flags: Settings,
     record: Option<std::path::PathBuf>,
+    programs: Option<Programs>,
     rig: &Rig,
 ) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
@@ -60,6 +78,14 @@ async fn observe(
     // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
     if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
         config.http.address.set_port(0);
+    }
+    let mut beside = match programs {
+        Some(programs) => Some(Observability::start(programs, rig).await.map_err(not_observable)?),
+        None => None,
+    };
+    if let Some(beside) = &beside {
+        // Whoever names a collector of their own sees the traces there.
+        otlp_flags.endpoint.get_or_insert_with(|| beside.otlp.clone());
     }
     let (closed, received) = mpsc::channel();
     let app = app::start(
@@ -74,12 +100,17 @@ async fn observe(
         },
     )
     .await?;
+    if let (Some(beside), Some(agent)) = (&mut beside, app.address) {
+        let node = app::node_info(&config).name;
+        beside.scrape(agent, &node, rig).await.map_err(not_observable)?;
+    }
     let page = app.address.map(|address| format!("http://{address}/"));
     let seen = Mutex::new((received, Vec::<Arc<Trace>>::new()));
     let (width, color) = (terminal::size().0, terminal::colors());
     Ok(Observer {
         page,
         seen: Seen::by(&app.health.probes()),
+        beside: beside.iter().flat_map(|beside| beside.addresses.clone()).collect(),
         traces: Box::new(move || {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             let (received, traces) = &mut *seen;
@@ -87,7 +118,8 @@ async fn observe(
             traces.clone()
         }),
         waterfall: Box::new(move |trace| terminal::render_waterfall(trace, width, color)),
-        keep: Box::new(Stopping(Some(app))) as Box<dyn Any + Send + Sync>,
+        // In this order: the agent sends its last traces to what runs beside it.
+        keep: Box::new((Stopping(Some(app)), beside)) as Box<dyn Any + Send + Sync>,
     })
 }
 

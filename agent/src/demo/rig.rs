@@ -255,6 +255,24 @@ impl Rig {
         .map_err(RigError::Metrics)
     }
 
+    /// Starts a program beside the node, in the machine's own network namespace. It belongs to the rig's cgroup, and so
+    /// ends with the rig whatever becomes of its owner.
+    pub fn spawn_beside(&self, program: &Path, arguments: &[String], log: File) -> io::Result<Child> {
+        const SCRIPT: &str = r#"echo $$ > "$1" && shift && exec "$@""#;
+        Command::new("sh")
+            .args(["-c", SCRIPT, "sh"])
+            .arg(self.make_cgroup().map_err(io::Error::other)?)
+            .arg(program)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", SEARCH)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+    }
+
     /// containerd's log so far.
     #[must_use]
     pub fn log(&self) -> String {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
 use sandglass::health::{Health, ProbeLabel, ProbeStatus};
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options, ProgramTime};
@@ -24,7 +24,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A network namespace of the test's own.
 pub struct Namespace {
-    name: String,
+    pub name: String,
     pub inode: u64,
 }
 
@@ -52,6 +52,11 @@ impl Namespace {
         Some(namespace)
     }
 
+    /// Where it is bound.
+    pub fn path(&self) -> String {
+        format!("/run/netns/{}", self.name)
+    }
+
     /// Runs a shell command in it; it must succeed.
     pub fn run(&self, command: &str) -> String {
         let output = Command::new("ip")
@@ -73,7 +78,7 @@ impl Namespace {
 
     /// Runs `work` on a thread of its own that is in the namespace, and so are the threads it starts.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let path = format!("/run/netns/{}", self.name);
+        let path = self.path();
         std::thread::scope(|scope| {
             scope
                 .spawn(move || {
@@ -118,9 +123,23 @@ pub struct Watch {
 impl Watch {
     /// Starts the source in a namespace; says `SKIPPED` and returns `None` where that is not possible.
     pub fn start(test: &str, node: &Namespace, options: Options) -> Option<Watch> {
+        Watch::without(CapabilitySet::empty(), test, node, options)
+    }
+
+    /// As above, lacking some capabilities.
+    pub fn without(lacking: CapabilitySet, test: &str, node: &Namespace, options: Options) -> Option<Watch> {
         let health = Health::default();
+        let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());
-        let source = match node.within(|| sources::linux::start(options, sender, health.clone())) {
+        let outcome = node.within(|| {
+            // Capabilities are a thread's own, and those of the threads it starts.
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= lacking;
+            sets.permitted -= lacking;
+            set_capabilities(None, sets).unwrap();
+            sources::linux::start(options, sender, health.clone())
+        });
+        let source = match outcome {
             Ok(source) => source,
             Err(error) => {
                 let cause = chain(&error);
@@ -130,6 +149,7 @@ impl Watch {
                 return None;
             }
         };
+        eprintln!("{test}: attached in {:?}", began.elapsed());
         let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let into = Arc::clone(&events);
         std::thread::spawn(move || {
@@ -180,7 +200,7 @@ impl Watch {
 
     /// Kernel time of each program.
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.source.as_ref().unwrap().bpf_run_time()
+        self.source.as_ref().unwrap().traffic_run_time()
     }
 
     /// Stops the source and returns all it sent.

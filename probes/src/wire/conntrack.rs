@@ -1,7 +1,8 @@
 //! The record of a ctnetlink message. Rules: see the parent module.
 
-/// Most bytes taken of a message: what is wanted of it stands at its beginning.
-pub const FLOW_MESSAGE_MAX: u32 = 256;
+/// Most bytes taken of a message. What is wanted of it stands at its beginning: headers, both directions (76 bytes each for
+/// IPv6), zone, id and status are 196 bytes.
+pub const FLOW_MESSAGE_MAX: u32 = 200;
 
 /// A message of ctnetlink, as the kernel sent it.
 #[repr(C)]
@@ -16,5 +17,5 @@ pub struct FlowRecord {
     /// Zero.
     pub unused: u32,
     /// The message, from its netlink header on.
-    pub message: [u8; 256],
+    pub message: [u8; 200],
 }

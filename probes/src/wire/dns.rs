@@ -28,13 +28,6 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// Slot of the traffic probes' counter map: records that found the ring buffer full.
-pub const TRAFFIC_LOST_RING: u32 = 0;
-/// Slot: packets on a watched port whose headers lead nowhere.
-pub const TRAFFIC_UNREADABLE: u32 = 1;
-/// Slots of the traffic probes' counter maps.
-pub const TRAFFIC_SLOTS: u32 = 2;
-
 /// A datagram, or a piece of a TCP segment, of a socket that talks to a watched port. `captured` bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +74,9 @@ pub struct DnsRecord {
 pub const DROP_DNS: u8 = 0;
 /// [`DropRecord::packet`]: a TCP segment with SYN.
 pub const DROP_SYN: u8 = 1;
+
+/// Most drops told a second, per processor.
+pub const DROPS_PER_SECOND: u64 = 2000;
 
 /// A DNS datagram or a TCP SYN that the kernel dropped.
 #[repr(C)]

@@ -58,7 +58,7 @@ fn a_sandbox_that_sends_nothing_ends_where_its_creation_did() {
     assert_text(
         &silent.text(),
         "
-sandbox              +0 ns 180 ms  [shop/cart, sb, containerd]
+sandbox              +0 ns 180 ms  [shop/cart, sb, containerd, sent nothing]
   sandbox.create     +0 ns 180 ms  [to runtime start]
     cni ADD          +0 ns 100 ms  [eth0]
       plugin bridge  +0 ns 100 ms
@@ -278,6 +278,7 @@ fn the_removal_of_a_sandbox_ends_the_wait() {
     let played = scene.at(960).tick().play();
     assert_eq!(times(&played), (None, None, 180));
     assert!(!played.closed[0].incomplete);
+    assert!(!played.text().contains("sent nothing"), "it had no time to");
     // With an answer it was ready.
     let mut scene = Scene::ready_sandbox();
     scene.looked_up(&pod_socket(4_000), "api", 300, 2_000, "10.1.0.1");
@@ -360,7 +361,7 @@ fn lost_records_of_traffic_concern_only_what_waits_for_traffic() {
     };
     // The removal, then the sandbox.
     assert_eq!(lost("exec"), [true, false]);
-    for probe in ["dns", "connect", "conntrack", "drop"] {
+    for probe in ["dns", "connect", "conntrack", "drops"] {
         assert_eq!(lost(probe), [false, true], "{probe}");
     }
 }

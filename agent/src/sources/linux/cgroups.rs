@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -101,7 +102,11 @@ pub fn own_path(text: &str) -> Option<String> {
 
 /// The first cgroup2 mount of `/proc/self/mounts`.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+    mount_points(mounts).next()
+}
+
+fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         let (_, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
         (kind == "cgroup2").then(|| PathBuf::from(point))
@@ -111,14 +116,20 @@ fn mount_point(mounts: &str) -> Option<PathBuf> {
 const CACHED_MAX: usize = 4096;
 const WALK_EVERY: Duration = Duration::from_secs(1);
 
-/// The directory of the v2 tree's root as this process sees it, and whether it is the node's own root: in a cgroup
-/// namespace of its own it is only the agent's part of the tree.
-pub fn open_root() -> std::io::Result<(fs::File, bool)> {
+/// The directory of the v2 tree's root, and whether it is the node's own root. A container may see several mounts: in a
+/// cgroup namespace of its own one is only its part of the tree, and a host's directory mounted into it is the whole.
+pub fn open_root() -> io::Result<(fs::File, bool)> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let no_mount = || std::io::Error::new(std::io::ErrorKind::NotFound, "no cgroup2 file system is mounted");
-    let root = fs::File::open(mount_point(&mounts).ok_or_else(no_mount)?)?;
-    let whole = root.metadata()?.ino() == ROOT_INODE;
-    Ok((root, whole))
+    let mut part = None;
+    for point in mount_points(&mounts) {
+        let Ok(root) = fs::File::open(point) else { continue };
+        if root.metadata().is_ok_and(|root| root.ino() == ROOT_INODE) {
+            return Ok((root, true));
+        }
+        part = part.or(Some(root));
+    }
+    let no_mount = || io::Error::new(io::ErrorKind::NotFound, "no cgroup2 file system is mounted");
+    part.map(|root| (root, false)).ok_or_else(no_mount)
 }
 
 // kernfs numbers from 1 on; the first is its root.
@@ -127,6 +138,17 @@ const ROOT_INODE: u64 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_root_is_found_where_a_v2_tree_is_mounted() {
+        match open_root() {
+            Ok((root, whole)) => assert_eq!(whole, root.metadata().unwrap().ino() == ROOT_INODE),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+        }
+        let two = "cgroup2 /a cgroup2 rw 0 0\ntmpfs /b tmpfs rw 0 0\ncgroup2 /c cgroup2 ro 0 0\n";
+        let found: Vec<PathBuf> = mount_points(two).collect();
+        assert_eq!(found, [PathBuf::from("/a"), PathBuf::from("/c")]);
+    }
 
     #[test]
     fn the_v2_tree_is_found_on_unified_and_hybrid_nodes() {

@@ -8,16 +8,18 @@
 
 pub mod decode;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use aya::Btf;
-use sandglass_model::{Body, Event};
+use sandglass_model::network::{ConnectStep, Step};
+use sandglass_model::{Body, Event, Timestamp};
 
 use super::Rung;
 use super::loader::family::{Family, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{Feed, Follower, Outlet};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped};
 
@@ -53,11 +55,8 @@ impl ConnectProbe {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        let reason = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| error.to_string());
-        health.set_probe(missing(
-            &reason,
-            "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON",
-        ));
+        let why = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| reason(&error));
+        health.set_probe(missing(&why, "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON"));
         None
     }
 
@@ -83,7 +82,7 @@ fn attach(rung: Rung, btf: &Btf, sender: &EventSender, health: &Health) -> Resul
     let feed = Connects {
         stream,
         outlet: Outlet::new(PROBE, sender.clone(), health.clone()),
-        secret: RandomState::new(),
+        addresses: Addresses::default(),
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| LoadError::Unexpected {
         probe: PROBE,
@@ -100,8 +99,31 @@ fn attach(rung: Rung, btf: &Btf, sender: &EventSender, health: &Health) -> Resul
 struct Connects {
     stream: Stream,
     outlet: Outlet,
-    /// Turns addresses of the kernel into something that tells nothing of them.
+    addresses: Addresses,
+}
+
+/// Names for sockets of which only the address in the kernel is known: they tell nothing of it, and the next socket at the
+/// same address gets another.
+#[derive(Default)]
+struct Addresses {
     secret: RandomState,
+    /// Of the connections whose end has not been seen.
+    names: HashMap<u64, u64>,
+}
+
+impl Addresses {
+    fn name(&mut self, at: Timestamp, step: &ConnectStep) -> u64 {
+        let new = self.secret.hash_one((step.socket, at.0));
+        if step.step != Step::Started {
+            return self.names.remove(&step.socket).unwrap_or(new);
+        }
+        // Ends were lost; those of the others then go by new names, each seen once.
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        self.names.insert(step.socket, new);
+        new
+    }
 }
 
 impl Feed for Connects {
@@ -113,14 +135,16 @@ impl Feed for Connects {
         self.stream.reader.sleeps()
     }
 
-    fn drain(&mut self) -> Result<bool, Stopped> {
-        let mut any = false;
-        while let Some(decoded) = self.stream.ring.next(decode::decode) {
-            any = true;
+    fn drain(&mut self) -> Result<Found, Stopped> {
+        let mut records = 0;
+        while records < AT_ONCE
+            && let Some(decoded) = self.stream.ring.next(decode::decode)
+        {
+            records += 1;
             match decoded {
                 Ok(mut decoded) => {
                     if decoded.socket_is_address {
-                        decoded.step.socket = self.secret.hash_one(decoded.step.socket);
+                        decoded.step.socket = self.addresses.name(decoded.at, &decoded.step);
                     }
                     self.outlet.send(Event {
                         at: decoded.at,
@@ -130,7 +154,7 @@ impl Feed for Connects {
                 Err(error) => self.outlet.undecodable(&error),
             }
         }
-        Ok(any)
+        Ok(Found::of(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
@@ -147,7 +171,10 @@ fn in_use(rung: Rung, refused: Option<&LoadError>) -> ProbeStatus {
         hint: String::new(),
     };
     if let Some(error) = refused {
-        status.consequence = format!("a lower rung is in use, which sees the same at a little more cost: {error}");
+        status.consequence = format!(
+            "a lower rung is in use, which sees the same at a little more cost: {}",
+            reason(error)
+        );
         status.hint = "a kernel of 5.12 or newer takes tp_btf".to_owned();
     }
     status
@@ -166,5 +193,37 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
 /// Name of the probe.
 pub const PROBE: &str = "connect";
 const TRACEPOINT: &str = "inet_sock_set_state";
-/// Room for 4,000 connections between two looks.
-const RING_BYTES: u32 = 1 << 20;
+/// Room for 2,000 connections between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+const RING_BYTES: u32 = 512 << 10;
+const NAMES_MAX: usize = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_at_an_old_address_gets_a_new_name() {
+        let mut addresses = Addresses::default();
+        let anywhere = SocketAddr::from(([10, 0, 0, 1], 1));
+        let mut name = |at, step| {
+            let step = ConnectStep {
+                netns: 1,
+                socket: 0xffff_8880_0000_1000,
+                local: anywhere,
+                remote: anywhere,
+                asker: None,
+                step,
+                retransmits: 0,
+            };
+            addresses.name(Timestamp(at), &step)
+        };
+        let first = [name(1, Step::Started), name(2, Step::Established)];
+        let second = [name(3, Step::Started), name(4, Step::Established)];
+        assert_eq!((first[0], second[0]), (first[1], second[1]));
+        assert_ne!(first[0], second[0]);
+        assert_ne!(first[0], 0xffff_8880_0000_1000);
+        assert!(addresses.names.is_empty());
+    }
+}

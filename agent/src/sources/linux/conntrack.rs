@@ -10,6 +10,7 @@
 mod counts;
 pub mod flow;
 mod netlink;
+mod sandboxes;
 mod socket;
 
 use std::fs;
@@ -22,11 +23,13 @@ use sandglass_probes::Record as _;
 use sandglass_probes::wire::conntrack::FlowRecord;
 
 use self::counts::Counters;
+pub use self::sandboxes::KnownNamespaces;
+use self::sandboxes::Sandboxes;
 use self::socket::{Announcements, Told};
 use super::decode::DecodeError;
 use super::loader::family::{Family, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{Feed, Follower, Outlet};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
 
@@ -35,15 +38,15 @@ use crate::sources::{EventSender, Stopped, clock};
 pub struct FlowOptions {
     /// Try the rung with the filter on the socket.
     pub filter: bool,
-    /// Bytes the kernel may keep for the agent: of the ring buffer, or of the socket.
-    pub buffer_bytes: u32,
+    /// Bytes the kernel may keep for the agent, of the ring buffer or of the socket; `None`: as much as suits the rung.
+    pub buffer_bytes: Option<u32>,
 }
 
 impl Default for FlowOptions {
     fn default() -> FlowOptions {
         FlowOptions {
             filter: true,
-            buffer_bytes: 2 << 20,
+            buffer_bytes: None,
         }
     }
 }
@@ -62,34 +65,37 @@ impl Conntrack {
     pub fn start(
         wanted: bool,
         options: &FlowOptions,
+        known: KnownNamespaces,
         btf: &Btf,
-        sender: &EventSender,
-        health: &Health,
+        (sender, health): (&EventSender, &Health),
     ) -> Option<Conntrack> {
         if !wanted {
             health.set_probe(missing("switched off", "set probes.conntrack to true"));
             return None;
         }
-        let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
-        let netns = fs::metadata("/proc/thread-self/ns/net").map_or(0, |namespace| namespace.ino());
+        let common = Common {
+            netns: fs::metadata("/proc/thread-self/ns/net").map_or(0, |namespace| namespace.ino()),
+            outlet: Outlet::new(PROBE, sender.clone(), health.clone()),
+            known,
+        };
         let mut refused = "not asked for".to_owned();
         if options.filter {
-            match with_filter(options, btf, netns, &outlet) {
+            match with_filter(options, btf, &common) {
                 Ok(conntrack) => {
                     health.set_probe(in_use("ctnetlink filter", ""));
                     return Some(conntrack);
                 }
-                Err(error) => refused = error.to_string(),
+                Err(error) => refused = reason(&error),
             }
         }
-        match with_socket(options, netns, outlet) {
+        match with_socket(options, &common) {
             Ok(conntrack) => {
                 health.set_probe(in_use("ctnetlink", &refused));
                 Some(conntrack)
             }
             Err(error) => {
                 health.set_probe(missing(
-                    &error.to_string(),
+                    &reason(&error),
                     "needs CAP_NET_ADMIN, and a kernel with CONFIG_NF_CT_NETLINK",
                 ));
                 None
@@ -115,13 +121,13 @@ enum StartError {
     Socket(&'static str, #[source] std::io::Error),
 }
 
-fn with_filter(options: &FlowOptions, btf: &Btf, netns: u64, outlet: &Outlet) -> Result<Conntrack, StartError> {
+fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conntrack, StartError> {
     let object = Object {
         probe: PROBE,
         hook: "ctnetlink filter",
         bytes: sandglass_probes::CONNTRACK,
     };
-    let mut family = Family::load(object, options.buffer_bytes, btf)?;
+    let mut family = Family::load(object, options.buffer_bytes.unwrap_or(RING_BYTES), btf)?;
     let stream = family.stream()?;
     let announcements = Announcements::open(0).map_err(|error| StartError::Socket("open a netlink socket", error))?;
     // Before it is subscribed: nothing gets past the filter.
@@ -132,7 +138,8 @@ fn with_filter(options: &FlowOptions, btf: &Btf, netns: u64, outlet: &Outlet) ->
     let feed = Filtered {
         stream,
         _announcements: announcements,
-        rest: Common::new(netns, outlet.clone()),
+        common: common.clone(),
+        tables: Tables::Unopened,
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -141,15 +148,16 @@ fn with_filter(options: &FlowOptions, btf: &Btf, netns: u64, outlet: &Outlet) ->
     })
 }
 
-fn with_socket(options: &FlowOptions, netns: u64, outlet: Outlet) -> Result<Conntrack, StartError> {
-    let announcements = Announcements::open(options.buffer_bytes as usize)
+fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, StartError> {
+    let announcements = Announcements::open(options.buffer_bytes.unwrap_or(SOCKET_BYTES) as usize)
         .map_err(|error| StartError::Socket("open a netlink socket", error))?;
     announcements
         .subscribe()
         .map_err(|error| StartError::Socket("subscribe to ctnetlink", error))?;
     let feed = Direct {
         announcements,
-        rest: Common::new(netns, outlet),
+        common: common.clone(),
+        tables: Tables::Unopened,
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -158,22 +166,15 @@ fn with_socket(options: &FlowOptions, netns: u64, outlet: Outlet) -> Result<Conn
     })
 }
 
-/// What both rungs do.
+/// What both rungs need.
+#[derive(Clone)]
 struct Common {
     netns: u64,
     outlet: Outlet,
-    counters: Option<Counters>,
+    known: KnownNamespaces,
 }
 
 impl Common {
-    fn new(netns: u64, outlet: Outlet) -> Common {
-        Common {
-            netns,
-            outlet,
-            counters: Counters::open(netns).ok(),
-        }
-    }
-
     /// Tells of the flows in a message, or several.
     fn tell(&self, at: Option<Timestamp>, bytes: &[u8]) -> Result<(), Stopped> {
         for message in netlink::messages(bytes) {
@@ -191,20 +192,53 @@ impl Common {
         }
         Ok(())
     }
+}
 
-    fn count(&mut self) -> Result<(), Stopped> {
-        let Some(counters) = &mut self.counters else {
+/// The tables whose counters are polled; opened by the thread that polls them, which is the one that moves.
+enum Tables {
+    Unopened,
+    Open {
+        node: Option<Counters>,
+        sandboxes: Option<Sandboxes>,
+    },
+}
+
+impl Tables {
+    fn poll(&mut self, common: &Common) -> Result<(), Stopped> {
+        if matches!(self, Tables::Unopened) {
+            let node = Counters::open(common.netns).inspect_err(|error| {
+                tracing::warn!(%error, "no conntrack counters: a netlink socket cannot be opened");
+            });
+            let sandboxes = Sandboxes::new(common.known.clone()).inspect_err(|error| {
+                tracing::info!(%error, "no conntrack counters of sandboxes: that needs CAP_SYS_ADMIN");
+            });
+            *self = Tables::Open {
+                node: node.ok(),
+                sandboxes: sandboxes.ok(),
+            };
+        }
+        let Tables::Open { node, sandboxes } = self else {
             return Ok(());
         };
-        match counters.poll(clock::now()) {
-            Ok(Some(event)) => self.outlet.send(event),
-            Ok(None) => Ok(()),
-            Err(error) => {
+        let now = clock::now();
+        let mut told = Vec::new();
+        match node.as_mut().map(|node| node.poll(now)) {
+            Some(Ok(event)) => told.extend(event),
+            Some(Err(error)) => {
                 tracing::warn!(%error, "conntrack's counters cannot be read; they are not looked at any more");
-                self.counters = None;
-                Ok(())
+                *node = None;
             }
+            None => {}
         }
+        match sandboxes.as_mut().map(|sandboxes| sandboxes.poll(now)) {
+            Some(Ok(events)) => told.extend(events),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "sandboxes cannot be visited any more: no conntrack counters of theirs");
+                *sandboxes = None;
+            }
+            None => {}
+        }
+        told.into_iter().try_for_each(|event| common.outlet.send(event))
     }
 }
 
@@ -213,7 +247,8 @@ struct Filtered {
     stream: Stream,
     // Open, it keeps the subscription; nothing ever comes through it.
     _announcements: Announcements,
-    rest: Common,
+    common: Common,
+    tables: Tables,
 }
 
 impl Feed for Filtered {
@@ -225,41 +260,44 @@ impl Feed for Filtered {
         self.stream.reader.sleeps()
     }
 
-    fn drain(&mut self) -> Result<bool, Stopped> {
-        let mut any = false;
-        let rest = &self.rest;
-        while let Some(outcome) = self.stream.ring.next(|bytes| forward(rest, bytes)) {
+    fn drain(&mut self) -> Result<Found, Stopped> {
+        let mut records = 0;
+        let common = &self.common;
+        while records < AT_ONCE
+            && let Some(outcome) = self.stream.ring.next(|bytes| forward(common, bytes))
+        {
             outcome?;
-            any = true;
+            records += 1;
         }
-        Ok(any)
+        Ok(Found::of(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.rest.outlet.report_losses(&mut self.stream.lost)?;
-        self.rest.count()
+        self.common.outlet.report_losses(&mut self.stream.lost)?;
+        self.tables.poll(&self.common)
     }
 }
 
-fn forward(rest: &Common, bytes: &[u8]) -> Result<(), Stopped> {
+fn forward(common: &Common, bytes: &[u8]) -> Result<(), Stopped> {
     let record = FlowRecord::read(bytes);
     let message = record
         .as_ref()
         .and_then(|(record, _)| record.message.get(..record.len as usize));
     let (Some((record, _)), Some(message)) = (record.as_ref(), message) else {
-        rest.outlet.undecodable(&DecodeError::Short {
+        common.outlet.undecodable(&DecodeError::Short {
             kind: 0,
             bytes: bytes.len(),
         });
         return Ok(());
     };
-    rest.tell(Some(Timestamp(record.at_ns)), message)
+    common.tell(Some(Timestamp(record.at_ns)), message)
 }
 
 /// The rung without.
 struct Direct {
     announcements: Announcements,
-    rest: Common,
+    common: Common,
+    tables: Tables,
 }
 
 impl Feed for Direct {
@@ -272,23 +310,24 @@ impl Feed for Direct {
         true
     }
 
-    fn drain(&mut self) -> Result<bool, Stopped> {
-        let mut any = false;
-        loop {
+    fn drain(&mut self) -> Result<Found, Stopped> {
+        let mut records = 0;
+        while records < AT_ONCE {
             match self.announcements.next() {
                 Told::Message(bytes) => {
-                    any = true;
-                    self.rest.tell(None, bytes)?;
+                    records += 1;
+                    self.common.tell(None, bytes)?;
                 }
-                Told::Overrun => {}
-                Told::Nothing => return Ok(any),
+                Told::Overrun => records += 1,
+                Told::Nothing => break,
             }
         }
+        Ok(Found::of(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.rest.outlet.report_lost(self.announcements.take_lost())?;
-        self.rest.count()
+        self.common.outlet.report_lost(self.announcements.take_lost())?;
+        self.tables.poll(&self.common)
     }
 }
 
@@ -304,6 +343,9 @@ fn in_use(hook: &str, refused: &str) -> ProbeStatus {
     if events.trim() == "0" {
         status.consequence = "the kernel tells of no flows: net.netfilter.nf_conntrack_events is 0".to_owned();
         status.hint = "sysctl -w net.netfilter.nf_conntrack_events=2".to_owned();
+    } else if is_elsewhere() {
+        status.consequence = "the agent sees its own pod's conntrack table, not the node's".to_owned();
+        status.hint = "run the agent in the node's own network namespace (hostNetwork: true)".to_owned();
     } else if !refused.is_empty() {
         status.consequence =
             format!("flows come as late as they are read, by 25 ms, where the kernel does not say when: {refused}");
@@ -311,6 +353,13 @@ fn in_use(hook: &str, refused: &str) -> ProbeStatus {
             "needs Linux 5.10 or newer with CAP_BPF; or sysctl -w net.netfilter.nf_conntrack_timestamp=1".to_owned();
     }
     status
+}
+
+/// Whether this thread is in another network namespace than the node's first process.
+fn is_elsewhere() -> bool {
+    let inode = |path| fs::metadata(path).ok().map(|namespace| namespace.ino());
+    let of_node = inode("/proc/1/ns/net");
+    of_node.is_some() && of_node != inode("/proc/thread-self/ns/net")
 }
 
 fn missing(reason: &str, hint: &str) -> ProbeStatus {
@@ -325,3 +374,7 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
 
 /// Name of the probe.
 pub const PROBE: &str = "conntrack";
+/// Room for 2,200 flows between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+const RING_BYTES: u32 = 512 << 10;
+/// Room for some 8,000 messages with what the kernel needs for each; taken only when they come.
+const SOCKET_BYTES: u32 = 8 << 20;

@@ -12,70 +12,82 @@ use aya::Btf;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use self::decode::DnsDecoder;
-use super::cgroups;
-use super::follow::Follower;
-use super::loader::traffic::{Hook, Loaded, Object};
+use super::decoded::DecodedFeed;
+use super::loader::family::{Family, Object};
 use super::loader::{LoadError, ProgramTime};
-use super::unavailable;
+use super::stream::{Follower, Outlet};
+use super::{cgroups, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::EventSender;
 
-/// The attached probe. Detached when dropped, after what is in its ring buffer.
+/// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
-pub struct Dns {
-    loaded: Loaded,
+pub struct DnsProbe {
+    // The thread ends first: it takes a last look at the ring.
     _follower: Follower,
+    family: Family,
 }
 
-/// Attaches the probe and starts to send events. `None` when that is not possible here, which [`Health`] tells.
-pub fn start(types: &Btf, ports: &[u16], ring_bytes: u32, sender: &EventSender, health: &Health) -> Option<Dns> {
-    match attach(types, ports, ring_bytes, sender, health) {
-        Ok((dns, status)) => {
-            health.set_probe(status);
-            Some(dns)
+impl DnsProbe {
+    /// Attaches the probe, if it is wanted, and says in `health` what came of it.
+    #[must_use]
+    pub fn start(
+        wanted: bool,
+        ports: &[u16],
+        ring_bytes: u32,
+        btf: &Btf,
+        (sender, health): (&EventSender, &Health),
+    ) -> Option<DnsProbe> {
+        if !wanted || ports.is_empty() {
+            health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.dns"));
+            return None;
         }
-        Err(error) => {
-            health.set_probe(unavailable(PROBE, CONSEQUENCE, HINT, &error));
-            None
-        }
+        let attach = |object| attach(object, ports, ring_bytes, btf, sender, health);
+        // What the better object meets is told: the other meets the same, or works.
+        let outcome = attach(TYPED_TASK).or_else(|error| attach(OLD_TASK).map_err(|_| error));
+        let (probe, status) = match outcome {
+            Ok((probe, whole)) => (Some(probe), status(whole, ports.len())),
+            Err(error) => (None, unavailable(PROBE, CONSEQUENCE, HINT, &error)),
+        };
+        health.set_probe(status);
+        probe
     }
-}
 
-fn attach(
-    types: &Btf,
-    ports: &[u16],
-    ring_bytes: u32,
-    sender: &EventSender,
-    health: &Health,
-) -> Result<(Dns, ProbeStatus), LoadError> {
-    let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
-    let mut loaded = Loaded::load(OBJECT, types, ring_bytes, ports)?;
-    // Receiving first: a query that is seen is then also seen answered.
-    loaded.attach("on_receive", &Hook::Cgroup("ingress", &root))?;
-    loaded.attach("on_send", &Hook::Cgroup("egress", &root))?;
-    let channels = loaded.channels()?;
-    let decoder = DnsDecoder::new(health.dns_malformed.clone());
-    let follower =
-        Follower::start(PROBE, channels, decoder, sender.clone(), health.clone()).map_err(LoadError::Thread)?;
-    let dns = Dns {
-        loaded,
-        _follower: follower,
-    };
-    Ok((dns, status(whole, ports.len())))
-}
-
-impl Dns {
-    /// Kernel time of each program.
+    /// Kernel time of its programs so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.loaded.run_time()
+        self.family.run_time()
     }
+}
+
+/// The second value says whether the node's whole cgroup tree is in sight.
+fn attach(
+    object: Object,
+    ports: &[u16],
+    ring_bytes: u32,
+    btf: &Btf,
+    sender: &EventSender,
+    health: &Health,
+) -> Result<(DnsProbe, bool), LoadError> {
+    let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
+    let mut family = Family::load_for_ports(object, ring_bytes, btf, ports)?;
+    let stream = family.stream()?;
+    // Receiving first: a query that is seen is then also seen answered.
+    family.attach_to_cgroup("on_receive", "ingress", &root)?;
+    family.attach_to_cgroup("on_send", "egress", &root)?;
+    let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
+    let feed = DecodedFeed::new(stream, outlet, DnsDecoder::new(health.dns_malformed.clone()));
+    let probe = DnsProbe {
+        _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
+        family,
+    };
+    Ok((probe, whole))
 }
 
 fn status(whole: bool, ports: usize) -> ProbeStatus {
     let mut status = ProbeStatus {
         probe: PROBE.to_owned(),
-        hook: OBJECT.hook.to_owned(),
+        hook: TYPED_TASK.hook.to_owned(),
         attached: true,
         consequence: String::new(),
         hint: String::new(),
@@ -93,10 +105,48 @@ fn status(whole: bool, ports: usize) -> ProbeStatus {
 
 /// Name of the probe.
 pub const PROBE: &str = "dns";
-const OBJECT: Object = Object {
+const TYPED_TASK: Object = Object {
     probe: PROBE,
     hook: "cgroup_skb",
     bytes: sandglass_probes::DNS_CGROUP_SKB,
 };
+const OLD_TASK: Object = Object {
+    bytes: sandglass_probes::DNS_OLD_TASK,
+    ..TYPED_TASK
+};
 const CONSEQUENCE: &str = "no lookups: when a sandbox's first name was answered, and why names are slow, is not known";
 const HINT: &str = "needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and a cgroup v2 tree mounted in the agent's sight";
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+    use crate::sources::channel;
+    use crate::sources::linux::loader::kernel_types;
+
+    /// The second object is for kernels older than most that tests run on; newer ones take it too.
+    #[test]
+    fn the_object_for_old_kernels_is_taken() {
+        let test = "the_object_for_old_kernels_is_taken";
+        let (sender, _receiver) = channel(1024, Gauge::default());
+        let outcome =
+            kernel_types().and_then(|btf| attach(OLD_TASK, &[53], 1 << 16, &btf, &sender, &Health::default()));
+        match outcome {
+            Ok((probe, _)) => assert_eq!(probe.run_time().len(), 2),
+            Err(error) => {
+                let not_here = matches!(error, LoadError::Cgroup(_) | LoadError::Btf(_))
+                    || matches!(error.os_error(), Some(libc::EPERM | libc::EACCES));
+                assert!(not_here, "{error}: {:?}", std::error::Error::source(&error));
+                eprintln!("SKIPPED {test}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_seen_is_said() {
+        assert_eq!(status(true, 1).consequence, "");
+        assert!(status(false, 1).hint.contains("cgroup namespace"));
+        assert!(status(true, 9).consequence.contains("first 8 of 9"));
+    }
+}

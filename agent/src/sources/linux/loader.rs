@@ -4,7 +4,6 @@
 //! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
 
 pub mod family;
-pub mod traffic;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -167,7 +166,10 @@ pub fn attach(
 ) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let mut refused = Vec::new();
     for rung in rungs {
-        match guarded(PROBE, rung.name(), || attach_rung(*rung, btf, ring_bytes, stdio)) {
+        // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
+        let attach = AssertUnwindSafe(|| attach_rung(*rung, btf, ring_bytes, stdio));
+        let outcome = undisturbed(|| catch_unwind(attach));
+        match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
@@ -234,19 +236,6 @@ fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), Progr
     program.attach(tracepoint).map(|_| ())
 }
 
-/// Runs `load` as loading must be run. aya-obj panics on a few malformed objects; what does cannot be taken.
-fn guarded<T>(
-    probe: &'static str,
-    hook: &'static str,
-    load: impl FnOnce() -> Result<T, LoadError>,
-) -> Result<T, LoadError> {
-    let outcome = undisturbed(|| catch_unwind(AssertUnwindSafe(load)));
-    outcome.unwrap_or_else(|_| {
-        let what = "the loader panicked".to_owned();
-        Err(LoadError::Unexpected { probe, hook, what })
-    })
-}
-
 /// Runs `load` with all signals held back from this thread: the verifier gives up with EAGAIN while one is pending (a
 /// child that ended, say; kernel/bpf/verifier.c, do_check), and on a busy node the next try meets the next one.
 fn undisturbed<T>(load: impl FnOnce() -> T) -> T {
@@ -307,11 +296,11 @@ impl Attached {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        program_times(&self.ebpf)
+        run_time(&self.ebpf)
     }
 }
 
-fn program_times(ebpf: &Ebpf) -> Vec<ProgramTime> {
+fn run_time(ebpf: &Ebpf) -> Vec<ProgramTime> {
     ebpf.programs()
         .filter_map(|(name, program)| {
             let facts = program.info().ok()?;

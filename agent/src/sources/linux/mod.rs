@@ -9,9 +9,9 @@ mod cgroups;
 pub mod connect;
 pub mod conntrack;
 pub mod decode;
+mod decoded;
 pub mod dns;
 mod drops;
-mod follow;
 mod loader;
 mod netns;
 mod redact;
@@ -33,17 +33,16 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass_model::{Body, Event};
 
 use self::connect::ConnectProbe;
-use self::conntrack::Conntrack;
 pub use self::conntrack::FlowOptions;
-use self::dns::Dns;
-use self::drops::Drops;
+use self::conntrack::{Conntrack, KnownNamespaces};
+use self::dns::DnsProbe;
+use self::drops::DropProbe;
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
 use super::{EventSender, clock};
 use crate::health::{Health, ProbeStatus};
-use aya::Btf;
 
 /// What can be chosen about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +92,8 @@ pub struct LinuxSource {
     attached: Attached,
     connect: Option<ConnectProbe>,
     conntrack: Option<Conntrack>,
-    dns: Option<Dns>,
-    drops: Option<Drops>,
+    dns: Option<DnsProbe>,
+    drops: Option<DropProbe>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -164,10 +163,11 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
     };
     health.set_probe(stdio_status(stdio, options.stdio));
+    health.set_probe(netns::status());
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
-    let (dns, drops) = start_traffic(&options, &btf, &sender, &health);
-    let netns = NetnsWatch::start(sender.clone()).map_err(StartError::Thread)?;
+    let namespaces = KnownNamespaces::default();
+    let netns = NetnsWatch::start(sender.clone(), namespaces.clone()).map_err(StartError::Thread)?;
     let ring = RingThread::new(channels, sender.clone(), health.clone(), netns);
     let stopped = Arc::clone(&stop);
     let thread = Builder::new()
@@ -176,10 +176,17 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         .map_err(StartError::Thread)?;
     let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
     let conntrack = within(options.node_netns.as_deref(), || {
-        Conntrack::start(options.conntrack, &options.flows, &btf, &sender, &health)
+        Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health))
     });
+    let ports = &options.dns_ports;
+    let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
+    let dns = DnsProbe::start(options.dns, ports, options.ring_bytes, &btf, (&sender, &health));
     drop(btf);
     trim_heap();
+    if connect.is_some() || dns.is_some() {
+        // The pipeline may be gone already; then nobody needs to know.
+        let _ = sender.send(traffic_watched(options.node_netns.as_deref()));
+    }
     Ok(LinuxSource {
         attached,
         connect,
@@ -189,29 +196,6 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         stop,
         thread: Some(thread),
     })
-}
-
-/// The probes of packets: what can be had of them, besides the process probe.
-fn start_traffic(
-    options: &Options,
-    types: &Btf,
-    sender: &EventSender,
-    health: &Health,
-) -> (Option<Dns>, Option<Drops>) {
-    let ports = &options.dns_ports;
-    let drops = options
-        .drops
-        .then(|| drops::start(types, ports, sender, health))
-        .flatten();
-    let dns = options
-        .dns
-        .then(|| dns::start(types, ports, options.ring_bytes, sender, health))
-        .flatten();
-    if dns.is_some() {
-        // The pipeline may be gone already; then nobody needs to know.
-        let _ = sender.send(traffic_watched(options.node_netns.as_deref()));
-    }
-    (dns, drops)
 }
 
 /// Runs `start` in another network namespace; in this one when that cannot be entered.
@@ -252,15 +236,21 @@ impl LinuxSource {
         self.attached.rung()
     }
 
-    /// Kernel time of each program; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
+    /// Kernel time of each program of the process probe; counts only while [`enable_run_time`]'s descriptor is open somewhere on the node.
     #[must_use]
     pub fn bpf_run_time(&self) -> Vec<ProgramTime> {
-        let mut times = self.attached.run_time();
-        times.extend(self.connect.iter().flat_map(ConnectProbe::run_time));
-        times.extend(self.conntrack.iter().flat_map(Conntrack::run_time));
-        times.extend(self.dns.iter().flat_map(Dns::run_time));
-        times.extend(self.drops.iter().flat_map(Drops::run_time));
-        times
+        self.attached.run_time()
+    }
+
+    /// The same of the programs that watch traffic.
+    #[must_use]
+    pub fn traffic_run_time(&self) -> Vec<ProgramTime> {
+        let connect = self.connect.iter().flat_map(ConnectProbe::run_time);
+        connect
+            .chain(self.conntrack.iter().flat_map(Conntrack::run_time))
+            .chain(self.dns.iter().flat_map(DnsProbe::run_time))
+            .chain(self.drops.iter().flat_map(DropProbe::run_time))
+            .collect()
     }
 }
 
@@ -356,6 +346,17 @@ fn unavailable(probe: &str, consequence: &str, hint: &str, error: &LoadError) ->
         attached: false,
         consequence: format!("{consequence}: {}", causes.join(": ")),
         hint: hint.to_owned(),
+    }
+}
+
+/// A probe that the configuration does without.
+fn switched_off(probe: &str, consequence: &str, key: &str) -> ProbeStatus {
+    ProbeStatus {
+        probe: probe.to_owned(),
+        hook: "none".to_owned(),
+        attached: false,
+        consequence: format!("{consequence}: switched off"),
+        hint: format!("set {key} to true"),
     }
 }
 

@@ -7,13 +7,18 @@
 //! Does not: enter a namespace.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sandglass_model::event::{Exec, Netns};
 use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 
+use super::conntrack::KnownNamespaces;
+use crate::health::ProbeStatus;
 use crate::sources::{EventSender, clock};
 
 /// The thread's end for requests; the thread ends when it is dropped.
@@ -25,19 +30,20 @@ pub struct NetnsWatch {
 
 #[derive(Debug)]
 struct Request {
-    pid: u32,
+    /// The plugin, and who executed it: a plugin may have ended before this thread looks, a runtime has not.
+    pids: [u32; 2],
     sandbox: SandboxId,
     path: String,
     asked: Timestamp,
 }
 
 impl NetnsWatch {
-    /// Starts the thread.
-    pub fn start(sender: EventSender) -> std::io::Result<NetnsWatch> {
+    /// Starts the thread. What it finds is also added to `known`.
+    pub fn start(sender: EventSender, known: KnownNamespaces) -> io::Result<NetnsWatch> {
         let (requests, queue) = sync_channel(QUEUE_MAX);
         let thread = Builder::new()
             .name("netns".to_owned())
-            .spawn(move || answer(&queue, &sender))?;
+            .spawn(move || answer(&queue, &sender, &known))?;
         Ok(NetnsWatch {
             requests: Some(requests),
             thread: Some(thread),
@@ -53,7 +59,7 @@ impl NetnsWatch {
             return;
         }
         let request = Request {
-            pid: exec.process.pid,
+            pids: [exec.process.pid, exec.parent.pid],
             sandbox: SandboxId(sandbox.to_owned()),
             path: path.to_owned(),
             asked: at,
@@ -73,9 +79,10 @@ impl Drop for NetnsWatch {
     }
 }
 
-fn answer(queue: &Receiver<Request>, sender: &EventSender) {
+fn answer(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespaces) {
     while let Ok(request) = queue.recv() {
         let Some(netns) = look(request) else { continue };
+        known.add(netns.inode, &netns.path);
         let event = Event {
             at: clock::now(),
             body: Body::NetnsObserved(Box::new(netns)),
@@ -87,9 +94,11 @@ fn answer(queue: &Receiver<Request>, sender: &EventSender) {
 }
 
 fn look(request: Request) -> Option<Netns> {
-    let seen = fs::metadata(in_root_of(request.pid, &request.path))
-        .or_else(|_| fs::metadata(&request.path))
-        .ok()?;
+    let seen = request
+        .pids
+        .iter()
+        .find_map(|pid| seen_by(*pid, &request.path))
+        .or_else(|| fs::metadata(&request.path).ok())?;
     let unix_ns = u64::try_from(seen.ctime()).ok()? * 1_000_000_000 + u64::try_from(seen.ctime_nsec()).ok()?;
     let created = clock::anchor().boot(unix_ns);
     let trusted = !request.path.starts_with("/proc/") && created < request.asked;
@@ -101,9 +110,80 @@ fn look(request: Request) -> Option<Netns> {
     })
 }
 
+fn seen_by(pid: u32, path: &str) -> Option<fs::Metadata> {
+    let root = in_root_of(pid, "/");
+    let seen = below(Path::new(&root), path);
+    // Before 5.6, and for links that only /proc has.
+    seen.or_else(|_| fs::metadata(in_root_of(pid, path))).ok()
+}
+
+/// `path` with `root` as the root, which also counts for the links in it: `/var/run` leads to `/run`, and from inside a
+/// container that would be the container's.
+fn below(root: &Path, path: &str) -> io::Result<fs::Metadata> {
+    let how = OFlags::PATH | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root, how | OFlags::DIRECTORY, Mode::empty())?;
+    let file = rustix::fs::openat2(root, path, how, Mode::empty(), ResolveFlags::IN_ROOT)?;
+    fs::File::from(file).metadata()
+}
+
+/// Whether other processes' view of the file system may be looked at. The first processes stand for all: the kernel's
+/// own one, which no security module sets apart, and where there is none (another pid namespace) the first of all.
+#[must_use]
+pub fn status() -> ProbeStatus {
+    let look = |pid| fs::metadata(in_root_of(pid, "/"));
+    let refused = look(2).or_else(|_| look(1)).err();
+    let mut status = ProbeStatus {
+        probe: "netns".to_owned(),
+        hook: "/proc/PID/root".to_owned(),
+        attached: refused.is_none(),
+        consequence: String::new(),
+        hint: String::new(),
+    };
+    if let Some(error) = refused {
+        status.hook = "none".to_owned();
+        status.consequence = format!(
+            "a sandbox begins with its first plugin, and plugins that run already are not picked up: cannot look at \
+             /proc/PID/root: {error}"
+        );
+        status.hint = "needs CAP_SYS_PTRACE, and where AppArmor or SELinux confine containers a profile that allows it"
+            .to_owned();
+    }
+    status
+}
+
 /// `path` as the process sees it.
 pub fn in_root_of(pid: u32, path: &str) -> String {
     format!("/proc/{pid}/root/{}", path.trim_start_matches('/'))
 }
 
 const QUEUE_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_lead_to_where_the_process_sees_them() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("run/netns")).unwrap();
+        fs::create_dir(root.path().join("var")).unwrap();
+        symlink("/run", root.path().join("var/run")).unwrap();
+        fs::write(root.path().join("run/netns/cni-1"), "").unwrap();
+        let wanted = fs::metadata(root.path().join("run/netns/cni-1")).unwrap().ino();
+        assert_eq!(below(root.path(), "/var/run/netns/cni-1").unwrap().ino(), wanted);
+        assert_eq!(below(root.path(), "/../../run/netns/cni-1").unwrap().ino(), wanted);
+        assert!(below(root.path(), "/var/run/netns/none").is_err());
+    }
+
+    #[test]
+    fn the_status_says_what_is_lost() {
+        let status = status();
+        let any = [1, 2]
+            .iter()
+            .any(|pid| fs::metadata(format!("/proc/{pid}/root/")).is_ok());
+        assert_eq!(status.attached, any);
+        assert_eq!(status.attached, status.consequence.is_empty() && status.hint.is_empty());
+    }
+}

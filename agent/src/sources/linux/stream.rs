@@ -25,11 +25,34 @@ pub trait Feed: Send + 'static {
     /// From now on the next record is to wake the thread. False when that cannot be had.
     fn sleeps(&mut self) -> bool;
 
-    /// Forwards what is there; says whether there was anything.
-    fn drain(&mut self) -> Result<bool, Stopped>;
+    /// Forwards what is there, [`AT_ONCE`] records at most.
+    fn drain(&mut self) -> Result<Found, Stopped>;
 
     /// Once a second: losses, and what else has to be looked at.
     fn check(&mut self) -> Result<(), Stopped>;
+}
+
+/// What was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// All of it was forwarded.
+    All,
+    /// There may be more: the next look is due at once.
+    More,
+}
+
+impl Found {
+    /// After so many records, and the end of them unless `AT_ONCE` was reached.
+    #[must_use]
+    pub fn of(records: usize) -> Found {
+        match records {
+            0 => Found::Nothing,
+            AT_ONCE.. => Found::More,
+            _ => Found::All,
+        }
+    }
 }
 
 /// The thread that follows a feed. Dropping it ends the thread, after a last look.
@@ -72,7 +95,8 @@ fn follow(mut feed: impl Feed, stop: &OwnedFd) -> Result<(), Stopped> {
     loop {
         let until_check = CHECK_EVERY.saturating_sub(checked.elapsed());
         let stopping = wait(&feed, stop, rest, until_check);
-        if feed.drain()? {
+        let found = feed.drain()?;
+        if found != Found::Nothing {
             newest = Instant::now();
         }
         if stopping || checked.elapsed() >= CHECK_EVERY {
@@ -85,9 +109,10 @@ fn follow(mut feed: impl Feed, stop: &OwnedFd) -> Result<(), Stopped> {
         // A record that was written while the kernel side was told of the coming sleep may have woken nobody: one more
         // look comes between the telling and the sleep (as in `ring`).
         rest = match rest {
+            _ if found == Found::More => Rest::Busy,
             _ if newest.elapsed() < AWAKE_FOR => Rest::Look,
-            Rest::Look if feed.sleeps() => Rest::LastLook,
-            Rest::Look => Rest::Look,
+            Rest::Busy | Rest::Look if feed.sleeps() => Rest::LastLook,
+            Rest::Busy | Rest::Look => Rest::Look,
             Rest::LastLook | Rest::Sleep => Rest::Sleep,
         };
     }
@@ -96,6 +121,7 @@ fn follow(mut feed: impl Feed, stop: &OwnedFd) -> Result<(), Stopped> {
 /// Waits for the time to look, for what wakes if the feed sleeps, or for the end (true).
 fn wait(feed: &impl Feed, stop: &OwnedFd, rest: Rest, until_check: Duration) -> bool {
     let timeout = match rest {
+        Rest::Busy => Duration::ZERO,
         Rest::Look | Rest::LastLook => LOOK_EVERY,
         Rest::Sleep => until_check,
     };
@@ -117,6 +143,8 @@ fn wait(feed: &impl Feed, stop: &OwnedFd, rest: Rest, until_check: Duration) -> 
 /// How the thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
+    /// Not at all.
+    Busy,
     /// By the clock.
     Look,
     /// By the clock, once more, after the kernel side was told of the coming sleep.
@@ -176,6 +204,16 @@ impl Outlet {
             probe: self.probe.to_owned(),
         }
     }
+}
+
+/// So many records are forwarded before losses are looked at, and whether the thread is to end: it never stays in a flood.
+pub const AT_ONCE: usize = 4096;
+/// An error and its causes, without the verifier's log.
+pub fn reason(error: &dyn std::error::Error) -> String {
+    let causes: Vec<String> = std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.to_string().lines().next().map(str::to_owned))
+        .collect();
+    causes.join(": ")
 }
 
 /// Delay of a record that wakes nobody.

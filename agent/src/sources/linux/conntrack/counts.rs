@@ -49,6 +49,17 @@ pub struct Reading {
     search_restart: u32,
 }
 
+impl Reading {
+    /// Something was ever tracked here.
+    pub fn is_in_use(&self) -> bool {
+        let unused = Reading {
+            limit: self.limit,
+            ..Reading::default()
+        };
+        *self != unused
+    }
+}
+
 /// Reads them.
 pub fn read(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = Reading::default();
@@ -106,7 +117,6 @@ impl Meter {
     pub fn take(&mut self, reading: Reading, now: Timestamp) -> Option<ConntrackCounts> {
         let last = self.last.replace(reading);
         let base = last.unwrap_or(reading);
-        let grown = |now: u32, before: u32| u64::from(now.wrapping_sub(before));
         let counts = ConntrackCounts {
             netns: self.netns,
             entries: u64::from(reading.entries),
@@ -134,6 +144,14 @@ impl Meter {
         self.told = now;
         self.told_entries = reading.entries;
         Some(counts)
+    }
+}
+
+/// By how much a counter that goes round has grown; a counter that went back has been begun again.
+fn grown(now: u32, before: u32) -> u64 {
+    match now.wrapping_sub(before) {
+        growth @ ..=0x7fff_ffff => growth.into(),
+        _ => 0,
     }
 }
 
@@ -186,6 +204,20 @@ mod tests {
         reading.clash_resolve = 4;
         let counts = meter.take(reading, at(1)).unwrap();
         assert_eq!((counts.insert_failed, counts.clash_resolve), (3, 4));
+    }
+
+    #[test]
+    fn counters_that_begin_again_have_not_grown() {
+        let mut meter = Meter::new(5);
+        let mut reading = Reading {
+            drop: 700,
+            ..Reading::default()
+        };
+        meter.take(reading, at(0));
+        reading.drop = 2;
+        assert_eq!(meter.take(reading, at(1)), None);
+        reading.drop = 3;
+        assert_eq!(meter.take(reading, at(2)).unwrap().drop, 1);
     }
 
     #[test]

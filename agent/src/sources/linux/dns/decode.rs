@@ -14,7 +14,7 @@ use sandglass_probes::wire::dns::{DNS_IN, DNS_OUT, DnsRecord, FAMILY_V4, PROTOCO
 use super::message::{self, Parsed};
 use super::stream::{Segment, Streams};
 use crate::sources::linux::decode::{DecodeError, text};
-use crate::sources::linux::follow::Decoder;
+use crate::sources::linux::decoded::Decoder;
 
 /// The decoder and its streams.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl DnsDecoder {
 }
 
 impl Decoder for DnsDecoder {
-    fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<u64, DecodeError> {
+    fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError> {
         let short = DecodeError::Short {
             kind: 0,
             bytes: record.len(),
@@ -64,7 +64,7 @@ impl Decoder for DnsDecoder {
         } else {
             seen(bytes, head.captured == head.wire_len);
         }
-        Ok(head.ring_bytes)
+        Ok(())
     }
 }
 

@@ -128,7 +128,7 @@ impl Stream {
 
     /// Takes captured bytes, then so many unknown ones.
     fn consume(&mut self, mut bytes: &[u8], mut unknown: usize, seen: &mut impl FnMut(&[u8], bool)) {
-        while !self.lost && !(bytes.is_empty() && unknown == 0) {
+        while !self.lost && (!bytes.is_empty() || unknown > 0) {
             let want = self.wanted();
             if bytes.is_empty() {
                 if self.came < PREFIX {

@@ -3,14 +3,16 @@
 //! Used by the families' own modules when they start. Each object has the maps of `probes/bpf/stream.h`.
 //! Does not: choose a rung; a family tries its objects in order.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use aya::maps::{Array, PerCpuArray, RingBuf};
-use aya::programs::SocketFilter;
+use aya::programs::{CgroupAttachMode, CgroupSkb, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
+use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
-use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, attach_program, program_times, undisturbed};
+use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, attach_program, run_time, undisturbed};
 
 /// What is to be loaded.
 #[derive(Clone, Copy)]
@@ -44,12 +46,20 @@ pub struct Stream {
 impl Family {
     /// Loads the object.
     pub fn load(object: Object, ring_bytes: u32, btf: &Btf) -> Result<Family, LoadError> {
+        Family::load_for_ports(object, ring_bytes, btf, &[])
+    }
+
+    /// Loads an object that looks at these ports; one that does not know ports takes none.
+    pub fn load_for_ports(object: Object, ring_bytes: u32, btf: &Btf, ports: &[u16]) -> Result<Family, LoadError> {
         let Object { probe, hook, bytes } = object;
+        let places = padded(ports);
         let load = AssertUnwindSafe(|| {
-            EbpfLoader::new()
-                .btf(Some(btf))
-                .map_max_entries("records", ring_bytes)
-                .load(bytes)
+            let mut loader = EbpfLoader::new();
+            loader.btf(Some(btf)).map_max_entries("records", ring_bytes);
+            if !ports.is_empty() {
+                loader.override_global("dns_ports", &places[..], true);
+            }
+            loader.load(bytes)
         });
         // aya-obj panics on a few malformed objects.
         let outcome = undisturbed(|| catch_unwind(load)).map_err(|_| LoadError::Unexpected {
@@ -71,6 +81,27 @@ impl Family {
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
         undisturbed(|| attach_program(program, place, tracepoint, btf))
+    }
+
+    /// Attaches the program `name` to the packets of all sockets of a cgroup and those below it.
+    pub fn attach_to_cgroup(&mut self, name: &str, way: &'static str, cgroup: &File) -> Result<(), LoadError> {
+        let (probe, hook) = (self.probe, self.hook);
+        let missing = self.unexpected(name);
+        let program = self.ebpf.program_mut(name).ok_or(missing)?;
+        let program: Result<&mut CgroupSkb, _> = program.try_into();
+        let outcome = program.and_then(|program| {
+            undisturbed(|| program.load())?;
+            let way = *program.expected_attach_type();
+            let way = way.ok_or(ProgramError::UnexpectedProgramType)?;
+            // As a link it leaves others' programs alone whatever this says (kernel/bpf/cgroup.c, cgroup_bpf_link_attach).
+            program.attach(cgroup, way, CgroupAttachMode::Single).map(|_| ())
+        });
+        outcome.map_err(|source| LoadError::Program {
+            probe,
+            hook,
+            tracepoint: way,
+            source: Box::new(source),
+        })
     }
 
     /// Makes the program `name` the filter of a socket, until that is closed.
@@ -110,7 +141,7 @@ impl Family {
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        program_times(&self.ebpf)
+        run_time(&self.ebpf)
     }
 
     fn unexpected(&self, what: &str) -> LoadError {
@@ -119,5 +150,22 @@ impl Family {
             hook: self.hook,
             what: what.to_owned(),
         }
+    }
+}
+
+/// The kernel side compares with all places: unused ones repeat the first.
+fn padded(ports: &[u16]) -> [u16; DNS_PORTS_MAX] {
+    let first = ports.first().copied().unwrap_or_default();
+    std::array::from_fn(|place| ports.get(place).copied().unwrap_or(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_places_repeat_the_first_port() {
+        assert_eq!(padded(&[53, 1053]), [53, 1053, 53, 53, 53, 53, 53, 53]);
+        assert_eq!(padded(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 }

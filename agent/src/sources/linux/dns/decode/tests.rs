@@ -48,7 +48,7 @@ fn decoded(records: &[(DnsRecord, &[u8])]) -> (Vec<DnsMessage>, u64) {
     let mut events = Vec::new();
     for (head, bytes) in records {
         let record = [head.bytes(), bytes, &[0xaa; 30]].concat();
-        assert_eq!(decoder.decode(&record, &mut events), Ok(100));
+        assert_eq!(decoder.decode(&record, &mut events), Ok(()));
     }
     let messages = events.into_iter().map(|event| match event.body {
         Body::DnsSeen(message) => *message,

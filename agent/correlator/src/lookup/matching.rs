@@ -1,0 +1,133 @@
+//! Which messages go with a lookup: what asks the same again, what answers it.
+//!
+//! Used by `lookups.rs` to choose among the lookups that are open. Does not: change the lookup.
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::DnsMessage;
+use sandglass_model::time::MILLISECOND;
+
+use super::{Lookup, Sent};
+use crate::traffic::TrafficConfig;
+
+/// How a message goes with what was asked before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Nothing like it was asked yet.
+    First,
+    /// Asked of another server at the same instant (musl), or again over TCP.
+    Besides,
+    /// Asked again.
+    Again,
+}
+
+/// How an answer goes with what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It answers.
+    Answer,
+    /// What it answers was answered already.
+    Late,
+    /// The very same record a second time.
+    Twice,
+    /// It came from elsewhere.
+    Stray,
+    /// It has nothing to do with this lookup.
+    No,
+}
+
+/// Messages to other servers within this time were not sent for want of an answer.
+pub(super) const PARALLEL_NS: u64 = 50 * MILLISECOND;
+/// A question that another socket of the same process repeats sooner is another lookup's.
+pub(crate) const RETRY_NS: u64 = 200 * MILLISECOND;
+impl Lookup {
+    /// How `message` would go with this lookup, if it asks `question` again; `None` when it is another lookup's.
+    pub(crate) fn manner(
+        &self,
+        at: Timestamp,
+        message: &DnsMessage,
+        question: usize,
+        config: &TrafficConfig,
+    ) -> Option<Manner> {
+        let asked = self.questions.get(question)?;
+        if self.has(at, message, question) {
+            return Some(Manner::Again);
+        }
+        let from_here = |sent: &&Sent| sent.client == message.client && sent.transport == message.transport;
+        let same_socket = self.sent.iter().any(|sent| from_here(&sent));
+        let gap = at.since(asked.last);
+        if let Some(outcome) = asked.outcome {
+            if outcome.truncated {
+                return Some(Manner::Besides);
+            }
+            if !outcome.is_final() {
+                return Some(Manner::Again);
+            }
+            // glibc asks both again once it has waited for one of them in vain.
+            let troubled =
+                self.retransmissions > 0 || (same_socket && self.is_waiting() && at.since(asked.first) >= RETRY_NS);
+            return troubled.then_some(Manner::Again);
+        }
+        if at.since(asked.first) >= config.lookup_deadline_ns {
+            return None;
+        }
+        let known_server = self
+            .sent
+            .iter()
+            .any(|sent| sent.question == question && sent.server == message.server);
+        if same_socket && !known_server && at.since(asked.first) <= PARALLEL_NS {
+            return Some(Manner::Besides);
+        }
+        let changes_transport = self
+            .sent
+            .iter()
+            .any(|sent| sent.question == question && sent.transport != message.transport);
+        (same_socket || gap >= RETRY_NS || changes_transport).then_some(Manner::Again)
+    }
+
+    /// The very same message was taken before.
+    pub(super) fn has(&self, at: Timestamp, message: &DnsMessage, question: usize) -> bool {
+        self.sent.iter().any(|sent| {
+            sent.question == question
+                && sent.at == at
+                && sent.id == message.id
+                && sent.client == message.client
+                && sent.server == message.server
+        })
+    }
+
+    /// How an answer goes with this lookup. The id and the client's end are those of a message of it.
+    pub(crate) fn judge(&self, at: Timestamp, message: &DnsMessage) -> (Taken, Option<usize>) {
+        let mut judged = (Taken::No, None);
+        for (index, sent) in self.sent.iter().enumerate().rev() {
+            let asked = &self.questions[sent.question];
+            let about = message.questions.is_empty()
+                || message
+                    .questions
+                    .iter()
+                    .any(|question| question.kind == asked.kind && *self.names[asked.name] == *question.name);
+            let here = sent.id == message.id && sent.client == message.client && sent.transport == message.transport;
+            if !about || !here {
+                continue;
+            }
+            if sent.server != message.server {
+                judged = (Taken::Stray, None);
+                continue;
+            }
+            if sent.answered == Some(at) {
+                judged = (Taken::Twice, None);
+                continue;
+            }
+            let open = asked
+                .outcome
+                .is_none_or(|outcome| !outcome.is_final() || sent.is_after(outcome));
+            if open && sent.answered.is_none() {
+                return (Taken::Answer, Some(index));
+            }
+            // Messages that were sent again may have one id.
+            if judged.0 != Taken::Twice {
+                judged = (Taken::Late, Some(index));
+            }
+        }
+        judged
+    }
+}

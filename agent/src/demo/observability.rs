@@ -1,0 +1,308 @@
+//! `sandglass demo --observability`: a real Prometheus and a real Jaeger beside the demo, wired to its agent.
+//!
+//! The command line finds the programs before anything is changed, starts Jaeger before the agent (which exports to it)
+//! and Prometheus after (which scrapes it, with the project's rules and alerts). Both listen on loopback, keep what they
+//! have in the rig's directory and run in its cgroup, so they go with the rig, even when the demo is killed.
+//! Does not: install or build them (`scripts/setup.sh`, `scripts/jaeger.sh`); bring up Grafana.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+
+use super::rig::Rig;
+
+/// What keeps Prometheus or Jaeger from coming up.
+#[derive(Debug, thiserror::Error)]
+pub enum ObservabilityError {
+    /// A program is not there.
+    #[error("{program} is not installed")]
+    Missing {
+        /// Which.
+        program: &'static str,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// Its files could not be written, or it could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// Which.
+        program: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It ended, or did not answer in time.
+    #[error("{program} did not come up: {last_words}")]
+    NotUp {
+        /// Which.
+        program: &'static str,
+        /// End of its log.
+        last_words: String,
+    },
+}
+
+impl ObservabilityError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            ObservabilityError::Missing { hint, .. } => hint,
+            ObservabilityError::Start { .. } | ObservabilityError::NotUp { .. } => {
+                "the demo without --observability needs neither"
+            }
+        }
+    }
+}
+
+/// The programs, found.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    prometheus: PathBuf,
+    jaeger: PathBuf,
+}
+
+impl Programs {
+    /// Looks in `PATH`; for Jaeger first where `SANDGLASS_JAEGER` says.
+    pub fn find() -> Result<Programs, ObservabilityError> {
+        let jaeger = std::env::var_os("SANDGLASS_JAEGER").map(PathBuf::from);
+        Ok(Programs {
+            prometheus: in_path("prometheus").ok_or(ObservabilityError::Missing {
+                program: "prometheus",
+                hint: "`make demo ARGS=--observability` installs it; on Debian and Ubuntu it is the package prometheus",
+            })?,
+            jaeger: jaeger
+                .filter(|path| path.is_file())
+                .or_else(|| in_path("jaeger"))
+                .ok_or(ObservabilityError::Missing {
+                    program: "jaeger",
+                    hint: "`make demo ARGS=--observability` builds it with Go; or set SANDGLASS_JAEGER to a Jaeger 2 binary",
+                })?,
+        })
+    }
+}
+
+/// What runs beside the demo. Dropping it ends it.
+#[derive(Debug)]
+pub struct Observability {
+    programs: Programs,
+    children: Vec<Child>,
+    /// Where Jaeger takes traces: an OTLP endpoint.
+    pub otlp: String,
+    /// One line for each address a person may open.
+    pub addresses: Vec<String>,
+}
+
+impl Observability {
+    /// Starts Jaeger.
+    pub async fn start(programs: Programs, rig: &Rig) -> Result<Observability, ObservabilityError> {
+        const PROGRAM: &str = "jaeger";
+        let failed = |source| ObservabilityError::Start {
+            program: PROGRAM,
+            source,
+        };
+        let [query, query_grpc, http, grpc] = ports([JAEGER_PORT, 0, 0, 0]).map_err(failed)?;
+        let path = rig.dir().join("jaeger.yaml");
+        fs::write(&path, jaeger_config(query, query_grpc, http, grpc)).map_err(failed)?;
+        let arguments = ["--config".to_owned(), path.display().to_string()];
+        let mut observability = Observability {
+            children: Vec::new(),
+            otlp: format!("http://{}", local(http)),
+            addresses: vec![format!("Jaeger is at http://{}/", local(query))],
+            programs,
+        };
+        let binary = observability.programs.jaeger.clone();
+        observability.spawn(PROGRAM, &binary, &arguments, rig).map_err(failed)?;
+        observability.wait_until_up(PROGRAM, &[query, http], rig).await?;
+        Ok(observability)
+    }
+
+    /// Starts Prometheus, which scrapes the agent at `agent`.
+    pub async fn scrape(&mut self, agent: SocketAddr, node: &str, rig: &Rig) -> Result<(), ObservabilityError> {
+        const PROGRAM: &str = "prometheus";
+        let failed = |source| ObservabilityError::Start {
+            program: PROGRAM,
+            source,
+        };
+        let [port] = ports([PROMETHEUS_PORT]).map_err(failed)?;
+        let dir = rig.dir().join("prometheus");
+        fs::create_dir(&dir).map_err(failed)?;
+        for (name, text) in RULES {
+            fs::write(dir.join(name), text).map_err(failed)?;
+        }
+        let config = dir.join("prometheus.yaml");
+        fs::write(&config, prometheus_config(agent, node)).map_err(failed)?;
+        let arguments = [
+            format!("--config.file={}", config.display()),
+            format!("--storage.tsdb.path={}", dir.join("data").display()),
+            format!("--web.listen-address={}", local(port)),
+            "--enable-feature=exemplar-storage".to_owned(),
+        ];
+        let binary = self.programs.prometheus.clone();
+        self.spawn(PROGRAM, &binary, &arguments, rig).map_err(failed)?;
+        self.wait_until_up(PROGRAM, &[port], rig).await?;
+        let address = local(port);
+        self.addresses.push(format!(
+            "Prometheus is at http://{address}/ (alerts: http://{address}/alerts)"
+        ));
+        Ok(())
+    }
+
+    fn spawn(&mut self, program: &str, binary: &Path, arguments: &[String], rig: &Rig) -> io::Result<()> {
+        let log = File::create(log_of(program, rig))?;
+        self.children.push(rig.spawn_beside(binary, arguments, log)?);
+        Ok(())
+    }
+
+    /// Waits until the program started last takes connections on all of `ports`.
+    async fn wait_until_up(
+        &mut self,
+        program: &'static str,
+        ports: &[u16],
+        rig: &Rig,
+    ) -> Result<(), ObservabilityError> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for port in ports {
+            while TcpStream::connect(local(*port)).await.is_err() {
+                let child = self.children.last_mut();
+                let ended = child.is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+                if ended || Instant::now() > deadline {
+                    let log = fs::read_to_string(log_of(program, rig)).unwrap_or_default();
+                    let last_words = log.lines().rev().find(|line| !line.is_empty());
+                    return Err(ObservabilityError::NotUp {
+                        program,
+                        last_words: last_words.unwrap_or("it said nothing").to_owned(),
+                    });
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Observability {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // What they hold goes with the rig's directory: nothing to write to disk first.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn log_of(program: &str, rig: &Rig) -> PathBuf {
+    rig.dir().join(format!("{program}.log"))
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Free ports: the wanted ones where nobody has them, else any. All are held until all are known.
+fn ports<const N: usize>(wanted: [u16; N]) -> io::Result<[u16; N]> {
+    let mut held = Vec::new();
+    let mut free = [0; N];
+    for (place, wanted) in free.iter_mut().zip(wanted) {
+        let listener = TcpListener::bind(local(wanted)).or_else(|_| TcpListener::bind(local(0)))?;
+        *place = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(free)
+}
+
+fn prometheus_config(agent: SocketAddr, node: &str) -> String {
+    let node = node.replace('\'', "''");
+    let files: String = RULES.iter().map(|(name, _)| format!("  - {name}\n")).collect();
+    format!(
+        "global: {{scrape_interval: 2s, evaluation_interval: 5s}}
+rule_files:
+{files}scrape_configs:
+  - job_name: sandglass
+    static_configs: [{{targets: ['{agent}'], labels: {{node: '{node}'}}}}]
+"
+    )
+}
+
+fn jaeger_config(query: u16, query_grpc: u16, http: u16, grpc: u16) -> String {
+    let [query, query_grpc, http, grpc] = [query, query_grpc, http, grpc].map(local);
+    format!(
+        "service:
+  extensions: [jaeger_storage, jaeger_query]
+  pipelines:
+    traces: {{receivers: [otlp], exporters: [jaeger_storage_exporter]}}
+  telemetry:
+    metrics: {{level: none}}
+extensions:
+  jaeger_storage:
+    backends: {{mem: {{memory: {{max_traces: 10000}}}}}}
+  jaeger_query:
+    storage: {{traces: mem}}
+    http: {{endpoint: '{query}'}}
+    grpc: {{endpoint: '{query_grpc}'}}
+receivers:
+  otlp:
+    protocols:
+      http: {{endpoint: '{http}'}}
+      grpc: {{endpoint: '{grpc}'}}
+exporters:
+  jaeger_storage_exporter: {{trace_storage: mem}}
+"
+    )
+}
+
+/// Where people look for them first.
+const JAEGER_PORT: u16 = 16_686;
+const PROMETHEUS_PORT: u16 = 9090;
+/// The project's rules, as a cluster would load them.
+const RULES: [(&str, &str); 3] = [
+    (
+        "recording.yaml",
+        include_str!("../../../dashboards/rules/recording.yaml"),
+    ),
+    (
+        "compatibility.yaml",
+        include_str!("../../../dashboards/rules/optional/compatibility.yaml"),
+    ),
+    ("alerts.yaml", include_str!("../../../dashboards/rules/alerts.yaml")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_not_given_again() {
+        let taken = TcpListener::bind(local(0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let [one, two] = ports([port, 0]).unwrap();
+        assert!(one != port && two != port && one != two);
+    }
+
+    #[test]
+    fn the_configurations_are_yaml_with_what_was_given() {
+        let text = prometheus_config(local(9477), "it's one");
+        let prometheus: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        let scrape = &prometheus["scrape_configs"][0]["static_configs"][0];
+        assert_eq!(scrape["targets"][0], "127.0.0.1:9477");
+        assert_eq!(scrape["labels"]["node"], "it's one");
+        assert_eq!(prometheus["rule_files"].as_array().unwrap().len(), RULES.len());
+        let jaeger: serde_json::Value = serde_saphyr::from_str(&jaeger_config(1, 2, 3, 4)).unwrap();
+        assert_eq!(jaeger["extensions"]["jaeger_query"]["http"]["endpoint"], "127.0.0.1:1");
+        assert_eq!(
+            jaeger["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"],
+            "127.0.0.1:4"
+        );
+    }
+}

@@ -1,0 +1,435 @@
+//! The image and the chart as shipped, in a real Kubernetes: what the agent tells against what API server, kubelet,
+//! containerd and Jaeger tell.
+//!
+//! `make test-cluster` starts the node and runs these one after the other; without a node each says `SKIPPED`.
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+#[path = "cluster/node.rs"]
+mod node;
+#[path = "cluster/peers.rs"]
+mod peers;
+#[path = "cluster/pods.rs"]
+mod pods;
+#[path = "cluster/workloads.rs"]
+mod workloads;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use node::{AGENT, NAMESPACE, Node, http, try_http, wait_for};
+use pods::{PodWatch, assert_same, by_uid, names, sandbox_traces};
+use serde_json::Value;
+
+/// A path of the tree.
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// So that another runtime's sandboxes on the same machine do not push ours out.
+const ROOMY: &str = "--set=config.store.max_traces=20000";
+/// What is observed with the chart's capabilities.
+const ALL: [&str; 6] = ["exec", "stdio", "netns", "dns", "connect", "conntrack"];
+/// Memory limit of the chart.
+const LIMIT_KB: u64 = 96 << 10;
+const OTLP: &str = "--set=otlp.endpoint=http://127.0.0.1:4317";
+
+/// Install, rollout, `helm test`; every kind of workload, each sandbox one complete trace; upgrade, uninstall, nothing left.
+#[test]
+fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
+    let Some(node) = Node::find("a_the_chart_traces_every_sandbox_and_leaves_nothing") else {
+        return;
+    };
+    let before = left(&node);
+    node.namespace();
+    node.install(&[ROOMY, OTLP]);
+    let tested = node.helm(&["test", "sandglass", "--namespace", NAMESPACE]);
+    assert!(tested.contains("Succeeded"), "{tested}");
+    assert_attached(&ALL);
+
+    let namespace = "work";
+    node.kubectl(&["create", "namespace", namespace]);
+    let ran = peers::CniCounts::read();
+    let watch = PodWatch::start(&node, namespace);
+    workloads::scale_up_and_down(&node, namespace, 30);
+    workloads::rolling_update(&node, namespace);
+    workloads::job(&node, namespace);
+    workloads::service(&node, namespace);
+    workloads::lookup(&node, namespace);
+    workloads::slow(&node, namespace);
+    workloads::failing(&node, namespace);
+    let traces = sandbox_traces(namespace);
+    let pods = watch.finish();
+    assert!(pods.len() >= 30 + 6 + 3 + 4, "{} pods", pods.len());
+    assert_same(&pods, &traces, |name| name.starts_with("failing"));
+    assert_story(&traces);
+    assert_traffic(&traces);
+    ran.assert_same_count(&traces);
+    peers::assert_durations_agree(&traces);
+    peers::assert_jaeger_shows(&traces);
+    let health = http(AGENT, "/api/v1/health");
+    for loss in ["lost", "late", "evicted", "shed"] {
+        assert_eq!(health[loss]["total"], 0, "{loss}: {}", health[loss]);
+    }
+
+    let peak = peak_kb(node.agent_processes()[0]);
+    println!("the agent's resident memory was {peak} kB at most");
+    assert!(
+        peak * 4 < LIMIT_KB * 3,
+        "{peak} kB is too near the limit of {LIMIT_KB} kB"
+    );
+
+    // The upgrade replaces the pod, and the new agent traces on.
+    let old = node.agent_pod()["metadata"]["uid"].clone();
+    let http_protobuf = [
+        "--set=otlp.endpoint=http://127.0.0.1:4318",
+        "--set=otlp.protocol=http/protobuf",
+    ];
+    node.install(&[&[ROOMY, "--set=image.tag=next"][..], &http_protobuf].concat());
+    let pod = node.agent_pod();
+    assert_ne!(pod["metadata"]["uid"], old);
+    assert!(
+        pod["spec"]["containers"][0]["image"]
+            .as_str()
+            .unwrap()
+            .ends_with(":next")
+    );
+    let after = assert_one_pod_is_traced(&node, "after-upgrade");
+    peers::assert_jaeger_shows(&[after]);
+
+    node.kubectl(&["delete", "namespace", namespace]);
+    assert_removal(&node, || {
+        node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    });
+    assert_eq!(left(&node), before, "left behind");
+}
+
+/// The plain manifests as they are in the tree, without a single change.
+#[test]
+fn b_the_plain_manifests_do_the_same() {
+    let Some(node) = Node::find("b_the_plain_manifests_do_the_same") else {
+        return;
+    };
+    let before = left(&node);
+    let file = root("deploy/manifests/linux.yaml");
+    let file = file.to_str().unwrap();
+    node.kubectl(&["apply", "--filename", file]);
+    node.kubectl(&[
+        "rollout",
+        "status",
+        "daemonset/sandglass",
+        "--namespace",
+        NAMESPACE,
+        "--timeout=90s",
+    ]);
+    assert_attached(&ALL);
+    assert_one_pod_is_traced(&node, "plain");
+    assert_removal(&node, || {
+        node.kubectl(&["delete", "--filename", file, "--wait"]);
+    });
+    assert_eq!(left(&node), before, "left behind");
+}
+
+/// Each capability taken away in turn: the agent says what it lost, as the table in deploy/README.md says, and runs on.
+#[test]
+fn c_without_a_capability_the_agent_says_what_it_lost() {
+    let Some(node) = Node::find("c_without_a_capability_the_agent_says_what_it_lost") else {
+        return;
+    };
+    node.namespace();
+    let all = ["BPF", "PERFMON", "SYS_PTRACE", "NET_ADMIN"];
+    for taken in all {
+        let rest: Vec<&str> = all.into_iter().filter(|capability| *capability != taken).collect();
+        let set = format!("--set=linux.capabilities={{{}}}", rest.join(","));
+        match taken {
+            // Nothing at all can be seen: the agent ends and says why.
+            "BPF" | "PERFMON" => {
+                node.install_without_waiting(&[ROOMY, &set]);
+                let (code, log) = wait_for(&format!("the end of an agent without {taken}"), 40, || ended(&node));
+                assert_eq!(code, 77, "without {taken}: {log}");
+                assert!(
+                    log.contains("hint: ") && log.contains("CAP_BPF and CAP_PERFMON"),
+                    "without {taken}: {log}"
+                );
+            }
+            "SYS_PTRACE" => {
+                node.install(&[ROOMY, &set]);
+                let lost = unattached("netns");
+                assert!(
+                    lost["consequence"]
+                        .as_str()
+                        .unwrap()
+                        .contains("begins with its first plugin"),
+                    "{lost}"
+                );
+                assert!(lost["hint"].as_str().unwrap().contains("CAP_SYS_PTRACE"), "{lost}");
+                assert!(
+                    node.agent_log().contains("begins with its first plugin"),
+                    "{}",
+                    node.agent_log()
+                );
+                assert_attached(&["exec"]);
+                let trace = one_trace(&node, "no-ptrace");
+                assert_eq!(trace["timeline"][1]["attributes"]["sandglass.netns_seen"], false);
+                assert_eq!(trace["identity"]["name"], "no-ptrace");
+            }
+            _ => {
+                node.install(&[ROOMY, &set]);
+                for probe in ["dns", "conntrack"] {
+                    let lost = unattached(probe);
+                    assert!(lost["hint"].as_str().unwrap().contains("CAP_NET_ADMIN"), "{lost}");
+                    assert!(
+                        node.agent_log().contains(lost["consequence"].as_str().unwrap()),
+                        "{}",
+                        node.agent_log()
+                    );
+                }
+                assert_attached(&["exec", "stdio", "netns", "connect"]);
+                assert_one_pod_is_traced(&node, "no-net-admin");
+            }
+        }
+        println!("without {taken}: as the table says");
+        node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    }
+    node.kubectl(&["delete", "namespace", NAMESPACE]);
+}
+
+/// With the CRI socket the agent knows pods that are older than itself, and labels.
+#[test]
+fn d_with_the_cri_socket_older_pods_are_known() {
+    let Some(node) = Node::find("d_with_the_cri_socket_older_pods_are_known") else {
+        return;
+    };
+    node.namespace();
+    workloads::pod(&node, "default", "older", "pause", None);
+    let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
+    node.install(&[ROOMY, "--set=linux.cri.enabled=true", &socket]);
+    wait_for("the older pod", 20, || {
+        let known = http(AGENT, "/api/v1/known");
+        if known.to_string().contains("\"older\"") {
+            Ok(())
+        } else {
+            Err(known.to_string())
+        }
+    });
+    node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
+    node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    node.kubectl(&["delete", "namespace", NAMESPACE]);
+}
+
+/// What the slow and the failing pod must tell: the culprit.
+fn assert_story(traces: &[Value]) {
+    let of = |name: &str| -> Vec<&Value> {
+        let named = traces.iter().filter(|trace| trace["pod"] == name);
+        named.collect()
+    };
+    let slow = of("slow");
+    assert_eq!(slow.len(), 1);
+    let verdict = slow[0]["verdict"].as_str().unwrap();
+    assert!(
+        verdict.contains("sleep") || verdict.contains("slow-policy"),
+        "{verdict}"
+    );
+    assert!(names(slow[0]).contains(&"command sleep"), "{:?}", names(slow[0]));
+    let failing = of("failing");
+    assert!(failing.len() >= 2, "only {} attempts", failing.len());
+    let refusal = failing[0]["timeline"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|span| span["name"] == "plugin strict-policy");
+    assert_eq!(
+        refusal.unwrap()["error_message"],
+        "no policy allows this pod",
+        "{}",
+        failing[0]["trace_id"]
+    );
+}
+
+/// A name resolved through CoreDNS and a call through a Service: both in the trace of the pod that did it, with the
+/// address behind the Service as conntrack translated it.
+fn assert_traffic(traces: &[Value]) {
+    let spans = |prefix: &str, name: &str| -> Vec<Value> {
+        let trace = traces
+            .iter()
+            .find(|trace| trace["pod"].as_str().unwrap().starts_with(prefix))
+            .unwrap();
+        let spans = trace["timeline"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|span| span["name"] == name);
+        let spans: Vec<Value> = spans.cloned().collect();
+        assert!(
+            !spans.is_empty(),
+            "no {name} in the trace of {prefix}: {:?}",
+            names(trace)
+        );
+        spans
+    };
+    let lookup = &spans("lookup-", "lookup")[0];
+    assert_eq!(
+        lookup["attributes"]["dns.question.name"], "server.work.svc.cluster.local",
+        "{lookup}"
+    );
+    assert_eq!(lookup["attributes"]["sandglass.dns.rcode"], "noerror", "{lookup}");
+    let connect = &spans("caller-", "connect")[0];
+    assert_eq!(connect["attributes"]["network.peer.port"], 80, "{connect}");
+    let backend = connect["attributes"]["sandglass.nat.backend"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(
+        backend.starts_with("10.244.0.") && backend.ends_with(":8080"),
+        "{connect}"
+    );
+}
+
+fn assert_attached(probes: &[&str]) {
+    let health = http(AGENT, "/api/v1/health");
+    for probe in probes {
+        let statuses = health["probes"].as_array().unwrap();
+        let status = statuses.iter().find(|status| status["probe"] == *probe).unwrap();
+        assert_eq!(status["attached"], true, "{status}");
+    }
+}
+
+fn unattached(probe: &str) -> Value {
+    let health = http(AGENT, "/api/v1/health");
+    let status = health["probes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|status| status["probe"] == probe)
+        .cloned();
+    let status = status.unwrap();
+    assert_eq!(status["attached"], false, "{status}");
+    status
+}
+
+fn assert_one_pod_is_traced(node: &Node, name: &str) -> Value {
+    let trace = one_trace(node, name);
+    assert_eq!(trace["result"], "ok");
+    assert_eq!(trace["incomplete"], false);
+    assert_eq!(
+        trace["timeline"][1]["attributes"]["sandglass.netns_seen"], true,
+        "{}",
+        trace["timeline"][1]
+    );
+    trace
+}
+
+/// Runs one pod, and gives its only trace.
+fn one_trace(node: &Node, name: &str) -> Value {
+    let namespace = format!("one-{name}");
+    node.kubectl(&["create", "namespace", &namespace]);
+    let watch = PodWatch::start(node, &namespace);
+    workloads::pod(node, &namespace, name, "pause", None);
+    let traces = sandbox_traces(&namespace);
+    let pods = watch.finish();
+    assert_eq!((pods.len(), traces.len()), (1, 1), "{pods:?}");
+    let uid = &pods.first().unwrap().uid;
+    assert_eq!(by_uid(&traces).keys().collect::<Vec<_>>(), [uid]);
+    node.kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+    node.kubectl(&[
+        "delete",
+        "pod",
+        name,
+        "--namespace",
+        &namespace,
+        "--now",
+        "--ignore-not-found",
+    ]);
+    traces.into_iter().next().unwrap()
+}
+
+/// Exit code and words of an agent that ended.
+fn ended(node: &Node) -> Result<(i64, String), String> {
+    let pod = node.agent_pod();
+    let status = &pod["status"]["containerStatuses"][0];
+    let ends = [
+        &status["state"]["terminated"]["exitCode"],
+        &status["lastState"]["terminated"]["exitCode"],
+    ];
+    let code = ends.into_iter().find_map(Value::as_i64);
+    code.map(|code| (code, node.agent_log()))
+        .ok_or_else(|| status.to_string())
+}
+
+/// Everything of ours in the cluster, whatever its kind, and what the agent left in the kernel.
+fn left(node: &Node) -> BTreeSet<String> {
+    let kinds = "all,configmaps,secrets,serviceaccounts,controllerrevisions,roles,rolebindings";
+    let named = node.kubectl(&[
+        "get",
+        kinds,
+        "--all-namespaces",
+        "--selector=app.kubernetes.io/part-of=sandglass",
+        "--output=name",
+    ]);
+    let releases = node.kubectl(&[
+        "get",
+        "secrets",
+        "--all-namespaces",
+        "--selector=owner=helm",
+        "--output=name",
+    ]);
+    named.lines().chain(releases.lines()).map(str::to_owned).collect()
+}
+
+/// `remove` ends the agent's process, closes its port, and its programs are gone from the kernel.
+fn assert_removal(node: &Node, remove: impl FnOnce()) {
+    let agents = node.agent_processes();
+    assert_eq!(agents.len(), 1, "agents in containers: {agents:?}");
+    let programs = programs_of(agents[0]);
+    assert!(programs.len() >= 3, "programs of fork, exec and exit: {programs:?}");
+    remove();
+    wait_for("the end of the agent", 30, || match node.agent_processes() {
+        pids if pids.is_empty() => Ok(()),
+        pids => Err(format!("{pids:?} run")),
+    });
+    assert!(
+        try_http(AGENT, "/healthz").is_err(),
+        "something still listens at {AGENT}"
+    );
+    wait_for("the end of its programs in the kernel", 10, || {
+        let still: Vec<u32> = programs.iter().copied().filter(|id| exists(*id)).collect();
+        if still.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{still:?} are loaded"))
+        }
+    });
+    node.try_kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"]);
+}
+
+fn peak_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Ids of the BPF programs that a process holds, from its descriptors.
+fn programs_of(pid: u32) -> BTreeSet<u32> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+    let texts = descriptors.filter_map(|descriptor| std::fs::read_to_string(descriptor.path()).ok());
+    texts
+        .filter_map(|text| {
+            text.lines()
+                .find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+        })
+        .collect()
+}
+
+/// Where bpftool is missing, nothing is said to exist.
+fn exists(program: u32) -> bool {
+    let shown = Command::new("bpftool")
+        .args(["prog", "show", "id", &program.to_string()])
+        .output();
+    shown.is_ok_and(|output| output.status.success())
+}

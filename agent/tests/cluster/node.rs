@@ -1,0 +1,241 @@
+//! The running node that `deploy/cluster/test.sh` started: kubectl, helm, the agent's API, Jaeger, containerd's metrics.
+//!
+//! Every wait has an end, and what did not come is in the message. Does not: start or end the node.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The agent, at the node's own address, as the chart has it.
+pub const AGENT: &str = "10.244.255.1:9477";
+/// Jaeger's query API.
+pub const JAEGER: &str = "127.0.0.1:16686";
+/// containerd's metrics.
+pub const CONTAINERD: &str = "127.0.0.1:1338";
+/// Where the agent is installed.
+pub const NAMESPACE: &str = "sandglass";
+
+/// The node.
+pub struct Node {
+    dir: PathBuf,
+    bin: PathBuf,
+}
+
+impl Node {
+    /// The node, or says `SKIPPED`.
+    pub fn find(test: &str) -> Option<Node> {
+        let (Some(dir), Some(bin)) = (
+            std::env::var_os("SANDGLASS_CLUSTER"),
+            std::env::var_os("SANDGLASS_CLUSTER_BIN"),
+        ) else {
+            eprintln!("SKIPPED {test}: no cluster here: make test-cluster starts one");
+            return None;
+        };
+        println!("=== {test}");
+        let node = Node {
+            dir: dir.into(),
+            bin: bin.into(),
+        };
+        node.clean();
+        Some(node)
+    }
+
+    /// Takes away what a test that failed left behind, so that the next one can succeed.
+    fn clean(&self) {
+        let uninstall = [
+            "uninstall",
+            "sandglass",
+            "--namespace",
+            NAMESPACE,
+            "--ignore-not-found",
+            "--wait",
+        ];
+        let _ = self.command("helm").args(uninstall).output();
+        for namespace in [NAMESPACE, "work"] {
+            self.try_kubectl(&["delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s"]);
+        }
+        self.try_kubectl(&["delete", "pod", "--all", "--namespace=default", "--now"]);
+    }
+
+    /// A path below the node's folder.
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.dir.join(below)
+    }
+
+    /// A program of the cluster.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.bin.join(program));
+        command
+            .env("KUBECONFIG", self.path("admin.kubeconfig"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs kubectl to the end.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        self.command("kubectl").args(arguments).output().unwrap()
+    }
+
+    /// Runs kubectl; what it prints.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        succeeded(&format!("kubectl {}", arguments.join(" ")), self.try_kubectl(arguments))
+    }
+
+    /// What kubectl gives as JSON.
+    pub fn get(&self, arguments: &[&str]) -> Value {
+        let text = self.kubectl(&[&["get", "--output=json"], arguments].concat());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Applies manifests.
+    pub fn apply(&self, namespace: &str, yaml: &str) {
+        let mut child = self
+            .command("kubectl")
+            .args(["apply", "--namespace", namespace, "--filename", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(yaml.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "kubectl apply of {yaml}");
+    }
+
+    /// Runs helm; what it prints.
+    pub fn helm(&self, arguments: &[&str]) -> String {
+        succeeded(
+            &format!("helm {}", arguments.join(" ")),
+            self.command("helm").args(arguments).output().unwrap(),
+        )
+    }
+
+    /// Makes the namespace of the agent, as the chart's notes say.
+    pub fn namespace(&self) {
+        self.kubectl(&["create", "namespace", NAMESPACE]);
+        self.kubectl(&[
+            "label",
+            "namespace",
+            NAMESPACE,
+            "pod-security.kubernetes.io/enforce=privileged",
+        ]);
+    }
+
+    /// `--set` arguments for this node's paths: everything else is the chart's default.
+    pub fn values(&self) -> Vec<String> {
+        [
+            ("linux.cni.confDir", "cni"),
+            ("linux.cni.binDir", "plugins"),
+            ("linux.runtimeConfigDir", "etc"),
+        ]
+        .iter()
+        .map(|(key, below)| format!("--set={key}={}", self.path(below).display()))
+        .collect()
+    }
+
+    /// Installs the chart, or changes what is installed, and waits until it is rolled out.
+    pub fn install(&self, more: &[&str]) {
+        self.install_without_waiting(&[more, &["--wait", "--timeout=90s"]].concat());
+    }
+
+    /// The same without waiting.
+    pub fn install_without_waiting(&self, more: &[&str]) {
+        let chart = super::root("deploy/helm/sandglass");
+        let values = self.values();
+        let mut arguments = vec![
+            "upgrade",
+            "--install",
+            "sandglass",
+            chart.to_str().unwrap(),
+            "--namespace",
+            NAMESPACE,
+        ];
+        arguments.extend(values.iter().map(String::as_str));
+        arguments.extend(more);
+        self.helm(&arguments);
+    }
+
+    /// The agent's pod.
+    pub fn agent_pod(&self) -> Value {
+        let pods = self.get(&[
+            "pods",
+            "--namespace",
+            NAMESPACE,
+            "--selector=app.kubernetes.io/component=agent-linux",
+        ]);
+        pods["items"].as_array().unwrap().last().cloned().unwrap_or(Value::Null)
+    }
+
+    /// What the agent's container said, the one before included.
+    pub fn agent_log(&self) -> String {
+        let pod = self.agent_pod();
+        let Some(name) = pod["metadata"]["name"].as_str() else {
+            return String::new();
+        };
+        let log = |more: &[&str]| {
+            let output = self.try_kubectl(&[&["logs", "--namespace", NAMESPACE, name], more].concat());
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        log(&["--previous"]) + &log(&[])
+    }
+
+    /// Process ids of agents that run in containers of the cluster.
+    pub fn agent_processes(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| {
+            let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            read("cmdline").starts_with(b"/sandglass\0run\0")
+                && String::from_utf8_lossy(&read("cgroup")).contains("kubepods")
+        })
+        .collect()
+    }
+}
+
+fn succeeded(what: &str, output: Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{what}: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    said
+}
+
+/// Waits until `check` gives something; `what` is for the message.
+pub fn wait_for<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Result<T, String>) -> T {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        match check() {
+            Ok(value) => return value,
+            Err(state) if Instant::now() >= end => panic!("{what} did not come within {seconds} s: {state}"),
+            Err(_) => sleep(Duration::from_millis(300)),
+        }
+    }
+}
+
+/// The body of an answer, or why there is none.
+pub fn try_http(address: &str, path: &str) -> Result<String, String> {
+    let fail = |error: std::io::Error| format!("{address}{path}: {error}");
+    let socket = address.to_socket_addrs().map_err(fail)?.next().ok_or("no address")?;
+    let mut stream = TcpStream::connect_timeout(&socket, Duration::from_secs(5)).map_err(fail)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(fail)?;
+    // HTTP 1.0: the answer ends with the connection, without chunks.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").map_err(fail)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).map_err(fail)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(body.to_owned()),
+        _ => Err(format!("{address}{path}: {}", head.lines().next().unwrap_or_default())),
+    }
+}
+
+/// JSON from an API.
+pub fn http(address: &str, path: &str) -> Value {
+    serde_json::from_str(&try_http(address, path).unwrap_or_else(|problem| panic!("{problem}"))).unwrap()
+}

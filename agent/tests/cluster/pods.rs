@@ -1,0 +1,171 @@
+//! Pods as the API server saw them, against traces as the agent saw them.
+//!
+//! A watch that runs from before the first pod is the list of what must be there: pods of a Deployment that was scaled
+//! down are no longer in the API server when the test looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Child;
+
+use serde_json::Value;
+
+use super::node::{AGENT, Node, http, wait_for};
+
+/// Follows the pods of one namespace.
+pub struct PodWatch {
+    process: Child,
+    // A pipe that nobody reads would stop it.
+    told: tempfile::NamedTempFile,
+    namespace: String,
+}
+
+/// A pod of the API server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pod {
+    /// `metadata.uid`
+    pub uid: String,
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.namespace`
+    pub namespace: String,
+}
+
+impl PodWatch {
+    /// Begins to follow.
+    pub fn start(node: &Node, namespace: &str) -> PodWatch {
+        let told = tempfile::NamedTempFile::new().unwrap();
+        let process = node
+            .command("kubectl")
+            .args(["get", "pods", "--namespace", namespace, "--watch", "--output=json"])
+            .stdout(told.reopen().unwrap())
+            .spawn()
+            .unwrap();
+        PodWatch {
+            process,
+            told,
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Every pod that was given to the node and has a network of its own.
+    pub fn finish(mut self) -> BTreeSet<Pod> {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let text = std::fs::read_to_string(self.told.path()).unwrap();
+        let mut seen = BTreeSet::new();
+        for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+            // The last one may be cut.
+            let Ok(value) = value else { break };
+            let items = value["items"].as_array().cloned().unwrap_or_else(|| vec![value]);
+            for pod in items {
+                if pod["spec"]["nodeName"].is_string() && pod["spec"]["hostNetwork"] != true {
+                    let text = |key: &str| pod["metadata"][key].as_str().unwrap().to_owned();
+                    seen.insert(Pod {
+                        uid: text("uid"),
+                        name: text("name"),
+                        namespace: text("namespace"),
+                    });
+                }
+            }
+        }
+        assert!(seen.iter().all(|pod| pod.namespace == self.namespace));
+        seen
+    }
+}
+
+/// Closed traces of sandboxes in a namespace, oldest first, each in full. Waits until none of them
+/// runs: one whose pod sends nothing ends after `traffic.ready_deadline`.
+pub fn sandbox_traces(namespace: &str) -> Vec<Value> {
+    let rows = wait_for("the end of all traces", 90, || {
+        let list = http(
+            AGENT,
+            &format!("/api/v1/sandboxes?kind=sandbox&limit=1000&q={namespace}"),
+        );
+        let rows = list["rows"].as_array().unwrap().clone();
+        let ours: Vec<Value> = rows.into_iter().filter(|row| row["namespace"] == namespace).collect();
+        let open = |row: &&Value| row["running"] == true || row["result"] == "waiting";
+        match ours.iter().filter(open).count() {
+            0 => Ok(ours),
+            open => Err(format!("{open} are open")),
+        }
+    });
+    let mut traces: Vec<Value> = rows
+        .iter()
+        .map(|row| http(AGENT, &format!("/api/v1/traces/{}", row["trace_id"].as_str().unwrap())))
+        .collect();
+    traces.sort_by_key(|trace| trace["start_unix_ns"].as_str().unwrap().parse::<u64>().unwrap());
+    traces
+}
+
+/// Traces by the uid of their pod.
+pub fn by_uid(traces: &[Value]) -> BTreeMap<String, Vec<&Value>> {
+    let mut found: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+    for trace in traces {
+        found
+            .entry(trace["identity"]["uid"].as_str().unwrap().to_owned())
+            .or_default()
+            .push(trace);
+    }
+    found
+}
+
+/// None missing, none doubled, none that the API server does not know; every one complete and with the pod's real names.
+/// Pods whose name `fails` accepts are attempted again and again, and each attempt fails.
+pub fn assert_same(pods: &BTreeSet<Pod>, traces: &[Value], fails: impl Fn(&str) -> bool) {
+    let found = by_uid(traces);
+    let known: BTreeSet<&String> = pods.iter().map(|pod| &pod.uid).collect();
+    let strangers: Vec<_> = found.keys().filter(|uid| !known.contains(uid)).collect();
+    assert!(
+        strangers.is_empty(),
+        "traces of pods that the API server does not know: {strangers:?}"
+    );
+    for pod in pods {
+        let traces = found.get(&pod.uid).unwrap_or_else(|| panic!("no trace of {pod:?}"));
+        for trace in traces {
+            assert_eq!(trace["identity"]["name"], pod.name.as_str(), "{pod:?}");
+            assert_eq!(trace["identity"]["namespace"], pod.namespace.as_str(), "{pod:?}");
+            assert_eq!(trace["incomplete"], false, "{pod:?}: {}", trace["trace_id"]);
+        }
+        if fails(&pod.name) {
+            assert!(traces.iter().all(|trace| trace["result"] == "failed"), "{pod:?}");
+            let attempts: Vec<u64> = traces.iter().map(|trace| trace["attempt"].as_u64().unwrap()).collect();
+            assert_eq!(attempts, (1..=traces.len() as u64).collect::<Vec<_>>(), "{pod:?}");
+        } else {
+            assert_eq!(traces.len(), 1, "{pod:?} has {} traces", traces.len());
+            assert_complete(traces[0]);
+        }
+    }
+    println!(
+        "{} pods of the API server, {} traces, each of one of them",
+        pods.len(),
+        traces.len()
+    );
+}
+
+/// What a sandbox of this node's network must show: both attachments, the chain, its delegate, the runtime's last step.
+fn assert_complete(trace: &Value) {
+    let spans = trace["timeline"].as_array().unwrap();
+    let what = format!("{} of {}", trace["trace_id"], trace["pod"]);
+    assert_eq!(trace["result"], "ok", "{what}");
+    let named = |name: &str| spans.iter().filter(|span| span["name"] == name).count();
+    for (name, count) in [
+        ("sandbox", 1),
+        ("sandbox.create", 1),
+        ("cni ADD", 2),
+        ("plugin bridge", 1),
+        ("plugin host-local", 1),
+        ("plugin loopback", 1),
+    ] {
+        assert_eq!(named(name), count, "{what}: {name} in {:?}", names(trace));
+    }
+    assert!(
+        spans.iter().all(|span| span["end_unix_ns"].is_string()),
+        "{what}: a span has no end"
+    );
+    assert_eq!(spans[1]["attributes"]["sandglass.netns_seen"], true, "{what}: begin");
+}
+
+/// Names of all spans.
+pub fn names(trace: &Value) -> Vec<&str> {
+    let spans = trace["timeline"].as_array().unwrap();
+    spans.iter().filter_map(|span| span["name"].as_str()).collect()
+}

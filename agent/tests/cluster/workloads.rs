@@ -1,0 +1,198 @@
+//! What the test runs in the cluster, and waits for. The image is `deploy/cluster/pod.rs`.
+
+use super::node::{Node, http, wait_for};
+
+const IMAGE: &str = "docker.io/sandglass-test/pod:1";
+
+/// A Deployment from none to `replicas` and back.
+pub fn scale_up_and_down(node: &Node, namespace: &str, replicas: u32) {
+    deployment(node, namespace, "web", 0, "pause");
+    for wanted in [replicas, 0] {
+        node.kubectl(&[
+            "scale",
+            "deployment/web",
+            "--namespace",
+            namespace,
+            &format!("--replicas={wanted}"),
+        ]);
+        wait_for(&format!("{wanted} pods"), 120, || {
+            let pods = node.get(&["pods", "--namespace", namespace, "--selector=app=web"]);
+            let pods = pods["items"].as_array().unwrap();
+            let ready = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+            match (pods.len(), ready) {
+                (all, ready) if all == wanted as usize && ready == all => Ok(()),
+                state => Err(format!("(pods, running) {state:?}")),
+            }
+        });
+    }
+}
+
+/// Three pods, each replaced by another.
+pub fn rolling_update(node: &Node, namespace: &str) {
+    deployment(node, namespace, "rolled", 3, "pause");
+    rollout(node, namespace, "rolled");
+    node.kubectl(&["set", "env", "deployment/rolled", "ROUND=2", "--namespace", namespace]);
+    rollout(node, namespace, "rolled");
+}
+
+/// A Job of three pods that end by themselves.
+pub fn job(node: &Node, namespace: &str) {
+    batch(node, namespace, "three", 3, &["exit", "0"]);
+}
+
+/// A pod calls another through a Service, which kube-proxy translates.
+pub fn service(node: &Node, namespace: &str) {
+    deployment(node, namespace, "server", 1, "serve 0.0.0.0:8080");
+    rollout(node, namespace, "server");
+    node.kubectl(&[
+        "expose",
+        "deployment/server",
+        "--namespace",
+        namespace,
+        "--port=80",
+        "--target-port=8080",
+    ]);
+    let address = node.get(&["service/server", "--namespace", namespace]);
+    let address = address["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    batch(node, namespace, "caller", 1, &["ask", &format!("{address}:80")]);
+}
+
+/// A pod looks a Service up through CoreDNS.
+pub fn lookup(node: &Node, namespace: &str) {
+    batch(
+        node,
+        namespace,
+        "lookup",
+        1,
+        &["lookup", &format!("server.{namespace}.svc.cluster.local")],
+    );
+}
+
+/// A pod whose chain has a slow plugin.
+pub fn slow(node: &Node, namespace: &str) {
+    pod(node, namespace, "slow", "pause", Some("slow"));
+}
+
+/// A pod whose chain refuses it: at least two attempts, then it is deleted, or they would never end.
+pub fn failing(node: &Node, namespace: &str) {
+    create(node, namespace, "failing", "pause", Some("failing"));
+    wait_for("two failed attempts", 60, || {
+        let list = http(super::AGENT, "/api/v1/sandboxes?result=failed&limit=1000&q=failing");
+        let ours = list["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row["namespace"] == namespace)
+            .count();
+        if ours >= 2 {
+            Ok(())
+        } else {
+            Err(format!("{ours} failed"))
+        }
+    });
+    node.kubectl(&["delete", "pod", "failing", "--namespace", namespace, "--now"]);
+}
+
+/// One pod that runs.
+pub fn pod(node: &Node, namespace: &str, name: &str, command: &str, runtime: Option<&str>) {
+    create(node, namespace, name, command, runtime);
+    let selected = format!("pod/{name}");
+    node.kubectl(&[
+        "wait",
+        &selected,
+        "--namespace",
+        namespace,
+        "--for=condition=Ready",
+        "--timeout=60s",
+    ]);
+}
+
+fn create(node: &Node, namespace: &str, name: &str, command: &str, runtime: Option<&str>) {
+    // The namespace's account comes a moment after the namespace.
+    wait_for("the default account", 20, || {
+        let account = node.try_kubectl(&["get", "serviceaccount", "default", "--namespace", namespace]);
+        if account.status.success() {
+            Ok(())
+        } else {
+            Err("not there".to_owned())
+        }
+    });
+    let class = runtime.map_or(String::new(), |class| format!("  runtimeClassName: {class}\n"));
+    node.apply(
+        namespace,
+        &format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n{class}{}",
+            spec(command, "Always", 2)
+        ),
+    );
+}
+
+fn deployment(node: &Node, namespace: &str, name: &str, replicas: u32, command: &str) {
+    node.apply(
+        namespace,
+        &format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  selector: \
+             {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec:\n{}",
+            spec(command, "Always", 6)
+        ),
+    );
+}
+
+fn batch(node: &Node, namespace: &str, name: &str, completions: u32, command: &[&str]) {
+    node.apply(
+        namespace,
+        &format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  completions: {completions}\n  parallelism: \
+             {completions}\n  backoffLimit: 0\n  template:\n    spec:\n{}",
+            spec(&command.join(" "), "Never", 6)
+        ),
+    );
+    let selected = format!("job/{name}");
+    node.kubectl(&[
+        "wait",
+        &selected,
+        "--namespace",
+        namespace,
+        "--for=condition=Complete",
+        "--timeout=90s",
+    ]);
+}
+
+fn spec(command: &str, restart: &str, indent: usize) -> String {
+    let arguments: Vec<String> = command.split(' ').map(|argument| format!("\"{argument}\"")).collect();
+    let lines = [
+        format!("restartPolicy: {restart}"),
+        "terminationGracePeriodSeconds: 1".to_owned(),
+        "automountServiceAccountToken: false".to_owned(),
+        format!(
+            "containers: [{{name: c, image: {IMAGE}, imagePullPolicy: Never, args: [{}]}}]",
+            arguments.join(", ")
+        ),
+    ];
+    lines.map(|line| format!("{:indent$}{line}\n", "")).concat()
+}
+
+fn rollout(node: &Node, namespace: &str, name: &str) {
+    let selected = format!("deployment/{name}");
+    node.kubectl(&[
+        "rollout",
+        "status",
+        &selected,
+        "--namespace",
+        namespace,
+        "--timeout=90s",
+    ]);
+    // Pods that were replaced are gone.
+    wait_for("the end of the old pods", 30, || {
+        let pods = node.get(&["pods", "--namespace", namespace, &format!("--selector=app={name}")]);
+        let ending = pods["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
+        match ending.count() {
+            0 => Ok(()),
+            ending => Err(format!("{ending} are ending")),
+        }
+    });
+}

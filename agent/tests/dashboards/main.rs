@@ -1,0 +1,31 @@
+//! Holds `dashboards/` against the code, against Grafana's and Prometheus' own rules, and against real peers.
+//!
+//! Dashboards, rules, alerts and runbooks are files that nothing compiles. Here every name in them is held against what
+//! the agent really serves, every query is evaluated by a real Prometheus over real recordings, and an alert goes all
+//! the way to a receiver. What a machine does not have (Prometheus, Alertmanager, jsonnet) is skipped by name.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+mod alerting;
+mod documents;
+mod exposition;
+mod linter;
+mod names;
+mod node;
+mod peers;
+mod promql;
+mod queries;
+#[cfg(target_os = "linux")]
+mod real;
+mod schema;
+mod texts;
+
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+#[path = "../samples/mod.rs"]
+mod samples;

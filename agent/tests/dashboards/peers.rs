@@ -1,0 +1,223 @@
+//! Real Prometheus, Alertmanager and promtool, started on loopback and ended with the test.
+//!
+//! Does not: install anything; where a program is missing the test that wants it is skipped by name.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Whether a program is there; says that the test is skipped when not.
+pub fn has(test: &str, program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    if !found {
+        eprintln!("SKIPPED {test}: {program} is not installed");
+    }
+    found
+}
+
+/// Runs a program to its end; gives whether it succeeded and what it said.
+pub fn run(program: &str, arguments: &[&str], directory: &Path) -> (bool, String) {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
+/// A port that nobody uses now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Body of an answer, when there is one that says 200.
+pub fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // The agent checks the name it is asked by.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
+}
+
+/// Waits until `done` gives something.
+pub fn until<T>(what: &str, seconds: u64, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = done() {
+            return found;
+        }
+        assert!(
+            begin.elapsed() < Duration::from_secs(seconds),
+            "{what}: not in {seconds} s"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A peer that is ended with the test, in a folder that goes with it.
+pub struct Peer {
+    pub address: SocketAddr,
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What Prometheus scrapes, and the labels it adds.
+pub struct Target {
+    pub job: &'static str,
+    pub node: String,
+    pub cluster: Option<&'static str>,
+    pub address: SocketAddr,
+}
+
+/// Starts Prometheus with rule files in `folder`.
+pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Option<SocketAddr>) -> Peer {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config =
+        "global: {scrape_interval: 1s, evaluation_interval: 1s, external_labels: {cluster: test}}\n".to_owned();
+    config.push_str("rule_files:\n");
+    for file in rule_files {
+        config.push_str(&format!("  - {}\n", file.display()));
+    }
+    if let Some(address) = alertmanager {
+        config.push_str(&format!(
+            "alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{address}']}}]}}]}}\n"
+        ));
+    }
+    config.push_str("scrape_configs:\n");
+    let mut jobs: Vec<&str> = targets.iter().map(|target| target.job).collect();
+    jobs.dedup();
+    for job in jobs {
+        config.push_str(&format!("  - job_name: {job}\n    static_configs:\n"));
+        for target in targets.iter().filter(|target| target.job == job) {
+            let cluster = target
+                .cluster
+                .map_or_else(String::new, |cluster| format!(", cluster: {cluster}"));
+            config.push_str(&format!(
+                "      - {{targets: ['{}'], labels: {{node: {}{cluster}}}}}\n",
+                target.address, target.node
+            ));
+        }
+    }
+    let path = folder.path().join("prometheus.yml");
+    std::fs::write(&path, config).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let process = Command::new("prometheus")
+        .arg(format!("--config.file={}", path.display()))
+        .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+        .arg(format!("--web.listen-address={address}"))
+        .arg("--enable-feature=exemplar-storage")
+        .arg("--rules.alert.resend-delay=1s")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let peer = Peer {
+        address,
+        process,
+        _folder: folder,
+    };
+    until("Prometheus is ready", 60, || get(address, "/-/ready"));
+    peer
+}
+
+/// Starts Alertmanager, which tells `receiver`.
+pub fn alertmanager(receiver: SocketAddr) -> Peer {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "route: {{receiver: on-call, group_by: [alertname, cluster, node], group_wait: 0s, group_interval: 1s, repeat_interval: 1h}}\n\
+         receivers:\n  - name: on-call\n    webhook_configs: [{{url: 'http://{receiver}/', send_resolved: true}}]\n"
+    );
+    let path = folder.path().join("alertmanager.yml");
+    std::fs::write(&path, config).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let process = Command::new("prometheus-alertmanager")
+        .arg(format!("--config.file={}", path.display()))
+        .arg(format!("--storage.path={}", folder.path().join("data").display()))
+        .arg(format!("--web.listen-address={address}"))
+        // One of its own, that talks to nobody.
+        .arg("--cluster.listen-address=")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let peer = Peer {
+        address,
+        process,
+        _folder: folder,
+    };
+    until("Alertmanager is ready", 60, || get(address, "/-/ready"));
+    peer
+}
+
+impl Peer {
+    /// The samples of an instant query: labels and value.
+    pub fn query(&self, text: &str) -> Result<Vec<(Value, f64)>, String> {
+        let answer = self.api(&format!("query?query={}", encode(text)));
+        let answer = answer.ok_or_else(|| "Prometheus refuses it".to_owned())?;
+        let result = answer["result"].as_array().cloned().unwrap_or_default();
+        if answer["resultType"] == "scalar" {
+            return Ok(vec![(
+                Value::Null,
+                answer["result"][1].as_str().unwrap().parse().unwrap(),
+            )]);
+        }
+        let samples = result.into_iter().map(|sample| {
+            let value = sample["value"][1].as_str().unwrap().parse().unwrap();
+            (sample["metric"].clone(), value)
+        });
+        Ok(samples.collect())
+    }
+
+    /// `data` of an answer of the query API.
+    pub fn api(&self, path: &str) -> Option<Value> {
+        let answer: Value = serde_json::from_str(&get(self.address, &format!("/api/v1/{path}"))?).unwrap();
+        Some(answer["data"].clone())
+    }
+}
+
+/// For a query string.
+pub fn encode(text: &str) -> String {
+    let byte = |byte: u8| {
+        if byte.is_ascii_alphanumeric() {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    };
+    text.bytes().map(byte).collect()
+}
+
+/// Runs a program with `input`; gives whether it succeeded and what it said.
+pub fn feed(program: &str, arguments: &[&str], input: &str) -> (bool, String) {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}

@@ -1,0 +1,74 @@
+//! Runs the real Helm on the chart. Does not: know what should come out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A Helm that can be run.
+pub struct Helm(PathBuf);
+
+impl Helm {
+    /// The one that `scripts/helm.sh` builds, or says `SKIPPED`.
+    pub fn find(test: &str) -> Option<Helm> {
+        let built = output(&mut Command::new(root("scripts/helm.sh")));
+        if built.status.success() {
+            return Some(Helm(PathBuf::from(String::from_utf8(built.stdout).unwrap().trim())));
+        }
+        let why = String::from_utf8_lossy(&built.stderr);
+        eprintln!("SKIPPED {test}: no Helm: {}", why.lines().last().unwrap_or_default());
+        None
+    }
+
+    /// Renders the chart with `--set` of each argument; the error is what Helm says.
+    pub fn template(&self, arguments: &[String], version: &str, apis: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(&self.0);
+        command.args(["template", "sandglass"]).arg(chart());
+        command.args(["--namespace", "sandglass", "--kube-version", version]);
+        for argument in arguments {
+            command.args(["--set", argument]);
+        }
+        for api in apis {
+            command.args(["--api-versions", api]);
+        }
+        let rendered = output(&mut command);
+        match rendered.status.success() {
+            true => Ok(String::from_utf8(rendered.stdout).unwrap()),
+            false => Err(String::from_utf8_lossy(&rendered.stderr).into_owned()),
+        }
+    }
+
+    /// Lints strictly and packages into `folder`.
+    pub fn package(&self, folder: &Path) {
+        let linted = output(Command::new(&self.0).args(["lint", "--strict"]).arg(chart()));
+        assert!(linted.status.success(), "{}", String::from_utf8_lossy(&linted.stdout));
+        let packaged = output(
+            Command::new(&self.0)
+                .arg("package")
+                .arg(chart())
+                .arg("--destination")
+                .arg(folder),
+        );
+        assert!(
+            packaged.status.success(),
+            "{}",
+            String::from_utf8_lossy(&packaged.stderr)
+        );
+    }
+}
+
+/// A path of the tree.
+pub fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// The chart.
+pub fn chart() -> PathBuf {
+    root("deploy/helm/sandglass")
+}
+
+/// Runs to the end.
+pub fn output(command: &mut Command) -> Output {
+    command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}

@@ -1,0 +1,438 @@
+//! The DNS and drop probes on this kernel, with real resolvers, real servers, and tshark as the judge.
+//!
+//! Needs root and a kernel that lets BPF in; where a program is missing the test says `SKIPPED` and why. What is tested is
+//! what becomes of packets as events; lookups are the correlator's, which is tested by recordings.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+mod lab;
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use lab::client::{glibc, query, socket};
+use lab::oracle::Oracle;
+use lab::server::Server;
+use lab::watch::{Seen, Watch};
+use lab::{Lab, POD, SERVER, SERVER_V6, inside};
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass::health::Health;
+use sandglass::sources;
+use sandglass::sources::linux::Options;
+use sandglass_model::Body;
+use sandglass_model::network::{DroppedPacket, Transport};
+
+const A: u16 = 1;
+const AAAA: u16 = 28;
+
+/// Names and types of queries in their order.
+fn asked(seen: &[Seen]) -> Vec<(&str, u16)> {
+    let queries = seen.iter().filter(|seen| !seen.is_answer());
+    queries.map(|seen| (seen.name(), seen.kind())).collect()
+}
+
+fn codes(seen: &[Seen], name: &str) -> Vec<u16> {
+    let answers = seen.iter().filter(|seen| seen.name() == name);
+    answers
+        .filter_map(|seen| Some(seen.message.answer.as_ref()?.rcode))
+        .collect()
+}
+
+fn assert_close(differences: &[u64], at_least: usize) {
+    assert!(differences.len() >= at_least, "only {} latencies", differences.len());
+    let worst = differences.iter().max().unwrap();
+    assert!(*worst < 1_000_000, "{worst} ns apart");
+    eprintln!("{} latencies compared, {worst} ns apart at most", differences.len());
+}
+
+#[test]
+fn a_lookup_of_glibc_is_seen_as_tshark_sees_it() {
+    let test = "a_lookup_of_glibc_is_seen_as_tshark_sees_it";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
+    let _server = Server::start(&lab);
+    let output = glibc(&lab, "ok.test");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("10.153.9.0"),
+        "{output:?}"
+    );
+    assert!(!glibc(&lab, "none.test").status.success());
+
+    let seen = watch.messages(8);
+    assert_eq!(seen.len(), 8, "{seen:#?}");
+    assert_eq!(
+        asked(&seen),
+        [("ok.test", A), ("ok.test", AAAA), ("none.test", A), ("none.test", AAAA)]
+    );
+    assert_eq!(
+        (codes(&seen, "ok.test"), codes(&seen, "none.test")),
+        (vec![0, 0], vec![3, 3])
+    );
+    for one in &seen {
+        assert_eq!(one.message.client.ip(), POD.parse::<IpAddr>().unwrap());
+        assert_eq!(one.message.server.to_string(), format!("{SERVER}:53"));
+        assert_eq!(one.message.transport, Transport::Udp);
+        assert_eq!(one.message.asker.is_some(), !one.is_answer());
+        assert_ne!(one.message.socket, 0);
+    }
+    // A and AAAA of one call leave by one socket, of one process.
+    assert_eq!(seen[0].message.socket, seen[1].message.socket);
+    let asker = seen[0].message.asker.clone().unwrap();
+    assert_eq!(asker.comm, "getent");
+    assert!(asker.process.start_ticks > 0);
+    let answer = seen.iter().find(|seen| seen.is_answer() && seen.kind() == A).unwrap();
+    assert_eq!(
+        answer.message.answer.as_ref().unwrap().addresses,
+        ["10.153.9.0".parse::<IpAddr>().unwrap()]
+    );
+    assert_close(&oracle.agrees(&seen), 4);
+}
+
+#[test]
+fn lookups_over_ipv6_are_seen() {
+    let test = "lookups_over_ipv6_are_seen";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
+    let _server = Server::start(&lab);
+    lab.resolv_conf(&format!("nameserver {SERVER_V6}\n"));
+    assert!(glibc(&lab, "ok.test").status.success());
+    let seen = watch.messages(4);
+    assert_eq!(seen[0].message.server.to_string(), format!("[{SERVER_V6}]:53"));
+    assert_eq!(seen[0].message.client.ip(), lab::POD_V6.parse::<IpAddr>().unwrap());
+    assert_close(&oracle.agrees(&seen), 2);
+}
+
+#[test]
+fn a_truncated_answer_is_followed_over_tcp() {
+    let test = "a_truncated_answer_is_followed_over_tcp";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let server = Server::start(&lab);
+    let output = glibc(&lab, "tc.test");
+    assert!(output.status.success(), "{output:?}");
+    let seen = watch.messages(8);
+    assert!(server.asked("tc.test", A) >= 2);
+    let over = |transport, answer| {
+        let chosen = seen
+            .iter()
+            .filter(move |seen| seen.message.transport == transport && seen.is_answer() == answer);
+        chosen.cloned().collect::<Vec<Seen>>()
+    };
+    for answer in over(Transport::Udp, true) {
+        let said = answer.message.answer.unwrap();
+        assert!(said.truncated && said.records == 0, "{said:?}");
+    }
+    let answers = over(Transport::Tcp, true);
+    // glibc asks again when its buffer was too small for so many addresses.
+    assert!(answers.len() >= 2, "{seen:#?}");
+    for answer in answers {
+        let said = answer.message.answer.unwrap();
+        assert_eq!((said.truncated, said.records, said.addresses.len()), (false, 60, 8));
+    }
+    for question in over(Transport::Tcp, false) {
+        assert_eq!(question.message.asker.unwrap().comm, "getent");
+    }
+    assert_eq!(watch.health.dns_malformed.get(), 0);
+}
+
+#[test]
+fn a_query_that_the_node_drops_is_told_with_its_reason() {
+    let test = "a_query_that_the_node_drops_is_told_with_its_reason";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let _server = Server::start(&lab);
+    lab.rules("table ip t { chain c { type filter hook forward priority 0; udp dport 53 drop; }; }");
+    let asking = socket(&lab, SERVER);
+    asking.send(&query(0xabcd, "ok.test", A)).unwrap();
+    let seen = watch.messages(1);
+    assert_eq!(seen[0].message.id, 0xabcd);
+    let (at, drop) = watch.dropped(1).remove(0);
+    assert!(at > seen[0].at, "dropped after it left");
+    assert_eq!((drop.packet, drop.dns_id), (DroppedPacket::Dns, Some(0xabcd)));
+    assert_eq!(drop.netns, lab.inode(&lab.node()));
+    assert_eq!(drop.reason, "NETFILTER_DROP");
+    assert_eq!(drop.source, asking.local_addr().unwrap());
+    eprintln!("dropped in {}", drop.function);
+}
+
+#[test]
+fn a_dropped_syn_is_told_and_a_lookup_that_works_drops_nothing() {
+    let test = "a_dropped_syn_is_told_and_a_lookup_that_works_drops_nothing";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let _server = Server::start(&lab);
+    assert!(glibc(&lab, "ok.test").status.success());
+    watch.messages(4);
+    assert_eq!(watch.drops(), [], "nothing was dropped");
+    lab.rules("table ip t { chain c { type filter hook forward priority 0; tcp dport 8080 drop; }; }");
+    let server: SocketAddr = format!("{SERVER}:8080").parse().unwrap();
+    let outcome = inside(&lab.pod(), move || {
+        TcpStream::connect_timeout(&server, Duration::from_millis(300))
+    });
+    assert!(outcome.is_err());
+    let (_, drop) = watch.dropped(1).remove(0);
+    assert_eq!((drop.packet, drop.dns_id), (DroppedPacket::TcpSyn, None));
+    assert_eq!((drop.destination, drop.reason.as_str()), (server, "NETFILTER_DROP"));
+}
+
+#[test]
+fn a_socket_nobody_listens_to_is_no_silence_without_reason() {
+    let test = "a_socket_nobody_listens_to_is_no_silence_without_reason";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let asking = socket(&lab, SERVER);
+    asking.send(&query(77, "ok.test", A)).unwrap();
+    let (_, drop) = watch.dropped(1).remove(0);
+    assert_eq!((drop.packet, drop.dns_id), (DroppedPacket::Dns, Some(77)));
+    assert_eq!(drop.netns, lab.inode(&lab.server()));
+    assert_eq!(drop.reason, "NO_SOCKET");
+}
+
+/// In a socket's queue the packet's device is not known any more; its socket is.
+#[test]
+fn an_answer_that_finds_the_sockets_queue_full_is_told() {
+    let test = "an_answer_that_finds_the_sockets_queue_full_is_told";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let server = inside(&lab.server(), || UdpSocket::bind((SERVER, 53)).unwrap());
+    let asking = socket(&lab, SERVER);
+    rustix::net::sockopt::set_socket_recv_buffer_size(&asking, 2048).unwrap();
+    let question = query(9, "ok.test", A);
+    asking.send(&question).unwrap();
+    let (_, client) = server.recv_from(&mut [0; 512]).unwrap();
+    for _ in 0..20 {
+        server.send_to(&question, client).unwrap();
+    }
+    let (_, drop) = watch.dropped(1).remove(0);
+    assert_eq!(drop.reason, "SOCKET_RCVBUFF");
+    assert_eq!((drop.netns, drop.dns_id), (lab.inode(&lab.pod()), Some(9)));
+}
+
+#[test]
+fn a_flood_of_drops_is_told_in_part_and_counted_in_full() {
+    let test = "a_flood_of_drops_is_told_in_part_and_counted_in_full";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    lab.rules("table ip t { chain c { type filter hook forward priority 0; udp dport 53 drop; }; }");
+    let asking = socket(&lab, SERVER);
+    let question = query(9, "ok.test", A);
+    for _ in 0..20_000 {
+        asking.send(&question).unwrap();
+    }
+    let lost = || {
+        let of_drops = |event: &sandglass_model::Event| match &event.body {
+            Body::Lost { probe, count } if probe == "drops" => *count,
+            _ => 0,
+        };
+        watch.all().iter().map(of_drops).sum::<u64>()
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while watch.drops().len() as u64 + lost() < 20_000 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{} told, {} lost",
+            watch.drops().len(),
+            lost()
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(lost() > 0, "all were told");
+}
+
+/// What servers do wrong, and what the client's side sees of it.
+#[test]
+fn misbehaving_servers_are_seen_for_what_they_do() {
+    let test = "misbehaving_servers_are_seen_for_what_they_do";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let _server = Server::start(&lab);
+    for (number, name) in (1_u16..).zip([
+        "servfail.test",
+        "refused.test",
+        "badvers.test",
+        "late.test",
+        "wrongid.test",
+        "silent.test",
+        "garbage.test",
+        "elsewhere.test",
+    ]) {
+        let asking = socket(&lab, SERVER);
+        asking.send(&query(number, name, A)).unwrap();
+        let mut answer = [0; 512];
+        let waits = if matches!(name, "silent.test" | "elsewhere.test") {
+            300
+        } else {
+            2000
+        };
+        asking.set_read_timeout(Some(Duration::from_millis(waits))).unwrap();
+        let got = asking.recv(&mut answer);
+        if name == "wrongid.test" {
+            asking.recv(&mut answer).unwrap();
+        }
+        assert_eq!(got.is_err(), waits == 300, "{name}: {got:?}");
+    }
+    let seen = watch.settled();
+    let answers = |name: &str| -> Vec<(u16, u16)> {
+        let answers = seen.iter().filter(|seen| seen.name() == name);
+        answers
+            .filter_map(|seen| Some((seen.message.id, seen.message.answer.as_ref()?.rcode)))
+            .collect()
+    };
+    assert_eq!(asked(&seen).len(), 8);
+    assert_eq!(answers("servfail.test"), [(1, 2)]);
+    assert_eq!(answers("refused.test"), [(2, 5)]);
+    assert_eq!(answers("badvers.test"), [(3, 16)], "with the upper bits of EDNS");
+    assert_eq!(answers("wrongid.test"), [(5 ^ 0xff, 0), (5, 0)]);
+    assert_eq!((answers("silent.test"), answers("garbage.test")), (vec![], vec![]));
+    // A connected socket does not get what comes from another address: to the client it never came.
+    assert_eq!(answers("elsewhere.test"), []);
+    assert_eq!(watch.health.dns_malformed.get(), 1, "the garbage");
+    let late: Vec<&Seen> = seen.iter().filter(|seen| seen.name() == "late.test").collect();
+    let took = late[1].at.0 - late[0].at.0;
+    assert!((295_000_000..600_000_000).contains(&took), "{took} ns");
+}
+
+#[test]
+fn an_answer_from_another_address_reaches_a_socket_that_is_not_connected() {
+    let test = "an_answer_from_another_address_reaches_a_socket_that_is_not_connected";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let _server = Server::start(&lab);
+    let asking = inside(&lab.pod(), || UdpSocket::bind("0.0.0.0:0").unwrap());
+    asking.send_to(&query(1, "elsewhere.test", A), (SERVER, 53)).unwrap();
+    let mut answer = [0; 512];
+    let (_, from) = asking.recv_from(&mut answer).unwrap();
+    let seen = watch.messages(2);
+    assert_eq!(seen[0].message.server.to_string(), format!("{SERVER}:53"));
+    assert_eq!(
+        seen[0].message.client.to_string(),
+        format!("{POD}:{}", asking.local_addr().unwrap().port())
+    );
+    assert_eq!(seen[1].message.server, from);
+    assert_eq!(seen[1].message.client, seen[0].message.client);
+}
+
+/// Three questions in one segment, a fourth one byte by byte, and answers in pieces.
+#[test]
+fn questions_of_one_tcp_buffer_are_told_apart() {
+    let test = "questions_of_one_tcp_buffer_are_told_apart";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
+    let _server = Server::start(&lab);
+    let framed = |id, name| {
+        let query = query(id, name, A);
+        [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat()
+    };
+    let mut connection = inside(&lab.pod(), || TcpStream::connect((SERVER, 53)).unwrap());
+    connection.set_nodelay(true).unwrap();
+    let together = [framed(1, "ok.test"), framed(2, "tc.test"), framed(3, "none.test")].concat();
+    connection.write_all(&together).unwrap();
+    for byte in framed(4, "ok.test") {
+        connection.write_all(&[byte]).unwrap();
+    }
+    for _ in 0..4 {
+        let mut prefix = [0; 2];
+        connection.read_exact(&mut prefix).unwrap();
+        let mut answer = vec![0; usize::from(u16::from_be_bytes(prefix))];
+        connection.read_exact(&mut answer).unwrap();
+    }
+    let seen = watch.messages(8);
+    let ids = |answers: bool| -> Vec<u16> {
+        let chosen = seen.iter().filter(|seen| seen.is_answer() == answers);
+        chosen.map(|seen| seen.message.id).collect()
+    };
+    assert_eq!((ids(false), ids(true)), (vec![1, 2, 3, 4], vec![1, 2, 3, 4]));
+    assert_eq!(watch.health.dns_malformed.get(), 0);
+    assert_eq!(watch.drops(), [], "a connection that is set up drops nothing");
+    assert_close(&oracle.agrees(&seen), 4);
+}
+
+#[test]
+fn other_ports_are_watched_where_asked_and_nothing_else_is() {
+    let test = "other_ports_are_watched_where_asked_and_nothing_else_is";
+    let Some(lab) = Lab::start(test) else { return };
+    let options = Options {
+        dns_ports: vec![53, 1053],
+        ..Options::default()
+    };
+    let Some(watch) = Watch::with(test, &lab, options) else {
+        return;
+    };
+    let _servers = [1053, 1054].map(|port| Server::on_port(&lab, port));
+    let asking = inside(&lab.pod(), || UdpSocket::bind("0.0.0.0:0").unwrap());
+    for (id, port) in [(1, 1054), (2, 1053), (3, 1054)] {
+        asking.send_to(&query(id, "ok.test", A), (SERVER, port)).unwrap();
+        asking.recv(&mut [0; 512]).unwrap();
+    }
+    let seen = watch.settled();
+    let ids: Vec<u16> = seen.iter().map(|seen| seen.message.id).collect();
+    assert_eq!(ids, [2, 2]);
+    // The server's own sockets talk on that port too: that side is not told.
+    let all = watch.all();
+    let servers = lab.inode(&lab.server());
+    assert!(
+        !all.iter()
+            .any(|event| matches!(&event.body, Body::DnsSeen(message) if message.netns == servers))
+    );
+}
+
+#[test]
+fn a_datagram_longer_than_the_room_for_it_is_read_as_far_as_it_goes() {
+    let test = "a_datagram_longer_than_the_room_for_it_is_read_as_far_as_it_goes";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let server = inside(&lab.server(), || UdpSocket::bind((SERVER, 53)).unwrap());
+    let asking = socket(&lab, SERVER);
+    asking.send(&query(9, "ok.test", A)).unwrap();
+    let (_, client) = server.recv_from(&mut [0; 512]).unwrap();
+    // 300 addresses: 4.8 kB, which is sent as four fragments.
+    let mut answer = query(9, "ok.test", A);
+    answer[2..8].copy_from_slice(&[0x81, 0x80, 0, 1, 1, 44]);
+    for _ in 0..300 {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 1]);
+    }
+    server.send_to(&answer, client).unwrap();
+    let said = watch.messages(2).remove(1).message.answer.unwrap();
+    assert_eq!((said.records, said.addresses.len()), (300, 8));
+    assert_eq!(watch.health.dns_malformed.get(), 0);
+}
+
+#[test]
+fn traffic_is_announced_with_the_nodes_own_namespace() {
+    let test = "traffic_is_announced_with_the_nodes_own_namespace";
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let watched = watch.wait("the announcement", |events| {
+        events.iter().find_map(|event| match event.body {
+            Body::TrafficWatched { node_netns } => Some(node_netns),
+            _ => None,
+        })
+    });
+    // Tests run in the node's own namespace, where they may observe it at all.
+    assert_eq!(watched, std::fs::metadata("/proc/self/ns/net").unwrap().ino());
+    // Off means off.
+    drop(watch);
+    let options = Options {
+        dns: false,
+        drops: false,
+        ..Options::default()
+    };
+    let health = Health::default();
+    let (sender, _receiver) = sources::channel(64, Gauge::default());
+    let source = sources::linux::start(options, sender, health.clone()).unwrap();
+    let off = health.probes().into_iter().filter(|probe| !probe.attached);
+    let hints: Vec<String> = off.map(|probe| probe.hint).collect();
+    assert_eq!(hints, ["set probes.drops to true", "set probes.dns to true"]);
+    drop(source);
+}

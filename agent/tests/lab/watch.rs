@@ -1,0 +1,265 @@
+//! The Linux source with everything it sends, and what the tests look for in it.
+//!
+//! `RECORD_INTO=DIR` makes each watch write a recording of what happened in its lab; ticks are added as the pipeline adds
+//! them. Does not: see other namespaces of the machine: they are left out.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass::health::Health;
+use sandglass::sources::linux::{LinuxSource, Options};
+use sandglass::sources::{self, clock};
+use sandglass_model::network::{DnsMessage, PacketDrop};
+use sandglass_model::recording::{self, Header};
+use sandglass_model::{Body, Event, Timestamp};
+
+use super::Lab;
+
+/// A running source and everything it has sent.
+pub struct Watch {
+    source: Option<LinuxSource>,
+    events: Arc<(Mutex<Vec<Event>>, Condvar)>,
+    pub health: Health,
+    test: String,
+    namespaces: Vec<u64>,
+    pod: u64,
+}
+
+impl Watch {
+    /// Starts the source; says `SKIPPED` and returns `None` where that, or its DNS probe, is not possible.
+    pub fn start(test: &str, lab: &Lab) -> Option<Watch> {
+        Watch::with(test, lab, Options::default())
+    }
+
+    pub fn with(test: &str, lab: &Lab, options: Options) -> Option<Watch> {
+        let health = Health::default();
+        let (sender, receiver) = sources::channel(4096, Gauge::default());
+        let source = match sources::linux::start(options, sender, health.clone()) {
+            Ok(source) => source,
+            Err(error) => {
+                eprintln!("SKIPPED {test}: {error}");
+                return None;
+            }
+        };
+        let dns = health.probes().into_iter().find(|probe| probe.probe == "dns")?;
+        if !dns.attached {
+            let not_here = dns.consequence.contains("os error 1)") || dns.consequence.contains("os error 2)");
+            assert!(not_here, "{}", dns.consequence);
+            eprintln!("SKIPPED {test}: {}", dns.consequence);
+            return None;
+        }
+        let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let into = Arc::clone(&events);
+        std::thread::spawn(move || {
+            while let Ok(event) = receiver.receive(TICK) {
+                let event = event.unwrap_or_else(tick);
+                into.0.lock().unwrap().push(event);
+                into.1.notify_all();
+            }
+        });
+        Some(Watch {
+            source: Some(source),
+            events,
+            health,
+            test: test.to_owned(),
+            namespaces: [lab.pod(), lab.node(), lab.server()]
+                .map(|name| lab.inode(&name))
+                .to_vec(),
+            pod: lab.inode(&lab.pod()),
+        })
+    }
+
+    /// Waits until `find` finds something among the events.
+    pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(8);
+        let mut events = self.events.0.lock().unwrap();
+        loop {
+            if let Some(found) = find(&events) {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                !left.is_zero(),
+                "{what} did not come; {}",
+                shown(&events, &self.namespaces)
+            );
+            events = self.events.1.wait_timeout(events, left).unwrap().0;
+        }
+    }
+
+    /// Waits until the pod's messages are so many, and returns them.
+    pub fn messages(&self, count: usize) -> Vec<Seen> {
+        self.wait(&format!("{count} messages"), |events| {
+            let seen = seen_by(events, self.pod);
+            (seen.len() >= count).then_some(seen)
+        })
+    }
+
+    /// The pod's messages once nothing more comes.
+    pub fn settled(&self) -> Vec<Seen> {
+        // Longer than the reader's delay.
+        std::thread::sleep(Duration::from_millis(200));
+        seen_by(&self.events.0.lock().unwrap(), self.pod)
+    }
+
+    /// Waits until so many packets of the lab were dropped, and returns them.
+    pub fn dropped(&self, count: usize) -> Vec<(Timestamp, PacketDrop)> {
+        self.wait(&format!("{count} drops"), |events| {
+            let drops = drops_in(events, &self.namespaces);
+            (drops.len() >= count).then_some(drops)
+        })
+    }
+
+    /// Drops in the lab so far.
+    pub fn drops(&self) -> Vec<(Timestamp, PacketDrop)> {
+        drops_in(&self.events.0.lock().unwrap(), &self.namespaces)
+    }
+
+    pub fn all(&self) -> Vec<Event> {
+        self.events.0.lock().unwrap().clone()
+    }
+
+    pub fn source(&self) -> &LinuxSource {
+        self.source.as_ref().unwrap()
+    }
+
+    fn record(&self, directory: &Path) {
+        let events = self.events.0.lock().unwrap();
+        let facts = clock::node_facts();
+        let header = Header {
+            recording: "sandglass".to_owned(),
+            version: recording::VERSION,
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            os: facts.os,
+            kernel: facts.kernel,
+            machine: facts.machine,
+            node: "node".to_owned(),
+            boot_id: facts.boot_id,
+            clock: clock::anchor(),
+        };
+        let mut text = recording::encode(&header).unwrap();
+        text.push('\n');
+        let mut own = HashSet::new();
+        for event in events.iter().filter(|event| belongs(event, &self.namespaces, &mut own)) {
+            writeln!(text, "{}", recording::encode(event).unwrap()).unwrap();
+        }
+        std::fs::write(directory.join(format!("{}.jsonl", self.test)), text).unwrap();
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let recorded = std::env::var_os("RECORD_INTO").is_some();
+        if recorded {
+            // What follows the last packet is a part of the recording: that nothing more came.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        drop(self.source.take());
+        if let Some(directory) = std::env::var_os("RECORD_INTO") {
+            self.record(Path::new(&directory));
+        }
+    }
+}
+
+/// One message with its time.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub at: Timestamp,
+    pub message: DnsMessage,
+}
+
+impl Seen {
+    pub fn is_answer(&self) -> bool {
+        self.message.answer.is_some()
+    }
+
+    pub fn name(&self) -> &str {
+        self.message.questions.first().map_or("", |question| &question.name)
+    }
+
+    pub fn kind(&self) -> u16 {
+        self.message.questions.first().map_or(0, |question| question.kind)
+    }
+}
+
+fn seen_by(events: &[Event], netns: u64) -> Vec<Seen> {
+    let mut seen: Vec<Seen> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            Body::DnsSeen(message) if message.netns == netns => Some(Seen {
+                at: event.at,
+                message: (**message).clone(),
+            }),
+            _ => None,
+        })
+        .collect();
+    seen.sort_by_key(|seen| seen.at);
+    seen
+}
+
+fn drops_in(events: &[Event], namespaces: &[u64]) -> Vec<(Timestamp, PacketDrop)> {
+    let drops = events.iter().filter_map(|event| match &event.body {
+        Body::PacketDropped(drop) if namespaces.contains(&drop.netns) => Some((event.at, (**drop).clone())),
+        _ => None,
+    });
+    drops.collect()
+}
+
+/// Whether an event tells of the lab: its namespaces, and the plugin that stands for its runtime. `own` are processes.
+fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
+    match &event.body {
+        Body::DnsSeen(message) => namespaces.contains(&message.netns),
+        Body::PacketDropped(drop) => namespaces.contains(&drop.netns),
+        Body::ConnectSeen(step) => namespaces.contains(&step.netns),
+        Body::FlowSeen(flow) => namespaces.contains(&flow.netns),
+        Body::ConntrackCounted(counts) => namespaces.contains(&counts.netns),
+        Body::NetnsObserved(netns) => namespaces.contains(&netns.inode),
+        Body::ProcessExecuted(exec) => {
+            let ours = exec.env("CNI_CONTAINERID").is_some_and(|id| id.starts_with(SANDBOX));
+            if ours {
+                own.insert(exec.process.pid);
+            }
+            ours
+        }
+        Body::ProcessForked(fork) => {
+            let ours = own.contains(&fork.parent.pid);
+            if ours {
+                own.insert(fork.process.pid);
+            }
+            ours
+        }
+        Body::ProcessExited(exit) => own.remove(&exit.process.pid),
+        Body::PluginSpoke(spoken) => own.contains(&spoken.process.pid),
+        Body::TrafficWatched { .. } | Body::ClockAnchored { .. } | Body::Lost { .. } | Body::Tick => true,
+        Body::SandboxDescribed(_)
+        | Body::NetworksConfigured { .. }
+        | Body::ActivitySeen(_)
+        | Body::RuntimeSaid(_)
+        | Body::SiloSeen(_)
+        | Body::InterfaceSeen(_)
+        | Body::LookupSeen(_) => false,
+    }
+}
+
+fn shown(events: &[Event], namespaces: &[u64]) -> String {
+    let mut own = HashSet::new();
+    let ours = events
+        .iter()
+        .filter(|event| !matches!(event.body, Body::Tick) && belongs(event, namespaces, &mut own));
+    ours.map(|event| format!("\n{event:?}")).collect()
+}
+
+fn tick() -> Event {
+    Event {
+        at: Timestamp(clock::now().0.saturating_sub(TICK.as_nanos() as u64)),
+        body: Body::Tick,
+    }
+}
+
+/// Sandbox id of the lab's pod, by which its plugin is known.
+pub const SANDBOX: &str = "5a9d";
+const TICK: Duration = Duration::from_millis(250);

@@ -1,0 +1,291 @@
+//! What the DNS and drop probes cost: kernel and processor time per DNS message, lookups a second without loss, and the
+//! throughput of a TCP connection that is none of their business.
+//!
+//! Kernel time is the kernel's own run-time statistics, their own cost (about 57 ns a run on the reference machine)
+//! included. Query and answer pass both ends on one machine here, so each program runs once for the client's side and once,
+//! shortly, for the server's; a run on a port that is not watched gives the latter, which is taken off.
+//! Does not: count what the pipeline does with the events (`throughput` does).
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use sandglass::sources::linux::Options;
+
+use crate::Effort;
+use crate::agent::{Agent, Metrics, Started};
+use crate::probe::{Probe, Runs, since};
+use crate::report::{Figure, Outcome, Unit, median};
+use crate::tcp_flow;
+
+/// Measures.
+pub fn run(effort: Effort) -> Result<Outcome> {
+    let options = Options {
+        stdio: false,
+        connect: false,
+        conntrack: false,
+        ..Options::default()
+    };
+    let probe = match Probe::attach_with(options)? {
+        Ok(probe) => probe,
+        Err(reason) => return Ok(Outcome::Skipped(reason)),
+    };
+    if !probe.runs().iter().any(|runs| runs.program == SEND) {
+        return Ok(Outcome::Skipped("the DNS probe cannot be attached here".to_owned()));
+    }
+    let mut figures = message_cost(&probe, effort)?;
+    drop(probe);
+    figures.push(lookups_without_loss(effort)?);
+    figures.extend(tcp_flow::run(effort)?);
+    Ok(Outcome::Figures(figures))
+}
+
+/// Kernel time per message on the client's side, and processor time of the thread that turns it into an event.
+fn message_cost(probe: &Probe, effort: Effort) -> Result<Vec<Figure>> {
+    let lookups = effort.pick(20_000, 2_000);
+    let (watched, other) = (Talk::on(53)?, Talk::on(10_053)?);
+    let mut rounds: Vec<[f64; 5]> = Vec::new();
+    for _ in 0..ROUNDS {
+        let short = means(probe, || other.lookups(lookups / ROUNDS))?;
+        let reader = Reader::of_thread("dns")?;
+        let both = means(probe, || watched.lookups(lookups / ROUNDS))?;
+        std::thread::sleep(SETTLE);
+        let user = reader.spent_ns()? / f64::from(2 * (lookups / ROUNDS));
+        rounds.push([
+            2.0 * both[0] - short[0],
+            2.0 * both[1] - short[1],
+            short[0],
+            short[1],
+            user,
+        ]);
+    }
+    let drop_ns = drop_cost(probe, lookups / ROUNDS)?;
+    let middle = |n: usize| median(&rounds.iter().map(|round| round[n]).collect::<Vec<_>>());
+    let [query, answer, out, into, user] = std::array::from_fn(middle);
+    let kernel = (query + answer) / 2.0;
+    Ok(vec![
+        Figure::new("kernel time per DNS message, client's side", kernel, Unit::Nanoseconds)
+            .remark(format!("query {query:.0} ns, answer {answer:.0} ns")),
+        Figure::new(
+            "processor time of the reading thread per DNS message",
+            user,
+            Unit::Nanoseconds,
+        )
+        .remark("beside the message's way, not in it"),
+        Figure::new(
+            "kernel and reading thread per DNS message",
+            kernel + user,
+            Unit::Nanoseconds,
+        ),
+        Figure::new("kernel time added to a DNS message", kernel, Unit::Nanoseconds).at_most(ADDED_NS),
+        Figure::new(
+            "kernel time per other UDP packet",
+            (out + into) / 2.0,
+            Unit::Nanoseconds,
+        )
+        .remark(format!("out {out:.0} ns, in {into:.0} ns")),
+        Figure::new("kernel time per other dropped packet", drop_ns, Unit::Nanoseconds),
+    ])
+}
+
+/// Mean run of the drop probe for datagrams that nobody receives.
+fn drop_cost(probe: &Probe, count: u32) -> Result<f64> {
+    let client = UdpSocket::bind((SERVER, 0))?;
+    let before = probe.runs();
+    for _ in 0..count {
+        client.send_to(b"nobody listens here", (SERVER, NOBODY))?;
+    }
+    let runs = since(&before, &probe.runs());
+    let drops = runs.iter().find(|runs| runs.program == DROP).context("no drop probe")?;
+    ensure!(drops.count >= u64::from(count), "only {} drops", drops.count);
+    Ok(drops.ns as f64 / drops.count as f64)
+}
+
+/// Mean run of the program for sending and of that for receiving.
+fn means(probe: &Probe, talk: impl FnOnce() -> Result<()>) -> Result<[f64; 2]> {
+    let before = probe.runs();
+    talk()?;
+    let runs = since(&before, &probe.runs());
+    let mean = |name: &str| -> Result<f64> {
+        let runs: &Runs = runs
+            .iter()
+            .find(|runs| runs.program == name)
+            .context("no such program")?;
+        ensure!(runs.count > 0, "{name} did not run");
+        Ok(runs.ns as f64 / runs.count as f64)
+    };
+    Ok([mean(SEND)?, mean(RECEIVE)?])
+}
+
+/// A client and a server on loopback.
+struct Talk {
+    client: UdpSocket,
+    server: UdpSocket,
+}
+
+impl Talk {
+    fn on(port: u16) -> Result<Talk> {
+        let server = UdpSocket::bind((SERVER, port)).with_context(|| format!("cannot bind {SERVER}:{port}"))?;
+        let client = UdpSocket::bind((SERVER, 0))?;
+        client.connect(server.local_addr()?)?;
+        for socket in [&client, &server] {
+            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+        }
+        Ok(Talk { client, server })
+    }
+
+    /// So many, one after the other.
+    fn lookups(&self, count: u32) -> Result<()> {
+        let mut buffer = [0; 512];
+        for number in 0..count {
+            let id = number as u16;
+            self.client.send(&query(id))?;
+            let (_, from) = self.server.recv_from(&mut buffer)?;
+            self.server.send_to(&answer(id), from)?;
+            self.client.recv(&mut buffer)?;
+        }
+        Ok(())
+    }
+}
+
+/// Processor time of one thread of this process.
+struct Reader {
+    path: std::path::PathBuf,
+    begin_ns: f64,
+}
+
+impl Reader {
+    fn of_thread(name: &str) -> Result<Reader> {
+        for task in std::fs::read_dir("/proc/self/task")? {
+            let path = task?.path();
+            if std::fs::read_to_string(path.join("comm"))?.trim() == name {
+                let path = path.join("schedstat");
+                let begin_ns = on_processor_ns(&path)?;
+                return Ok(Reader { path, begin_ns });
+            }
+        }
+        anyhow::bail!("there is no thread {name}")
+    }
+
+    fn spent_ns(&self) -> Result<f64> {
+        Ok(on_processor_ns(&self.path)? - self.begin_ns)
+    }
+}
+
+fn on_processor_ns(path: &std::path::Path) -> Result<f64> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(text.split_whitespace().next().context("empty schedstat")?.parse()?)
+}
+
+/// The real agent beside so many lookups a second: all of them reach it, or it says what it lost.
+fn lookups_without_loss(effort: Effort) -> Result<Figure> {
+    let agent = match Agent::start()? {
+        Started::Ready(agent) => agent,
+        Started::Impossible(reason) => anyhow::bail!("the agent started before and does not now: {reason}"),
+    };
+    let talk = Talk::on(53)?;
+    let seconds = effort.pick(10, 2);
+    let before = watching(&agent)?;
+    let (begin, cpu) = (Instant::now(), agent.cpu()?);
+    let mut done = 0_u32;
+    // Ten milliseconds' worth at a time: a node's lookups come in bursts too.
+    for burst in 1..=100 * seconds {
+        talk.lookups(LOOKUPS_PER_SECOND / 100)?;
+        done += LOOKUPS_PER_SECOND / 100;
+        let due = begin + Duration::from_millis(10) * burst;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    let took = begin.elapsed().as_secs_f64();
+    let after = settled(&agent)?;
+    let cpu = agent.cpu()?.saturating_sub(cpu);
+    agent.stop()?;
+    let grown = |name: &str, labels: &[&str]| after.sum(name, labels) - before.sum(name, labels);
+    let lost = grown("sandglass_events_lost_total", &["probe=\"dns\""]);
+    let events = grown("sandglass_events_total", &[]);
+    ensure!(
+        events + lost >= f64::from(2 * done),
+        "of {} messages only {events} became events and {lost} were counted as lost",
+        2 * done
+    );
+    Ok(Figure::new(
+        format!("DNS messages lost at {LOOKUPS_PER_SECOND} lookups/s"),
+        lost,
+        Unit::Count,
+    )
+    .at_most(0.0)
+    .remark(format!(
+        "{:.0} lookups/s for {seconds} s, client and server on the same machine; the agent took {:.1} us of processor per lookup",
+        f64::from(done) / took,
+        cpu.as_secs_f64() * 1e6 / f64::from(done)
+    )))
+}
+
+/// The agent's metrics once its DNS probe is attached, which is after the process probe makes it ready.
+fn watching(agent: &Agent) -> Result<Metrics> {
+    for _ in 0..100 {
+        let metrics = agent.metrics()?;
+        if metrics.has("sandglass_probe_info", "probe=\"dns\"") {
+            return Ok(metrics);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    anyhow::bail!("the agent has no DNS probe")
+}
+
+/// The agent's metrics once it has caught up.
+fn settled(agent: &Agent) -> Result<Metrics> {
+    let mut last = -1.0;
+    for _ in 0..40 {
+        // Losses are counted once a second.
+        std::thread::sleep(Duration::from_millis(1_100));
+        let metrics = agent.metrics()?;
+        let events = metrics.sum("sandglass_events_total", &[]);
+        // Ticks go on.
+        if events - last < 100.0 {
+            return Ok(metrics);
+        }
+        last = events;
+    }
+    anyhow::bail!("the agent does not catch up")
+}
+
+/// `web-123.shop.svc.cluster.local`, type A, as a stub resolver with EDNS asks.
+fn query(id: u16) -> Vec<u8> {
+    let mut query = head(id, 0x0100, 0);
+    query.extend(OPT);
+    query
+}
+
+fn answer(id: u16) -> Vec<u8> {
+    let mut answer = head(id, 0x8180, 1);
+    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 10, 96, 7, 7]);
+    answer.extend(OPT);
+    answer
+}
+
+fn head(id: u16, flags: u16, records: u16) -> Vec<u8> {
+    let mut message: Vec<u8> = [id, flags, 1, records, 0, 1]
+        .into_iter()
+        .flat_map(u16::to_be_bytes)
+        .collect();
+    for label in ["web-123", "shop", "svc", "cluster", "local"] {
+        message.push(label.len() as u8);
+        message.extend(label.as_bytes());
+    }
+    message.extend([0, 0, 1, 0, 1]);
+    message
+}
+
+const OPT: [u8; 11] = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+/// Of loopback, and nobody's resolver.
+const SERVER: &str = "127.9.9.9";
+const SEND: &str = "on_send";
+const RECEIVE: &str = "on_receive";
+const DROP: &str = "on_drop";
+/// A port without a socket.
+const NOBODY: u16 = 10_054;
+const ROUNDS: u32 = 10;
+/// Longer than the reading thread lets a record wait.
+const SETTLE: Duration = Duration::from_millis(60);
+const LOOKUPS_PER_SECOND: u32 = 20_000;
+const ADDED_NS: f64 = 500.0;

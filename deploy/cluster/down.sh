@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Ends what up.sh started, by its pid files, and removes FOLDER. Usage: down.sh BIN FOLDER.
+set -u
+bin=$(cd "$1" && pwd) || exit 1
+[ -d "$2" ] || exit 0
+dir=$(cd "$2" && pwd)
+cd "$dir" || exit 1
+export PATH=$bin:$PATH:/usr/sbin:/sbin KUBECONFIG=$dir/admin.kubeconfig
+
+stop() {
+    local pid
+    pid=$(cat "run/$1.pid" 2> /dev/null) || return 0
+    # A pid may have been given to another process since.
+    grep -qa "$1" "/proc/$pid/cmdline" 2> /dev/null || return 0
+    kill "$pid"
+    for _ in $(seq 50); do
+        kill -0 "$pid" 2> /dev/null || return 0
+        sleep 0.1
+    done
+    kill -9 "$pid"
+}
+
+tasks() { ctr -a "$dir/run/containerd.sock" -n k8s.io "$@" 2> /dev/null; }
+
+if [ -f admin.kubeconfig ]; then
+    timeout 45 kubectl delete daemonset,deployment,job,pod --all --all-namespaces --grace-period=1 --timeout=30s > /dev/null 2>&1
+fi
+# The API server goes before etcd, or it hangs.
+for name in prometheus kube-scheduler kube-controller-manager kubelet coredns kube-apiserver etcd kube-proxy; do
+    stop $name
+done
+kube-proxy --cleanup --config kube-proxy.yaml > /dev/null 2>&1
+for task in $(tasks tasks ls -q); do
+    tasks tasks rm -f "$task" > /dev/null
+done
+stop containerd
+stop jaeger
+grep -F "$dir/" /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r umount 2> /dev/null
+for bridge in sgcp0 sgcp1 sgcp2 sgcnode; do
+    ip link del $bridge 2> /dev/null
+done
+cd / || exit 1
+umount "$dir" 2> /dev/null
+rm -rf "$dir"

@@ -1,0 +1,85 @@
+//! What runs in the cluster test's pods, as one static program: pause, serve, ask, look up.
+//!
+//! Compiled by itself for musl (`test.sh`), since an image without libraries is wanted. Without arguments it is the
+//! sandbox's pause container. Does not: anything a test does not name.
+
+use std::env;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::process::exit;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+unsafe extern "C" {
+    fn signal(number: i32, action: extern "C" fn(i32)) -> usize;
+    fn _exit(code: i32) -> !;
+}
+
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+/// As process 1 it would not end by a signal otherwise.
+extern "C" fn end(_: i32) {
+    // SAFETY: async-signal-safe, and ends the process.
+    unsafe { _exit(0) }
+}
+
+fn main() {
+    for number in [SIGINT, SIGTERM] {
+        // SAFETY: the action only calls _exit.
+        unsafe { signal(number, end) };
+    }
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [] | ["pause"] => loop {
+            sleep(Duration::from_secs(3600));
+        },
+        ["exit", code] => exit(code.parse().unwrap_or(64)),
+        ["serve", address] => serve(address),
+        // Until it answers: the rules of a new Service take a moment.
+        ["ask", address] => until(address, ask),
+        ["lookup", name] => until(name, lookup),
+        _ => {
+            eprintln!("usage: pod [pause | exit CODE | serve ADDRESS | ask ADDRESS | lookup NAME]");
+            exit(64)
+        }
+    }
+}
+
+fn serve(address: &str) {
+    let listener = TcpListener::bind(address).expect("listen");
+    for mut stream in listener.incoming().flatten() {
+        let _ = stream.write_all(b"here\n");
+    }
+}
+
+fn until(what: &str, attempt: fn(&str) -> Result<String, String>) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match attempt(what) {
+            Ok(answer) => {
+                println!("{what}: {answer}");
+                return;
+            }
+            Err(error) if Instant::now() >= end => {
+                eprintln!("{what}: {error}");
+                exit(1)
+            }
+            Err(_) => sleep(Duration::from_millis(300)),
+        }
+    }
+}
+
+fn ask(address: &str) -> Result<String, String> {
+    let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
+    let mut answer = String::new();
+    stream.set_read_timeout(Some(Duration::from_secs(2))).map_err(|error| error.to_string())?;
+    stream.read_to_string(&mut answer).map_err(|error| error.to_string())?;
+    if answer == "here\n" { Ok("answered".to_owned()) } else { Err(format!("answered {answer:?}")) }
+}
+
+fn lookup(name: &str) -> Result<String, String> {
+    let mut found = (name, 80).to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().map(|address| address.ip().to_string()).ok_or_else(|| "no address".to_owned())
+}

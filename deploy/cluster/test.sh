@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Builds a one-node Kubernetes and the project's image, starts the one, installs the other with the chart, and runs
+# agent/tests/cluster.rs against both. Usage: test.sh [--keep | --demo] [TEST..]. Root only.
+# --keep leaves the node running; --demo installs, makes pods, prints the addresses and stays until Ctrl-C.
+# SANDGLASS_CLUSTER_BIN names a folder with the built programs (default target/cluster/bin, what a CI caches).
+# Uses besides: Go 1.26, runc, the CNI plugins, iptables, ip, openssl, curl, python3, rustup's musl target.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export PATH=$PATH:$HOME/.cargo/bin:/usr/sbin:/sbin
+keep=false
+demo=false
+tests=()
+for argument in "$@"; do
+    case $argument in
+    --keep) keep=true ;;
+    --demo) demo=true ;;
+    *) tests+=("$argument") ;;
+    esac
+done
+if [ "$(id -u)" -ne 0 ]; then
+    echo "error: a node can only be started by root" >&2
+    echo "hint: sudo make test-cluster" >&2
+    exit 77
+fi
+bin=${SANDGLASS_CLUSTER_BIN:-$PWD/target/cluster/bin}
+dir=${SANDGLASS_CLUSTER_DIR:-/var/lib/sandglass-cluster}
+deploy/cluster/build.sh "$bin"
+scripts/image.sh amd64
+
+down() { deploy/cluster/down.sh "$bin" "$dir"; }
+down
+mkdir -p "$dir/images"
+rustc --edition 2024 --target x86_64-unknown-linux-musl -C opt-level=s -C strip=symbols -o target/image/pod deploy/cluster/pod.rs
+python3 deploy/image/oci.py --binary target/image/pod --entrypoint pod --arch amd64 --version 1 \
+    --name docker.io/sandglass-test/pod:1 --out "$dir/images/pod.tar"
+cp target/image/sandglass-amd64.tar "$dir/images/"
+# The same image under a second tag, for `helm upgrade`.
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+python3 deploy/image/oci.py --binary target/image/amd64/sandglass --arch amd64 --version next \
+    --name docker.io/sandglass-dev/sandglass:next --out "$dir/images/sandglass-next.tar"
+
+trap '$keep || down' EXIT
+begin=$SECONDS
+deploy/cluster/up.sh "$bin" "$dir"
+echo "the node is ready after $((SECONDS - begin)) s: export KUBECONFIG=$dir/admin.kubeconfig PATH=$bin:\$PATH"
+
+export SANDGLASS_CLUSTER=$dir SANDGLASS_CLUSTER_BIN=$bin SANDGLASS_VERSION=$version
+if $demo; then
+    deploy/cluster/demo.sh "$bin" "$dir"
+    exit
+fi
+status=0
+cargo test --locked --package sandglass --test cluster -- --test-threads=1 --nocapture "${tests[@]}" || status=$?
+if [ $status -ne 0 ]; then
+    mkdir -p target/cluster/log
+    cp "$dir"/log/*.log target/cluster/log/
+    echo "logs of the node: target/cluster/log"
+fi
+exit $status
