@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use node::{AGENT, NAMESPACE, Node, http, try_http, wait_for};
+use node::{AGENT, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
 use pods::{PodWatch, assert_same, by_uid, names, sandbox_traces};
 use serde_json::Value;
 
@@ -220,6 +220,40 @@ fn d_with_the_cri_socket_older_pods_are_known() {
         }
     });
     node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
+    node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    node.kubectl(&["delete", "namespace", NAMESPACE]);
+}
+
+/// A real Prometheus finds the agent by the pod's annotations, as it does without an operator.
+#[test]
+fn e_prometheus_finds_the_agent_by_its_annotations() {
+    let test = "e_prometheus_finds_the_agent_by_its_annotations";
+    let Some(node) = Node::find(test) else { return };
+    if !node.path("run/prometheus.pid").exists() {
+        eprintln!("SKIPPED {test}: prometheus is not installed");
+        return;
+    }
+    node.namespace();
+    node.install(&[ROOMY]);
+    workloads::pod(&node, "default", "scraped", "pause", None);
+    let value = |query: &str| -> Option<f64> {
+        let answer: Value =
+            serde_json::from_str(&try_http(PROMETHEUS, &format!("/api/v1/query?query={query}")).ok()?).ok()?;
+        answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+    };
+    for (query, least) in [
+        ("up%7Bjob=%22sandglass%22,node=%22n1%22%7D", 1.0),
+        (
+            "sum(sandglass_cni_operation_duration_seconds_count%7Boperation=%22ADD%22%7D)",
+            1.0,
+        ),
+    ] {
+        wait_for(query, 30, || match value(query) {
+            Some(found) if found >= least => Ok(()),
+            found => Err(format!("{found:?}")),
+        });
+    }
+    node.kubectl(&["delete", "pod", "scraped", "--namespace=default", "--now"]);
     node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }

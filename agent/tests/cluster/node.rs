@@ -15,6 +15,8 @@ use serde_json::Value;
 pub const AGENT: &str = "10.244.255.1:9477";
 /// Jaeger's query API.
 pub const JAEGER: &str = "127.0.0.1:16686";
+/// Prometheus, where it is installed.
+pub const PROMETHEUS: &str = "127.0.0.1:9490";
 /// containerd's metrics.
 pub const CONTAINERD: &str = "127.0.0.1:1338";
 /// Where the agent is installed.

@@ -28,6 +28,10 @@ pub fn switches() -> Vec<Switch> {
 
 fn by_hand(name: &str, arguments: &[&str]) -> Switch {
     let mut all = vec!["windows.enabled=true".to_owned()];
+    // They are large and the same for every switch but their own.
+    if !["defaults", "dashboards"].iter().any(|about| name.starts_with(about)) {
+        all.push("dashboards.enabled=false".to_owned());
+    }
     all.extend(arguments.iter().map(ToString::to_string));
     Switch {
         name: name.to_owned(),
