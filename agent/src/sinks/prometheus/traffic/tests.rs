@@ -244,8 +244,15 @@ fn a_sandbox_counts_once_as_ready_failed_or_silent_and_its_set_up_without_its_tr
     let set_up = seconds(created, ready.start());
     live(&mut product, ready);
 
-    live(&mut product, samples::usual("shop", "silent-0", 2, SECOND));
+    let mut silent = samples::usual("shop", "silent-0", 2, SECOND);
+    let Detail::Sandbox(sandbox) = &mut silent.spans[0].detail else {
+        panic!("no sandbox")
+    };
+    sandbox.silent = true;
+    live(&mut product, silent);
     live(&mut product, samples::never_connected("shop", "sad-0", 3, SECOND));
+    // Removed while it was waited for.
+    live(&mut product, samples::usual("shop", "removed-0", 5, SECOND));
     // One that was not waited for: as before anybody watched traffic.
     let unwatched = Arc::new(samples::usual("shop", "old-0", 4, SECOND));
     product.record(&Output::Created(Arc::clone(&unwatched)));
@@ -258,7 +265,7 @@ fn a_sandbox_counts_once_as_ready_failed_or_silent_and_its_set_up_without_its_tr
             ("network_wait_duration_seconds_sum{result=\"ready\"}", &waited),
             ("network_ready_duration_seconds_count{result=\"failed\"}", "1"),
             ("network_silent_total", "1"),
-            ("sandbox_setup_duration_seconds_count{result=\"success\"}", "4"),
+            ("sandbox_setup_duration_seconds_count{result=\"success\"}", "5"),
         ],
     );
 
