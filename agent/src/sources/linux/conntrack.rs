@@ -12,6 +12,7 @@ pub mod flow;
 mod netlink;
 mod sandboxes;
 mod socket;
+mod tables;
 
 use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -22,10 +23,9 @@ use sandglass_model::{Body, Event, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::conntrack::FlowRecord;
 
-use self::counts::Counters;
 pub use self::sandboxes::KnownNamespaces;
-use self::sandboxes::Sandboxes;
 use self::socket::{Announcements, Told};
+use self::tables::Tables;
 use super::decode::DecodeError;
 use super::loader::family::{Family, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
@@ -139,7 +139,7 @@ fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conn
         stream,
         _announcements: announcements,
         common: common.clone(),
-        tables: Tables::Unopened,
+        tables: Tables::new(common.netns, common.known.clone()),
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -157,7 +157,7 @@ fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, Star
     let feed = Direct {
         announcements,
         common: common.clone(),
-        tables: Tables::Unopened,
+        tables: Tables::new(common.netns, common.known.clone()),
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -175,6 +175,10 @@ struct Common {
 }
 
 impl Common {
+    fn send(&self, events: Vec<Event>) -> Result<(), Stopped> {
+        events.into_iter().try_for_each(|event| self.outlet.send(event))
+    }
+
     /// Tells of the flows in a message, or several.
     fn tell(&self, at: Option<Timestamp>, bytes: &[u8]) -> Result<(), Stopped> {
         for message in netlink::messages(bytes) {
@@ -191,54 +195,6 @@ impl Common {
             }
         }
         Ok(())
-    }
-}
-
-/// The tables whose counters are polled; opened by the thread that polls them, which is the one that moves.
-enum Tables {
-    Unopened,
-    Open {
-        node: Option<Counters>,
-        sandboxes: Option<Sandboxes>,
-    },
-}
-
-impl Tables {
-    fn poll(&mut self, common: &Common) -> Result<(), Stopped> {
-        if matches!(self, Tables::Unopened) {
-            let node = Counters::open(common.netns).inspect_err(|error| {
-                tracing::warn!(%error, "no conntrack counters: a netlink socket cannot be opened");
-            });
-            let sandboxes = Sandboxes::new(common.known.clone()).inspect_err(|error| {
-                tracing::info!(%error, "no conntrack counters of sandboxes: that needs CAP_SYS_ADMIN");
-            });
-            *self = Tables::Open {
-                node: node.ok(),
-                sandboxes: sandboxes.ok(),
-            };
-        }
-        let Tables::Open { node, sandboxes } = self else {
-            return Ok(());
-        };
-        let now = clock::now();
-        let mut told = Vec::new();
-        match node.as_mut().map(|node| node.poll(now)) {
-            Some(Ok(event)) => told.extend(event),
-            Some(Err(error)) => {
-                tracing::warn!(%error, "conntrack's counters cannot be read; they are not looked at any more");
-                *node = None;
-            }
-            None => {}
-        }
-        match sandboxes.as_mut().map(|sandboxes| sandboxes.poll(now)) {
-            Some(Ok(events)) => told.extend(events),
-            Some(Err(error)) => {
-                tracing::warn!(%error, "sandboxes cannot be visited any more: no conntrack counters of theirs");
-                *sandboxes = None;
-            }
-            None => {}
-        }
-        told.into_iter().try_for_each(|event| common.outlet.send(event))
     }
 }
 
@@ -274,7 +230,7 @@ impl Feed for Filtered {
 
     fn check(&mut self) -> Result<(), Stopped> {
         self.common.outlet.report_losses(&mut self.stream.lost)?;
-        self.tables.poll(&self.common)
+        self.common.send(self.tables.poll(clock::now()))
     }
 }
 
@@ -327,7 +283,7 @@ impl Feed for Direct {
 
     fn check(&mut self) -> Result<(), Stopped> {
         self.common.outlet.report_lost(self.announcements.take_lost())?;
-        self.tables.poll(&self.common)
+        self.common.send(self.tables.poll(clock::now()))
     }
 }
 
