@@ -69,6 +69,15 @@ want_test() {
     # The alerts' way to a receiver, and the source of the dashboards.
     have prometheus-alertmanager || optional+=(prometheus-alertmanager)
     have jsonnet || optional+=(jsonnet)
+    # Real peers of the DNS and conntrack probes: servers, the oracle of what went over the wire, and that of the flows.
+    have dnsmasq || optional+=(dnsmasq-base)
+    have unbound || optional+=(unbound)
+    have tshark || optional+=(tshark)
+    have conntrack || optional+=(conntrack)
+    have nft || optional+=(nftables)
+    have openssl || optional+=(openssl)
+    # A program whose resolver is musl's, and the static image.
+    have rustup && rustup target add x86_64-unknown-linux-musl > /dev/null 2>&1 || true
     # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)

@@ -22,6 +22,11 @@ peer SANDGLASS_JAEGER jaeger.sh "Jaeger, a trace back end to read our traces bac
 peer SANDGLASS_CONTAINERD_2 containerd.sh "containerd 2, a second runtime to trace (a minute)"
 peer SANDGLASS_CNITOOL cnitool.sh "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 
+# kube-proxy's own rules, where `make test-cluster` has built it.
+if [ -z "${SANDGLASS_KUBE_BIN:-}" ] && [ -x target/cluster/bin/kube ]; then
+    export SANDGLASS_KUBE_BIN=$PWD/target/cluster/bin
+fi
+
 # --show-output: without it libtest swallows what passing tests say, SKIPPED lines included.
 cargo test --workspace --locked --no-fail-fast "$@" -- --show-output 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
