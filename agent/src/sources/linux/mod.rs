@@ -168,12 +168,6 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let namespaces = KnownNamespaces::default();
     let netns = NetnsWatch::start(sender.clone(), namespaces.clone()).map_err(StartError::Thread)?;
-    let ring = RingThread::new(channels, sender.clone(), health.clone(), netns);
-    let stopped = Arc::clone(&stop);
-    let thread = Builder::new()
-        .name("ring".to_owned())
-        .spawn(move || ring.run(&stopped))
-        .map_err(StartError::Thread)?;
     let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
     let conntrack = within(options.node_netns.as_deref(), || {
         Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health))
@@ -183,10 +177,15 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     let dns = DnsProbe::start(options.dns, ports, options.ring_bytes, &btf, (&sender, &health));
     drop(btf);
     trim_heap();
-    if connect.is_some() || dns.is_some() {
-        // The pipeline may be gone already; then nobody needs to know.
-        let _ = sender.send(traffic_watched(options.node_netns.as_deref()));
-    }
+    let watched = connect.is_some() || dns.is_some();
+    let announcement = watched.then(|| traffic_watched(options.node_netns.as_deref()));
+    // Nothing is sent by this thread: the channel may be full already, and whoever empties it starts after this.
+    let ring = RingThread::new(channels, sender, health, netns, announcement);
+    let stopped = Arc::clone(&stop);
+    let thread = Builder::new()
+        .name("ring".to_owned())
+        .spawn(move || ring.run(&stopped))
+        .map_err(StartError::Thread)?;
     Ok(LinuxSource {
         attached,
         connect,

@@ -26,6 +26,8 @@ use crate::sources::{EventSender, Stopped, clock};
 
 /// Everything the thread owns.
 pub struct RingThread {
+    /// What is said once what runs already has been told.
+    announcement: Option<Event>,
     channels: Channels,
     sender: EventSender,
     health: Health,
@@ -38,8 +40,15 @@ pub struct RingThread {
 
 impl RingThread {
     /// Puts the thread's parts together.
-    pub fn new(channels: Channels, sender: EventSender, health: Health, netns: NetnsWatch) -> RingThread {
+    pub fn new(
+        channels: Channels,
+        sender: EventSender,
+        health: Health,
+        netns: NetnsWatch,
+        announcement: Option<Event>,
+    ) -> RingThread {
         RingThread {
+            announcement,
             channels,
             sender,
             health,
@@ -66,6 +75,9 @@ impl RingThread {
                 self.netns.ask(exec, clock::now());
             }
             self.sender.send(event)?;
+        }
+        if let Some(announcement) = self.announcement.take() {
+            self.sender.send(announcement)?;
         }
         Ok(())
     }
