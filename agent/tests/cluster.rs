@@ -235,6 +235,7 @@ fn e_prometheus_finds_the_agent_by_its_annotations() {
     }
     node.namespace();
     node.install(&[ROOMY]);
+    node.find_targets();
     workloads::pod(&node, "default", "scraped", "pause", None);
     let value = |query: &str| -> Option<f64> {
         let answer: Value =
