@@ -29,6 +29,7 @@ pub fn dashboards() -> Vec<Dashboard> {
     let mut files: Vec<String> = fs::read_dir(folder().join("grafana"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".json"))
         .collect();
     files.sort();
     let dashboards: Vec<Dashboard> = files

@@ -73,6 +73,11 @@ impl Lab {
         for namespace in [&pod, &node, &server] {
             ip(&["netns", "add", namespace])?;
             ip(&["-n", namespace, "link", "set", "lo", "up"])?;
+            // Nobody answers for an address while it is being looked at whether another has it: a second or two.
+            for which in ["all", "default"] {
+                let write = format!("echo 0 > /proc/sys/net/ipv6/conf/{which}/accept_dad");
+                self.within(namespace, &["sh", "-c", &write])?;
+            }
         }
         for (one, other, name) in [(&pod, &node, "pod"), (&server, &node, "srv")] {
             let link = [

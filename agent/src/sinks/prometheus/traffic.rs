@@ -306,7 +306,8 @@ impl TrafficMetrics {
             return;
         };
         let Some(first) = sandbox.first_attempt else {
-            self.silent.inc();
+            // One that was removed, or whose agent stopped, while it was waited for was not silent.
+            self.silent.inc_by(u64::from(sandbox.silent));
             return;
         };
         let (result, usable): (_, Timestamp) = match sandbox.network_ready {

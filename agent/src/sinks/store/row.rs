@@ -358,7 +358,8 @@ fn span_bytes(span: &Span) -> usize {
         Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
         Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
         Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
-        Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
+        Detail::Sandbox(sandbox) => size_of_val(&**sandbox) + text_bytes(&sandbox.runtime),
+        Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
     };
     let status = match &span.status {
         Status::Error { class, message } => text_bytes(class) + text_bytes(message),

@@ -341,7 +341,8 @@ fn the_estimate_is_near_the_memory_in_use() {
     let before = resident();
     let begin = std::time::Instant::now();
     for number in 0..10_000 {
-        store.update(samples::usual("namespace", "pod-7d4b9c6f5-x2k8p", number, wall_ns()));
+        let make = [samples::usual, samples::network_ready, samples::stalled][number as usize % 3];
+        store.update(make("namespace", "pod-7d4b9c6f5-x2k8p", number, wall_ns()));
     }
     let took = begin.elapsed() / 10_000;
     let used = resident() - before;
