@@ -8,12 +8,15 @@ if [ -n "${SANDGLASS_HELM:-}" ]; then
     exit
 fi
 binary=$PWD/target/peers/helm
+# Tests run beside each other and want it at the same time.
+mkdir -p target/peers
+exec 9> target/peers/helm.lock
+flock 9
 if [ ! -x "$binary" ]; then
     if ! command -v go > /dev/null 2>&1; then
         echo "Go is not installed" >&2
         exit 69
     fi
-    mkdir -p target/peers
     GOWORK=off GOFLAGS='' GOBIN=$PWD/target/peers go install helm.sh/helm/v4/cmd/helm@v4.3.1 >&2
 fi
 echo "$binary"

@@ -6,6 +6,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${SANDGLASS_VALIDATORS:-$PWD/target/peers/validators}
+# Tests run beside each other and want it at the same time.
+mkdir -p target/peers
+exec 9> target/peers/validators.lock
+flock 9
 if [ ! -x "$venv/bin/kubernetes-validate" ] || [ ! -x "$venv/bin/checkov" ]; then
     if ! python3 -m venv "$venv" > /dev/null 2>&1; then
         echo "python3 cannot make a virtual environment" >&2

@@ -235,6 +235,7 @@ fn e_prometheus_finds_the_agent_by_its_annotations() {
     }
     node.namespace();
     node.install(&[ROOMY]);
+    node.find_targets();
     workloads::pod(&node, "default", "scraped", "pause", None);
     let value = |query: &str| -> Option<f64> {
         let answer: Value =
@@ -350,7 +351,7 @@ fn unattached(probe: &str) -> Value {
 fn assert_one_pod_is_traced(node: &Node, name: &str) -> Value {
     let trace = one_trace(node, name);
     assert_eq!(trace["result"], "ok");
-    assert_eq!(trace["incomplete"], false);
+    assert_eq!(trace["incomplete"], false, "{trace} {}", http(AGENT, "/api/v1/health"));
     assert_eq!(
         trace["timeline"][1]["attributes"]["sandglass.netns_seen"], true,
         "{}",

@@ -46,6 +46,7 @@ spec:
 YAML
 kubectl rollout status deployment/web --namespace shop --timeout=90s > /dev/null
 
+"$here/targets.sh" "$bin" "$dir"
 prometheus="not installed here"
 [ ! -f "$dir/run/prometheus.pid" ] || prometheus=http://127.0.0.1:9490/
 cat << TEXT

@@ -2,7 +2,7 @@
 # Starts a one-node Kubernetes with all its state below FOLDER; down.sh ends it. Usage: up.sh BIN FOLDER. Root only.
 # Bridges sgcp0 to sgcp2 (pods, 10.244.0.0/22) and sgcnode (the node, 10.244.255.1); Services 10.96.0.0/24, CoreDNS behind 10.96.0.10;
 # kube-proxy with iptables. Kubelet and containerd export their spans to a Jaeger on the loopback address; a Prometheus, if
-# installed, finds pods by their annotations. Touches no other runtime and nothing in /etc.
+# installed, scrapes what targets.sh finds by the annotations of pods. Touches no other runtime and nothing in /etc.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$(cd "$1" && pwd)
@@ -236,11 +236,7 @@ scraping() {
 global: {scrape_interval: 2s}
 scrape_configs:
   - job_name: sandglass
-    kubernetes_sd_configs: [{role: pod, kubeconfig_file: $dir/admin.kubeconfig}]
-    relabel_configs:
-      - {source_labels: [__meta_kubernetes_pod_annotation_prometheus_io_scrape], action: keep, regex: "true"}
-      - {source_labels: [__meta_kubernetes_pod_annotation_prometheus_io_path], action: replace, target_label: __metrics_path__, regex: (.+)}
-      - {source_labels: [__meta_kubernetes_pod_node_name], target_label: node}
+    file_sd_configs: [{files: [$dir/targets.json], refresh_interval: 2s}]
 YAML
     start prometheus prometheus --config.file prometheus.yaml --storage.tsdb.path "$dir/prometheus" \
         --web.listen-address 127.0.0.1:9490 --enable-feature=exemplar-storage

@@ -160,6 +160,13 @@ impl Node {
         self.helm(&arguments);
     }
 
+    /// Tells Prometheus which pods carry its annotations.
+    pub fn find_targets(&self) {
+        let mut script = Command::new(super::root("deploy/cluster/targets.sh"));
+        let output = script.arg(&self.bin).arg(&self.dir).output().unwrap();
+        succeeded("targets.sh", output);
+    }
+
     /// The agent's pod.
     pub fn agent_pod(&self) -> Value {
         let pods = self.get(&[
