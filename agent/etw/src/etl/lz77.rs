@@ -1,7 +1,7 @@
 //! Decompresses XPRESS plain LZ77, the compression of trace buffers (MS-XCA 2.4).
 //!
 //! Used for each compressed buffer. Total and bounded: damaged input gives what came out before the damage, and never
-//! more than there is room for. Our own because the crates there are either panic on bad input or allocate what it asks.
+//! more than there is room for. Our own: it has to be total on hostile input, and bounded by the buffer it fills.
 
 /// How decompression ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
