@@ -159,6 +159,7 @@ impl Pipeline {
             ("lookups", now.evicted_lookups, before.evicted_lookups),
             ("connects", now.evicted_connects, before.evicted_connects),
             ("flows", now.evicted_flows, before.evicted_flows),
+            ("windows", now.evicted_windows, before.evicted_windows),
         ] {
             self.health
                 .evicted

@@ -18,6 +18,16 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
+/// The recording: events, or what an ETW session wrote.
+fn events_of(folder: &Path) -> PathBuf {
+    let written = folder.join("events.etl");
+    if written.is_file() {
+        written
+    } else {
+        folder.join("events.jsonl")
+    }
+}
+
 fn replay(recording: &Path, what: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_sandglass"))
         .args(["replay", "--print", what])
@@ -78,7 +88,7 @@ fn every_recording_gives_its_spans_and_metrics_twice() {
     let folders = folders();
     assert!(folders.len() >= 5, "only {} recordings", folders.len());
     for folder in folders {
-        let events = folder.join("events.jsonl");
+        let events = events_of(&folder);
         assert!(
             folder.join("README.md").is_file(),
             "{} has no README.md",

@@ -25,20 +25,31 @@ use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{Metrics, ProductMetrics};
 use crate::sinks::store::{Store, StoreOptions, view};
 use crate::sources::clock;
-use crate::sources::replay::Recording;
+use crate::sources::replay::Replay;
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let mut recording = Recording::open(&args.recording)?;
+    let recording = Replay::open(&args.recording)?;
+    replay_from(recording, args, config).await
+}
+
+/// Replays what is open.
+pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config) -> Result<(), Failure> {
+    let header = recording.header().clone();
     let node = NodeInfo {
-        name: recording.header.node.clone(),
+        // An .etl file does not name its machine.
+        name: if header.node.is_empty() {
+            config.node_name.clone()
+        } else {
+            header.node.clone()
+        },
         service: "sandglass".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        boot_id: recording.header.boot_id.clone(),
-        os: recording.header.os.clone(),
-        kernel: recording.header.kernel.clone(),
-        machine: recording.header.machine.clone(),
+        boot_id: header.boot_id.clone(),
+        os: header.os.clone(),
+        kernel: header.kernel.clone(),
+        machine: header.machine.clone(),
     };
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
@@ -54,12 +65,12 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
         otlp,
         closed: Vec::new(),
         store: args.serve.then(|| replay_store(&node)),
-        anchor: recording.header.clock,
+        anchor: header.clock,
         at: Timestamp(0),
     };
 
     let mut pipeline = Pipeline::new(
-        app::correlator_config(&config, &node, recording.header.clock),
+        app::correlator_config(&config, &node, header.clock),
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
@@ -71,16 +82,7 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     }
     pipeline.finish(&mut replayed);
     progress.clear();
-    let skipped = recording.skipped();
-    for (line, reason) in &skipped.examples {
-        tracing::warn!(line, reason, "line skipped");
-    }
-    if skipped.count > 0 {
-        tracing::warn!(
-            lines = skipped.count,
-            "lines of the recording were skipped: they are not events"
-        );
-    }
+    report_unused(&recording);
 
     print(&replayed.render(args.print, &metrics)?)?;
     if let Some(otlp) = replayed.otlp.take() {
@@ -93,6 +95,40 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
         serve(&config, store, &health, &metrics).await?;
     }
     Ok(())
+}
+
+/// Says what was not made use of, and why.
+fn report_unused(recording: &Replay) {
+    match recording {
+        Replay::Recording(recording) => {
+            let skipped = recording.skipped();
+            for (line, reason) in &skipped.examples {
+                tracing::warn!(line, reason, "line skipped");
+            }
+            if skipped.count > 0 {
+                tracing::warn!(
+                    lines = skipped.count,
+                    "lines of the recording were skipped: they are not events"
+                );
+            }
+        }
+        Replay::Etl(file) => {
+            let unused = file.unused();
+            if unused.lost > 0 {
+                tracing::warn!(
+                    events = unused.lost,
+                    "the session lost events: traces may be incomplete"
+                );
+            }
+            if unused.unreadable > 0 {
+                tracing::warn!(records = unused.unreadable, "parts of the file could not be read");
+            }
+            if unused.undecodable > 0 || unused.wpp > 0 {
+                let (records, wpp) = (unused.undecodable, unused.wpp);
+                tracing::info!(records, wpp, "records that nothing describes were passed over");
+            }
+        }
+    }
 }
 
 /// What the replay found.
