@@ -90,6 +90,9 @@ pub struct DemoArgs {
     /// Check every sandbox and end: exit 0 only if all were traced completely
     #[arg(long)]
     pub once: bool,
+    /// Show a Windows node's story instead, replayed from an .etl file, on any machine
+    #[arg(long, conflicts_with = "record")]
+    pub windows: bool,
     /// Also record every event into this file
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -109,7 +112,7 @@ pub struct WatchArgs {
 /// `sandglass replay`
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The recording
+    /// The recording, or an .etl file of a Windows node
     #[arg(value_name = "FILE")]
     pub recording: PathBuf,
     /// What to print

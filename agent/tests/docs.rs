@@ -48,6 +48,7 @@ fn the_readme_names_the_metrics_that_exist() {
     let product = registered("src/sinks/prometheus/product.rs");
     let others = [
         "src/sinks/prometheus/in_flight.rs",
+        "src/sinks/prometheus/windows.rs",
         "src/sinks/otlp/metrics.rs",
         "src/health.rs",
     ];

@@ -356,6 +356,7 @@ impl Correlator {
         sandbox.since = at;
         sandbox.called = false;
         let (trace, container) = (sandbox.trace, sandbox.container.clone());
+        let failed = failure.is_some();
         let over: Vec<OperationRef> = self.attached.get(&container).cloned().unwrap_or_default();
         for reference in over {
             let idle = |open: &crate::open::OpenTrace| open.operations[reference.operation].is_idle();
@@ -383,6 +384,10 @@ impl Correlator {
             }
             open.touch(&mut self.effects);
             self.review(key);
+        }
+        if failed {
+            // The next attempt may get the same objects.
+            self.windows.keys.forget(number);
         }
         self.tell_endpoints();
     }
@@ -460,6 +465,7 @@ impl Correlator {
         if !self.config.windows {
             return;
         }
+        self.place_unfinished(key);
         self.place_likeliest(key);
         self.settle_vnic(key);
     }

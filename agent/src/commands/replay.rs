@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -14,8 +16,8 @@ use tokio::sync::watch;
 use super::run::{otlp_flags, until_stopped};
 use super::{configuration, print};
 use crate::app;
-use crate::cli::{Print, ReplayArgs};
-use crate::config::Config;
+use crate::cli::{DemoArgs, Print, ReplayArgs};
+use crate::config::{Config, HttpConfig};
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
 use crate::http;
@@ -26,6 +28,8 @@ use crate::sinks::prometheus::{Metrics, ProductMetrics};
 use crate::sinks::store::{Store, StoreOptions, view};
 use crate::sources::clock;
 use crate::sources::replay::Replay;
+use crate::sources::windows::file::EtlFile;
+use crate::sources::windows::normalize::ActivityNames;
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
@@ -33,6 +37,31 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let recording = Replay::open(&args.recording)?;
     replay_from(recording, args, config).await
 }
+
+/// `sandglass demo --windows`: a story of a Windows node that comes with the agent.
+pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
+    let (_, mut config) = configuration(&args.config)?;
+    // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
+    if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
+        config.http.address.set_port(0);
+    }
+    if config.node_name.is_empty() {
+        "windows-demo".clone_into(&mut config.node_name);
+    }
+    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), ActivityNames::default());
+    let recording = Replay::Etl(Box::new(file.map_err(Failure::runtime)?));
+    let args = ReplayArgs {
+        recording: PathBuf::new(),
+        print: Print::Tree,
+        serve: !args.once,
+        export: false,
+        config: args.config,
+    };
+    replay_from(recording, args, config).await
+}
+
+/// A plugin that waits for its agent, which waits for powershell.
+const STORY: &[u8] = include_bytes!("../../recordings/windows-agent-powershell/events.etl");
 
 /// Replays what is open.
 pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config) -> Result<(), Failure> {

@@ -35,6 +35,8 @@ pub(crate) struct Activity {
     /// The activity that caused it: its number while it is open, its place in the nest afterwards.
     pub(crate) parent: Option<u64>,
     pub(crate) link: Option<Link>,
+    /// It was not seen to end while its caller waited.
+    pub(crate) unfinished: bool,
 }
 
 /// Activities that are open, or lie in one that is, by number.
@@ -136,6 +138,26 @@ impl Activities {
         nest
     }
 
+    /// Takes out what began outermost between these times and has not ended, as if it ended then.
+    pub(crate) fn take_unfinished(&mut self, from: Timestamp, to: Timestamp) -> Vec<Vec<Activity>> {
+        let begun = |activity: &Activity| activity.start >= from && activity.start <= to && activity.parent.is_none();
+        let roots = self.open().filter(|(_, activity)| begun(activity) && activity.service == Service::Hns);
+        let roots: Vec<u64> = roots.map(|(number, _)| number).collect();
+        let end = |number: u64, all: &mut BTreeMap<u64, Activity>| {
+            if let Some(activity) = all.get_mut(&number) {
+                activity.end = Some(to);
+                activity.unfinished = true;
+            }
+        };
+        roots
+            .into_iter()
+            .map(|number| {
+                end(number, &mut self.all);
+                self.take(number)
+            })
+            .collect()
+    }
+
     /// Makes room; returns how many were forgotten.
     fn forget(&mut self, now: Timestamp) -> u64 {
         let mut forgotten = 0;
@@ -184,6 +206,7 @@ impl Correlator {
             method,
             parent,
             link: None,
+            unfinished: false,
         };
         add_keys(&mut activity, step.keys);
         self.windows.activities.serial += 1;
@@ -290,6 +313,7 @@ impl Correlator {
             method: String::new(),
             parent: None,
             link,
+            unfinished: false,
         };
         let ended = ActivityEnded {
             service: activity.service,

@@ -176,6 +176,24 @@ impl Correlator {
         }
     }
 
+    /// A creation failed: what HNS had begun for its plugin and not ended is shown up to the plugin's end.
+    pub(crate) fn place_unfinished(&mut self, key: TraceKey) {
+        let Some(open) = self.traces.get(key).filter(|open| open.creation.is_some() && !open.is_created()) else {
+            return;
+        };
+        let failed = open.trace.spans.iter().filter(|span| {
+            matches!(span.detail, Detail::Plugin(_)) && span.status.is_error() && span.end.is_some()
+        });
+        let waited: Vec<_> = failed.map(|span| (span.start, span.end.unwrap_or(span.start))).collect();
+        for (from, to) in waited {
+            for activities in self.windows.activities.take_unfinished(from, to) {
+                let nest = Nest::new(activities);
+                let others = self.traces.iter().filter(|open| plugin_at(open, nest.start).is_some()).count();
+                self.place_nest(nest, key, others > 1);
+            }
+        }
+    }
+
     fn place_nest(&mut self, nest: Nest, key: TraceKey, ambiguous: bool) {
         let Some(open) = self.traces.get_mut(key) else {
             return;
@@ -231,6 +249,10 @@ impl Correlator {
 /// The activity as a span shows it.
 fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     let status = match activity.result {
+        _ if activity.unfinished => Status::Error {
+            class: "windows_result".to_owned(),
+            message: "did not end while its caller waited".to_owned(),
+        },
         Some(code) if is_failure(code) => Status::Error {
             class: "windows_result".to_owned(),
             message: failure_text(code, &activity.message),
