@@ -124,6 +124,9 @@ pub struct ReplayArgs {
     /// Export the traces to the OTLP endpoint
     #[arg(long)]
     pub export: bool,
+    /// Also write the events into this file: an .etl file becomes a recording
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Configuration
     #[command(flatten)]
     pub config: ConfigArgs,

@@ -89,7 +89,7 @@ const VERDICTS: [&str; 7] = [
     "command powershell of plugin antrea took 4.64 s of 6.21 s (74 %)",
     "wait for vnic took 3.",
     "hns EndpointAttachShared failed: endpoint in invalid state (0x803b0017)",
-    "hcs HcsCreateComputeSystem took",
+    "wait for vnic took 425 ms of 1.02 s",
     "lookup of db.shop.svc.cluster.local took 2.00 s",
     "hns RequestHandler failed: did not end while its caller waited",
 ];

@@ -25,6 +25,7 @@ use crate::node::NodeInfo;
 use crate::pipeline::{Outputs, Pipeline};
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{Metrics, ProductMetrics};
+use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions, view};
 use crate::sources::clock;
 use crate::sources::replay::Replay;
@@ -55,6 +56,7 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
         print: Print::Tree,
         serve: !args.once,
         export: false,
+        record: None,
         config: args.config,
     };
     replay_from(recording, args, config).await
@@ -103,13 +105,25 @@ pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config:
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
+    let mut recorder = args
+        .record
+        .as_deref()
+        .map(|path| Recorder::create(path, &header))
+        .transpose()
+        .map_err(Failure::runtime)?;
     let mut progress = Progress::new();
     while let Some(event) = recording.next_event()? {
+        if let Some(recorder) = &mut recorder {
+            recorder.record(&event);
+        }
         pipeline.feed(event, &mut replayed);
         replayed.make_room().await;
         progress.show(recording.progress());
     }
     pipeline.finish(&mut replayed);
+    if let Some(recorder) = recorder {
+        recorder.finish().map_err(Failure::runtime)?;
+    }
     progress.clear();
     report_unused(&recording);
 

@@ -3,6 +3,7 @@
 //! Registered on every system and empty elsewhere. Does not: tell pods apart.
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::{ActivityEnded, Output, Traffic};
@@ -17,6 +18,9 @@ struct ActivityLabels {
     result: &'static str,
 }
 
+/// Of a family of one.
+type NoLabels = Vec<(&'static str, &'static str)>;
+
 /// The metrics.
 #[derive(Debug)]
 pub(super) struct WindowsMetrics {
@@ -24,8 +28,9 @@ pub(super) struct WindowsMetrics {
     hcs: DurationFamily<ActivityLabels>,
     hns_label: BoundedLabel,
     hcs_label: BoundedLabel,
-    endpoints: Gauge,
-    sandboxes: Gauge,
+    /// Families of one, so that nothing is shown of them elsewhere.
+    endpoints: Family<NoLabels, Gauge>,
+    sandboxes: Family<NoLabels, Gauge>,
 }
 
 impl WindowsMetrics {
@@ -35,8 +40,8 @@ impl WindowsMetrics {
             hcs: durations(),
             hns_label: BoundedLabel::new(max_label_values),
             hcs_label: BoundedLabel::new(max_label_values),
-            endpoints: Gauge::default(),
-            sandboxes: Gauge::default(),
+            endpoints: Family::default(),
+            sandboxes: Family::default(),
         }
     }
 
@@ -67,8 +72,13 @@ impl WindowsMetrics {
         match output {
             Output::Traffic(Traffic::Activity(ended)) => self.activity(ended),
             Output::Traffic(Traffic::Endpoints { endpoints, sandboxes }) => {
-                self.endpoints.set(i64::try_from(*endpoints).unwrap_or(i64::MAX));
-                self.sandboxes.set(i64::try_from(*sandboxes).unwrap_or(i64::MAX));
+                let show = |gauge: &Family<NoLabels, Gauge>, count: u64| {
+                    gauge
+                        .get_or_create(&Vec::new())
+                        .set(i64::try_from(count).unwrap_or(i64::MAX));
+                };
+                show(&self.endpoints, *endpoints);
+                show(&self.sandboxes, *sandboxes);
             }
             _ => {}
         }
