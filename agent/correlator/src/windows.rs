@@ -312,6 +312,7 @@ impl Correlator {
         let (trace, compartment) = (sandbox.trace, sandbox.compartment);
         self.windows.by_container.remove(&before);
         self.windows.by_container.insert(id.to_owned(), number);
+        self.windows.keys.unlearn(&ObjectKey::Container(before.clone()));
         if let Some(key) = self.creations.get(&before).copied() {
             self.creations.remove(&before);
             self.creations.insert(id, key);

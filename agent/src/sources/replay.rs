@@ -92,7 +92,7 @@ fn hint(error: &LineError) -> &'static str {
     match error {
         LineError::TooNew { .. } => "replay it with the agent that made it, or a newer one",
         LineError::NotARecording | LineError::NotAnEvent(_) | LineError::TooLong => {
-            "make a recording with `sandglass record FILE`"
+            "make a recording with `sandglass record FILE`, or give an .etl file of a Windows node"
         }
     }
 }

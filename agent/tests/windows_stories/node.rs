@@ -74,11 +74,16 @@ pub struct Node {
 impl Node {
     /// With its services running already.
     pub fn new() -> Node {
+        Node::with(true)
+    }
+
+    /// The same; a session writes compressed buffers or plain ones.
+    pub fn with(compressed: bool) -> Node {
         let session = Session {
             name: "sandglass".to_owned(),
             started_ns: START,
             buffer_bytes: 4_096,
-            compressed: true,
+            compressed,
             ..Session::default()
         };
         let mut node = Node {

@@ -6,8 +6,11 @@ use sandglass_etw::writer::Failure;
 
 use crate::node::{AGENT, Node, PLUGINS, Pod};
 
+/// Writes a file.
+pub type Story = fn() -> Vec<u8>;
+
 /// Folder and story.
-pub const ALL: [(&str, fn() -> Vec<u8>); 7] = [
+pub const ALL: [(&str, Story); 7] = [
     ("windows-l2bridge", l2bridge),
     ("windows-agent-powershell", agent_powershell),
     ("windows-vnic-late", vnic_late),
@@ -72,9 +75,12 @@ fn attach(node: &mut Node, from: u64, to: u64, pod: Pod) {
     node.hns(from, to, "EndpointAttachShared", Some(around), &fields);
 }
 
-/// A pod's start as it should be, its first traffic, and its end.
 fn l2bridge() -> Vec<u8> {
-    let mut node = Node::new();
+    start_and_end(Node::new())
+}
+
+/// A pod's start as it should be, its first traffic, and its end.
+pub fn start_and_end(mut node: Node) -> Vec<u8> {
     node.run(100, WEB);
     namespace(&mut node, 105, WEB);
     bridge_add(&mut node, 140, 4_100, WEB);

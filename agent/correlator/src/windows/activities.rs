@@ -52,6 +52,8 @@ const MAX_OPEN: usize = 4_096;
 const MAX_KEYS: usize = 16;
 /// An activity that is open for longer was not seen to end.
 const FORGET_NS: u64 = 600 * SECOND;
+/// What a thread begins this long after another activity was not caused by that.
+const THREAD_REACH_NS: u64 = 60 * SECOND;
 
 impl Activities {
     pub(crate) fn len(&self) -> usize {
@@ -64,7 +66,7 @@ impl Activities {
     }
 
     /// The open activity that caused what this step begins.
-    fn around(&self, step: &ActivityStep) -> Option<u64> {
+    fn around(&self, at: Timestamp, step: &ActivityStep) -> Option<u64> {
         // Drivers are told of a silo side by side.
         if (step.pid, step.tid) == (0, 0) {
             return None;
@@ -74,8 +76,12 @@ impl Activities {
                 && ((!step.related.is_empty() && activity.id == step.related)
                     || (!step.activity.is_empty() && activity.id == step.activity && *activity.name != *step.name))
         };
+        // A stop that was lost must not keep all that the thread does later.
         let on_thread = |activity: &Activity| {
-            activity.service == step.service && (activity.pid, activity.tid) == (step.pid, step.tid) && step.tid != 0
+            activity.service == step.service
+                && step.tid != 0
+                && (activity.pid, activity.tid) == (step.pid, step.tid)
+                && at.since(activity.start) <= THREAD_REACH_NS
         };
         let mut open = self.open().rev();
         let by_id = open.find(|(_, activity)| caused(activity));
@@ -190,7 +196,7 @@ impl Correlator {
 
     fn activity_began(&mut self, at: Timestamp, step: ActivityStep) {
         self.effects.counters.evicted_windows += self.windows.activities.forget(at);
-        let parent = self.windows.activities.around(&step);
+        let parent = self.windows.activities.around(at, &step);
         let method = step.fields.get("method").unwrap_or_default().to_owned();
         let mut activity = Activity {
             service: step.service,
@@ -271,7 +277,7 @@ impl Correlator {
                 !step.activity.is_empty() && activity.id == step.activity && activity.service == step.service
             })
         };
-        let number = by_id().map(|(number, _)| number).or_else(|| activities.around(&step));
+        let number = by_id().map(|(number, _)| number).or_else(|| activities.around(at, &step));
         match number.and_then(|number| self.windows.activities.all.get_mut(&number)) {
             Some(activity) => {
                 if result.is_some_and(is_failure) && activity.message.is_empty() {
@@ -367,7 +373,14 @@ fn endpoint_change(activity: &Activity) -> Option<(String, bool)> {
     }
     let endpoint = activity.keys.iter().find_map(|key| match key {
         ObjectKey::Endpoint(id) => Some(id.clone()),
-        _ => None,
+        ObjectKey::Namespace(_)
+        | ObjectKey::Port(_)
+        | ObjectKey::Network(_)
+        | ObjectKey::Container(_)
+        | ObjectKey::Silo(_)
+        | ObjectKey::Job(_)
+        | ObjectKey::Operation(_)
+        | ObjectKey::Compartment(_) => None,
     })?;
     let says = |words: [&str; 2]| words.iter().any(|word| activity.name.contains(word));
     if says(["Delete", "Destroy"]) || activity.method.eq_ignore_ascii_case("DELETE") {

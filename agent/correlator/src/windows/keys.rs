@@ -80,6 +80,11 @@ impl Keys {
         self.owners.forget(|owner| *owner == number);
     }
 
+    /// The key was learnt by mistake.
+    pub(crate) fn unlearn(&mut self, key: &ObjectKey) {
+        self.owners.remove(key);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.owners.len()
     }

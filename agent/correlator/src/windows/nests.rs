@@ -212,7 +212,7 @@ impl Correlator {
                 continue;
             };
             let around = &open.trace.spans[parent];
-            let latest = around.end.unwrap_or(Timestamp(u64::MAX));
+            let latest = limit(open, parent);
             let start = activity.start.clamp(around.start, latest);
             // One that never ended ends with what it lies in.
             let end = activity.end.unwrap_or(nest.end).clamp(start, latest);
@@ -321,13 +321,26 @@ fn enclosing(open: &OpenTrace, nest: &Nest) -> Option<usize> {
             | Detail::Connect(_)
             | Detail::VnicWait(_) => false,
         };
-        fits && span.start <= nest.start && span.end.is_none_or(|end| nest.end <= end)
+        fits && span.start <= nest.start && nest.end <= limit(open, *index)
     };
     (0..open.trace.spans.len())
         .filter(holds)
         .max_by_key(|&index| (depth(open, index), open.trace.spans[index].start))
         // What goes on beyond its trace is cut where that ends.
         .or_else(|| (!open.trace.spans.is_empty() && open.trace.start() <= nest.end).then_some(0))
+}
+
+/// Until when the span can hold something: an operation that waits for its next plugin is over, as far as is known.
+fn limit(open: &OpenTrace, index: usize) -> Timestamp {
+    let idle = || {
+        let mut operations = open.operations.iter();
+        operations.any(|operation| operation.span == index && operation.running == 0)
+    };
+    match open.trace.spans[index].end {
+        Some(end) => end,
+        None if idle() => open.states[index].latest,
+        None => Timestamp(u64::MAX),
+    }
 }
 
 fn depth(open: &OpenTrace, index: usize) -> usize {

@@ -1,8 +1,12 @@
 //! Windows nodes: calls of plugins inferred from what the runtime says, activities given to sandboxes by their objects.
 
 use sandglass_model::event::Exec;
+use sandglass_model::network::{Asker, ConnectStep, Step};
+use sandglass_model::windows::{
+    ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeSaid, Service, SiloChange,
+    SiloStep,
+};
 use sandglass_model::trace::Detail;
-use sandglass_model::windows::{ActivityChange, ActivityStep, InterfaceStep, ObjectKey, RuntimeSaid, Service};
 use sandglass_model::{Body, PodIdentity, ProcessKey, SandboxId, Trace};
 
 use crate::scene::{Played, Scene, assert_text};
@@ -293,4 +297,128 @@ fn activities_of_two_pods_wait_until_their_objects_are_known() {
     assert!(of_b.contains(&("endpoint=of-b".to_owned(), false)), "{all:?}");
     let ambiguous: Vec<_> = all.iter().flat_map(|(_, found)| found).filter(|(_, ambiguous)| *ambiguous).collect();
     assert_eq!(ambiguous, [&("endpoint=of-nobody".to_owned(), true)], "{all:?}");
+}
+
+/// A pod that is there at 400 ms, and its silo.
+fn pod_with_silo(scene: &mut Scene) {
+    scene.event(Body::TrafficWatched { node_netns: 1 });
+    began(scene, 100, "web");
+    let plugin = runs(scene, 110, "win-bridge");
+    scene.at(200).exit(plugin, 0);
+    let step = SiloStep {
+        silo: "51-10".to_owned(),
+        job: 4,
+        step: SiloChange::Started,
+    };
+    scene.at(250).event(Body::SiloSeen(Box::new(step)));
+    returned(scene, 400, "web", "cafe");
+}
+
+fn asks(scene: &mut Scene, ms: u64, kind: u16, step: LookupChange) {
+    let step = LookupStep {
+        silo: "51-10".to_owned(),
+        process: ProcessKey { pid: 77, start_ticks: 0 },
+        name: "db.shop".to_owned(),
+        kind,
+        step,
+    };
+    scene.at(ms).event(Body::LookupSeen(Box::new(step)));
+}
+
+fn finished(status: u32) -> LookupChange {
+    LookupChange::Finished {
+        status,
+        addresses: if status == 0 { vec![[10, 96, 0, 7].into()] } else { Vec::new() },
+    }
+}
+
+#[test]
+fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
+    let mut scene = windows();
+    pod_with_silo(&mut scene);
+    let server = || "10.96.0.10".to_owned();
+    for kind in [1, 28] {
+        asks(&mut scene, 500, kind, LookupChange::Started);
+        asks(&mut scene, 501, kind, LookupChange::Sent { server: server() });
+    }
+    asks(&mut scene, 1_500, 1, LookupChange::TimedOut { server: server() });
+    asks(&mut scene, 1_501, 1, LookupChange::Sent { server: server() });
+    asks(&mut scene, 1_510, 1, finished(0));
+    asks(&mut scene, 1_511, 28, finished(9_501));
+    for (ms, step) in [(1_520, Step::Started), (1_525, Step::Established)] {
+        let process = ProcessKey { pid: 77, start_ticks: 0 };
+        let step = ConnectStep {
+            netns: 6,
+            socket: 9,
+            local: ([10, 1, 0, 5], 50_000).into(),
+            remote: ([10, 96, 0, 7], 5_432).into(),
+            asker: Some(Asker { process, comm: String::new() }),
+            step,
+            retransmits: 0,
+        };
+        scene.at(ms).event(Body::ConnectSeen(Box::new(step)));
+    }
+    scene.at(60_000).tick();
+    let played = scene.play().finish();
+    assert_text(
+        &played.text(),
+        "sandbox +0 ns 1.43 s [shop/web, cafe, containerd, network ready]
+          sandbox.create +0 ns 300 ms [to runtime start]
+            cni ADD +10.0 ms 90.0 ms [eth0]
+              plugin win-bridge +10.0 ms 90.0 ms
+          lookup +400 ms 1.01 s [db.shop, A+AAAA, at 10.96.0.10:53, noerror, 1 sent again, 1 unanswered, cause dns_server_silent (likely), retransmission db.shop A 10.96.0.10 0]
+          connect +1.42 s 5.00 ms [to 10.96.0.7:5432]"
+            .replace("\n        ", "\n")
+            .as_str(),
+    );
+}
+
+#[test]
+fn without_an_interface_the_endpoints_attachment_ends_the_wait() {
+    let mut scene = windows();
+    began(&mut scene, 100, "web");
+    let plugin = runs(&mut scene, 110, "win-bridge");
+    hns(&mut scene, 120, 130, "EndpointActivity", "1", &[endpoint("e-1")]);
+    scene.at(200).exit(plugin, 0);
+    hns(&mut scene, 300, 350, "EndpointAttachShared", "2", &[endpoint("e-1")]);
+    returned(&mut scene, 400, "web", "cafe");
+    let played = scene.play().finish();
+    let wait = played.only().spans.iter().find_map(|span| match &span.detail {
+        Detail::VnicWait(wait) => Some((span.duration_ns(span.start) / 1_000_000, wait.evidence.as_str())),
+        _ => None,
+    });
+    assert_eq!(wait, Some((150, "endpoint attached")), "{}", played.text());
+}
+
+#[test]
+fn a_shim_of_another_container_does_not_name_a_sandbox_for_good() {
+    let mut scene = windows();
+    began(&mut scene, 100, "web");
+    let plugin = runs(&mut scene, 110, "win-bridge");
+    scene.at(200).exit(plugin, 0);
+    // A container of a pod that is older than the session.
+    let shim = scene
+        .at(210)
+        .runtime("C:/c/containerd-shim-runhcs-v1.exe", &["-id", "else", "start"]);
+    scene.at(220).exit(shim, 0);
+    returned(&mut scene, 400, "web", "cafe");
+    hns(&mut scene, 410, 420, "Entity", "1", &[ObjectKey::Container("else".into())]);
+    let played = scene.play().finish();
+    assert_eq!(played.only().sandbox, Some(SandboxId("cafe".into())));
+    assert!(!played.only().spans.iter().any(|span| matches!(span.detail, Detail::Activity(_))));
+}
+
+#[test]
+fn tables_of_a_windows_node_are_bounded() {
+    let mut scene = windows();
+    scene.config.max_remembered = 8;
+    for number in 0..100_u64 {
+        began(&mut scene, 100 + number, &format!("pod-{number}"));
+        hns(&mut scene, 100 + number, 101 + number, "Entity", "", &[endpoint(&format!("e-{number}"))]);
+        scene.at(101 + number).event(step("Entity", "", ActivityChange::Started, &[]));
+    }
+    let played = scene.play();
+    assert!(played.counters().evicted_windows > 50, "{:?}", played.counters());
+    assert!(played.correlator.sizes().windows <= 5 * 8 + 6_144);
+    played.finish();
 }
