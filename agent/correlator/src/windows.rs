@@ -202,8 +202,11 @@ impl Correlator {
                 if let Some(number) = self.asked_for(&identity) {
                     self.name_sandbox(number, &sandbox.0);
                     self.creation_over(at, number, None);
-                } else {
-                    self.orphan_of_runtime();
+                } else if self.windows.number_of(&sandbox.0).is_none() {
+                    // Its beginning was not seen.
+                    let (number, forgotten) = self.windows.enter(&sandbox.0, identity, Stage::Created, at);
+                    self.effects.counters.evicted_windows += forgotten;
+                    self.learn(at, number, ObjectKey::Container(sandbox.0));
                 }
             }
             RuntimeSaid::RunFailed { identity, message } => match self.asked_for(&identity) {

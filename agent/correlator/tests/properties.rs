@@ -16,8 +16,8 @@ use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, Sand
 use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Step};
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::windows::{
-    ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeSaid, RuntimeSpan, Service,
-    SiloChange, SiloStep,
+    ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeSaid, RuntimeSpan,
+    Service, SiloChange, SiloStep,
 };
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, SpanId, Timestamp, Trace};
 
@@ -537,11 +537,25 @@ fn object() -> impl Strategy<Value = ObjectKey> {
 }
 
 fn activity_step() -> impl Strategy<Value = Body> {
-    let name = prop::sample::select(vec!["RequestHandler", "EndpointAttachShared", "Entity", "ActivityStoppedAutomatically"]);
+    let name = prop::sample::select(vec![
+        "RequestHandler",
+        "EndpointAttachShared",
+        "Entity",
+        "ActivityStoppedAutomatically",
+    ]);
     let service = prop::sample::select(vec![Service::Hns, Service::Hcs, Service::Silo]);
     let result = prop::option::of(prop::sample::select(vec![0u32, 0x803b_0017, 0xc037_0103]));
-    (service, name, guid(), guid(), 0u32..3, 0u8..5, result, vec(object(), 0..3)).prop_map(
-        |(service, name, activity, related, tid, step, result, keys)| {
+    (
+        service,
+        name,
+        guid(),
+        guid(),
+        0u32..3,
+        0u8..5,
+        result,
+        vec(object(), 0..3),
+    )
+        .prop_map(|(service, name, activity, related, tid, step, result, keys)| {
             let message = String::new();
             Body::ActivitySeen(Box::new(ActivityStep {
                 service,
@@ -558,8 +572,7 @@ fn activity_step() -> impl Strategy<Value = Body> {
                 keys,
                 fields: [("method", "POST")].into_iter().collect(),
             }))
-        },
-    )
+        })
 }
 
 fn said() -> impl Strategy<Value = Body> {
@@ -574,13 +587,22 @@ fn said() -> impl Strategy<Value = Body> {
         let sandbox = SandboxId(id.to_owned());
         let message = other.clone();
         Body::RuntimeSaid(Box::new(match what {
-            0 | 1 => RuntimeSaid::RunBegan { identity, attempt: u32::from(pod) },
+            0 | 1 => RuntimeSaid::RunBegan {
+                identity,
+                attempt: u32::from(pod),
+            },
             2 => RuntimeSaid::RunReturned { identity, sandbox },
             3 => RuntimeSaid::RunFailed { identity, message },
             4 => RuntimeSaid::StopBegan { sandbox },
             5 => RuntimeSaid::StopReturned { sandbox, message },
-            6 => RuntimeSaid::NamespaceOf { sandbox, namespace: other },
-            7 => RuntimeSaid::EndpointOf { namespace: other.clone(), endpoint: other },
+            6 => RuntimeSaid::NamespaceOf {
+                sandbox,
+                namespace: other,
+            },
+            7 => RuntimeSaid::EndpointOf {
+                namespace: other.clone(),
+                endpoint: other,
+            },
             8 => RuntimeSaid::ShimLaunched { sandbox, pid: 3 },
             _ => RuntimeSaid::Span(Box::new(RuntimeSpan {
                 name: "HcsStartComputeSystem".to_owned(),
@@ -597,22 +619,27 @@ fn said() -> impl Strategy<Value = Body> {
 
 fn lookup_step() -> impl Strategy<Value = Body> {
     let status = prop::sample::select(vec![0u32, 9_002, 9_003, 1_460, 87]);
-    (guid(), 1u32..4, 0u8..6, status, prop::sample::select(vec![1u16, 28])).prop_map(|(silo, pid, step, status, kind)| {
-        let server = "10.0.0.10".to_owned();
-        Body::LookupSeen(Box::new(LookupStep {
-            silo,
-            process: ProcessKey { pid, start_ticks: 0 },
-            name: "db.example".to_owned(),
-            kind,
-            step: match step {
-                0 | 1 => LookupChange::Started,
-                2 => LookupChange::Sent { server },
-                3 => LookupChange::Answered { server, status },
-                4 => LookupChange::TimedOut { server },
-                _ => LookupChange::Finished { status, addresses: vec![[10, 0, 0, 1].into()] },
-            },
-        }))
-    })
+    (guid(), 1u32..4, 0u8..6, status, prop::sample::select(vec![1u16, 28])).prop_map(
+        |(silo, pid, step, status, kind)| {
+            let server = "10.0.0.10".to_owned();
+            Body::LookupSeen(Box::new(LookupStep {
+                silo,
+                process: ProcessKey { pid, start_ticks: 0 },
+                name: "db.example".to_owned(),
+                kind,
+                step: match step {
+                    0 | 1 => LookupChange::Started,
+                    2 => LookupChange::Sent { server },
+                    3 => LookupChange::Answered { server, status },
+                    4 => LookupChange::TimedOut { server },
+                    _ => LookupChange::Finished {
+                        status,
+                        addresses: vec![[10, 0, 0, 1].into()],
+                    },
+                },
+            }))
+        },
+    )
 }
 
 fn windows_exec() -> impl Strategy<Value = Body> {
@@ -643,8 +670,8 @@ fn windows_body() -> impl Strategy<Value = Body> {
         guid().prop_map(|monitor| SiloChange::CallbackStarted { monitor }),
         guid().prop_map(|monitor| SiloChange::CallbackStopped { monitor, status: 0 }),
     ];
-    let silo = (guid(), 0u32..3, change)
-        .prop_map(|(silo, job, step)| Body::SiloSeen(Box::new(SiloStep { silo, job, step })));
+    let silo =
+        (guid(), 0u32..3, change).prop_map(|(silo, job, step)| Body::SiloSeen(Box::new(SiloStep { silo, job, step })));
     let connect = (0u64..4, 1u32..4, 0u8..3).prop_map(|(netns, pid, step)| {
         let process = ProcessKey { pid, start_ticks: 0 };
         Body::ConnectSeen(Box::new(ConnectStep {
@@ -652,7 +679,10 @@ fn windows_body() -> impl Strategy<Value = Body> {
             socket: netns,
             local: ([10, 0, 0, 2], 5_000).into(),
             remote: ([10, 0, 0, 1], 443).into(),
-            asker: Some(Asker { process, comm: String::new() }),
+            asker: Some(Asker {
+                process,
+                comm: String::new(),
+            }),
             step: [Step::Started, Step::Established, Step::Failed(ConnectFailure::Refused)][usize::from(step)],
             retransmits: 0,
         }))
@@ -679,7 +709,10 @@ fn windows_soup() -> impl Strategy<Value = Vec<Event>> {
         let mut events = Vec::new();
         for (step, body) in steps {
             at = (at + step).max(0);
-            events.push(Event { at: Timestamp(at.unsigned_abs()), body });
+            events.push(Event {
+                at: Timestamp(at.unsigned_abs()),
+                body,
+            });
         }
         events
     })

@@ -49,7 +49,7 @@ fn namespace(node: &mut Node, from: u64, pod: Pod) {
 fn endpoint(node: &mut Node, from: u64, pod: Pod) {
     let post = [("method", text("POST"))];
     let request = node.hns(from, from + 240, "RequestHandler", None, &post);
-    let inner = [("method", text("POST")), ("endpointId", id(pod.endpoint()))];
+    let inner = [("endpointId", id(pod.endpoint()))];
     node.hns(from + 5, from + 220, "EndpointActivity", Some(request), &inner);
     let both = [("namespaceId", id(pod.namespace())), ("endpointId", id(pod.endpoint()))];
     node.hns(from + 242, from + 268, "HnsRpcV2_Modify", None, &both);

@@ -147,7 +147,9 @@ impl Activities {
     /// Takes out what began outermost between these times and has not ended, as if it ended then.
     pub(crate) fn take_unfinished(&mut self, from: Timestamp, to: Timestamp) -> Vec<Vec<Activity>> {
         let begun = |activity: &Activity| activity.start >= from && activity.start <= to && activity.parent.is_none();
-        let roots = self.open().filter(|(_, activity)| begun(activity) && activity.service == Service::Hns);
+        let roots = self
+            .open()
+            .filter(|(_, activity)| begun(activity) && activity.service == Service::Hns);
         let roots: Vec<u64> = roots.map(|(number, _)| number).collect();
         let end = |number: u64, all: &mut BTreeMap<u64, Activity>| {
             if let Some(activity) = all.get_mut(&number) {
@@ -245,13 +247,9 @@ impl Correlator {
             end,
             failed: result.is_some_and(is_failure),
         };
-        let made = endpoint_change(activity).filter(|_| !ended.failed);
         self.effects
             .outputs
             .push(Output::Traffic(Traffic::Activity(Box::new(ended))));
-        if let Some((endpoint, made)) = made {
-            self.count_endpoint(&endpoint, made);
-        }
         let root = self.windows.activities.outermost(number);
         if self
             .windows
@@ -277,7 +275,9 @@ impl Correlator {
                 !step.activity.is_empty() && activity.id == step.activity && activity.service == step.service
             })
         };
-        let number = by_id().map(|(number, _)| number).or_else(|| activities.around(at, &step));
+        let number = by_id()
+            .map(|(number, _)| number)
+            .or_else(|| activities.around(at, &step));
         match number.and_then(|number| self.windows.activities.all.get_mut(&number)) {
             Some(activity) => {
                 if result.is_some_and(is_failure) && activity.message.is_empty() {
@@ -366,26 +366,37 @@ impl Correlator {
     }
 }
 
-/// An endpoint that the activity made or deleted, by what it is called or by its method.
-fn endpoint_change(activity: &Activity) -> Option<(String, bool)> {
-    if activity.service != Service::Hns {
-        return None;
-    }
-    let endpoint = activity.keys.iter().find_map(|key| match key {
-        ObjectKey::Endpoint(id) => Some(id.clone()),
-        ObjectKey::Namespace(_)
-        | ObjectKey::Port(_)
-        | ObjectKey::Network(_)
-        | ObjectKey::Container(_)
-        | ObjectKey::Silo(_)
-        | ObjectKey::Job(_)
-        | ObjectKey::Operation(_)
-        | ObjectKey::Compartment(_) => None,
-    })?;
-    let says = |words: [&str; 2]| words.iter().any(|word| activity.name.contains(word));
-    if says(["Delete", "Destroy"]) || activity.method.eq_ignore_ascii_case("DELETE") {
-        return Some((endpoint, false));
-    }
-    let creates = says(["CreateEndpoint", "EndpointCreate"]) || activity.method.eq_ignore_ascii_case("POST");
-    creates.then_some((endpoint, true))
+/// Endpoints that the activities of a nest made or deleted, by what they are called or by the method of the request.
+pub(crate) fn endpoint_changes(nest: &[Activity]) -> Vec<(String, bool)> {
+    let of_hns = |activity: &&Activity| activity.service == Service::Hns && !activity.result.is_some_and(is_failure);
+    let Some(outer) = nest.first().filter(of_hns) else {
+        return Vec::new();
+    };
+    let says = |words: [&str; 2]| {
+        let mut names = nest.iter().map(|activity| &activity.name);
+        names.any(|name| words.iter().any(|word| name.contains(word)))
+    };
+    let asks = |method: &str| outer.method.eq_ignore_ascii_case(method);
+    let made = if asks("DELETE") || says(["DeleteEndpoint", "EndpointDelete"]) {
+        false
+    } else if asks("POST") || says(["CreateEndpoint", "EndpointCreate"]) {
+        true
+    } else {
+        return Vec::new();
+    };
+    let named = nest
+        .iter()
+        .flat_map(|activity| &activity.keys)
+        .filter_map(|key| match key {
+            ObjectKey::Endpoint(id) => Some((id.clone(), made)),
+            ObjectKey::Namespace(_)
+            | ObjectKey::Port(_)
+            | ObjectKey::Network(_)
+            | ObjectKey::Container(_)
+            | ObjectKey::Silo(_)
+            | ObjectKey::Job(_)
+            | ObjectKey::Operation(_)
+            | ObjectKey::Compartment(_) => None,
+        });
+    named.collect()
 }

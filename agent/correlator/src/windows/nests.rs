@@ -11,7 +11,7 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::{ActivityDetail, Detail, Status};
 use sandglass_model::windows::{ObjectKey, Service, is_failure, result_text};
 
-use super::activities::Activity;
+use super::activities::{Activity, endpoint_changes};
 use super::keys::{self, tells};
 use crate::correlator::Correlator;
 use crate::open::{Cut, OpenTrace, TraceKey};
@@ -76,6 +76,9 @@ impl Correlator {
     pub(crate) fn nest_ended(&mut self, at: Timestamp, nest: Nest) {
         if nest.activities.is_empty() {
             return;
+        }
+        for (endpoint, made) in endpoint_changes(&nest.activities) {
+            self.count_endpoint(&endpoint, made);
         }
         if let Some(number) = self.windows.keys.owner_of(&nest.keys) {
             self.place_and_learn(at, nest, number);
@@ -178,17 +181,28 @@ impl Correlator {
 
     /// A creation failed: what HNS had begun for its plugin and not ended is shown up to the plugin's end.
     pub(crate) fn place_unfinished(&mut self, key: TraceKey) {
-        let Some(open) = self.traces.get(key).filter(|open| open.creation.is_some() && !open.is_created()) else {
+        let Some(open) = self
+            .traces
+            .get(key)
+            .filter(|open| open.creation.is_some() && !open.is_created())
+        else {
             return;
         };
-        let failed = open.trace.spans.iter().filter(|span| {
-            matches!(span.detail, Detail::Plugin(_)) && span.status.is_error() && span.end.is_some()
-        });
-        let waited: Vec<_> = failed.map(|span| (span.start, span.end.unwrap_or(span.start))).collect();
+        let failed =
+            open.trace.spans.iter().filter(|span| {
+                matches!(span.detail, Detail::Plugin(_)) && span.status.is_error() && span.end.is_some()
+            });
+        let waited: Vec<_> = failed
+            .map(|span| (span.start, span.end.unwrap_or(span.start)))
+            .collect();
         for (from, to) in waited {
             for activities in self.windows.activities.take_unfinished(from, to) {
                 let nest = Nest::new(activities);
-                let others = self.traces.iter().filter(|open| plugin_at(open, nest.start).is_some()).count();
+                let others = self
+                    .traces
+                    .iter()
+                    .filter(|open| plugin_at(open, nest.start).is_some())
+                    .count();
                 self.place_nest(nest, key, others > 1);
             }
         }

@@ -1,12 +1,13 @@
 //! Windows nodes: calls of plugins inferred from what the runtime says, activities given to sandboxes by their objects.
 
+use sandglass_correlator::{Output, Traffic};
 use sandglass_model::event::Exec;
 use sandglass_model::network::{Asker, ConnectStep, Step};
+use sandglass_model::trace::Detail;
 use sandglass_model::windows::{
     ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeSaid, Service, SiloChange,
     SiloStep,
 };
-use sandglass_model::trace::Detail;
 use sandglass_model::{Body, PodIdentity, ProcessKey, SandboxId, Trace};
 
 use crate::scene::{Played, Scene, assert_text};
@@ -31,12 +32,26 @@ fn said(scene: &mut Scene, ms: u64, said: RuntimeSaid) {
 }
 
 fn began(scene: &mut Scene, ms: u64, name: &str) {
-    said(scene, ms, RuntimeSaid::RunBegan { identity: pod(name), attempt: 0 });
+    said(
+        scene,
+        ms,
+        RuntimeSaid::RunBegan {
+            identity: pod(name),
+            attempt: 0,
+        },
+    );
 }
 
 fn returned(scene: &mut Scene, ms: u64, name: &str, id: &str) {
     let sandbox = SandboxId(id.to_owned());
-    said(scene, ms, RuntimeSaid::RunReturned { identity: pod(name), sandbox });
+    said(
+        scene,
+        ms,
+        RuntimeSaid::RunReturned {
+            identity: pod(name),
+            sandbox,
+        },
+    );
 }
 
 /// The runtime runs a program.
@@ -53,7 +68,10 @@ fn below(scene: &mut Scene, ms: u64, parent: ProcessKey, path: &str) -> ProcessK
 /// A service that is not below the runtime runs a command.
 fn agent_runs(scene: &mut Scene, ms: u64, path: &str, args: &[&str]) -> ProcessKey {
     let process = scene.at(ms).new_process();
-    let agent = ProcessKey { pid: 55, start_ticks: 1 };
+    let agent = ProcessKey {
+        pid: 55,
+        start_ticks: 1,
+    };
     let exec = Exec {
         parent_comm: "antrea-agent.exe".to_owned(),
         ..scene.exec_event(process, agent, path, args, &Vec::new())
@@ -84,7 +102,9 @@ fn stopped(result: u32) -> ActivityChange {
 }
 
 fn hns(scene: &mut Scene, from: u64, to: u64, name: &str, activity: &str, keys: &[ObjectKey]) {
-    scene.at(from).event(step(name, activity, ActivityChange::Started, keys));
+    scene
+        .at(from)
+        .event(step(name, activity, ActivityChange::Started, keys));
     scene.at(to).event(step(name, activity, stopped(0), &[]));
 }
 
@@ -109,9 +129,15 @@ fn a_pod_start_is_inferred_and_its_ids_do_not_hang_on_the_sandboxs() {
         below(&mut scene, 132, shell, "C:/Windows/System32/conhost.exe");
         scene.at(133).exit(shell, 1);
         scene.at(200).exit(plugin, 0);
-        let shim = scene.at(210).runtime("C:/c/containerd-shim-runhcs-v1.exe", &["-id", id, "start"]);
+        let shim = scene
+            .at(210)
+            .runtime("C:/c/containerd-shim-runhcs-v1.exe", &["-id", id, "start"]);
         scene.at(260).exit(shim, 0);
-        scene.at(300).event(Body::InterfaceSeen(InterfaceStep { compartment: 3, index: 9, added: true }));
+        scene.at(300).event(Body::InterfaceSeen(InterfaceStep {
+            compartment: 3,
+            index: 9,
+            added: true,
+        }));
         returned(&mut scene, 400, "web", id);
         scene.at(60_000).tick();
         scene.play().finish()
@@ -156,7 +182,12 @@ fn two_pods_at_once_are_told_apart_by_order_and_marked() {
         .map(|trace| {
             let plugin = trace.spans.iter().find_map(sandglass_model::Span::process).unwrap();
             let id = trace.sandbox.as_ref().unwrap().0.as_str();
-            (id, trace.identity.name.as_str(), plugin.pid == first.pid, plugin.ambiguous)
+            (
+                id,
+                trace.identity.name.as_str(),
+                plugin.pid == first.pid,
+                plugin.ambiguous,
+            )
         })
         .collect();
     // Of the second nothing else was left to be meant: the first was busy.
@@ -172,12 +203,25 @@ fn after_a_failed_add_the_runtime_cleans_up() {
     let del = runs(&mut scene, 160, "win-bridge");
     scene.at(170).exit(del, 0);
     let message = "the plugin's words".to_owned();
-    said(&mut scene, 180, RuntimeSaid::RunFailed { identity: pod("web"), message });
+    said(
+        &mut scene,
+        180,
+        RuntimeSaid::RunFailed {
+            identity: pod("web"),
+            message,
+        },
+    );
     began(&mut scene, 10_000, "web");
     let again = runs(&mut scene, 10_010, "win-bridge");
     scene.at(10_050).exit(again, 0);
     returned(&mut scene, 10_100, "web", "cafe");
-    said(&mut scene, 20_000, RuntimeSaid::StopBegan { sandbox: SandboxId("cafe".into()) });
+    said(
+        &mut scene,
+        20_000,
+        RuntimeSaid::StopBegan {
+            sandbox: SandboxId("cafe".into()),
+        },
+    );
     let gone = runs(&mut scene, 20_010, "win-bridge");
     scene.at(20_020).exit(gone, 0);
     let (sandbox, message) = (SandboxId("cafe".into()), String::new());
@@ -244,10 +288,14 @@ fn activities_without_ids_are_paired_in_order_and_nested_by_thread() {
     let mut scene = windows();
     began(&mut scene, 100, "web");
     let plugin = runs(&mut scene, 110, "win-bridge");
-    scene.at(120).event(step("RequestHandler", "", ActivityChange::Started, &[]));
+    scene
+        .at(120)
+        .event(step("RequestHandler", "", ActivityChange::Started, &[]));
     hns(&mut scene, 121, 125, "AddingLayer", "", &[]);
     hns(&mut scene, 126, 129, "AddingLayer", "", &[endpoint("e-1")]);
-    scene.at(130).event(step("RequestHandler", "", stopped(0x803b_0017), &[]));
+    scene
+        .at(130)
+        .event(step("RequestHandler", "", stopped(0x803b_0017), &[]));
     scene.at(131).event(step("RequestHandler", "", stopped(0), &[]));
     scene.at(140).exit(plugin, 0);
     returned(&mut scene, 200, "web", "cafe");
@@ -275,7 +323,14 @@ fn activities_of_two_pods_wait_until_their_objects_are_known() {
     began(&mut scene, 101, "b");
     let first = runs(&mut scene, 110, "win-bridge");
     let second = runs(&mut scene, 111, "win-bridge");
-    hns(&mut scene, 120, 130, "EndpointActivity", "1", &[endpoint("of-b"), ObjectKey::Namespace("n-b".into())]);
+    hns(
+        &mut scene,
+        120,
+        130,
+        "EndpointActivity",
+        "1",
+        &[endpoint("of-b"), ObjectKey::Namespace("n-b".into())],
+    );
     hns(&mut scene, 122, 132, "EndpointActivity", "2", &[endpoint("of-nobody")]);
     scene.at(200).exit(first, 0);
     scene.at(210).exit(second, 0);
@@ -292,10 +347,17 @@ fn activities_of_two_pods_wait_until_their_objects_are_known() {
         found.collect()
     };
     let traces = sandbox_traces(&played);
-    let all: Vec<_> = traces.iter().map(|trace| (trace.identity.name.clone(), activities(trace))).collect();
+    let all: Vec<_> = traces
+        .iter()
+        .map(|trace| (trace.identity.name.clone(), activities(trace)))
+        .collect();
     let of_b = &all.iter().find(|(name, _)| name == "b").unwrap().1;
     assert!(of_b.contains(&("endpoint=of-b".to_owned(), false)), "{all:?}");
-    let ambiguous: Vec<_> = all.iter().flat_map(|(_, found)| found).filter(|(_, ambiguous)| *ambiguous).collect();
+    let ambiguous: Vec<_> = all
+        .iter()
+        .flat_map(|(_, found)| found)
+        .filter(|(_, ambiguous)| *ambiguous)
+        .collect();
     assert_eq!(ambiguous, [&("endpoint=of-nobody".to_owned(), true)], "{all:?}");
 }
 
@@ -317,7 +379,10 @@ fn pod_with_silo(scene: &mut Scene) {
 fn asks(scene: &mut Scene, ms: u64, kind: u16, step: LookupChange) {
     let step = LookupStep {
         silo: "51-10".to_owned(),
-        process: ProcessKey { pid: 77, start_ticks: 0 },
+        process: ProcessKey {
+            pid: 77,
+            start_ticks: 0,
+        },
         name: "db.shop".to_owned(),
         kind,
         step,
@@ -328,7 +393,11 @@ fn asks(scene: &mut Scene, ms: u64, kind: u16, step: LookupChange) {
 fn finished(status: u32) -> LookupChange {
     LookupChange::Finished {
         status,
-        addresses: if status == 0 { vec![[10, 96, 0, 7].into()] } else { Vec::new() },
+        addresses: if status == 0 {
+            vec![[10, 96, 0, 7].into()]
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -346,13 +415,19 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
     asks(&mut scene, 1_510, 1, finished(0));
     asks(&mut scene, 1_511, 28, finished(9_501));
     for (ms, step) in [(1_520, Step::Started), (1_525, Step::Established)] {
-        let process = ProcessKey { pid: 77, start_ticks: 0 };
+        let process = ProcessKey {
+            pid: 77,
+            start_ticks: 0,
+        };
         let step = ConnectStep {
             netns: 6,
             socket: 9,
             local: ([10, 1, 0, 5], 50_000).into(),
             remote: ([10, 96, 0, 7], 5_432).into(),
-            asker: Some(Asker { process, comm: String::new() }),
+            asker: Some(Asker {
+                process,
+                comm: String::new(),
+            }),
             step,
             retransmits: 0,
         };
@@ -402,10 +477,23 @@ fn a_shim_of_another_container_does_not_name_a_sandbox_for_good() {
         .runtime("C:/c/containerd-shim-runhcs-v1.exe", &["-id", "else", "start"]);
     scene.at(220).exit(shim, 0);
     returned(&mut scene, 400, "web", "cafe");
-    hns(&mut scene, 410, 420, "Entity", "1", &[ObjectKey::Container("else".into())]);
+    hns(
+        &mut scene,
+        410,
+        420,
+        "Entity",
+        "1",
+        &[ObjectKey::Container("else".into())],
+    );
     let played = scene.play().finish();
     assert_eq!(played.only().sandbox, Some(SandboxId("cafe".into())));
-    assert!(!played.only().spans.iter().any(|span| matches!(span.detail, Detail::Activity(_))));
+    assert!(
+        !played
+            .only()
+            .spans
+            .iter()
+            .any(|span| matches!(span.detail, Detail::Activity(_)))
+    );
 }
 
 #[test]
@@ -414,11 +502,67 @@ fn tables_of_a_windows_node_are_bounded() {
     scene.config.max_remembered = 8;
     for number in 0..100_u64 {
         began(&mut scene, 100 + number, &format!("pod-{number}"));
-        hns(&mut scene, 100 + number, 101 + number, "Entity", "", &[endpoint(&format!("e-{number}"))]);
-        scene.at(101 + number).event(step("Entity", "", ActivityChange::Started, &[]));
+        hns(
+            &mut scene,
+            100 + number,
+            101 + number,
+            "Entity",
+            "",
+            &[endpoint(&format!("e-{number}"))],
+        );
+        scene
+            .at(101 + number)
+            .event(step("Entity", "", ActivityChange::Started, &[]));
     }
     let played = scene.play();
     assert!(played.counters().evicted_windows > 50, "{:?}", played.counters());
     assert!(played.correlator.sizes().windows <= 5 * 8 + 6_144);
     played.finish();
+}
+
+#[test]
+fn a_sandbox_whose_beginning_was_not_seen_is_known_when_it_goes() {
+    let mut scene = windows();
+    returned(&mut scene, 100, "web", "cafe");
+    let sandbox = SandboxId("cafe".into());
+    said(&mut scene, 1_000, RuntimeSaid::StopBegan { sandbox });
+    let plugin = runs(&mut scene, 1_010, "win-bridge");
+    scene.at(1_050).exit(plugin, 0);
+    let played = scene.play().finish();
+    assert_text(
+        &played.text(),
+        "cni DEL +0 ns 40.0 ms [shop/web, cafe, eth0]
+          plugin win-bridge +0 ns 40.0 ms"
+            .replace("\n        ", "\n")
+            .as_str(),
+    );
+}
+
+#[test]
+fn endpoints_are_counted_by_what_requests_did_to_them() {
+    let mut scene = windows();
+    let request = |scene: &mut Scene, ms: u64, method: &str, id: &str, result: u32| {
+        let mut begin = step("RequestHandler", id, ActivityChange::Started, &[]);
+        if let Body::ActivitySeen(step) = &mut begin {
+            step.fields = [("method", method)].into_iter().collect();
+        }
+        scene.at(ms).event(begin);
+        hns(scene, ms + 1, ms + 2, "EndpointActivity", "inner", &[endpoint(id)]);
+        scene.at(ms + 3).event(step("RequestHandler", id, stopped(result), &[]));
+    };
+    request(&mut scene, 100, "POST", "e-1", 0);
+    request(&mut scene, 110, "POST", "e-2", 0);
+    request(&mut scene, 120, "POST", "e-3", 0x803b_0014);
+    request(&mut scene, 130, "GET", "e-4", 0);
+    request(&mut scene, 140, "DELETE", "e-1", 0);
+    let played = scene.play().finish();
+    let counts: Vec<u64> = played
+        .outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Traffic(Traffic::Endpoints { endpoints, .. }) => Some(*endpoints),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(counts, [1, 2, 1]);
 }
