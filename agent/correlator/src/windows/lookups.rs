@@ -271,8 +271,7 @@ impl Correlator {
         while self.windows.lookups.len() >= self.windows.lookups.max {
             self.effects.counters.evicted_lookups += 1;
             let oldest = self.windows.lookups.open[0].serial;
-            self.effects.timers.clear(Timer::Lookup(oldest));
-            self.windows_lookup_over(oldest);
+            self.give_up_windows_lookup(oldest);
         }
         let party = self.party_of_silo(&step.silo);
         let serial = self.watch.next_serial();
@@ -383,8 +382,22 @@ impl Correlator {
     pub(crate) fn finish_lookups(&mut self) {
         while let Some(lookup) = self.windows.lookups.open.first() {
             let serial = lookup.serial;
-            self.effects.timers.clear(Timer::Lookup(serial));
-            self.windows_lookup_over(serial);
+            if lookup.result.is_some() {
+                self.effects.timers.clear(Timer::Lookup(serial));
+                self.windows_lookup_over(serial);
+            } else {
+                self.give_up_windows_lookup(serial);
+            }
+        }
+    }
+
+    /// Nobody knows how it would have ended.
+    fn give_up_windows_lookup(&mut self, serial: u64) {
+        self.effects.timers.clear(Timer::Lookup(serial));
+        let open = &mut self.windows.lookups.open;
+        if let Some(place) = open.iter().position(|lookup| lookup.serial == serial) {
+            let lookup = open.remove(place);
+            self.lose_attempt(Attempt::Lookup(serial), lookup.home);
         }
     }
 }
