@@ -85,7 +85,7 @@ impl Correlator {
             return;
         }
         if !nest.names_container()
-            && let Some(key) = self.only_one_at(nest.start)
+            && let Some(key) = self.only_one_for(&nest)
         {
             if let Some(number) = self.number_of_trace(key) {
                 self.note_attach(&nest, number);
@@ -151,11 +151,12 @@ impl Correlator {
             .or_else(|| self.windows.number_of(open.sandbox()))
     }
 
-    /// The only trace in which something was going on then.
-    fn only_one_at(&self, at: Timestamp) -> Option<TraceKey> {
+    /// The only trace in which something was going on then. Of what HNS does, much is for others: a plugin must have run.
+    fn only_one_for(&self, nest: &Nest) -> Option<TraceKey> {
+        let at = nest.start;
         let mut busy = self.traces.iter().filter(|open| is_busy_at(open, at));
-        let only = busy.next()?.key;
-        busy.next().is_none().then_some(only)
+        let only = busy.next().filter(|_| busy.next().is_none())?;
+        (!nest.is_of_hns() || plugin_at(only, at).is_some()).then_some(only.key)
     }
 
     /// A creation, or another trace, is about to be over: nests that fell into it go to whoever is likeliest.
@@ -167,7 +168,10 @@ impl Correlator {
             if !nest.names_container() {
                 for open in self.traces.iter().filter(|open| is_busy_at(open, nest.start)) {
                     let begun = plugin_at(open, nest.start);
-                    // What HNS does it does for a plugin, mostly; what HCS does, after the plugins.
+                    // What HNS does it does for a plugin; what HCS does, after the plugins.
+                    if hns && begun.is_none() {
+                        continue;
+                    }
                     fits.push((begun.is_some() == hns, begun, open.key));
                 }
             }
