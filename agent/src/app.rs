@@ -247,6 +247,7 @@ pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) 
         max_spans: correlation.max_spans,
         max_remembered: correlation.max_remembered,
         traffic: config.traffic.bounds(),
+        windows: node.os == "Windows",
     }
 }
 

@@ -93,6 +93,9 @@ pub struct DemoArgs {
     /// Bring up Prometheus, with the project's rules and alerts, and Jaeger beside it
     #[arg(long)]
     pub observability: bool,
+    /// Show a Windows node's story instead, replayed from an .etl file, on any machine
+    #[arg(long, conflicts_with = "record")]
+    pub windows: bool,
     /// Also record every event into this file
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -112,7 +115,7 @@ pub struct WatchArgs {
 /// `sandglass replay`
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The recording
+    /// The recording, or an .etl file of a Windows node
     #[arg(value_name = "FILE")]
     pub recording: PathBuf,
     /// What to print
@@ -124,6 +127,9 @@ pub struct ReplayArgs {
     /// Export the traces to the OTLP endpoint
     #[arg(long)]
     pub export: bool,
+    /// Also write the events into this file: an .etl file becomes a recording
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Configuration
     #[command(flatten)]
     pub config: ConfigArgs,

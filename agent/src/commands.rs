@@ -21,6 +21,7 @@ use crate::watch::{self, WatchOptions};
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => block_on(run::run(args)),
+        Command::Demo(args) if args.windows => block_on(replay::demo(args)),
         #[cfg(target_os = "linux")]
         Command::Demo(args) => block_on(demo::demo(args)),
         #[cfg(not(target_os = "linux"))]

@@ -43,7 +43,7 @@ impl From<ConfigError> for Failure {
 impl From<ReplayError> for Failure {
     fn from(error: ReplayError) -> Failure {
         match error {
-            ReplayError::Read { .. } => Failure::runtime(error),
+            ReplayError::Read { .. } | ReplayError::Etl(_) => Failure::runtime(error),
             ReplayError::Header { .. } => Failure::usage(error),
         }
     }

@@ -190,6 +190,24 @@ fn what_is_no_recording_is_refused() {
 }
 
 #[test]
+fn an_etl_file_is_known_by_its_content_and_the_demo_has_one() {
+    let files = Files::new();
+    let story = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/windows-agent-powershell/events.etl");
+    let renamed = files.put("events.jsonl", fs::read(story).unwrap());
+    let tree = sandglass(&["replay", &renamed]);
+    assert!(tree.status.success(), "{}", err(&tree));
+    assert!(out(&tree).contains("command powershell"), "{}", out(&tree));
+    let demo = sandglass(&["demo", "--windows", "--once"]);
+    assert!(demo.status.success(), "{}", err(&demo));
+    assert_eq!(out(&demo), out(&tree));
+    // Samples of sessions that know nothing of pods.
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("etw/samples/airbus_AMSITrace.etl");
+    let nothing = sandglass(&["replay", sample.to_str().unwrap()]);
+    assert!(nothing.status.success() && nothing.stdout.is_empty());
+    assert!(err(&nothing).contains("the session lost events"), "{}", err(&nothing));
+}
+
+#[test]
 fn an_address_in_use_and_an_export_to_nowhere_are_clear_errors() {
     let files = Files::new();
     let path = files.put("good.jsonl", recording());

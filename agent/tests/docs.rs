@@ -49,6 +49,7 @@ fn the_readme_names_the_metrics_that_exist() {
     product.extend(registered("src/sinks/prometheus/traffic.rs"));
     let others = [
         "src/sinks/prometheus/in_flight.rs",
+        "src/sinks/prometheus/windows.rs",
         "src/sinks/otlp/metrics.rs",
         "src/health.rs",
     ];

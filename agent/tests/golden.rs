@@ -18,6 +18,16 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
+/// The recording: events, or what an ETW session wrote.
+fn events_of(folder: &Path) -> PathBuf {
+    let written = folder.join("events.etl");
+    if written.is_file() {
+        written
+    } else {
+        folder.join("events.jsonl")
+    }
+}
+
 fn replay(recording: &Path, what: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_sandglass"))
         .args(["replay", "--print", what])
@@ -74,11 +84,26 @@ fn check(path: &Path, actual: &str) {
 }
 
 #[test]
+fn an_etl_file_and_the_recording_made_of_it_give_the_same() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/windows-l2bridge");
+    let directory = tempfile::tempdir().unwrap();
+    let recording = directory.path().join("events.jsonl");
+    let output = Command::new(env!("CARGO_BIN_EXE_sandglass"))
+        .args(["replay", "--print", "spans", "--record"])
+        .args([&recording, &folder.join("events.etl")])
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(replay(&recording, "spans"), String::from_utf8(output.stdout).unwrap());
+}
+
+#[test]
 fn every_recording_gives_its_spans_and_metrics_twice() {
     let folders = folders();
     assert!(folders.len() >= 5, "only {} recordings", folders.len());
     for folder in folders {
-        let events = folder.join("events.jsonl");
+        let events = events_of(&folder);
         assert!(
             folder.join("README.md").is_file(),
             "{} has no README.md",

@@ -173,6 +173,14 @@ impl Correlator {
                 (connect.and_then(|connect| connect.home), after)
             }
         };
+        self.lose_attempt(what, home);
+        if let Some(lookup) = after {
+            self.review_journey(lookup);
+        }
+    }
+
+    /// Nothing more will be heard of an attempt that is shown in this trace.
+    pub(crate) fn lose_attempt(&mut self, what: Attempt, home: Option<TraceKey>) {
         let now = self.now;
         if let Some(open) = home.and_then(|key| self.traces.get_mut(key)) {
             let key = open.key;
@@ -185,9 +193,6 @@ impl Correlator {
             }
             open.touch(&mut self.effects);
             self.review_network(key);
-        }
-        if let Some(lookup) = after {
-            self.review_journey(lookup);
         }
     }
 

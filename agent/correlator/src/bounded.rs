@@ -135,6 +135,12 @@ impl<K: Hashed, V> Bounded<K, V> {
     }
 }
 
+impl Hashed for u32 {
+    fn hash(&self) -> u64 {
+        mix(0, &self.to_le_bytes())
+    }
+}
+
 impl Hashed for u64 {
     fn hash(&self) -> u64 {
         mix(0, &self.to_le_bytes())
@@ -177,11 +183,11 @@ mod tests {
 
     #[test]
     fn what_was_entered_first_goes_first() {
-        let mut map = Bounded::new(2);
+        let mut map = Bounded::<u64, _>::new(2);
         assert_eq!((map.remove(&1), map.get(&1), map.len()), (None, None, 0));
-        assert_eq!(map.insert(1, 'a', Timestamp(1)), 0);
+        assert_eq!(map.insert(1_u64, 'a', Timestamp(1)), 0);
         assert_eq!(map.insert(2, 'b', Timestamp(2)), 0);
-        assert_eq!(map.insert(1, 'c', Timestamp(3)), 0);
+        assert_eq!(map.insert(1_u64, 'c', Timestamp(3)), 0);
         assert_eq!(map.insert(3, 'd', Timestamp(4)), 1);
         assert_eq!((map.get(&1), map.get(&2), map.get(&3)), (Some(&'c'), None, Some(&'d')));
         map.expire(Timestamp(4));
@@ -194,7 +200,7 @@ mod tests {
 
     #[test]
     fn entering_one_key_over_and_over_takes_no_more_room() {
-        let mut map = Bounded::new(8);
+        let mut map = Bounded::<u64, _>::new(8);
         for number in 0..10_000_u64 {
             map.insert(number % 8, number, Timestamp(number));
             assert!(map.order.len() <= 2 * 8 + 64);

@@ -26,6 +26,7 @@ use crate::slots::Slots;
 use crate::timers::Timer;
 use crate::traffic::{Traffic, TrafficConfig};
 use crate::watch::Watch;
+use crate::windows::Windows;
 
 /// Deadlines and bounds. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Config {
     pub max_remembered: usize,
     /// What is made of traffic.
     pub traffic: TrafficConfig,
+    /// The node runs Windows: environments cannot be seen, and what plugins are called for is inferred.
+    pub windows: bool,
 }
 
 impl Default for Config {
@@ -66,6 +69,7 @@ impl Default for Config {
             max_spans: 512,
             max_remembered: 8_192,
             traffic: TrafficConfig::default(),
+            windows: false,
         }
     }
 }
@@ -194,6 +198,8 @@ pub struct Counters {
     pub evicted_connects: u64,
     /// Conntrack entries forgotten because too many were remembered.
     pub evicted_flows: u64,
+    /// Activities, objects and sandboxes of Windows forgotten because too many were remembered.
+    pub evicted_windows: u64,
 }
 
 /// How full the correlator's tables are.
@@ -217,6 +223,8 @@ pub struct Sizes {
     pub owners: usize,
     /// Journeys that may go on; at most 256.
     pub journeys: usize,
+    /// Sandboxes, activities, objects and lookups of Windows; at most five times [`Config::max_remembered`] and 6,144.
+    pub windows: usize,
 }
 
 /// The correlator.
@@ -246,6 +254,7 @@ pub struct Correlator {
     /// Open operations that the runtime asked for, by container id.
     pub(crate) attached: ByText<Vec<OperationRef>>,
     pub(crate) memory: Memory,
+    pub(crate) windows: Windows,
     pub(crate) effects: Effects,
 }
 
@@ -273,6 +282,7 @@ impl Correlator {
             watch: Watch::new(&config),
             attached: ByText::new(config.max_traces),
             memory: Memory::new(config.max_remembered),
+            windows: Windows::new(&config),
             effects: Effects::default(),
             config,
         }
@@ -314,6 +324,7 @@ impl Correlator {
             flows: self.watch.flows.len(),
             owners: self.watch.owners.len(),
             journeys: self.watch.journeys.len(),
+            windows: self.windows.len(),
         }
     }
 
@@ -325,28 +336,41 @@ impl Correlator {
         match event.body {
             Body::ProcessForked(fork) => self.forked(at, &fork),
             Body::ProcessExecuted(exec) => {
-                let (image, env) = Image::split(*exec);
-                self.executed(at, image, &env);
+                let (mut image, env) = Image::split(*exec);
+                if self.config.windows {
+                    image.windows = true;
+                    self.windows_executed(at, image);
+                } else {
+                    self.executed(at, image, &env);
+                }
             }
+            // On Windows every process of the node is told of, not only those that are followed.
+            Body::ProcessExited(exit) if self.config.windows && self.processes.role(exit.process).is_none() => {}
             Body::ProcessExited(exit) => self.exited(at, &exit),
             Body::PluginSpoke(io) => self.spoke(&io),
             Body::SandboxDescribed(described) => self.sandbox_described(at, &described),
             Body::NetnsObserved(netns) => self.netns_observed(&netns),
-            Body::TrafficWatched { node_netns } => self.watch.owners.node = Some(node_netns),
+            Body::TrafficWatched { node_netns } => {
+                self.watch.owners.node = Some(node_netns);
+                self.windows_watched();
+            }
             Body::DnsSeen(message) => self.dns_seen(at, *message),
-            Body::ConnectSeen(step) => self.connect_seen(at, *step),
+            Body::ConnectSeen(step) => {
+                self.compartment_of(at, &step);
+                self.connect_seen(at, *step);
+            }
             Body::FlowSeen(flow) => self.flow_seen(at, *flow),
             Body::ConntrackCounted(counts) => self.conntrack_counted(at, *counts),
             Body::PacketDropped(packet) => self.packet_dropped(at, *packet),
             Body::NetworksConfigured { networks } => self.networks = networks,
             Body::ClockAnchored { unix_ns } => self.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.lost(at, &probe, count),
-            Body::Tick
-            | Body::ActivitySeen(_)
-            | Body::RuntimeSaid(_)
-            | Body::SiloSeen(_)
-            | Body::InterfaceSeen(_)
-            | Body::LookupSeen(_) => {}
+            Body::ActivitySeen(step) => self.activity_seen(at, *step),
+            Body::RuntimeSaid(said) => self.runtime_said(at, *said),
+            Body::SiloSeen(step) => self.silo_seen(at, &step),
+            Body::InterfaceSeen(step) => self.interface_seen(at, step),
+            Body::LookupSeen(step) => self.windows_lookup_seen(at, *step),
+            Body::Tick => {}
         }
     }
 
@@ -372,6 +396,7 @@ impl Correlator {
     /// marked incomplete; what only waited for a next step is not.
     pub fn finish(&mut self) {
         self.finish_traffic();
+        self.finish_windows();
         while let Some(key) = self.traces.oldest() {
             self.close(key, Cut::Abandoned);
         }

@@ -18,6 +18,8 @@ pub(crate) struct Image {
     cgroup: String,
     netns: u64,
     pub(crate) running: bool,
+    /// It is a Windows program.
+    pub(crate) windows: bool,
 }
 
 impl Image {
@@ -32,13 +34,21 @@ impl Image {
             cgroup: exec.cgroup,
             netns: exec.netns,
             running: exec.running,
+            windows: false,
         };
         (image, exec.env)
     }
 
-    /// Last component of the path.
+    /// Last component of the path; of a Windows program without `.exe`, as a configuration names it.
     pub(crate) fn file_name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
+        let name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        if self.windows { without_exe(name) } else { name }
+    }
+
+    /// The directory of the path, without a drive's letter.
+    pub(crate) fn directory(&self) -> Option<&str> {
+        let (directory, _) = self.path.rsplit_once('/')?;
+        Some(without_drive(directory.trim_end_matches('/')))
     }
 
     /// The process as a span shows it.
@@ -53,6 +63,7 @@ impl Image {
             exit: None,
             found_running: self.running,
             outlived_parent: false,
+            ambiguous: false,
         }
     }
 }
@@ -124,13 +135,28 @@ impl<'a> Invocation<'a> {
 
     /// The executable lies in one of the directories where the runtime looks for plugins.
     pub(crate) fn is_in_plugin_path(&self, image: &Image) -> bool {
-        let Some((directory, _)) = image.path.rsplit_once('/') else {
+        let Some(directory) = image.directory() else {
             return false;
         };
-        let directory = directory.trim_end_matches('/');
         self.path
             .split(':')
             .any(|entry| !entry.is_empty() && entry.trim_end_matches('/') == directory)
+    }
+}
+
+/// A Windows program's name without `.exe`.
+pub(crate) fn without_exe(name: &str) -> &str {
+    match name.len().checked_sub(4).and_then(|at| name.split_at_checked(at)) {
+        Some((stem, extension)) if !stem.is_empty() && extension.eq_ignore_ascii_case(".exe") => stem,
+        _ => name,
+    }
+}
+
+/// A directory without `C:`, which the colons of `CNI_PATH` would cut.
+fn without_drive(directory: &str) -> &str {
+    match directory.as_bytes() {
+        [letter, b':', ..] if letter.is_ascii_alphabetic() => directory.get(2..).unwrap_or_default(),
+        _ => directory,
     }
 }
 
@@ -245,6 +271,7 @@ impl<'a> RuntimeExec<'a> {
 pub(crate) fn runtime_name(comm: &str) -> &str {
     match comm {
         "crio" => "cri-o",
+        "containerd.exe" => "containerd",
         other => other,
     }
 }

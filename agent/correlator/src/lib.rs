@@ -37,7 +37,8 @@ mod table;
 mod timers;
 pub mod traffic;
 mod watch;
+mod windows;
 
 pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};
 pub use reorder::{Ordered, Reorder};
-pub use traffic::{Traffic, TrafficConfig};
+pub use traffic::{ActivityEnded, Traffic, TrafficConfig};

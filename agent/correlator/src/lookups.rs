@@ -275,6 +275,9 @@ impl Correlator {
 
     /// A lookup is over: every answer is there and no next name came, or it was waited for long enough.
     pub(crate) fn lookup_over(&mut self, serial: u64) {
+        if self.windows_lookup_over(serial) {
+            return;
+        }
         let Some(mut lookup) = self.watch.take_lookup(serial, self.now) else {
             return;
         };

@@ -240,6 +240,9 @@ impl OpenTrace {
         if !self.is_open(span) {
             return;
         }
+        if let Detail::Activity(_) | Detail::VnicWait(_) = &self.trace.spans[span].detail {
+            return self.end(span, at, cut, effects);
+        }
         let Some(process) = self.trace.spans[span].process_mut() else {
             // An operation ends with its last plugin, a sandbox with its last part.
             let start = self.trace.spans[span].start;

@@ -46,7 +46,7 @@ impl Correlator {
     }
 
     /// The runtime runs a plugin.
-    fn called_by_runtime(&mut self, at: Timestamp, image: Image, call: &Invocation<'_>) {
+    pub(crate) fn called_by_runtime(&mut self, at: Timestamp, image: Image, call: &Invocation<'_>) {
         let process = image.process;
         let reference = match self.joinable(call, image.parent, image.file_name()) {
             Some(reference) => {

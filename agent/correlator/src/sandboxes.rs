@@ -15,6 +15,7 @@ use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, forget_attached, operation_detail};
 use crate::readiness::Readiness;
 use crate::timers::Timer;
+use crate::windows;
 
 /// What is kept of a sandbox's creation while its trace is open. The root is span 0, `sandbox.create` span 1.
 #[derive(Debug, Default)]
@@ -25,6 +26,8 @@ pub(crate) struct Creation {
     pub(crate) awaits_runtime: bool,
     /// The pause process runs.
     pub(crate) started: bool,
+    /// The runtime tells by itself when it is over (Windows).
+    pub(crate) told: bool,
     /// The sandbox is being removed.
     pub(crate) removed: bool,
     /// Why a step of the runtime failed.
@@ -58,7 +61,11 @@ impl OpenTrace {
             return Outlook::Complete;
         }
         let last = self.states[CREATE].latest;
-        let until = if self.failed_operation().is_some() || !creation.awaits_runtime {
+        let until = if creation.told && self.failed_operation().is_some() {
+            last.plus(config.runtime_wait_ns)
+        } else if creation.told {
+            self.trace.start().plus(config.deadline_ns)
+        } else if self.failed_operation().is_some() || !creation.awaits_runtime {
             last.plus(config.settle_ns)
         } else if let Some((_, begun)) = creation.running_steps.first() {
             begun.plus(config.deadline_ns)
@@ -138,7 +145,9 @@ impl Correlator {
         let opened = self.creations.get(call.container).copied();
         if call.command == CniCommand::Del {
             if let Some(key) = opened {
-                self.remove_sandbox(key);
+                if !self.is_told(key) {
+                    self.remove_sandbox(key);
+                }
             } else if let Some(key) = self.waiting.get(call.container).copied() {
                 self.close(key, Cut::Outlived);
             }
@@ -146,7 +155,7 @@ impl Correlator {
         let reference = match opened.filter(|_| of_creation) {
             Some(key) => self.add_operation(key, at, image, call)?,
             None if of_creation && !self.is_created(call.container) => {
-                let key = self.open_creation(at, image, call);
+                let key = self.open_creation(at, runtime_name(&image.parent_comm), call);
                 self.add_operation(key, at, image, call)?
             }
             None => self.open_single(at, image, call),
@@ -203,7 +212,13 @@ impl Correlator {
         Some(OperationRef { trace: key, operation })
     }
 
-    fn open_creation(&mut self, at: Timestamp, image: &Image, call: &Invocation<'_>) -> TraceKey {
+    /// The runtime will tell when the sandbox's creation is over.
+    fn is_told(&self, key: TraceKey) -> bool {
+        let creation = self.traces.get(key).and_then(|open| open.creation.as_ref());
+        creation.is_some_and(|creation| creation.told)
+    }
+
+    pub(crate) fn open_creation(&mut self, at: Timestamp, runtime: &str, call: &Invocation<'_>) -> TraceKey {
         let seed = TraceId::of(&[
             self.config.boot_id.as_bytes(),
             b"sandbox",
@@ -212,7 +227,6 @@ impl Correlator {
         ]);
         let mut open = self.new_trace(seed, call);
         open.expect_sandbox();
-        let runtime = runtime_name(&image.parent_comm);
         let root = open.begin(None, at, Detail::Sandbox(Box::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
         let (attempt, previous) = self.count_attempt(call.container, &open.trace);
@@ -229,9 +243,11 @@ impl Correlator {
             readiness: Readiness::new(self.watch.owners.node.is_some()),
             ..Creation::default()
         });
-        self.effects
-            .outputs
-            .push(Output::Asked(SandboxId(call.container.to_owned())));
+        if !windows::is_unnamed(call.container) {
+            self.effects
+                .outputs
+                .push(Output::Asked(SandboxId(call.container.to_owned())));
+        }
         let key = self.enter(open);
         self.creations.insert(call.container, key);
         key
@@ -396,6 +412,7 @@ impl Correlator {
     /// Ends what is open in a trace and gives the trace out. A sandbox whose creation went well stays open for its
     /// network, and is closed when this is called again.
     pub(crate) fn close(&mut self, key: TraceKey, cut: Cut) {
+        self.windows_closing(key);
         let Some(mut open) = self.traces.lend(key) else {
             return;
         };
@@ -418,6 +435,7 @@ impl Correlator {
             open.cut(span, self.now, cut, &mut self.effects);
         }
         let created = open.creation.is_some();
+        windows::unname(&mut open.trace);
         let trace = Arc::new(open.into_trace());
         if created && !was_created {
             self.effects.outputs.push(Output::Created(Arc::clone(&trace)));
@@ -454,6 +472,10 @@ impl Correlator {
         let Some(creation) = &open.creation else {
             return;
         };
+        if creation.told {
+            // The runtime's own words hold what the plugin wrote, which cannot be seen.
+            message = creation.failed_step.clone().or(message);
+        }
         message = message.or_else(|| creation.failed_step.clone());
         if overdue {
             message = message.or_else(|| Some("a step of the runtime did not end".to_owned()));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sandglass_model::network::{ConntrackCounts, DroppedPacket, FlowChange, Transport};
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::trace::{ConnectDetail, LookupDetail};
+use sandglass_model::windows::Service;
 use sandglass_model::{Timestamp, TraceId};
 
 /// Deadlines, thresholds and bounds of what is made of traffic. All times in nanoseconds.
@@ -111,6 +112,30 @@ pub enum Traffic {
     },
     /// A bad lookup or connection got no trace of its own, because there were too many.
     JourneyHeldBack,
+    /// An activity of HNS, HCS or a silo ended, whosever it was (Windows).
+    Activity(Box<ActivityEnded>),
+    /// How many HNS endpoints were seen made and not deleted since, and how many sandboxes (Windows).
+    Endpoints {
+        /// Endpoints.
+        endpoints: u64,
+        /// Sandboxes.
+        sandboxes: u64,
+    },
+}
+
+/// An activity that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActivityEnded {
+    /// Whose.
+    pub service: Service,
+    /// As its provider names it.
+    pub name: Arc<str>,
+    /// Begin.
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+    /// It failed.
+    pub failed: bool,
 }
 
 /// What conntrack translated.

@@ -79,7 +79,7 @@ attribute_keys! {
     RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation.",
     FOUND_RUNNING = "sandglass.found_running": "The process ran already when the agent started; its begin is exact to 10 ms.",
     OUTLIVED_PARENT = "sandglass.outlived_parent": "The process ran on after its parent; the span ends with the parent.",
-    RELATION = "sandglass.link.relation": "Why the trace is linked: previous_attempt, sandbox or caller.",
+    RELATION = "sandglass.link.relation": "Why the trace is linked: previous_attempt, sandbox, caller or runtime.",
     ERROR_TYPE = "error.type": "Class of the failure; only on failed spans.",
     PROCESS_PID = "process.pid": "Process id on the node.",
     PROCESS_PARENT_PID = "process.parent_pid": "Process id of the parent.",
@@ -439,6 +439,7 @@ pub fn relation(relation: Relation) -> &'static str {
         Relation::PreviousAttempt => "previous_attempt",
         Relation::Sandbox => "sandbox",
         Relation::Caller => "caller",
+        Relation::Runtime => "runtime",
     }
 }
 
@@ -512,6 +513,9 @@ impl Attributes {
         }
         if process.outlived_parent {
             self.bool(OUTLIVED_PARENT, true);
+        }
+        if process.ambiguous {
+            self.bool(AMBIGUOUS, true);
         }
     }
 }

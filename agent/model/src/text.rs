@@ -84,7 +84,7 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         Detail::Lookup(lookup) => of_lookup(lookup),
         Detail::Connect(connect) => of_connect(connect),
         Detail::Activity(activity) => {
-            let mut notes: Vec<String> = activity.objects.iter().map(|object| clean(object)).collect();
+            let mut notes: Vec<String> = activity.objects.iter().map(|object| of_object(object)).collect();
             notes.extend(activity.ambiguous.then(|| "ambiguous".to_owned()));
             notes
         }
@@ -96,6 +96,9 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         }
         if process.outlived_parent {
             notes.push("ran on".to_owned());
+        }
+        if process.ambiguous {
+            notes.push("ambiguous".to_owned());
         }
         if span.end.is_some() && process.exit == Some(ExitStatus::Unknown) {
             notes.push("end not seen".to_owned());
@@ -115,6 +118,15 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
     }
     notes.retain(|note| !note.is_empty());
     notes
+}
+
+/// `endpoint=ee010101-1111`: enough of an id to tell it from others.
+fn of_object(object: &str) -> String {
+    const SHOWN: usize = 13;
+    match object.split_once('=') {
+        Some((kind, id)) => format!("{}={}", clean(kind), clean(id).chars().take(SHOWN).collect::<String>()),
+        None => clean(object),
+    }
 }
 
 fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {

@@ -189,6 +189,9 @@ pub struct ProcessDetail {
     /// It ran on after its parent had ended (a daemon); the span ends with its parent.
     #[serde(default)]
     pub outlived_parent: bool,
+    /// Whose it is was inferred, and more than one sandbox fitted (Windows): it was given to the likeliest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ambiguous: bool,
 }
 
 /// One exec of a plugin binary.
@@ -487,6 +490,8 @@ pub enum Relation {
     Sandbox,
     /// The span that asked for this, in the runtime's own trace.
     Caller,
+    /// The same work as a span that the runtime made itself (Windows: the shim's own tracing).
+    Runtime,
 }
 
 impl Trace {

@@ -11,6 +11,25 @@ use crate::id::{ProcessKey, SandboxId};
 use crate::text_list::TextPairs;
 use crate::time::Timestamp;
 
+/// What a code of HNS, HCS or Windows means, in words; `None` for one that is not in the table.
+#[must_use]
+pub fn result_text(code: u32) -> Option<&'static str> {
+    let mut rows = include_str!("windows/results.tsv")
+        .lines()
+        .filter_map(|row| row.split_once('\t'));
+    rows.find_map(|(known, text)| {
+        let known = u32::from_str_radix(known.strip_prefix("0x")?, 16).ok()?;
+        (known == code).then_some(text)
+    })
+}
+
+/// The code says that something failed: of HRESULT and NTSTATUS those with the highest bit set, but for
+/// `HCS_E_OPERATION_PENDING`, which only says that the answer comes later.
+#[must_use]
+pub fn is_failure(code: u32) -> bool {
+    code & 0x8000_0000 != 0 && code != 0xc037_0103
+}
+
 /// Which service an activity is one of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -14,8 +16,8 @@ use tokio::sync::watch;
 use super::run::{otlp_flags, until_stopped};
 use super::{configuration, print};
 use crate::app;
-use crate::cli::{Print, ReplayArgs};
-use crate::config::Config;
+use crate::cli::{DemoArgs, Print, ReplayArgs};
+use crate::config::{Config, HttpConfig};
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
 use crate::http;
@@ -23,22 +25,62 @@ use crate::node::NodeInfo;
 use crate::pipeline::{Outputs, Pipeline};
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{Metrics, ProductMetrics};
+use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions, view};
 use crate::sources::clock;
-use crate::sources::replay::Recording;
+use crate::sources::replay::Replay;
+use crate::sources::windows::file::EtlFile;
+use crate::sources::windows::normalize::ActivityNames;
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let mut recording = Recording::open(&args.recording)?;
+    let recording = Replay::open(&args.recording)?;
+    replay_from(recording, args, config).await
+}
+
+/// `sandglass demo --windows`: a story of a Windows node that comes with the agent.
+pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
+    let (_, mut config) = configuration(&args.config)?;
+    // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
+    if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
+        config.http.address.set_port(0);
+    }
+    if config.node_name.is_empty() {
+        "windows-demo".clone_into(&mut config.node_name);
+    }
+    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), ActivityNames::default());
+    let recording = Replay::Etl(Box::new(file.map_err(Failure::runtime)?));
+    let args = ReplayArgs {
+        recording: PathBuf::new(),
+        print: Print::Tree,
+        serve: !args.once,
+        export: false,
+        record: None,
+        config: args.config,
+    };
+    replay_from(recording, args, config).await
+}
+
+/// A plugin that waits for its agent, which waits for powershell.
+const STORY: &[u8] = include_bytes!("../../recordings/windows-agent-powershell/events.etl");
+
+/// Replays what is open.
+pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config) -> Result<(), Failure> {
+    let header = recording.header().clone();
     let node = NodeInfo {
-        name: recording.header.node.clone(),
+        // An .etl file does not name its machine.
+        name: if header.node.is_empty() {
+            config.node_name.clone()
+        } else {
+            header.node.clone()
+        },
         service: "sandglass".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        boot_id: recording.header.boot_id.clone(),
-        os: recording.header.os.clone(),
-        kernel: recording.header.kernel.clone(),
-        machine: recording.header.machine.clone(),
+        boot_id: header.boot_id.clone(),
+        os: header.os.clone(),
+        kernel: header.kernel.clone(),
+        machine: header.machine.clone(),
     };
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
@@ -54,33 +96,36 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
         otlp,
         closed: Vec::new(),
         store: args.serve.then(|| replay_store(&node)),
-        anchor: recording.header.clock,
+        anchor: header.clock,
         at: Timestamp(0),
     };
 
     let mut pipeline = Pipeline::new(
-        app::correlator_config(&config, &node, recording.header.clock),
+        app::correlator_config(&config, &node, header.clock),
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
+    let mut recorder = args
+        .record
+        .as_deref()
+        .map(|path| Recorder::create(path, &header))
+        .transpose()
+        .map_err(Failure::runtime)?;
     let mut progress = Progress::new();
     while let Some(event) = recording.next_event()? {
+        if let Some(recorder) = &mut recorder {
+            recorder.record(&event);
+        }
         pipeline.feed(event, &mut replayed);
         replayed.make_room().await;
         progress.show(recording.progress());
     }
     pipeline.finish(&mut replayed);
+    if let Some(recorder) = recorder {
+        recorder.finish().map_err(Failure::runtime)?;
+    }
     progress.clear();
-    let skipped = recording.skipped();
-    for (line, reason) in &skipped.examples {
-        tracing::warn!(line, reason, "line skipped");
-    }
-    if skipped.count > 0 {
-        tracing::warn!(
-            lines = skipped.count,
-            "lines of the recording were skipped: they are not events"
-        );
-    }
+    report_unused(&recording);
 
     print(&replayed.render(args.print, &metrics)?)?;
     if let Some(otlp) = replayed.otlp.take() {
@@ -93,6 +138,40 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
         serve(&config, store, &health, &metrics).await?;
     }
     Ok(())
+}
+
+/// Says what was not made use of, and why.
+fn report_unused(recording: &Replay) {
+    match recording {
+        Replay::Recording(recording) => {
+            let skipped = recording.skipped();
+            for (line, reason) in &skipped.examples {
+                tracing::warn!(line, reason, "line skipped");
+            }
+            if skipped.count > 0 {
+                tracing::warn!(
+                    lines = skipped.count,
+                    "lines of the recording were skipped: they are not events"
+                );
+            }
+        }
+        Replay::Etl(file) => {
+            let unused = file.unused();
+            if unused.lost > 0 {
+                tracing::warn!(
+                    events = unused.lost,
+                    "the session lost events: traces may be incomplete"
+                );
+            }
+            if unused.unreadable > 0 {
+                tracing::warn!(records = unused.unreadable, "parts of the file could not be read");
+            }
+            if unused.undecodable > 0 || unused.wpp > 0 {
+                let (records, wpp) = (unused.undecodable, unused.wpp);
+                tracing::info!(records, wpp, "records that nothing describes were passed over");
+            }
+        }
+    }
 }
 
 /// What the replay found.

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use sandglass_model::Event;
 use sandglass_model::recording::{self, Header, LineError, MAX_LINE};
 
+use super::windows::file::{EtlFile, FileError};
+use super::windows::normalize::ActivityNames;
+
 /// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
@@ -31,13 +34,65 @@ pub enum ReplayError {
         #[source]
         source: LineError,
     },
+    /// An `.etl` file cannot be read on.
+    #[error(transparent)]
+    Etl(FileError),
+}
+
+/// What can be replayed, told apart by what is in it.
+#[derive(Debug)]
+pub enum Replay {
+    /// A recording of ours.
+    Recording(Box<Recording>),
+    /// What an ETW session wrote.
+    Etl(Box<EtlFile>),
+}
+
+impl Replay {
+    /// Opens `path`, whatever it is called. What is neither is refused as no recording.
+    pub fn open(path: &Path) -> Result<Replay, ReplayError> {
+        match Recording::open(path) {
+            Ok(recording) => Ok(Replay::Recording(Box::new(recording))),
+            Err(refused @ ReplayError::Header { .. }) => match EtlFile::open(path, ActivityNames::default()) {
+                Ok(file) => Ok(Replay::Etl(Box::new(file))),
+                Err(_) => Err(refused),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        match self {
+            Replay::Recording(recording) => &recording.header,
+            Replay::Etl(file) => &file.header,
+        }
+    }
+
+    /// The next event, `None` at the end. An error means that the file could not be read on.
+    pub fn next_event(&mut self) -> Result<Option<Event>, ReplayError> {
+        match self {
+            Replay::Recording(recording) => recording.next_event(),
+            Replay::Etl(file) => file.next_event().map_err(ReplayError::Etl),
+        }
+    }
+
+    /// Bytes read and bytes in all, for a progress bar.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        match self {
+            Replay::Recording(recording) => recording.progress(),
+            Replay::Etl(file) => file.progress(),
+        }
+    }
 }
 
 fn hint(error: &LineError) -> &'static str {
     match error {
         LineError::TooNew { .. } => "replay it with the agent that made it, or a newer one",
         LineError::NotARecording | LineError::NotAnEvent(_) | LineError::TooLong => {
-            "make a recording with `sandglass record FILE`"
+            "make a recording with `sandglass record FILE`, or give an .etl file of a Windows node"
         }
     }
 }

@@ -15,4 +15,5 @@ mod nesting;
 mod ready;
 mod sandboxes;
 mod scene;
+mod windows;
 mod wire;

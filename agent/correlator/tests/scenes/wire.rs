@@ -181,7 +181,11 @@ pub fn told(played: &Played) -> String {
                 text.push_str(&cause(connect.cause.as_ref()));
             }
             Traffic::JourneyHeldBack => text.push_str("held back"),
-            Traffic::Flow { .. } | Traffic::Conntrack { .. } | Traffic::Dropped { .. } => continue,
+            Traffic::Flow { .. }
+            | Traffic::Conntrack { .. }
+            | Traffic::Dropped { .. }
+            | Traffic::Activity(_)
+            | Traffic::Endpoints { .. } => continue,
         }
         text.push('\n');
     }

@@ -9,6 +9,7 @@ mod in_flight;
 mod process;
 mod product;
 mod traffic;
+mod windows;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -14,6 +14,7 @@ use sandglass_model::{CniCommand, Detail, Status, Trace, TraceId, registry};
 use super::bounded::BoundedLabel;
 use super::durations::{DurationFamily, durations, observe};
 use super::traffic::TrafficMetrics;
+use super::windows::WindowsMetrics;
 use crate::sinks::creation;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -82,6 +83,7 @@ pub struct ProductMetrics {
     command_label: BoundedLabel,
     network_label: BoundedLabel,
     traffic: TrafficMetrics,
+    windows: WindowsMetrics,
 }
 
 impl ProductMetrics {
@@ -103,6 +105,7 @@ impl ProductMetrics {
             command_label: BoundedLabel::new(max_label_values),
             network_label: BoundedLabel::new(max_label_values),
             traffic: TrafficMetrics::new(max_label_values),
+            windows: WindowsMetrics::new(max_label_values),
         };
         for result in ["success", "error"] {
             drop(metrics.sandboxes.get_or_create(&SandboxLabels { result }));
@@ -171,6 +174,7 @@ impl ProductMetrics {
             self.steps.clone(),
         );
         self.traffic.register(registry);
+        self.windows.register(registry);
     }
 
     /// Counts one output of the correlator.
@@ -193,6 +197,7 @@ impl ProductMetrics {
             Output::Changed(_) | Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
         }
         self.traffic.record(output);
+        self.windows.record(output);
     }
 
     fn operations(&mut self, trace: &Trace) {

@@ -341,6 +341,8 @@ impl TrafficMetrics {
             Traffic::JourneyHeldBack => {
                 self.held_back.inc();
             }
+            // Counted in `windows.rs`.
+            Traffic::Activity(_) | Traffic::Endpoints { .. } => {}
         }
     }
 

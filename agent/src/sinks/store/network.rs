@@ -252,6 +252,8 @@ impl NetworkBook {
                 *self.drops.entry(key).or_default() += 1;
             }
             Traffic::JourneyHeldBack => self.held_back += 1,
+            // Not of a network's traffic: metrics count them.
+            Traffic::Activity(_) | Traffic::Endpoints { .. } => {}
         }
     }
 

@@ -4,6 +4,7 @@
 //! Windows.
 //! Does not: interpret facts (the correlator does).
 
+pub mod file;
 #[cfg(windows)]
 pub mod live;
 pub mod normalize;

@@ -31,6 +31,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         exit: Some(exit),
         found_running: pid == 11,
         outlived_parent: pid == 12,
+        ambiguous: false,
     };
     let failed = |class: &str, message: &str| Status::Error {
         class: class.to_owned(),

@@ -1,0 +1,476 @@
+//! Windows nodes: what a plugin is called for is inferred from the runtime's words, since environments cannot be seen.
+//!
+//! The runtime says when it begins to make a sandbox and when that was done; programs it runs in between are plugins. A
+//! sandbox has no id until the runtime names it: until then it goes by a stand-in made of its pod. From there on the
+//! machinery of every system does the rest. Here stand the sandboxes and what the runtime says of them; `windows/` holds
+//! processes, activities, object keys and lookups.
+//! Does not: second-guess. What fits more than one sandbox is given to the likeliest and marked ambiguous.
+
+mod activities;
+mod calls;
+mod keys;
+mod lookups;
+mod nests;
+mod vnic;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sandglass_model::trace::Trace;
+use sandglass_model::windows::{ObjectKey, RuntimeSaid};
+use sandglass_model::{CniCommand, PodIdentity, SandboxId, TextPairs, Timestamp};
+
+use self::activities::Activities;
+use self::keys::Keys;
+use self::lookups::Lookups;
+use self::nests::Nests;
+use crate::correlator::{Config, Correlator, Output};
+use crate::invocation::Invocation;
+use crate::open::TraceKey;
+use crate::operations::OperationRef;
+use crate::sandboxes::CREATE;
+use crate::traffic::Traffic;
+
+/// Everything kept of a Windows node.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    /// By number, in the order they were heard of.
+    pub(crate) sandboxes: BTreeMap<u64, Sandbox>,
+    by_container: BTreeMap<String, u64>,
+    max_sandboxes: usize,
+    serial: u64,
+    pub(crate) activities: Activities,
+    pub(crate) nests: Nests,
+    pub(crate) keys: Keys,
+    pub(crate) lookups: Lookups,
+    /// HNS endpoints that were made and not deleted since.
+    endpoints: BTreeSet<String>,
+    told_endpoints: (u64, u64),
+}
+
+/// A sandbox.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    /// The runtime's id, or the stand-in.
+    pub(crate) container: String,
+    pub(crate) identity: PodIdentity,
+    /// The trace of its creation, when that was seen to begin.
+    pub(crate) trace: Option<TraceKey>,
+    pub(crate) stage: Stage,
+    /// When the stage began.
+    pub(crate) since: Timestamp,
+    /// A plugin was run for it in this stage.
+    pub(crate) called: bool,
+    /// A shim was started for it: its network is set up.
+    pub(crate) shimmed: bool,
+    /// The HCN namespace, once known.
+    pub(crate) namespace: String,
+    pub(crate) endpoint: String,
+    /// When an endpoint of it was last attached.
+    pub(crate) attached: Option<Timestamp>,
+    /// Its interface was seen.
+    pub(crate) vnic: bool,
+    pub(crate) compartment: Option<u32>,
+}
+
+/// Where a sandbox is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The runtime makes it.
+    Asked,
+    /// It is there.
+    Created,
+    /// The runtime removes it.
+    Stopping,
+    /// It is gone, or never came to be.
+    Over,
+}
+
+/// Most endpoints counted.
+const MAX_ENDPOINTS: usize = 16_384;
+const UNNAMED: &str = "unnamed:";
+
+/// The id is a stand-in for one that the runtime has not told yet.
+pub(crate) fn is_unnamed(container: &str) -> bool {
+    container.starts_with(UNNAMED)
+}
+
+/// A sandbox that never got an id has none.
+pub(crate) fn unname(trace: &mut Trace) {
+    if trace.sandbox.as_ref().is_some_and(|SandboxId(id)| is_unnamed(id)) {
+        trace.sandbox = None;
+    }
+}
+
+impl Windows {
+    pub(crate) fn new(config: &Config) -> Windows {
+        Windows {
+            sandboxes: BTreeMap::new(),
+            by_container: BTreeMap::new(),
+            max_sandboxes: config.max_remembered.max(1),
+            serial: 0,
+            activities: Activities::default(),
+            nests: Nests::default(),
+            keys: Keys::new(config.max_remembered),
+            lookups: Lookups::new(config.traffic.max_lookups),
+            endpoints: BTreeSet::new(),
+            told_endpoints: (0, 0),
+        }
+    }
+
+    /// How much is remembered, all in all.
+    pub(crate) fn len(&self) -> usize {
+        self.sandboxes.len() + self.activities.len() + self.nests.len() + self.keys.len() + self.lookups.len()
+    }
+
+    pub(crate) fn number_of(&self, container: &str) -> Option<u64> {
+        self.by_container.get(container).copied()
+    }
+
+    /// The sandbox whose creation has this trace.
+    pub(crate) fn of_trace(&self, key: TraceKey) -> Option<u64> {
+        let mut found = self.sandboxes.iter();
+        found
+            .find(|(_, sandbox)| sandbox.trace == Some(key))
+            .map(|(number, _)| *number)
+    }
+
+    /// Sandboxes in that stage, by number.
+    pub(crate) fn in_stage(&self, stage: Stage) -> impl Iterator<Item = (u64, &Sandbox)> {
+        let all = self.sandboxes.iter().map(|(number, sandbox)| (*number, sandbox));
+        all.filter(move |(_, sandbox)| sandbox.stage == stage)
+    }
+
+    /// Enters a sandbox; returns its number and how many others were forgotten for it.
+    fn enter(&mut self, container: &str, identity: PodIdentity, stage: Stage, at: Timestamp) -> (u64, u64) {
+        self.serial += 1;
+        let number = self.serial;
+        let sandbox = Sandbox {
+            container: container.to_owned(),
+            identity,
+            trace: None,
+            stage,
+            since: at,
+            called: false,
+            shimmed: false,
+            namespace: String::new(),
+            endpoint: String::new(),
+            attached: None,
+            vnic: false,
+            compartment: None,
+        };
+        self.sandboxes.insert(number, sandbox);
+        self.by_container.insert(container.to_owned(), number);
+        let mut forgotten = 0;
+        while self.sandboxes.len() > self.max_sandboxes {
+            // What is over goes before what is not.
+            let over = self.in_stage(Stage::Over).map(|(number, _)| number).next();
+            let oldest = over.or_else(|| self.sandboxes.keys().next().copied());
+            let Some(gone) = oldest.and_then(|oldest| self.sandboxes.remove(&oldest)) else {
+                break;
+            };
+            self.by_container.remove(&gone.container);
+            forgotten += 1;
+        }
+        (number, forgotten)
+    }
+}
+
+/// A call of a plugin that nobody saw the parameters of. The interface is the runtime's default.
+pub(crate) fn parameters(command: CniCommand, container: &str, identity: &PodIdentity, directory: &str) -> TextPairs {
+    let mut env = TextPairs::default();
+    env.push("CNI_COMMAND", command.as_str());
+    env.push("CNI_CONTAINERID", container);
+    env.push("CNI_IFNAME", "eth0");
+    let PodIdentity {
+        namespace, name, uid, ..
+    } = identity;
+    env.push(
+        "CNI_ARGS",
+        &format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_UID={uid}"),
+    );
+    env.push("CNI_PATH", directory);
+    env
+}
+
+// === what the runtime says ===
+
+impl Correlator {
+    pub(crate) fn runtime_said(&mut self, at: Timestamp, said: RuntimeSaid) {
+        match said {
+            RuntimeSaid::RunBegan { identity, attempt } => self.run_began(at, identity, attempt),
+            RuntimeSaid::RunReturned { identity, sandbox } => {
+                if let Some(number) = self.asked_for(&identity) {
+                    self.name_sandbox(number, &sandbox.0);
+                    self.creation_over(at, number, None);
+                } else if self.windows.number_of(&sandbox.0).is_none() {
+                    // Its beginning was not seen.
+                    let (number, forgotten) = self.windows.enter(&sandbox.0, identity, Stage::Created, at);
+                    self.effects.counters.evicted_windows += forgotten;
+                    self.learn(at, number, ObjectKey::Container(sandbox.0));
+                }
+            }
+            RuntimeSaid::RunFailed { identity, message } => match self.asked_for(&identity) {
+                Some(number) => self.creation_over(at, number, Some(message)),
+                None => self.orphan_of_runtime(),
+            },
+            RuntimeSaid::StopBegan { sandbox } => self.stop_began(at, &sandbox.0),
+            RuntimeSaid::StopReturned { sandbox, .. } => self.stop_returned(at, &sandbox.0),
+            RuntimeSaid::NamespaceOf { sandbox, namespace } => {
+                self.shim_of(&sandbox.0, false);
+                let keys = [ObjectKey::Container(sandbox.0), ObjectKey::Namespace(namespace)];
+                self.join_keys(at, &keys);
+            }
+            RuntimeSaid::EndpointOf { namespace, endpoint } => {
+                let keys = [ObjectKey::Namespace(namespace), ObjectKey::Endpoint(endpoint)];
+                self.join_keys(at, &keys);
+            }
+            RuntimeSaid::ShimLaunched { sandbox, .. } => self.shim_of(&sandbox.0, true),
+            RuntimeSaid::Span(span) => self.runtime_span(at, *span),
+        }
+    }
+
+    fn orphan_of_runtime(&mut self) {
+        self.effects.counters.orphan += 1;
+    }
+
+    fn run_began(&mut self, at: Timestamp, identity: PodIdentity, attempt: u32) {
+        let PodIdentity {
+            namespace, name, uid, ..
+        } = &identity;
+        let stand_in = format!("{UNNAMED}{namespace}/{name}/{uid}/{attempt}/{}", at.0);
+        if self.windows.number_of(&stand_in).is_some() {
+            return;
+        }
+        let env = parameters(CniCommand::Add, &stand_in, &identity, "");
+        let Some(call) = Invocation::of(&env) else {
+            return;
+        };
+        let key = self.open_creation(at, "containerd", &call);
+        if let Some(creation) = self.traces.get_mut(key).and_then(|open| open.creation.as_mut()) {
+            creation.told = true;
+        }
+        let (number, forgotten) = self.windows.enter(&stand_in, identity, Stage::Asked, at);
+        self.effects.counters.evicted_windows += forgotten;
+        if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
+            sandbox.trace = Some(key);
+        }
+        self.review(key);
+        self.tell_endpoints();
+    }
+
+    /// The sandbox that the runtime makes for this pod: the oldest, should there be several.
+    fn asked_for(&self, identity: &PodIdentity) -> Option<u64> {
+        let same = |sandbox: &Sandbox| {
+            let mine = &sandbox.identity;
+            if identity.uid.is_empty() || mine.uid.is_empty() {
+                (&mine.namespace, &mine.name) == (&identity.namespace, &identity.name)
+            } else {
+                mine.uid == identity.uid
+            }
+        };
+        let mut asked = self.windows.in_stage(Stage::Asked);
+        asked.find(|(_, sandbox)| same(sandbox)).map(|(number, _)| number)
+    }
+
+    /// The runtime's shim works for this sandbox. Its id tells which one only if no other can be meant.
+    pub(crate) fn shim_of(&mut self, id: &str, launched: bool) {
+        if let Some(number) = self.windows.number_of(id) {
+            if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
+                sandbox.shimmed |= launched;
+            }
+            return;
+        }
+        let fits: Vec<u64> = self
+            .windows
+            .in_stage(Stage::Asked)
+            .filter(|(_, sandbox)| is_unnamed(&sandbox.container) && sandbox.called)
+            .filter(|(_, sandbox)| !self.is_busy(&sandbox.container))
+            .map(|(number, _)| number)
+            .collect();
+        if let [number] = fits[..] {
+            self.name_sandbox(number, id);
+            if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
+                sandbox.shimmed |= launched;
+            }
+        }
+    }
+
+    /// A plugin runs for the sandbox now.
+    pub(crate) fn is_busy(&self, container: &str) -> bool {
+        self.attached.get(container).into_iter().flatten().any(|reference| {
+            let open = self.traces.get(reference.trace);
+            open.is_some_and(|open| open.operations[reference.operation].running > 0)
+        })
+    }
+
+    /// The runtime calls the sandbox by this id, whatever it went by before.
+    fn name_sandbox(&mut self, number: u64, id: &str) {
+        let Some(sandbox) = self.windows.sandboxes.get_mut(&number) else {
+            return;
+        };
+        if sandbox.container == id || id.is_empty() {
+            return;
+        }
+        let before = std::mem::replace(&mut sandbox.container, id.to_owned());
+        let (trace, compartment) = (sandbox.trace, sandbox.compartment);
+        self.windows.by_container.remove(&before);
+        self.windows.by_container.insert(id.to_owned(), number);
+        self.windows.keys.unlearn(&ObjectKey::Container(before.clone()));
+        if let Some(key) = self.creations.get(&before).copied() {
+            self.creations.remove(&before);
+            self.creations.insert(id, key);
+        }
+        if let Some(attached) = self.attached.get(&before).cloned() {
+            self.attached.remove(&before);
+            for reference in &attached {
+                if let Some(open) = self.traces.get_mut(reference.trace) {
+                    id.clone_into(&mut open.operations[reference.operation].container);
+                }
+            }
+            self.attached.insert(id, attached);
+        }
+        if let Some(open) = trace.and_then(|key| self.traces.get_mut(key)) {
+            open.trace.sandbox = Some(SandboxId(id.to_owned()));
+            for operation in &mut open.operations {
+                id.clone_into(&mut operation.container);
+            }
+            open.touch(&mut self.effects);
+            self.effects.outputs.push(Output::Asked(SandboxId(id.to_owned())));
+        }
+        if let Some(remembered) = self.memory.sandboxes.get(&before).cloned() {
+            let pod = crate::memory::pod_key(&remembered.identity);
+            let attempt = pod.and_then(|pod| self.memory.pods.get_mut(&pod));
+            if let Some(attempt) = attempt.filter(|attempt| attempt.sandbox == before) {
+                id.clone_into(&mut attempt.sandbox);
+            }
+            self.remember(id, remembered);
+        }
+        if let Some(compartment) = compartment {
+            self.watch.owners.own(u64::from(compartment), id, self.now);
+        }
+        self.learn(self.now, number, ObjectKey::Container(id.to_owned()));
+    }
+
+    /// The runtime has made the sandbox, or given up.
+    fn creation_over(&mut self, at: Timestamp, number: u64, failure: Option<String>) {
+        let Some(sandbox) = self.windows.sandboxes.get_mut(&number) else {
+            return;
+        };
+        sandbox.stage = if failure.is_some() { Stage::Over } else { Stage::Created };
+        sandbox.since = at;
+        sandbox.called = false;
+        let (trace, container) = (sandbox.trace, sandbox.container.clone());
+        let failed = failure.is_some();
+        let over: Vec<OperationRef> = self.attached.get(&container).cloned().unwrap_or_default();
+        for reference in over {
+            let idle = |open: &crate::open::OpenTrace| open.operations[reference.operation].is_idle();
+            if self.traces.get(reference.trace).is_some_and(idle) {
+                self.close_operation(reference);
+            }
+        }
+        if let Some(open) = trace
+            .and_then(|key| self.traces.get_mut(key))
+            .filter(|open| !open.is_created())
+        {
+            let key = open.key;
+            if open.is_open(CREATE) {
+                open.states[CREATE].latest = open.states[CREATE].latest.max(at);
+            }
+            if let Some(creation) = &mut open.creation {
+                creation.started = failure.is_none();
+                creation.failed_step = failure.map(|message| {
+                    if message.is_empty() {
+                        "the runtime could not make the sandbox".to_owned()
+                    } else {
+                        message
+                    }
+                });
+            }
+            open.touch(&mut self.effects);
+            self.review(key);
+        }
+        if failed {
+            // The next attempt may get the same objects.
+            self.windows.keys.forget(number);
+        }
+        self.tell_endpoints();
+    }
+
+    fn stop_began(&mut self, at: Timestamp, id: &str) {
+        let number = match self.windows.number_of(id) {
+            Some(number) => number,
+            None => {
+                let (number, forgotten) = self.windows.enter(id, PodIdentity::default(), Stage::Stopping, at);
+                self.effects.counters.evicted_windows += forgotten;
+                number
+            }
+        };
+        if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
+            (sandbox.stage, sandbox.since, sandbox.called) = (Stage::Stopping, at, false);
+        }
+        self.learn(at, number, ObjectKey::Container(id.to_owned()));
+    }
+
+    fn stop_returned(&mut self, at: Timestamp, id: &str) {
+        let Some(number) = self.windows.number_of(id) else {
+            return self.orphan_of_runtime();
+        };
+        if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
+            (sandbox.stage, sandbox.since) = (Stage::Over, at);
+        }
+        self.windows.keys.forget(number);
+        self.tell_endpoints();
+    }
+
+    /// Traffic is watched from now on: silence of what is being created means something.
+    pub(crate) fn windows_watched(&mut self) {
+        let asked: Vec<TraceKey> = self
+            .windows
+            .in_stage(Stage::Asked)
+            .filter_map(|(_, sandbox)| sandbox.trace)
+            .collect();
+        for key in asked {
+            if let Some(creation) = self.traces.get_mut(key).and_then(|open| open.creation.as_mut()) {
+                creation.readiness.watched = true;
+            }
+        }
+    }
+
+    /// An endpoint was made, or deleted.
+    pub(crate) fn count_endpoint(&mut self, endpoint: &str, made: bool) {
+        if !made {
+            self.windows.endpoints.remove(endpoint);
+        } else if self.windows.endpoints.len() < MAX_ENDPOINTS {
+            self.windows.endpoints.insert(endpoint.to_owned());
+        }
+        self.tell_endpoints();
+    }
+
+    fn tell_endpoints(&mut self) {
+        let alive = |sandbox: &&Sandbox| sandbox.stage != Stage::Over;
+        let sandboxes = self.windows.sandboxes.values().filter(alive).count() as u64;
+        let now = (self.windows.endpoints.len() as u64, sandboxes);
+        if now != self.windows.told_endpoints {
+            self.windows.told_endpoints = now;
+            let (endpoints, sandboxes) = now;
+            self.effects
+                .outputs
+                .push(Output::Traffic(Traffic::Endpoints { endpoints, sandboxes }));
+        }
+    }
+
+    /// The end of the input.
+    pub(crate) fn finish_windows(&mut self) {
+        self.finish_lookups();
+    }
+
+    /// The creation of a sandbox, or its trace, is about to be over.
+    pub(crate) fn windows_closing(&mut self, key: TraceKey) {
+        if !self.config.windows {
+            return;
+        }
+        self.place_unfinished(key);
+        self.place_likeliest(key);
+        self.settle_vnic(key);
+    }
+}

@@ -1,0 +1,98 @@
+//! Product metrics of Windows nodes: what HNS and HCS took for whom, and whether endpoints are left behind.
+//!
+//! Registered on every system and empty elsewhere. Does not: tell pods apart.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use sandglass_correlator::{ActivityEnded, Output, Traffic};
+use sandglass_model::windows::Service;
+
+use super::bounded::BoundedLabel;
+use super::durations::{DurationFamily, durations, observe};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActivityLabels {
+    operation: String,
+    result: &'static str,
+}
+
+/// Of a family of one.
+type NoLabels = Vec<(&'static str, &'static str)>;
+
+/// The metrics.
+#[derive(Debug)]
+pub(super) struct WindowsMetrics {
+    hns: DurationFamily<ActivityLabels>,
+    hcs: DurationFamily<ActivityLabels>,
+    hns_label: BoundedLabel,
+    hcs_label: BoundedLabel,
+    /// Families of one, so that nothing is shown of them elsewhere.
+    endpoints: Family<NoLabels, Gauge>,
+    sandboxes: Family<NoLabels, Gauge>,
+}
+
+impl WindowsMetrics {
+    pub(super) fn new(max_label_values: usize) -> WindowsMetrics {
+        WindowsMetrics {
+            hns: durations(),
+            hcs: durations(),
+            hns_label: BoundedLabel::new(max_label_values),
+            hcs_label: BoundedLabel::new(max_label_values),
+            endpoints: Family::default(),
+            sandboxes: Family::default(),
+        }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "hns_operation_duration_seconds",
+            "Activity of the Host Network Service (Windows), by its name, whosever it was",
+            self.hns.clone(),
+        );
+        registry.register(
+            "hcs_operation_duration_seconds",
+            "Activity of the Host Compute Service, of silos and of the shim (Windows), by its name, whosever it was",
+            self.hcs.clone(),
+        );
+        registry.register(
+            "hns_endpoints",
+            "HNS endpoints that were seen made and not deleted since (Windows)",
+            self.endpoints.clone(),
+        );
+        registry.register(
+            "hns_sandboxes",
+            "Sandboxes that were seen asked for and not removed since (Windows): endpoints beyond them are left behind",
+            self.sandboxes.clone(),
+        );
+    }
+
+    pub(super) fn record(&mut self, output: &Output) {
+        match output {
+            Output::Traffic(Traffic::Activity(ended)) => self.activity(ended),
+            Output::Traffic(Traffic::Endpoints { endpoints, sandboxes }) => {
+                let show = |gauge: &Family<NoLabels, Gauge>, count: u64| {
+                    gauge
+                        .get_or_create(&Vec::new())
+                        .set(i64::try_from(count).unwrap_or(i64::MAX));
+                };
+                show(&self.endpoints, *endpoints);
+                show(&self.sandboxes, *sandboxes);
+            }
+            _ => {}
+        }
+    }
+
+    fn activity(&mut self, ended: &ActivityEnded) {
+        let (family, label) = match ended.service {
+            Service::Hns => (&self.hns, &mut self.hns_label),
+            Service::Hcs | Service::Silo => (&self.hcs, &mut self.hcs_label),
+        };
+        let labels = ActivityLabels {
+            operation: label.admit(&ended.name),
+            result: if ended.failed { "error" } else { "success" },
+        };
+        observe(family, &labels, ended.end.since(ended.start), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! An `.etl` file as a source: read, decoded and normalized on any machine, in bounded memory.
+//!
+//! Used by `sandglass replay`. The file says what a recording's header says: which Windows, booted when, and its clock, by
+//! which all ids are made. Does not: pace itself; what cannot be read or decoded is counted.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Cursor, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use sandglass_etw::{DecodeCounts, Decoder, EtlError, EtlEvents, EtlStatistics, ReadOptions};
+use sandglass_model::recording::{self, Header};
+use sandglass_model::{Body, ClockAnchor, Event, Timestamp, TraceId};
+
+use super::normalize::{ActivityNames, DNS_CLIENT, Normalizer, TCPIP};
+
+/// Why a file cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot replay {}: {source}\nhint: give a file that an ETW session wrote (pktmon, wpr, logman, netsh trace)", path.display())]
+pub struct FileError {
+    /// Which file.
+    pub path: PathBuf,
+    /// Why.
+    #[source]
+    pub source: EtlError,
+}
+
+/// What can be read at any place.
+trait Input: Read + Seek + std::fmt::Debug {}
+impl<T: Read + Seek + std::fmt::Debug> Input for T {}
+
+/// An open file: an iterator of events.
+#[derive(Debug)]
+pub struct EtlFile {
+    /// What a recording of it would begin with.
+    pub header: Header,
+    path: PathBuf,
+    events: EtlEvents<Box<dyn Input>>,
+    normalizer: Normalizer,
+    ready: VecDeque<Event>,
+    facts: Vec<Event>,
+    last: Timestamp,
+    traffic: bool,
+    ended: bool,
+    /// Buffers that could not be read.
+    broken: u64,
+}
+
+/// What was not made use of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unused {
+    /// Events that the session lost.
+    pub lost: u64,
+    /// Records and buffers that could not be read.
+    pub unreadable: u64,
+    /// Records that nothing could be made of: no schema, or a bad one.
+    pub undecodable: u64,
+    /// WPP messages, which only their maker's symbol files describe.
+    pub wpp: u64,
+    /// Events of providers that say nothing of sandboxes.
+    pub foreign: u64,
+}
+
+/// A session that ended long after its last event tells of no more than this.
+const MAX_SILENCE_NS: u64 = 60_000_000_000;
+/// The compartment of the node itself.
+const NODE_COMPARTMENT: u64 = 1;
+
+impl EtlFile {
+    /// Opens `path`.
+    pub fn open(path: &Path, names: ActivityNames) -> Result<EtlFile, FileError> {
+        let bad = |source| FileError {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(|source| bad(EtlError::Read { offset: 0, source }))?;
+        EtlFile::new(path, Box::new(file), names).map_err(bad)
+    }
+
+    /// From bytes; `name` is what errors call them.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>, names: ActivityNames) -> Result<EtlFile, FileError> {
+        let path = PathBuf::from(name);
+        EtlFile::new(&path, Box::new(Cursor::new(bytes)), names).map_err(|source| FileError { path, source })
+    }
+
+    fn new(path: &Path, input: Box<dyn Input>, names: ActivityNames) -> Result<EtlFile, EtlError> {
+        let events = EtlEvents::new(input, ReadOptions::default(), Decoder::default())?;
+        let session = events.session();
+        let boot = TraceId::of(&[
+            b"etl",
+            &session.booted_ns.to_le_bytes(),
+            &session.os_build.to_le_bytes(),
+            &session.processors.to_le_bytes(),
+        ]);
+        let header = Header {
+            recording: "sandglass".to_owned(),
+            version: recording::VERSION,
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            os: "Windows".to_owned(),
+            kernel: format!("{}.{}.{}", session.os_version.0, session.os_version.1, session.os_build),
+            machine: if session.pointer_size == 4 { "x86" } else { "x86_64" }.to_owned(),
+            node: String::new(),
+            boot_id: boot.to_string(),
+            // Both clocks are one there.
+            clock: ClockAnchor {
+                boot_ns: session.started_ns,
+                unix_ns: session.started_ns,
+            },
+        };
+        Ok(EtlFile {
+            header,
+            path: path.to_owned(),
+            events,
+            normalizer: Normalizer::new(names),
+            ready: VecDeque::new(),
+            facts: Vec::new(),
+            last: Timestamp(0),
+            traffic: false,
+            ended: false,
+            broken: 0,
+        })
+    }
+
+    /// The next event, `None` at the end. An error means that the file could not be read on.
+    pub fn next_event(&mut self) -> Result<Option<Event>, FileError> {
+        while self.ready.is_empty() && !self.ended {
+            match self.events.next_event() {
+                Ok(Some(event)) => {
+                    let at = Timestamp(event.at_ns);
+                    let begins = self.last == Timestamp(0);
+                    self.last = self.last.max(at);
+                    if begins {
+                        self.tell_loss(at);
+                    }
+                    // From the first of them on, silence says that nothing was sent.
+                    if !self.traffic && (event.provider == DNS_CLIENT || event.provider == TCPIP) {
+                        self.traffic = true;
+                        let node_netns = NODE_COMPARTMENT;
+                        self.ready.push_back(Event {
+                            at,
+                            body: Body::TrafficWatched { node_netns },
+                        });
+                    }
+                    self.normalizer.facts(&event, &mut self.facts);
+                    self.ready.extend(self.facts.drain(..));
+                }
+                Ok(None) => self.end(),
+                // One buffer is skipped; a disk that fails altogether would never come to an end.
+                Err(error) => {
+                    self.broken += 1;
+                    if self.broken > MAX_BROKEN {
+                        return Err(FileError {
+                            path: self.path.clone(),
+                            source: error,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// Lost events are counted for the whole file; when they were lost it does not say.
+    fn tell_loss(&mut self, at: Timestamp) {
+        let count = self.unused().lost;
+        if count > 0 {
+            let probe = "etw".to_owned();
+            self.ready.push_back(Event {
+                at,
+                body: Body::Lost { probe, count },
+            });
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        if self.last == Timestamp(0) {
+            return;
+        }
+        self.tell_loss(self.last);
+        let ended = Timestamp(self.events.session().ended_ns);
+        self.ready.push_back(Event {
+            at: ended.clamp(self.last, self.last.plus(MAX_SILENCE_NS)),
+            body: Body::Tick,
+        });
+    }
+
+    /// What was not made use of so far.
+    #[must_use]
+    pub fn unused(&self) -> Unused {
+        let statistics: &EtlStatistics = self.events.statistics();
+        let counts: DecodeCounts = self.events.counts();
+        Unused {
+            lost: statistics.events_lost + statistics.buffers_lost,
+            unreadable: statistics.bad_records
+                + statistics.damaged_buffers
+                + statistics.unknown_headers
+                + statistics.unindexed_buffers
+                + u64::from(statistics.cut_off)
+                + self.broken,
+            undecodable: counts.no_schema + counts.bad_schema,
+            wpp: statistics.wpp + counts.wpp,
+            foreign: self.normalizer.unknown_providers().values().sum(),
+        }
+    }
+
+    /// Bytes of records read and bytes of the file, for a progress bar.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let statistics = self.events.statistics();
+        // Compressed records are longer than their file.
+        (
+            statistics.record_bytes.min(statistics.file_bytes),
+            statistics.file_bytes,
+        )
+    }
+}
+
+/// Buffers that may be unreadable before the file is given up.
+const MAX_BROKEN: u64 = 1_000;
