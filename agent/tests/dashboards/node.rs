@@ -20,8 +20,9 @@ use sandglass::identity::IdentityMetrics;
 use sandglass::node::NodeInfo;
 use sandglass::sinks::otlp::config::Settings;
 use sandglass::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
-use sandglass_correlator::{Output, Traffic};
-use sandglass_model::{CniCommand, Timestamp, Trace};
+use sandglass_correlator::{ActivityEnded, Output, Traffic};
+use sandglass_model::windows::Service;
+use sandglass_model::{CniCommand, Detail, Timestamp, Trace};
 
 use super::exposition::Exposition;
 use super::peers;
@@ -177,6 +178,35 @@ fn record_traffic(product: &mut ProductMetrics) {
     for closed in sandboxes.into_iter().chain(journeys) {
         product.record(&Output::Closed(Arc::new(closed)));
     }
+    record_windows(product);
+}
+
+/// What a Windows node has besides: activities of each service, well and not, endpoints, and a wait for an interface.
+fn record_windows(product: &mut ProductMetrics) {
+    for (service, name) in [
+        (Service::Hns, "EndpointAttachShared"),
+        (Service::Hcs, "HcsCreateComputeSystem"),
+    ] {
+        for failed in [false, true] {
+            product.record(&Output::Traffic(Traffic::Activity(Box::new(ActivityEnded {
+                service,
+                name: name.into(),
+                start: Timestamp(0),
+                end: Timestamp(40_000_000),
+                failed,
+            }))));
+        }
+    }
+    product.record(&Output::Traffic(Traffic::Endpoints {
+        endpoints: 3,
+        sandboxes: 2,
+    }));
+    let mut late = samples::usual("shop", "web-7", 7, unix_ns());
+    let mut wait = late.spans[0].clone();
+    wait.parent = Some(0);
+    wait.detail = Detail::VnicWait(Box::default());
+    late.spans.push(wait);
+    product.record(&Output::Closed(Arc::new(late)));
 }
 
 /// Says yes to every request until it is stopped.

@@ -7,6 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::{ActivityEnded, Output, Traffic};
+use sandglass_model::Detail;
 use sandglass_model::windows::Service;
 
 use super::bounded::BoundedLabel;
@@ -28,6 +29,7 @@ pub(super) struct WindowsMetrics {
     hcs: DurationFamily<ActivityLabels>,
     hns_label: BoundedLabel,
     hcs_label: BoundedLabel,
+    vnic_ready: DurationFamily<NoLabels>,
     /// Families of one, so that nothing is shown of them elsewhere.
     endpoints: Family<NoLabels, Gauge>,
     sandboxes: Family<NoLabels, Gauge>,
@@ -40,6 +42,7 @@ impl WindowsMetrics {
             hcs: durations(),
             hns_label: BoundedLabel::new(max_label_values),
             hcs_label: BoundedLabel::new(max_label_values),
+            vnic_ready: durations(),
             endpoints: Family::default(),
             sandboxes: Family::default(),
         }
@@ -57,12 +60,17 @@ impl WindowsMetrics {
             self.hcs.clone(),
         );
         registry.register(
+            "vnic_ready_duration_seconds",
+            "From the end of ADD to the sandbox's interface being there (Windows)",
+            self.vnic_ready.clone(),
+        );
+        registry.register(
             "hns_endpoints",
             "HNS endpoints that were seen made and not deleted since (Windows)",
             self.endpoints.clone(),
         );
         registry.register(
-            "hns_sandboxes",
+            "sandboxes",
             "Sandboxes that were seen asked for and not removed since (Windows): endpoints beyond them are left behind",
             self.sandboxes.clone(),
         );
@@ -79,6 +87,20 @@ impl WindowsMetrics {
                 };
                 show(&self.endpoints, *endpoints);
                 show(&self.sandboxes, *sandboxes);
+            }
+            Output::Closed(trace) => {
+                let waits = trace
+                    .spans
+                    .iter()
+                    .filter(|span| matches!(span.detail, Detail::VnicWait(_)));
+                for wait in waits.filter(|wait| !wait.status.is_error()) {
+                    observe(
+                        &self.vnic_ready,
+                        &Vec::new(),
+                        wait.duration_ns(wait.start),
+                        Some(trace.id),
+                    );
+                }
             }
             _ => {}
         }
