@@ -61,6 +61,14 @@ impl Lookup {
         if self.goes_over_to_tcp(message, question) {
             return Some(Manner::Besides);
         }
+        // musl asks server by server, and the first may answer before the next is asked.
+        let known_server = self
+            .sent
+            .iter()
+            .any(|sent| sent.question == question && sent.server == message.server);
+        if same_socket && !known_server && at.since(asked.first) <= PARALLEL_NS {
+            return Some(Manner::Besides);
+        }
         if let Some(outcome) = asked.outcome {
             if outcome.elsewhere && same_socket {
                 return Some(Manner::Again);
@@ -81,13 +89,6 @@ impl Lookup {
         }
         if at.since(asked.first) >= config.lookup_deadline_ns {
             return None;
-        }
-        let known_server = self
-            .sent
-            .iter()
-            .any(|sent| sent.question == question && sent.server == message.server);
-        if same_socket && !known_server && at.since(asked.first) <= PARALLEL_NS {
-            return Some(Manner::Besides);
         }
         let changes_transport = self
             .sent

@@ -481,6 +481,20 @@ sandbox lookup big A+AAAA noerror 3020+8, 4 sent, 1 cut",
     assert_told(&mut scene, "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut");
 }
 
+/// musl asks server by server; the first one's answer may be there before the second is asked.
+#[test]
+fn a_server_that_is_asked_after_the_other_has_answered_is_still_the_same_lookup() {
+    let mut scene = Scene::used_sandbox();
+    let one = pod_socket(4_000);
+    let other = one.to("10.96.0.11:53");
+    scene.at(3_000).query(&one, 7, "api", "A");
+    scene.at(3_002).answer(&one, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    scene.at(3_004).query(&other, 7, "api", "A");
+    scene.query(&one, 8, "api", "AAAA").query(&other, 8, "api", "AAAA");
+    scene.at(3_005).answer(&one, 8, "api", "AAAA", NOERROR, &[]);
+    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+5, 4 sent");
+}
+
 /// After a loss and full answers, the whole lookup from another socket is another one, not one more retransmission.
 #[test]
 fn a_repeat_after_full_answers_is_another_lookup() {
