@@ -1,6 +1,6 @@
 //! What the correlator makes of what this kernel really did: races that lost a query, connections of several fates.
 //!
-//! `RECORD_INTO=DIR` makes each test write a recording of it, which is how the golden recordings were made. Does not: play
+//! `RECORD_INTO=DIR` makes each test write a recording of it, as golden recordings were made. Does not: play
 //! a race: a query counts as lost to one only where the kernel counted it.
 
 use std::fmt::Write as _;
@@ -139,8 +139,8 @@ fn answered(socket: &UdpSocket, count: usize) -> Vec<u16> {
     answers.map(u16::from_be_bytes).collect()
 }
 
-/// Two clients of the same port ask both types at once and are masqueraded to one address: one takes the translated port
-/// from the other, whose query the kernel drops. The resolver asks again after its timeout, as one does.
+/// Two clients of the same port ask both types at once and are masqueraded to one address: one takes the
+/// translated port from the other, whose query the kernel drops. The resolver asks again after its timeout, as one does.
 #[test]
 fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {
     let test = "a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack";

@@ -29,8 +29,8 @@ pub(crate) enum Taken {
     Late,
     /// The very same record a second time.
     Twice,
-    /// It answers by socket, id and question, but comes from elsewhere than the message went. The socket is not connected
-    /// then: either its packets were translated behind it, or the client will not take it and asks again.
+    /// It answers by socket, id and question, but comes from elsewhere than the message went. The socket is not
+    /// connected then: either its packets were translated behind it, or the client will not take it and asks again.
     Elsewhere,
     /// It came from elsewhere.
     Stray,
