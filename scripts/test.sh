@@ -19,6 +19,7 @@ peer() {
     fi
 }
 peer SANDGLASS_JAEGER jaeger.sh "Jaeger, a trace back end to read our traces back from (some minutes)"
+peer SANDGLASS_COREDNS coredns.sh "CoreDNS, the DNS server of clusters (two minutes)"
 peer SANDGLASS_CONTAINERD_2 containerd.sh "containerd 2, a second runtime to trace (a minute)"
 peer SANDGLASS_CNITOOL cnitool.sh "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 

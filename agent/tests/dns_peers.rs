@@ -1,4 +1,4 @@
-//! The DNS probe with resolvers and servers as they are: glibc's and musl's ways to ask, dnsmasq, unbound, and hostile ends.
+//! The DNS probe with resolvers and servers as they are: glibc's and musl's ways to ask, CoreDNS, dnsmasq, unbound, and hostile ends.
 //!
 //! Needs root and a kernel that lets BPF in; where a program is missing the test says `SKIPPED` and why. tshark judges counts
 //! and latencies. Does not: repeat what `dns_probe` shows of single packets.
@@ -107,6 +107,7 @@ fn musl_asks_all_servers_at_once() {
         return;
     };
     let _server = Server::start(&lab);
+    lab.announce_pod();
     // The second server is the first one's other address: it is asked, and nobody answers there.
     lab.resolv_conf(&format!("nameserver {SERVER}\nnameserver {}\n", lab::ELSEWHERE));
     let output = lab.within(&lab.pod(), &[program.to_str().unwrap(), "ok.test"]).unwrap();
@@ -242,6 +243,51 @@ fn dnsmasq_and_unbound_agree_with_tshark() {
     eprintln!("{judged} messages of real servers");
 }
 
+/// The server of clusters: what it answers, what it says does not exist, and how long it takes, as tshark sees it.
+#[test]
+fn coredns_agrees_with_tshark() {
+    let test = "coredns_agrees_with_tshark";
+    let Some(program) = coredns() else {
+        eprintln!("SKIPPED {test}: no CoreDNS; scripts/coredns.sh builds it");
+        return;
+    };
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (corefile, zone) = (directory.path().join("Corefile"), directory.path().join("zone"));
+    let text = "$ORIGIN shop.example.\n@ 60 IN SOA ns hostmaster 1 60 60 60 60\n@ 60 IN NS ns\nns 60 IN A 10.153.2.53\n\
+                db 60 IN A 10.153.9.3\ndb 60 IN AAAA fd00:153:9::3\n";
+    std::fs::write(&zone, text).unwrap();
+    let text = format!("shop.example:53 {{\n  bind {SERVER}\n  file {}\n}}\n", zone.display());
+    std::fs::write(&corefile, text).unwrap();
+    let arguments = [program.to_str().unwrap(), "-conf", corefile.to_str().unwrap()];
+    let _running = Running(quiet(&lab, &arguments));
+    wait_until_answered(&lab, "db.shop.example");
+    let before = watch.settled().len();
+    let Some(oracle) = Oracle::start(test, &lab) else {
+        return;
+    };
+    for _ in 0..20 {
+        let found = glibc(&lab, "db.shop.example");
+        assert!(
+            String::from_utf8_lossy(&found.stdout).contains("10.153.9.3"),
+            "{found:?}"
+        );
+        assert!(!glibc(&lab, "nobody.shop.example").status.success());
+    }
+    let seen = watch.settled().split_off(before);
+    assert_eq!(seen.len(), 20 * 8, "{seen:#?}");
+    let answers = || {
+        seen.iter()
+            .filter_map(|seen| Some((seen.name(), seen.message.answer.as_ref()?)))
+    };
+    let found = answers().filter(|(name, answer)| *name == "db.shop.example" && answer.addresses.len() == 1);
+    assert_eq!(found.count(), 40);
+    let missing = answers().filter(|(name, answer)| *name == "nobody.shop.example" && answer.rcode == 3);
+    assert_eq!(missing.count(), 40);
+    assert_close(&oracle.agrees(&seen), 20 * 4);
+}
+
 /// Both questions of glibc at once through a service address. A rule drops one of two, as a lost race does.
 #[test]
 fn one_of_both_questions_through_a_service_address_is_lost() {
@@ -278,6 +324,7 @@ fn racing_questions_through_a_service_with_two_backends_are_all_seen() {
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let _servers = [53, 1053].map(|port| Server::on_port(&lab, port));
+    lab.announce_pod();
     lab.rules(&format!(
         "table ip t {{ chain n {{ type nat hook prerouting priority -100;
           ip daddr {SERVICE} udp dport 53 dnat to {SERVER} : numgen random mod 2 map {{ 0 : 53, 1 : 1053 }}; }}; }}"
@@ -404,6 +451,13 @@ fn unbound(lab: &Lab, directory: &std::path::Path) -> Child {
     );
     std::fs::write(&config, text).unwrap();
     quiet(lab, &["unbound", "-d", "-c", config.to_str().unwrap()])
+}
+
+/// Where it is installed, or as `scripts/coredns.sh` has built it.
+fn coredns() -> Option<std::path::PathBuf> {
+    let built = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/coredns");
+    let named = std::env::var_os("SANDGLASS_COREDNS").map(Into::into);
+    named.or(Some(built)).filter(|path| path.is_file())
 }
 
 fn quiet(lab: &Lab, program: &[&str]) -> Child {

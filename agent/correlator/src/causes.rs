@@ -14,7 +14,7 @@ use crate::connect::Connect;
 use crate::conntrack::Rise;
 use crate::correlator::Correlator;
 use crate::lookup::matching::RETRY_NS;
-use crate::lookup::{Dropped, Lookup};
+use crate::lookup::{Dropped, Lookup, Sent};
 use crate::notes::type_name;
 use crate::owners::Party;
 
@@ -116,7 +116,7 @@ impl Correlator {
 
     pub(crate) fn cause_of_lookup(&self, lookup: &Lookup, result: LookupResult, end: Timestamp) -> Option<Cause> {
         let tables = self.tables(&lookup.party);
-        let unanswered = lookup.sent.iter().filter(|sent| sent.answered.is_none());
+        let unanswered = lookup.sent.iter().filter(|sent| sent.is_missed());
         let rises: Vec<Rise> = unanswered
             .map(|sent| self.watch.counts.around(tables, sent.at))
             .collect();
@@ -241,7 +241,7 @@ fn full_table(rises: &[Rise], drops: &[Dropped]) -> Option<Cause> {
 
 /// A server said that it could not.
 fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
-    let silent = lookup.sent.iter().any(|sent| sent.answered.is_none());
+    let silent = lookup.sent.iter().any(Sent::is_missed);
     if lookup.truncated && result == LookupResult::Unanswered {
         let evidence = vec!["the answer was cut, and over TCP none came".to_owned()];
         return Some(cause("truncation", Confidence::Certain, evidence));
@@ -257,7 +257,7 @@ fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
 
 /// A query was not answered, and nothing says that it was dropped here.
 fn silence(lookup: &Lookup, counted: bool) -> Option<Cause> {
-    let missed = lookup.sent.iter().filter(|sent| sent.answered.is_none());
+    let missed = lookup.sent.iter().filter(|sent| sent.is_missed());
     let missed: Vec<_> = missed
         .filter(|sent| lookup.questions[sent.question].retried || lookup.unanswered() > 0)
         .collect();

@@ -73,6 +73,8 @@ pub(crate) struct Outcome {
     pub(crate) rcode: u16,
     pub(crate) records: u16,
     pub(crate) truncated: bool,
+    /// It came from elsewhere than it was asked of: it counts until the question is asked again.
+    elsewhere: bool,
 }
 
 impl Outcome {
@@ -101,12 +103,19 @@ pub(crate) struct Sent {
     pub(crate) answered: Option<Timestamp>,
     /// It repeats a question.
     pub(crate) again: bool,
+    /// The client asked over TCP instead of waiting on.
+    pub(crate) left: bool,
 }
 
 impl Sent {
-    /// It asks again what had been answered: the resolver begins anew.
+    /// It asks again what had been answered: the resolver begins anew, or goes over to TCP with both questions.
     fn is_after(&self, outcome: Outcome) -> bool {
-        self.again && self.at > outcome.at
+        (self.again || self.transport == Transport::Tcp) && self.at > outcome.at
+    }
+
+    /// It was waited for in vain.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.answered.is_none() && !self.left
     }
 }
 
@@ -191,6 +200,15 @@ impl Lookup {
             }
         };
         let again = manner == Manner::Again;
+        if self.goes_over_to_tcp(message, index) {
+            let mut sent = self.sent.iter_mut();
+            if let Some(last) = sent.rfind(|sent| sent.question == index) {
+                last.left = at.since(last.at) < RETRY_NS;
+            }
+        }
+        if again {
+            self.disbelieve(index);
+        }
         let asked = &mut self.questions[index];
         asked.last = asked.last.max(at);
         asked.retried |= again;
@@ -217,6 +235,7 @@ impl Lookup {
                 id: message.id,
                 answered: None,
                 again,
+                left: false,
             });
         }
         let what = What::Query {
@@ -229,6 +248,21 @@ impl Lookup {
         };
         notes::add(&mut self.notes, at, what);
         true
+    }
+
+    /// The client did not take an answer from elsewhere.
+    fn disbelieve(&mut self, question: usize) {
+        let asked = &mut self.questions[question];
+        let Some(outcome) = asked.outcome.filter(|outcome| outcome.elsewhere) else {
+            return;
+        };
+        asked.outcome = None;
+        self.addresses.clear();
+        for sent in &mut self.sent {
+            if sent.question == question && sent.answered == Some(outcome.at) {
+                sent.answered = None;
+            }
+        }
     }
 
     fn count(&mut self, kind: QueryType, transport: Transport) {
@@ -263,6 +297,7 @@ impl Lookup {
             rcode: answer.rcode,
             records: answer.records,
             truncated: answer.truncated,
+            elsewhere: message.server != sent.server,
         });
         if !LookupResult::Rcode(answer.rcode).is_answer() {
             self.error = self.error.or(Some((message.server, answer.rcode)));
@@ -330,7 +365,9 @@ impl Lookup {
 
     /// When it is over if nothing more comes.
     pub(crate) fn due(&self, config: &TrafficConfig) -> Timestamp {
-        let waiting = (0..self.questions.len()).filter(|&index| self.waits(index));
+        // Whether an answer from elsewhere was taken shows when the question is asked again, or not.
+        let doubted = |index: usize| self.questions[index].outcome.is_some_and(|outcome| outcome.elsewhere);
+        let waiting = (0..self.questions.len()).filter(|&index| self.waits(index) || doubted(index));
         let deadline = waiting.map(|index| self.questions[index].first).max();
         match deadline {
             Some(first) => first.plus(config.lookup_deadline_ns),

@@ -69,6 +69,7 @@ impl Correlator {
         }
         for key in [
             Key::message(message.client, message.transport, message.id),
+            Key::message_by(message.socket, message.transport, message.id),
             Key::client(protocol_of(message), message.client),
             Key::id(message.id),
             Key::name_from(message.client, &question.name),
@@ -162,7 +163,15 @@ impl Correlator {
 
     fn answered(&mut self, at: Timestamp, message: &DnsMessage, answer: &Answer) {
         let key = Key::message(message.client, message.transport, message.id);
-        let serials: Vec<u64> = self.watch.lookups.newest(key).map(|(serial, _)| serial).collect();
+        let mut serials: Vec<u64> = self.watch.lookups.newest(key).map(|(serial, _)| serial).collect();
+        if message.socket != 0 {
+            // Behind a socket that is not connected, packets may be translated: a query goes out with other addresses
+            // than its answer comes in with.
+            let by_socket = Key::message_by(message.socket, message.transport, message.id);
+            let more = self.watch.lookups.newest(by_socket).map(|(serial, _)| serial);
+            let more: Vec<u64> = more.filter(|serial| !serials.contains(serial)).collect();
+            serials.extend(more);
+        }
         let (mut answers, mut stray, mut late) = (false, None, None);
         for serial in serials {
             let Some(lookup) = self.watch.lookups.get_mut(serial) else {
@@ -176,6 +185,11 @@ impl Correlator {
                 match lookup.judge(at, message) {
                     (Taken::Answer, Some(index)) => {
                         lookup.answer(at, index, message, answer, false);
+                        took = true;
+                    }
+                    (Taken::Elsewhere, Some(index)) => {
+                        lookup.answer(at, index, message, answer, false);
+                        notes::add(&mut lookup.notes, at, stray_note(message));
                         took = true;
                     }
                     (taken, index) => break (taken, index),
@@ -204,11 +218,7 @@ impl Correlator {
         match stray.or_else(|| self.waiting_for(message)) {
             Some(serial) => {
                 if let Some(lookup) = self.watch.lookups.get_mut(serial) {
-                    let what = What::Stray {
-                        id: message.id,
-                        from: message.server,
-                    };
-                    notes::add(&mut lookup.notes, at, what);
+                    notes::add(&mut lookup.notes, at, stray_note(message));
                 }
                 self.lookup_changed(serial);
             }
@@ -242,6 +252,13 @@ impl Correlator {
             };
             self.watch.given.insert((netns, address.to_canonical()), given, at);
         }
+    }
+}
+
+fn stray_note(message: &DnsMessage) -> What {
+    What::Stray {
+        id: message.id,
+        from: message.server,
     }
 }
 

@@ -147,6 +147,12 @@ impl Key {
         end(1, client, u64::from(id) << 1 | u64::from(transport == Transport::Tcp))
     }
 
+    /// A message sent by this socket, with this id.
+    pub(crate) fn message_by(cookie: u64, transport: Transport, id: u16) -> Key {
+        let more = u64::from(id) << 1 | u64::from(transport == Transport::Tcp);
+        Key(mix(mix(12, &cookie.to_le_bytes()), &more.to_le_bytes()))
+    }
+
     /// A packet of this protocol from or to here.
     pub(crate) fn client(protocol: u8, client: SocketAddr) -> Key {
         end(2, client, u64::from(protocol))

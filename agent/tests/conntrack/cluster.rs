@@ -26,6 +26,16 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(test: &str, flows: FlowOptions) -> Option<Cluster> {
+        let options = Options {
+            connect: false,
+            stdio: false,
+            flows,
+            ..Options::default()
+        };
+        Cluster::with(test, options)
+    }
+
+    pub fn with(test: &str, options: Options) -> Option<Cluster> {
         if let Err(error) = Command::new("conntrack").arg("--version").output() {
             eprintln!("SKIPPED {test}: conntrack: {error}");
             return None;
@@ -41,10 +51,8 @@ impl Cluster {
             "ip addr add 10.77.2.3/24 dev v2b; ip addr add 10.77.2.4/24 dev v2b; ip route add default via 10.77.2.1",
         );
         let options = Options {
-            connect: false,
-            stdio: false,
-            flows,
-            ..Options::default()
+            node_netns: Some(node.path().into()),
+            ..options
         };
         let watch = Watch::start(test, &node, options)?;
         let status = watch.probe("conntrack");

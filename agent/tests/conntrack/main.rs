@@ -9,6 +9,7 @@ mod cluster;
 mod kube;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
+mod verdicts;
 mod witness;
 
 use std::collections::BTreeMap;

@@ -32,7 +32,12 @@ pub struct Watch {
 impl Watch {
     /// Starts the source; says `SKIPPED` and returns `None` where that, or its DNS probe, is not possible.
     pub fn start(test: &str, lab: &Lab) -> Option<Watch> {
-        Watch::with(test, lab, Options::default())
+        // The lab's node is the node, so that its conntrack is read.
+        let options = Options {
+            node_netns: Some(format!("/run/netns/{}", lab.node()).into()),
+            ..Options::default()
+        };
+        Watch::with(test, lab, options)
     }
 
     pub fn with(test: &str, lab: &Lab, options: Options) -> Option<Watch> {

@@ -3,7 +3,7 @@
 //! Used by `lookups.rs` to choose among the lookups that are open. Does not: change the lookup.
 
 use sandglass_model::Timestamp;
-use sandglass_model::network::DnsMessage;
+use sandglass_model::network::{DnsMessage, Transport};
 use sandglass_model::time::MILLISECOND;
 
 use super::{Lookup, Sent};
@@ -29,6 +29,9 @@ pub(crate) enum Taken {
     Late,
     /// The very same record a second time.
     Twice,
+    /// It answers by socket, id and question, but comes from elsewhere than the message went. The socket is not
+    /// connected then: either its packets were translated behind it, or the client will not take it and asks again.
+    Elsewhere,
     /// It came from elsewhere.
     Stray,
     /// It has nothing to do with this lookup.
@@ -55,21 +58,10 @@ impl Lookup {
         let from_here = |sent: &&Sent| sent.client == message.client && sent.transport == message.transport;
         let same_socket = self.sent.iter().any(|sent| from_here(&sent));
         let gap = at.since(asked.last);
-        if let Some(outcome) = asked.outcome {
-            if outcome.truncated {
-                return Some(Manner::Besides);
-            }
-            if !outcome.is_final() {
-                return Some(Manner::Again);
-            }
-            // glibc asks both again once it has waited for one of them in vain.
-            let troubled =
-                self.retransmissions > 0 || (same_socket && self.is_waiting() && at.since(asked.first) >= RETRY_NS);
-            return troubled.then_some(Manner::Again);
+        if self.goes_over_to_tcp(message, question) {
+            return Some(Manner::Besides);
         }
-        if at.since(asked.first) >= config.lookup_deadline_ns {
-            return None;
-        }
+        // musl asks server by server, and the first may answer before the next is asked.
         let known_server = self
             .sent
             .iter()
@@ -77,11 +69,40 @@ impl Lookup {
         if same_socket && !known_server && at.since(asked.first) <= PARALLEL_NS {
             return Some(Manner::Besides);
         }
+        if let Some(outcome) = asked.outcome {
+            if outcome.elsewhere && same_socket {
+                return Some(Manner::Again);
+            }
+            if outcome.truncated {
+                return Some(Manner::Besides);
+            }
+            if !outcome.is_final() {
+                return Some(Manner::Again);
+            }
+            // glibc asks both again once it has waited for one of them in vain. When nothing is waited for, another
+            // socket begins another lookup: glibc does so where its buffer was too small for the answers.
+            let troubled = match self.is_waiting() {
+                true => self.retransmissions > 0 || (same_socket && at.since(asked.first) >= RETRY_NS),
+                false => self.retransmissions > 0 && same_socket,
+            };
+            return troubled.then_some(Manner::Again);
+        }
+        if at.since(asked.first) >= config.lookup_deadline_ns {
+            return None;
+        }
         let changes_transport = self
             .sent
             .iter()
             .any(|sent| sent.question == question && sent.transport != message.transport);
         (same_socket || gap >= RETRY_NS || changes_transport).then_some(Manner::Again)
+    }
+
+    /// An answer was cut, and now this question is asked over TCP, for the first time since it was over UDP. glibc asks
+    /// both questions so when one answer was cut, whether the other one has come or not.
+    pub(super) fn goes_over_to_tcp(&self, message: &DnsMessage, question: usize) -> bool {
+        let mut before = self.sent.iter().rev().filter(|sent| sent.question == question);
+        let last = before.next().map(|sent| sent.transport);
+        self.truncated && message.transport == Transport::Tcp && last == Some(Transport::Udp)
     }
 
     /// The very same message was taken before.
@@ -95,9 +116,9 @@ impl Lookup {
         })
     }
 
-    /// How an answer goes with this lookup. The id and the client's end are those of a message of it.
+    /// How an answer goes with this lookup. The id, and the client's end or its socket, are those of a message of it.
     pub(crate) fn judge(&self, at: Timestamp, message: &DnsMessage) -> (Taken, Option<usize>) {
-        let mut judged = (Taken::No, None);
+        let (mut judged, mut elsewhere) = ((Taken::No, None), None);
         for (index, sent) in self.sent.iter().enumerate().rev() {
             let asked = &self.questions[sent.question];
             let about = message.questions.is_empty()
@@ -105,22 +126,29 @@ impl Lookup {
                     .questions
                     .iter()
                     .any(|question| question.kind == asked.kind && *self.names[asked.name] == *question.name);
-            let here = sent.id == message.id && sent.client == message.client && sent.transport == message.transport;
+            let same_socket = sent.socket != 0 && sent.socket == message.socket;
+            let here = sent.id == message.id
+                && (sent.client == message.client || same_socket)
+                && sent.transport == message.transport;
             if !about || !here {
-                continue;
-            }
-            if sent.server != message.server {
-                judged = (Taken::Stray, None);
                 continue;
             }
             if sent.answered == Some(at) {
                 judged = (Taken::Twice, None);
                 continue;
             }
-            let open = asked
-                .outcome
-                .is_none_or(|outcome| !outcome.is_final() || sent.is_after(outcome));
-            if open && sent.answered.is_none() {
+            let open = sent.answered.is_none()
+                && asked
+                    .outcome
+                    .is_none_or(|outcome| !outcome.is_final() || sent.is_after(outcome));
+            if sent.server != message.server {
+                if open && same_socket && !message.questions.is_empty() {
+                    elsewhere = elsewhere.or(Some(index));
+                }
+                judged = (Taken::Stray, None);
+                continue;
+            }
+            if open {
                 return (Taken::Answer, Some(index));
             }
             // Messages that were sent again may have one id.
@@ -128,6 +156,9 @@ impl Lookup {
                 judged = (Taken::Late, Some(index));
             }
         }
-        judged
+        match (judged, elsewhere) {
+            ((Taken::Stray, _), Some(index)) => (Taken::Elsewhere, Some(index)),
+            _ => judged,
+        }
     }
 }

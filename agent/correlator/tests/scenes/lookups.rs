@@ -1,6 +1,7 @@
 //! Lookups: which messages are one, when it is over, and what it comes to.
 
-use sandglass_model::network::Transport;
+use sandglass_model::Body;
+use sandglass_model::network::{DroppedPacket, PacketDrop, Transport};
 
 use crate::scene::{Scene, assert_text};
 use crate::wire::{NOERROR, NXDOMAIN, POD, SERVFAIL, Socket, answer_of, pod_socket, told};
@@ -367,7 +368,11 @@ fn an_answer_to_what_was_answered_already_is_late() {
 #[test]
 fn what_nobody_asked_for_is_no_answer_but_noted() {
     let mut scene = Scene::used_sandbox();
-    let socket = pod_socket(4_000);
+    // Without its cookie nothing but the addresses says whose an answer is.
+    let socket = Socket {
+        cookie: 0,
+        ..pod_socket(4_000)
+    };
     scene.at(3_000).query(&socket, 7, "api", "A");
     scene.at(3_001).answer(&socket, 99, "api", "A", NOERROR, &["6.6.6.6"]);
     scene
@@ -390,6 +395,120 @@ fn what_nobody_asked_for_is_no_answer_but_noted() {
         told(&played).contains("api A timeout 3000+10000, 1 sent, 1 unanswered"),
         "{}",
         told(&played)
+    );
+}
+
+/// An answer from elsewhere counts by socket and id: behind a socket that is not connected, addresses may be translated.
+#[test]
+fn packets_translated_behind_the_socket_are_joined_by_socket_and_id() {
+    let mut scene = Scene::used_sandbox();
+    let socket = pod_socket(4_000);
+    let service = socket.to("10.96.0.10:53");
+    let backend = socket.to("10.88.0.99:53");
+    scene
+        .at(3_000)
+        .query(&backend, 7, "api", "A")
+        .query(&backend, 8, "api", "AAAA");
+    scene.at(3_001).answer(&service, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    // The client's end may differ too.
+    let mut outside = answer_of(&service, 8, "api", "AAAA", NOERROR, &[]);
+    outside.client.set_ip([127, 0, 0, 1].into());
+    scene.at(3_002).dns(outside);
+    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
+}
+
+/// What the client did not take was no answer after all: it asks again.
+#[test]
+fn an_answer_from_elsewhere_that_the_client_does_not_take_is_none() {
+    let mut scene = Scene::used_sandbox();
+    let socket = pod_socket(4_000);
+    scene.at(3_000).query(&socket, 7, "api", "A");
+    let elsewhere = socket.to("10.9.9.9:53");
+    scene.at(3_001).answer(&elsewhere, 7, "api", "A", NOERROR, &["6.6.6.6"]);
+    scene.at(8_000).query(&socket, 7, "api", "A");
+    scene.at(8_001).answer(&socket, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    let played = scene.clone().then_nothing().play().finish();
+    let journeys = played.journeys();
+    assert!(journeys.contains("stray answer 10.9.9.9 7"), "{journeys}");
+    assert!(!journeys.contains("6.6.6.6"), "{journeys}");
+    let expected = "sandbox lookup api A noerror 3000+5001, 2 sent, 1 again, dns_server_silent (possible)";
+    assert_told(&mut scene, expected);
+}
+
+/// glibc closes its socket at the first cut answer and asks both over TCP; the second answer finds no socket. Where its
+/// buffer is too small for what comes, it begins again from the start.
+#[test]
+fn glibc_goes_over_to_tcp_with_both_questions_and_repeats_whole_lookups() {
+    let both = |scene: &mut Scene, at: u64, port: u16| {
+        let (udp, tcp) = (pod_socket(port), pod_socket(port + 1).tcp());
+        scene.at(at).query(&udp, 7, "big", "A").query(&udp, 8, "big", "AAAA");
+        scene.at(at + 1).cut_answer(&udp, 7, "big", "A");
+        (udp, tcp)
+    };
+    let over_tcp = |scene: &mut Scene, at: u64, tcp: &Socket| {
+        scene.at(at).query(tcp, 7, "big", "A").query(tcp, 8, "big", "AAAA");
+        scene.at(at + 4).answer(tcp, 7, "big", "A", NOERROR, &["10.1.0.1"]);
+        scene.at(at + 5).answer(tcp, 8, "big", "AAAA", NOERROR, &[]);
+    };
+    let mut scene = Scene::used_sandbox();
+    let (udp, tcp) = both(&mut scene, 3_000, 4_000);
+    over_tcp(&mut scene, 3_003, &tcp);
+    scene.at(3_002).event(Body::PacketDropped(Box::new(PacketDrop {
+        netns: POD,
+        packet: DroppedPacket::Dns,
+        source: udp.server,
+        destination: udp.client,
+        dns_id: Some(8),
+        reason: "NO_SOCKET".to_owned(),
+        function: "__udp4_lib_rcv".to_owned(),
+    })));
+    let (_, tcp) = both(&mut scene, 3_020, 4_010);
+    over_tcp(&mut scene, 3_023, &tcp);
+    let played = scene.clone().then_nothing().play().finish();
+    assert_eq!(played.journeys(), "");
+    assert_told(
+        &mut scene,
+        "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut
+sandbox lookup big A+AAAA noerror 3020+8, 4 sent, 1 cut",
+    );
+    // The other answer was there, whole, before the cut one.
+    let mut scene = Scene::used_sandbox();
+    let (udp, tcp) = (pod_socket(4_000), pod_socket(4_001).tcp());
+    scene.at(3_000).query(&udp, 7, "big", "A").query(&udp, 8, "big", "AAAA");
+    scene.at(3_001).answer(&udp, 8, "big", "AAAA", NOERROR, &[]);
+    scene.at(3_002).cut_answer(&udp, 7, "big", "A");
+    over_tcp(&mut scene, 3_003, &tcp);
+    assert_told(&mut scene, "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut");
+}
+
+/// musl asks server by server; the first one's answer may be there before the second is asked.
+#[test]
+fn a_server_that_is_asked_after_the_other_has_answered_is_still_the_same_lookup() {
+    let mut scene = Scene::used_sandbox();
+    let one = pod_socket(4_000);
+    let other = one.to("10.96.0.11:53");
+    scene.at(3_000).query(&one, 7, "api", "A");
+    scene.at(3_002).answer(&one, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    scene.at(3_004).query(&other, 7, "api", "A");
+    scene.query(&one, 8, "api", "AAAA").query(&other, 8, "api", "AAAA");
+    scene.at(3_005).answer(&one, 8, "api", "AAAA", NOERROR, &[]);
+    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+5, 4 sent");
+}
+
+/// After a loss and full answers, the whole lookup from another socket is another one, not one more retransmission.
+#[test]
+fn a_repeat_after_full_answers_is_another_lookup() {
+    let mut scene = Scene::used_sandbox();
+    let (socket, next) = (pod_socket(4_000), pod_socket(4_001));
+    scene.at(3_000).query(&socket, 7, "api", "A");
+    scene.at(8_000).query(&socket, 7, "api", "A");
+    scene.at(8_001).answer(&socket, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    scene.at(8_002).query(&next, 9, "api", "A");
+    scene.at(8_003).answer(&next, 9, "api", "A", NOERROR, &["10.1.0.1"]);
+    assert_told(
+        &mut scene,
+        "sandbox lookup api A noerror 3000+5001, 2 sent, 1 again, dns_server_silent (possible)
+sandbox lookup api A noerror 8002+1, 1 sent",
     );
 }
 

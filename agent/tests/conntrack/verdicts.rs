@@ -1,0 +1,355 @@
+//! What the correlator makes of what this kernel really did: races that lost a query, connections of several fates.
+//!
+//! `RECORD_INTO=DIR` makes each test write a recording of it, as golden recordings were made. Does not: play
+//! a race: a query counts as lost to one only where the kernel counted it.
+
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use sandglass::sources::clock;
+use sandglass::sources::linux::{FlowOptions, Options};
+use sandglass_correlator::{Config, Correlator, Output, Traffic};
+use sandglass_model::network::FlowChange;
+use sandglass_model::recording::{self, Header};
+use sandglass_model::time::SECOND;
+use sandglass_model::trace::{Cause, Confidence};
+use sandglass_model::{Body, Event, Timestamp};
+
+use crate::RACES;
+use crate::cluster::{Cluster, PORT, SERVICE};
+use crate::namespaces::{counts, flows, steps};
+
+const A: u16 = 1;
+const AAAA: u16 = 28;
+
+fn watched(test: &str) -> Option<Cluster> {
+    let options = Options {
+        stdio: false,
+        flows: FlowOptions::default(),
+        ..Options::default()
+    };
+    Cluster::with(test, options)
+}
+
+/// What happened in the cluster, in the order of its happening, and a minute of silence. `of_interest` is asked of DNS
+/// messages, drops and entries, of which a race makes thousands.
+fn story(cluster: &Cluster, of_interest: impl Fn(&Body) -> bool) -> Vec<Event> {
+    let (pod, node) = (cluster.pod.inode, cluster.node.inode);
+    let mut events = cluster.watch.events();
+    events.retain(|event| match &event.body {
+        Body::DnsSeen(message) => message.netns == pod && of_interest(&event.body),
+        Body::PacketDropped(drop) => [pod, node].contains(&drop.netns) && of_interest(&event.body),
+        Body::FlowSeen(flow) => flow.netns == node && of_interest(&event.body),
+        Body::ConnectSeen(step) => step.netns == pod,
+        Body::ConntrackCounted(counts) => counts.netns == node,
+        Body::TrafficWatched { .. } | Body::ClockAnchored { .. } => true,
+        _ => false,
+    });
+    events.sort_by_key(|event| event.at);
+    let last = events.last().map_or(0, |event| event.at.0);
+    events.extend((1..=60).map(|second| Event {
+        at: Timestamp(last + second * SECOND),
+        body: Body::Tick,
+    }));
+    events
+}
+
+fn record(test: &str, events: &[Event]) {
+    let Some(directory) = std::env::var_os("RECORD_INTO") else {
+        return;
+    };
+    let facts = clock::node_facts();
+    let header = Header {
+        recording: "sandglass".to_owned(),
+        version: recording::VERSION,
+        agent: env!("CARGO_PKG_VERSION").to_owned(),
+        os: facts.os,
+        kernel: facts.kernel,
+        machine: facts.machine,
+        node: "node".to_owned(),
+        boot_id: facts.boot_id,
+        clock: clock::anchor(),
+    };
+    let mut text = recording::encode(&header).unwrap() + "\n";
+    for event in events {
+        writeln!(text, "{}", recording::encode(event).unwrap()).unwrap();
+    }
+    std::fs::write(std::path::Path::new(&directory).join(format!("{test}.jsonl")), text).unwrap();
+}
+
+fn told(events: &[Event]) -> Vec<Traffic> {
+    let mut correlator = Correlator::new(Config::default());
+    for event in events {
+        correlator.handle(event.clone());
+    }
+    let traffic = |output| match output {
+        Output::Traffic(traffic) => Some(traffic),
+        _ => None,
+    };
+    correlator.drain().into_iter().filter_map(traffic).collect()
+}
+
+fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
+    let mut query = id.to_be_bytes().to_vec();
+    query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.') {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend(label.as_bytes());
+    }
+    query.push(0);
+    query.extend([kind.to_be_bytes(), 1_u16.to_be_bytes()].as_flattened());
+    query
+}
+
+/// Answers every query: there is such a name, and nothing of that type.
+fn serve(cluster: &Cluster, address: &str) {
+    let socket = cluster.backends.within(|| UdpSocket::bind((address, 53)).unwrap());
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((len, client)) = socket.recv_from(&mut buffer) {
+            buffer[2] |= 0x80;
+            let _ = socket.send_to(&buffer[..len], client);
+        }
+    });
+}
+
+/// Asks both types at once, as glibc does; the ids that were answered.
+fn ask_both(socket: &UdpSocket, name: &str, ids: [u16; 2], together: &Barrier) -> Vec<u16> {
+    let queries = [query(ids[0], name, A), query(ids[1], name, AAAA)];
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    together.wait();
+    for query in &queries {
+        socket.send(query).unwrap();
+    }
+    answered(socket, 2)
+}
+
+fn answered(socket: &UdpSocket, count: usize) -> Vec<u16> {
+    let mut buffer = [0; 512];
+    let answers = (0..count).map_while(|_| {
+        socket
+            .recv(&mut buffer)
+            .ok()
+            .map(|_| ())
+            .map(|()| [buffer[0], buffer[1]])
+    });
+    answers.map(u16::from_be_bytes).collect()
+}
+
+/// Two clients of the same port ask both types at once and are masqueraded to one address: one takes the
+/// translated port from the other, whose query the kernel drops. The resolver asks again after its timeout, as one does.
+#[test]
+fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {
+    let test = "a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack";
+    let Some(cluster) = watched(test) else { return };
+    cluster.pod.run("ip addr add 10.77.1.3/24 dev v1a");
+    cluster.node.run(
+        "nft add table ip t; nft 'add chain ip t p { type nat hook postrouting priority 100; }'; nft add rule ip t p masquerade",
+    );
+    serve(&cluster, "10.77.2.2");
+    cluster.watch.wait("the first counts", |events| {
+        counts(events, cluster.node.inode).first().copied()
+    });
+    let lost = (0..RACES).find_map(|number| race_once(&cluster, number));
+    let Some((client, name)) = lost else {
+        eprintln!("SKIPPED {test}: no race happened in {RACES} tries on this machine");
+        return;
+    };
+    cluster
+        .watch
+        .wait("the failed insertion, and the second answer", |events| {
+            let failed = counts(events, cluster.node.inode)
+                .iter()
+                .any(|counts| counts.insert_failed > 0);
+            let seen = events.iter().filter(|event| match &event.body {
+                Body::DnsSeen(message) => message.netns == cluster.pod.inode && message.client == client,
+                _ => false,
+            });
+            (failed && seen.count() >= 5).then_some(())
+        });
+    // Who won is of interest too.
+    let port = client.port();
+    let events = story(&cluster, |body| match body {
+        Body::DnsSeen(message) => message.client.port() == port,
+        Body::FlowSeen(flow) => flow.source.port() == port,
+        _ => true,
+    });
+    record(test, &events);
+    let causes: Vec<(String, Option<Cause>)> = told(&events)
+        .into_iter()
+        .filter_map(|traffic| match traffic {
+            Traffic::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
+            _ => None,
+        })
+        .collect();
+    // The winner has no cause to complain.
+    assert_eq!(
+        causes.iter().filter(|(_, cause)| cause.is_some()).count(),
+        1,
+        "{causes:?}"
+    );
+    let (_, cause) = causes.into_iter().find(|(asked, _)| *asked == name).unwrap();
+    let cause = cause.unwrap();
+    eprintln!("{test}: {cause:?}");
+    assert_eq!(cause.cause, "conntrack_race");
+    assert!(cause.confidence >= Confidence::Likely, "{cause:?}");
+    let says = |what: &str| cause.evidence.iter().any(|line| line.contains(what));
+    assert!(
+        says("insert_failed rose by") && says("from one socket within"),
+        "{cause:?}"
+    );
+}
+
+/// One race; where exactly one of a client's queries was lost, it is sent again after a second: who asked for what.
+fn race_once(cluster: &Cluster, number: u16) -> Option<(SocketAddr, String)> {
+    cluster.pod.within(|| {
+        let sockets = [1, 3].map(|host| {
+            let socket = UdpSocket::bind(format!("10.77.1.{host}:{}", 20_000 + number)).unwrap();
+            socket.connect("10.77.2.2:53").unwrap();
+            socket
+        });
+        let together = Barrier::new(2);
+        let lost = std::thread::scope(|scope| {
+            let (sockets, together) = (&sockets, &together);
+            let asking = [0, 1].map(|side| {
+                let name = format!("{}.race{number}.test", ["left", "right"][usize::from(side)]);
+                let ids = [0, 1].map(|kind| number * 4 + side * 2 + kind);
+                let socket = &sockets[usize::from(side)];
+                scope.spawn(move || (ask_both(socket, &name, ids, together), ids, name))
+            });
+            let mut lost = None;
+            for (socket, asking) in sockets.iter().zip(asking) {
+                let (answered, ids, name) = asking.join().unwrap();
+                if let [came] = answered[..] {
+                    let (id, kind) = if came == ids[0] { (ids[1], AAAA) } else { (ids[0], A) };
+                    lost = Some((socket, id, kind, name));
+                }
+            }
+            lost
+        });
+        let (socket, id, kind, name) = lost?;
+        std::thread::sleep(Duration::from_millis(1_000));
+        socket.send(&query(id, &name, kind)).unwrap();
+        assert_eq!(answered(socket, 1), [id]);
+        Some((socket.local_addr().unwrap(), name))
+    })
+}
+
+/// A and AAAA of one socket through a service with three backends. Since Linux 5.7 the kernel lets the loser's packet
+/// pass: clashes are counted, no query is lost, and nothing is blamed.
+#[test]
+fn races_of_both_types_of_one_socket_are_resolved_by_this_kernel_and_blamed_on_nothing() {
+    let test = "races_of_both_types_of_one_socket_are_resolved_by_this_kernel_and_blamed_on_nothing";
+    let Some(cluster) = watched(test) else { return };
+    cluster.serve_by_nft("udp", 53);
+    for host in 2..5 {
+        serve(&cluster, &format!("10.77.2.{host}"));
+    }
+    cluster.watch.wait("the first counts", |events| {
+        counts(events, cluster.node.inode).first().copied()
+    });
+    let before = cluster.counters();
+    let rounds = 200;
+    let lost = cluster.pod.within(|| {
+        let both = |number: u16| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect((SERVICE, 53)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let (name, together) = (format!("race{number}.test"), Barrier::new(2));
+            std::thread::scope(|scope| {
+                for kind in [A, AAAA] {
+                    let (query, socket, together) = (query(kind, &name, kind), &socket, &together);
+                    scope.spawn(move || {
+                        together.wait();
+                        socket.send(&query).unwrap();
+                    });
+                }
+            });
+            2 - answered(&socket, 2).len()
+        };
+        (0..rounds).map(both).sum::<usize>()
+    });
+    let after = cluster.counters();
+    let grown = ["insert_failed", "clash_resolve"].map(|name| after[name] - before[name]);
+    eprintln!("{test}: {rounds} races, insert_failed and clash_resolve grew by {grown:?}, {lost} answers lost");
+    cluster.watch.wait("the counters", |events| {
+        let told = counts(events, cluster.node.inode);
+        (told.iter().map(|counts| counts.clash_resolve).sum::<u64>() >= grown[1]).then_some(())
+    });
+    let events = story(&cluster, |_| true);
+    record(test, &events);
+    let lookups: Vec<_> = told(&events)
+        .into_iter()
+        .filter_map(|traffic| match traffic {
+            Traffic::Lookup(ended) => Some(ended.detail),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lookups.len(), usize::from(rounds));
+    let blamed = lookups.iter().filter(|lookup| lookup.cause.is_some()).count();
+    if grown[0] == 0 {
+        assert_eq!((lost, blamed), (0, 0));
+    }
+    if grown[1] == 0 {
+        eprintln!("SKIPPED {test}: no race happened in {rounds} tries on this machine");
+    }
+}
+
+/// Through a service with three backends; to a port where nobody listens; to one where a rule drops every SYN.
+#[test]
+fn connections_have_their_backends_and_their_causes() {
+    let test = "connections_have_their_backends_and_their_causes";
+    let Some(cluster) = watched(test) else { return };
+    cluster.serve_by_nft("tcp", PORT);
+    cluster.node.run("nft add table ip d; nft 'add chain ip d f { type filter hook forward priority 0; }'; nft add rule ip d f tcp dport 4998 drop");
+    cluster.pod.run("sysctl -q -w net.ipv4.tcp_syn_retries=1");
+    for host in 2..5 {
+        let listen = || TcpListener::bind(format!("10.77.2.{host}:{PORT}")).unwrap();
+        let listener = cluster.backends.within(listen);
+        std::thread::spawn(move || while listener.accept().is_ok() {});
+    }
+    cluster.pod.within(|| {
+        for _ in 0..6 {
+            TcpStream::connect(format!("{SERVICE}:{PORT}")).unwrap();
+        }
+        let error = |address: &str| TcpStream::connect(address).unwrap_err().kind();
+        assert_eq!(error("10.77.2.2:4999"), ErrorKind::ConnectionRefused);
+        assert_eq!(error("10.77.2.2:4998"), ErrorKind::TimedOut);
+    });
+    cluster.watch.wait("all ends and entries", |events| {
+        let (steps, flows) = (steps(events, cluster.pod.inode), flows(events));
+        let new = flows
+            .iter()
+            .filter(|(_, flow)| flow.change == FlowChange::New && flow.is_dnat());
+        (steps.len() >= 16 && new.count() >= 6).then_some(())
+    });
+    // The last step may come before the last drop.
+    std::thread::sleep(Duration::from_millis(300));
+    let events = story(&cluster, |_| true);
+    record(test, &events);
+    let mut ends: Vec<String> = told(&events)
+        .iter()
+        .filter_map(|traffic| match traffic {
+            Traffic::Connect(ended) => {
+                let connect = &ended.detail;
+                let cause = connect.cause.as_ref().map_or("fine", |cause| &cause.cause);
+                let backend = connect
+                    .backend
+                    .map_or_else(String::new, |backend| format!(" at {}", backend.port()));
+                Some(format!("{}{backend}: {cause}", connect.remote))
+            }
+            _ => None,
+        })
+        .collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let expected = [
+        "10.77.2.2:4998: packet_drop".to_owned(),
+        "10.77.2.2:4999: connect_refused".to_owned(),
+        format!("{SERVICE}:{PORT} at {PORT}: fine"),
+    ];
+    assert_eq!(ends, expected);
+}
