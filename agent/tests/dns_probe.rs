@@ -460,7 +460,9 @@ fn a_datagram_longer_than_the_room_for_it_is_read_as_far_as_it_goes() {
 fn traffic_is_announced_with_the_nodes_own_namespace() {
     let test = "traffic_is_announced_with_the_nodes_own_namespace";
     let Some(lab) = Lab::start(test) else { return };
-    let Some(watch) = Watch::start(test, &lab) else { return };
+    let Some(watch) = Watch::with(test, &lab, Options::default()) else {
+        return;
+    };
     let watched = watch.wait("the announcement", |events| {
         events.iter().find_map(|event| match event.body {
             Body::TrafficWatched { node_netns } => Some(node_netns),
