@@ -6,6 +6,8 @@ mod doctor;
 mod record;
 mod replay;
 mod run;
+#[cfg(windows)]
+mod service;
 
 use std::io::Write;
 
@@ -21,6 +23,8 @@ use crate::watch::{self, WatchOptions};
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => block_on(run::run(args)),
+        #[cfg(windows)]
+        Command::Service(args) => service::service(args),
         #[cfg(target_os = "linux")]
         Command::Demo(args) => block_on(demo::demo(args)),
         #[cfg(not(target_os = "linux"))]

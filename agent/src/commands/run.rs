@@ -51,7 +51,7 @@ pub fn otlp_flags(args: &ConfigArgs) -> Settings {
     }
 }
 
-/// Waits for Ctrl-C or, on Unix, SIGTERM.
+/// Waits for Ctrl-C, on Unix for SIGTERM, on Windows for the service control manager.
 pub async fn until_stopped() {
     #[cfg(unix)]
     {
@@ -63,6 +63,9 @@ pub async fn until_stopped() {
             return;
         }
     }
-    // Without a handler the default action ends the process: nothing to wait for is lost.
-    let _ = signal::ctrl_c().await;
+    #[cfg(windows)]
+    tokio::select! {
+        () = super::service::stopped() => {}
+        _ = signal::ctrl_c() => {}
+    }
 }
