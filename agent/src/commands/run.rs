@@ -60,7 +60,6 @@ pub async fn until_stopped() {
                 _ = terminate.recv() => {}
                 _ = signal::ctrl_c() => {}
             }
-            return;
         }
     }
     #[cfg(windows)]

@@ -11,7 +11,8 @@ mod copy;
 pub mod file;
 mod schema;
 mod statistics;
-#[cfg(all(test, not(windows)))]
+#[cfg(test)]
+#[cfg(not(windows))]
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -25,17 +25,17 @@ struct Run {
     health: Health,
 }
 
-fn begin(options: Options, room: usize) -> Result<Run, (StartError, Health)> {
+fn begin(options: Options, room: usize) -> Result<Run, Box<(StartError, Health)>> {
     let health = Health::default();
     let (sender, events) = events_channel(room, health.queue_depth.clone());
     match start(options, sender, health.clone()) {
         Ok(source) => Ok(Run { source, events, health }),
-        Err(error) => Err((error, health)),
+        Err(error) => Err(Box::new((error, health))),
     }
 }
 
 fn running(options: Options, room: usize) -> Run {
-    begin(options, room).map_err(|(error, _)| error).unwrap()
+    begin(options, room).map_err(|refused| refused.0).unwrap()
 }
 
 impl Run {
@@ -338,7 +338,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
     ] {
         let etw = FakeEtw::new();
         etw.refuse(EVENTS, refusal);
-        let (error, health) = begin(Options::default(), 64).err().unwrap();
+        let (error, health) = *begin(Options::default(), 64).err().unwrap();
         assert_eq!(error.exit_code(), code, "{error}");
         assert!(error.hint().contains(hint), "{error}");
         assert!(error.to_string().contains("sandglass-events"), "{error}");
@@ -353,7 +353,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
     // Started, but it cannot have a provider: nothing of it stays.
     let etw = FakeEtw::new();
     etw.refuse_provider(normalize::DNS_CLIENT, ACCESS_DENIED);
-    let (error, _) = begin(Options::default(), 64).err().unwrap();
+    let (error, _) = *begin(Options::default(), 64).err().unwrap();
     assert_eq!(error.exit_code(), 77);
     assert_eq!(etw.sessions(), Vec::<String>::new());
 }
