@@ -193,7 +193,7 @@ fn stable(metrics: &str) -> String {
     let mut lines: Vec<&str> = metrics
         .lines()
         .filter(own)
-        .filter(|line| !line.ends_with(" 0"))
+        .filter(|line| !line.ends_with(" 0") && !line.ends_with(" 0.0"))
         .collect();
     lines.sort_unstable();
     lines.join("\n")
