@@ -78,6 +78,11 @@ want_test() {
     have openssl || optional+=(openssl)
     # A program whose resolver is musl's, and the static image.
     have rustup && rustup target add x86_64-unknown-linux-musl > /dev/null 2>&1 || true
+    # The Windows build and something to run it with.
+    { have x86_64-w64-mingw32-gcc && { have wine64 || [ -x /usr/lib/wine/wine64 ]; }; } || optional+=(gcc-mingw-w64-x86-64-win32 wine64)
+    if have rustup && ! [ -d "$(rustc --print target-libdir --target x86_64-pc-windows-gnu 2> /dev/null)" ]; then
+        rustup target add x86_64-pc-windows-gnu || echo "note: without the Rust target x86_64-pc-windows-gnu, tests of the Windows build are skipped by name"
+    fi
     # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)

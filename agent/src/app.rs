@@ -302,9 +302,16 @@ pub async fn serve(
             }
         }),
         ready: Arc::new(
-            move || match probes.probes().iter().find(|probe| probe.probe == "exec") {
-                Some(probe) if probe.attached => Ok(()),
-                _ => Err("the process probe is not attached".to_owned()),
+            // On Windows the sessions of providers do without the kernel logger's.
+            move || {
+                let probes = probes.probes();
+                let mut essential = probes
+                    .iter()
+                    .filter(|probe| matches!(probe.probe.as_str(), "exec" | "etw"));
+                match essential.any(|probe| probe.attached) {
+                    true => Ok(()),
+                    false => Err("the process probe is not attached".to_owned()),
+                }
             },
         ),
         otlp: Arc::new(move || {

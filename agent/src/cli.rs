@@ -20,6 +20,10 @@ pub struct Cli {
 pub enum Command {
     /// Trace the sandboxes of this node and serve page, API and metrics
     Run(RunArgs),
+    /// Like run, started by the service control manager of Windows
+    #[cfg(windows)]
+    #[command(hide = true)]
+    Service(RunArgs),
     /// Make pod sandboxes in a private containerd and show their traces
     Demo(DemoArgs),
     /// Show the sandboxes of a running agent in the terminal, live

@@ -6,6 +6,8 @@ mod doctor;
 mod record;
 mod replay;
 mod run;
+#[cfg(windows)]
+mod service;
 
 use std::io::Write;
 
@@ -22,6 +24,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => block_on(run::run(args)),
         Command::Demo(args) if args.windows => block_on(replay::demo(args)),
+        #[cfg(windows)]
+        Command::Service(args) => service::service(args),
         #[cfg(target_os = "linux")]
         Command::Demo(args) => block_on(demo::demo(args)),
         #[cfg(not(target_os = "linux"))]

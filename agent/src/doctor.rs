@@ -13,6 +13,8 @@ mod render;
 mod stats;
 #[cfg(test)]
 mod tests;
+#[cfg(windows)]
+mod windows;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -178,6 +180,8 @@ impl Report {
 pub async fn run(options: DoctorOptions) -> Report {
     let probes = probes::check(&options.probes);
     let kernel = kernel::check(&options.root, &options.probes);
+    #[cfg(windows)]
+    let kernel = [kernel, windows::check()].concat();
     let network = network::check(&options.root);
     let runtime = cri::check(&options).await;
     let cni = cni::check(&options.cni, &runtime);

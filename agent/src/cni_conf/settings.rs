@@ -415,9 +415,26 @@ fn position(text: &str, offset: usize) -> (usize, usize) {
 }
 
 /// Directory of network configuration when nothing else is said.
+#[cfg(not(windows))]
 const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
 /// Directory of plugins when nothing else is said.
+#[cfg(not(windows))]
 const DEFAULT_BIN_DIR: &str = "/opt/cni/bin";
+// containerd's defaults on Windows (internal/cri/config/config_windows.go, defaults/defaults_windows.go).
+/// Directory of network configuration when nothing else is said.
+#[cfg(windows)]
+const DEFAULT_CONF_DIR: &str = r"C:\Program Files\containerd\cni\conf";
+/// Directory of plugins when nothing else is said.
+#[cfg(windows)]
+const DEFAULT_BIN_DIR: &str = r"C:\Program Files\containerd\cni\bin";
+#[cfg(windows)]
+const CONTAINERD_CONFIGS: [&str; 3] = [
+    r"C:\Program Files\containerd\config.toml",
+    // Where AKS Engine and RKE2 keep theirs.
+    r"C:\ProgramData\containerd\config.toml",
+    r"C:\var\lib\rancher\rke2\agent\etc\containerd\config.toml",
+];
+#[cfg(not(windows))]
 const CONTAINERD_CONFIGS: [&str; 3] = [
     "/etc/containerd/config.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",

@@ -45,16 +45,15 @@ async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<u8>), Failu
     let (options, seen) = (app::source_options(config), health.clone());
     let attaching = tokio::task::spawn_blocking(move || {
         // A refusal is a finding, not a failure: it stands in the probe's status.
-        let refused = match native::start(options, sender, seen) {
+        match native::start(options, sender, seen) {
             Ok(source) => {
+                // First, so that the source's threads find nobody to wait for: a busy node may have filled the channel.
+                drop(receiver);
                 source.stop();
                 None
             }
             Err(error) => Some(error.exit_code()),
-        };
-        // Until here, so that no event of a busy node blocks the source.
-        drop(receiver);
-        refused
+        }
     });
     let refused = attaching
         .await

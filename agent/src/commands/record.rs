@@ -1,5 +1,6 @@
 //! `sandglass record`: every event of this node into a file, until Ctrl-C.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use super::run::until_stopped;
@@ -11,6 +12,14 @@ use crate::failure::Failure;
 /// Records.
 pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
+    if args
+        .recording
+        .extension()
+        .and_then(OsStr::to_str)
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("etl"))
+    {
+        return etl(&args).await;
+    }
     // Recording is for later: nothing is served or exported meanwhile, whatever the environment says.
     let options = Options {
         record: Some(args.recording.clone()),
@@ -33,4 +42,43 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     }
     let events = app.stop().await?;
     print(&format!("{events} events recorded in {}\n", args.recording.display()))
+}
+
+/// ETW itself writes the file, and nothing is decoded meanwhile.
+#[cfg(windows)]
+async fn etl(args: &RecordArgs) -> Result<(), Failure> {
+    use crate::sources::windows::live::{self, file};
+    if args.recording.exists() {
+        return Err(Failure::runtime(format!(
+            "{} exists already\nhint: give another name, or remove it",
+            args.recording.display()
+        )));
+    }
+    let session = file::record(&args.recording, &live::Options::default()).map_err(|error| Failure {
+        message: format!("{error}\nhint: {}", error.hint()),
+        exit: error.exit_code(),
+    })?;
+    tracing::info!(file = %args.recording.display(), "ETW writes; end it with Ctrl-C");
+    tokio::select! {
+        () = until_stopped() => {}
+        () = tokio::time::sleep(args.seconds.map_or(Duration::MAX, Duration::from_secs)) => {}
+    }
+    let lost = session.stop();
+    let bytes = std::fs::metadata(&args.recording).map_or(0, |metadata| metadata.len());
+    print(&format!(
+        "{bytes} bytes in {}, {lost} events lost\n",
+        args.recording.display()
+    ))
+}
+
+#[cfg(not(windows))]
+#[expect(clippy::unused_async, reason = "the same as on Windows")]
+async fn etl(args: &RecordArgs) -> Result<(), Failure> {
+    Err(Failure {
+        message: format!(
+            "cannot record {}: only ETW writes .etl files, and that is on Windows\nhint: give the file another ending",
+            args.recording.display()
+        ),
+        exit: 69,
+    })
 }

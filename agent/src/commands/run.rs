@@ -51,7 +51,7 @@ pub fn otlp_flags(args: &ConfigArgs) -> Settings {
     }
 }
 
-/// Waits for Ctrl-C or, on Unix, SIGTERM.
+/// Waits for Ctrl-C, on Unix for SIGTERM, on Windows for the service control manager.
 pub async fn until_stopped() {
     #[cfg(unix)]
     {
@@ -60,9 +60,11 @@ pub async fn until_stopped() {
                 _ = terminate.recv() => {}
                 _ = signal::ctrl_c() => {}
             }
-            return;
         }
     }
-    // Without a handler the default action ends the process: nothing to wait for is lost.
-    let _ = signal::ctrl_c().await;
+    #[cfg(windows)]
+    tokio::select! {
+        () = super::service::stopped() => {}
+        _ = signal::ctrl_c() => {}
+    }
 }

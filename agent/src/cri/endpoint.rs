@@ -26,6 +26,9 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// `host:port`, unencrypted.
     Tcp(String),
+    /// A named pipe, `\\.\pipe\name`.
+    #[cfg(windows)]
+    Pipe(String),
 }
 
 /// Which runtime to ask, as the user says it.
@@ -77,6 +80,13 @@ impl Endpoint {
             why,
         };
         let trimmed = text.trim();
+        #[cfg(windows)]
+        if let Some(name) = pipe_name(trimmed) {
+            return match name.is_empty() || name.len() > 200 {
+                true => Err(bad("a pipe is given as npipe:////./pipe/NAME")),
+                false => Ok(Endpoint::Pipe(format!("{PIPES}{name}"))),
+            };
+        }
         if let Some(address) = trimmed.strip_prefix("tcp://") {
             let (host, port) = address.rsplit_once(':').ok_or(bad("the port is missing"))?;
             if host.is_empty() {
@@ -108,6 +118,10 @@ impl Endpoint {
     /// The first of [`DEFAULT_SOCKETS`] that exists below `root` (normally `/`).
     #[must_use]
     pub fn find(root: &Path) -> Option<Endpoint> {
+        #[cfg(windows)]
+        if let Some(pipe) = find_pipe() {
+            return Some(pipe);
+        }
         DEFAULT_SOCKETS
             .iter()
             .map(|socket| root.join(socket.trim_start_matches('/')))
@@ -121,6 +135,8 @@ impl Endpoint {
         match self {
             Endpoint::Unix(_) => "http://localhost".to_owned(),
             Endpoint::Tcp(address) => format!("http://{address}"),
+            #[cfg(windows)]
+            Endpoint::Pipe(_) => "http://localhost".to_owned(),
         }
     }
 
@@ -129,6 +145,8 @@ impl Endpoint {
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Unix(_) => true,
+            #[cfg(windows)]
+            Endpoint::Pipe(path) => path.starts_with(PIPES),
             Endpoint::Tcp(address) => {
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -143,9 +161,44 @@ impl fmt::Display for Endpoint {
         match self {
             Endpoint::Unix(path) => write!(f, "unix://{}", path.display()),
             Endpoint::Tcp(address) => write!(f, "tcp://{address}"),
+            #[cfg(windows)]
+            Endpoint::Pipe(path) => write!(f, "npipe:{}", path.replace('\\', "/")),
         }
     }
 }
+
+/// The name in `npipe:////./pipe/NAME`, as kubelet writes it, or in the pipe's path.
+#[cfg(windows)]
+fn pipe_name(text: &str) -> Option<String> {
+    let slashes = text.replace('\\', "/");
+    let path = slashes.strip_prefix("npipe:").unwrap_or(&slashes);
+    let name = path.trim_start_matches('/').strip_prefix("./pipe/");
+    match (name, text.starts_with("npipe:")) {
+        (Some(name), _) => Some(name.to_owned()),
+        (None, true) => Some(String::new()),
+        (None, false) => None,
+    }
+}
+
+/// The first of [`DEFAULT_PIPES`] that exists; to list them is not to connect.
+#[cfg(windows)]
+fn find_pipe() -> Option<Endpoint> {
+    let pipes = std::fs::read_dir(PIPES).ok()?;
+    let names: Vec<_> = pipes
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let found = DEFAULT_PIPES
+        .iter()
+        .find(|name| names.iter().any(|there| there == *name))?;
+    Some(Endpoint::Pipe(format!("{PIPES}{found}")))
+}
+
+#[cfg(windows)]
+const PIPES: &str = r"\\.\pipe\";
+/// Pipes of containerd and cri-dockerd.
+#[cfg(windows)]
+const DEFAULT_PIPES: [&str; 2] = ["containerd-containerd", "cri-dockerd"];
 
 #[cfg(unix)]
 fn is_socket(path: &Path) -> bool {
@@ -181,6 +234,24 @@ mod tests {
         assert_eq!(Endpoint::parse("tcp://10.0.0.1:3000").map(|e| e.is_local()), Ok(false));
     }
 
+    #[cfg(windows)]
+    #[test]
+    fn pipes_are_read() {
+        for text in [
+            "npipe:////./pipe/containerd-containerd",
+            r"\\.\pipe\containerd-containerd",
+        ] {
+            let pipe = Endpoint::parse(text).unwrap();
+            assert_eq!(
+                pipe,
+                Endpoint::Pipe(r"\\.\pipe\containerd-containerd".to_owned()),
+                "{text:?}"
+            );
+            assert_eq!(pipe.to_string(), "npipe:////./pipe/containerd-containerd");
+        }
+        assert!(Endpoint::parse("npipe://elsewhere").is_err());
+    }
+
     #[test]
     fn a_choice_is_read() {
         assert_eq!(RuntimeChoice::parse("auto"), Ok(RuntimeChoice::Auto));
@@ -199,6 +270,7 @@ mod tests {
             "run/a.sock",
             "unix://",
             "http://localhost:1",
+            #[cfg(not(windows))]
             "npipe:////./pipe/containerd-containerd",
             "tcp://localhost",
             "tcp://:80",

@@ -4,7 +4,7 @@ use super::{Finding, Level};
 use crate::health::ProbeStatus;
 
 /// The probe without which there is nothing to show.
-pub(super) const VITAL: &str = "exec";
+pub(super) const VITAL: &str = if cfg!(windows) { "etw" } else { "exec" };
 
 pub(super) fn check(probes: &[ProbeStatus]) -> Vec<Finding> {
     if probes.is_empty() {

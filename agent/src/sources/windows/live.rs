@@ -2,23 +2,31 @@
 //!
 //! ferrisetw starts and drives the sessions; its callback only copies a record into a bounded queue and blocks when that is
 //! full, which pushes back to ETW's own buffers, the one place that counts what it loses. A thread decodes and normalizes.
-//! Compiled for Windows, and on Linux with the feature `fake-etw`, where a stand-in for the handful of Win32 functions
-//! drives ferrisetw's own callback path.
-//! Does not: read fields through TDH (the portable decoder does: ferrisetw gives up on events with structs), or interpret.
+//! Compiled for Windows, and for tests elsewhere, where `sandglass-fake-etw` plays the handful of Win32 functions and drives
+//! ferrisetw's own callback path.
+//! Does not: read fields through TDH (the portable decoder does: ferrisetw gives up on events with structs; TDH is asked for
+//! schemas only that no table has), or interpret.
 
 mod copy;
+pub mod file;
+mod schema;
 mod statistics;
+#[cfg(test)]
+#[cfg(not(windows))]
+mod tests;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use ferrisetw::native::EvntraceNativeError;
 use ferrisetw::provider::{Provider, TraceFlags, kernel_providers};
 use ferrisetw::trace::{LoggingMode, TraceError, TraceProperties, TraceTrait, stop_trace_by_name};
 use ferrisetw::{EventRecord, GUID, KernelTrace, SchemaLocator, UserTrace};
-use sandglass_etw::{Decoded, Decoder, Guid, RawRecord, Tables};
+use sandglass_etw::{Decoded, Decoder, Guid, RawRecord, Tables, Undecodable};
 use sandglass_model::{Body, Event};
 
 use super::normalize::{self, ActivityNames, Normalizer};
@@ -49,9 +57,11 @@ impl Default for Options {
 /// The running sessions. Dropping it stops them too.
 #[derive(Debug)]
 pub struct Source {
-    // Sessions first: their end closes the queue, and that ends the decoder's thread.
     sessions: Vec<Session>,
-    stop: Arc<AtomicBool>,
+    /// Says that sessions end because we want it.
+    stopping: Arc<AtomicBool>,
+    /// What is lost is asked for until this goes.
+    asking: Option<(Sender<()>, JoinHandle<()>)>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -112,33 +122,37 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<So
         let _ = stop_trace_by_name(name);
     }
     let (records, queue) = sync_channel(options.queue_records);
-    let stop = Arc::new(AtomicBool::new(false));
+    let intake = Intake {
+        records,
+        health: health.clone(),
+        stopping: Arc::new(AtomicBool::new(false)),
+    };
     let mut source = Source {
         sessions: Vec::new(),
-        stop: Arc::clone(&stop),
+        stopping: Arc::clone(&intake.stopping),
+        asking: None,
         threads: Vec::new(),
     };
-    source.start_events(&options, &records).inspect_err(|error| {
-        health.set_probe(unattached("etw", "no traces from this node", error));
+    source.start_events(&options, &intake).inspect_err(|error| {
+        health.set_probe(unattached("etw", NO_TRACES, error, error.hint()));
     })?;
     health.set_probe(attached("etw", "user session"));
-    match source.start_processes(&options, &records) {
+    match source.start_processes(&options, &intake) {
         Ok(()) => health.set_probe(attached("exec", "kernel logger")),
-        Err(error) => health.set_probe(unattached(
-            "exec",
-            "no command lines: plugins and commands cannot be told",
-            &error,
-        )),
+        Err(error) => health.set_probe(unattached("exec", NO_COMMANDS, &error, error.hint())),
     }
-    drop(records);
+    drop(intake);
     let decoding = Decoding {
         decoder: Decoder::new(Arc::new(Tables::built_in())),
+        schemas: schema::Schemas::default(),
         normalizer: Normalizer::new(options.names),
         sender: sender.clone(),
         health: health.clone(),
     };
     source.spawn("etw-decode", move || decoding.run(&queue))?;
-    source.spawn("etw-statistics", move || statistics::run(&stop, &sender, &health))?;
+    let (stop, stopped) = channel();
+    let asking = thread("etw-statistics", move || statistics::run(&stopped, &sender, &health))?;
+    source.asking = Some((stop, asking));
     Ok(source)
 }
 
@@ -146,22 +160,25 @@ impl Source {
     /// Stops the sessions; what they had delivered is still decoded.
     pub fn stop(self) {}
 
-    fn start_events(&mut self, options: &Options, records: &SyncSender<RawRecord>) -> Result<(), StartError> {
+    fn start_events(&mut self, options: &Options, intake: &Intake) -> Result<(), StartError> {
         let mut builder = UserTrace::new()
             .named(EVENTS.to_owned())
             .set_trace_properties(properties(options));
         for wanted in WANTED {
-            builder = builder.enable(provider(wanted, records.clone()));
+            builder = builder.enable(provider(wanted, intake));
         }
         let (trace, handle) = builder.start().map_err(|error| refused(EVENTS, &error))?;
         self.sessions.push(Session::User(trace));
-        // Ends when the session is stopped.
-        self.spawn("etw-events", move || _ = UserTrace::process_from_handle(handle))
+        let ended = intake.ended("etw", NO_TRACES, EVENTS);
+        self.spawn("etw-events", move || {
+            let _ = UserTrace::process_from_handle(handle);
+            ended();
+        })
     }
 
-    fn start_processes(&mut self, options: &Options, records: &SyncSender<RawRecord>) -> Result<(), StartError> {
+    fn start_processes(&mut self, options: &Options, intake: &Intake) -> Result<(), StartError> {
         let provider = Provider::kernel(&kernel_providers::PROCESS_PROVIDER)
-            .add_callback(copying(records.clone()))
+            .add_callback(intake.callback())
             .build();
         let (trace, handle) = KernelTrace::new()
             .named(PROCESSES.to_owned())
@@ -170,19 +187,35 @@ impl Source {
             .start()
             .map_err(|error| refused(PROCESSES, &error))?;
         self.sessions.push(Session::Kernel(trace));
-        self.spawn("etw-processes", move || _ = KernelTrace::process_from_handle(handle))
+        let ended = intake.ended("exec", NO_COMMANDS, PROCESSES);
+        self.spawn("etw-processes", move || {
+            let _ = KernelTrace::process_from_handle(handle);
+            ended();
+        })
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-        let thread = Builder::new().name(name.to_owned()).spawn(run);
-        self.threads.push(thread.map_err(StartError::Thread)?);
+        self.threads.push(thread(name, run)?);
         Ok(())
     }
 }
 
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(StartError::Thread)
+}
+
 impl Drop for Source {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stopping.store(true, Ordering::Relaxed);
+        // A last look at what was lost, while the sessions can be asked.
+        if let Some((stop, asking)) = self.asking.take() {
+            drop(stop);
+            let _ = asking.join();
+        }
+        // Their end closes the queue, and that ends the decoder's thread.
         for session in self.sessions.drain(..) {
             // A session that cannot be stopped is stopped by name at the next start.
             let _ = match session {
@@ -227,27 +260,72 @@ const WANTED: &[Wanted] = &[
     wanted(normalize::WIN_NAT, 4, 0x1, false),
 ];
 
-fn provider(wanted: &Wanted, records: SyncSender<RawRecord>) -> Provider {
-    let mut flags = TraceFlags::EVENT_ENABLE_PROPERTY_PROCESS_START_KEY.bits();
+/// What a provider is asked to add to its events, and whether those from inside containers come too.
+fn property(wanted: &Wanted) -> u32 {
+    let start_key = TraceFlags::EVENT_ENABLE_PROPERTY_PROCESS_START_KEY.bits();
     if wanted.of_containers {
-        flags |= ENABLE_SILOS | SOURCE_CONTAINER_TRACKING;
+        start_key | ENABLE_SILOS | SOURCE_CONTAINER_TRACKING
+    } else {
+        start_key
     }
+}
+
+fn provider(wanted: &Wanted, intake: &Intake) -> Provider {
     // SAFETY: the type has bits for named flags only, yet passes any on to EnableTraceEx2, for which all of these are
     // valid bits of EnableProperty (evntrace.h).
-    let flags = unsafe { TraceFlags::from_bits_unchecked(flags) };
+    let flags = unsafe { TraceFlags::from_bits_unchecked(property(wanted)) };
     Provider::by_guid(GUID::from_u128(wanted.provider.0))
         .level(wanted.level)
         .any(wanted.keywords)
         .trace_flags(flags)
-        .add_callback(copying(records))
+        .add_callback(intake.callback())
         .build()
 }
 
-/// A callback that copies the record into the queue, and waits while that is full.
-fn copying(records: SyncSender<RawRecord>) -> impl FnMut(&EventRecord, &SchemaLocator) + Send + Sync + 'static {
+/// Where records enter: what the callbacks and the threads of the sessions share.
+struct Intake {
+    records: SyncSender<RawRecord>,
+    health: Health,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Intake {
+    /// A callback that copies the record into the queue, and waits while that is full.
+    fn callback(&self) -> impl FnMut(&EventRecord, &SchemaLocator) + Send + Sync + 'static {
+        let records = self.records.clone();
+        guarded(self.health.clone(), move |record| {
+            // Nobody decodes any more: the source is being stopped.
+            let _ = records.send(copy::record(record));
+        })
+    }
+
+    /// What is to be said when a session ends and nobody here stopped it.
+    fn ended(
+        &self,
+        probe: &'static str,
+        consequence: &'static str,
+        session: &'static str,
+    ) -> impl FnOnce() + Send + 'static {
+        let (health, stopping) = (self.health.clone(), Arc::clone(&self.stopping));
+        move || {
+            if !stopping.load(Ordering::Relaxed) {
+                let what = format!("the ETW session '{session}' was stopped from outside");
+                health.set_probe(unattached(probe, consequence, &what, "restart the agent"));
+                tracing::warn!(session, "the ETW session was stopped from outside: {consequence}");
+            }
+        }
+    }
+}
+
+/// A panic counts as one record that could not be decoded. It must not reach ferrisetw, which ends the process for it.
+fn guarded(
+    health: Health,
+    mut take: impl FnMut(&EventRecord) + Send + Sync + 'static,
+) -> impl FnMut(&EventRecord, &SchemaLocator) + Send + Sync + 'static {
     move |record, _| {
-        // Nobody decodes any more: the source is being stopped.
-        let _ = records.send(copy::record(record));
+        if catch_unwind(AssertUnwindSafe(|| take(record))).is_err() {
+            health.undecodable.get_or_create(&label()).inc();
+        }
     }
 }
 
@@ -265,6 +343,7 @@ fn properties(options: &Options) -> TraceProperties {
 
 struct Decoding {
     decoder: Decoder,
+    schemas: schema::Schemas,
     normalizer: Normalizer,
     sender: EventSender,
     health: Health,
@@ -275,10 +354,9 @@ impl Decoding {
     fn run(mut self, queue: &Receiver<RawRecord>) {
         let mut facts = Vec::new();
         while let Ok(record) = queue.recv() {
-            match self.decoder.decode(&record) {
-                Decoded::Event(event) => self.normalizer.facts(&event, &mut facts),
-                Decoded::Learned | Decoded::Wpp => {}
-                Decoded::Undecodable(_) => _ = self.health.undecodable.get_or_create(&label()).inc(),
+            // One bad record must not end the source; what stood half done in the normalizer is one record's worth.
+            if catch_unwind(AssertUnwindSafe(|| self.decode(&record, &mut facts))).is_err() {
+                self.undecodable();
             }
             for fact in facts.drain(..) {
                 if self.sender.send(fact) == Err(Stopped) {
@@ -286,6 +364,25 @@ impl Decoding {
                 }
             }
         }
+    }
+
+    fn decode(&mut self, record: &RawRecord, facts: &mut Vec<Event>) {
+        let mut decoded = self.decoder.decode(record);
+        if let Decoded::Undecodable(Undecodable::NoSchema) = decoded
+            && let Some(info) = self.schemas.ask(&record.header)
+            && self.decoder.learn(&info)
+        {
+            decoded = self.decoder.decode(record);
+        }
+        match decoded {
+            Decoded::Event(event) => self.normalizer.facts(&event, facts),
+            Decoded::Learned | Decoded::Wpp => {}
+            Decoded::Undecodable(_) => self.undecodable(),
+        }
+    }
+
+    fn undecodable(&self) {
+        self.health.undecodable.get_or_create(&label()).inc();
     }
 }
 
@@ -307,15 +404,22 @@ fn label() -> ProbeLabel {
 }
 
 fn refused(name: &'static str, error: &TraceError) -> StartError {
-    let what = format!("{error:?}");
-    // E_ACCESSDENIED and ERROR_ACCESS_DENIED; ferrisetw keeps them in an io::Error.
-    let denied = match error {
-        TraceError::EtwNativeError(ferrisetw::native::EvntraceNativeError::IoError(error)) => {
-            matches!(error.raw_os_error(), Some(5 | -2_147_024_891))
+    // ferrisetw may have started the session and failed after that.
+    let _ = stop_trace_by_name(name);
+    let (what, denied) = match error {
+        // ferrisetw keeps an HRESULT in an io::Error.
+        TraceError::EtwNativeError(EvntraceNativeError::IoError(error)) => {
+            let code = error.raw_os_error().unwrap_or_default();
+            (format!("{error} (0x{code:08x})"), is_denial(code))
         }
-        _ => false,
+        other => (format!("{other:?}"), false),
     };
     StartError::Session { name, what, denied }
+}
+
+/// E_ACCESSDENIED or ERROR_ACCESS_DENIED.
+fn is_denial(code: i32) -> bool {
+    matches!(code, 5 | -2_147_024_891)
 }
 
 fn attached(probe: &str, hook: &str) -> ProbeStatus {
@@ -328,16 +432,18 @@ fn attached(probe: &str, hook: &str) -> ProbeStatus {
     }
 }
 
-fn unattached(probe: &str, consequence: &str, error: &StartError) -> ProbeStatus {
+fn unattached(probe: &str, consequence: &str, why: &impl std::fmt::Display, hint: &str) -> ProbeStatus {
     ProbeStatus {
         probe: probe.to_owned(),
         hook: "none".to_owned(),
         attached: false,
-        consequence: format!("{consequence}: {error}"),
-        hint: error.hint().to_owned(),
+        consequence: format!("{consequence}: {why}"),
+        hint: hint.to_owned(),
     }
 }
 
+const NO_TRACES: &str = "no traces from this node";
+const NO_COMMANDS: &str = "no command lines: plugins and commands cannot be told";
 const EVENTS: &str = "sandglass-events";
 const PROCESSES: &str = "sandglass-processes";
 // evntrace.h; ferrisetw names neither.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use windows::Win32::System::Diagnostics::Etw::{
@@ -14,29 +14,27 @@ use super::{EVENTS, PROCESSES, label, lost};
 use crate::health::Health;
 use crate::sources::EventSender;
 
-/// Until told to stop, or the pipeline has.
-pub(super) fn run(stop: &AtomicBool, sender: &EventSender, health: &Health) {
+/// Until told to stop (then once more), or the pipeline has.
+pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health) {
     let mut known = BTreeMap::new();
-    let mut left = Duration::ZERO;
-    while !stop.load(Ordering::Relaxed) {
-        if left.is_zero() {
-            left = PERIOD;
-            for session in [EVENTS, PROCESSES] {
-                let Some(total) = lost_by(session) else {
-                    continue;
-                };
-                let before = known.insert(session, total).unwrap_or(0);
-                let count = total.saturating_sub(before);
-                if count > 0 {
-                    health.lost.get_or_create(&label()).inc_by(count);
-                    if sender.send(lost(count)).is_err() {
-                        return;
-                    }
+    loop {
+        let last = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
+        for session in [EVENTS, PROCESSES] {
+            let Some(total) = lost_by(session) else {
+                continue;
+            };
+            let before = known.insert(session, total).unwrap_or(0);
+            let count = total.saturating_sub(before);
+            if count > 0 {
+                health.lost.get_or_create(&label()).inc_by(count);
+                if sender.send(lost(count)).is_err() {
+                    return;
                 }
             }
         }
-        std::thread::sleep(STEP);
-        left = left.saturating_sub(STEP);
+        if last {
+            return;
+        }
     }
 }
 
@@ -80,6 +78,4 @@ impl Default for Answer {
 }
 
 const NAME_CHARACTERS: usize = 1_024;
-const PERIOD: Duration = Duration::from_secs(5);
-/// A stop waits this long at most.
-const STEP: Duration = Duration::from_millis(200);
+const PERIOD: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });

@@ -1,0 +1,164 @@
+//! What this Windows lets the agent do: rights, free ETW sessions, the services that networks and sandboxes need.
+//!
+//! Does not: change or start anything.
+
+use windows::Win32::Foundation::{CloseHandle, ERROR_MORE_DATA, HANDLE};
+use windows::Win32::Security::{GetTokenInformation, SC_HANDLE, TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
+use windows::Win32::System::Diagnostics::Etw::{EVENT_TRACE_PROPERTIES, QueryAllTracesW};
+use windows::Win32::System::Services::{
+    CloseServiceHandle, OpenSCManagerW, OpenServiceW, QueryServiceStatus, SC_MANAGER_CONNECT, SERVICE_QUERY_STATUS,
+    SERVICE_RUNNING, SERVICE_STATUS,
+};
+use windows::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
+use windows::core::{HSTRING, PCWSTR};
+
+use super::{Finding, Level};
+
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = vec![rights(), sessions()];
+    findings.extend(SERVICES.iter().map(service));
+    findings
+}
+
+fn rights() -> Finding {
+    match elevated() {
+        Some(true) => Finding::ok("windows.rights", "this process has the rights of an administrator"),
+        Some(false) => Finding::new(
+            Level::Fail,
+            "windows.rights",
+            "this process has no administrator's rights",
+        )
+        .why("ETW refuses sessions without them")
+        .hint("run it as SYSTEM or administrator: as a service, or in a HostProcess container"),
+        None => Finding::new(
+            Level::Note,
+            "windows.rights",
+            "the rights of this process cannot be told",
+        ),
+    }
+}
+
+fn elevated() -> Option<bool> {
+    let mut token = HANDLE::default();
+    // SAFETY: the pseudo handle of this process is always valid, and the token is closed below.
+    unsafe { OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &mut token) }.ok()?;
+    let mut elevation = TOKEN_ELEVATION::default();
+    let mut length = 0;
+    let size = u32::try_from(size_of::<TOKEN_ELEVATION>()).unwrap_or(0);
+    // SAFETY: the buffer is as long as said.
+    let asked = unsafe {
+        GetTokenInformation(
+            token,
+            TokenElevation,
+            Some((&raw mut elevation).cast()),
+            size,
+            &mut length,
+        )
+    };
+    // SAFETY: opened above, closed once.
+    let _ = unsafe { CloseHandle(token) };
+    asked.ok()?;
+    Some(elevation.TokenIsElevated != 0)
+}
+
+fn sessions() -> Finding {
+    let mut blocks: Vec<Block> = (0..MOST_SESSIONS).map(|_| Block::default()).collect();
+    let mut pointers: Vec<*mut EVENT_TRACE_PROPERTIES> =
+        blocks.iter_mut().map(|block| (&raw mut *block).cast()).collect();
+    let mut count = 0;
+    // SAFETY: each block is as long as it says and has room for both names; all outlive the call.
+    let status = unsafe { QueryAllTracesW(&mut pointers, &mut count) };
+    if status.0 != 0 && status != ERROR_MORE_DATA {
+        return Finding::new(
+            Level::Note,
+            "windows.sessions",
+            format!("the ETW sessions that run cannot be counted: error {}", status.0),
+        );
+    }
+    let what = format!("{count} of {MOST_SESSIONS} ETW sessions run");
+    if count as usize + OURS <= MOST_SESSIONS {
+        return Finding::ok("windows.sessions", what);
+    }
+    Finding::new(Level::Warn, "windows.sessions", what)
+        .why("the agent needs two, and ETW refuses more than there may be")
+        .hint("`logman query -ets` lists them: stop one that nobody needs")
+}
+
+/// A service, and what its absence means.
+struct Service {
+    check: &'static str,
+    name: &'static str,
+    without: &'static str,
+}
+
+fn service(service: &Service) -> Finding {
+    let Service { check, name, without } = service;
+    match running(name) {
+        Some(true) => Finding::ok(check, format!("the service {name} runs")),
+        Some(false) => Finding::new(Level::Warn, check, format!("the service {name} does not run")).why(*without),
+        None => Finding::new(Level::Note, check, format!("there is no service {name}")).why(*without),
+    }
+}
+
+/// `None` when there is no such service, or it cannot be asked.
+fn running(name: &str) -> Option<bool> {
+    // SAFETY: no names are given; the handle is closed below.
+    let manager = Closing(unsafe { OpenSCManagerW(PCWSTR::null(), PCWSTR::null(), SC_MANAGER_CONNECT) }.ok()?);
+    // SAFETY: the manager's handle is open, the name ends with zero.
+    let service = unsafe { OpenServiceW(manager.0, &HSTRING::from(name), SERVICE_QUERY_STATUS) };
+    let service = Closing(service.ok()?);
+    let mut status = SERVICE_STATUS::default();
+    // SAFETY: the service's handle is open.
+    unsafe { QueryServiceStatus(service.0, &mut status) }.ok()?;
+    Some(status.dwCurrentState == SERVICE_RUNNING)
+}
+
+struct Closing(SC_HANDLE);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        let _ = unsafe { CloseServiceHandle(self.0) };
+    }
+}
+
+/// Properties of a session and, behind them, its names.
+#[repr(C)]
+struct Block {
+    properties: EVENT_TRACE_PROPERTIES,
+    names: [u16; 2 * NAME_CHARACTERS],
+}
+
+impl Default for Block {
+    fn default() -> Block {
+        let mut properties = EVENT_TRACE_PROPERTIES::default();
+        properties.Wnode.BufferSize = size_of::<Block>() as u32;
+        properties.LoggerNameOffset = size_of::<EVENT_TRACE_PROPERTIES>() as u32;
+        properties.LogFileNameOffset = properties.LoggerNameOffset + 2 * NAME_CHARACTERS as u32;
+        Block {
+            properties,
+            names: [0; 2 * NAME_CHARACTERS],
+        }
+    }
+}
+
+const SERVICES: [Service; 3] = [
+    Service {
+        check: "windows.service.hns",
+        name: "hns",
+        without: "no pod gets a network on this node, and there are no spans of HNS",
+    },
+    Service {
+        check: "windows.service.vmcompute",
+        name: "vmcompute",
+        without: "no container starts on this node, and there are no spans of HCS",
+    },
+    Service {
+        check: "windows.service.containerd",
+        name: "containerd",
+        without: "pods are named by containerd's own events: with another runtime, or another name of the service, look there",
+    },
+];
+const MOST_SESSIONS: usize = 64;
+const OURS: usize = 2;
+const NAME_CHARACTERS: usize = 1_024;

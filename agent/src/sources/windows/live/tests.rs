@@ -1,0 +1,432 @@
+//! The source as it is, ferrisetw included, on a stage in place of ETW.
+
+use std::fs::File;
+use std::io::{Cursor, Read};
+use std::path::Path;
+use std::time::Instant;
+
+use ferrisetw::provider::Provider as EtwProvider;
+use flate2::read::GzDecoder;
+use sandglass_etw::etl::{EtlReader, ReadOptions};
+use sandglass_etw::schema::Schema;
+use sandglass_etw::writer::{Record, event_info};
+use sandglass_fake_etw::{ACCESS_DENIED, FakeEtw, NO_SYSTEM_RESOURCES};
+use sandglass_model::windows::Service;
+
+use super::*;
+use crate::sources::{EventReceiver, channel as events_channel};
+
+const AT: u64 = 1_700_000_000_000_000_000;
+const ACTIVITY: Guid = Guid(7);
+
+struct Run {
+    source: Source,
+    events: EventReceiver,
+    health: Health,
+}
+
+fn begin(options: Options, room: usize) -> Result<Run, Box<(StartError, Health)>> {
+    let health = Health::default();
+    let (sender, events) = events_channel(room, health.queue_depth.clone());
+    match start(options, sender, health.clone()) {
+        Ok(source) => Ok(Run { source, events, health }),
+        Err(error) => Err(Box::new((error, health))),
+    }
+}
+
+fn running(options: Options, room: usize) -> Run {
+    begin(options, room).map_err(|refused| refused.0).unwrap()
+}
+
+impl Run {
+    /// The next so many events.
+    fn take(&self, count: usize) -> Vec<Event> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            match self.events.receive(Duration::from_secs(10)).unwrap() {
+                Some(event) => taken.push(event),
+                None => panic!("{} of {count} events came: {taken:?}", taken.len()),
+            }
+        }
+        taken
+    }
+
+    fn probe(&self, name: &str) -> ProbeStatus {
+        self.health
+            .probes()
+            .into_iter()
+            .find(|probe| probe.probe == name)
+            .unwrap()
+    }
+
+    fn undecodable(&self) -> u64 {
+        self.health.undecodable.get_or_create(&label()).get()
+    }
+
+    /// Everything that is still to come, after the end of the source.
+    fn stop(self) -> Vec<Event> {
+        let Run { source, events, .. } = self;
+        let rest = std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            while let Ok(event) = events.receive(Duration::from_secs(10)) {
+                rest.extend(event);
+            }
+            rest
+        });
+        source.stop();
+        rest.join().unwrap()
+    }
+}
+
+fn hns(name: &str, opcode: u8, at: u64) -> RawRecord {
+    let record = Record::tracelogging(normalize::HNS, "Microsoft.Windows.HostNetworkService", name)
+        .at(at)
+        .opcode(opcode)
+        .activity(ACTIVITY)
+        .process_id(900)
+        .thread_id(7);
+    match opcode {
+        1 => record.wil_start().build(),
+        _ => record.wil_stop(0).build(),
+    }
+}
+
+/// What is made of records without any session.
+fn facts_of(records: &[RawRecord]) -> Vec<Event> {
+    let mut decoder = Decoder::default();
+    let mut normalizer = Normalizer::new(ActivityNames::default());
+    let mut facts = Vec::new();
+    for record in records {
+        if let Decoded::Event(event) = decoder.decode(record) {
+            normalizer.facts(&event, &mut facts);
+        }
+    }
+    facts
+}
+
+/// Session clocks of live records count 100 ns.
+fn rounded(mut record: RawRecord) -> RawRecord {
+    record.header.at_ns -= record.header.at_ns % 100;
+    record
+}
+
+#[test]
+fn synthetic_records_of_both_sessions_become_facts() {
+    let etw = FakeEtw::new();
+    let run = running(Options::default(), 64);
+    assert_eq!(etw.sessions(), [EVENTS, PROCESSES]);
+    let tables = Tables::built_in();
+    let start = Record::process(
+        &tables,
+        1,
+        4242,
+        900,
+        "calico.exe",
+        r#""C:\opt\cni\bin\calico.exe" ADD"#,
+    )
+    .unwrap();
+    let start = start.at(AT).build();
+    assert!(etw.log(PROCESSES, start.clone()));
+    let [started] = &run.take(1)[..] else { panic!() };
+    assert_eq!(started.at.0, AT);
+    assert_eq!(vec![started.clone()], facts_of(&[start]));
+
+    let attach = [
+        hns("EndpointAttachShared", 1, AT + 100),
+        hns("EndpointAttachShared", 2, AT + 5_000),
+    ];
+    for record in &attach {
+        etw.log(EVENTS, record.clone());
+    }
+    let facts = run.take(2);
+    assert_eq!(facts, facts_of(&attach));
+    assert!(
+        facts
+            .iter()
+            .all(|fact| matches!(&fact.body, Body::ActivitySeen(activity) if activity.service == Service::Hns)),
+        "{facts:?}"
+    );
+    assert_eq!(run.undecodable(), 0);
+    run.stop();
+}
+
+#[test]
+fn sessions_ask_for_what_the_facts_need() {
+    let etw = FakeEtw::new();
+    let run = running(Options::default(), 64);
+    let enabled = etw.enabled(EVENTS);
+    assert_eq!(enabled.len(), WANTED.len());
+    for (given, wanted) in enabled.iter().zip(WANTED) {
+        assert_eq!(
+            (given.provider, given.level, given.keywords),
+            (wanted.provider, wanted.level, wanted.keywords)
+        );
+        // Start keys of all, silos and container ids of those that log inside containers.
+        let silos = if wanted.of_containers { 0xc00 } else { 0 };
+        assert_eq!(given.property, 0x80 | silos, "{}", given.provider);
+    }
+    assert!(
+        enabled
+            .iter()
+            .any(|given| given.provider == normalize::DNS_CLIENT && given.property == 0xc80)
+    );
+    // EVENT_TRACE_FLAG_PROCESS
+    assert_eq!(etw.kernel_flags(PROCESSES), 1);
+    assert_eq!(etw.enabled(PROCESSES), []);
+    run.stop();
+}
+
+#[test]
+fn real_records_become_the_same_facts_as_from_their_file() {
+    let etw = FakeEtw::new();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("etw/samples/airbus_ShutdownPerfDiagLogger.etl.gz");
+    let mut bytes = Vec::new();
+    GzDecoder::new(File::open(file).unwrap())
+        .read_to_end(&mut bytes)
+        .unwrap();
+    let mut reader = EtlReader::new(Cursor::new(bytes), ReadOptions::default()).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push(rounded(record.to_raw()));
+    }
+    let expected: Vec<_> = records
+        .iter()
+        .filter(|record| record.header.provider == normalize::KERNEL_LOGGER_PROCESS)
+        .cloned()
+        .collect();
+    let expected = facts_of(&expected);
+    assert!(expected.len() > 20, "{} facts in the sample", expected.len());
+    let run = running(Options::default(), 64);
+    // All of them: ferrisetw has no callback for what was not asked for.
+    etw.buffers(records.len());
+    for record in &records {
+        assert!(etw.log(PROCESSES, record.clone()));
+    }
+    assert_eq!(run.take(expected.len()), expected);
+    assert_eq!(run.stop(), []);
+}
+
+#[test]
+fn what_etw_lost_is_said_and_counted_once() {
+    let etw = FakeEtw::new();
+    let run = running(Options::default(), 64);
+    etw.lose(EVENTS, 5, 0);
+    let lost = |event: &Event| match &event.body {
+        Body::Lost { probe, count } if probe == "etw" => *count,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(run.take(1).iter().map(lost).sum::<u64>(), 5);
+    etw.lose(PROCESSES, 1, 2);
+    assert_eq!(run.take(1).iter().map(lost).sum::<u64>(), 3);
+    // Between the last look and the end.
+    etw.lose(EVENTS, 7, 0);
+    let counted = run.health.lost.get_or_create_owned(&label());
+    assert_eq!(run.stop().iter().map(lost).sum::<u64>(), 7);
+    assert_eq!(counted.get(), 15);
+}
+
+#[test]
+fn a_panic_in_a_callback_is_one_record() {
+    let etw = FakeEtw::new();
+    let health = Health::default();
+    let (sent, seen) = channel();
+    let callback = guarded(health.clone(), move |record| {
+        assert_ne!(record.process_id(), 1, "the bad record of this test");
+        sent.send(record.process_id()).unwrap();
+    });
+    let provider = EtwProvider::by_guid(GUID::from_u128(normalize::HNS.0))
+        .add_callback(callback)
+        .build();
+    let (trace, handle) = UserTrace::new()
+        .named("panics".to_owned())
+        .enable(provider)
+        .start()
+        .unwrap();
+    let consumer = std::thread::spawn(move || UserTrace::process_from_handle(handle));
+    for pid in [1, 2, 1, 3] {
+        let record = Record::tracelogging(normalize::HNS, "hns", "Any")
+            .process_id(pid)
+            .build();
+        assert!(etw.log("panics", record));
+    }
+    let wait = Duration::from_secs(10);
+    assert_eq!((seen.recv_timeout(wait), seen.recv_timeout(wait)), (Ok(2), Ok(3)));
+    assert_eq!(health.undecodable.get_or_create(&label()).get(), 2);
+    trace.stop().unwrap();
+    // ERROR_CANCELLED: the consumer was told to end.
+    let _ = consumer.join().unwrap();
+}
+
+#[test]
+fn a_full_queue_holds_etw_back_and_loses_nothing_itself() {
+    let etw = FakeEtw::new();
+    etw.buffers(100);
+    let run = running(
+        Options {
+            queue_records: 4,
+            ..Options::default()
+        },
+        2,
+    );
+    // Nobody takes events. Two wait for the pipeline, one in the decoder's hands, four in the queue, one in the callback's.
+    let log = |count: u64, from: u64| {
+        for number in from..from + count {
+            assert!(etw.log(EVENTS, hns("Endpoint", 1, AT + number * 100)));
+        }
+    };
+    log(100, 0);
+    assert!(
+        etw.until(|| etw.waiting_and_lost(EVENTS).0 == 92),
+        "{:?}",
+        etw.waiting_and_lost(EVENTS)
+    );
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(etw.waiting_and_lost(EVENTS), (92, 0));
+    // ETW's buffers are what overflows, and ETW counts it.
+    log(11, 100);
+    assert_eq!(etw.waiting_and_lost(EVENTS), (100, 3));
+    let mut times = Vec::new();
+    let mut lost = 0;
+    for event in run.take(109) {
+        match event.body {
+            Body::Lost { count, .. } => lost += count,
+            _ => times.push((event.at.0 - AT) / 100),
+        }
+    }
+    assert_eq!(lost, 3);
+    assert_eq!(times, (0..108).collect::<Vec<_>>());
+    run.stop();
+}
+
+#[test]
+fn sessions_left_behind_are_stopped_first() {
+    let etw = FakeEtw::new();
+    etw.leave_behind(EVENTS);
+    etw.leave_behind(PROCESSES);
+    etw.leave_behind("of-somebody-else");
+    let run = running(Options::default(), 64);
+    assert_eq!(etw.enabled(EVENTS).len(), WANTED.len());
+    run.stop();
+    assert_eq!(etw.sessions(), ["of-somebody-else"]);
+}
+
+#[test]
+fn without_the_kernel_logger_it_runs_on_and_says_so() {
+    let etw = FakeEtw::new();
+    etw.refuse(PROCESSES, ACCESS_DENIED);
+    let run = running(Options::default(), 64);
+    assert!(run.probe("etw").attached);
+    let exec = run.probe("exec");
+    assert!(
+        !exec.attached && exec.consequence.contains("no command lines"),
+        "{exec:?}"
+    );
+    assert!(
+        exec.consequence.contains("0x80070005") && exec.hint.contains("SYSTEM"),
+        "{exec:?}"
+    );
+    etw.log(EVENTS, hns("Endpoint", 1, AT));
+    assert_eq!(run.take(1).len(), 1);
+    run.stop();
+}
+
+#[test]
+fn a_refused_session_is_an_error_with_code_and_hint() {
+    for (refusal, code, hint) in [
+        (ACCESS_DENIED, 77, "administrator"),
+        (NO_SYSTEM_RESOURCES, 69, "64 sessions"),
+    ] {
+        let etw = FakeEtw::new();
+        etw.refuse(EVENTS, refusal);
+        let (error, health) = *begin(Options::default(), 64).err().unwrap();
+        assert_eq!(error.exit_code(), code, "{error}");
+        assert!(error.hint().contains(hint), "{error}");
+        assert!(error.to_string().contains("sandglass-events"), "{error}");
+        assert!(
+            health
+                .probes()
+                .iter()
+                .any(|probe| probe.probe == "etw" && !probe.attached)
+        );
+        assert_eq!((etw.sessions(), etw.consumers()), (vec![], 0));
+    }
+    // Started, but it cannot have a provider: nothing of it stays.
+    let etw = FakeEtw::new();
+    etw.refuse_provider(normalize::DNS_CLIENT, ACCESS_DENIED);
+    let (error, _) = *begin(Options::default(), 64).err().unwrap();
+    assert_eq!(error.exit_code(), 77);
+    assert_eq!(etw.sessions(), Vec::<String>::new());
+}
+
+#[test]
+fn a_stop_ends_sessions_and_threads() {
+    let etw = FakeEtw::new();
+    let run = running(Options::default(), 64);
+    assert!(etw.until(|| etw.consumers() == 2));
+    let began = Instant::now();
+    run.stop();
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert_eq!((etw.sessions(), etw.consumers()), (vec![], 0));
+}
+
+#[test]
+fn a_session_stopped_by_somebody_else_is_no_longer_attached() {
+    let etw = FakeEtw::new();
+    let run = running(Options::default(), 64);
+    stop_trace_by_name(EVENTS).unwrap();
+    assert!(etw.until(|| !run.probe("etw").attached));
+    assert!(run.probe("etw").consequence.contains("stopped from outside"));
+    assert!(run.probe("exec").attached);
+    run.stop();
+}
+
+#[test]
+fn a_layout_that_no_table_has_is_asked_for_once() {
+    let etw = FakeEtw::new();
+    let tables = Tables::built_in();
+    // Of a newer Windows, laid out as one that is known.
+    let schema: Arc<Schema> = tables.event(normalize::DNS_CLIENT, 3_008, 0).unwrap().clone();
+    let (described, unknown) = (60_008, 60_009);
+    assert!(tables.event(normalize::DNS_CLIENT, described, 0).is_none());
+    let info = event_info(normalize::DNS_CLIENT, described, 0, &schema);
+    etw.describe(normalize::DNS_CLIENT, described, 0, info);
+    let record = |id| {
+        let mut record = Record::manifest(&tables, "Microsoft-Windows-DNS-Client", 3_008, 0)
+            .unwrap()
+            .text("QueryName", "a.example")
+            .build();
+        record.header.id = id;
+        record
+    };
+    let run = running(Options::default(), 64);
+    for _ in 0..3 {
+        etw.log(EVENTS, record(described));
+    }
+    etw.log(EVENTS, hns("Endpoint", 1, AT));
+    assert_eq!(run.take(1).len(), 1);
+    // Its length, then all of it, for the first of them.
+    assert_eq!((etw.questions(), run.undecodable()), (2, 0));
+    // What TDH does not know either is counted, and not asked for again.
+    for _ in 0..3 {
+        etw.log(EVENTS, record(unknown));
+    }
+    assert!(etw.until(|| run.undecodable() == 3));
+    assert_eq!(etw.questions(), 3);
+    run.stop();
+}
+
+#[test]
+fn a_file_is_written_by_one_session_with_all_providers() {
+    let etw = FakeEtw::new();
+    etw.leave_behind("sandglass-record");
+    let file = file::record(Path::new("/tmp/node.etl"), &Options::default()).unwrap();
+    assert_eq!(etw.file("sandglass-record").as_deref(), Some("/tmp/node.etl"));
+    assert_eq!(etw.enabled("sandglass-record").len(), WANTED.len());
+    assert_eq!(etw.kernel_flags("sandglass-record"), 1);
+    etw.lose("sandglass-record", 2, 0);
+    assert_eq!(file.stop(), 2);
+    assert_eq!(etw.sessions(), Vec::<String>::new());
+    etw.refuse("sandglass-record", ACCESS_DENIED);
+    let error = file::record(Path::new("node.etl"), &Options::default()).err().unwrap();
+    assert_eq!(error.exit_code(), 77, "{error}");
+}

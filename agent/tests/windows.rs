@@ -1,0 +1,331 @@
+//! The Windows build of the real binary, under Wine: command line, replay, page and error paths.
+//!
+//! Wine refuses ETW sessions, which is the way of a node without rights. Live sessions are tested on a stage of their own
+//! (`sources/windows/live/tests.rs`). Where target, linker or Wine are missing, each test is skipped by name.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
+
+/// Where the Windows build and what it needs are.
+struct Windows {
+    exe: PathBuf,
+    wine: PathBuf,
+    prefix: PathBuf,
+}
+
+static WINDOWS: LazyLock<Result<Windows, String>> = LazyLock::new(build);
+/// Wine starts one server a prefix: one program at a time is told apart best.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn build() -> Result<Windows, String> {
+    let wine = ["/usr/lib/wine/wine64", "/usr/bin/wine64"].map(PathBuf::from);
+    let wine = wine
+        .into_iter()
+        .find(|path| path.exists())
+        .ok_or("wine64 is not installed")?;
+    let place = root().join("target/windows");
+    fs::create_dir_all(&place).map_err(|error| error.to_string())?;
+    let linker = Command::new(LINKER).arg("--version").output();
+    linker.map_err(|_| format!("{LINKER} is not installed"))?;
+    let output = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", TARGET])
+        .output()
+        .map_err(|error| error.to_string())?;
+    if !Path::new(String::from_utf8_lossy(&output.stdout).trim()).exists() {
+        return Err(format!("the Rust target {TARGET} is not installed"));
+    }
+    let built = Command::new("cargo")
+        .args([
+            "build",
+            "--locked",
+            "--quiet",
+            "--package",
+            "sandglass",
+            "--target",
+            TARGET,
+        ])
+        .current_dir(root())
+        .env("CARGO_TARGET_DIR", &place)
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .output()
+        .map_err(|error| error.to_string())?;
+    // What does not compile is no reason to skip.
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let exe = place.join(TARGET).join("debug/sandglass.exe");
+    // Wine 8 lacks the library that Rust takes its random numbers from.
+    let library = exe.with_file_name("bcryptprimitives.dll");
+    if !library.exists() {
+        let source = place.join("bcryptprimitives.c");
+        fs::write(&source, BCRYPT_PRIMITIVES).unwrap();
+        let compiled = Command::new(LINKER)
+            .arg("-shared")
+            .arg("-o")
+            .args([&library, &source])
+            .arg("-ladvapi32")
+            .status();
+        assert!(compiled.unwrap().success());
+    }
+    let prefix = place.join("wine");
+    fs::create_dir_all(&prefix).unwrap();
+    Ok(Windows { exe, wine, prefix })
+}
+
+impl Windows {
+    /// The build, or nothing and a line that says why.
+    fn get(test: &str) -> Option<&'static Windows> {
+        match &*WINDOWS {
+            Ok(windows) => Some(windows),
+            Err(why) => {
+                eprintln!("SKIPPED {test}: {why}");
+                None
+            }
+        }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.wine);
+        command
+            .arg(&self.exe)
+            .args(args)
+            .env_clear()
+            .env("WINEPREFIX", &self.prefix)
+            .env("WINEDEBUG", "-all")
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", &self.prefix)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut command = Command::new("timeout");
+        let inner = self.command(args);
+        command
+            .arg("120")
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .env_clear()
+            .stdin(Stdio::null());
+        for (name, value) in inner.get_envs() {
+            command.env(name, value.unwrap());
+        }
+        command.output().unwrap()
+    }
+
+    /// Ends with this code, one error that has `part`, and one hint.
+    fn assert_refused(&self, args: &[&str], code: i32, part: &str) {
+        let output = self.run(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        let error = said.find("error: ").map_or("", |at| &said[at..]);
+        assert!(error.contains(part), "{args:?}: {said}");
+        assert_eq!(error.matches("hint: ").count(), 1, "{args:?}: {said}");
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    // A console of Windows ends lines its own way.
+    String::from_utf8_lossy(bytes).replace("\r\n", "\n")
+}
+
+fn linux(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sandglass"));
+    command.args(args).env_clear().stdin(Stdio::null()).output().unwrap()
+}
+
+/// A Unix path as programs under Wine see it.
+fn drive_z(path: &Path) -> String {
+    format!("Z:{}", path.display()).replace('/', "\\")
+}
+
+#[test]
+fn it_says_its_version() {
+    let Some(windows) = Windows::get("it_says_its_version") else {
+        return;
+    };
+    let output = windows.run(&["--version"]);
+    assert_eq!(
+        text(&output.stdout).trim(),
+        format!("sandglass {}", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn a_replay_prints_what_it_prints_on_linux() {
+    let Some(windows) = Windows::get("a_replay_prints_what_it_prints_on_linux") else {
+        return;
+    };
+    for recording in ["demo-network", "add-timeout-killed"] {
+        let events = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("recordings")
+            .join(recording)
+            .join("events.jsonl");
+        for what in ["tree", "spans", "metrics"] {
+            let here = linux(&["replay", "--print", what, events.to_str().unwrap()]);
+            let there = windows.run(&["replay", "--print", what, &drive_z(&events)]);
+            assert!(there.status.success(), "{}", text(&there.stderr));
+            let (here, there) = match what {
+                // Series come in no particular order, and the agent's own process differs.
+                "metrics" => (stable(&text(&here.stdout)), stable(&text(&there.stdout))),
+                _ => (text(&here.stdout), String::from_utf8(there.stdout).unwrap()),
+            };
+            assert!(here.len() > 200, "{recording} {what}: {here}");
+            assert_eq!(here, there, "{recording} {what}");
+        }
+    }
+}
+
+fn stable(metrics: &str) -> String {
+    // Series that stand at 0 are those of the phases that the agent's own system has.
+    let own = |line: &&str| !line.contains("sandglass_process_") && !line.contains("sandglass_build");
+    let mut lines: Vec<&str> = metrics
+        .lines()
+        .filter(own)
+        .filter(|line| !line.ends_with(" 0") && !line.ends_with(" 0.0"))
+        .collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[test]
+fn the_page_is_served() {
+    let Some(windows) = Windows::get("the_page_is_served") else {
+        return;
+    };
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let events = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/demo-network/events.jsonl");
+    let args = [
+        "replay",
+        "--print",
+        "nothing",
+        "--serve",
+        "--listen",
+        "127.0.0.1:0",
+        &drive_z(&events),
+    ];
+    let mut served = Served(
+        windows
+            .command(&args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = String::new();
+    BufReader::new(served.0.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line.split('/').nth(2).unwrap().to_owned();
+    for (path, part) in [
+        ("/", "<title>"),
+        ("/api/v1/sandboxes", "\"trace_id\""),
+        ("/api/v1/health", "recording"),
+        ("/metrics", "# EOF"),
+        ("/readyz", ""),
+    ] {
+        let answer = get(&address, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:.300}");
+        assert!(answer.contains(part), "{path}: {answer:.300}");
+    }
+}
+
+/// A program under Wine that is ended with its test.
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    text(&answer)
+}
+
+#[test]
+fn what_cannot_be_done_ends_with_its_code_and_a_hint() {
+    let Some(windows) = Windows::get("what_cannot_be_done_ends_with_its_code_and_a_hint") else {
+        return;
+    };
+    windows.assert_refused(&["replay", r"Z:\no\such\file"], 1, "cannot read recording");
+    windows.assert_refused(&["print-config", "--set", "http.addres=1"], 64, "http.addres");
+    windows.assert_refused(&["nonsense"], 64, "nonsense");
+    windows.assert_refused(&["run", "--listen", "127.0.0.1:0"], 77, "sandglass-events");
+    windows.assert_refused(&["service"], 69, "service control manager");
+}
+
+/// Wine says that the session started; what ETW would write is not there.
+#[test]
+fn an_etl_is_recorded_for_so_long() {
+    let Some(windows) = Windows::get("an_etl_is_recorded_for_so_long") else {
+        return;
+    };
+    let output = windows.run(&["record", r"C:\no-etw.etl", "--seconds", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "0 bytes in C:\\no-etw.etl, 0 events lost\n");
+}
+
+#[test]
+fn doctor_speaks_of_windows() {
+    let Some(windows) = Windows::get("doctor_speaks_of_windows") else {
+        return;
+    };
+    let output = windows.run(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(77), "{report:#}");
+    let findings: Vec<(String, String)> = report["sections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|section| section["findings"].as_array().unwrap())
+        .map(|finding| {
+            ["check", "level"]
+                .map(|key| finding[key].as_str().unwrap().to_owned())
+                .into()
+        })
+        .collect();
+    let has = |check: &str| findings.iter().any(|(name, _)| name == check);
+    for check in [
+        "windows.rights",
+        "windows.sessions",
+        "windows.service.hns",
+        "windows.service.containerd",
+    ] {
+        assert!(has(check), "{check}: {findings:?}");
+    }
+    // What stands in the machine below Wine is not looked at.
+    assert!(
+        !findings.iter().any(|(name, _)| name.starts_with("kernel.")),
+        "{findings:?}"
+    );
+}
+
+const TARGET: &str = "x86_64-pc-windows-gnu";
+const LINKER: &str = "x86_64-w64-mingw32-gcc";
+const BCRYPT_PRIMITIVES: &str = "#include <windows.h>
+__declspec(dllimport) BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE bytes, SIZE_T count) { return SystemFunction036(bytes, (ULONG)count); }
+BOOL WINAPI DllMain(HINSTANCE a, DWORD b, LPVOID c) { return TRUE; }
+";
