@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::cri::RuntimeChoice;
 use crate::failure::Failure;
 use crate::health::Health;
+use crate::heap;
 use crate::http::{self, HttpOptions, Services};
 use crate::identity::{Identity, IdentityOptions};
 use crate::node::NodeInfo;
@@ -73,6 +74,9 @@ pub struct App {
 
 /// How long a clean stop waits for the collector.
 const FLUSH: Duration = Duration::from_secs(5);
+/// How often freed memory is given back, and after how many events at least: an idle node pays nothing for it.
+const TRIM_EVERY_NS: u64 = 5_000_000_000;
+const TRIM_AFTER: u64 = 1_000;
 /// `/healthz` fails when the pipeline has not moved for so long.
 const STALLED_SECONDS: u64 = 30;
 
@@ -155,10 +159,19 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
+    let events = health.events.clone();
     let pipeline = std::thread::Builder::new()
         .name("pipeline".into())
         .spawn(move || {
-            let beat = || heartbeat.store(clock::now().0, Ordering::Relaxed);
+            let mut trimmed = (clock::now(), events.get());
+            let beat = || {
+                let (now, seen) = (clock::now(), events.get());
+                heartbeat.store(now.0, Ordering::Relaxed);
+                if now.since(trimmed.0) >= TRIM_EVERY_NS && seen - trimmed.1 >= TRIM_AFTER {
+                    trimmed = (now, seen);
+                    heap::trim();
+                }
+            };
             pipeline.run(&receiver, clock::now, &mut fan_out, beat);
             fan_out
         })

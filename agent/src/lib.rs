@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod failure;
 pub mod grpc;
 pub mod health;
+pub mod heap;
 pub mod http;
 pub mod identity;
 pub mod node;

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 use sandglass::cli::{Cli, Command};
-use sandglass::commands;
+use sandglass::{commands, heap};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    keep_the_heap_small();
+    heap::keep_small();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -67,14 +67,4 @@ fn refuse(error: &clap::Error) -> ExitCode {
     );
     let _ = std::io::stderr().write_all(text.as_bytes());
     ExitCode::from(64)
-}
-
-/// One arena for all threads: they allocate little at once, and glibc's arena for each keeps what the others freed.
-/// Resident memory is the agent's on every node of a fleet.
-fn keep_the_heap_small() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: sets a number in the allocator before any other thread exists.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
 }

@@ -193,8 +193,8 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
 /// Name of the probe.
 pub const PROBE: &str = "connect";
 const TRACEPOINT: &str = "inet_sock_set_state";
-/// Room for 2,000 connections between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
-const RING_BYTES: u32 = 512 << 10;
+/// Room for 1,000 connections between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+const RING_BYTES: u32 = 256 << 10;
 const NAMES_MAX: usize = 16_384;
 
 #[cfg(test)]

@@ -330,7 +330,7 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
 
 /// Name of the probe.
 pub const PROBE: &str = "conntrack";
-/// Room for 2,200 flows between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
-const RING_BYTES: u32 = 512 << 10;
+/// Room for 1,100 flows between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+const RING_BYTES: u32 = 256 << 10;
 /// Room for some 8,000 messages with what the kernel needs for each; taken only when they come.
 const SOCKET_BYTES: u32 = 8 << 20;

@@ -146,7 +146,7 @@ const UNREASONED: Object = Object {
 const CONSEQUENCE: &str = "a lookup or connection that waits for a packet the kernel dropped is not explained by it";
 const HINT: &str = "needs Linux 5.11 or newer with BPF tracing, CAP_BPF and CAP_PERFMON";
 /// Drops are rare; a flood of them is told of by what was lost.
-const RING_BYTES: u32 = 256 << 10;
+const RING_BYTES: u32 = 64 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -43,6 +43,7 @@ use self::netns::NetnsWatch;
 use self::ring::RingThread;
 use super::{EventSender, clock};
 use crate::health::{Health, ProbeStatus};
+use crate::heap;
 
 /// What can be chosen about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,9 +175,9 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     });
     let ports = &options.dns_ports;
     let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
-    let dns = DnsProbe::start(options.dns, ports, options.ring_bytes, &btf, (&sender, &health));
+    let dns = DnsProbe::start(options.dns, ports, options.ring_bytes / 2, &btf, (&sender, &health));
     drop(btf);
-    trim_heap();
+    heap::trim();
     let watched = connect.is_some() || dns.is_some();
     let announcement = watched.then(|| traffic_watched(options.node_netns.as_deref()));
     // Nothing is sent by this thread: the channel may be full already, and whoever empties it starts after this.
@@ -372,15 +373,6 @@ fn unattached(error: &StartError) -> ProbeStatus {
 /// Whether `/proc` shows the initial pid namespace, whose ids the kernel side reports.
 fn sees_all_processes() -> bool {
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
-}
-
-/// Gives the memory back that parsing the kernel's type information took.
-fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim has no preconditions.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 const CAP_SYS_ADMIN: u32 = 21;
