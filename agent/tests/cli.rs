@@ -201,7 +201,7 @@ fn an_etl_file_is_known_by_its_content_and_the_demo_has_one() {
     assert!(demo.status.success(), "{}", err(&demo));
     assert_eq!(out(&demo), out(&tree));
     // Samples of sessions that know nothing of pods.
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("etw/samples/airbus_AMSITrace.etl");
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("etw/samples/s4_WindowsUpdate.20251008.etl");
     let nothing = sandglass(&["replay", sample.to_str().unwrap()]);
     assert!(nothing.status.success() && nothing.stdout.is_empty());
     assert!(err(&nothing).contains("the session lost events"), "{}", err(&nothing));
