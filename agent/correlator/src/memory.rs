@@ -150,7 +150,7 @@ struct Entry<V> {
 const NONE: usize = usize::MAX;
 
 impl<V> Recent<V> {
-    fn new(max: usize) -> Recent<V> {
+    pub(crate) fn new(max: usize) -> Recent<V> {
         let max = max.max(1);
         Recent {
             max,

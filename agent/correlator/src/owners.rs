@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sandglass_model::{CniCommand, Timestamp};
 
 use crate::bounded::Bounded;
+use crate::memory::Recent;
 use crate::operations::Operation;
 use crate::traffic::Scope;
 
@@ -38,7 +39,19 @@ pub(crate) struct Owners {
     pub(crate) node: Option<u64>,
     by_netns: Bounded<u64, Arc<str>>,
     by_address: Bounded<IpAddr, Arc<str>>,
+    /// The other way round: a sandbox that goes must not cost a walk through all that is known.
+    owned: Recent<Owned>,
 }
+
+/// What was learnt of one sandbox.
+#[derive(Debug, Default)]
+struct Owned {
+    netns: Vec<u64>,
+    addresses: Vec<IpAddr>,
+}
+
+/// Most namespaces, and most addresses, that are forgotten with their sandbox; more go by age.
+const MAX_OWNED: usize = 16;
 
 impl Owners {
     pub(crate) fn new(max: usize) -> Owners {
@@ -46,6 +59,7 @@ impl Owners {
             node: None,
             by_netns: Bounded::new(max),
             by_address: Bounded::new(max.saturating_mul(2)),
+            owned: Recent::new(max),
         }
     }
 
@@ -58,12 +72,14 @@ impl Owners {
     pub(crate) fn own(&mut self, netns: u64, sandbox: &str, now: Timestamp) {
         if netns != 0 && self.node != Some(netns) && !sandbox.is_empty() {
             self.by_netns.insert(netns, sandbox.into(), now);
+            self.note(sandbox, |owned| push(&mut owned.netns, netns));
         }
     }
 
     pub(crate) fn own_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
         if is_foreign(address) && self.by_address.get(&address) != Some(sandbox) {
             self.by_address.insert(address, Arc::clone(sandbox), now);
+            self.note(sandbox, |owned| push(&mut owned.addresses, address));
         }
     }
 
@@ -83,8 +99,28 @@ impl Owners {
 
     /// The sandbox has no network any more.
     pub(crate) fn disown(&mut self, sandbox: &str) {
-        self.by_netns.forget(|owner| **owner == *sandbox);
-        self.by_address.forget(|owner| **owner == *sandbox);
+        let Some(owned) = self.owned.get_mut(sandbox).map(std::mem::take) else {
+            return;
+        };
+        for netns in owned.netns {
+            if self.by_netns.get(&netns).is_some_and(|owner| **owner == *sandbox) {
+                self.by_netns.remove(&netns);
+            }
+        }
+        for address in owned.addresses {
+            if self.by_address.get(&address).is_some_and(|owner| **owner == *sandbox) {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    fn note(&mut self, sandbox: &str, note: impl FnOnce(&mut Owned)) {
+        if let Some(owned) = self.owned.get_mut(sandbox) {
+            return note(owned);
+        }
+        let mut owned = Owned::default();
+        note(&mut owned);
+        self.owned.insert(sandbox, owned);
     }
 
     /// Whose traffic it is that a socket of this namespace, with this address, sends.
@@ -126,6 +162,12 @@ impl Owners {
 /// The address is of use outside of its namespace.
 fn is_foreign(address: IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified()
+}
+
+fn push<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if list.len() < MAX_OWNED && !list.contains(&item) {
+        list.push(item);
+    }
 }
 
 #[cfg(test)]
