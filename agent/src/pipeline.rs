@@ -29,7 +29,6 @@ pub struct Pipeline {
     correlator: Correlator,
     health: Health,
     counted: Counters,
-    changed: BTreeSet<TraceId>,
     /// Events in the reorder stage that are no ticks: a tick that waits there waits for nothing.
     held: usize,
     /// Empty but for while it is drained; keeps its room.
@@ -57,7 +56,6 @@ impl Pipeline {
             correlator: Correlator::new(config),
             health,
             counted: Counters::default(),
-            changed: BTreeSet::new(),
             held: 0,
             outputs: Vec::new(),
             newest: Timestamp(0),
@@ -119,20 +117,7 @@ impl Pipeline {
     fn drain(&mut self, outputs: &mut impl Outputs) {
         self.correlator.drain_into(&mut self.outputs);
         for output in self.outputs.drain(..) {
-            match &output {
-                Output::Changed(id) => {
-                    self.changed.insert(*id);
-                }
-                Output::Closed(trace) => {
-                    self.changed.remove(&trace.id);
-                    outputs.output(&output);
-                }
-                Output::Ended(_)
-                | Output::Asked(_)
-                | Output::Known { .. }
-                | Output::Created(_)
-                | Output::Traffic(_) => outputs.output(&output),
-            }
+            outputs.output(&output);
         }
     }
 
@@ -142,8 +127,8 @@ impl Pipeline {
             return;
         }
         self.refreshed = Instant::now();
-        outputs.changed(&mut self.correlator.open(), &self.changed);
-        self.changed.clear();
+        let changed = self.correlator.take_changed();
+        outputs.changed(&mut self.correlator.open(), &changed);
         self.account();
     }
 
@@ -177,7 +162,7 @@ impl Pipeline {
 
     /// How long to wait for the next event.
     fn patience(&self, now: Timestamp) -> Duration {
-        if self.held > 0 || !self.changed.is_empty() {
+        if self.held > 0 || self.correlator.has_changed() {
             return BUSY;
         }
         let due = self

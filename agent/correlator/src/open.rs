@@ -71,7 +71,7 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint_of`].
+    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::Invocation::fingerprint`].
     pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
