@@ -40,7 +40,7 @@ impl Correlator {
         let open = self.traces.get_mut(key)?;
         let detail = Detail::RuntimeStep(Box::new(RuntimeStepDetail {
             step,
-            process: image.into_detail(),
+            process: image.into_detail(&mut self.names),
         }));
         let Some(span) = open.begin(Some(CREATE), at, detail) else {
             open.trace.incomplete = true;

@@ -9,6 +9,8 @@ use sandglass_model::text_list::split_once;
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, ProcessKey, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
+use crate::names::Names;
+
 /// What an exec brings into a span: the event without its environment, which is read and dropped.
 #[derive(Debug)]
 pub(crate) struct Image {
@@ -55,13 +57,13 @@ impl Image {
     }
 
     /// The process as a span shows it.
-    pub(crate) fn into_detail(self) -> ProcessDetail {
+    pub(crate) fn into_detail(self, names: &mut Names) -> ProcessDetail {
         ProcessDetail {
             pid: self.process.pid,
             parent_pid: self.parent.pid,
-            path: self.path,
+            path: names.get(&self.path),
             args: self.args,
-            cgroup: self.cgroup,
+            cgroup: names.get(&self.cgroup),
             netns: self.netns,
             exit: None,
             found_running: self.running,

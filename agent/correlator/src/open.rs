@@ -345,6 +345,8 @@ impl OpenTrace {
     pub(crate) fn into_trace(self: Box<Self>) -> Trace {
         let mut trace = in_order(self.trace, &self.states);
         trace.closed = true;
+        // It is kept for long.
+        trace.spans.shrink_to_fit();
         trace
     }
 

@@ -171,13 +171,13 @@ pub struct ProcessDetail {
     pub pid: u32,
     /// The parent's.
     pub parent_pid: u32,
-    /// Path as given to `execve`.
-    pub path: String,
+    /// Path as given to `execve`. Shared, as is the cgroup: a node runs the same few programs all day.
+    pub path: Arc<str>,
     /// Arguments, `argv[0]` included.
     pub args: TextList,
     /// Path of the cgroup; empty when not known.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub cgroup: String,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub cgroup: Arc<str>,
     /// Inode of its network namespace at exec; 0 when not known.
     #[serde(default)]
     pub netns: u64,

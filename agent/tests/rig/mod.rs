@@ -146,7 +146,7 @@ impl Agent {
         let bin_dir = node.rig.bin_dir();
         let ours = |span: &Span| {
             span.process()
-                .is_some_and(|process| Path::new(&process.path).starts_with(&bin_dir))
+                .is_some_and(|process| Path::new(&*process.path).starts_with(&bin_dir))
         };
         let traces = self.traces().iter().filter(|trace| trace.spans.iter().any(ours));
         traces.cloned().collect()
