@@ -162,8 +162,9 @@ impl Correlator {
             .creation
             .as_ref()
             .is_some_and(|creation| creation.readiness.has_room());
+        // What is left out is counted, and nothing of it is lost: the trace is no less complete.
         let span = if room { open.begin(Some(0), at, detail) } else { None };
-        if span.is_none() {
+        if room && span.is_none() {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
         }
@@ -198,6 +199,14 @@ impl Correlator {
             return self.release(finished);
         };
         let (id, part) = (open.trace.id, Arc::clone(&finished.part));
+        let wanted = creation.readiness.is_wanted(&finished);
+        let shown = wanted.then(|| open.begin(Some(0), part.start, part.to_detail()));
+        let Some(creation) = &mut open.creation else {
+            return;
+        };
+        if let Some(span) = shown.flatten() {
+            creation.readiness.show_late(&finished, span);
+        }
         if let Some(span) = creation.readiness.span(finished.what) {
             let span = &mut open.trace.spans[span];
             span.end = Some(part.end.max(span.start));

@@ -3,6 +3,7 @@
 use sandglass_model::event::{Netns, PluginIo, SandboxDescription};
 use sandglass_model::network::ConnectFailure;
 use sandglass_model::time::MILLISECOND;
+use sandglass_model::trace::SandboxDetail;
 use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
 
 use crate::scene::{Played, Scene, add, of_pod};
@@ -29,8 +30,9 @@ fn named_at(scene: &mut Scene, ms: u64, created: Option<u64>) {
 }
 
 fn ready(trace: &Trace) -> (Option<u64>, Option<u64>, Vec<String>) {
-    let Detail::Sandbox(sandbox) = &trace.root().detail else {
-        panic!("a sandbox");
+    let sandbox = match &trace.root().detail {
+        Detail::Sandbox(sandbox) => sandbox.as_ref().clone(),
+        _ => SandboxDetail::default(),
     };
     let ms = |at: Timestamp| at.0 / MILLISECOND;
     let children = trace.spans.iter().filter(|span| span.parent == Some(0));
