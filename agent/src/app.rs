@@ -138,7 +138,17 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         ..source_options
     };
     let source = native::start(source_options, sender.clone(), health.clone()).map_err(source_failure)?;
-    let identity = Arc::new(Mutex::new(start_identity(config, runtime, &sender, &health, &metrics)));
+    #[cfg(target_os = "linux")]
+    let namespaces = Some(source.namespace_look());
+    #[cfg(not(target_os = "linux"))]
+    let namespaces = None;
+    let asked = IdentityOptions {
+        runtime,
+        timeout: config.cri.timeout.into(),
+        namespaces,
+        ..IdentityOptions::default()
+    };
+    let identity = Arc::new(Mutex::new(start_identity(asked, &sender, &health, &metrics)));
     let networks = networks::NetworkWatch::start(conf_options(config), sender);
 
     let product = ProductMetrics::new(config.metrics.max_label_values);
@@ -372,20 +382,14 @@ pub fn conf_options(config: &Config) -> CniOptions {
 }
 
 fn start_identity(
-    config: &Config,
-    runtime: RuntimeChoice,
+    options: IdentityOptions,
     sender: &sources::EventSender,
     health: &Health,
     metrics: &Metrics,
 ) -> Option<Identity> {
-    if runtime == RuntimeChoice::Off {
+    if options.runtime == RuntimeChoice::Off {
         return None;
     }
-    let options = IdentityOptions {
-        runtime,
-        timeout: config.cri.timeout.into(),
-        ..IdentityOptions::default()
-    };
     let identity = Identity::start(options, sender.clone(), health.clone(), clock::now);
     metrics.register(|registry| identity.metrics().register(registry));
     Some(identity)

@@ -82,7 +82,7 @@ impl Node {
 }
 
 /// Where a test's events are recorded: `RECORD_INTO=DIR cargo test --test end_to_end` makes the golden recordings anew.
-fn recording(test: &str) -> Option<PathBuf> {
+pub fn recording(test: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("RECORD_INTO")?;
     let path = Path::new(&directory).join(format!("{test}.jsonl"));
     // A test may start more than one agent; the last one's recording stays.

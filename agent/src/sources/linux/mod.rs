@@ -41,7 +41,7 @@ use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
-use super::{EventSender, clock};
+use super::{EventSender, NamespaceLook, clock};
 use crate::health::{Health, ProbeStatus};
 use crate::heap;
 
@@ -95,6 +95,7 @@ pub struct LinuxSource {
     conntrack: Option<Conntrack>,
     dns: Option<DnsProbe>,
     drops: Option<DropProbe>,
+    namespaces: KnownNamespaces,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -171,7 +172,8 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     let netns = NetnsWatch::start(sender.clone(), namespaces.clone()).map_err(StartError::Thread)?;
     let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
     let conntrack = within(options.node_netns.as_deref(), || {
-        Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health))
+        let known = namespaces.clone();
+        Conntrack::start(options.conntrack, &options.flows, known, &btf, (&sender, &health))
     });
     let ports = &options.dns_ports;
     let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
@@ -193,6 +195,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         conntrack,
         dns,
         drops,
+        namespaces,
         stop,
         thread: Some(thread),
     })
@@ -229,6 +232,12 @@ fn traffic_watched(node: Option<&Path>) -> Event {
 impl LinuxSource {
     /// Stops reading after what is in the ring buffer now, and detaches the probe.
     pub fn stop(self) {}
+
+    /// Looks at the network namespaces of sandboxes that are older than the agent.
+    #[must_use]
+    pub fn namespace_look(&self) -> NamespaceLook {
+        netns::look_at_older(self.namespaces.clone())
+    }
 
     /// The rung in use.
     #[must_use]
