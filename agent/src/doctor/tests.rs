@@ -73,6 +73,7 @@ impl Node {
     }
 
     /// The report as text, with this node's directory written as `@`.
+    #[cfg(unix)]
     fn text(&self, report: &Report) -> String {
         render(report, false).replace(&self.0.path().display().to_string(), "@")
     }
@@ -389,4 +390,5 @@ async fn bad_networks_are_told_apart() {
 
 #[cfg(unix)]
 mod network;
+#[cfg(unix)]
 mod runtime;
