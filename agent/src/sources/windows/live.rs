@@ -29,6 +29,7 @@ use ferrisetw::{EventRecord, GUID, KernelTrace, SchemaLocator, UserTrace};
 use sandglass_etw::{Decoded, Decoder, Guid, RawRecord, Tables, Undecodable};
 use sandglass_model::{Body, Event};
 
+use super::NODE_COMPARTMENT;
 use super::normalize::{self, ActivityNames, Normalizer};
 use crate::health::{Health, ProbeLabel, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
@@ -149,7 +150,15 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<So
         sender: sender.clone(),
         health: health.clone(),
     };
-    source.spawn("etw-decode", move || decoding.run(&queue))?;
+    // Lookups and connections of containers come with the session of events: from here on silence says that nothing was
+    // sent.
+    let watched = Event {
+        at: clock::now(),
+        body: Body::TrafficWatched {
+            node_netns: NODE_COMPARTMENT,
+        },
+    };
+    source.spawn("etw-decode", move || decoding.run(watched, &queue))?;
     let (stop, stopped) = channel();
     let asking = thread("etw-statistics", move || statistics::run(&stopped, &sender, &health))?;
     source.asking = Some((stop, asking));
@@ -350,8 +359,11 @@ struct Decoding {
 }
 
 impl Decoding {
-    /// Until the sessions have ended, or the pipeline has.
-    fn run(mut self, queue: &Receiver<RawRecord>) {
+    /// Until the sessions have ended, or the pipeline has; `watched` comes before everything else.
+    fn run(mut self, watched: Event, queue: &Receiver<RawRecord>) {
+        if self.sender.send(watched) == Err(Stopped) {
+            return;
+        }
         let mut facts = Vec::new();
         while let Ok(record) = queue.recv() {
             // One bad record must not end the source; what stood half done in the normalizer is one record's worth.

@@ -11,12 +11,16 @@ use windows::Win32::System::Diagnostics::Etw::{
 use windows::core::PCWSTR;
 
 use super::{EVENTS, PROCESSES, label, lost};
-use crate::health::Health;
+use crate::health::{Health, SessionLabel};
 use crate::sources::EventSender;
 
 /// Until told to stop (then once more), or the pipeline has.
 pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health) {
     let mut known = BTreeMap::new();
+    for session in [EVENTS, PROCESSES] {
+        // From here on the series exist, at 0.
+        drop(health.etw_lost.get_or_create(&SessionLabel::new(session)));
+    }
     loop {
         let last = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
         for session in [EVENTS, PROCESSES] {
@@ -27,6 +31,7 @@ pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health)
             let count = total.saturating_sub(before);
             if count > 0 {
                 health.lost.get_or_create(&label()).inc_by(count);
+                health.etw_lost.get_or_create(&SessionLabel::new(session)).inc_by(count);
                 if sender.send(lost(count)).is_err() {
                     return;
                 }
