@@ -260,6 +260,7 @@ const fn wanted(provider: Guid, level: u8, keywords: u64, of_containers: bool) -
 const WANTED: &[Wanted] = &[
     wanted(normalize::HNS, 5, 0, false),
     wanted(normalize::HCS, 4, 0x3_0000, false),
+    wanted(normalize::HYPER_V_COMPUTE, 4, 0, false),
     wanted(normalize::CONTAINERS_LIBRARY, 5, 0, false),
     wanted(normalize::CONTAINERD, 4, 0, false),
     wanted(normalize::RUN_HCS, 4, 0, false),
@@ -379,6 +380,12 @@ impl Decoding {
     }
 
     fn decode(&mut self, record: &RawRecord, facts: &mut Vec<Event>) {
+        // What our table says of these is inferred; Windows knows.
+        if record.header.provider == normalize::HYPER_V_COMPUTE
+            && let Some(info) = self.schemas.ask(&record.header)
+        {
+            self.decoder.learn(&info);
+        }
         let mut decoded = self.decoder.decode(record);
         if let Decoded::Undecodable(Undecodable::NoSchema) = decoded
             && let Some(info) = self.schemas.ask(&record.header)

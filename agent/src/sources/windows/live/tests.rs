@@ -12,7 +12,7 @@ use sandglass_etw::schema::Schema;
 use sandglass_etw::writer::{Record, event_info};
 use sandglass_fake_etw::{ACCESS_DENIED, FakeEtw, NO_SYSTEM_RESOURCES};
 use sandglass_model::Timestamp;
-use sandglass_model::windows::Service;
+use sandglass_model::windows::{ActivityChange, Service};
 
 use super::*;
 use crate::health::SessionLabel;
@@ -485,6 +485,37 @@ fn a_layout_that_no_table_has_is_asked_for_once() {
     }
     assert!(etw.until(|| run.undecodable() == 3));
     assert_eq!(etw.questions(), 3);
+    run.stop();
+}
+
+#[test]
+fn windows_is_asked_before_a_layout_that_is_inferred() {
+    let etw = FakeEtw::new();
+    let mut elsewhere = Tables::built_in();
+    let row =
+        "Microsoft-Windows-Hyper-V-Compute\t2003\t0\tx\tUInt64 Serial, UnicodeString SystemId, UInt32 Result:code";
+    elsewhere
+        .extend("newer", &format!("provider\tevent_id\tversion\tname\tfields\n{row}"))
+        .unwrap();
+    let schema = elsewhere.event(normalize::HYPER_V_COMPUTE, 2_003, 0).unwrap().clone();
+    let info = event_info(normalize::HYPER_V_COMPUTE, 2_003, 0, &schema);
+    etw.describe(normalize::HYPER_V_COMPUTE, 2_003, 0, info);
+    let record = |tables: &Tables, id| {
+        let record = Record::manifest(tables, "Microsoft-Windows-Hyper-V-Compute", id, 0).unwrap();
+        record.text("SystemId", "abc").u32("Result", 0x8037_0110).at(AT).build()
+    };
+    let run = running(Options::default(), 64);
+    etw.log(EVENTS, record(&elsewhere, 2_003));
+    // One that Windows does not describe either is read by our table.
+    etw.log(EVENTS, record(&Tables::built_in(), 2_000));
+    for fact in run.take(4).iter().skip(1).step_by(2) {
+        let Body::ActivitySeen(step) = &fact.body else { panic!() };
+        let stopped = ActivityChange::Stopped {
+            result: Some(0x8037_0110),
+            message: String::new(),
+        };
+        assert_eq!((&step.step, step.activity.as_str()), (&stopped, "abc"));
+    }
     run.stop();
 }
 

@@ -294,3 +294,92 @@ fn the_names_that_come_with_the_agent_can_be_read() {
     assert_eq!(names.add(include_str!("activities.tsv")), Ok(()));
     assert_eq!(names, ActivityNames::default());
 }
+
+#[test]
+fn operations_on_compute_systems_have_a_begin_a_result_and_a_silo() {
+    let hcs = |id: u16, fields: Vec<(&str, Value)>| {
+        let mut all = vec![("SystemId", text("A1B2"))];
+        all.extend(fields);
+        event(HYPER_V_COMPUTE, id, 0, "", all)
+    };
+    let code = |code: u32| ("Result", Value::U64(u64::from(code)));
+    let silo = "7B3319BD-AB0F-11F1-949C-F5A17F5A987E";
+    let pending = 0xc037_0103;
+    let found = facts(&[
+        hcs(2010, vec![]),
+        hcs(2000, vec![code(pending)]),
+        hcs(2001, vec![code(pending)]),
+        hcs(2022, vec![("SiloContainerId", text(silo))]),
+        hcs(2500, vec![("Parameters", text("{}")), code(0x8007_06ba)]),
+        // Twice, as seen: the first ends nothing, since the start was over.
+        hcs(2003, vec![code(pending)]),
+        hcs(2999, vec![code(0)]),
+        event(HYPER_V_COMPUTE, 2001, 0, "", vec![]),
+    ]);
+    let seen: Vec<(&str, Option<Option<u32>>)> = found
+        .iter()
+        .map(|body| match body {
+            Body::ActivitySeen(step) => {
+                assert_eq!(step.keys[0], ObjectKey::Container("a1b2".into()));
+                assert_eq!((step.activity.as_str(), step.pid), ("a1b2", 0));
+                let ended = match &step.step {
+                    ActivityChange::Stopped { result, .. } => Some(*result),
+                    _ => None,
+                };
+                (step.name.as_str(), ended)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("create compute system", None),
+            ("create compute system", Some(Some(pending))),
+            ("start compute system", None),
+            ("start compute system", Some(Some(0))),
+            ("create process", None),
+            ("create process", Some(Some(0x8007_06ba))),
+            ("terminate compute system", None),
+            ("terminate compute system", Some(Some(pending))),
+        ]
+    );
+    let Body::ActivitySeen(started) = &found[3] else {
+        panic!()
+    };
+    assert_eq!(started.keys[1], ObjectKey::Silo(silo.to_lowercase()));
+}
+
+#[test]
+fn a_container_that_is_ended_while_it_starts_ends_its_start() {
+    // As another build may call its fields.
+    let hcs = |id: u16, code: u32| {
+        let fields = vec![("Parameter0", text("a1b2")), ("HResult", Value::U64(u64::from(code)))];
+        event(HYPER_V_COMPUTE, id, 0, "", fields)
+    };
+    let ended = |events: &[EtwEvent]| -> Vec<(String, Option<u32>)> {
+        let steps = facts(events).into_iter().filter_map(|body| match body {
+            Body::ActivitySeen(step) => match step.step {
+                ActivityChange::Stopped { result, .. } => Some((step.name, result)),
+                _ => None,
+            },
+            _ => None,
+        });
+        steps.collect()
+    };
+    let failed = ended(&[hcs(2001, 0x8037_0101)]);
+    assert_eq!(failed, [("start compute system".to_owned(), Some(0x8037_0101))]);
+    let killed = ended(&[hcs(2001, 0), hcs(2003, 0)]);
+    assert_eq!(
+        killed,
+        [
+            ("start compute system".to_owned(), None),
+            ("terminate compute system".to_owned(), Some(0))
+        ]
+    );
+    let mut names = ActivityNames::default();
+    names.add("hcs\tterminate compute system\tignore").unwrap();
+    let mut found = Vec::new();
+    Normalizer::new(names).facts(&hcs(2003, 0), &mut found);
+    assert_eq!(found, []);
+}
