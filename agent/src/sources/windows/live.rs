@@ -9,6 +9,7 @@
 
 mod copy;
 pub mod file;
+mod flows;
 mod schema;
 mod statistics;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrisetw::native::EvntraceNativeError;
 use ferrisetw::provider::{Provider, TraceFlags, kernel_providers};
@@ -43,6 +44,8 @@ pub struct Options {
     pub queue_records: usize,
     /// What is known of activity names.
     pub names: ActivityNames,
+    /// For how long from the start flows of the virtual switch are taken; zero for not at all.
+    pub vfp: Duration,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             buffer_kib: 128,
             queue_records: 8_192,
             names: ActivityNames::default(),
+            vfp: Duration::ZERO,
         }
     }
 }
@@ -160,7 +164,10 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<So
     };
     source.spawn("etw-decode", move || decoding.run(watched, &queue))?;
     let (stop, stopped) = channel();
-    let asking = thread("etw-statistics", move || statistics::run(&stopped, &sender, &health))?;
+    let flows_until = (options.vfp > Duration::ZERO).then(|| Instant::now() + options.vfp);
+    let asking = thread("etw-statistics", move || {
+        statistics::run(&stopped, &sender, &health, flows_until);
+    })?;
     source.asking = Some((stop, asking));
     Ok(source)
 }
@@ -175,6 +182,9 @@ impl Source {
             .set_trace_properties(properties(options));
         for wanted in WANTED {
             builder = builder.enable(provider(wanted, intake));
+        }
+        if options.vfp > Duration::ZERO {
+            builder = builder.enable(provider(&FLOWS, intake));
         }
         let (trace, handle) = builder.start().map_err(|error| refused(EVENTS, &error))?;
         self.sessions.push(Session::User(trace));
@@ -269,6 +279,9 @@ const WANTED: &[Wanted] = &[
     wanted(normalize::TCPIP, 4, 0x4_0000_0015, true),
     wanted(normalize::WIN_NAT, 4, 0x1, false),
 ];
+
+/// New and removed flows (microsoft/SDN; mask as AppMana/cloud-provisioning captured them): many, so only when asked for.
+const FLOWS: Wanted = wanted(normalize::VFP, 4, 0x00c8_0000, false);
 
 /// What a provider is asked to add to its events, and whether those from inside containers come too.
 fn property(wanted: &Wanted) -> u32 {

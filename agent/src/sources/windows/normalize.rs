@@ -11,6 +11,7 @@ mod dns;
 mod network;
 mod processes;
 mod runtime;
+mod vfp;
 
 use std::collections::BTreeMap;
 
@@ -62,6 +63,7 @@ impl Normalizer {
             DNS_CLIENT => dns::lookup(event),
             TCPIP => network::tcpip(event),
             WIN_NAT => network::nat(event),
+            VFP => vfp::flow(event),
             other => {
                 // Bounded by the number of providers that anybody enabled.
                 if self.unknown.len() < MAX_UNKNOWN || self.unknown.contains_key(&other) {
@@ -129,6 +131,8 @@ pub const DNS_CLIENT: Guid = Guid::literal("1c95126e-7eea-49a9-a3fe-a378b03ddb4d
 pub const TCPIP: Guid = Guid::literal("2f07e2ee-15db-40f1-90ef-9d7ba282188a");
 /// Microsoft-Windows-WinNat.
 pub const WIN_NAT: Guid = Guid::literal("66c07ecd-6667-43fc-93f8-05cf07f446ec");
+/// Microsoft-Windows-Hyper-V-VfpExt: the filtering platform of the virtual switch.
+pub const VFP: Guid = Guid::literal("9f2660ea-cfe7-428f-9850-aeca612619b0");
 
 #[cfg(test)]
 mod tests;

@@ -520,6 +520,57 @@ fn windows_is_asked_before_a_layout_that_is_inferred() {
 }
 
 #[test]
+fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
+    let etw = FakeEtw::new();
+    let flows = |etw: &FakeEtw| {
+        let enabled = etw.enabled(EVENTS);
+        enabled.into_iter().find(|given| given.provider == normalize::VFP)
+    };
+    let run = running(Options::default(), 64);
+    assert_eq!(flows(&etw), None);
+    run.stop();
+
+    let mut known = Tables::built_in();
+    let fields = "UInt32 IsMain, UInt32 IpProtocol, UInt32 SrcIpv4Addr:ipv4, UInt32 DstIpv4Addr:ipv4, UInt16 SrcPort:port, \
+                  UInt16 DstPort:port, Pointer UnifiedFlow";
+    let row = format!("Microsoft-Windows-Hyper-V-VfpExt\t600\t0\t\t{fields}");
+    known
+        .extend("vfp", &format!("provider\tevent_id\tversion\tname\tfields\n{row}"))
+        .unwrap();
+    let schema = known.event(normalize::VFP, 600, 0).unwrap().clone();
+    etw.describe(normalize::VFP, 600, 0, event_info(normalize::VFP, 600, 0, &schema));
+    let record = || {
+        let record = Record::manifest(&known, "Microsoft-Windows-Hyper-V-VfpExt", 600, 0).unwrap();
+        let ip = |last: u8| sandglass_etw::Value::Ip([10, 0, 0, last].into());
+        let record = record.u32("IsMain", 1).u32("IpProtocol", 17).u64("UnifiedFlow", 9);
+        let record = record.value("SrcIpv4Addr", ip(1)).value("DstIpv4Addr", ip(2));
+        record.u32("SrcPort", 1_024).u32("DstPort", 53).at(AT).build()
+    };
+    let options = Options {
+        vfp: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let run = running(options, 64);
+    let given = flows(&etw).unwrap();
+    assert_eq!((given.level, given.keywords), (4, 0x00c8_0000));
+    etw.log(EVENTS, record());
+    let Body::FlowSeen(flow) = &run.take(1)[0].body else {
+        panic!()
+    };
+    assert_eq!(
+        (flow.source.to_string(), flow.destination.port()),
+        ("10.0.0.1:1024".to_owned(), 53)
+    );
+    assert!(etw.until(|| flows(&etw).is_none()));
+    // The rest goes on.
+    assert_eq!(etw.enabled(EVENTS).len(), WANTED.len());
+    etw.log(EVENTS, hns("Endpoint", 1, AT));
+    assert_eq!(run.take(1).len(), 1);
+    assert!(run.probe("etw").attached);
+    run.stop();
+}
+
+#[test]
 fn a_file_is_written_by_one_session_with_all_providers() {
     let etw = FakeEtw::new();
     etw.leave_behind("sandglass-record");

@@ -383,3 +383,84 @@ fn a_container_that_is_ended_while_it_starts_ends_its_start() {
     Normalizer::new(names).facts(&hcs(2003, 0), &mut found);
     assert_eq!(found, []);
 }
+
+/// As Windows Server 2022 logs it, but for the addresses.
+fn vfp_flow(id: u16, changed: &[(&str, Value)]) -> EtwEvent {
+    let number = |number: u64| Value::U64(number);
+    let none = "TniAction=Ignore, VlanIdAction=Ignore, MssDeltaAction=Ignore, MacHeaderAction=Ignore, \
+                IpHeaderAction=Ignore, TransportHeaderAction=Ignore";
+    let mut fields = vec![
+        ("PortId", number(3)),
+        ("Direction", number(2)),
+        ("IsMain", number(1)),
+        ("IpProtocol", number(6)),
+        ("SrcIpv4Addr", Value::Ip([10, 244, 1, 11].into())),
+        ("DstIpv4Addr", Value::Ip([10, 96, 0, 1].into())),
+        ("SrcPort", number(49_001)),
+        ("DstPort", number(443)),
+        ("IsTcpSyn", Value::Bool(true)),
+        ("EncapTransposition0", text("NULL")),
+        ("Transposition", text(none)),
+        ("PortName", text("7D2CED1C-ED91-49F6-9FA0-0A2184B37676")),
+        ("UnifiedFlow", number(0xffff_9b01_0000_2a28)),
+        ("IsSecondary", number(0)),
+        ("IsMirror", number(0)),
+    ];
+    for (name, value) in changed {
+        fields.retain(|field| field.0 != *name);
+        fields.push((name, value.clone()));
+    }
+    event(VFP, id, 0, "", fields)
+}
+
+#[test]
+fn flows_of_the_virtual_switch() {
+    use sandglass_model::network::{Flow, FlowChange};
+    let flows = |events: &[EtwEvent]| -> Vec<Flow> {
+        let flows = facts(events).into_iter().map(|body| match body {
+            Body::FlowSeen(flow) => *flow,
+            other => panic!("{other:?}"),
+        });
+        flows.collect()
+    };
+    let [new, gone] = &flows(&[vfp_flow(600, &[]), vfp_flow(608, &[])])[..] else {
+        panic!()
+    };
+    assert_eq!((new.change, gone.change), (FlowChange::New, FlowChange::Destroyed));
+    assert_eq!((new.id, new.netns, new.protocol), (gone.id, 1, 6));
+    assert_eq!(
+        (new.source.to_string(), new.destination.to_string()),
+        ("10.244.1.11:49001".into(), "10.96.0.1:443".into())
+    );
+    assert!(!new.is_dnat() && !new.is_snat());
+
+    let action = "MacHeaderAction=Modify (DstMac=00-15-5D-3A-31-08), IpHeaderAction=Modify (DstIp=10.244.1.9), \
+                  TransportHeaderAction=Modify (DstPort=6443)";
+    let [translated] = &flows(&[vfp_flow(600, &[("Transposition", text(action))])])[..] else {
+        panic!()
+    };
+    assert!(translated.is_dnat() && !translated.is_snat());
+    assert_eq!(translated.reply_source.to_string(), "10.244.1.9:6443");
+
+    // Without a meaning in the layout: 10.244.190.81, as it came.
+    let [plain] = &flows(&[vfp_flow(600, &[("SrcIpv4Addr", Value::U64(1_371_468_810))])])[..] else {
+        panic!()
+    };
+    assert_eq!(plain.source.ip().to_string(), "10.244.190.81");
+
+    for (field, value) in [
+        ("IsMain", 0),
+        ("IsMirror", 1),
+        ("IsSecondary", 1),
+        ("IpProtocol", 252),
+        ("IpProtocol", 70_000),
+        ("SrcIpv4Addr", u64::MAX),
+    ] {
+        assert_eq!(
+            facts(&[vfp_flow(600, &[(field, Value::U64(value))])]),
+            [],
+            "{field} {value}"
+        );
+    }
+    assert_eq!(facts(&[vfp_flow(110, &[])]), []);
+}
