@@ -357,8 +357,11 @@ pub fn source_options(config: &Config) -> native::Options {
 /// How ETW of this node is listened to.
 #[must_use]
 #[cfg(windows)]
-pub fn source_options(_: &Config) -> native::Options {
-    native::Options::default()
+pub fn source_options(config: &Config) -> native::Options {
+    native::Options {
+        vfp: config.windows.vfp.into(),
+        ..native::Options::default()
+    }
 }
 
 /// Where the CNI configuration is looked for.

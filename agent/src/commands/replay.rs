@@ -19,7 +19,7 @@ use crate::app;
 use crate::cli::{DemoArgs, Print, ReplayArgs};
 use crate::config::{Config, HttpConfig};
 use crate::failure::Failure;
-use crate::health::{Health, ProbeStatus};
+use crate::health::{Health, ProbeStatus, SessionLabel};
 use crate::http;
 use crate::node::NodeInfo;
 use crate::pipeline::{Outputs, Pipeline};
@@ -126,6 +126,10 @@ pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config:
     }
     progress.clear();
     report_unused(&recording);
+    if let Replay::Etl(file) = &recording {
+        let session = SessionLabel::new(file.session_name());
+        health.etw_lost.get_or_create(&session).inc_by(file.unused().lost);
+    }
 
     print(&replayed.render(args.print, &metrics)?)?;
     if let Some(otlp) = replayed.otlp.take() {

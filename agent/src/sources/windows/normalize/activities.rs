@@ -70,7 +70,7 @@ impl ActivityNames {
         Ok(())
     }
 
-    fn is_ignored(&self, service: Service, name: &str) -> bool {
+    pub(super) fn is_ignored(&self, service: Service, name: &str) -> bool {
         self.ignored.get(&(service, name.to_owned())).copied().unwrap_or(false)
     }
 }
