@@ -33,6 +33,7 @@ use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions};
 use crate::sources::native::{self, Source};
+use crate::sources::windows::normalize::ActivityNames;
 use crate::sources::{self, clock};
 
 pub use fan_out::FanOut;
@@ -131,7 +132,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     };
 
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let source_options = source_options(config);
+    let source_options = source_options(config)?;
     #[cfg(target_os = "linux")]
     let source_options = native::Options {
         node_netns: options.node_netns,
@@ -349,10 +350,9 @@ pub async fn serve(
 }
 
 /// How the kernel of this node is hooked.
-#[must_use]
 #[cfg(target_os = "linux")]
-pub fn source_options(config: &Config) -> native::Options {
-    native::Options {
+pub fn source_options(config: &Config) -> Result<native::Options, Failure> {
+    Ok(native::Options {
         ring_bytes: config.probes.ring_buffer_bytes,
         stdio: config.probes.stdio,
         dns: config.probes.dns,
@@ -361,14 +361,22 @@ pub fn source_options(config: &Config) -> native::Options {
         drops: config.probes.drops,
         dns_ports: config.dns.ports.clone(),
         ..native::Options::default()
-    }
+    })
 }
 
 /// How ETW of this node is listened to.
-#[must_use]
 #[cfg(windows)]
-pub fn source_options(_: &Config) -> native::Options {
-    native::Options::default()
+pub fn source_options(config: &Config) -> Result<native::Options, Failure> {
+    Ok(native::Options {
+        vfp: config.windows.vfp.into(),
+        names: activity_names(config)?,
+        ..native::Options::default()
+    })
+}
+
+/// What is known of the names of HNS's and HCS's activities.
+pub fn activity_names(config: &Config) -> Result<ActivityNames, Failure> {
+    ActivityNames::with_file(config.windows.activities.as_deref()).map_err(Failure::usage)
 }
 
 /// Where the CNI configuration is looked for.

@@ -7,6 +7,7 @@
 pub mod duration;
 mod layers;
 mod traffic;
+mod windows;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::sinks::otlp::config::Settings;
 pub use duration::Period;
 pub use layers::{ConfigError, Layers, Origin};
 pub use traffic::{DnsConfig, TrafficConfig};
+pub use windows::WindowsConfig;
 
 /// All settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +47,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// Bounds of `/metrics`.
     pub metrics: MetricsConfig,
+    /// What is particular to Windows.
+    pub windows: WindowsConfig,
 }
 
 /// `http`: page, API and metrics.
@@ -236,6 +240,7 @@ impl Config {
             );
         }
         self.dns.validate()?;
+        self.windows.validate()?;
         self.traffic.validate()
     }
 }

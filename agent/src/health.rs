@@ -34,6 +34,23 @@ pub struct ProbeLabel {
     pub probe: String,
 }
 
+/// Label: which ETW session (Windows).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SessionLabel {
+    /// Its name: one of the agent's own, or that of the session that wrote a replayed file.
+    pub session: String,
+}
+
+impl SessionLabel {
+    /// Of a session of that name; a name that is longer than a session's can be is cut.
+    #[must_use]
+    pub fn new(session: &str) -> SessionLabel {
+        SessionLabel {
+            session: session.chars().take(MAX_SESSION_NAME).collect(),
+        }
+    }
+}
+
 /// Label: which table of the correlator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TableLabel {
@@ -48,6 +65,8 @@ pub struct SinkLabel {
     pub sink: &'static str,
 }
 
+const MAX_SESSION_NAME: usize = 128;
+
 /// Counters and facts, shared by all parts; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
@@ -55,6 +74,9 @@ pub struct Health {
     pub events: Counter,
     /// Records lost on the kernel side, per probe.
     pub lost: Family<ProbeLabel, Counter>,
+    /// Events that ETW lost before the agent could read them, in buffers that were given up included, per session
+    /// (Windows). Part of what `lost` counts.
+    pub etw_lost: Family<SessionLabel, Counter>,
     /// Events that came after the reorder window had passed them.
     pub late: Counter,
     /// Events whose owner was not found.
@@ -108,6 +130,11 @@ impl Health {
             "events_lost",
             "Records lost on the kernel side, per probe",
             self.lost.clone(),
+        );
+        registry.register(
+            "etw_events_lost",
+            "Events that ETW lost before the agent could read them, per session (Windows)",
+            self.etw_lost.clone(),
         );
         registry.register(
             "events_late",

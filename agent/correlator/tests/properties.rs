@@ -121,6 +121,12 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
     for event in events {
         correlator.handle(event.clone());
         take(&mut correlator);
+        for trace in correlator.with_running() {
+            assert_eq!(trace.check(), Ok(()));
+            assert!(trace.spans.len() <= config.max_spans);
+            let ids: BTreeSet<_> = trace.spans.iter().map(|span| span.id).collect();
+            assert_eq!(ids.len(), trace.spans.len(), "span ids are unique");
+        }
     }
     for trace in correlator.open() {
         assert_eq!(trace.check(), Ok(()));

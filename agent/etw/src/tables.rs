@@ -157,11 +157,12 @@ fn position(fields: &[FieldSpec], name: &str) -> Option<usize> {
 }
 
 /// Providers first: the others refer to their names.
-const BUILT_IN: [(&str, &str); 11] = [
+const BUILT_IN: [(&str, &str); 12] = [
     ("providers.tsv", include_str!("../data/providers.tsv")),
     ("kernel-logger.tsv", include_str!("../data/kernel-logger.tsv")),
     ("dns-client.tsv", include_str!("../data/dns-client.tsv")),
     ("hyper-v-computelib.tsv", include_str!("../data/hyper-v-computelib.tsv")),
+    ("hyper-v-compute.tsv", include_str!("../data/hyper-v-compute.tsv")),
     ("kernel-network.tsv", include_str!("../data/kernel-network.tsv")),
     ("kernel-process.tsv", include_str!("../data/kernel-process.tsv")),
     ("network-setup.tsv", include_str!("../data/network-setup.tsv")),

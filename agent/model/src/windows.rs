@@ -12,22 +12,29 @@ use crate::text_list::TextPairs;
 use crate::time::Timestamp;
 
 /// What a code of HNS, HCS or Windows means, in words; `None` for one that is not in the table.
+///
+/// Those of HNS and HCS after MicrosoftDocs/Virtualization-Documentation (hcn and hcs reference, error codes).
 #[must_use]
 pub fn result_text(code: u32) -> Option<&'static str> {
-    let mut rows = include_str!("windows/results.tsv")
-        .lines()
-        .filter_map(|row| row.split_once('\t'));
-    rows.find_map(|(known, text)| {
-        let known = u32::from_str_radix(known.strip_prefix("0x")?, 16).ok()?;
-        (known == code).then_some(text)
-    })
+    let text_of = |code: u32| {
+        let mut rows = include_str!("windows/results.tsv")
+            .lines()
+            .filter_map(|row| row.split_once('\t'));
+        rows.find_map(|(known, text)| {
+            let known = u32::from_str_radix(known.strip_prefix("0x")?, 16).ok()?;
+            (known == code).then_some(text)
+        })
+    };
+    // HCS gives its codes as HRESULT and as NTSTATUS.
+    let of_hcs = code >> 16 == 0xc037;
+    text_of(code).or_else(|| of_hcs.then(|| text_of(code & !0x4000_0000)).flatten())
 }
 
 /// The code says that something failed: of HRESULT and NTSTATUS those with the highest bit set, but for
 /// `HCS_E_OPERATION_PENDING`, which only says that the answer comes later.
 #[must_use]
 pub fn is_failure(code: u32) -> bool {
-    code & 0x8000_0000 != 0 && code != 0xc037_0103
+    code & 0x8000_0000 != 0 && !matches!(code, 0xc037_0103 | 0x8037_0117)
 }
 
 /// Which service an activity is one of.
@@ -309,4 +316,32 @@ pub enum LookupChange {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<std::net::IpAddr>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_words_once_each() {
+        let codes: Vec<u32> = include_str!("windows/results.tsv")
+            .lines()
+            .map(|row| u32::from_str_radix(&row[2..10], 16).unwrap())
+            .collect();
+        for code in &codes {
+            assert!(result_text(*code).is_some_and(|text| !text.is_empty()), "{code:#x}");
+        }
+        let distinct: std::collections::BTreeSet<&u32> = codes.iter().collect();
+        assert_eq!(distinct.len(), codes.len());
+        assert!(codes.len() > 80, "{}", codes.len());
+    }
+
+    #[test]
+    fn a_code_of_hcs_is_known_in_both_forms_and_pending_is_no_failure() {
+        assert_eq!(result_text(0xc037_010e), result_text(0x8037_010e));
+        assert_eq!(result_text(0xc037_0103), Some("operation pending"));
+        assert_eq!((result_text(0xc03b_0014), result_text(0)), (None, None));
+        assert!(is_failure(0x8037_0118) && is_failure(0xc037_0106));
+        assert!(!is_failure(0xc037_0103) && !is_failure(0x8037_0117) && !is_failure(0));
+    }
 }

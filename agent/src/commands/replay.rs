@@ -19,7 +19,7 @@ use crate::app;
 use crate::cli::{DemoArgs, Print, ReplayArgs};
 use crate::config::{Config, HttpConfig};
 use crate::failure::Failure;
-use crate::health::{Health, ProbeStatus};
+use crate::health::{Health, ProbeStatus, SessionLabel};
 use crate::http;
 use crate::node::NodeInfo;
 use crate::pipeline::{Outputs, Pipeline};
@@ -30,12 +30,11 @@ use crate::sinks::store::{Store, StoreOptions, view};
 use crate::sources::clock;
 use crate::sources::replay::Replay;
 use crate::sources::windows::file::EtlFile;
-use crate::sources::windows::normalize::ActivityNames;
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let recording = Replay::open(&args.recording)?;
+    let recording = Replay::open(&args.recording, app::activity_names(&config)?)?;
     replay_from(recording, args, config).await
 }
 
@@ -49,7 +48,7 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     if config.node_name.is_empty() {
         "windows-demo".clone_into(&mut config.node_name);
     }
-    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), ActivityNames::default());
+    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), app::activity_names(&config)?);
     let recording = Replay::Etl(Box::new(file.map_err(Failure::runtime)?));
     let args = ReplayArgs {
         recording: PathBuf::new(),
@@ -126,6 +125,10 @@ pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config:
     }
     progress.clear();
     report_unused(&recording);
+    if let Replay::Etl(file) = &recording {
+        let session = SessionLabel::new(file.session_name());
+        health.etw_lost.get_or_create(&session).inc_by(file.unused().lost);
+    }
 
     print(&replayed.render(args.print, &metrics)?)?;
     if let Some(otlp) = replayed.otlp.take() {

@@ -194,3 +194,14 @@ fn a_file_without_an_end_is_refused() {
         "{refused}"
     );
 }
+
+#[test]
+fn flows_of_the_virtual_switch_are_off_and_never_for_long() {
+    assert_eq!(Config::default().windows.vfp, Period::from_secs(0));
+    assert_eq!(
+        load("windows:\n  vfp: 90s\n").unwrap().windows.vfp,
+        Period::from_secs(90)
+    );
+    let error = load("windows:\n  vfp: 11m\n").unwrap_err().to_string();
+    assert!(error.contains("windows.vfp") && error.contains("10m"), "{error}");
+}

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use sandglass::app;
 use sandglass::config::Config;
-use sandglass::health::{Health, ProbeLabel, ProbeStatus};
+use sandglass::health::{Health, ProbeLabel, ProbeStatus, SessionLabel};
 use sandglass::identity::IdentityMetrics;
 use sandglass::node::NodeInfo;
 use sandglass::sinks::otlp::config::Settings;
@@ -108,6 +108,12 @@ fn of_a_running_agent() -> Exposition {
             probe: "exec".to_owned(),
         };
         health.lost.get_or_create(&exec).inc_by(112);
+        let etw = ProbeLabel {
+            probe: "etw".to_owned(),
+        };
+        health.lost.get_or_create(&etw).inc_by(7);
+        let session = SessionLabel::new("sandglass-events");
+        health.etw_lost.get_or_create(&session).inc_by(7);
         let traces = samples::busy_node(unix_ns());
         let in_flight = InFlight::new(|| Timestamp(4_000_000_000_000));
         in_flight.set(traces.iter());

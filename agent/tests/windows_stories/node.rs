@@ -341,6 +341,25 @@ impl Node {
         self.push(to, record().wil_stop(0));
     }
 
+    /// What HCS logs of a sandbox's compute system, within what its shim asks (see `shim`, which begins at `from`).
+    pub fn compute_system(&mut self, from: u64, pod: Pod) {
+        let tables = Arc::clone(&self.tables);
+        let log = |id: u16| {
+            Record::manifest(&tables, "Microsoft-Windows-Hyper-V-Compute", id, 0)
+                .unwrap()
+                .process_id(950)
+                .thread_id(78)
+                .text("SystemId", &pod.sandbox())
+        };
+        let pending = 0xc037_0103;
+        self.push(from + 142, log(2010).text("Configuration", "{}"));
+        self.push(from + 398, log(2000).u32("Result", pending));
+        self.push(from + 408, log(2001).u32("Result", pending));
+        let silo = pod.silo().to_string().to_uppercase();
+        self.push(from + 580, log(2022).text("SiloContainerId", &silo));
+        self.push(from + 590, log(2500).u32("Result", 0).u32("ProcessId", pod.pid()));
+    }
+
     // === traffic ===
 
     pub fn interface_added(&mut self, ms: u64, index: u32) {

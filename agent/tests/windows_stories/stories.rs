@@ -85,6 +85,7 @@ pub fn start_and_end(mut node: Node) -> Vec<u8> {
     namespace(&mut node, 105, WEB);
     bridge_add(&mut node, 140, 4_100, WEB);
     node.shim(480, WEB);
+    node.compute_system(480, WEB);
     node.hcs(625, 880, "ClientLib_BeginOperation", WEB);
     attach(&mut node, 910, 1_040, WEB);
     node.interface_added(1_050, 23);

@@ -43,12 +43,12 @@ pub unsafe extern "system" fn StartTraceW(
     0
 }
 
-/// Enables a provider in a session.
+/// Enables a provider in a session, or disables it there.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn EnableTraceEx2(
     handle: u64,
     provider: *const GUID,
-    _control: u32,
+    control: u32,
     level: u8,
     any: u64,
     _all: u64,
@@ -67,6 +67,11 @@ pub unsafe extern "system" fn EnableTraceEx2(
         return *error;
     }
     match state.sessions.values_mut().find(|session| session.handle == handle) {
+        Some(session) if control == DISABLE => {
+            session.enabled.retain(|enabled| enabled.provider != provider);
+            CHANGED.notify_all();
+            0
+        }
         Some(session) => {
             session.enabled.push(Enabled {
                 provider,
@@ -163,6 +168,7 @@ pub unsafe extern "system" fn ControlTraceW(
     unsafe {
         (*properties).EventsLost = session.events_lost;
         (*properties).RealTimeBuffersLost = session.buffers_lost;
+        (*properties).Wnode.Anonymous1.HistoricalContext = session.handle;
     }
     if let (STOP, Some(name)) = (control, found) {
         state.sessions.remove(&name);
@@ -263,6 +269,7 @@ unsafe fn text(text: PCWSTR) -> String {
 }
 
 const STOP: u32 = 1;
+const DISABLE: u32 = 0;
 const INVALID_HANDLE: u32 = 6;
 const INSUFFICIENT_BUFFER: u32 = 122;
 const ALREADY_EXISTS: u32 = 183;

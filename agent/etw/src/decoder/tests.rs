@@ -182,18 +182,18 @@ fn a_live_source_can_teach_what_windows_knows() {
     let mut mine = Tables::built_in();
     mine.extend(
         "m",
-        "provider\tevent_id\tversion\tname\tfields\nMicrosoft-Windows-Hyper-V-Compute\t2022\t0\tStarted\tGUID SiloId\n",
+        "provider\tevent_id\tversion\tname\tfields\nMicrosoft-Windows-Hyper-V-Compute\t2012\t0\tStarted\tGUID SiloId\n",
     )
     .unwrap();
     let silo = Guid(77);
-    let raw = Record::manifest(&mine, "Microsoft-Windows-Hyper-V-Compute", 2022, 0)
+    let raw = Record::manifest(&mine, "Microsoft-Windows-Hyper-V-Compute", 2012, 0)
         .unwrap()
         .guid("SiloId", silo)
         .build();
     let mut decoder = Decoder::new(Arc::new(tables));
     assert_eq!(decoder.decode(&raw), Decoded::Undecodable(Undecodable::NoSchema));
     let provider = raw.header.provider;
-    assert!(decoder.learn(&event_info(provider, 2022, 0, mine.event(provider, 2022, 0).unwrap())));
+    assert!(decoder.learn(&event_info(provider, 2012, 0, mine.event(provider, 2012, 0).unwrap())));
     let event = event_of(decoder.decode(&raw));
     assert_eq!(
         (event.guid("SiloId"), event.name.as_deref()),

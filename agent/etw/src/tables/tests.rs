@@ -8,7 +8,7 @@ fn what_is_compiled_in_is_complete() {
         .iter()
         .map(|(name, text)| tables.extend(name, text).unwrap())
         .collect();
-    assert_eq!(rows, [52, 25, 50, 11, 22, 25, 24, 4, 52, 51, 16]);
+    assert_eq!(rows, [52, 25, 50, 11, 6, 22, 25, 24, 4, 52, 51, 16]);
     let hns = tables.provider_named("Microsoft-Windows-Host-Network-Service").unwrap();
     assert_eq!(hns.guid.to_string(), "0c885e0d-6eb6-476c-a048-2457eed3a5c1");
     assert_eq!(hns.kind, ProviderKind::TraceLogging);

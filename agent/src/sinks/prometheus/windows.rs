@@ -107,6 +107,10 @@ impl WindowsMetrics {
     }
 
     fn activity(&mut self, ended: &ActivityEnded) {
+        // Of a single event only its end is known: that is no duration. Failures are counted all the same.
+        if ended.end == ended.start && !ended.failed {
+            return;
+        }
         let (family, label) = match ended.service {
             Service::Hns => (&self.hns, &mut self.hns_label),
             Service::Hcs | Service::Silo => (&self.hcs, &mut self.hcs_label),

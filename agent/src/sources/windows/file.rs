@@ -12,6 +12,7 @@ use sandglass_etw::{DecodeCounts, Decoder, EtlError, EtlEvents, EtlStatistics, R
 use sandglass_model::recording::{self, Header};
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp, TraceId};
 
+use super::NODE_COMPARTMENT;
 use super::normalize::{ActivityNames, DNS_CLIENT, Normalizer, TCPIP};
 
 /// Why a file cannot be replayed.
@@ -63,8 +64,6 @@ pub struct Unused {
 
 /// A session that ended long after its last event tells of no more than this.
 const MAX_SILENCE_NS: u64 = 60_000_000_000;
-/// The compartment of the node itself.
-const NODE_COMPARTMENT: u64 = 1;
 
 impl EtlFile {
     /// Opens `path`.
@@ -183,6 +182,12 @@ impl EtlFile {
             at: ended.clamp(self.last, self.last.plus(MAX_SILENCE_NS)),
             body: Body::Tick,
         });
+    }
+
+    /// What the session that wrote the file was called.
+    #[must_use]
+    pub fn session_name(&self) -> &str {
+        &self.events.session().name
     }
 
     /// What was not made use of so far.

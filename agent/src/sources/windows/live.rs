@@ -9,6 +9,7 @@
 
 mod copy;
 pub mod file;
+mod flows;
 mod schema;
 mod statistics;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrisetw::native::EvntraceNativeError;
 use ferrisetw::provider::{Provider, TraceFlags, kernel_providers};
@@ -29,6 +30,7 @@ use ferrisetw::{EventRecord, GUID, KernelTrace, SchemaLocator, UserTrace};
 use sandglass_etw::{Decoded, Decoder, Guid, RawRecord, Tables, Undecodable};
 use sandglass_model::{Body, Event};
 
+use super::NODE_COMPARTMENT;
 use super::normalize::{self, ActivityNames, Normalizer};
 use crate::health::{Health, ProbeLabel, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
@@ -42,6 +44,8 @@ pub struct Options {
     pub queue_records: usize,
     /// What is known of activity names.
     pub names: ActivityNames,
+    /// For how long from the start flows of the virtual switch are taken; zero for not at all.
+    pub vfp: Duration,
 }
 
 impl Default for Options {
@@ -50,6 +54,7 @@ impl Default for Options {
             buffer_kib: 128,
             queue_records: 8_192,
             names: ActivityNames::default(),
+            vfp: Duration::ZERO,
         }
     }
 }
@@ -149,9 +154,20 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<So
         sender: sender.clone(),
         health: health.clone(),
     };
-    source.spawn("etw-decode", move || decoding.run(&queue))?;
+    // Lookups and connections of containers come with the session of events: from here on silence says that nothing was
+    // sent.
+    let watched = Event {
+        at: clock::now(),
+        body: Body::TrafficWatched {
+            node_netns: NODE_COMPARTMENT,
+        },
+    };
+    source.spawn("etw-decode", move || decoding.run(watched, &queue))?;
     let (stop, stopped) = channel();
-    let asking = thread("etw-statistics", move || statistics::run(&stopped, &sender, &health))?;
+    let flows_until = (options.vfp > Duration::ZERO).then(|| Instant::now() + options.vfp);
+    let asking = thread("etw-statistics", move || {
+        statistics::run(&stopped, &sender, &health, flows_until);
+    })?;
     source.asking = Some((stop, asking));
     Ok(source)
 }
@@ -166,6 +182,9 @@ impl Source {
             .set_trace_properties(properties(options));
         for wanted in WANTED {
             builder = builder.enable(provider(wanted, intake));
+        }
+        if options.vfp > Duration::ZERO {
+            builder = builder.enable(provider(&FLOWS, intake));
         }
         let (trace, handle) = builder.start().map_err(|error| refused(EVENTS, &error))?;
         self.sessions.push(Session::User(trace));
@@ -251,6 +270,7 @@ const fn wanted(provider: Guid, level: u8, keywords: u64, of_containers: bool) -
 const WANTED: &[Wanted] = &[
     wanted(normalize::HNS, 5, 0, false),
     wanted(normalize::HCS, 4, 0x3_0000, false),
+    wanted(normalize::HYPER_V_COMPUTE, 4, 0, false),
     wanted(normalize::CONTAINERS_LIBRARY, 5, 0, false),
     wanted(normalize::CONTAINERD, 4, 0, false),
     wanted(normalize::RUN_HCS, 4, 0, false),
@@ -259,6 +279,9 @@ const WANTED: &[Wanted] = &[
     wanted(normalize::TCPIP, 4, 0x4_0000_0015, true),
     wanted(normalize::WIN_NAT, 4, 0x1, false),
 ];
+
+/// New and removed flows (microsoft/SDN; mask as AppMana/cloud-provisioning captured them): many, so only when asked for.
+const FLOWS: Wanted = wanted(normalize::VFP, 4, 0x00c8_0000, false);
 
 /// What a provider is asked to add to its events, and whether those from inside containers come too.
 fn property(wanted: &Wanted) -> u32 {
@@ -350,8 +373,11 @@ struct Decoding {
 }
 
 impl Decoding {
-    /// Until the sessions have ended, or the pipeline has.
-    fn run(mut self, queue: &Receiver<RawRecord>) {
+    /// Until the sessions have ended, or the pipeline has; `watched` comes before everything else.
+    fn run(mut self, watched: Event, queue: &Receiver<RawRecord>) {
+        if self.sender.send(watched) == Err(Stopped) {
+            return;
+        }
         let mut facts = Vec::new();
         while let Ok(record) = queue.recv() {
             // One bad record must not end the source; what stood half done in the normalizer is one record's worth.
@@ -367,6 +393,12 @@ impl Decoding {
     }
 
     fn decode(&mut self, record: &RawRecord, facts: &mut Vec<Event>) {
+        // What our table says of these is inferred; Windows knows.
+        if record.header.provider == normalize::HYPER_V_COMPUTE
+            && let Some(info) = self.schemas.ask(&record.header)
+        {
+            self.decoder.learn(&info);
+        }
         let mut decoded = self.decoder.decode(record);
         if let Decoded::Undecodable(Undecodable::NoSchema) = decoded
             && let Some(info) = self.schemas.ask(&record.header)

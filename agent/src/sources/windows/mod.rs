@@ -8,3 +8,6 @@ pub mod file;
 #[cfg(any(windows, test))]
 pub mod live;
 pub mod normalize;
+
+/// The network compartment of the node itself, in the place of a network namespace's inode.
+const NODE_COMPARTMENT: u64 = 1;

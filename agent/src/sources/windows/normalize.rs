@@ -6,10 +6,12 @@
 //! Does not: decide whose an event is, or open sessions and files.
 
 mod activities;
+mod compute;
 mod dns;
 mod network;
 mod processes;
 mod runtime;
+mod vfp;
 
 use std::collections::BTreeMap;
 
@@ -17,14 +19,17 @@ use sandglass_etw::{EtwEvent, Guid};
 use sandglass_model::windows::Service;
 use sandglass_model::{Event, Timestamp};
 
-pub use self::activities::{ActivityNames, NamesError};
+pub use self::activities::{ActivityNames, NamesError, NamesFileError};
+use self::compute::ComputeSystems;
 use self::processes::Processes;
 
-/// Turns ETW events into facts. Keeps what the processes of the node are called, and nothing else.
+/// Turns ETW events into facts. Keeps what the processes of the node are called and which operations on compute systems
+/// have begun, and nothing else.
 #[derive(Debug)]
 pub struct Normalizer {
     names: ActivityNames,
     processes: Processes,
+    systems: ComputeSystems,
     unknown: BTreeMap<Guid, u64>,
 }
 
@@ -35,6 +40,7 @@ impl Normalizer {
         Normalizer {
             names,
             processes: Processes::default(),
+            systems: ComputeSystems::default(),
             unknown: BTreeMap::new(),
         }
     }
@@ -42,6 +48,10 @@ impl Normalizer {
     /// Appends the facts that an event gives.
     pub fn facts(&mut self, event: &EtwEvent, facts: &mut Vec<Event>) {
         let at = Timestamp(event.at_ns);
+        if event.provider == HYPER_V_COMPUTE {
+            let steps = self.systems.steps(event, &self.names).into_iter();
+            return facts.extend(steps.map(|body| Event { at, body }));
+        }
         let body = match event.provider {
             KERNEL_LOGGER_PROCESS => self.processes.logged(event),
             KERNEL_PROCESS => processes::silo(event),
@@ -53,6 +63,7 @@ impl Normalizer {
             DNS_CLIENT => dns::lookup(event),
             TCPIP => network::tcpip(event),
             WIN_NAT => network::nat(event),
+            VFP => vfp::flow(event),
             other => {
                 // Bounded by the number of providers that anybody enabled.
                 if self.unknown.len() < MAX_UNKNOWN || self.unknown.contains_key(&other) {
@@ -106,6 +117,8 @@ pub const KERNEL_PROCESS: Guid = Guid::literal("22fb2cd6-0e7b-422b-a0c7-2fad1fd0
 pub const HNS: Guid = Guid::literal("0c885e0d-6eb6-476c-a048-2457eed3a5c1");
 /// Microsoft.Windows.HyperV.Compute.
 pub const HCS: Guid = Guid::literal("80ce50de-d264-4581-950d-abadeee0d340");
+/// Microsoft-Windows-Hyper-V-Compute: the events of HCS's log.
+pub const HYPER_V_COMPUTE: Guid = Guid::literal("17103e3f-3c6e-4677-bb17-3b267eb5be57");
 /// Microsoft.Windows.Containers.Library.
 pub const CONTAINERS_LIBRARY: Guid = Guid::literal("67eb0417-9297-42ae-a1d9-98bfeb359059");
 /// ContainerD.
@@ -118,6 +131,8 @@ pub const DNS_CLIENT: Guid = Guid::literal("1c95126e-7eea-49a9-a3fe-a378b03ddb4d
 pub const TCPIP: Guid = Guid::literal("2f07e2ee-15db-40f1-90ef-9d7ba282188a");
 /// Microsoft-Windows-WinNat.
 pub const WIN_NAT: Guid = Guid::literal("66c07ecd-6667-43fc-93f8-05cf07f446ec");
+/// Microsoft-Windows-Hyper-V-VfpExt: the filtering platform of the virtual switch.
+pub const VFP: Guid = Guid::literal("9f2660ea-cfe7-428f-9850-aeca612619b0");
 
 #[cfg(test)]
 mod tests;

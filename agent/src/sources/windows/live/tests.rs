@@ -11,9 +11,12 @@ use sandglass_etw::etl::{EtlReader, ReadOptions};
 use sandglass_etw::schema::Schema;
 use sandglass_etw::writer::{Record, event_info};
 use sandglass_fake_etw::{ACCESS_DENIED, FakeEtw, NO_SYSTEM_RESOURCES};
-use sandglass_model::windows::Service;
+use sandglass_model::Timestamp;
+use sandglass_model::windows::{ActivityChange, Service};
 
 use super::*;
+use crate::health::SessionLabel;
+use crate::sources::windows::file::EtlFile;
 use crate::sources::{EventReceiver, channel as events_channel};
 
 const AT: u64 = 1_700_000_000_000_000_000;
@@ -34,8 +37,12 @@ fn begin(options: Options, room: usize) -> Result<Run, Box<(StartError, Health)>
     }
 }
 
+/// One that has said, before all else, that traffic is watched.
 fn running(options: Options, room: usize) -> Run {
-    begin(options, room).map_err(|refused| refused.0).unwrap()
+    let run = begin(options, room).map_err(|refused| refused.0).unwrap();
+    let watched = Body::TrafficWatched { node_netns: 1 };
+    assert_eq!(run.take(1)[0].body, watched);
+    run
 }
 
 impl Run {
@@ -206,10 +213,75 @@ fn real_records_become_the_same_facts_as_from_their_file() {
     assert_eq!(run.stop(), []);
 }
 
+/// What the correlator makes of events, in order of time.
+fn traces(events: Vec<Event>, config: sandglass_correlator::Config) -> Vec<String> {
+    let mut reorder = sandglass_correlator::Reorder::new(60 * 1_000_000_000);
+    let mut correlator = sandglass_correlator::Correlator::new(config);
+    events.into_iter().for_each(|event| reorder.push(event));
+    while let Some(next) = reorder.flush() {
+        correlator.handle(next.event);
+    }
+    correlator.finish();
+    let closed = correlator.drain().into_iter().filter_map(|output| match output {
+        sandglass_correlator::Output::Closed(trace) => Some(format!("{trace:#?}")),
+        _ => None,
+    });
+    closed.collect()
+}
+
+#[test]
+fn a_story_seen_live_is_the_story_of_its_file() {
+    let etw = FakeEtw::new();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/windows-l2bridge/events.etl");
+    let bytes = std::fs::read(&path).unwrap();
+    let mut file = EtlFile::from_bytes("story", bytes.clone(), ActivityNames::default()).unwrap();
+    let config = sandglass_correlator::Config {
+        boot_id: file.header.boot_id.clone(),
+        anchor: file.header.clock,
+        windows: true,
+        ..sandglass_correlator::Config::default()
+    };
+    let mut replayed = Vec::new();
+    while let Some(event) = file.next_event().unwrap() {
+        replayed.push(event);
+    }
+    // Said by the live source when it starts; what ends a file is said by the pipeline of a node.
+    let end = replayed.pop().unwrap();
+    assert_eq!(end.body, Body::Tick);
+    let run = running(Options::default(), 4_096);
+    let mut reader = EtlReader::new(Cursor::new(bytes), ReadOptions::default()).unwrap();
+    while let Some(record) = reader.next_record().unwrap() {
+        let record = rounded(record.to_raw());
+        let session = match record.header.provider {
+            normalize::KERNEL_LOGGER_PROCESS => PROCESSES,
+            _ => EVENTS,
+        };
+        assert!(etw.log(session, record));
+    }
+    let watched = replayed.len() - 1;
+    let mut live = vec![Event {
+        at: Timestamp(file.header.clock.unix_ns),
+        body: Body::TrafficWatched { node_netns: 1 },
+    }];
+    live.extend(run.take(watched));
+    assert_eq!(run.stop(), []);
+    live.push(end.clone());
+    replayed.push(end);
+    let (live, replayed) = (traces(live, config.clone()), traces(replayed, config));
+    assert!(live.iter().any(|trace| trace.contains("name: \"network ready\"")));
+    assert_eq!(live, replayed);
+}
+
 #[test]
 fn what_etw_lost_is_said_and_counted_once() {
     let etw = FakeEtw::new();
     let run = running(Options::default(), 64);
+    let of_session = |session: &str| {
+        run.health
+            .etw_lost
+            .get_or_create_owned(&SessionLabel::new(session))
+            .get()
+    };
     etw.lose(EVENTS, 5, 0);
     let lost = |event: &Event| match &event.body {
         Body::Lost { probe, count } if probe == "etw" => *count,
@@ -218,6 +290,7 @@ fn what_etw_lost_is_said_and_counted_once() {
     assert_eq!(run.take(1).iter().map(lost).sum::<u64>(), 5);
     etw.lose(PROCESSES, 1, 2);
     assert_eq!(run.take(1).iter().map(lost).sum::<u64>(), 3);
+    assert_eq!((of_session(EVENTS), of_session(PROCESSES)), (5, 3));
     // Between the last look and the end.
     etw.lose(EVENTS, 7, 0);
     let counted = run.health.lost.get_or_create_owned(&label());
@@ -412,6 +485,88 @@ fn a_layout_that_no_table_has_is_asked_for_once() {
     }
     assert!(etw.until(|| run.undecodable() == 3));
     assert_eq!(etw.questions(), 3);
+    run.stop();
+}
+
+#[test]
+fn windows_is_asked_before_a_layout_that_is_inferred() {
+    let etw = FakeEtw::new();
+    let mut elsewhere = Tables::built_in();
+    let row =
+        "Microsoft-Windows-Hyper-V-Compute\t2003\t0\tx\tUInt64 Serial, UnicodeString SystemId, UInt32 Result:code";
+    elsewhere
+        .extend("newer", &format!("provider\tevent_id\tversion\tname\tfields\n{row}"))
+        .unwrap();
+    let schema = elsewhere.event(normalize::HYPER_V_COMPUTE, 2_003, 0).unwrap().clone();
+    let info = event_info(normalize::HYPER_V_COMPUTE, 2_003, 0, &schema);
+    etw.describe(normalize::HYPER_V_COMPUTE, 2_003, 0, info);
+    let record = |tables: &Tables, id| {
+        let record = Record::manifest(tables, "Microsoft-Windows-Hyper-V-Compute", id, 0).unwrap();
+        record.text("SystemId", "abc").u32("Result", 0x8037_0110).at(AT).build()
+    };
+    let run = running(Options::default(), 64);
+    etw.log(EVENTS, record(&elsewhere, 2_003));
+    // One that Windows does not describe either is read by our table.
+    etw.log(EVENTS, record(&Tables::built_in(), 2_000));
+    for fact in run.take(4).iter().skip(1).step_by(2) {
+        let Body::ActivitySeen(step) = &fact.body else { panic!() };
+        let stopped = ActivityChange::Stopped {
+            result: Some(0x8037_0110),
+            message: String::new(),
+        };
+        assert_eq!((&step.step, step.activity.as_str()), (&stopped, "abc"));
+    }
+    run.stop();
+}
+
+#[test]
+fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
+    let etw = FakeEtw::new();
+    let flows = |etw: &FakeEtw| {
+        let enabled = etw.enabled(EVENTS);
+        enabled.into_iter().find(|given| given.provider == normalize::VFP)
+    };
+    let run = running(Options::default(), 64);
+    assert_eq!(flows(&etw), None);
+    run.stop();
+
+    let mut known = Tables::built_in();
+    let fields = "UInt32 IsMain, UInt32 IpProtocol, UInt32 SrcIpv4Addr:ipv4, UInt32 DstIpv4Addr:ipv4, UInt16 SrcPort:port, \
+                  UInt16 DstPort:port, Pointer UnifiedFlow";
+    let row = format!("Microsoft-Windows-Hyper-V-VfpExt\t600\t0\t\t{fields}");
+    known
+        .extend("vfp", &format!("provider\tevent_id\tversion\tname\tfields\n{row}"))
+        .unwrap();
+    let schema = known.event(normalize::VFP, 600, 0).unwrap().clone();
+    etw.describe(normalize::VFP, 600, 0, event_info(normalize::VFP, 600, 0, &schema));
+    let record = || {
+        let record = Record::manifest(&known, "Microsoft-Windows-Hyper-V-VfpExt", 600, 0).unwrap();
+        let ip = |last: u8| sandglass_etw::Value::Ip([10, 0, 0, last].into());
+        let record = record.u32("IsMain", 1).u32("IpProtocol", 17).u64("UnifiedFlow", 9);
+        let record = record.value("SrcIpv4Addr", ip(1)).value("DstIpv4Addr", ip(2));
+        record.u32("SrcPort", 1_024).u32("DstPort", 53).at(AT).build()
+    };
+    let options = Options {
+        vfp: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let run = running(options, 64);
+    let given = flows(&etw).unwrap();
+    assert_eq!((given.level, given.keywords), (4, 0x00c8_0000));
+    etw.log(EVENTS, record());
+    let Body::FlowSeen(flow) = &run.take(1)[0].body else {
+        panic!()
+    };
+    assert_eq!(
+        (flow.source.to_string(), flow.destination.port()),
+        ("10.0.0.1:1024".to_owned(), 53)
+    );
+    assert!(etw.until(|| flows(&etw).is_none()));
+    // The rest goes on.
+    assert_eq!(etw.enabled(EVENTS).len(), WANTED.len());
+    etw.log(EVENTS, hns("Endpoint", 1, AT));
+    assert_eq!(run.take(1).len(), 1);
+    assert!(run.probe("etw").attached);
     run.stop();
 }
 

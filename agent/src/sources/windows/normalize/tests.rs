@@ -294,3 +294,173 @@ fn the_names_that_come_with_the_agent_can_be_read() {
     assert_eq!(names.add(include_str!("activities.tsv")), Ok(()));
     assert_eq!(names, ActivityNames::default());
 }
+
+#[test]
+fn operations_on_compute_systems_have_a_begin_a_result_and_a_silo() {
+    let hcs = |id: u16, fields: Vec<(&str, Value)>| {
+        let mut all = vec![("SystemId", text("A1B2"))];
+        all.extend(fields);
+        event(HYPER_V_COMPUTE, id, 0, "", all)
+    };
+    let code = |code: u32| ("Result", Value::U64(u64::from(code)));
+    let silo = "7B3319BD-AB0F-11F1-949C-F5A17F5A987E";
+    let pending = 0xc037_0103;
+    let found = facts(&[
+        hcs(2010, vec![]),
+        hcs(2000, vec![code(pending)]),
+        hcs(2001, vec![code(pending)]),
+        hcs(2022, vec![("SiloContainerId", text(silo))]),
+        hcs(2500, vec![("Parameters", text("{}")), code(0x8007_06ba)]),
+        // Twice, as seen: the first ends nothing, since the start was over.
+        hcs(2003, vec![code(pending)]),
+        hcs(2999, vec![code(0)]),
+        event(HYPER_V_COMPUTE, 2001, 0, "", vec![]),
+    ]);
+    let seen: Vec<(&str, Option<Option<u32>>)> = found
+        .iter()
+        .map(|body| match body {
+            Body::ActivitySeen(step) => {
+                assert_eq!(step.keys[0], ObjectKey::Container("a1b2".into()));
+                assert_eq!((step.activity.as_str(), step.pid), ("a1b2", 0));
+                let ended = match &step.step {
+                    ActivityChange::Stopped { result, .. } => Some(*result),
+                    _ => None,
+                };
+                (step.name.as_str(), ended)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("create compute system", None),
+            ("create compute system", Some(Some(pending))),
+            ("start compute system", None),
+            ("start compute system", Some(Some(0))),
+            ("create process", None),
+            ("create process", Some(Some(0x8007_06ba))),
+            ("terminate compute system", None),
+            ("terminate compute system", Some(Some(pending))),
+        ]
+    );
+    let Body::ActivitySeen(started) = &found[3] else {
+        panic!()
+    };
+    assert_eq!(started.keys[1], ObjectKey::Silo(silo.to_lowercase()));
+}
+
+#[test]
+fn a_container_that_is_ended_while_it_starts_ends_its_start() {
+    // As another build may call its fields.
+    let hcs = |id: u16, code: u32| {
+        let fields = vec![("Parameter0", text("a1b2")), ("HResult", Value::U64(u64::from(code)))];
+        event(HYPER_V_COMPUTE, id, 0, "", fields)
+    };
+    let ended = |events: &[EtwEvent]| -> Vec<(String, Option<u32>)> {
+        let steps = facts(events).into_iter().filter_map(|body| match body {
+            Body::ActivitySeen(step) => match step.step {
+                ActivityChange::Stopped { result, .. } => Some((step.name, result)),
+                _ => None,
+            },
+            _ => None,
+        });
+        steps.collect()
+    };
+    let failed = ended(&[hcs(2001, 0x8037_0101)]);
+    assert_eq!(failed, [("start compute system".to_owned(), Some(0x8037_0101))]);
+    let killed = ended(&[hcs(2001, 0), hcs(2003, 0)]);
+    assert_eq!(
+        killed,
+        [
+            ("start compute system".to_owned(), None),
+            ("terminate compute system".to_owned(), Some(0))
+        ]
+    );
+    let mut names = ActivityNames::default();
+    names.add("hcs\tterminate compute system\tignore").unwrap();
+    let mut found = Vec::new();
+    Normalizer::new(names).facts(&hcs(2003, 0), &mut found);
+    assert_eq!(found, []);
+}
+
+/// As Windows Server 2022 logs it, but for the addresses.
+fn vfp_flow(id: u16, changed: &[(&str, Value)]) -> EtwEvent {
+    let number = |number: u64| Value::U64(number);
+    let none = "TniAction=Ignore, VlanIdAction=Ignore, MssDeltaAction=Ignore, MacHeaderAction=Ignore, \
+                IpHeaderAction=Ignore, TransportHeaderAction=Ignore";
+    let mut fields = vec![
+        ("PortId", number(3)),
+        ("Direction", number(2)),
+        ("IsMain", number(1)),
+        ("IpProtocol", number(6)),
+        ("SrcIpv4Addr", Value::Ip([10, 244, 1, 11].into())),
+        ("DstIpv4Addr", Value::Ip([10, 96, 0, 1].into())),
+        ("SrcPort", number(49_001)),
+        ("DstPort", number(443)),
+        ("IsTcpSyn", Value::Bool(true)),
+        ("EncapTransposition0", text("NULL")),
+        ("Transposition", text(none)),
+        ("PortName", text("7D2CED1C-ED91-49F6-9FA0-0A2184B37676")),
+        ("UnifiedFlow", number(0xffff_9b01_0000_2a28)),
+        ("IsSecondary", number(0)),
+        ("IsMirror", number(0)),
+    ];
+    for (name, value) in changed {
+        fields.retain(|field| field.0 != *name);
+        fields.push((name, value.clone()));
+    }
+    event(VFP, id, 0, "", fields)
+}
+
+#[test]
+fn flows_of_the_virtual_switch() {
+    use sandglass_model::network::{Flow, FlowChange};
+    let flows = |events: &[EtwEvent]| -> Vec<Flow> {
+        let flows = facts(events).into_iter().map(|body| match body {
+            Body::FlowSeen(flow) => *flow,
+            other => panic!("{other:?}"),
+        });
+        flows.collect()
+    };
+    let [new, gone] = &flows(&[vfp_flow(600, &[]), vfp_flow(608, &[])])[..] else {
+        panic!()
+    };
+    assert_eq!((new.change, gone.change), (FlowChange::New, FlowChange::Destroyed));
+    assert_eq!((new.id, new.netns, new.protocol), (gone.id, 1, 6));
+    assert_eq!(
+        (new.source.to_string(), new.destination.to_string()),
+        ("10.244.1.11:49001".into(), "10.96.0.1:443".into())
+    );
+    assert!(!new.is_dnat() && !new.is_snat());
+
+    let action = "MacHeaderAction=Modify (DstMac=00-15-5D-3A-31-08), IpHeaderAction=Modify (DstIp=10.244.1.9), \
+                  TransportHeaderAction=Modify (DstPort=6443)";
+    let [translated] = &flows(&[vfp_flow(600, &[("Transposition", text(action))])])[..] else {
+        panic!()
+    };
+    assert!(translated.is_dnat() && !translated.is_snat());
+    assert_eq!(translated.reply_source.to_string(), "10.244.1.9:6443");
+
+    // Without a meaning in the layout: 10.244.190.81, as it came.
+    let [plain] = &flows(&[vfp_flow(600, &[("SrcIpv4Addr", Value::U64(1_371_468_810))])])[..] else {
+        panic!()
+    };
+    assert_eq!(plain.source.ip().to_string(), "10.244.190.81");
+
+    for (field, value) in [
+        ("IsMain", 0),
+        ("IsMirror", 1),
+        ("IsSecondary", 1),
+        ("IpProtocol", 252),
+        ("IpProtocol", 70_000),
+        ("SrcIpv4Addr", u64::MAX),
+    ] {
+        assert_eq!(
+            facts(&[vfp_flow(600, &[(field, Value::U64(value))])]),
+            [],
+            "{field} {value}"
+        );
+    }
+    assert_eq!(facts(&[vfp_flow(110, &[])]), []);
+}
