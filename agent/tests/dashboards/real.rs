@@ -19,11 +19,11 @@ use sandglass::demo::scenarios::{self, Pod};
 use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 
-use super::alerting::Receiver;
 use super::documents;
 use super::exposition::Exposition;
 use super::peers::{self, Target};
-use super::queries::shortened;
+use super::questions::shortened;
+use super::receiver::Receiver;
 
 /// One test at a time has the machine: the agent sees every plugin on it.
 static MACHINE: Mutex<()> = Mutex::new(());
