@@ -91,7 +91,7 @@ const VERDICTS: [&str; 7] = [
     "hns EndpointAttachShared failed: endpoint in invalid state (0x803b0017)",
     "wait for vnic took 425 ms of 1.02 s",
     "lookup of db.shop.svc.cluster.local took 2.00 s",
-    "hns RequestHandler failed: did not end while its caller waited",
+    "hns RequestHandler failed: interrupted: HNS went down",
 ];
 
 #[test]

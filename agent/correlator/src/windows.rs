@@ -11,6 +11,7 @@ mod calls;
 mod keys;
 mod lookups;
 mod nests;
+mod restarts;
 mod vnic;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use self::activities::Activities;
 use self::keys::Keys;
 use self::lookups::Lookups;
 use self::nests::Nests;
+use self::restarts::HnsProcesses;
 use crate::correlator::{Config, Correlator, Output};
 use crate::invocation::Invocation;
 use crate::open::TraceKey;
@@ -39,6 +41,7 @@ pub(crate) struct Windows {
     max_sandboxes: usize,
     serial: u64,
     pub(crate) activities: Activities,
+    hns: HnsProcesses,
     pub(crate) nests: Nests,
     pub(crate) keys: Keys,
     pub(crate) lookups: Lookups,
@@ -109,6 +112,7 @@ impl Windows {
             max_sandboxes: config.max_remembered.max(1),
             serial: 0,
             activities: Activities::default(),
+            hns: HnsProcesses::default(),
             nests: Nests::default(),
             keys: Keys::new(config.max_remembered),
             lookups: Lookups::new(config.traffic.max_lookups),

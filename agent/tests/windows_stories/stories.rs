@@ -230,6 +230,7 @@ fn hns_restart() -> Vec<u8> {
         &[("namespaceId", id(WEB.namespace()))],
         down,
     );
+    node.hns_restarts(2_150, 4_300);
     node.plugin(2_410, 2_440, 4_110, "sdnbridge", 1);
     node.run_failed(
         2_500,

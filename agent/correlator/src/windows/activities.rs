@@ -35,8 +35,8 @@ pub(crate) struct Activity {
     /// The activity that caused it: its number while it is open, its place in the nest afterwards.
     pub(crate) parent: Option<u64>,
     pub(crate) link: Option<Link>,
-    /// It was not seen to end while its caller waited.
-    pub(crate) unfinished: bool,
+    /// Why it was ended though its own end was not seen; `None` for one that ended.
+    pub(crate) unfinished: Option<&'static str>,
 }
 
 /// Activities that are open, or lie in one that is, by number.
@@ -154,7 +154,7 @@ impl Activities {
         let end = |number: u64, all: &mut BTreeMap<u64, Activity>| {
             if let Some(activity) = all.get_mut(&number) {
                 activity.end = Some(to);
-                activity.unfinished = true;
+                activity.unfinished = Some("did not end while its caller waited");
             }
         };
         roots
@@ -164,6 +164,35 @@ impl Activities {
                 self.take(number)
             })
             .collect()
+    }
+
+    /// Ends what a process of HNS has begun and not ended; returns it by number.
+    pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
+        let open = self
+            .all
+            .iter_mut()
+            .filter(|(_, activity)| activity.end.is_none() && activity.pid == pid && activity.service == Service::Hns);
+        let ended = open.map(|(number, activity)| {
+            let end = at.max(activity.start);
+            activity.end = Some(end);
+            activity.unfinished = Some("interrupted: HNS went down");
+            let ended = ActivityEnded {
+                service: activity.service,
+                name: Arc::clone(&activity.name),
+                start: activity.start,
+                end,
+                failed: true,
+            };
+            (*number, ended)
+        });
+        ended.collect()
+    }
+
+    /// Takes out the nest that this activity lies in, once its outermost has ended.
+    pub(crate) fn take_whole(&mut self, number: u64) -> Option<Vec<Activity>> {
+        let root = self.outermost(number);
+        self.all.get(&root)?.end?;
+        Some(self.take(root))
     }
 
     /// Makes room; returns how many were forgotten.
@@ -189,6 +218,9 @@ fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
 
 impl Correlator {
     pub(crate) fn activity_seen(&mut self, at: Timestamp, step: ActivityStep) {
+        if step.service == Service::Hns {
+            self.hns_logged(at, step.pid);
+        }
         match &step.step {
             ActivityChange::Started => self.activity_began(at, step),
             ActivityChange::Stopped { .. } => self.activity_ended(at, step),
@@ -214,7 +246,7 @@ impl Correlator {
             method,
             parent,
             link: None,
-            unfinished: false,
+            unfinished: None,
         };
         add_keys(&mut activity, step.keys);
         self.windows.activities.serial += 1;
@@ -250,15 +282,7 @@ impl Correlator {
         self.effects
             .outputs
             .push(Output::Traffic(Traffic::Activity(Box::new(ended))));
-        let root = self.windows.activities.outermost(number);
-        if self
-            .windows
-            .activities
-            .all
-            .get(&root)
-            .is_some_and(|root| root.end.is_some())
-        {
-            let activities = self.windows.activities.take(root);
+        if let Some(activities) = self.windows.activities.take_whole(number) {
             self.nest_ended(at, Nest::new(activities));
         }
     }
@@ -319,7 +343,7 @@ impl Correlator {
             method: String::new(),
             parent: None,
             link,
-            unfinished: false,
+            unfinished: None,
         };
         let ended = ActivityEnded {
             service: activity.service,
@@ -368,7 +392,9 @@ impl Correlator {
 
 /// Endpoints that the activities of a nest made or deleted, by what they are called or by the method of the request.
 pub(crate) fn endpoint_changes(nest: &[Activity]) -> Vec<(String, bool)> {
-    let of_hns = |activity: &&Activity| activity.service == Service::Hns && !activity.result.is_some_and(is_failure);
+    let of_hns = |activity: &&Activity| {
+        activity.service == Service::Hns && activity.unfinished.is_none() && !activity.result.is_some_and(is_failure)
+    };
     let Some(outer) = nest.first().filter(of_hns) else {
         return Vec::new();
     };

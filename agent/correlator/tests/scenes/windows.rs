@@ -566,3 +566,68 @@ fn endpoints_are_counted_by_what_requests_did_to_them() {
         .collect();
     assert_eq!(counts, [1, 2, 1]);
 }
+
+#[test]
+fn another_process_in_the_place_of_hns_ends_what_the_first_was_at() {
+    let mut scene = windows();
+    began(&mut scene, 0, "web");
+    let plugin = runs(&mut scene, 20, "sdnbridge");
+    let of = |name: &str, pid: u32, change: ActivityChange| {
+        let Body::ActivitySeen(mut step) = step(name, "a1", change, &[endpoint("e1")]) else {
+            panic!()
+        };
+        step.pid = pid;
+        if name == "EndpointActivity" {
+            step.activity = "a2".to_owned();
+            step.related = "a1".to_owned();
+        }
+        Body::ActivitySeen(step)
+    };
+    scene.at(30).event(of("RequestHandler", 900, ActivityChange::Started));
+    scene.at(35).event(of("EndpointActivity", 900, ActivityChange::Started));
+    // Only its own events tell that it is another: no end of a process was seen.
+    scene.at(700).event(of("OnStart", 910, ActivityChange::Started));
+    scene.at(710).event(of("OnStart", 910, stopped(0)));
+    // The first is over: its stop ends nothing, and that it logs makes no third.
+    scene.at(720).event(of("EndpointActivity", 900, stopped(0)));
+    scene.at(900).exit(plugin, 1);
+    scene.at(1_000);
+    let identity = pod("web");
+    let message = "no network".to_owned();
+    said(&mut scene, 1_000, RuntimeSaid::RunFailed { identity, message });
+    let played = scene.play();
+    let [trace] = sandbox_traces(&played)[..] else {
+        panic!("{:?}", played.closed)
+    };
+    let activities: Vec<String> = trace
+        .spans
+        .iter()
+        .filter_map(|span| match &span.detail {
+            Detail::Activity(activity) => {
+                let took = span.end.unwrap().since(span.start) / 1_000_000;
+                Some(format!("{} {took} {:?}", activity.name, span.status))
+            }
+            _ => None,
+        })
+        .collect();
+    let cut = "Error { class: \"windows_result\", message: \"interrupted: HNS went down\" }";
+    assert_eq!(
+        activities,
+        [
+            format!("RequestHandler 670 {cut}"),
+            format!("EndpointActivity 665 {cut}"),
+            "OnStart 10 Unset".to_owned(),
+        ]
+    );
+    let restarts = played
+        .outputs
+        .iter()
+        .filter(|output| matches!(output, Output::Traffic(Traffic::HnsRestarted)));
+    assert_eq!(restarts.count(), 1);
+    // What was interrupted made no endpoint.
+    assert!(
+        played.outputs.iter().all(|output| {
+            !matches!(output, Output::Traffic(Traffic::Endpoints { endpoints, .. }) if *endpoints > 0)
+        })
+    );
+}
