@@ -9,6 +9,7 @@
 mod activities;
 mod calls;
 mod keys;
+mod library_calls;
 mod lookups;
 mod nests;
 mod restarts;

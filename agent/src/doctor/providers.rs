@@ -65,7 +65,7 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
 }
 
 /// Every provider that the sessions enable, and VFP's, which is enabled when asked for.
-pub(crate) const PROVIDERS: [Provider; 11] = [
+pub(crate) const PROVIDERS: [Provider; 12] = [
     Provider {
         check: "windows.provider.hns",
         name: "Microsoft-Windows-Host-Network-Service",
@@ -139,6 +139,15 @@ pub(crate) const PROVIDERS: [Provider; 11] = [
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-DNS-Client` says what is wrong with it",
     },
     Provider {
+        check: "windows.provider.winsock",
+        name: "Microsoft-Windows-Winsock-NameResolution",
+        guid: of::WINSOCK,
+        manifest: true,
+        level: Level::Note,
+        without: "lookups begin when the DNS client is asked, not when the program calls its socket library",
+        hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Winsock-NameResolution` says what is wrong with it",
+    },
+    Provider {
         check: "windows.provider.tcpip",
         name: "Microsoft-Windows-TCPIP",
         guid: of::TCPIP,
@@ -188,7 +197,7 @@ mod tests {
         };
         assert_eq!(
             (all.level, all.what.as_str()),
-            (Level::Ok, "11 of 11 ETW providers are registered")
+            (Level::Ok, "12 of 12 ETW providers are registered")
         );
     }
 
@@ -200,7 +209,7 @@ mod tests {
             running: Some(guids(&missing, false)),
         };
         let findings = judge(&known);
-        assert_eq!(findings[0].what, "7 of 11 ETW providers are registered");
+        assert_eq!(findings[0].what, "8 of 12 ETW providers are registered");
         let found: Vec<_> = findings[1..].iter().map(|one| (one.check, one.level)).collect();
         assert_eq!(
             found,
@@ -225,7 +234,7 @@ mod tests {
         };
         assert_eq!(
             (unknown.level, unknown.what.as_str()),
-            (Level::Note, "11 of 11 ETW providers could not be asked for")
+            (Level::Note, "12 of 12 ETW providers could not be asked for")
         );
         // Manifests alone tell nothing of those that have none.
         let manifests = Some(guids(&[of::TCPIP], true));

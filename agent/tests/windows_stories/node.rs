@@ -417,6 +417,25 @@ impl Node {
         });
     }
 
+    /// The pod's program calls its socket library for a name, and gets this.
+    pub fn getaddrinfo(&mut self, from: u64, to: u64, pod: Pod, name: &str, results: &str) {
+        for (ms, id) in [(from, 1000), (to, 1001)] {
+            let record = Record::manifest(&self.tables, "Microsoft-Windows-Winsock-NameResolution", id, 0).unwrap();
+            let record = record
+                .text("NodeName", name)
+                .process_id(pod.pid())
+                .container(pod.silo());
+            self.push(
+                ms,
+                if id == 1001 {
+                    record.text("Result", results)
+                } else {
+                    record
+                },
+            );
+        }
+    }
+
     /// A connection of the pod's, set up in `took` ms.
     pub fn connect(&mut self, ms: u64, took: u64, pod: Pod, remote: &str) {
         for (at, id) in [(ms, 1031), (ms + took, 1033)] {

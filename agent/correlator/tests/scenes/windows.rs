@@ -449,6 +449,51 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
 }
 
 #[test]
+fn a_lookup_lasts_as_long_as_its_programs_call() {
+    let mut scene = windows();
+    pod_with_silo(&mut scene);
+    let returned = |status| LookupChange::Returned {
+        status,
+        addresses: vec![[10, 96, 0, 7].into()],
+    };
+    // In the hosts file: nothing went over the network, which is not ready by that.
+    asks(&mut scene, 450, 0, LookupChange::Called);
+    asks(&mut scene, 451, 0, returned(0));
+    asks(&mut scene, 490, 0, LookupChange::Called);
+    asks(&mut scene, 491, 0, LookupChange::Called);
+    asks(&mut scene, 500, 1, LookupChange::Started);
+    let server = "10.96.0.10".to_owned();
+    asks(&mut scene, 501, 1, LookupChange::Sent { server });
+    asks(&mut scene, 510, 1, finished(0));
+    asks(&mut scene, 514, 0, returned(0));
+    // The service's own end was lost.
+    asks(&mut scene, 30_000, 1, LookupChange::Started);
+    asks(&mut scene, 30_020, 0, returned(11_002));
+    scene.at(60_000).tick();
+    let played = scene.play().finish();
+    let [trace] = sandbox_traces(&played)[..] else { panic!() };
+    let mut lookups = trace.spans.iter().filter_map(|span| match &span.detail {
+        Detail::Lookup(lookup) => Some((span, lookup)),
+        _ => None,
+    });
+    let (span, lookup) = lookups.next().unwrap();
+    let ms = |at: sandglass_model::Timestamp| at.since(trace.start()) / 1_000_000 + 100;
+    assert_eq!((ms(span.start), ms(span.end.unwrap())), (490, 514));
+    assert_eq!((lookup.queries, lookup.types.join("+")), (1, "A".to_owned()));
+    assert_eq!(lookups.count(), 0);
+    let sandbox = trace.id;
+    let failed: Vec<&str> = played
+        .closed
+        .iter()
+        .filter_map(|trace| match &trace.spans.last()?.detail {
+            Detail::Lookup(lookup) if trace.id != sandbox => Some(lookup.result?.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failed, ["timeout"], "{}", played.text());
+}
+
+#[test]
 fn without_an_interface_the_endpoints_attachment_ends_the_wait() {
     let mut scene = windows();
     began(&mut scene, 100, "web");
