@@ -408,6 +408,7 @@ fn doctor_speaks_of_windows() {
     for check in [
         "windows.rights",
         "windows.sessions",
+        "windows.providers",
         "windows.service.hns",
         "windows.service.containerd",
     ] {

@@ -343,7 +343,9 @@ impl Correlator {
                 }
             }
             // On Windows every process of the node is told of, not only those that are followed.
-            Body::ProcessExited(exit) if self.config.windows && self.processes.role(exit.process).is_none() => {}
+            Body::ProcessExited(exit) if self.config.windows && self.processes.role(exit.process).is_none() => {
+                self.hns_ended(at, exit.process.pid);
+            }
             Body::ProcessExited(exit) => self.exited(at, &exit),
             Body::PluginSpoke(io) => self.spoke(&io),
             Body::SandboxDescribed(described) => self.sandbox_described(at, &described),

@@ -342,7 +342,7 @@ impl TrafficMetrics {
                 self.held_back.inc();
             }
             // Counted in `windows.rs`.
-            Traffic::Activity(_) | Traffic::Endpoints { .. } => {}
+            Traffic::Activity(_) | Traffic::Endpoints { .. } | Traffic::HnsRestarted => {}
         }
     }
 
