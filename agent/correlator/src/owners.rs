@@ -172,8 +172,11 @@ impl Owners {
     /// Whose traffic it is that nobody's was when it began.
     pub(crate) fn late_owner(&self, netns: u64, address: IpAddr, began: Timestamp) -> Option<Arc<str>> {
         match self.by_netns.get(&netns) {
+            // What the node asks itself: most of what nobody owns.
+            None if self.node == Some(netns) => None,
             Some(owner) if owner.created > began => None,
-            Some(_) | None => self.party(netns, address).sandbox,
+            Some(owner) => Some(Arc::clone(&owner.sandbox)),
+            None => self.of_address(address).cloned(),
         }
     }
 
