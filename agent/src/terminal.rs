@@ -174,7 +174,7 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
     }
     let _ = write!(line, "\n{}\n", clean(&row::verdict(trace, now)));
     if let Some(network) = Network::of(trace) {
-        let _ = writeln!(line, "{}", readiness(&network));
+        let _ = writeln!(line, "{}{}", readiness(&network), left_out(root));
     }
     line
 }
@@ -195,6 +195,16 @@ fn readiness(network: &Network) -> String {
         human(first.saturating_sub(network.created_ns)),
         human(wait)
     )
+}
+
+/// How much of what a sandbox tried is not in its tree.
+fn left_out(root: &Span) -> String {
+    match &root.detail {
+        Detail::Sandbox(sandbox) if sandbox.attempts_left_out > 0 => {
+            format!("; {} more attempts are not shown", sandbox.attempts_left_out)
+        }
+        _ => String::new(),
+    }
 }
 
 /// Names with the branches of the tree before them.
@@ -422,7 +432,10 @@ mod tests {
         assert!(lookup.ends_with("5.01 s ↻1 conntrack race"), "{stalled}");
         let failed = render_waterfall(&samples::never_connected("shop", "web-2", 3, 1), 110, false);
         assert!(failed.contains("✕ connect_timeout ↻3 connect silent"), "{failed}");
-        assert!(failed.contains("network not usable 15.0 s after that"), "{failed}");
+        assert!(
+            failed.contains("network not usable 15.0 s after that; 36 more attempts are not shown"),
+            "{failed}"
+        );
         let waiting = render_waterfall(&samples::waiting("shop", "web-3", 4, 1), 110, false);
         assert!(waiting.contains("its network is not used yet"), "{waiting}");
         for text in [ready, stalled, failed] {

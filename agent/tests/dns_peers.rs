@@ -83,6 +83,7 @@ fn single_request_reopen_is_two_sockets() {
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let _server = Server::start(&lab);
+    lab.announce_pod();
     lab.resolv_conf(&format!("nameserver {SERVER}\noptions single-request-reopen\n"));
     assert!(glibc(&lab, "ok.test").status.success());
     let seen = watch.messages(4);
@@ -218,6 +219,7 @@ fn dnsmasq_and_unbound_agree_with_tshark() {
     }
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
+    lab.announce_pod();
     let directory = tempfile::tempdir().unwrap();
     let mut judged = 0;
     for name in ["web.shop.example", "api.shop.example"] {
@@ -253,6 +255,7 @@ fn coredns_agrees_with_tshark() {
     };
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
+    lab.announce_pod();
     let directory = tempfile::tempdir().unwrap();
     let (corefile, zone) = (directory.path().join("Corefile"), directory.path().join("zone"));
     let text = "$ORIGIN shop.example.\n@ 60 IN SOA ns hostmaster 1 60 60 60 60\n@ 60 IN NS ns\nns 60 IN A 10.153.2.53\n\

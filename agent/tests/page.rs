@@ -331,12 +331,9 @@ async fn a_stall_with_its_cause(agent: &Agent, browser: &Browser) -> Result<()> 
         .store
         .update(samples::stalled_journey(&trace, wall_ns() - 3 * SECOND));
     agent.store.update(samples::refused_journey(wall_ns() - 4 * SECOND));
-    agent.store.update(samples::never_connected(
-        "shop",
-        "offline-0",
-        122,
-        wall_ns() - 19 * SECOND,
-    ));
+    let offline = samples::never_connected("shop", "offline-0", 122, wall_ns() - 19 * SECOND);
+    let never = offline.id;
+    agent.store.update(offline);
     browser.open(&agent.url(&format!("#/trace/{id}"))).await?;
     browser
         .wait("return document.querySelector('.cause')?.innerText.includes('insert_failed rose by 1')")
@@ -366,7 +363,12 @@ async fn a_stall_with_its_cause(agent: &Agent, browser: &Browser) -> Result<()> 
     browser
         .wait("return document.querySelector('.related')?.innerText.includes('creation of the sandbox')")
         .await?;
-    browser.both_themes("journey").await
+    browser.both_themes("journey").await?;
+    // One that tried more often than is shown.
+    browser.open(&agent.url(&format!("#/trace/{never}"))).await?;
+    browser
+        .wait("return document.querySelector('.facts')?.innerText.includes('36 more attempts are not shown')")
+        .await
 }
 
 async fn the_nodes_network(agent: &Agent, browser: &Browser) -> Result<()> {

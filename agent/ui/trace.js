@@ -2,7 +2,7 @@
 
 import { get, throttle } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
-import { absolute, ago, duration, shortId, unixMs } from "./format.js";
+import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
 import { causeMeaning, causeName, findings } from "./causes.js";
 import { podName } from "./list.js";
 import { legend, phaseBar } from "./phases.js";
@@ -85,9 +85,10 @@ export function traceView(root, { id, span }, shared) {
     say(took, duration(usable ? usable.created_ns : trace.duration_ns));
     say(began, ago(start, shared.now()));
     const labels = trace.identity.labels || [];
-    fillOn([runtime, trace.sandbox, trace.identity, trace.running, usable], facts, () => [
+    const hidden = trace.timeline[0].attributes["sandglass.network_attempts_left_out"];
+    fillOn([runtime, trace.sandbox, trace.identity, trace.running, usable, hidden], facts, () => [
       fact(trace.running ? "has run for" : usable ? "sandbox ready after" : "took", took),
-      usable ? fact("network", ...readiness(usable)) : null,
+      usable ? fact("network", ...readiness(usable), hidden ? h("span.muted", {}, `; ${count(hidden)} more attempts are not shown`) : null) : null,
       trace.target ? fact("to", trace.target) : null,
       fact("began", began, h("span.muted", {}, ` ${absolute(start)}`)),
       runtime ? fact("asked by", runtime) : null,

@@ -253,13 +253,13 @@ fn namespace() -> Result<File> {
 }
 
 /// Puts this thread, and what it starts, before the machine's other work where that is allowed: plugins and agent alike.
-fn go_before_other_work() {
+pub fn go_before_other_work() {
     let _ = setpriority_process(None, PRIORITY);
 }
 
 /// Keeps this thread, and what it starts, on the last processor it may use: the one where the fewest interrupts are.
 /// Where that is not allowed the figures are only less sure.
-fn stay_on_one_processor() {
+pub fn stay_on_one_processor() {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)) {
         let mut one = CpuSet::new();

@@ -221,7 +221,7 @@ fn lookups_without_loss(effort: Effort) -> Result<Figure> {
 }
 
 /// The agent's metrics once its DNS probe is attached, which is after the process probe makes it ready.
-fn watching(agent: &Agent) -> Result<Metrics> {
+pub fn watching(agent: &Agent) -> Result<Metrics> {
     for _ in 0..100 {
         let metrics = agent.metrics()?;
         if metrics.has("sandglass_probe_info", "probe=\"dns\"") {
@@ -279,8 +279,8 @@ fn head(id: u16, flags: u16, records: u16) -> Vec<u8> {
 const OPT: [u8; 11] = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
 /// Of loopback, and nobody's resolver.
 const SERVER: &str = "127.9.9.9";
-const SEND: &str = "on_send";
-const RECEIVE: &str = "on_receive";
+pub const SEND: &str = "on_send";
+pub const RECEIVE: &str = "on_receive";
 const DROP: &str = "on_drop";
 /// A port without a socket.
 const NOBODY: u16 = 10_054;

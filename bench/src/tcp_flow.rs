@@ -1,62 +1,261 @@
 //! Throughput of one TCP connection over a veth pair, with and without the agent, in pairs.
 //!
 //! Used by `dns_cost`: its hook sees every packet of every socket. Both ends in network namespaces made here and removed
-//! again. What counts is the median of the ratios within the pairs, with the interval it is sure of.
+//! again. The effect is smaller than what one second differs from the next by, so: both ends on one processor, which is
+//! then busy with nothing but this connection, whatever the scheduler does elsewhere; short blocks of the same number of
+//! bytes over one connection, without (A) and with the agent (B) in the order ABBA, then BAAB; of the blocks between two
+//! changes their lower quartile, since all else that the machine does only ever adds; of four such one ratio, of all
+//! ratios the Hodges-Lehmann estimate with a bootstrap interval.
+//! Beside the throughput stands the processor time of both ends for the same bytes, in which what else the machine does
+//! takes less part; and what noise hardly touches: which share of that time the kernel's own statistics give the hook.
+//! Does not: say how fast a connection is that has two processors.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use sandglass::sources::linux::Options;
 
 use crate::Effort;
+use crate::add_chain::{go_before_other_work, stay_on_one_processor};
 use crate::add_overhead::agent;
-use crate::report::{Figure, Unit, median, median_interval};
+use crate::agent::Agent;
+use crate::dns_cost::{RECEIVE, SEND, watching};
+use crate::estimate::{bootstrap_interval, hodges_lehmann};
+use crate::probe::{Probe, since};
+use crate::report::{Figure, Unit, median, quantile};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Vec<Figure>> {
-    let link = Link::make()?;
-    let lasting = Duration::from_millis(effort.pick(1_000, 300));
-    let mut ratios = Vec::new();
-    let mut without = Vec::new();
-    link.bytes_per_second(lasting)?;
-    for pair in 0..effort.pick(PAIRS, 4) {
-        let mut rates = [0.0; 2];
-        for turn in [pair % 2, (pair + 1) % 2] {
-            // Both halves begin alike, with an agent that starts.
-            let agent = agent()?;
-            if turn == 0 {
-                agent.stop()?;
-                std::thread::sleep(REST);
-                rates[0] = link.bytes_per_second(lasting)?;
-            } else {
-                std::thread::sleep(REST);
-                rates[1] = link.bytes_per_second(lasting)?;
-                agent.stop()?;
+    // A thread of its own: it stays on one processor, and what is measured next does not.
+    let measuring = std::thread::spawn(move || measure(effort));
+    measuring.join().map_err(|_| anyhow!("the measuring thread panicked"))?
+}
+
+fn measure(effort: Effort) -> Result<Vec<Figure>> {
+    go_before_other_work();
+    stay_on_one_processor();
+    let mut flow = Flow::start(Link::make()?)?;
+    let (mut less, mut longer, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    let end = Instant::now() + effort.pick(PERIOD, PERIOD_QUICK);
+    while Instant::now() < end || less.len() < QUADS_LEAST {
+        let [off, on] = flow.quad(less.len() % 2 == 1)?;
+        less.push((1.0 - off.wall_ns / on.wall_ns) * 100.0);
+        longer.push((on.processor_ns / off.processor_ns - 1.0) * 100.0);
+        rates.push(flow.bytes as f64 * 8.0 / off.wall_ns);
+    }
+    let hook = hook_share(&mut flow, effort)?;
+    flow.end()?;
+    Ok(vec![
+        figure("TCP throughput less with the agent, median", &less)
+            .at_most(LESS_PERCENT)
+            .between(bootstrap_interval(&less))
+            .remark(format!(
+                "{}; {:.1} Gbit/s without, both ends on one processor; rung cgroup_skb",
+                spread(&less),
+                median(&rates)
+            )),
+        figure("processor time per byte of TCP more with the agent, median", &longer).remark(spread(&longer)),
+        hook,
+    ])
+}
+
+/// Which share of a connection's processor time the programs take that see its packets, by the kernel's statistics. Their
+/// own cost is in it, about half of a run, and so is what other sockets send meanwhile: it is not less than the truth.
+fn hook_share(flow: &mut Flow, effort: Effort) -> Result<Figure> {
+    let options = Options {
+        stdio: false,
+        connect: false,
+        conntrack: false,
+        drops: false,
+        ..Options::default()
+    };
+    let probe = Probe::attach_with(options)?.map_err(|reason| anyhow!("cannot attach the DNS probe: {reason}"))?;
+    std::thread::sleep(REST);
+    let (mut shares, mut each, mut packets) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..effort.pick(10 * BLOCKS, BLOCKS) {
+        let before = probe.runs();
+        let took = flow.block()?;
+        let runs = since(&before, &probe.runs());
+        let hook = runs
+            .iter()
+            .filter(|runs| [SEND, RECEIVE].contains(&runs.program.as_str()));
+        let (count, ns) = hook.fold((0, 0), |(count, ns), runs| (count + runs.count, ns + runs.ns));
+        ensure!(count > 0, "the hook did not see the connection");
+        shares.push(ns as f64 / took.processor_ns * 100.0);
+        each.push(ns as f64 / count as f64);
+        packets.push(count as f64 / flow.bytes as f64 * 1e6);
+    }
+    let name = "share of the hook in the processor time of TCP, its measuring included";
+    Ok(Figure::new(name, median(&shares), Unit::Percent)
+        .at_most(LESS_PERCENT)
+        .remark(format!(
+            "{:.0} ns each for {:.0} packets a megabyte, both ends together; middle half {:.2} to {:.2} %",
+            median(&each),
+            median(&packets),
+            quantile(&shares, 0.25),
+            quantile(&shares, 0.75)
+        )))
+}
+
+fn figure(name: &str, percents: &[f64]) -> Figure {
+    Figure::new(name, hodges_lehmann(percents), Unit::Percent)
+}
+
+fn spread(percents: &[f64]) -> String {
+    let (low, high) = bootstrap_interval(percents);
+    format!(
+        "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four blocks; middle half {:+.1} to {:+.1} %",
+        percents.len(),
+        quantile(percents, 0.25),
+        quantile(percents, 0.75),
+    )
+}
+
+/// What a block took: time, and of that the processor time of both ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Took {
+    wall_ns: f64,
+    processor_ns: f64,
+}
+
+impl Took {
+    /// The lower quartile of several, each number by itself.
+    fn undisturbed(blocks: &[Took]) -> Took {
+        let of = |number: fn(&Took) -> f64| quantile(&blocks.iter().map(number).collect::<Vec<f64>>(), 0.25);
+        Took {
+            wall_ns: of(|took| took.wall_ns),
+            processor_ns: of(|took| took.processor_ns),
+        }
+    }
+
+    /// The geometric mean of two.
+    fn mean(self, other: Took) -> Took {
+        Took {
+            wall_ns: (self.wall_ns * other.wall_ns).sqrt(),
+            processor_ns: (self.processor_ns * other.processor_ns).sqrt(),
+        }
+    }
+}
+
+/// One connection, and how many bytes of it are a block.
+struct Flow {
+    connection: TcpStream,
+    receiver: JoinHandle<std::io::Result<()>>,
+    bytes: u64,
+    data: Vec<u8>,
+    _link: Link,
+}
+
+impl Flow {
+    fn start(link: Link) -> Result<Flow> {
+        let listener = inside(&link.ends[1], || TcpListener::bind((ADDRESSES[1], 0)))??;
+        let address = listener.local_addr()?;
+        let receiver = std::thread::spawn(move || receive(&listener));
+        let connection = inside(&link.ends[0], move || TcpStream::connect(address))??;
+        connection.set_nodelay(true)?;
+        let mut flow = Flow {
+            connection,
+            receiver,
+            bytes: FIRST_BYTES,
+            data: vec![7; CHUNK],
+            _link: link,
+        };
+        // Until windows and buffers have grown; then as many bytes as take as long as a block shall.
+        for _ in 0..WARM_UP {
+            let took = flow.block()?;
+            let chunks = BLOCK.as_nanos() as f64 / took.wall_ns * (flow.bytes / CHUNK as u64) as f64;
+            flow.bytes = CHUNK as u64 * (chunks as u64).max(1);
+        }
+        Ok(flow)
+    }
+
+    /// Four turns: two without and two with the agent, in the middle or, `turned`, around them. Gives what a block
+    /// usually took without it and with it.
+    fn quad(&mut self, turned: bool) -> Result<[Took; 2]> {
+        let mut times = [Vec::new(), Vec::new()];
+        let mut running: Option<Agent> = None;
+        for with in [turned, !turned, !turned, turned] {
+            running = match (running, with) {
+                (None, true) => {
+                    let agent = agent()?;
+                    watching(&agent)?;
+                    Some(agent)
+                }
+                (Some(agent), false) => {
+                    agent.stop()?;
+                    None
+                }
+                (as_it_is, _) => as_it_is,
+            };
+            std::thread::sleep(REST);
+            self.block()?;
+            let blocks: Vec<Took> = (0..BLOCKS).map(|_| self.block()).collect::<Result<_>>()?;
+            times[usize::from(with)].push(Took::undisturbed(&blocks));
+        }
+        if let Some(agent) = running {
+            agent.stop()?;
+        }
+        Ok(times.map(|turns| turns[0].mean(turns[1])))
+    }
+
+    /// Sends a block and waits until the other end has all of it.
+    fn block(&mut self) -> Result<Took> {
+        let (begin, processor) = (Instant::now(), processor_ns());
+        self.connection.write_all(&self.bytes.to_ne_bytes())?;
+        for _ in 0..self.bytes / CHUNK as u64 {
+            self.connection.write_all(&self.data)?;
+        }
+        let mut theirs = [0; 8];
+        self.connection.read_exact(&mut theirs)?;
+        Ok(Took {
+            wall_ns: begin.elapsed().as_nanos() as f64,
+            processor_ns: (processor_ns() - processor + u64::from_ne_bytes(theirs)) as f64,
+        })
+    }
+
+    fn end(self) -> Result<()> {
+        drop(self.connection);
+        self.receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
+        Ok(())
+    }
+}
+
+/// Takes blocks, each behind its length, and answers with the processor time that took; until the connection ends.
+fn receive(listener: &TcpListener) -> std::io::Result<()> {
+    stay_on_one_processor();
+    let (mut connection, _) = listener.accept()?;
+    connection.set_nodelay(true)?;
+    let mut buffer = vec![0; CHUNK];
+    let mut length = [0; 8];
+    loop {
+        if let Err(error) = connection.read_exact(&mut length) {
+            let ended = error.kind() == std::io::ErrorKind::UnexpectedEof;
+            return if ended { Ok(()) } else { Err(error) };
+        }
+        let begin = processor_ns();
+        let mut left = u64::from_ne_bytes(length);
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+            match connection.read(&mut buffer[..most])? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                read => left -= read as u64,
             }
         }
-        without.push(rates[0]);
-        ratios.push((1.0 - rates[1] / rates[0]) * 100.0);
+        connection.write_all(&(processor_ns() - begin).to_ne_bytes())?;
     }
-    Ok(vec![
-        Figure::new(
-            "TCP throughput less with the agent, median",
-            median(&ratios),
-            Unit::Percent,
-        )
-        .at_most(LESS_PERCENT)
-        .between(median_interval(&ratios))
-        .remark(format!(
-            "{:+.1} to {:+.1} % at 95 % confidence, {} pairs; {:.1} Gbit/s without; rung cgroup_skb",
-            median_interval(&ratios).0,
-            median_interval(&ratios).1,
-            ratios.len(),
-            median(&without) * 8.0 / 1e9
-        )),
-    ])
+}
+
+/// What this thread has used of a processor so far.
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// Two namespaces and the cable between them.
@@ -81,32 +280,6 @@ impl Link {
             ip(&["-n", end, "link", "set", "eth0", "up"])?;
         }
         Ok(link)
-    }
-
-    /// One connection, as fast as it goes.
-    fn bytes_per_second(&self, lasting: Duration) -> Result<f64> {
-        let listener = inside(&self.ends[1], || TcpListener::bind((ADDRESSES[1], 0)))??;
-        let address = listener.local_addr()?;
-        let receiver = std::thread::spawn(move || -> std::io::Result<u64> {
-            let (mut connection, _) = listener.accept()?;
-            let mut buffer = vec![0; BLOCK];
-            let mut total = 0;
-            loop {
-                match connection.read(&mut buffer)? {
-                    0 => return Ok(total),
-                    len => total += len as u64,
-                }
-            }
-        });
-        let mut connection = inside(&self.ends[0], move || TcpStream::connect(address))??;
-        let block = vec![7; BLOCK];
-        let begin = Instant::now();
-        while begin.elapsed() < lasting {
-            connection.write_all(&block)?;
-        }
-        drop(connection);
-        let total = receiver.join().map_err(|_| anyhow!("the receiver panicked"))??;
-        Ok(total as f64 / begin.elapsed().as_secs_f64())
     }
 }
 
@@ -140,7 +313,42 @@ fn ip(arguments: &[&str]) -> Result<()> {
 }
 
 const ADDRESSES: [&str; 2] = ["10.154.0.1", "10.154.0.2"];
-const BLOCK: usize = 128 << 10;
-const PAIRS: u32 = 24;
+/// Bytes of each call.
+const CHUNK: usize = 128 << 10;
+/// Of the very first block.
+const FIRST_BYTES: u64 = 64 << 20;
+const WARM_UP: u32 = 4;
+/// How long a block takes, about; short, so that most meet no disturbance.
+const BLOCK: Duration = Duration::from_millis(8);
+/// Blocks between two changes.
+const BLOCKS: u32 = 40;
+/// How long blocks are sent.
+const PERIOD: Duration = Duration::from_secs(100);
+const PERIOD_QUICK: Duration = Duration::from_secs(10);
+/// Fewer say nothing of how they are spread.
+const QUADS_LEAST: usize = 4;
+/// After the agent has started or stopped: what it reads at its start, or the kernel frees at its end, is not what it
+/// costs later.
 const REST: Duration = Duration::from_millis(250);
 const LESS_PERCENT: f64 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_was_disturbed_does_not_count() {
+        let took = |wall_ns, processor_ns| Took { wall_ns, processor_ns };
+        let blocks = [
+            took(10.0, 8.0),
+            took(90.0, 8.2),
+            took(11.0, 70.0),
+            took(95.0, 71.0),
+            took(12.0, 8.1),
+        ];
+        let least = Took::undisturbed(&blocks);
+        assert_eq!((least.wall_ns, least.processor_ns), (11.0, 8.1));
+        let mean = took(4.0, 1.0).mean(took(9.0, 1.0));
+        assert_eq!((mean.wall_ns, mean.processor_ns), (6.0, 1.0));
+    }
+}

@@ -100,9 +100,11 @@ impl Correlator {
                 }
                 if !io.addresses.is_empty() {
                     detail.addresses.clone_from(&io.addresses);
-                    self.watch
-                        .owners
-                        .learn(&open.operations[operation], &io.addresses, self.now);
+                    let operation = &open.operations[operation];
+                    let told = self.watch.owners.learn(operation, &io.addresses, self.now);
+                    if let Some(creation) = open.creation.as_mut().filter(|_| told) {
+                        creation.readiness.known = true;
+                    }
                 }
             }
         }

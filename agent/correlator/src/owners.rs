@@ -112,18 +112,22 @@ impl Owners {
         }
     }
 
-    /// A plugin gave these addresses, with the length of their prefix, to an interface.
-    pub(crate) fn learn(&mut self, operation: &Operation, addresses: &[String], now: Timestamp) {
+    /// A plugin gave these addresses, with the length of their prefix, to an interface. Returns whether the sandbox's
+    /// traffic can be told by one of them.
+    pub(crate) fn learn(&mut self, operation: &Operation, addresses: &[String], now: Timestamp) -> bool {
         if operation.command != CniCommand::Add || operation.container.is_empty() {
-            return;
+            return false;
         }
+        let mut told = false;
         let sandbox: Arc<str> = operation.container.as_str().into();
         for address in addresses {
             let address = address.split('/').next().unwrap_or_default();
             if let Ok(address) = address.parse::<IpAddr>() {
                 self.own_address(address, &sandbox, now);
+                told |= is_foreign(address);
             }
         }
+        told
     }
 
     /// The sandbox has no network any more.
@@ -172,8 +176,11 @@ impl Owners {
     /// Whose traffic it is that nobody's was when it began.
     pub(crate) fn late_owner(&self, netns: u64, address: IpAddr, began: Timestamp) -> Option<Arc<str>> {
         match self.by_netns.get(&netns) {
+            // What the node asks itself: most of what nobody owns.
+            None if self.node == Some(netns) => None,
             Some(owner) if owner.created > began => None,
-            Some(_) | None => self.party(netns, address).sandbox,
+            Some(owner) => Some(Arc::clone(&owner.sandbox)),
+            None => self.of_address(address).cloned(),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::traffic::TrafficConfig;
 pub(crate) struct Readiness {
     /// Somebody watches the node's traffic.
     pub(crate) watched: bool,
-    /// Its network namespace is known: its traffic can be told from others'.
+    /// Its network namespace is known, or an address of it: its traffic can be told from others'.
     pub(crate) known: bool,
     /// When its creation was over.
     pub(crate) created: Option<Timestamp>,

@@ -32,10 +32,21 @@ use witness::{Witness, agree};
 
 /// TCP connections of a pod through a service address; the witness must have seen the same flows.
 fn translated(test: &str, flows: FlowOptions, rules: impl Fn(&Cluster)) {
-    if let Some(cluster) = Cluster::start(test, flows) {
+    if let Some(cluster) = connecting(test, flows) {
         rules(&cluster);
         connect_and_compare(&cluster);
+        verdicts::record_all(test, &cluster);
     }
+}
+
+/// A cluster of which connections are watched too.
+fn connecting(test: &str, flows: FlowOptions) -> Option<Cluster> {
+    let options = Options {
+        stdio: false,
+        flows,
+        ..Options::default()
+    };
+    Cluster::with(test, options)
 }
 
 fn connect_and_compare(cluster: &Cluster) {
@@ -107,11 +118,12 @@ fn translation_by_iptables_is_told_as_the_witness_sees_it() {
 
 fn rules_of_kube_proxy(test: &str, mode: &str) {
     let Some(bin) = Kube::programs(test) else { return };
-    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+    let Some(cluster) = connecting(test, FlowOptions::default()) else {
         return;
     };
     let _kube = Kube::start(&cluster.node, &bin, mode);
     connect_and_compare(&cluster);
+    verdicts::record_all(test, &cluster);
 }
 
 #[test]

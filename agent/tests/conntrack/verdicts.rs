@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use sandglass::sources::clock;
-use sandglass::sources::linux::{FlowOptions, Options};
+use sandglass::sources::linux::FlowOptions;
 use sandglass_correlator::{Config, Correlator, Output, Traffic};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::recording::{self, Header};
@@ -18,21 +18,16 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Cause, Confidence};
 use sandglass_model::{Body, Event, Timestamp};
 
-use crate::RACES;
 use crate::cluster::{Cluster, PORT, SERVICE};
 use crate::limit::Limit;
 use crate::namespaces::{Namespace, counts, flows, steps};
+use crate::{RACES, connecting};
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
 
 fn watched(test: &str) -> Option<Cluster> {
-    let options = Options {
-        stdio: false,
-        flows: FlowOptions::default(),
-        ..Options::default()
-    };
-    Cluster::with(test, options)
+    connecting(test, FlowOptions::default())
 }
 
 /// What happened in the cluster, in the order of its happening, and a minute of silence. `of_interest` is asked of DNS
@@ -56,6 +51,15 @@ fn story(cluster: &Cluster, of_interest: impl Fn(&Body) -> bool) -> Vec<Event> {
         body: Body::Tick,
     }));
     events
+}
+
+/// Records what the pod did and what became of it; flows of others, of which a node has its own, are left out.
+pub fn record_all(test: &str, cluster: &Cluster) {
+    let service = |body: &Body| match body {
+        Body::FlowSeen(flow) => flow.destination.ip().to_string() == SERVICE,
+        _ => true,
+    };
+    record(test, &story(cluster, service));
 }
 
 fn record(test: &str, events: &[Event]) {

@@ -262,6 +262,9 @@ pub fn never_connected(namespace: &str, pod: &str, number: u32, start_unix_ns: u
     scene.fail(connect, "connect_timeout", "203.0.113.9:443 did not answer");
     scene.end(connect, end + 15_040);
     scene.attempted(end + 30, None);
+    if let Detail::Sandbox(sandbox) = &mut scene.trace.spans[0].detail {
+        sandbox.attempts_left_out = 36;
+    }
     scene.close(end + 15_040)
 }
 

@@ -90,6 +90,11 @@ impl Lookup {
         if at.since(asked.first) >= config.lookup_deadline_ns {
             return None;
         }
+        // Over TCP nothing is lost that would have to be asked again so soon: a resolver asks for somebody else.
+        let on_this_connection = |sent: &Sent| sent.question == question && from_here(&sent);
+        if message.transport == Transport::Tcp && gap < RETRY_NS && self.sent.iter().any(on_this_connection) {
+            return None;
+        }
         let changes_transport = self
             .sent
             .iter()

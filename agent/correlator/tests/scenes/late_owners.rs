@@ -125,8 +125,39 @@ fn an_address_that_is_told_late_is_enough_at_the_end() {
     });
     scene.at(100).exit(plugin, 0);
     scene.at(110).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
-    let played = scene.then_nothing().play().finish();
+    let played = scene.clone().then_nothing().play().finish();
     assert!(told(&played).starts_with("sandbox lookup api"), "{}", told(&played));
+    // And enough to wait for its network when it is created.
+    scene.containerd_starts("sb", 120);
+    scene.looked_up(&asks, "web", 2_000, 500, "10.1.0.2");
+    let played = scene.then_nothing().play().finish();
+    assert_eq!(
+        ready(sandbox(&played)),
+        (Some(50), Some(110), vec!["lookup".to_owned()])
+    );
+    scene = unnamed();
+    scene.containerd_starts("sb", 120);
+    scene.looked_up(&asks, "web", 2_000, 500, "10.1.0.2");
+    let played = scene.then_nothing().play().finish();
+    assert_eq!(
+        ready(sandbox(&played)),
+        (Some(2_000), Some(2_000), vec!["lookup".to_owned()])
+    );
+}
+
+/// A sandbox whose namespace cannot be looked at; its plugin says which address it gave.
+fn unnamed() -> Scene {
+    let mut scene = Scene::new();
+    scene.at(0).watched();
+    let plugin = scene.plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
+    scene.at(90).spoke(PluginIo {
+        process: plugin,
+        netconf: None,
+        error: None,
+        addresses: vec!["10.88.0.5/24".to_owned()],
+    });
+    scene.at(100).exit(plugin, 0);
+    scene
 }
 
 /// An older sandbox, whose pod the runtime told of; its namespace is told of while something fails in it.

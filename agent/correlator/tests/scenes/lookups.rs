@@ -591,3 +591,28 @@ fn sockets_of_one_address_in_two_namespaces_are_two() {
 sandbox lookup api A noerror 3000+4, 1 sent",
     );
 }
+
+/// As a resolver does that has one connection to the next one: two clients of its own want the same name.
+#[test]
+fn the_same_question_twice_at_once_over_one_connection_is_two_lookups() {
+    let mut scene = Scene::used_sandbox();
+    let asks = pod_socket(4_000).tcp();
+    scene.at(3_000).query(&asks, 1, "api", "A");
+    scene.at(3_001).query(&asks, 4, "api", "A");
+    scene.at(3_005).answer(&asks, 1, "api", "A", NOERROR, &["10.1.0.1"]);
+    scene.at(3_009).answer(&asks, 4, "api", "A", NOERROR, &["10.1.0.1"]);
+    // Later it is a retry.
+    scene.at(4_000).query(&asks, 5, "web", "A");
+    scene.at(5_000).query(&asks, 6, "web", "A");
+    scene.at(5_001).answer(&asks, 6, "web", "A", NOERROR, &["10.1.0.2"]);
+    let told = told(&scene.then_nothing().play().finish());
+    let lookups: Vec<&str> = told.lines().filter(|line| line.contains("lookup")).collect();
+    assert_eq!(
+        lookups,
+        [
+            "sandbox lookup api A noerror 3000+5, 1 sent",
+            "sandbox lookup api A noerror 3001+8, 1 sent",
+            "sandbox lookup web A noerror 4000+1001, 2 sent, 1 again, dns_server_silent (possible)"
+        ]
+    );
+}
