@@ -72,10 +72,11 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     workloads::lookup(&node, namespace);
     workloads::slow(&node, namespace);
     workloads::failing(&node, namespace);
+    workloads::broken(&node, namespace);
     let traces = sandbox_traces(namespace);
     let pods = watch.finish();
-    assert!(pods.len() >= 10 + 30 + 6 + 3 + 4, "{} pods", pods.len());
-    assert_same(&pods, &traces, |name| name.starts_with("failing"));
+    assert!(pods.len() >= 10 + 30 + 6 + 3 + 5, "{} pods", pods.len());
+    assert_same(&pods, &traces, |name| ["failing", "broken"].contains(&name));
     assert_story(&traces);
     assert_traffic(&traces);
     ran.since().assert_same_count(&traces);
