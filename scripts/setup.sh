@@ -101,6 +101,7 @@ want_cluster() {
     have ss || need iproute2 "ss"
     have bpftool || optional+=(bpftool)
     have prometheus || optional+=(prometheus)
+    have prometheus-alertmanager || optional+=(prometheus-alertmanager)
 }
 
 check_rust() {

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use node::{AGENT, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
-use pods::{PodWatch, assert_same, by_uid, names, operation_traces, sandbox_traces};
+use pods::{PodWatch, assert_same, assert_whole, by_uid, names, operation_traces, sandbox_traces};
 use serde_json::Value;
 
 /// A path of the tree.
@@ -72,10 +72,11 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     workloads::lookup(&node, namespace);
     workloads::slow(&node, namespace);
     workloads::failing(&node, namespace);
+    workloads::broken(&node, namespace);
     let traces = sandbox_traces(namespace);
     let pods = watch.finish();
-    assert!(pods.len() >= 10 + 30 + 6 + 3 + 4, "{} pods", pods.len());
-    assert_same(&pods, &traces, |name| name.starts_with("failing"));
+    assert!(pods.len() >= 10 + 30 + 6 + 3 + 5, "{} pods", pods.len());
+    assert_same(&pods, &traces, |name| ["failing", "broken"].contains(&name));
     assert_story(&traces);
     assert_traffic(&traces);
     ran.since().assert_same_count(&traces);
@@ -85,8 +86,12 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     peers::assert_jaeger_shows(&traces);
     peers::assert_links_lead_on(&traces, &operation_traces(namespace));
     let health = http(AGENT, "/api/v1/health");
-    for loss in ["lost", "evicted", "shed"] {
+    for loss in ["evicted", "shed"] {
         assert_eq!(health[loss]["total"], 0, "{loss}: {}", health[loss]);
+    }
+    // Of traffic the agent sees all that is on the machine.
+    for probe in ["exec", "stdio", "netns"] {
+        assert_eq!(health["lost"]["by"][probe], 0, "{}", health["lost"]);
     }
     // Where others want the processors too, a thread of the agent may wait for longer than events are held; each trace
     // was held against its pod all the same.
@@ -402,7 +407,7 @@ fn unattached(probe: &str) -> Value {
 fn assert_one_pod_is_traced(node: &Node, name: &str) -> Value {
     let trace = one_trace(node, name);
     assert_eq!(trace["result"], "ok");
-    assert_eq!(trace["incomplete"], false, "{trace} {}", http(AGENT, "/api/v1/health"));
+    assert_whole(&trace);
     assert_eq!(
         trace["timeline"][1]["attributes"]["sandglass.netns_seen"], true,
         "{}",

@@ -36,7 +36,7 @@ done
 stop containerd
 stop jaeger
 grep -F "$dir/" /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r umount 2> /dev/null
-for bridge in sgcp0 sgcp1 sgcp2 sgcnode; do
+for bridge in sgcp0 sgcp1 sgcp2 sgcp3 sgcnode; do
     ip link del $bridge 2> /dev/null
 done
 cd / || exit 1

@@ -2,7 +2,8 @@
 # Builds a one-node Kubernetes and the project's image, starts the one, installs the other with the chart, and runs
 # agent/tests/cluster.rs against both. Usage: test.sh [--keep | --demo] [TEST..]. Root only.
 # --keep leaves the node running; --demo installs, makes pods, prints the addresses and stays until Ctrl-C.
-# SANDGLASS_CLUSTER_BIN names a folder with the built programs (default target/cluster/bin, what a CI caches).
+# SANDGLASS_CLUSTER_BIN, or SANDGLASS_KUBE_BIN, names a folder with the built programs (default target/cluster/bin, what a
+# CI caches). The last line counts the tests.
 # Uses besides: Go 1.26, runc, the CNI plugins, iptables, ip, openssl, curl, python3, rustup's musl target.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -22,7 +23,7 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "hint: sudo make test-cluster" >&2
     exit 77
 fi
-bin=${SANDGLASS_CLUSTER_BIN:-$PWD/target/cluster/bin}
+bin=${SANDGLASS_CLUSTER_BIN:-${SANDGLASS_KUBE_BIN:-$PWD/target/cluster/bin}}
 dir=${SANDGLASS_CLUSTER_DIR:-/var/lib/sandglass-cluster}
 deploy/cluster/build.sh "$bin"
 scripts/image.sh amd64
@@ -49,11 +50,16 @@ if $demo; then
     deploy/cluster/demo.sh "$bin" "$dir"
     exit
 fi
+log=$(mktemp)
 status=0
-cargo test --locked --package sandglass --test cluster -- --test-threads=1 --nocapture "${tests[@]}" || status=$?
+cargo test --locked --package sandglass --test cluster -- --test-threads=1 --nocapture "${tests[@]}" 2>&1 | tee "$log" || status=$?
 if [ $status -ne 0 ]; then
     mkdir -p target/cluster/log
     cp "$dir"/log/*.log target/cluster/log/
     echo "logs of the node: target/cluster/log"
 fi
+$keep || down
+trap - EXIT
+scripts/count.sh "$log" $status || status=1
+rm -f "$log"
 exit $status

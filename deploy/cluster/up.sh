@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts a one-node Kubernetes with all its state below FOLDER; down.sh ends it. Usage: up.sh BIN FOLDER. Root only.
-# Bridges sgcp0 to sgcp2 (pods, 10.244.0.0/22) and sgcnode (the node, 10.244.255.1); Services 10.96.0.0/24, CoreDNS behind 10.96.0.10;
+# Bridges sgcp0 to sgcp3 (pods, 10.244.0.0/22) and sgcnode (the node, 10.244.255.1); Services 10.96.0.0/24, CoreDNS behind 10.96.0.10;
 # kube-proxy with iptables. Kubelet and containerd export their spans to a Jaeger on the loopback address; a Prometheus, if
 # installed, scrapes what targets.sh finds by the annotations of pods. Touches no other runtime and nothing in /etc.
 set -euo pipefail
@@ -18,7 +18,7 @@ if ss -ltnH '( sport = :6443 or sport = :2379 or sport = :4317 )' | grep -q .; t
     exit 1
 fi
 cd "$dir"
-mkdir -p cni cni-slow cni-failing etc etcd ipam kubelet log pki plugins root run state
+mkdir -p cni cni-slow cni-failing cni-broken etc etcd ipam kubelet log pki plugins root run state
 
 # start NAME COMMAND..: in the background, with a log and a pid file.
 start() {
@@ -94,7 +94,7 @@ runtime() {
         -e 's#restrict_oom_score_adj = false#restrict_oom_score_adj = true#' \
         -e "s#'/opt/cni/bin'#'$dir/plugins'#" -e "s#'/etc/cni/net.d'#'$dir/cni'#" > etc/config.toml
     sed -i "/server.v1.metrics/,/address/s#address = ''#address = '127.0.0.1:1338'#" etc/config.toml
-    for handler in slow failing; do
+    for handler in slow failing broken; do
         cat >> etc/config.toml << TOML
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.$handler]
   runtime_type = 'io.containerd.runc.v2'
@@ -224,6 +224,11 @@ apiVersion: node.k8s.io/v1
 kind: RuntimeClass
 metadata: {name: failing}
 handler: failing
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: broken}
+handler: broken
 YAML
 }
 
@@ -260,6 +265,8 @@ cni_plugins
 conflist cni '{"type": "portmap", "capabilities": {"portMappings": true}}' 0
 conflist cni-slow '{"type": "slow-policy"}' 1
 conflist cni-failing '{"type": "strict-policy"}' 2
+# A chain with a plugin that is not there.
+conflist cni-broken '{"type": "no-such-plugin"}' 3
 tracing
 runtime
 certificates

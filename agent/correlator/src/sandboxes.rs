@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail, Status, Trace};
+use sandglass_model::trace::{CreateDetail, Detail, Relation, RuntimeStep, SandboxDetail, Status, Trace};
 use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, TraceId, registry};
 
 use crate::correlator::{Config, Correlator, Output};
@@ -93,6 +93,20 @@ impl OpenTrace {
                 && !creation.removed
                 && !self.trace.spans[0].status.is_error()
         })
+    }
+
+    /// The runtime removes what it has not started, although nothing that it ran failed: a step that runs no program did,
+    /// such as looking for a plugin that is not there. Where only a shim was seen, the runtime may start without `runc`.
+    fn was_given_up(&self) -> bool {
+        let seen = |wanted| {
+            let mut details = self.trace.spans.iter().map(|span| &span.detail);
+            details.any(|detail| matches!(detail, Detail::RuntimeStep(step) if step.step == wanted))
+        };
+        let removed = self
+            .creation
+            .as_ref()
+            .is_some_and(|creation| creation.removed && creation.awaits_runtime && !creation.started && !creation.told);
+        removed && !self.trace.incomplete && (seen(RuntimeStep::Create) || !seen(RuntimeStep::Shim))
     }
 
     /// The operation because of which the sandbox failed.
@@ -477,6 +491,9 @@ impl Correlator {
             message = creation.failed_step.clone().or(message);
         }
         message = message.or_else(|| creation.failed_step.clone());
+        if open.was_given_up() {
+            message = message.or_else(|| Some("the runtime gave the sandbox up before it started it".to_owned()));
+        }
         if overdue {
             message = message.or_else(|| Some("a step of the runtime did not end".to_owned()));
         }

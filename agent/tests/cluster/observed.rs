@@ -26,7 +26,7 @@ const NOTHING_HERE: &[(&str, &str)] = &[
     ("sandglass_sandboxes{", "of Windows nodes"),
     ("{loss=\"lost in ETW\"}", "of Windows nodes"),
     (
-        "sandglass_export_queue_oldest",
+        "- (sandglass_export_queue_oldest",
         "nothing waits: Jaeger takes every request at once",
     ),
 ];

@@ -112,14 +112,27 @@ pub fn slow(node: &Node, namespace: &str) {
 
 /// A pod whose chain refuses it: at least two attempts, then it is deleted, or they would never end.
 pub fn failing(node: &Node, namespace: &str) {
-    create(node, namespace, "failing", "pause", Some("failing"));
+    fails_twice(node, namespace, "failing");
+}
+
+/// A pod whose network configuration names a plugin that is not there.
+pub fn broken(node: &Node, namespace: &str) {
+    fails_twice(node, namespace, "broken");
+}
+
+/// The pod and its runtime class have the same name.
+fn fails_twice(node: &Node, namespace: &str, name: &str) {
+    create(node, namespace, name, "pause", Some(name));
     wait_for("two failed attempts", 60, || {
-        let list = http(super::AGENT, "/api/v1/sandboxes?result=failed&limit=1000&q=failing");
+        let list = http(
+            super::AGENT,
+            &format!("/api/v1/sandboxes?result=failed&kind=sandbox&limit=1000&q={name}"),
+        );
         let ours = list["rows"]
             .as_array()
             .unwrap()
             .iter()
-            .filter(|row| row["namespace"] == namespace)
+            .filter(|row| row["namespace"] == namespace && row["pod"] == name)
             .count();
         if ours >= 2 {
             Ok(())
@@ -127,7 +140,7 @@ pub fn failing(node: &Node, namespace: &str) {
             Err(format!("{ours} failed"))
         }
     });
-    node.kubectl(&["delete", "pod", "failing", "--namespace", namespace, "--now"]);
+    node.kubectl(&["delete", "pod", name, "--namespace", namespace, "--now"]);
 }
 
 /// One pod that runs.

@@ -5,7 +5,7 @@ use sandglass_model::cni::{CniError, PodIdentity};
 use sandglass_model::event::{ExitStatus, PluginIo, SandboxDescription};
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::trace::Relation;
-use sandglass_model::{Body, Detail, SandboxId, SpanId, Timestamp, TraceId};
+use sandglass_model::{Body, Detail, SandboxId, SpanId, Status, Timestamp, TraceId};
 
 use crate::scene::{Scene, add, assert_text, cni, del, of_pod, with};
 
@@ -111,6 +111,39 @@ sandbox              +0 ns    9.00 s  [sb, containerd]
     runtime create   +9.00 s  1.00 ms
 ",
     );
+}
+
+/// A chain that names a plugin which is not there: every plugin that runs succeeds, and yet there is no sandbox.
+#[test]
+fn a_sandbox_that_is_removed_before_it_is_started_has_failed() {
+    let played = |runtime: &str, shim: bool| {
+        let mut scene = Scene::asked_by(runtime);
+        scene.ran("bridge", &add("sb", "eth0"), 0, 10);
+        if shim {
+            let shim = scene.at(12).runtime(
+                "/usr/bin/containerd-shim-kata-v2",
+                &["-namespace", "k8s.io", "-id", "sb", "start"],
+            );
+            scene.at(14).exit(shim, 0);
+        }
+        scene.ran("loopback", &del("sb", "lo"), 20, 22);
+        scene.at(1_000).tick();
+        scene.play()
+    };
+    let given_up = &played("containerd", false).closed[0];
+    assert_eq!(
+        given_up.spans[0].status,
+        Status::Error {
+            class: "sandbox_failed".to_owned(),
+            message: "the runtime gave the sandbox up before it started it".to_owned(),
+        }
+    );
+    assert!(!given_up.spans[2].status.is_error(), "no plugin failed");
+    // What starts a sandbox is not always seen: a shim that runs no runc may have.
+    for (runtime, shim) in [("containerd", true), ("podman", false)] {
+        let played = played(runtime, shim);
+        assert!(!played.closed[0].spans[0].status.is_error(), "{runtime}");
+    }
 }
 
 #[test]

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Counts what `cargo test` said: names what was skipped, and ends with one line: N passed, N failed, N skipped.
+# Usage: scripts/count.sh LOG STATUS, the status being that of `cargo test`; fails where a test did.
+# A test that cannot run prints `SKIPPED <name>: <reason>`; it counts as skipped only.
+set -uo pipefail
+log=$1
+status=$2
+# A line may come twice (on the terminal and among the output of its test), or behind the name of another test.
+skips=$(grep -oE 'SKIPPED [A-Za-z0-9_:]+: .*' "$log" | awk '!seen[$2]++')
+sum() { grep -oE "^test result: .*" "$log" | grep -oE "[0-9]+ $1" | awk '{ total += $1 } END { print total + 0 }'; }
+passed=$(sum passed)
+failed=$(sum failed)
+ignored=$(sum ignored)
+skipped=0
+if [ -n "$skips" ]; then
+    skipped=$(wc -l <<< "$skips")
+    printf '\nskipped here:\n%s\n' "$skips"
+fi
+# A crate that does not compile, or a test binary that dies, has no result line of its own.
+if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then
+    failed=1
+fi
+printf '%d passed, %d failed, %d skipped\n' $((passed - skipped)) "$failed" $((skipped + ignored))
+[ "$status" -eq 0 ] && [ "$failed" -eq 0 ]
