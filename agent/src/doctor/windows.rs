@@ -13,11 +13,23 @@ use windows::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 use windows::core::{HSTRING, PCWSTR};
 
 use super::{Finding, Level};
+use crate::log_file;
 
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = vec![rights(), sessions()];
     findings.extend(SERVICES.iter().map(service));
+    findings.push(log());
     findings
+}
+
+/// Where the service would log, or has.
+fn log() -> Finding {
+    let path = log_file::of_service(std::env::var_os("ProgramData").map(Into::into));
+    let what = match std::fs::metadata(&path) {
+        Ok(metadata) => format!("the service logs into {}, {} bytes now", path.display(), metadata.len()),
+        Err(_) => format!("as a service it logs into {}, which is not there yet", path.display()),
+    };
+    Finding::ok("windows.log", what)
 }
 
 fn rights() -> Finding {
