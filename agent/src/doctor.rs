@@ -9,6 +9,8 @@ mod cri;
 mod kernel;
 mod network;
 mod probes;
+#[cfg(any(windows, test))]
+pub(crate) mod providers;
 mod render;
 mod stats;
 #[cfg(test)]

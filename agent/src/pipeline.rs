@@ -29,7 +29,6 @@ pub struct Pipeline {
     correlator: Correlator,
     health: Health,
     counted: Counters,
-    changed: BTreeSet<TraceId>,
     /// Open traces as they were shown last with what HNS and HCS did for them.
     running: BTreeMap<TraceId, Trace>,
     /// What HNS and HCS do has changed since.
@@ -61,7 +60,6 @@ impl Pipeline {
             correlator: Correlator::new(config),
             health,
             counted: Counters::default(),
-            changed: BTreeSet::new(),
             running: BTreeMap::new(),
             running_changed: false,
             held: 0,
@@ -126,20 +124,7 @@ impl Pipeline {
     fn drain(&mut self, outputs: &mut impl Outputs) {
         self.correlator.drain_into(&mut self.outputs);
         for output in self.outputs.drain(..) {
-            match &output {
-                Output::Changed(id) => {
-                    self.changed.insert(*id);
-                }
-                Output::Closed(trace) => {
-                    self.changed.remove(&trace.id);
-                    outputs.output(&output);
-                }
-                Output::Ended(_)
-                | Output::Asked(_)
-                | Output::Known { .. }
-                | Output::Created(_)
-                | Output::Traffic(_) => outputs.output(&output),
-            }
+            outputs.output(&output);
         }
     }
 
@@ -150,22 +135,22 @@ impl Pipeline {
         }
         self.refreshed = Instant::now();
         self.show(outputs);
-        self.changed.clear();
         self.running_changed = false;
         self.account();
     }
 
     fn show(&mut self, outputs: &mut impl Outputs) {
+        let mut changed = self.correlator.take_changed();
         let running = self.correlator.with_running();
         let running: BTreeMap<TraceId, Trace> = running.into_iter().map(|trace| (trace.id, trace)).collect();
         let before = std::mem::replace(&mut self.running, running);
         let differs = |(id, trace): &(&TraceId, &Trace)| self.running.get(id) != Some(trace);
         let ended = before.iter().filter(differs).map(|(id, _)| *id);
         let began = self.running.keys().filter(|id| !before.contains_key(id)).copied();
-        self.changed.extend(ended.chain(began));
+        changed.extend(ended.chain(began));
         let open = self.correlator.open();
         let mut shown = open.map(|trace| self.running.get(&trace.id).unwrap_or(trace));
-        outputs.changed(&mut shown, &self.changed);
+        outputs.changed(&mut shown, &changed);
     }
 
     fn account(&mut self) {
@@ -198,7 +183,7 @@ impl Pipeline {
 
     /// How long to wait for the next event.
     fn patience(&self, now: Timestamp) -> Duration {
-        if self.held > 0 || self.running_changed || !self.changed.is_empty() {
+        if self.held > 0 || self.running_changed || self.correlator.has_changed() {
             return BUSY;
         }
         let due = self

@@ -414,6 +414,7 @@ fn doctor_speaks_of_windows() {
     for check in [
         "windows.rights",
         "windows.sessions",
+        "windows.providers",
         "windows.service.hns",
         "windows.service.containerd",
         "windows.log",

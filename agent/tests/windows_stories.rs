@@ -14,13 +14,17 @@ mod stories;
 
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use sandglass::sources::windows::file::EtlFile;
 use sandglass::sources::windows::normalize::ActivityNames;
 use sandglass_correlator::{Config, Correlator, Output, Reorder};
-use sandglass_model::{Detail, Trace, phases};
+use sandglass_etw::Tables;
+use sandglass_etw::event::Value;
+use sandglass_etw::writer::{EtlWriter, Record, Session};
+use sandglass_model::network::FlowChange;
+use sandglass_model::{Body, Detail, Trace, phases};
 
 #[test]
 fn committed_files_are_what_the_stories_write() {
@@ -96,7 +100,7 @@ const VERDICTS: [&str; 7] = [
     "hns EndpointAttachShared failed: endpoint in invalid state (0x803b0017)",
     "wait for vnic took 425 ms of 1.02 s",
     "lookup of db.shop.svc.cluster.local took 2.00 s",
-    "hns RequestHandler failed: did not end while its caller waited",
+    "hns RequestHandler failed: interrupted: HNS went down",
 ];
 
 /// Each story in a file without compressed buffers: what is in there can be damaged one by one.
@@ -151,6 +155,70 @@ proptest! {
 }
 
 static PLAIN: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
+
+/// A capture of VFP's flows with their layout, as merging puts it into a file, in which a session lost something.
+fn flows_with_their_layout() -> Vec<u8> {
+    let mut tables = Tables::built_in();
+    let fields = "UInt32 IsMain, UInt32 IpProtocol, UInt32 SrcIpv4Addr:ipv4, UInt32 DstIpv4Addr:ipv4, UInt16 SrcPort:port, \
+                  UInt16 DstPort:port, UnicodeString Transposition, Pointer UnifiedFlow";
+    let rows: String = [600, 608]
+        .iter()
+        .map(|id| format!("Microsoft-Windows-Hyper-V-VfpExt\t{id}\t0\t\t{fields}\n"))
+        .collect();
+    tables
+        .extend("vfp", &format!("provider\tevent_id\tversion\tname\tfields\n{rows}"))
+        .unwrap();
+    let start = 1_767_225_600_000_000_000;
+    let session = Session {
+        started_ns: start,
+        ..Session::default()
+    };
+    let tables = Arc::new(tables);
+    let mut writer = EtlWriter::new(session).with_schemas(Arc::clone(&tables));
+    for (id, after) in [(600, 5), (608, 90)] {
+        let record = Record::manifest(&tables, "Microsoft-Windows-Hyper-V-VfpExt", id, 0).unwrap();
+        let record = record
+            .u32("IsMain", 1)
+            .u32("IpProtocol", 6)
+            .value("SrcIpv4Addr", Value::Ip([10, 244, 1, 11].into()))
+            .value("DstIpv4Addr", Value::Ip([10, 96, 0, 1].into()))
+            .u32("SrcPort", 49_001)
+            .u32("DstPort", 443)
+            .text("Transposition", "IpHeaderAction=Modify (DstIp=10.244.1.9)");
+        writer.push(record.at(start + after * 1_000_000).build());
+    }
+    writer.lose(start + 1_000_000, 0, 41, 0);
+    writer.finish()
+}
+
+#[test]
+fn flows_of_a_file_are_taken_when_it_brings_their_layout() {
+    let mut file = EtlFile::from_bytes("flows", flows_with_their_layout(), ActivityNames::default()).unwrap();
+    let mut flows = Vec::new();
+    while let Some(event) = file.next_event().unwrap() {
+        if let Body::FlowSeen(flow) = event.body {
+            flows.push((flow.change, flow.source.to_string(), flow.reply_source.to_string()));
+        }
+    }
+    let flow = |change| (change, "10.244.1.11:49001".to_owned(), "10.244.1.9:443".to_owned());
+    assert_eq!(flows, [flow(FlowChange::New), flow(FlowChange::Destroyed)]);
+    assert_eq!((file.unused().undecodable, file.unused().lost), (0, 41));
+}
+
+#[test]
+fn a_loss_is_told_by_the_marks_of_a_file_that_was_not_ended_in_order() {
+    let mut bytes = flows_with_their_layout();
+    // The header's count: behind the headers of buffer and record, `TRACE_LOGFILE_HEADER.EventsLost`.
+    let count = 0x48 + 0x20 + 48;
+    assert_eq!(bytes[count..count + 4], 41_u32.to_le_bytes());
+    bytes[count..count + 4].fill(0);
+    let mut file = EtlFile::from_bytes("cut", bytes, ActivityNames::default()).unwrap();
+    let mut told = 0;
+    while let Some(event) = file.next_event().unwrap() {
+        told += usize::from(matches!(event.body, Body::Lost { count: 1, .. }));
+    }
+    assert_eq!((told > 0, file.unused().lost), (true, 1));
+}
 
 #[test]
 fn damaged_files_break_nothing() {

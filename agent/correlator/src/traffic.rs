@@ -114,6 +114,8 @@ pub enum Traffic {
     JourneyHeldBack,
     /// An activity of HNS, HCS or a silo ended, whosever it was (Windows).
     Activity(Box<ActivityEnded>),
+    /// The Host Network Service was started again (Windows).
+    HnsRestarted,
     /// How many HNS endpoints were seen made and not deleted since, and how many sandboxes (Windows).
     Endpoints {
         /// Endpoints.

@@ -9,9 +9,11 @@
 mod activities;
 mod calls;
 mod keys;
+mod library_calls;
 mod lookups;
 mod nests;
 mod ongoing;
+mod restarts;
 mod running;
 mod vnic;
 
@@ -25,6 +27,7 @@ use self::keys::Keys;
 use self::lookups::Lookups;
 use self::nests::Nests;
 use self::ongoing::Activities;
+use self::restarts::HnsProcesses;
 use crate::correlator::{Config, Correlator, Output};
 use crate::invocation::Invocation;
 use crate::open::TraceKey;
@@ -42,6 +45,7 @@ pub(crate) struct Windows {
     max_sandboxes: usize,
     serial: u64,
     pub(crate) activities: Activities,
+    hns: HnsProcesses,
     pub(crate) nests: Nests,
     pub(crate) keys: Keys,
     pub(crate) lookups: Lookups,
@@ -114,6 +118,7 @@ impl Windows {
             max_sandboxes: config.max_remembered.max(1),
             serial: 0,
             activities: Activities::default(),
+            hns: HnsProcesses::default(),
             nests: Nests::default(),
             keys: Keys::new(config.max_remembered),
             lookups: Lookups::new(config.traffic.max_lookups),

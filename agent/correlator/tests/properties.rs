@@ -61,6 +61,9 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
     let mut told: BTreeSet<TraceId> = BTreeSet::new();
     let (mut creations, mut sandboxes) = (0, 0);
     let mut take = |correlator: &mut Correlator| {
+        for id in correlator.take_changed() {
+            assert!(correlator.open_trace(id).is_some());
+        }
         for output in correlator.drain() {
             match output {
                 Output::Ended(span) => {
@@ -79,7 +82,6 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
                     }
                     closed.push(Trace::clone(&trace));
                 }
-                Output::Changed(id) => assert!(correlator.open_trace(id).is_some()),
                 Output::Created(trace) => {
                     assert_eq!(trace.check(), Ok(()));
                     assert!(trace.spans.iter().skip(1).take(1).all(|create| create.end.is_some()));
@@ -927,7 +929,7 @@ fn runtime_said() -> impl Strategy<Value = Body> {
 
 fn lookup_step() -> impl Strategy<Value = Body> {
     let status = prop::sample::select(vec![0u32, 9_002, 9_003, 1_460, 87]);
-    (guid(), 1u32..4, 0u8..6, status, prop::sample::select(vec![1u16, 28])).prop_map(
+    (guid(), 1u32..4, 0u8..8, status, prop::sample::select(vec![1u16, 28])).prop_map(
         |(silo, pid, step, status, kind)| {
             let server = "10.0.0.10".to_owned();
             Body::LookupSeen(Box::new(LookupStep {
@@ -940,6 +942,11 @@ fn lookup_step() -> impl Strategy<Value = Body> {
                     2 => LookupChange::Sent { server },
                     3 => LookupChange::Answered { server, status },
                     4 => LookupChange::TimedOut { server },
+                    5 => LookupChange::Called,
+                    6 => LookupChange::Returned {
+                        status,
+                        addresses: Vec::new(),
+                    },
                     _ => LookupChange::Finished {
                         status,
                         addresses: vec![[10, 0, 0, 1].into()],

@@ -65,7 +65,7 @@ impl Outputs for Sinks {
                 identity,
                 created,
             } => self.store.known(sandbox.clone(), identity.clone(), *created),
-            Output::Changed(_) | Output::Created(_) | Output::Asked(_) => {}
+            Output::Created(_) | Output::Asked(_) => {}
         }
     }
 

@@ -289,6 +289,16 @@ pub struct LookupStep {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LookupChange {
+    /// A program asked its socket library (`getaddrinfo`), which may go on to ask the service.
+    Called,
+    /// The library returned to the program.
+    Returned {
+        /// Winsock status; 0 is success.
+        status: u32,
+        /// Addresses found.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        addresses: Vec<std::net::IpAddr>,
+    },
     /// A program asked.
     Started,
     /// A query went to a server.

@@ -311,8 +311,11 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
     metrics.register_process();
     let (shutdown, stop) = watch::channel(false);
     // Nothing moves any more in a replay: its pipeline counts as alive for good.
-    let heartbeat = Arc::new(AtomicU64::new(u64::MAX));
-    let server = app::serve(config, &store, health, metrics, None, heartbeat, stop).await?;
+    let pulse = Arc::new(app::Pulse {
+        moved: AtomicU64::new(u64::MAX),
+        ..app::Pulse::default()
+    });
+    let server = app::serve(config, &store, health, metrics, None, pulse, stop).await?;
     http::announce(server.address);
     print(&format!("http://{}/ (end with Ctrl-C)\n", server.address))?;
     until_stopped().await;

@@ -1,22 +1,29 @@
-//! What this Windows lets the agent do: rights, free ETW sessions, the services that networks and sandboxes need.
+//! What this Windows lets the agent do: rights, free ETW sessions, providers, the services that networks and sandboxes need.
 //!
 //! Does not: change or start anything.
 
+use sandglass_etw::Guid;
 use windows::Win32::Foundation::{CloseHandle, ERROR_MORE_DATA, HANDLE};
 use windows::Win32::Security::{GetTokenInformation, SC_HANDLE, TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
-use windows::Win32::System::Diagnostics::Etw::{EVENT_TRACE_PROPERTIES, QueryAllTracesW};
+use windows::Win32::System::Diagnostics::Etw::{
+    EVENT_TRACE_PROPERTIES, EnumerateTraceGuidsEx, PROVIDER_ENUMERATION_INFO, QueryAllTracesW, TRACE_PROVIDER_INFO,
+    TdhEnumerateProviders, TraceGuidQueryList,
+};
+use windows::Win32::System::LibraryLoader::{GetModuleHandleW, GetProcAddress};
 use windows::Win32::System::Services::{
     CloseServiceHandle, OpenSCManagerW, OpenServiceW, QueryServiceStatus, SC_MANAGER_CONNECT, SERVICE_QUERY_STATUS,
     SERVICE_RUNNING, SERVICE_STATUS,
 };
 use windows::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
-use windows::core::{HSTRING, PCWSTR};
+use windows::core::{GUID, HSTRING, PCWSTR, s, w};
 
+use super::providers::{self, Known};
 use super::{Finding, Level};
 use crate::log_file;
 
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = vec![rights(), sessions()];
+    findings.extend(providers::judge(&known_providers()));
     findings.extend(SERVICES.iter().map(service));
     findings.push(log());
     findings
@@ -96,6 +103,86 @@ fn sessions() -> Finding {
         .hint("`logman query -ets` lists them: stop one that nobody needs")
 }
 
+fn known_providers() -> Known {
+    // Wine exports both functions, and ends a program that calls them.
+    if is_wine() {
+        return Known::default();
+    }
+    Known {
+        manifests: manifests(),
+        running: registered(),
+    }
+}
+
+fn is_wine() -> bool {
+    // SAFETY: both names end with zero; ntdll is loaded in every process.
+    unsafe {
+        GetModuleHandleW(w!("ntdll.dll")).is_ok_and(|ntdll| GetProcAddress(ntdll, s!("wine_get_version")).is_some())
+    }
+}
+
+/// Providers with a manifest (or a class of WMI).
+fn manifests() -> Option<Vec<Guid>> {
+    grown(|buffer, size| {
+        let info: *mut PROVIDER_ENUMERATION_INFO = buffer.as_mut_ptr().cast();
+        // SAFETY: the buffer has the bytes that `size` says, and is aligned as the structure is.
+        let status = unsafe { TdhEnumerateProviders(Some(info), size) };
+        if status != 0 {
+            return Err(status);
+        }
+        // SAFETY: the call has filled the head.
+        let count = unsafe { (*info).NumberOfProviders } as usize;
+        let room = (size_of_val(buffer) - HEAD) / size_of::<TRACE_PROVIDER_INFO>();
+        let guids = (0..count.min(room)).map(|index| {
+            // SAFETY: the array stands behind the head, and the index lies in the buffer.
+            let provider = unsafe {
+                (&raw const (*info).TraceProviderInfoArray)
+                    .cast::<TRACE_PROVIDER_INFO>()
+                    .add(index)
+            };
+            // SAFETY: filled by the call, and plain numbers in any case.
+            Guid(unsafe { (*provider).ProviderGuid }.to_u128())
+        });
+        Ok(guids.collect())
+    })
+}
+
+/// Providers that a process or a driver has registered, or a session has enabled.
+fn registered() -> Option<Vec<Guid>> {
+    grown(|buffer, size| {
+        let guids: *mut GUID = buffer.as_mut_ptr().cast();
+        let mut needed = 0;
+        // SAFETY: the buffer has the bytes that `size` says.
+        let status =
+            unsafe { EnumerateTraceGuidsEx(TraceGuidQueryList, None, 0, Some(guids.cast()), *size, &mut needed) };
+        if status.0 != 0 {
+            *size = needed;
+            return Err(status.0);
+        }
+        let count = (needed as usize).min(size_of_val(buffer)) / size_of::<GUID>();
+        // SAFETY: so many were written, and the index lies in the buffer.
+        let guid = |index| Guid(unsafe { *guids.add(index) }.to_u128());
+        Ok((0..count).map(guid).collect())
+    })
+}
+
+/// Asks with a larger buffer as long as Windows wants one. `None` when it cannot be asked.
+fn grown(mut ask: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>) -> Option<Vec<Guid>> {
+    let mut size: u32 = 64 * 1024;
+    // Providers come and go between two calls.
+    for _ in 0..8 {
+        // Of u64, for the alignment of structures.
+        let mut buffer = vec![0_u64; (size as usize).div_ceil(size_of::<u64>())];
+        let room = size;
+        match ask(&mut buffer, &mut size) {
+            Ok(guids) => return Some(guids),
+            Err(INSUFFICIENT_BUFFER) => size = size.max(room.saturating_mul(2)).min(MOST_BYTES),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
 /// A service, and what its absence means.
 struct Service {
     check: &'static str,
@@ -171,6 +258,11 @@ const SERVICES: [Service; 3] = [
         without: "pods are named by containerd's own events: with another runtime, or another name of the service, look there",
     },
 ];
+const INSUFFICIENT_BUFFER: u32 = 122;
+/// A list of providers is about 100 KiB.
+const MOST_BYTES: u32 = 16 << 20;
+/// Count and a reserved number before the array of `PROVIDER_ENUMERATION_INFO`.
+const HEAD: usize = 8;
 const MOST_SESSIONS: usize = 64;
 const OURS: usize = 2;
 const NAME_CHARACTERS: usize = 1_024;

@@ -207,6 +207,7 @@ fn record_windows(product: &mut ProductMetrics) {
         endpoints: 3,
         sandboxes: 2,
     }));
+    product.record(&Output::Traffic(Traffic::HnsRestarted));
     let mut late = samples::usual("shop", "web-7", 7, unix_ns());
     let mut wait = late.spans[0].clone();
     wait.parent = Some(0);

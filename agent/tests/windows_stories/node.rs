@@ -16,6 +16,7 @@ pub const PLUGINS: &str = r"C:\Program Files\containerd\cni\bin";
 pub const RUNTIME: u32 = 1_200;
 /// The process of HNS.
 const HNS_PID: u32 = 900;
+const HNS_LINE: &str = r"C:\Windows\System32\svchost.exe -k NetSvcs";
 /// The CNI agent's process.
 pub const AGENT: u32 = 1_800;
 const START: u64 = 1_767_225_600_000_000_000;
@@ -82,6 +83,7 @@ pub struct Node {
     tables: Arc<Tables>,
     writer: EtlWriter,
     activities: u32,
+    hns_pid: u32,
 }
 
 impl Node {
@@ -103,6 +105,7 @@ impl Node {
             tables: Arc::new(Tables::built_in()),
             writer: EtlWriter::new(session),
             activities: 0,
+            hns_pid: HNS_PID,
         };
         for (pid, parent, line) in [
             (600, 4, r"C:\Windows\System32\services.exe"),
@@ -111,7 +114,7 @@ impl Node {
                 600,
                 r#""C:\Program Files\containerd\containerd.exe" --run-service"#,
             ),
-            (HNS_PID, 600, r"C:\Windows\System32\svchost.exe -k NetSvcs"),
+            (HNS_PID, 600, HNS_LINE),
             (
                 AGENT,
                 600,
@@ -314,10 +317,10 @@ impl Node {
         let id: Guid = format!("{:08x}-0000-4000-8000-00000000ac71", self.activities)
             .parse()
             .unwrap();
-        let thread = 3_000 + self.activities % 8;
+        let (thread, process) = (3_000 + self.activities % 8, self.hns_pid);
         let record = || {
             Record::tracelogging(HNS, "Microsoft.Windows.HNS", name)
-                .process_id(HNS_PID)
+                .process_id(process)
                 .thread_id(thread)
                 .level(5)
                 .activity(id)
@@ -336,6 +339,14 @@ impl Node {
             None => {}
         }
         id
+    }
+
+    /// HNS ends, and its service manager starts it again.
+    pub fn hns_restarts(&mut self, down: u64, up: u64) {
+        let record = Record::process(&self.tables, 2, self.hns_pid, 600, "svchost.exe", HNS_LINE).unwrap();
+        self.push(down, record.i32("ExitStatus", 0x4000_0005_u32 as i32));
+        self.hns_pid += 10;
+        self.process_record(up, 1, self.hns_pid, 600, HNS_LINE);
     }
 
     /// A call of the HCS client that names the sandbox's compute system.
@@ -417,6 +428,25 @@ impl Node {
         self.dns(ms + took, 3008, silo, pid, name, |record| {
             typed(record).u32("QueryStatus", status).text("QueryResults", results)
         });
+    }
+
+    /// The pod's program calls its socket library for a name, and gets this.
+    pub fn getaddrinfo(&mut self, from: u64, to: u64, pod: Pod, name: &str, results: &str) {
+        for (ms, id) in [(from, 1000), (to, 1001)] {
+            let record = Record::manifest(&self.tables, "Microsoft-Windows-Winsock-NameResolution", id, 0).unwrap();
+            let record = record
+                .text("NodeName", name)
+                .process_id(pod.pid())
+                .container(pod.silo());
+            self.push(
+                ms,
+                if id == 1001 {
+                    record.text("Result", results)
+                } else {
+                    record
+                },
+            );
+        }
     }
 
     /// A connection of the pod's, set up in `took` ms.

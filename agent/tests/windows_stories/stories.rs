@@ -90,6 +90,7 @@ pub fn start_and_end(mut node: Node) -> Vec<u8> {
     attach(&mut node, 910, 1_040, WEB);
     node.interface_added(1_050, 23);
     node.run_returned(1_120, WEB);
+    node.getaddrinfo(1_497, 1_510, WEB, "kubernetes.default.svc.cluster.local", "10.96.0.1;");
     node.lookup(1_500, 9, WEB, "kubernetes.default.svc.cluster.local", 0, "10.96.0.1;");
     node.connect(1_512, 3, WEB, "10.96.0.1:443");
     node.stop(8_000, 8_400, WEB);
@@ -230,6 +231,7 @@ fn hns_restart() -> Vec<u8> {
         &[("namespaceId", id(WEB.namespace()))],
         down,
     );
+    node.hns_restarts(2_150, 4_300);
     node.plugin(2_410, 2_440, 4_110, "sdnbridge", 1);
     node.run_failed(
         2_500,

@@ -18,6 +18,7 @@ use crate::traffic::{ActivityEnded, Traffic};
 
 /// Most keys of one activity.
 const MAX_KEYS: usize = 16;
+
 fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
     for key in keys {
         if activity.keys.len() < MAX_KEYS && !activity.keys.contains(&key) {
@@ -28,6 +29,9 @@ fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
 
 impl Correlator {
     pub(crate) fn activity_seen(&mut self, at: Timestamp, step: ActivityStep) {
+        if step.service == Service::Hns {
+            self.hns_logged(at, step.pid);
+        }
         match &step.step {
             ActivityChange::Started => self.activity_began(at, step),
             ActivityChange::Stopped { .. } => self.activity_ended(at, step),
@@ -54,7 +58,7 @@ impl Correlator {
             parent,
             children: Vec::new(),
             link: None,
-            unfinished: false,
+            unfinished: None,
         };
         add_keys(&mut activity, step.keys);
         self.windows.activities.begin(activity);
@@ -88,10 +92,7 @@ impl Correlator {
         self.effects
             .outputs
             .push(Output::Traffic(Traffic::Activity(Box::new(ended))));
-        let root = self.windows.activities.outermost(number);
-        let activities = &mut self.windows.activities;
-        if activities.get(root).is_some_and(|root| root.end.is_some()) {
-            let activities = activities.take(root);
+        if let Some(activities) = self.windows.activities.take_whole(number) {
             self.nest_ended(at, Nest::new(activities));
         }
     }
@@ -146,7 +147,7 @@ impl Correlator {
             parent: None,
             children: Vec::new(),
             link,
-            unfinished: false,
+            unfinished: None,
         };
         let ended = ActivityEnded {
             service: activity.service,
@@ -195,7 +196,9 @@ impl Correlator {
 
 /// Endpoints that the activities of a nest made or deleted, by what they are called or by the method of the request.
 pub(crate) fn endpoint_changes(nest: &[Activity]) -> Vec<(String, bool)> {
-    let of_hns = |activity: &&Activity| activity.service == Service::Hns && !activity.result.is_some_and(is_failure);
+    let of_hns = |activity: &&Activity| {
+        activity.service == Service::Hns && activity.unfinished.is_none() && !activity.result.is_some_and(is_failure)
+    };
     let Some(outer) = nest.first().filter(of_hns) else {
         return Vec::new();
     };

@@ -11,6 +11,7 @@ use sandglass_model::trace::{Cause, Confidence, Detail, JourneyReason, LookupDet
 use sandglass_model::windows::{LookupChange, LookupStep, ObjectKey};
 use sandglass_model::{ProcessKey, Timestamp};
 
+use super::library_calls::Calls;
 use crate::attempts::{Attempt, Finished, Part, PartDetail};
 use crate::correlator::Correlator;
 use crate::lookup;
@@ -26,6 +27,7 @@ use crate::watch::Given;
 pub(crate) struct Lookups {
     open: Vec<Lookup>,
     max: usize,
+    calls: Calls,
 }
 
 #[derive(Debug)]
@@ -65,11 +67,12 @@ impl Lookups {
         Lookups {
             open: Vec::new(),
             max: max.clamp(1, 1_024),
+            calls: Calls::default(),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.open.len()
+        self.open.len() + self.calls.len()
     }
 
     /// The open lookup that a step is of. The service logs some of its steps under its own process.
@@ -78,7 +81,7 @@ impl Lookups {
         let by_process = |lookup: &Lookup| same(lookup) && lookup.process.pid == step.process.pid;
         let found = self.open.iter().rposition(by_process);
         match step.step {
-            LookupChange::Started => found,
+            LookupChange::Started | LookupChange::Called | LookupChange::Returned { .. } => found,
             LookupChange::Sent { .. }
             | LookupChange::Answered { .. }
             | LookupChange::TimedOut { .. }
@@ -122,7 +125,7 @@ impl Lookup {
     fn take(&mut self, at: Timestamp, step: &LookupStep) {
         self.end = self.end.max(at);
         match &step.step {
-            LookupChange::Started => {}
+            LookupChange::Started | LookupChange::Called => {}
             LookupChange::Sent { server } => {
                 let again = self.queries > 0 && self.timeouts > 0;
                 self.queries = self.queries.saturating_add(1);
@@ -162,7 +165,9 @@ impl Lookup {
                 notes::add(&mut self.notes, at, what);
             }
             LookupChange::TimedOut { .. } => self.timeouts = self.timeouts.saturating_add(1),
-            LookupChange::Finished { status, addresses } => {
+            // The end of all that was asked, should the service not have said so.
+            LookupChange::Returned { .. } if self.result.is_some() && self.waiting.is_empty() => {}
+            LookupChange::Finished { status, addresses } | LookupChange::Returned { status, addresses } => {
                 self.waiting.retain(|kind| *kind != step.kind && step.kind != 0);
                 for address in addresses {
                     if self.addresses.len() < MAX_LISTED && !self.addresses.contains(address) {
@@ -217,7 +222,7 @@ impl Lookup {
 fn result_of(status: u32) -> LookupResult {
     match status {
         // No records of the type: there is such a name.
-        0 | 9_501 => LookupResult::Rcode(0),
+        0 | 9_501 | 11_004 => LookupResult::Rcode(0),
         9_001..=9_005 => LookupResult::Rcode((status - 9_000) as u16),
         11_001 => LookupResult::Rcode(3),
         // Timeout, cancelled, try again.
@@ -231,8 +236,17 @@ const OTHER: u16 = 0xfff;
 
 impl Correlator {
     pub(crate) fn windows_lookup_seen(&mut self, at: Timestamp, step: LookupStep) {
-        let place = match (self.windows.lookups.place(&step), &step.step) {
+        let place = self.windows.lookups.place(&step);
+        if let (LookupChange::Called, None) = (&step.step, place) {
+            return self.windows.lookups.calls.begin(at, &step);
+        }
+        if let LookupChange::Returned { .. } = step.step {
+            self.windows.lookups.calls.end(&step);
+        }
+        let place = match (place, &step.step) {
             (Some(place), _) => place,
+            // It found the answer without the service: in a file, or the name was an address.
+            (None, LookupChange::Called | LookupChange::Returned { .. }) => return,
             (None, LookupChange::Started | LookupChange::Sent { .. }) => self.open_windows_lookup(at, &step),
             (None, LookupChange::Answered { .. } | LookupChange::TimedOut { .. } | LookupChange::Finished { .. }) => {
                 self.effects.counters.orphan += 1;
@@ -268,7 +282,7 @@ impl Correlator {
     }
 
     fn open_windows_lookup(&mut self, at: Timestamp, step: &LookupStep) -> usize {
-        while self.windows.lookups.len() >= self.windows.lookups.max {
+        while self.windows.lookups.open.len() >= self.windows.lookups.max {
             self.effects.counters.evicted_lookups += 1;
             let oldest = self.windows.lookups.open[0].serial;
             self.give_up_windows_lookup(oldest);
@@ -276,6 +290,11 @@ impl Correlator {
         let party = self.party_of_silo(&step.silo);
         let serial = self.watch.next_serial();
         let home = self.home_of(&party);
+        let begun = home.and_then(|key| self.traces.get(key)).map(|open| open.trace.start());
+        let called = self.windows.lookups.calls.begun(at, step);
+        let start = called
+            .filter(|called| begun.is_none_or(|begun| begun <= *called))
+            .unwrap_or(at);
         let lookup = Lookup {
             serial,
             silo: step.silo.clone(),
@@ -283,7 +302,7 @@ impl Correlator {
             name: step.name.clone(),
             party,
             home,
-            start: at,
+            start,
             waiting: Vec::new(),
             types: vec![step.kind],
             servers: Vec::new(),
@@ -300,7 +319,7 @@ impl Correlator {
         let detail = lookup.detail(None);
         self.windows.lookups.open.push(lookup);
         if let Some(key) = home {
-            self.attempt_began(key, at, Attempt::Lookup(serial), Detail::Lookup(Box::new(detail)));
+            self.attempt_began(key, start, Attempt::Lookup(serial), Detail::Lookup(Box::new(detail)));
         }
         self.windows.lookups.open.len() - 1
     }

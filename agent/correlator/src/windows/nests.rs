@@ -279,7 +279,10 @@ impl Correlator {
     /// Remembers when an endpoint of the sandbox was attached.
     fn note_attach(&mut self, nest: &Nest, number: u64) {
         let mut attached = nest.activities.iter().filter(|activity| {
-            activity.name.contains("Attach") && activity.end.is_some() && !activity.result.is_some_and(is_failure)
+            activity.name.contains("Attach")
+                && activity.end.is_some()
+                && activity.unfinished.is_none()
+                && !activity.result.is_some_and(is_failure)
         });
         let Some(end) = attached.next_back().and_then(|activity| activity.end) else {
             return;
@@ -293,9 +296,9 @@ impl Correlator {
 /// The activity as a span shows it.
 pub(crate) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     let status = match activity.result {
-        _ if activity.unfinished => Status::Error {
+        _ if let Some(why) = activity.unfinished => Status::Error {
             class: "windows_result".to_owned(),
-            message: "did not end while its caller waited".to_owned(),
+            message: why.to_owned(),
         },
         Some(code) if is_failure(code) => Status::Error {
             class: "windows_result".to_owned(),

@@ -11,6 +11,8 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::Link;
 use sandglass_model::windows::{ActivityStep, ObjectKey, Service};
 
+use crate::traffic::ActivityEnded;
+
 /// An activity.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
@@ -31,8 +33,8 @@ pub(crate) struct Activity {
     /// Numbers of those it caused.
     pub(crate) children: Vec<u64>,
     pub(crate) link: Option<Link>,
-    /// It was not seen to end while its caller waited.
-    pub(crate) unfinished: bool,
+    /// Why it was ended though its own end was not seen; `None` for one that ended.
+    pub(crate) unfinished: Option<&'static str>,
 }
 
 /// All of them, by number: in the order they began.
@@ -56,10 +58,6 @@ const THREAD_REACH_NS: u64 = 60 * SECOND;
 impl Activities {
     pub(crate) fn len(&self) -> usize {
         self.all.len()
-    }
-
-    pub(crate) fn get(&self, number: u64) -> Option<&Activity> {
-        self.all.get(&number)
     }
 
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Activity> {
@@ -213,11 +211,41 @@ impl Activities {
             .map(|number| {
                 if let Some(activity) = self.end(number) {
                     activity.end = Some(to);
-                    activity.unfinished = true;
+                    activity.unfinished = Some("did not end while its caller waited");
                 }
                 self.take(number)
             })
             .collect()
+    }
+
+    /// Ends what a process of HNS has begun and not ended; returns it by number.
+    pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
+        let mut threads = self
+            .by_thread
+            .range((Service::Hns, pid, 0)..=(Service::Hns, pid, u32::MAX));
+        let open: BTreeSet<u64> = threads.by_ref().flat_map(|(_, numbers)| numbers).copied().collect();
+        let ended = open.into_iter().filter_map(|number| {
+            let activity = self.end(number)?;
+            let end = at.max(activity.start);
+            activity.end = Some(end);
+            activity.unfinished = Some("interrupted: HNS went down");
+            let ended = ActivityEnded {
+                service: activity.service,
+                name: Arc::clone(&activity.name),
+                start: activity.start,
+                end,
+                failed: true,
+            };
+            Some((number, ended))
+        });
+        ended.collect()
+    }
+
+    /// Takes out the nest that this activity lies in, once its outermost has ended.
+    pub(crate) fn take_whole(&mut self, number: u64) -> Option<Vec<Activity>> {
+        let root = self.outermost(number);
+        self.all.get(&root)?.end?;
+        Some(self.take(root))
     }
 
     /// Makes room; returns how many were forgotten.
@@ -291,7 +319,7 @@ mod tests {
             parent,
             children: Vec::new(),
             link: None,
-            unfinished: false,
+            unfinished: None,
         });
     }
 
@@ -326,7 +354,7 @@ mod tests {
         begin(&mut activities, 1, &step("Outer", "x", 1));
         begin(&mut activities, 2, &step("Inner", "x", 2));
         begin(&mut activities, 3, &step("Inner", "x", 3));
-        let parents = |number| activities.get(number).and_then(|activity| activity.parent);
+        let parents = |number| activities.all.get(&number).and_then(|activity| activity.parent);
         assert_eq!([parents(1), parents(2), parents(3)], [None, Some(1), Some(1)]);
         assert_eq!(activities.newest_with(Service::Hns, "x", None), Some(3));
         assert_eq!(activities.newest_with(Service::Hcs, "x", None), None);

@@ -519,6 +519,51 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
 }
 
 #[test]
+fn a_lookup_lasts_as_long_as_its_programs_call() {
+    let mut scene = windows();
+    pod_with_silo(&mut scene);
+    let returned = |status| LookupChange::Returned {
+        status,
+        addresses: vec![[10, 96, 0, 7].into()],
+    };
+    // In the hosts file: nothing went over the network, which is not ready by that.
+    asks(&mut scene, 450, 0, LookupChange::Called);
+    asks(&mut scene, 451, 0, returned(0));
+    asks(&mut scene, 490, 0, LookupChange::Called);
+    asks(&mut scene, 491, 0, LookupChange::Called);
+    asks(&mut scene, 500, 1, LookupChange::Started);
+    let server = "10.96.0.10".to_owned();
+    asks(&mut scene, 501, 1, LookupChange::Sent { server });
+    asks(&mut scene, 510, 1, finished(0));
+    asks(&mut scene, 514, 0, returned(0));
+    // The service's own end was lost.
+    asks(&mut scene, 30_000, 1, LookupChange::Started);
+    asks(&mut scene, 30_020, 0, returned(11_002));
+    scene.at(60_000).tick();
+    let played = scene.play().finish();
+    let [trace] = sandbox_traces(&played)[..] else { panic!() };
+    let mut lookups = trace.spans.iter().filter_map(|span| match &span.detail {
+        Detail::Lookup(lookup) => Some((span, lookup)),
+        _ => None,
+    });
+    let (span, lookup) = lookups.next().unwrap();
+    let ms = |at: Timestamp| at.since(trace.start()) / 1_000_000 + 100;
+    assert_eq!((ms(span.start), ms(span.end.unwrap())), (490, 514));
+    assert_eq!((lookup.queries, lookup.types.join("+")), (1, "A".to_owned()));
+    assert_eq!(lookups.count(), 0);
+    let sandbox = trace.id;
+    let failed: Vec<&str> = played
+        .closed
+        .iter()
+        .filter_map(|trace| match &trace.spans.last()?.detail {
+            Detail::Lookup(lookup) if trace.id != sandbox => Some(lookup.result?.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failed, ["timeout"], "{}", played.text());
+}
+
+#[test]
 fn without_an_interface_the_endpoints_attachment_ends_the_wait() {
     let mut scene = windows();
     began(&mut scene, 100, "web");
@@ -635,4 +680,69 @@ fn endpoints_are_counted_by_what_requests_did_to_them() {
         })
         .collect();
     assert_eq!(counts, [1, 2, 1]);
+}
+
+#[test]
+fn another_process_in_the_place_of_hns_ends_what_the_first_was_at() {
+    let mut scene = windows();
+    began(&mut scene, 0, "web");
+    let plugin = runs(&mut scene, 20, "sdnbridge");
+    let of = |name: &str, pid: u32, change: ActivityChange| {
+        let Body::ActivitySeen(mut step) = step(name, "a1", change, &[endpoint("e1")]) else {
+            panic!()
+        };
+        step.pid = pid;
+        if name == "EndpointActivity" {
+            step.activity = "a2".to_owned();
+            step.related = "a1".to_owned();
+        }
+        Body::ActivitySeen(step)
+    };
+    scene.at(30).event(of("RequestHandler", 900, ActivityChange::Started));
+    scene.at(35).event(of("EndpointActivity", 900, ActivityChange::Started));
+    // Only its own events tell that it is another: no end of a process was seen.
+    scene.at(700).event(of("OnStart", 910, ActivityChange::Started));
+    scene.at(710).event(of("OnStart", 910, stopped(0)));
+    // The first is over: its stop ends nothing, and that it logs makes no third.
+    scene.at(720).event(of("EndpointActivity", 900, stopped(0)));
+    scene.at(900).exit(plugin, 1);
+    scene.at(1_000);
+    let identity = pod("web");
+    let message = "no network".to_owned();
+    said(&mut scene, 1_000, RuntimeSaid::RunFailed { identity, message });
+    let played = scene.play();
+    let [trace] = sandbox_traces(&played)[..] else {
+        panic!("{:?}", played.closed)
+    };
+    let activities: Vec<String> = trace
+        .spans
+        .iter()
+        .filter_map(|span| match &span.detail {
+            Detail::Activity(activity) => {
+                let took = span.end.unwrap().since(span.start) / 1_000_000;
+                Some(format!("{} {took} {:?}", activity.name, span.status))
+            }
+            _ => None,
+        })
+        .collect();
+    let cut = "Error { class: \"windows_result\", message: \"interrupted: HNS went down\" }";
+    assert_eq!(
+        activities,
+        [
+            format!("RequestHandler 670 {cut}"),
+            format!("EndpointActivity 665 {cut}"),
+            "OnStart 10 Unset".to_owned(),
+        ]
+    );
+    let restarts = played
+        .outputs
+        .iter()
+        .filter(|output| matches!(output, Output::Traffic(Traffic::HnsRestarted)));
+    assert_eq!(restarts.count(), 1);
+    // What was interrupted made no endpoint.
+    assert!(
+        played.outputs.iter().all(|output| {
+            !matches!(output, Output::Traffic(Traffic::Endpoints { endpoints, .. }) if *endpoints > 0)
+        })
+    );
 }

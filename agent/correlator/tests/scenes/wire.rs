@@ -185,7 +185,8 @@ pub fn told(played: &Played) -> String {
             | Traffic::Conntrack { .. }
             | Traffic::Dropped { .. }
             | Traffic::Activity(_)
-            | Traffic::Endpoints { .. } => continue,
+            | Traffic::Endpoints { .. }
+            | Traffic::HnsRestarted => continue,
         }
         text.push('\n');
     }

@@ -293,7 +293,7 @@ impl TrafficMetrics {
                 Detail::Sandbox(sandbox) => self.sandbox(trace, sandbox),
                 _ => {}
             },
-            Output::Created(_) | Output::Ended(_) | Output::Changed(_) | Output::Asked(_) | Output::Known { .. } => {}
+            Output::Created(_) | Output::Ended(_) | Output::Asked(_) | Output::Known { .. } => {}
         }
     }
 
@@ -342,7 +342,7 @@ impl TrafficMetrics {
                 self.held_back.inc();
             }
             // Counted in `windows.rs`.
-            Traffic::Activity(_) | Traffic::Endpoints { .. } => {}
+            Traffic::Activity(_) | Traffic::Endpoints { .. } | Traffic::HnsRestarted => {}
         }
     }
 

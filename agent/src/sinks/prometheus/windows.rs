@@ -3,6 +3,7 @@
 //! Registered on every system and empty elsewhere. Does not: tell pods apart.
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -33,6 +34,7 @@ pub(super) struct WindowsMetrics {
     /// Families of one, so that nothing is shown of them elsewhere.
     endpoints: Family<NoLabels, Gauge>,
     sandboxes: Family<NoLabels, Gauge>,
+    restarts: Family<NoLabels, Counter>,
 }
 
 impl WindowsMetrics {
@@ -45,6 +47,7 @@ impl WindowsMetrics {
             vnic_ready: durations(),
             endpoints: Family::default(),
             sandboxes: Family::default(),
+            restarts: Family::default(),
         }
     }
 
@@ -74,6 +77,11 @@ impl WindowsMetrics {
             "Sandboxes that were seen asked for and not removed since (Windows): endpoints beyond them are left behind",
             self.sandboxes.clone(),
         );
+        registry.register(
+            "hns_restarts",
+            "Times that another process took the place of the Host Network Service (Windows)",
+            self.restarts.clone(),
+        );
     }
 
     pub(super) fn record(&mut self, output: &Output) {
@@ -85,8 +93,13 @@ impl WindowsMetrics {
                         .get_or_create(&Vec::new())
                         .set(i64::try_from(count).unwrap_or(i64::MAX));
                 };
+                // From here on there are restarts to count.
+                drop(self.restarts.get_or_create(&Vec::new()));
                 show(&self.endpoints, *endpoints);
                 show(&self.sandboxes, *sandboxes);
+            }
+            Output::Traffic(Traffic::HnsRestarted) => {
+                self.restarts.get_or_create(&Vec::new()).inc();
             }
             Output::Closed(trace) => {
                 let waits = trace

@@ -253,7 +253,7 @@ impl NetworkBook {
             }
             Traffic::JourneyHeldBack => self.held_back += 1,
             // Not of a network's traffic: metrics count them.
-            Traffic::Activity(_) | Traffic::Endpoints { .. } => {}
+            Traffic::Activity(_) | Traffic::Endpoints { .. } | Traffic::HnsRestarted => {}
         }
     }
 

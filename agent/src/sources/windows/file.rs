@@ -50,7 +50,7 @@ pub struct EtlFile {
 /// What was not made use of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
-    /// Events that the session lost.
+    /// Events that the session lost, in buffers that were given up included; at least.
     pub lost: u64,
     /// Records and buffers that could not be read.
     pub unreadable: u64,
@@ -196,7 +196,9 @@ impl EtlFile {
         let statistics: &EtlStatistics = self.events.statistics();
         let counts: DecodeCounts = self.events.counts();
         Unused {
-            lost: statistics.events_lost + statistics.buffers_lost,
+            // A session that was not ended in order has no counts in its header; its buffers are marked all the same.
+            lost: (statistics.events_lost + statistics.buffers_lost)
+                .max(statistics.buffers_after_lost_events + statistics.buffers_after_lost_buffers),
             unreadable: statistics.bad_records
                 + statistics.damaged_buffers
                 + statistics.unknown_headers

@@ -276,6 +276,7 @@ const WANTED: &[Wanted] = &[
     wanted(normalize::RUN_HCS, 4, 0, false),
     wanted(normalize::KERNEL_PROCESS, 4, 0x4400, false),
     wanted(normalize::DNS_CLIENT, 5, 0, true),
+    wanted(normalize::WINSOCK, 4, 0, true),
     wanted(normalize::TCPIP, 4, 0x4_0000_0015, true),
     wanted(normalize::WIN_NAT, 4, 0x1, false),
 ];

@@ -61,6 +61,7 @@ impl Normalizer {
             CONTAINERD => runtime::containerd(event),
             RUN_HCS => runtime::run_hcs(event),
             DNS_CLIENT => dns::lookup(event),
+            WINSOCK => dns::call(event),
             TCPIP => network::tcpip(event),
             WIN_NAT => network::nat(event),
             VFP => vfp::flow(event),
@@ -127,6 +128,8 @@ pub const CONTAINERD: Guid = Guid::literal("2acb92c0-eb9b-571a-69cf-8f3410f383ad
 pub const RUN_HCS: Guid = Guid::literal("0b52781f-b24d-5685-ddf6-69830ed40ec3");
 /// Microsoft-Windows-DNS-Client.
 pub const DNS_CLIENT: Guid = Guid::literal("1c95126e-7eea-49a9-a3fe-a378b03ddb4d");
+/// Microsoft-Windows-Winsock-NameResolution.
+pub const WINSOCK: Guid = Guid::literal("55404e71-4db9-4deb-a5f5-8f86e46dde56");
 /// Microsoft-Windows-TCPIP.
 pub const TCPIP: Guid = Guid::literal("2f07e2ee-15db-40f1-90ef-9d7ba282188a");
 /// Microsoft-Windows-WinNat.

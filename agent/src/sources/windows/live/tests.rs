@@ -172,6 +172,11 @@ fn sessions_ask_for_what_the_facts_need() {
         let silos = if wanted.of_containers { 0xc00 } else { 0 };
         assert_eq!(given.property, 0x80 | silos, "{}", given.provider);
     }
+    // And `doctor` says what it means when one of them is missing.
+    for wanted in WANTED.iter().chain([&FLOWS]) {
+        let mut judged = crate::doctor::providers::PROVIDERS.iter();
+        assert!(judged.any(|known| known.guid == wanted.provider), "{}", wanted.provider);
+    }
     assert!(
         enabled
             .iter()

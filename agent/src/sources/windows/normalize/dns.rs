@@ -1,7 +1,8 @@
 //! Lookups as the DNS client service tells them (Microsoft-Windows-DNS-Client, all versions of its events).
 //!
 //! 3006 and 3008 are logged by the asking process, the others by the service, which names the client only since Windows
-//! Server 2022's successors (version 1 of the events). 1013 to 1015 are time-outs.
+//! Server 2022's successors (version 1 of the events). 1013 to 1015 are time-outs. What a program's socket library says of
+//! its call (Microsoft-Windows-Winsock-NameResolution) is around that.
 
 use std::net::IpAddr;
 
@@ -47,6 +48,29 @@ pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
             .u32("QueryType")
             .and_then(|kind| kind.try_into().ok())
             .unwrap_or(0),
+        step,
+    })))
+}
+
+/// A call of the socket library: 1000 begun, 1001 returned. An address for a name is looked up nowhere.
+pub(super) fn call(event: &EtwEvent) -> Option<Body> {
+    let step = match event.id {
+        1000 => LookupChange::Called,
+        1001 => LookupChange::Returned {
+            status: event.code("Status").unwrap_or(0),
+            addresses: addresses(event.text("Result").unwrap_or_default()),
+        },
+        _ => return None,
+    };
+    let name = bounded(event.text("NodeName")?).trim_end_matches('.').to_lowercase();
+    if name.is_empty() || name.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    Some(Body::LookupSeen(Box::new(LookupStep {
+        silo: event.container_id.map(guid_text).unwrap_or_default(),
+        process: ProcessKey::new(event.pid, 0),
+        name,
+        kind: 0,
         step,
     })))
 }

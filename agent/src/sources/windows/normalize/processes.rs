@@ -135,6 +135,8 @@ fn split_command_line(line: &str) -> (Vec<String>, bool) {
 /// A silo's step. Matched by id: the names of these events changed between Windows builds, ids and fields did not.
 pub(super) fn silo(event: &EtwEvent) -> Option<Body> {
     let monitor = || bounded(event.text("MonitorName").unwrap_or_default());
+    // Drivers are told of a silo's end as of its creation.
+    let of_end = || format!("{} (end)", monitor());
     let step = match event.id {
         13 => SiloChange::Started,
         14 => SiloChange::Terminated,
@@ -143,6 +145,11 @@ pub(super) fn silo(event: &EtwEvent) -> Option<Body> {
         24 => SiloChange::CallbackStopped {
             monitor: monitor(),
             status: event.code("Status").unwrap_or(0),
+        },
+        25 => SiloChange::CallbackStarted { monitor: of_end() },
+        26 => SiloChange::CallbackStopped {
+            monitor: of_end(),
+            status: 0,
         },
         _ => return None,
     };

@@ -464,3 +464,61 @@ fn flows_of_the_virtual_switch() {
     }
     assert_eq!(facts(&[vfp_flow(110, &[])]), []);
 }
+
+#[test]
+fn calls_of_the_socket_library() {
+    let call = |id: u16, name: &str| {
+        let fields = vec![
+            ("NodeName", text(name)),
+            ("Status", Value::U64(0)),
+            ("Result", text("192.0.2.7;")),
+        ];
+        event(WINSOCK, id, 0, "", fields)
+    };
+    let found = facts(&[
+        call(1000, "DB.shop."),
+        call(1001, "db.shop"),
+        call(1002, "db.shop"),
+        call(1000, "192.0.2.7"),
+        call(1000, ""),
+    ]);
+    let steps: Vec<(&str, &LookupChange)> = found
+        .iter()
+        .map(|body| match body {
+            Body::LookupSeen(step) => (step.name.as_str(), &step.step),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let returned = LookupChange::Returned {
+        status: 0,
+        addresses: vec![[192, 0, 2, 7].into()],
+    };
+    assert_eq!(steps, [("db.shop", &LookupChange::Called), ("db.shop", &returned)]);
+}
+
+#[test]
+fn drivers_are_told_of_a_silos_end_too() {
+    let silo = |id: u16| {
+        let fields = vec![
+            ("ContainerID", Value::Guid(Guid(5))),
+            ("JobID", Value::U64(4)),
+            ("MonitorName", text("wcifs")),
+        ];
+        event(KERNEL_PROCESS, id, 0, "", fields)
+    };
+    let steps: Vec<SiloChange> = facts(&[silo(25), silo(26)])
+        .into_iter()
+        .map(|body| match body {
+            Body::SiloSeen(step) => step.step,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let monitor = "wcifs (end)".to_owned();
+    let (started, stopped) = (
+        SiloChange::CallbackStarted {
+            monitor: monitor.clone(),
+        },
+        SiloChange::CallbackStopped { monitor, status: 0 },
+    );
+    assert_eq!(steps, [started, stopped]);
+}

@@ -1,0 +1,120 @@
+//! HNS going down and coming back: known by its process, which its events name in their headers.
+//!
+//! A process that ends takes along what it had begun; so does one in whose place another begins to log, where ends of
+//! processes are not told. A process that logs again after that was none that went down: there are several then, and a
+//! change from one to the other says nothing any more.
+
+use sandglass_model::Timestamp;
+
+use super::nests::Nest;
+use crate::correlator::{Correlator, Output};
+use crate::traffic::Traffic;
+
+/// The processes that log as HNS.
+#[derive(Debug, Default)]
+pub(crate) struct HnsProcesses {
+    /// Who logged last, unless it has ended.
+    current: Option<u32>,
+    /// All that have not ended.
+    known: Vec<u32>,
+    /// Anybody ever logged.
+    seen: bool,
+}
+
+/// Most processes known.
+const MAX_KNOWN: usize = 8;
+
+/// What it means that a process logs.
+#[derive(Debug, PartialEq, Eq)]
+enum Logged {
+    /// Nothing new.
+    AsBefore,
+    /// HNS was started again, in place of this process if that was not seen to end.
+    Restarted(Option<u32>),
+}
+
+impl HnsProcesses {
+    fn logs(&mut self, pid: u32) -> Logged {
+        // Facts without a process are none of HNS's own.
+        if pid == 0 || self.current == Some(pid) {
+            return Logged::AsBefore;
+        }
+        let before = self.current.replace(pid);
+        if self.known.contains(&pid) {
+            return Logged::AsBefore;
+        }
+        if self.known.len() >= MAX_KNOWN {
+            self.known.remove(0);
+        }
+        self.known.push(pid);
+        match std::mem::replace(&mut self.seen, true) {
+            true => Logged::Restarted(before),
+            false => Logged::AsBefore,
+        }
+    }
+
+    /// Says whether the process was one of them.
+    fn ends(&mut self, pid: u32) -> bool {
+        let before = self.known.len();
+        self.known.retain(|known| *known != pid);
+        self.current = self.current.filter(|current| *current != pid);
+        self.known.len() < before
+    }
+}
+
+impl Correlator {
+    /// A process logged as HNS.
+    pub(crate) fn hns_logged(&mut self, at: Timestamp, pid: u32) {
+        if let Logged::Restarted(before) = self.windows.hns.logs(pid) {
+            self.effects.outputs.push(Output::Traffic(Traffic::HnsRestarted));
+            if let Some(before) = before {
+                self.hns_interrupted(at, before);
+            }
+        }
+    }
+
+    /// A process ended; mostly it is none of HNS's.
+    pub(crate) fn hns_ended(&mut self, at: Timestamp, pid: u32) {
+        if self.windows.hns.ends(pid) {
+            self.hns_interrupted(at, pid);
+        }
+    }
+
+    fn hns_interrupted(&mut self, at: Timestamp, pid: u32) {
+        let mut numbers = Vec::new();
+        for (number, ended) in self.windows.activities.interrupt(at, pid) {
+            numbers.push(number);
+            let ended = Traffic::Activity(Box::new(ended));
+            self.effects.outputs.push(Output::Traffic(ended));
+        }
+        for number in numbers {
+            if let Some(activities) = self.windows.activities.take_whole(number) {
+                self.nest_ended(at, Nest::new(activities));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_is_a_restart_once() {
+        let mut hns = HnsProcesses::default();
+        assert_eq!(
+            (hns.logs(0), hns.logs(900), hns.logs(900)),
+            (Logged::AsBefore, Logged::AsBefore, Logged::AsBefore)
+        );
+        assert_eq!(hns.logs(901), Logged::Restarted(Some(900)));
+        // The first is alive: both log as HNS.
+        assert_eq!((hns.logs(900), hns.logs(901)), (Logged::AsBefore, Logged::AsBefore));
+        // One that has ended is in nobody's place, and its number can come again.
+        assert!(hns.ends(901) && !hns.ends(901) && !hns.ends(5));
+        assert_eq!(hns.logs(901), Logged::Restarted(None));
+        for pid in 1..100 {
+            hns.logs(pid);
+        }
+        assert_eq!(hns.known.len(), MAX_KNOWN);
+    }
+}

@@ -1,0 +1,261 @@
+//! Which of the ETW providers that traces are made of this Windows has: what it means when one is missing, and how to get it.
+//!
+//! Judges two lists that `windows.rs` asks for: providers with a manifest, and those that some process has registered now.
+//! Providers that describe themselves (TraceLogging) stand in the second only, and only while their program runs.
+//! Does not: ask Windows; so it is tested everywhere.
+
+use sandglass_etw::Guid;
+
+use super::{Finding, Level};
+use crate::sources::windows::normalize as of;
+
+/// What Windows said; `None` where it could not be asked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// Providers with a manifest.
+    pub(super) manifests: Option<Vec<Guid>>,
+    /// Providers that are registered by a process or driver.
+    pub(super) running: Option<Vec<Guid>>,
+}
+
+/// A provider that the agent enables.
+pub(crate) struct Provider {
+    check: &'static str,
+    name: &'static str,
+    pub(crate) guid: Guid,
+    /// There is a manifest of it; otherwise it is known only while its program runs.
+    manifest: bool,
+    /// How bad it is when it is missing.
+    level: Level,
+    without: &'static str,
+    hint: &'static str,
+}
+
+/// One finding when all are there, else one for each that is not.
+pub(super) fn judge(known: &Known) -> Vec<Finding> {
+    let is_there = |provider: &Provider| {
+        let listed = |list: &Option<Vec<Guid>>| list.as_ref().map(|list| list.contains(&provider.guid));
+        match (listed(&known.manifests), listed(&known.running)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), None) if provider.manifest => Some(false),
+            (_, Some(false)) => Some(false),
+            (_, None) => None,
+        }
+    };
+    let answers: Vec<(&Provider, Option<bool>)> = PROVIDERS.iter().map(|one| (one, is_there(one))).collect();
+    let count = |wanted| answers.iter().filter(|(_, answer)| *answer == wanted).count();
+    let (there, unknown) = (count(Some(true)), count(None));
+    let mut findings = Vec::new();
+    if there > 0 {
+        let what = format!("{there} of {} ETW providers are registered", PROVIDERS.len());
+        findings.push(Finding::ok("windows.providers", what));
+    }
+    if unknown > 0 {
+        let what = format!("{unknown} of {} ETW providers could not be asked for", PROVIDERS.len());
+        findings.push(Finding::new(Level::Note, "windows.providers", what));
+    }
+    let missing = answers.iter().filter(|(_, answer)| *answer == Some(false));
+    findings.extend(missing.map(|(provider, _)| {
+        let what = format!("the ETW provider {} is not registered", provider.name);
+        Finding::new(provider.level, provider.check, what)
+            .why(provider.without)
+            .hint(provider.hint)
+    }));
+    findings
+}
+
+/// Every provider that the sessions enable, and VFP's, which is enabled when asked for.
+pub(crate) const PROVIDERS: [Provider; 12] = [
+    Provider {
+        check: "windows.provider.hns",
+        name: "Microsoft-Windows-Host-Network-Service",
+        guid: of::HNS,
+        manifest: false,
+        level: Level::Warn,
+        without: "no spans of HNS: what a plugin waits for there is not told",
+        hint: "it comes with the service hns of the Containers feature: `Install-WindowsFeature Containers`, then `Start-Service hns`",
+    },
+    Provider {
+        check: "windows.provider.hcs",
+        name: "Microsoft.Windows.HyperV.Compute",
+        guid: of::HCS,
+        manifest: false,
+        level: Level::Note,
+        without: "no spans of calls into HCS, until a program makes one",
+        hint: "it comes with the first container; look again while one is started",
+    },
+    Provider {
+        check: "windows.provider.hcs-log",
+        name: "Microsoft-Windows-Hyper-V-Compute",
+        guid: of::HYPER_V_COMPUTE,
+        manifest: true,
+        level: Level::Warn,
+        without: "no spans of what HCS does with containers",
+        hint: "it comes with the Containers feature: `Install-WindowsFeature Containers`",
+    },
+    Provider {
+        check: "windows.provider.silo",
+        name: "Microsoft.Windows.Containers.Library",
+        guid: of::CONTAINERS_LIBRARY,
+        manifest: false,
+        level: Level::Note,
+        without: "no spans of silos being made, until HCS makes one",
+        hint: "it comes with the first container; look again while one is started",
+    },
+    Provider {
+        check: "windows.provider.containerd",
+        name: "ContainerD",
+        guid: of::CONTAINERD,
+        manifest: false,
+        level: Level::Warn,
+        without: "sandboxes have no pods, and their begin and end are not known",
+        hint: "start containerd: it registers the provider itself (`Start-Service containerd`)",
+    },
+    Provider {
+        check: "windows.provider.shim",
+        name: "Microsoft.Virtualization.RunHCS",
+        guid: of::RUN_HCS,
+        manifest: false,
+        level: Level::Note,
+        without: "no spans of the shim, until one runs",
+        hint: "every pod has a shim that registers it; look again while a pod runs",
+    },
+    Provider {
+        check: "windows.provider.process",
+        name: "Microsoft-Windows-Kernel-Process",
+        guid: of::KERNEL_PROCESS,
+        manifest: true,
+        level: Level::Warn,
+        without: "silos are not joined to their containers, so that lookups of pods are nobody's",
+        hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Kernel-Process` says what is wrong with it",
+    },
+    Provider {
+        check: "windows.provider.dns",
+        name: "Microsoft-Windows-DNS-Client",
+        guid: of::DNS_CLIENT,
+        manifest: true,
+        level: Level::Warn,
+        without: "no lookups, and no word of when a network is ready",
+        hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-DNS-Client` says what is wrong with it",
+    },
+    Provider {
+        check: "windows.provider.winsock",
+        name: "Microsoft-Windows-Winsock-NameResolution",
+        guid: of::WINSOCK,
+        manifest: true,
+        level: Level::Note,
+        without: "lookups begin when the DNS client is asked, not when the program calls its socket library",
+        hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Winsock-NameResolution` says what is wrong with it",
+    },
+    Provider {
+        check: "windows.provider.tcpip",
+        name: "Microsoft-Windows-TCPIP",
+        guid: of::TCPIP,
+        manifest: true,
+        level: Level::Warn,
+        without: "no connections and no interfaces: waits for a vNIC are not seen",
+        hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-TCPIP` says what is wrong with it",
+    },
+    Provider {
+        check: "windows.provider.nat",
+        name: "Microsoft-Windows-WinNat",
+        guid: of::WIN_NAT,
+        manifest: true,
+        level: Level::Note,
+        without: "no translations of NAT networks; l2bridge and overlay networks have none there anyway",
+        hint: "it comes with the Containers feature: `Install-WindowsFeature Containers`",
+    },
+    Provider {
+        check: "windows.provider.vfp",
+        name: "Microsoft-Windows-Hyper-V-VfpExt",
+        guid: of::VFP,
+        manifest: true,
+        level: Level::Note,
+        without: "windows.vfp has nothing to take: no flows of l2bridge and overlay networks",
+        hint: "it is a part of Windows Server's network virtualization: `Install-WindowsFeature NetworkVirtualization`",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guids(but: &[Guid], manifest: bool) -> Vec<Guid> {
+        let wanted = PROVIDERS.iter().filter(|provider| provider.manifest == manifest);
+        let guids = wanted.map(|provider| provider.guid);
+        guids.chain([Guid(5)]).filter(|guid| !but.contains(guid)).collect()
+    }
+
+    #[test]
+    fn a_node_that_has_all_of_them() {
+        let known = Known {
+            manifests: Some(guids(&[], true)),
+            running: Some(guids(&[], false)),
+        };
+        let [all] = &judge(&known)[..] else {
+            panic!("{:?}", judge(&known))
+        };
+        assert_eq!(
+            (all.level, all.what.as_str()),
+            (Level::Ok, "12 of 12 ETW providers are registered")
+        );
+    }
+
+    #[test]
+    fn each_that_is_missing_has_a_consequence_and_a_hint() {
+        let missing = [of::HNS, of::RUN_HCS, of::VFP, of::DNS_CLIENT];
+        let known = Known {
+            manifests: Some(guids(&missing, true)),
+            running: Some(guids(&missing, false)),
+        };
+        let findings = judge(&known);
+        assert_eq!(findings[0].what, "8 of 12 ETW providers are registered");
+        let found: Vec<_> = findings[1..].iter().map(|one| (one.check, one.level)).collect();
+        assert_eq!(
+            found,
+            [
+                ("windows.provider.hns", Level::Warn),
+                ("windows.provider.shim", Level::Note),
+                ("windows.provider.dns", Level::Warn),
+                ("windows.provider.vfp", Level::Note),
+            ]
+        );
+        assert!(
+            findings[1..]
+                .iter()
+                .all(|one| !one.why.is_empty() && !one.hint.is_empty())
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_said_and_not_guessed() {
+        let [unknown] = &judge(&Known::default())[..] else {
+            panic!()
+        };
+        assert_eq!(
+            (unknown.level, unknown.what.as_str()),
+            (Level::Note, "12 of 12 ETW providers could not be asked for")
+        );
+        // Manifests alone tell nothing of those that have none.
+        let manifests = Some(guids(&[of::TCPIP], true));
+        let known = Known {
+            manifests,
+            running: None,
+        };
+        let levels: Vec<_> = judge(&known).iter().map(|one| (one.check, one.level)).collect();
+        assert_eq!(
+            levels,
+            [
+                ("windows.providers", Level::Ok),
+                ("windows.providers", Level::Note),
+                ("windows.provider.tcpip", Level::Warn),
+            ]
+        );
+        // A provider that runs is there, with a manifest or without.
+        let known = Known {
+            manifests: None,
+            running: Some(PROVIDERS.iter().map(|provider| provider.guid).collect()),
+        };
+        assert_eq!(judge(&known).len(), 1);
+    }
+}
