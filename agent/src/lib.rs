@@ -18,6 +18,7 @@ pub mod health;
 pub mod heap;
 pub mod http;
 pub mod identity;
+pub mod log_file;
 pub mod node;
 pub mod pipeline;
 pub mod sinks;

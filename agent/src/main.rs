@@ -2,12 +2,15 @@
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 use sandglass::cli::{Cli, Command};
+use sandglass::log_file::{self, LogFile};
 use sandglass::{commands, heap};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 fn main() -> ExitCode {
     heap::keep_small();
@@ -18,14 +21,19 @@ fn main() -> ExitCode {
         }
     };
     let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(told(&cli.command)));
+    let (writer, on_terminal) = log_writer(&cli.command);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        .with_ansi(on_terminal)
+        .with_writer(writer)
         .init();
+    let is_service = is_service(&cli.command);
     match commands::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            if is_service {
+                tracing::error!("{failure}");
+            }
             #[expect(clippy::print_stderr, reason = "the one place where a failed command speaks")]
             {
                 eprintln!("error: {failure}");
@@ -33,6 +41,29 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit)
         }
     }
+}
+
+/// Where the log goes, and whether that understands colours. A service has no standard error.
+fn log_writer(command: &Command) -> (BoxMakeWriter, bool) {
+    if is_service(command) {
+        let path = log_file::of_service(std::env::var_os("ProgramData").map(Into::into));
+        // Where there can be none, the service runs without a log.
+        if let Ok(file) = LogFile::open(&path, log_file::MAX_BYTES) {
+            std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+            return (BoxMakeWriter::new(Mutex::new(file)), false);
+        }
+    }
+    (BoxMakeWriter::new(std::io::stderr), std::io::stderr().is_terminal())
+}
+
+#[cfg(windows)]
+fn is_service(command: &Command) -> bool {
+    matches!(command, Command::Service(_))
+}
+
+#[cfg(not(windows))]
+fn is_service(_: &Command) -> bool {
+    false
 }
 
 /// What is logged when nothing else is asked for: a command that ends with a result says it there, once.

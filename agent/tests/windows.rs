@@ -372,6 +372,12 @@ fn what_cannot_be_done_ends_with_its_code_and_a_hint() {
     windows.assert_refused(&["nonsense"], 64, "nonsense");
     windows.assert_refused(&["run", "--listen", "127.0.0.1:0"], 77, "sandglass-events");
     windows.assert_refused(&["service"], 69, "service control manager");
+    let log = windows.prefix.join("drive_c/ProgramData/sandglass/sandglass.log");
+    let log = fs::read_to_string(log).unwrap();
+    assert!(
+        log.contains("ERROR") && log.contains("service control manager"),
+        "{log}"
+    );
 }
 
 /// Wine says that the session started; what ETW would write is not there.
@@ -411,6 +417,7 @@ fn doctor_speaks_of_windows() {
         "windows.providers",
         "windows.service.hns",
         "windows.service.containerd",
+        "windows.log",
     ] {
         assert!(has(check), "{check}: {findings:?}");
     }

@@ -2,7 +2,10 @@
 //!
 //! `BLESS=1 cargo test -p sandglass --test windows_stories` rewrites them; what they replay to is golden
 //! (`tests/golden.rs`). All of it is made up: no Windows node was at hand.
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+#[path = "../fuzz/src/replay.rs"]
+mod replay;
 
 #[path = "windows_stories/node.rs"]
 mod node;
@@ -11,8 +14,9 @@ mod stories;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use proptest::prelude::*;
 use sandglass::sources::windows::file::EtlFile;
 use sandglass::sources::windows::normalize::ActivityNames;
 use sandglass_correlator::{Config, Correlator, Output, Reorder};
@@ -98,6 +102,59 @@ const VERDICTS: [&str; 7] = [
     "lookup of db.shop.svc.cluster.local took 2.00 s",
     "hns RequestHandler failed: interrupted: HNS went down",
 ];
+
+/// Each story in a file without compressed buffers: what is in there can be damaged one by one.
+fn plain_stories() -> Vec<(&'static str, Vec<u8>)> {
+    let write = |(name, write): (&'static str, stories::Story)| (name, node::without_compression(write));
+    stories::ALL.into_iter().map(write).collect()
+}
+
+/// With SANDGLASS_SEEDS these become the seeds of the fuzz target `etl_replay`.
+#[test]
+fn seeds_of_the_fuzz_target_tell_the_stories() {
+    for ((name, plain), (_, write)) in plain_stories().into_iter().zip(stories::ALL) {
+        let replayed = replay::replay(&plain).unwrap();
+        assert_eq!(Some(&replayed), replay::replay(&write()).as_ref(), "{name}");
+        assert!(!replayed.traces.is_empty() && replayed.events > 20, "{name}");
+        if let Some(folder) = std::env::var_os("SANDGLASS_SEEDS") {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(Path::new(&folder).join(name), plain).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Bytes overwritten, parts of one story in another, an end cut off.
+    #[test]
+    fn no_file_breaks_a_replay_and_each_replays_to_the_same(
+        which in any::<(prop::sample::Index, prop::sample::Index)>(),
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..40),
+        moved in proptest::option::of(any::<(prop::sample::Index, prop::sample::Index, u16)>()),
+        cut in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let stories = PLAIN.get_or_init(plain_stories);
+        let mut file = which.0.get(stories).1.clone();
+        let other = &which.1.get(stories).1;
+        if let Some((from, to, length)) = moved {
+            let (from, to) = (from.index(other.len()), to.index(file.len()));
+            let length = usize::from(length).min(other.len() - from).min(file.len() - to);
+            file[to..to + length].copy_from_slice(&other[from..from + length]);
+        }
+        for (place, byte) in edits {
+            let at = place.index(file.len());
+            file[at] = byte;
+        }
+        if let Some(cut) = cut {
+            file.truncate(cut.index(file.len()));
+        }
+        let replayed = replay::replay(&file);
+        prop_assert_eq!(&replayed, &replay::replay(&file));
+    }
+}
+
+static PLAIN: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
 
 /// A capture of VFP's flows with their layout, as merging puts it into a file, in which a session lost something.
 fn flows_with_their_layout() -> Vec<u8> {

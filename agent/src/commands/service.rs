@@ -1,6 +1,7 @@
 //! `sandglass service`: the agent under the service control manager of Windows. Stop and shutdown end it cleanly.
 //!
-//! docs/windows.md says how to install it. Does not: install anything, or write to the event log.
+//! docs/windows.md says how to install it, and where its log lies (`log_file.rs`). Does not: install anything, or write to
+//! the event log.
 
 use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};

@@ -19,12 +19,24 @@ use windows::core::{GUID, HSTRING, PCWSTR, s, w};
 
 use super::providers::{self, Known};
 use super::{Finding, Level};
+use crate::log_file;
 
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = vec![rights(), sessions()];
     findings.extend(providers::judge(&known_providers()));
     findings.extend(SERVICES.iter().map(service));
+    findings.push(log());
     findings
+}
+
+/// Where the service would log, or has.
+fn log() -> Finding {
+    let path = log_file::of_service(std::env::var_os("ProgramData").map(Into::into));
+    let what = match std::fs::metadata(&path) {
+        Ok(metadata) => format!("the service logs into {}, {} bytes now", path.display(), metadata.len()),
+        Err(_) => format!("as a service it logs into {}, which is not there yet", path.display()),
+    };
+    Finding::ok("windows.log", what)
 }
 
 fn rights() -> Finding {

@@ -1,5 +1,6 @@
 //! A Windows node that says what it does through ETW: the words of containerd, its shim, HNS, the DNS client and TCPIP.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use sandglass_etw::event::Value;
@@ -65,6 +66,18 @@ impl Pod {
     }
 }
 
+thread_local! {
+    static PLAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `write` writes, in plain buffers.
+pub fn without_compression<T>(write: impl FnOnce() -> T) -> T {
+    PLAIN.set(true);
+    let written = write();
+    PLAIN.set(false);
+    written
+}
+
 /// The node. Times are milliseconds since its session began.
 pub struct Node {
     tables: Arc<Tables>,
@@ -76,7 +89,7 @@ pub struct Node {
 impl Node {
     /// With its services running already.
     pub fn new() -> Node {
-        Node::with(true)
+        Node::with(!PLAIN.get())
     }
 
     /// The same; a session writes compressed buffers or plain ones.
