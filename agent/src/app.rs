@@ -7,7 +7,7 @@ mod fan_out;
 mod networks;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::cni_conf::CniOptions;
 use crate::config::Config;
 use crate::cri::RuntimeChoice;
 use crate::failure::Failure;
-use crate::health::Health;
+use crate::health::{Health, ProbeStatus};
 use crate::heap;
 use crate::http::{self, HttpOptions, Services};
 use crate::identity::{Identity, IdentityOptions};
@@ -33,6 +33,7 @@ use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::{Store, StoreOptions};
 use crate::sources::native::{self, Source};
+use crate::sources::windows::normalize::ActivityNames;
 use crate::sources::{self, clock};
 
 pub use fan_out::FanOut;
@@ -70,6 +71,15 @@ pub struct App {
     otlp: Option<Arc<OtlpSink>>,
     server: Option<http::Running>,
     shutdown: watch::Sender<bool>,
+}
+
+/// Signs of life that the HTTP server tells of.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    /// Boot time at which the pipeline last moved.
+    pub moved: AtomicU64,
+    /// Everything is attached, and read: no process that begins from now on is missed.
+    pub started: AtomicBool,
 }
 
 /// How long a clean stop waits for the collector.
@@ -113,7 +123,10 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
 
     // The server comes before the source: an address in use is found before anything is attached to the kernel.
     let (shutdown, stop) = watch::channel(false);
-    let heartbeat = Arc::new(AtomicU64::new(clock::now().0));
+    let pulse = Arc::new(Pulse {
+        moved: AtomicU64::new(clock::now().0),
+        started: AtomicBool::new(false),
+    });
     let server = match options.serve {
         true => Some(
             serve(
@@ -122,7 +135,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
                 &health,
                 &metrics,
                 otlp.clone(),
-                Arc::clone(&heartbeat),
+                Arc::clone(&pulse),
                 stop,
             )
             .await?,
@@ -131,14 +144,24 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     };
 
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let source_options = source_options(config);
+    let source_options = source_options(config)?;
     #[cfg(target_os = "linux")]
     let source_options = native::Options {
         node_netns: options.node_netns,
         ..source_options
     };
     let source = native::start(source_options, sender.clone(), health.clone()).map_err(source_failure)?;
-    let identity = Arc::new(Mutex::new(start_identity(config, runtime, &sender, &health, &metrics)));
+    #[cfg(target_os = "linux")]
+    let namespaces = Some(source.namespace_look());
+    #[cfg(not(target_os = "linux"))]
+    let namespaces = None;
+    let asked = IdentityOptions {
+        runtime,
+        timeout: config.cri.timeout.into(),
+        namespaces,
+        ..IdentityOptions::default()
+    };
+    let identity = Arc::new(Mutex::new(start_identity(asked, &sender, &health, &metrics)));
     let networks = networks::NetworkWatch::start(conf_options(config), sender);
 
     let product = ProductMetrics::new(config.metrics.max_label_values);
@@ -160,13 +183,14 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         health.clone(),
     );
     let events = health.events.clone();
+    let beating = Arc::clone(&pulse);
     let pipeline = std::thread::Builder::new()
         .name("pipeline".into())
         .spawn(move || {
             let mut trimmed = (clock::now(), events.get());
             let beat = || {
                 let (now, seen) = (clock::now(), events.get());
-                heartbeat.store(now.0, Ordering::Relaxed);
+                beating.moved.store(now.0, Ordering::Relaxed);
                 if now.since(trimmed.0) >= TRIM_EVERY_NS && seen - trimmed.1 >= TRIM_AFTER {
                     trimmed = (now, seen);
                     heap::trim();
@@ -176,6 +200,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
             fan_out
         })
         .map_err(|error| Failure::runtime(format!("cannot start the pipeline's thread: {error}")))?;
+    pulse.started.store(true, Ordering::Relaxed);
     // Only now: a start that fails says why, and nothing else.
     let address = server.as_ref().map(|server| server.address);
     if let Some(address) = address {
@@ -292,7 +317,7 @@ pub async fn serve(
     health: &Health,
     metrics: &Metrics,
     otlp: Option<Arc<OtlpSink>>,
-    heartbeat: Arc<AtomicU64>,
+    pulse: Arc<Pulse>,
     stop: watch::Receiver<bool>,
 ) -> Result<http::Running, Failure> {
     let options = HttpOptions {
@@ -301,32 +326,20 @@ pub async fn serve(
         stuck_after: config.correlation.stuck_after.into(),
         ..HttpOptions::default()
     };
-    let (metrics, probes) = (metrics.clone(), health.clone());
+    let (metrics, probes, starting) = (metrics.clone(), health.clone(), Arc::clone(&pulse));
     let services = Services {
         store: store.clone(),
         health: health.clone(),
         metrics: Arc::new(move || metrics.encode()),
         alive: Arc::new(move || {
-            let silent = clock::now().0.saturating_sub(heartbeat.load(Ordering::Relaxed)) / 1_000_000_000;
+            let silent = clock::now().0.saturating_sub(pulse.moved.load(Ordering::Relaxed)) / 1_000_000_000;
             if silent < STALLED_SECONDS {
                 Ok(())
             } else {
                 Err(format!("the pipeline has not moved for {silent} s"))
             }
         }),
-        ready: Arc::new(
-            // On Windows the sessions of providers do without the kernel logger's.
-            move || {
-                let probes = probes.probes();
-                let mut essential = probes
-                    .iter()
-                    .filter(|probe| matches!(probe.probe.as_str(), "exec" | "etw"));
-                match essential.any(|probe| probe.attached) {
-                    true => Ok(()),
-                    false => Err("the process probe is not attached".to_owned()),
-                }
-            },
-        ),
+        ready: Arc::new(move || readiness(&probes.probes(), starting.started.load(Ordering::Relaxed))),
         otlp: Arc::new(move || {
             otlp.as_ref().map_or(serde_json::Value::Null, |otlp| {
                 serde_json::to_value(otlp.status()).unwrap_or(serde_json::Value::Null)
@@ -338,11 +351,23 @@ pub async fn serve(
         .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
 }
 
+/// Whether the agent sees what begins from now on. On Windows the sessions of providers do without the kernel logger's.
+fn readiness(probes: &[ProbeStatus], started: bool) -> Result<(), String> {
+    let mut essential = probes
+        .iter()
+        .filter(|probe| matches!(probe.probe.as_str(), "exec" | "etw"));
+    match essential.any(|probe| probe.attached) {
+        true if started => Ok(()),
+        // Attaching the others takes a second or more, and until then nothing is shown.
+        true => Err("not all probes are attached yet".to_owned()),
+        false => Err("the process probe is not attached".to_owned()),
+    }
+}
+
 /// How the kernel of this node is hooked.
-#[must_use]
 #[cfg(target_os = "linux")]
-pub fn source_options(config: &Config) -> native::Options {
-    native::Options {
+pub fn source_options(config: &Config) -> Result<native::Options, Failure> {
+    Ok(native::Options {
         ring_bytes: config.probes.ring_buffer_bytes,
         stdio: config.probes.stdio,
         dns: config.probes.dns,
@@ -351,17 +376,22 @@ pub fn source_options(config: &Config) -> native::Options {
         drops: config.probes.drops,
         dns_ports: config.dns.ports.clone(),
         ..native::Options::default()
-    }
+    })
 }
 
 /// How ETW of this node is listened to.
-#[must_use]
 #[cfg(windows)]
-pub fn source_options(config: &Config) -> native::Options {
-    native::Options {
+pub fn source_options(config: &Config) -> Result<native::Options, Failure> {
+    Ok(native::Options {
         vfp: config.windows.vfp.into(),
+        names: activity_names(config)?,
         ..native::Options::default()
-    }
+    })
+}
+
+/// What is known of the names of HNS's and HCS's activities.
+pub fn activity_names(config: &Config) -> Result<ActivityNames, Failure> {
+    ActivityNames::with_file(config.windows.activities.as_deref()).map_err(Failure::usage)
 }
 
 /// Where the CNI configuration is looked for.
@@ -375,20 +405,14 @@ pub fn conf_options(config: &Config) -> CniOptions {
 }
 
 fn start_identity(
-    config: &Config,
-    runtime: RuntimeChoice,
+    options: IdentityOptions,
     sender: &sources::EventSender,
     health: &Health,
     metrics: &Metrics,
 ) -> Option<Identity> {
-    if runtime == RuntimeChoice::Off {
+    if options.runtime == RuntimeChoice::Off {
         return None;
     }
-    let options = IdentityOptions {
-        runtime,
-        timeout: config.cri.timeout.into(),
-        ..IdentityOptions::default()
-    };
     let identity = Identity::start(options, sender.clone(), health.clone(), clock::now);
     metrics.register(|registry| identity.metrics().register(registry));
     Some(identity)
@@ -439,4 +463,25 @@ pub fn with_sources(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_said_when_nothing_is_missed_any_more() {
+        let exec = |attached| ProbeStatus {
+            probe: "exec".to_owned(),
+            hook: "tp_btf".to_owned(),
+            attached,
+            consequence: String::new(),
+            hint: String::new(),
+        };
+        let said = |probes: &[ProbeStatus], started| readiness(probes, started).err().unwrap_or_default();
+        assert_eq!(said(&[], false), "the process probe is not attached");
+        assert_eq!(said(&[exec(false)], true), "the process probe is not attached");
+        assert_eq!(said(&[exec(true)], false), "not all probes are attached yet");
+        assert_eq!(said(&[exec(true)], true), "");
+    }
 }

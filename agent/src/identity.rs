@@ -1,11 +1,12 @@
 //! Asks the container runtime who sandboxes belong to; its answers enter the pipeline as events.
 //!
-//! Started by the app beside the sources. At its start it lists the sandboxes that are older than the agent; later it
-//! answers the correlator's questions (labels, mostly: `CNI_ARGS` already names the pod). Everything works without a
-//! runtime too, only with less. Does not: block the pipeline (questions beyond the bound are shed and counted), or
+//! Started by the app beside the sources. At its start it lists the sandboxes that are older than the agent, and asks
+//! where their network namespaces are: no plugin has named those to the agent. Later it answers the correlator's
+//! questions (labels, mostly: `CNI_ARGS` already names the pod). Everything works without a runtime too, only with less. Does not: block the pipeline (questions beyond the bound are shed and counted), or
 //! block the asynchronous runtime (a thread of its own does the blocking send).
 
 mod describe;
+mod older;
 #[cfg(test)]
 #[cfg(unix)]
 mod tests;
@@ -25,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::cri::{Cri, CriError, Endpoint, RuntimeChoice};
 use crate::health::{Health, ProbeStatus};
-use crate::sources::EventSender;
+use crate::sources::{EventSender, NamespaceLook, NamespacePlace};
 
 /// How to reach the runtime.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct IdentityOptions {
     pub ask_again: Vec<Duration>,
     /// Where well-known sockets are looked for, normally `/`.
     pub root: PathBuf,
+    /// Looks at the network namespaces of sandboxes that are older than the agent, where the system has such.
+    pub namespaces: Option<NamespaceLook>,
 }
 
 impl Default for IdentityOptions {
@@ -51,6 +54,7 @@ impl Default for IdentityOptions {
             // containerd lists a sandbox only once its network is set up, which may take a while.
             ask_again: [1, 4, 15, 60, 240].map(Duration::from_secs).to_vec(),
             root: PathBuf::from("/"),
+            namespaces: None,
         }
     }
 }
@@ -131,7 +135,13 @@ impl Identity {
     pub fn start(options: IdentityOptions, sender: EventSender, health: Health, clock: fn() -> Timestamp) -> Identity {
         let (questions, asked) = mpsc::channel(MAX_WAITING);
         let metrics = IdentityMetrics::default();
-        match start_delivery(sender, clock) {
+        let delivery = Delivery {
+            sender,
+            clock,
+            namespaces: options.namespaces.clone(),
+            metrics: metrics.clone(),
+        };
+        match delivery.start() {
             Ok(answers) => {
                 let asking = Asking {
                     runtime_listed: false,
@@ -141,6 +151,7 @@ impl Identity {
                     metrics: metrics.clone(),
                     asked,
                     waiting: VecDeque::new(),
+                    older: VecDeque::new(),
                     answers,
                 };
                 tokio::spawn(asking.run());
@@ -167,21 +178,55 @@ impl Identity {
     }
 }
 
-/// The thread that may block on the pipeline.
-fn start_delivery(sender: EventSender, clock: fn() -> Timestamp) -> std::io::Result<mpsc::Sender<SandboxDescription>> {
-    let (answers, mut given) = mpsc::channel(16);
-    std::thread::Builder::new().name("identity".to_owned()).spawn(move || {
-        while let Some(description) = given.blocking_recv() {
-            let event = Event {
-                at: clock(),
-                body: Body::SandboxDescribed(Box::new(description)),
-            };
-            if sender.send(event).is_err() {
-                break;
+// === the thread that delivers ===
+
+/// What the runtime told.
+#[derive(Debug)]
+enum Answer {
+    Described(SandboxDescription),
+    /// Of a sandbox that was described before.
+    Namespace(NamespacePlace),
+}
+
+/// What may block: on the pipeline, or on the path of a namespace.
+struct Delivery {
+    sender: EventSender,
+    clock: fn() -> Timestamp,
+    namespaces: Option<NamespaceLook>,
+    metrics: IdentityMetrics,
+}
+
+impl Delivery {
+    fn start(self) -> std::io::Result<mpsc::Sender<Answer>> {
+        let (answers, mut given) = mpsc::channel(16);
+        std::thread::Builder::new().name("identity".to_owned()).spawn(move || {
+            while let Some(answer) = given.blocking_recv() {
+                let Some(body) = self.body(answer) else { continue };
+                let at = (self.clock)();
+                if self.sender.send(Event { at, body }).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(answers)
+    }
+
+    fn body(&self, answer: Answer) -> Option<Body> {
+        match answer {
+            Answer::Described(description) => Some(Body::SandboxDescribed(Box::new(description))),
+            Answer::Namespace(place) => {
+                let found = self.namespaces.as_ref()?.at(&place);
+                self.metrics.add(match found {
+                    Some(_) => Outcome::Answered,
+                    None => Outcome::Failed,
+                });
+                if found.is_none() {
+                    tracing::debug!(sandbox = %place.sandbox.0, path = place.path, "cannot look at an older sandbox's network namespace");
+                }
+                found.map(|netns| Body::NetnsObserved(Box::new(netns)))
             }
         }
-    })?;
-    Ok(answers)
+    }
 }
 
 // === the task that asks ===
@@ -199,7 +244,9 @@ struct Asking {
     metrics: IdentityMetrics,
     asked: mpsc::Receiver<SandboxId>,
     waiting: VecDeque<Question>,
-    answers: mpsc::Sender<SandboxDescription>,
+    /// Sandboxes older than the agent, whose network namespace is to be asked for.
+    older: VecDeque<SandboxId>,
+    answers: mpsc::Sender<Answer>,
     started_unix_ns: u64,
     runtime_listed: bool,
 }
@@ -284,9 +331,16 @@ impl Asking {
             };
             // Younger ones were seen coming into being: this runtime was found late.
             description.preexisting = description.created_unix_ns < self.started_unix_ns;
-            self.answers.send(description).await.map_err(|_| End::Stopped)?;
+            if description.preexisting && description.ready && self.options.namespaces.is_some() {
+                self.older.push_back(description.sandbox.clone());
+            }
+            self.tell(Answer::Described(description)).await?;
         }
         Ok(())
+    }
+
+    async fn tell(&self, answer: Answer) -> Result<(), End> {
+        self.answers.send(answer).await.map_err(|_| End::Stopped)
     }
 
     async fn answer(&mut self, cri: &Cri) -> End {
@@ -299,6 +353,11 @@ impl Asking {
                 },
                 () = at(due) => {
                     if let Err(end) = self.answer_one(cri).await {
+                        return end;
+                    }
+                }
+                () = std::future::ready(()), if !self.older.is_empty() => {
+                    if let Err(end) = self.place_one(cri).await {
                         return end;
                     }
                 }
@@ -323,7 +382,7 @@ impl Asking {
                         sandbox: question.sandbox,
                         ..description
                     };
-                    self.answers.send(description).await.map_err(|_| End::Stopped)?;
+                    self.tell(Answer::Described(description)).await?;
                 }
                 None => self.metrics.add(Outcome::Failed),
             },
@@ -345,6 +404,30 @@ impl Asking {
                 return Err(End::Broken(error));
             }
         }
+        Ok(())
+    }
+
+    /// Asks where the network namespace of an older sandbox is. Without an answer its traffic counts as the node's: that
+    /// is counted, and nothing else suffers from it.
+    async fn place_one(&mut self, cri: &Cri) -> Result<(), End> {
+        let Some(sandbox) = self.older.pop_front() else {
+            return Ok(());
+        };
+        let outcome = match cri.pod_sandbox_status(&sandbox.0, true).await {
+            Ok(answer) => match older::place(sandbox, &answer) {
+                Some(Ok(place)) => return self.tell(Answer::Namespace(place)).await,
+                Some(Err(older::OnNode)) => Outcome::Answered,
+                None => Outcome::Failed,
+            },
+            Err(error) if error.is_not_found() => Outcome::Unknown,
+            Err(error) if error.status().is_some() => Outcome::Failed,
+            Err(error) => {
+                // Not asked again: were this sandbox the reason, the others would never have their turn.
+                self.metrics.add(Outcome::Failed);
+                return Err(End::Broken(error));
+            }
+        };
+        self.metrics.add(outcome);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! One thread, used alike by `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the
 //! reorder stage lets go; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::{Config, Correlator, Counters, Output, Reorder};
@@ -29,7 +29,10 @@ pub struct Pipeline {
     correlator: Correlator,
     health: Health,
     counted: Counters,
-    changed: BTreeSet<TraceId>,
+    /// Open traces as they were shown last with what HNS and HCS did for them.
+    running: BTreeMap<TraceId, Trace>,
+    /// What HNS and HCS do has changed since.
+    running_changed: bool,
     /// Events in the reorder stage that are no ticks: a tick that waits there waits for nothing.
     held: usize,
     /// Empty but for while it is drained; keeps its room.
@@ -57,7 +60,8 @@ impl Pipeline {
             correlator: Correlator::new(config),
             health,
             counted: Counters::default(),
-            changed: BTreeSet::new(),
+            running: BTreeMap::new(),
+            running_changed: false,
             held: 0,
             outputs: Vec::new(),
             newest: Timestamp(0),
@@ -101,6 +105,7 @@ impl Pipeline {
             if ordered.late {
                 self.health.late.inc();
             }
+            self.running_changed |= matches!(&ordered.event.body, Body::ActivitySeen(_) | Body::SiloSeen(_));
             self.correlator.handle(ordered.event);
         }
         self.drain(outputs);
@@ -119,20 +124,7 @@ impl Pipeline {
     fn drain(&mut self, outputs: &mut impl Outputs) {
         self.correlator.drain_into(&mut self.outputs);
         for output in self.outputs.drain(..) {
-            match &output {
-                Output::Changed(id) => {
-                    self.changed.insert(*id);
-                }
-                Output::Closed(trace) => {
-                    self.changed.remove(&trace.id);
-                    outputs.output(&output);
-                }
-                Output::Ended(_)
-                | Output::Asked(_)
-                | Output::Known { .. }
-                | Output::Created(_)
-                | Output::Traffic(_) => outputs.output(&output),
-            }
+            outputs.output(&output);
         }
     }
 
@@ -142,9 +134,23 @@ impl Pipeline {
             return;
         }
         self.refreshed = Instant::now();
-        outputs.changed(&mut self.correlator.open(), &self.changed);
-        self.changed.clear();
+        self.show(outputs);
+        self.running_changed = false;
         self.account();
+    }
+
+    fn show(&mut self, outputs: &mut impl Outputs) {
+        let mut changed = self.correlator.take_changed();
+        let running = self.correlator.with_running();
+        let running: BTreeMap<TraceId, Trace> = running.into_iter().map(|trace| (trace.id, trace)).collect();
+        let before = std::mem::replace(&mut self.running, running);
+        let differs = |(id, trace): &(&TraceId, &Trace)| self.running.get(id) != Some(trace);
+        let ended = before.iter().filter(differs).map(|(id, _)| *id);
+        let began = self.running.keys().filter(|id| !before.contains_key(id)).copied();
+        changed.extend(ended.chain(began));
+        let open = self.correlator.open();
+        let mut shown = open.map(|trace| self.running.get(&trace.id).unwrap_or(trace));
+        outputs.changed(&mut shown, &changed);
     }
 
     fn account(&mut self) {
@@ -177,7 +183,7 @@ impl Pipeline {
 
     /// How long to wait for the next event.
     fn patience(&self, now: Timestamp) -> Duration {
-        if self.held > 0 || !self.changed.is_empty() {
+        if self.held > 0 || self.running_changed || self.correlator.has_changed() {
             return BUSY;
         }
         let due = self
@@ -185,5 +191,89 @@ impl Pipeline {
             .next_deadline()
             .map(|due| due.plus(TICK_SLACK_NS).since(now));
         due.map_or(IDLE, |ns| Duration::from_nanos(ns).clamp(BUSY, IDLE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeSaid, Service};
+    use sandglass_model::{PodIdentity, text};
+
+    /// What was shown of open traces that had changed.
+    #[derive(Default)]
+    struct Shown(Vec<String>);
+
+    impl Outputs for Shown {
+        fn arrived(&mut self, _: &Event) {}
+        fn output(&mut self, _: &Output) {}
+        fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>) {
+            let told = open.filter(|trace| changed.contains(&trace.id));
+            self.0.extend(told.map(|trace| text::tree(trace, Timestamp(0))));
+        }
+    }
+
+    #[test]
+    fn what_hcs_does_is_shown_when_it_begins_and_when_it_ends() {
+        let config = Config {
+            windows: true,
+            ..Config::default()
+        };
+        let mut pipeline = Pipeline::new(config, 0, Health::default());
+        let mut at = 0;
+        let mut after = |body: Body| {
+            at += 1_000_000;
+            let mut shown = Shown::default();
+            pipeline.feed(
+                Event {
+                    at: Timestamp(at),
+                    body,
+                },
+                &mut shown,
+            );
+            pipeline.feed(
+                Event {
+                    at: Timestamp(at + 1),
+                    body: Body::Tick,
+                },
+                &mut shown,
+            );
+            pipeline.refreshed = Instant::now().checked_sub(REFRESH).unwrap();
+            pipeline.refresh(&mut shown);
+            shown.0.join("")
+        };
+        let identity = PodIdentity {
+            name: "web".into(),
+            ..PodIdentity::default()
+        };
+        let created = after(Body::RuntimeSaid(Box::new(RuntimeSaid::RunBegan {
+            identity,
+            attempt: 0,
+        })));
+        assert!(
+            created.contains("sandbox.create") && !created.contains("hcs"),
+            "{created}"
+        );
+        let step = |step| {
+            Body::ActivitySeen(Box::new(ActivityStep {
+                service: Service::Hcs,
+                name: "Create".into(),
+                activity: "a".into(),
+                related: String::new(),
+                pid: 1,
+                tid: 2,
+                step,
+                keys: Vec::new(),
+                fields: Default::default(),
+            }))
+        };
+        let begun = after(step(ActivityChange::Started));
+        assert!(begun.contains("hcs Create"), "{begun}");
+        assert_eq!(after(Body::Tick), "", "nothing has changed");
+        let (result, message) = (Some(0), String::new());
+        let ended = after(step(ActivityChange::Stopped { result, message }));
+        assert_eq!(ended.matches("hcs Create").count(), 1, "{ended}");
+        assert_eq!(after(Body::Tick), "");
+        assert!(pipeline.running.is_empty());
     }
 }

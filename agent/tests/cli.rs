@@ -208,6 +208,32 @@ fn an_etl_file_is_known_by_its_content_and_the_demo_has_one() {
 }
 
 #[test]
+fn a_users_table_says_which_activities_are_noise() {
+    let files = Files::new();
+    let story = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/windows-l2bridge/events.etl");
+    let story = story.to_str().unwrap();
+    let with = |table: &str| format!("windows.activities={}", files.put("names.tsv", table));
+    let set = with("\u{feff}# ours\r\nhns\tEndpointAttachShared\tignore\r\n");
+    let [plain, fewer] = [&["replay", story][..], &["replay", story, "--set", &set]].map(|args| out(&sandglass(args)));
+    assert!(plain.contains("hns EndpointAttachShared"), "{plain}");
+    assert!(
+        !fewer.contains("hns EndpointAttachShared") && fewer.contains("hns EndpointActivity"),
+        "{fewer}"
+    );
+    assert!(out(&sandglass(&["print-config", "--set", &set])).contains("names.tsv"));
+    for (table, part) in [
+        ("hns\tA\tspan\nhns A ignore\n", "names.tsv: line 2: the first column"),
+        ("hns\tA\tsometimes\n", "line 1: the third column is not span or ignore"),
+    ] {
+        assert_refused(&["replay", story, "--set", &with(table)], 64, part);
+    }
+    for path in ["/nonexistent/names.tsv", "/"] {
+        let set = format!("windows.activities={path}");
+        assert_refused(&["replay", story, "--set", &set], 64, "cannot read the activity names");
+    }
+}
+
+#[test]
 fn an_address_in_use_and_an_export_to_nowhere_are_clear_errors() {
     let files = Files::new();
     let path = files.put("good.jsonl", recording());

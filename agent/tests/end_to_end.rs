@@ -13,6 +13,8 @@
 
 #[path = "end_to_end/callers.rs"]
 mod callers;
+#[path = "end_to_end/older.rs"]
+mod older;
 mod rig;
 #[path = "end_to_end/runtimes.rs"]
 mod runtimes;

@@ -1,10 +1,12 @@
-//! The Windows build of the real binary, under Wine: command line, replay, page and error paths.
+//! The Windows build under Wine: the real binary's command line, replay, page and error paths, and the unit tests of
+//! every crate it is made of, those of code that is there on Windows only among them.
 //!
 //! Wine refuses ETW sessions, which is the way of a node without rights. Live sessions are tested on a stage of their own
 //! (`sources/windows/live/tests.rs`). Where target, linker or Wine are missing, each test is skipped by name.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,6 +18,8 @@ use std::time::Duration;
 /// Where the Windows build and what it needs are.
 struct Windows {
     exe: PathBuf,
+    /// Test programs by name: of a crate's units, or of a file in `tests/`.
+    tests: BTreeMap<String, PathBuf>,
     wine: PathBuf,
     prefix: PathBuf,
 }
@@ -45,16 +49,18 @@ fn build() -> Result<Windows, String> {
     if !Path::new(String::from_utf8_lossy(&output.stdout).trim()).exists() {
         return Err(format!("the Rust target {TARGET} is not installed"));
     }
+    // All at once: apart, most of what they depend on would be built twice.
     let built = Command::new("cargo")
         .args([
-            "build",
+            "test",
+            "--no-run",
             "--locked",
-            "--quiet",
-            "--package",
-            "sandglass",
+            "--message-format=json",
             "--target",
             TARGET,
         ])
+        .args(CRATES.iter().flat_map(|name| ["--package", name]))
+        .args(["--lib", "--test", "golden", "--test", "scenes"])
         .current_dir(root())
         .env("CARGO_TARGET_DIR", &place)
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
@@ -62,9 +68,42 @@ fn build() -> Result<Windows, String> {
         .map_err(|error| error.to_string())?;
     // What does not compile is no reason to skip.
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let exe = place.join(TARGET).join("debug/sandglass.exe");
-    // Wine 8 lacks the library that Rust takes its random numbers from.
-    let library = exe.with_file_name("bcryptprimitives.dll");
+    let mut programs = programs(&String::from_utf8_lossy(&built.stdout));
+    let exe = programs.remove("sandglass bin").unwrap();
+    let tests: BTreeMap<String, PathBuf> = programs;
+    let library = random_numbers(&place);
+    for program in tests.values().chain([&exe]) {
+        fs::copy(&library, program.with_file_name("bcryptprimitives.dll")).unwrap();
+    }
+    let prefix = place.join("wine");
+    fs::create_dir_all(&prefix).unwrap();
+    Ok(Windows {
+        exe,
+        tests,
+        wine,
+        prefix,
+    })
+}
+
+/// What cargo says it has built: the name of each target and its kind.
+fn programs(messages: &str) -> BTreeMap<String, PathBuf> {
+    let messages = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let program = |message: serde_json::Value| {
+        let path = PathBuf::from(message["executable"].as_str()?);
+        let (name, kind) = (
+            message["target"]["name"].as_str()?,
+            message["target"]["kind"][0].as_str()?,
+        );
+        Some((format!("{name} {kind}"), path))
+    };
+    messages.filter_map(program).collect()
+}
+
+/// Wine 8 lacks the library that Rust takes its random numbers from.
+fn random_numbers(place: &Path) -> PathBuf {
+    let library = place.join("bcryptprimitives.dll");
     if !library.exists() {
         let source = place.join("bcryptprimitives.c");
         fs::write(&source, BCRYPT_PRIMITIVES).unwrap();
@@ -76,9 +115,7 @@ fn build() -> Result<Windows, String> {
             .status();
         assert!(compiled.unwrap().success());
     }
-    let prefix = place.join("wine");
-    fs::create_dir_all(&prefix).unwrap();
-    Ok(Windows { exe, wine, prefix })
+    library
 }
 
 impl Windows {
@@ -94,9 +131,13 @@ impl Windows {
     }
 
     fn command(&self, args: &[&str]) -> Command {
+        self.command_of(&self.exe, args)
+    }
+
+    fn command_of(&self, exe: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(&self.wine);
         command
-            .arg(&self.exe)
+            .arg(exe)
             .args(args)
             .env_clear()
             .env("WINEPREFIX", &self.prefix)
@@ -108,19 +149,40 @@ impl Windows {
     }
 
     fn run(&self, args: &[&str]) -> Output {
+        self.run_for(120, self.command(args))
+    }
+
+    fn run_for(&self, seconds: u32, inner: Command) -> Output {
         let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut command = Command::new("timeout");
-        let inner = self.command(args);
         command
-            .arg("120")
+            .arg(seconds.to_string())
             .arg(inner.get_program())
             .args(inner.get_args())
             .env_clear()
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
             .stdin(Stdio::null());
         for (name, value) in inner.get_envs() {
             command.env(name, value.unwrap());
         }
         command.output().unwrap()
+    }
+
+    /// All tests of a test program pass, and there are at least so many.
+    fn assert_tests_pass(&self, program: &str, at_least: u32) {
+        let output = self.run_for(300, self.command_of(&self.tests[program], &[]));
+        let said = text(&output.stdout);
+        let passed = said
+            .split("test result: ok. ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+        let failures = said.split("failures:").nth(1).unwrap_or(&said);
+        assert!(output.status.success(), "{failures} {}", text(&output.stderr));
+        assert!(
+            passed.is_some_and(|passed| passed >= at_least),
+            "{passed:?} of {at_least}"
+        );
+        eprintln!("{program}: {} tests passed under Wine", passed.unwrap_or_default());
     }
 
     /// Ends with this code, one error that has `part`, and one hint.
@@ -148,6 +210,42 @@ fn linux(args: &[&str]) -> Output {
 /// A Unix path as programs under Wine see it.
 fn drive_z(path: &Path) -> String {
     format!("Z:{}", path.display()).replace('/', "\\")
+}
+
+#[test]
+fn units_of_the_model_hold_on_windows() {
+    if let Some(windows) = Windows::get("units_of_the_model_hold_on_windows") {
+        windows.assert_tests_pass("sandglass_model lib", 10);
+    }
+}
+
+#[test]
+fn units_of_the_etw_decoder_hold_on_windows() {
+    if let Some(windows) = Windows::get("units_of_the_etw_decoder_hold_on_windows") {
+        windows.assert_tests_pass("sandglass_etw lib", 40);
+    }
+}
+
+#[test]
+fn units_and_scenes_of_the_correlator_hold_on_windows() {
+    if let Some(windows) = Windows::get("units_and_scenes_of_the_correlator_hold_on_windows") {
+        windows.assert_tests_pass("sandglass_correlator lib", 15);
+        windows.assert_tests_pass("scenes test", 80);
+    }
+}
+
+#[test]
+fn units_of_the_agent_hold_on_windows() {
+    if let Some(windows) = Windows::get("units_of_the_agent_hold_on_windows") {
+        windows.assert_tests_pass("sandglass lib", 150);
+    }
+}
+
+#[test]
+fn recordings_replay_to_the_same_on_windows() {
+    if let Some(windows) = Windows::get("recordings_replay_to_the_same_on_windows") {
+        windows.assert_tests_pass("golden test", 1);
+    }
 }
 
 #[test]
@@ -323,6 +421,8 @@ fn doctor_speaks_of_windows() {
     );
 }
 
+/// What the Windows program is made of.
+const CRATES: [&str; 4] = ["sandglass", "sandglass-correlator", "sandglass-etw", "sandglass-model"];
 const TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
 const BCRYPT_PRIMITIVES: &str = "#include <windows.h>

@@ -27,6 +27,8 @@ mod conversations;
 #[cfg(target_os = "linux")]
 mod dns_cost;
 #[cfg(target_os = "linux")]
+mod estimate;
+#[cfg(target_os = "linux")]
 mod etl_throughput;
 #[cfg(target_os = "linux")]
 mod exec_cost;

@@ -104,6 +104,7 @@ fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<
             correlator.handle(decode(record)?.event);
             outputs += correlator.drain().len() as u64;
         }
+        correlator.take_changed();
     }
     Ok(outputs)
 }

@@ -51,8 +51,13 @@ cni_plugins() {
     cp -L "$folder"/* plugins/
     cat > plugins/slow-policy << 'SH'
 #!/bin/sh
-# Passes the result on after a while; the wait is a file, so that a test can make it short.
-read -r pause < "$(dirname "$0")/../slow-seconds"
+# Passes the result on after a while; the wait is a file, so that a test can make it short. DEL fails while another is there.
+node=$(dirname "$0")/..
+read -r pause < "$node/slow-seconds"
+if [ "$CNI_COMMAND" = DEL ] && [ -e "$node/fail-del" ]; then
+    echo '{"cniVersion":"1.0.0","code":11,"msg":"the policy cannot be taken away now","details":""}'
+    exit 1
+fi
 if [ "$CNI_COMMAND" = ADD ]; then
     sleep "$pause"
     # libcni writes the keys in order, on one line.
@@ -233,7 +238,8 @@ tracing() {
 scraping() {
     command -v prometheus > /dev/null 2>&1 || return 0
     cat > prometheus.yaml << YAML
-global: {scrape_interval: 2s}
+global: {scrape_interval: 2s, evaluation_interval: 2s}
+rule_files: [$here/../../dashboards/rules/recording.yaml, $here/../../dashboards/rules/alerts.yaml]
 scrape_configs:
   - job_name: sandglass
     file_sd_configs: [{files: [$dir/targets.json], refresh_interval: 2s}]

@@ -1,6 +1,8 @@
 //! What becomes of lookups and connections: part of their sandbox's trace until its network is ready, then a journey if
 //! they went badly, and in every case a finding for metrics.
 //!
+//! Whose namespace it is may be told only after the first lookup or connection in it has begun. What is open then is
+//! asked about again, at once and at its end. What ended before stays the node's: its finding was told.
 //! Does not: decide when a network is ready (`readiness.rs`), or what is bad (`causes.rs`).
 
 use std::sync::Arc;
@@ -96,6 +98,62 @@ impl Correlator {
         creation.readiness.watched.then_some(key)
     }
 
+    /// A network namespace was nobody's until now: what is open in it has found its sandbox.
+    pub(crate) fn find_owners(&mut self, netns: u64) {
+        let lookups = self.watch.lookups.iter();
+        let lookups = lookups.filter(|(_, lookup)| lookup.party.is_nobodys(netns));
+        for serial in lookups.map(|(serial, _)| serial).collect::<Vec<_>>() {
+            self.find_owner(Attempt::Lookup(serial));
+            self.lookup_changed(serial);
+        }
+        let connects = self.watch.connects.iter();
+        let connects = connects.filter(|(_, connect)| connect.party.is_nobodys(netns));
+        for serial in connects.map(|(serial, _)| serial).collect::<Vec<_>>() {
+            self.find_owner(Attempt::Connect(serial));
+            self.connect_changed(serial);
+        }
+    }
+
+    /// Asks again whose an open lookup or connection is that was nobody's when it began.
+    pub(crate) fn find_owner(&mut self, what: Attempt) {
+        let found = match what {
+            Attempt::Lookup(serial) => self.watch.lookups.get(serial).and_then(|lookup| {
+                let client = lookup.sent.first().map(|sent| sent.client.ip())?;
+                Some((&lookup.party, client, lookup.start))
+            }),
+            Attempt::Connect(serial) => {
+                let connect = self.watch.connects.get(serial);
+                connect.map(|connect| (&connect.party, connect.local.ip(), connect.start))
+            }
+        };
+        let Some((party, address, start)) = found.filter(|(party, ..)| party.sandbox.is_none()) else {
+            return;
+        };
+        let netns = party.netns;
+        let Some(sandbox) = self.watch.owners.late_owner(netns, address, start) else {
+            return;
+        };
+        self.watch.owners.own_address(address, &sandbox, self.now);
+        let party = Party {
+            netns,
+            sandbox: Some(sandbox),
+        };
+        let home = self.home_of(&party);
+        let detail = match what {
+            Attempt::Lookup(serial) => self.watch.lookups.get_mut(serial).map(|lookup| {
+                (lookup.party, lookup.home) = (party, home);
+                Detail::Lookup(Box::new(lookup.detail(None)))
+            }),
+            Attempt::Connect(serial) => self.watch.connects.get_mut(serial).map(|connect| {
+                (connect.party, connect.home) = (party, home);
+                Detail::Connect(Box::new(connect.detail()))
+            }),
+        };
+        if let (Some(key), Some(detail)) = (home, detail) {
+            self.attempt_began(key, start, what, detail);
+        }
+    }
+
     pub(crate) fn attempt_began(&mut self, key: TraceKey, at: Timestamp, what: Attempt, detail: Detail) {
         let Some(open) = self.traces.get_mut(key) else {
             return;
@@ -104,8 +162,9 @@ impl Correlator {
             .creation
             .as_ref()
             .is_some_and(|creation| creation.readiness.has_room());
+        // What is left out is counted, and nothing of it is lost: the trace is no less complete.
         let span = if room { open.begin(Some(0), at, detail) } else { None };
-        if span.is_none() {
+        if room && span.is_none() {
             open.trace.incomplete = true;
             self.effects.counters.evicted_spans += 1;
         }
@@ -140,6 +199,14 @@ impl Correlator {
             return self.release(finished);
         };
         let (id, part) = (open.trace.id, Arc::clone(&finished.part));
+        let wanted = creation.readiness.is_wanted(&finished);
+        let shown = wanted.then(|| open.begin(Some(0), part.start, part.to_detail()));
+        let Some(creation) = &mut open.creation else {
+            return;
+        };
+        if let Some(span) = shown.flatten() {
+            creation.readiness.show_late(&finished, span);
+        }
         if let Some(span) = creation.readiness.span(finished.what) {
             let span = &mut open.trace.spans[span];
             span.end = Some(part.end.max(span.start));

@@ -97,14 +97,6 @@ impl<K: Hashed, V> Bounded<K, V> {
         Some(bucket.swap_remove(index).value)
     }
 
-    /// Forgets what is of no use any more.
-    pub(crate) fn forget(&mut self, mut is_over: impl FnMut(&V) -> bool) {
-        for bucket in &mut self.buckets {
-            bucket.retain(|entry| !is_over(&entry.value));
-        }
-        self.count = self.buckets.iter().map(Vec::len).sum();
-    }
-
     /// Forgets what was entered before `from`.
     pub(crate) fn expire(&mut self, from: Timestamp) {
         while self.drop_oldest(Some(from)) {}
@@ -192,10 +184,8 @@ mod tests {
         assert_eq!((map.get(&1), map.get(&2), map.get(&3)), (Some(&'c'), None, Some(&'d')));
         map.expire(Timestamp(4));
         assert_eq!((map.get(&1), map.get(&3), map.len()), (None, Some(&'d'), 1));
-        map.insert(4, 'e', Timestamp(5));
-        map.forget(|value| *value == 'e');
         assert_eq!((map.remove(&3), map.remove(&3)), (Some('d'), None));
-        assert_eq!((map.get(&4), map.len()), (None, 0));
+        assert_eq!(map.len(), 0);
     }
 
     #[test]

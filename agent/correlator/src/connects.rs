@@ -141,6 +141,7 @@ impl Correlator {
 
     /// A connection has ended a moment ago, or was never heard of again.
     pub(crate) fn connect_over(&mut self, serial: u64) {
+        self.find_owner(Attempt::Connect(serial));
         let Some(mut connect) = self.watch.connects.remove(serial) else {
             return;
         };

@@ -77,8 +77,6 @@ impl Default for Config {
 /// What the correlator found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// An open trace changed: take a fresh copy with [`Correlator::open`] when convenient.
-    Changed(TraceId),
     /// A span ended, once and for all. Metrics count these.
     Ended(EndedSpan),
     /// The creation of a sandbox is over, well or not. Its trace stays open until its network has proven usable, or
@@ -376,7 +374,7 @@ impl Correlator {
         }
     }
 
-    /// Outputs since the last call, in order; at the end of them, what changed and is still open.
+    /// Outputs since the last call, in order.
     pub fn drain(&mut self) -> Vec<Output> {
         let mut outputs = Vec::new();
         self.drain_into(&mut outputs);
@@ -386,12 +384,24 @@ impl Correlator {
     /// The same as [`drain`](Correlator::drain), appended to `outputs`: who drains after every event keeps its room.
     pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
         outputs.append(&mut self.effects.outputs);
+    }
+
+    /// An open trace changed since [`take_changed`](Correlator::take_changed) was last called.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        !self.effects.changed.is_empty()
+    }
+
+    /// The open traces that changed since the last call: take a fresh copy of each with [`Correlator::open`].
+    pub fn take_changed(&mut self) -> BTreeSet<TraceId> {
+        let mut changed = BTreeSet::new();
         for key in self.effects.changed.drain(..) {
             if let Some(open) = self.traces.get_mut(key) {
                 open.clean();
-                outputs.push(Output::Changed(open.trace.id));
+                changed.insert(open.trace.id);
             }
         }
+        changed
     }
 
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is

@@ -40,7 +40,7 @@ impl Correlator {
         let open = self.traces.get_mut(key)?;
         let detail = Detail::RuntimeStep(Box::new(RuntimeStepDetail {
             step,
-            process: image.into_detail(),
+            process: image.into_detail(&mut self.names),
         }));
         let Some(span) = open.begin(Some(CREATE), at, detail) else {
             open.trace.incomplete = true;
@@ -90,7 +90,16 @@ impl Correlator {
     }
 
     pub(crate) fn netns_observed(&mut self, netns: &Netns) {
-        self.watch.owners.own(netns.inode, &netns.sandbox.0, self.now);
+        let (inode, sandbox) = (netns.inode, &netns.sandbox.0);
+        let new = self.watch.owners.own_since(inode, sandbox, netns.created, self.now);
+        self.begin_with(netns);
+        if new {
+            self.find_owners(inode);
+        }
+    }
+
+    /// A sandbox that is being created begins with its namespace.
+    fn begin_with(&mut self, netns: &Netns) {
         let Some(key) = self.creations.get(&netns.sandbox.0) else {
             // Operations on a sandbox that exists have a namespace too, but no use for its begin.
             if self.memory.sandboxes.get(&netns.sandbox.0).is_none() {

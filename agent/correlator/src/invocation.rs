@@ -3,9 +3,13 @@
 //! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
 //! doing is not decided here. Everything in the event is hostile input.
 
+use memchr::memrchr;
 use sandglass_model::event::{Exec, ExitStatus};
+use sandglass_model::text_list::split_once;
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, ProcessKey, Span, SpanId, TextList, TextPairs, TraceId, registry};
+
+use crate::names::Names;
 
 /// What an exec brings into a span: the event without its environment, which is read and dropped.
 #[derive(Debug)]
@@ -41,24 +45,25 @@ impl Image {
 
     /// Last component of the path; of a Windows program without `.exe`, as a configuration names it.
     pub(crate) fn file_name(&self) -> &str {
-        let name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        let begin = memrchr(b'/', self.path.as_bytes()).map_or(0, |slash| slash + 1);
+        let name = &self.path[begin..];
         if self.windows { without_exe(name) } else { name }
     }
 
     /// The directory of the path, without a drive's letter.
     pub(crate) fn directory(&self) -> Option<&str> {
-        let (directory, _) = self.path.rsplit_once('/')?;
+        let directory = &self.path[..memrchr(b'/', self.path.as_bytes())?];
         Some(without_drive(directory.trim_end_matches('/')))
     }
 
     /// The process as a span shows it.
-    pub(crate) fn into_detail(self) -> ProcessDetail {
+    pub(crate) fn into_detail(self, names: &mut Names) -> ProcessDetail {
         ProcessDetail {
             pid: self.process.pid,
             parent_pid: self.parent.pid,
-            path: self.path,
+            path: names.get(&self.path),
             args: self.args,
-            cgroup: self.cgroup,
+            cgroup: names.get(&self.cgroup),
             netns: self.netns,
             exit: None,
             found_running: self.running,
@@ -80,7 +85,9 @@ pub(crate) struct Invocation<'a> {
     pub(crate) args: &'a str,
     pub(crate) path: &'a str,
     pub(crate) caller: Option<(TraceId, SpanId)>,
-    /// See [`fingerprint_of`].
+    /// Sum over the `CNI_*` variables of the environment, whatever their order: tells an inherited environment from one of
+    /// a process's own without keeping either. Not made against collisions on purpose: who makes one turns a delegate of
+    /// their own plugin into a command.
     pub(crate) fingerprint: u64,
 }
 
@@ -101,9 +108,12 @@ impl<'a> Invocation<'a> {
     pub(crate) fn of(env: &'a TextPairs) -> Option<Invocation<'a>> {
         let mut read = Parameters::default();
         let mut fingerprint = 0_u64;
-        for (name, value) in env.iter() {
+        for variable in env.texts() {
+            let Some((name, value)) = split_once(variable, b'=') else {
+                continue;
+            };
             if name.starts_with("CNI_") {
-                fingerprint = fingerprint.wrapping_add(fingerprint_of(name, value));
+                fingerprint = fingerprint.wrapping_add(mix(0, variable.as_bytes()));
             }
             let parameter = match name {
                 "CNI_COMMAND" => &mut read.command,
@@ -166,13 +176,6 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
         CniCommand::Add | CniCommand::Del | CniCommand::Check => true,
         CniCommand::Gc | CniCommand::Status | CniCommand::Version => false,
     }
-}
-
-/// A variable's part in the fingerprint of an environment, the sum over its `CNI_*` variables, whatever their order: to
-/// tell an inherited environment from one of a process's own without keeping either. Not made against collisions on
-/// purpose: who makes one turns a delegate of their own plugin into a command.
-fn fingerprint_of(name: &str, value: &str) -> u64 {
-    mix(mix(name.len() as u64, name.as_bytes()), value.as_bytes())
 }
 
 /// Folded multiplication, sixteen bytes at a time: this runs on every exec below a plugin and on every look-up by id.

@@ -6,6 +6,7 @@
 //! Does not: hold back findings; metrics count all.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use sandglass_model::time::SECOND;
@@ -202,6 +203,12 @@ impl Correlator {
 
     fn give_out(&mut self, mut journey: Journey) {
         journey.parts.sort_by_key(|part| part.start);
+        let begin = journey.parts.first().map_or(self.now, |part| part.start);
+        if journey.party.sandbox.is_none() {
+            // Who owns its namespace may have been told while it was open.
+            let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            journey.party.sandbox = self.watch.owners.late_owner(journey.party.netns, nowhere, begin);
+        }
         let sandbox = journey.party.sandbox.as_deref();
         let remembered = sandbox.and_then(|sandbox| self.memory.sandboxes.get(sandbox));
         let link = remembered

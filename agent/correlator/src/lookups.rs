@@ -295,6 +295,7 @@ impl Correlator {
         if self.windows_lookup_over(serial) {
             return;
         }
+        self.find_owner(Attempt::Lookup(serial));
         let Some(mut lookup) = self.watch.take_lookup(serial, self.now) else {
             return;
         };

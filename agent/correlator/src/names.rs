@@ -1,6 +1,6 @@
-//! File names of executables, each kept once.
+//! Names and paths of executables and cgroups, each kept once.
 //!
-//! A node runs the same few programs all day, and every span of a process names one or two: shared, they cost no
+//! A node runs the same few programs all day, and every span of a process names three or four: shared, they cost no
 //! allocation per span and no copy for who counts spans. Bounded; what does not fit any more is not shared.
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub(crate) struct Names {
 
 /// More than the plugins and commands of any node; a pod cannot add to them, only a plugin that runs ever new programs.
 const MAX_NAMES: usize = 1_024;
-/// Longer ones are no usual file names and would let few entries take much room.
-const MAX_BYTES: usize = 64;
+/// Longer ones are no usual names and would let few entries take much room.
+const MAX_BYTES: usize = 96;
 
 impl Default for Names {
     fn default() -> Names {

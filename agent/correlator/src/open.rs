@@ -71,7 +71,7 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::fingerprint_of`].
+    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::Invocation::fingerprint`].
     pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,
@@ -345,6 +345,8 @@ impl OpenTrace {
     pub(crate) fn into_trace(self: Box<Self>) -> Trace {
         let mut trace = in_order(self.trace, &self.states);
         trace.closed = true;
+        // It is kept for long.
+        trace.spans.shrink_to_fit();
         trace
     }
 

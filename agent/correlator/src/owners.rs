@@ -2,7 +2,8 @@
 //!
 //! A namespace is a sandbox's once its plugin has named it, and until its last interface is removed: the kernel gives
 //! the numbers out again. Addresses are learnt from the plugins' results and from the traffic itself; they tell whose a
-//! packet is that is seen outside of its sandbox. Bounded: what was entered first goes first.
+//! packet is that is seen outside of its sandbox. Who owns a namespace may be known late: what is open then is asked
+//! about again (`attempts.rs`). Bounded: what was entered first goes first.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,6 +25,11 @@ pub(crate) struct Party {
 }
 
 impl Party {
+    /// In this namespace, and no sandbox is known for it.
+    pub(crate) fn is_nobodys(&self, netns: u64) -> bool {
+        self.netns == netns && self.sandbox.is_none()
+    }
+
     pub(crate) fn scope(&self) -> Scope {
         match self.sandbox {
             Some(_) => Scope::Sandbox,
@@ -37,10 +43,18 @@ impl Party {
 pub(crate) struct Owners {
     /// The node's own, once somebody watches.
     pub(crate) node: Option<u64>,
-    by_netns: Bounded<u64, Arc<str>>,
+    by_netns: Bounded<u64, Owner>,
     by_address: Bounded<IpAddr, Arc<str>>,
     /// The other way round: a sandbox that goes must not cost a walk through all that is known.
     owned: Recent<Owned>,
+}
+
+/// Whose a network namespace is.
+#[derive(Clone, Debug)]
+struct Owner {
+    sandbox: Arc<str>,
+    /// When the namespace was created, as far as that is known: what is older was another's with the same number.
+    created: Timestamp,
 }
 
 /// What was learnt of one sandbox.
@@ -70,10 +84,25 @@ impl Owners {
 
     /// The namespace is this sandbox's from now on, whoever had its number before.
     pub(crate) fn own(&mut self, netns: u64, sandbox: &str, now: Timestamp) {
-        if netns != 0 && self.node != Some(netns) && !sandbox.is_empty() {
-            self.by_netns.insert(netns, sandbox.into(), now);
+        self.own_since(netns, sandbox, None, now);
+    }
+
+    /// The same of a namespace whose age is known. `false` when nothing is new about it.
+    pub(crate) fn own_since(&mut self, netns: u64, sandbox: &str, created: Option<Timestamp>, now: Timestamp) -> bool {
+        let usable = netns != 0 && self.node != Some(netns) && !sandbox.is_empty();
+        let known = self
+            .by_netns
+            .get(&netns)
+            .is_some_and(|owner| *owner.sandbox == *sandbox);
+        if usable {
+            let owner = Owner {
+                sandbox: sandbox.into(),
+                created: created.unwrap_or_default(),
+            };
+            self.by_netns.insert(netns, owner, now);
             self.note(sandbox, |owned| push(&mut owned.netns, netns));
         }
+        usable && !known
     }
 
     pub(crate) fn own_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
@@ -103,7 +132,11 @@ impl Owners {
             return;
         };
         for netns in owned.netns {
-            if self.by_netns.get(&netns).is_some_and(|owner| **owner == *sandbox) {
+            if self
+                .by_netns
+                .get(&netns)
+                .is_some_and(|owner| *owner.sandbox == *sandbox)
+            {
                 self.by_netns.remove(&netns);
             }
         }
@@ -126,7 +159,7 @@ impl Owners {
     /// Whose traffic it is that a socket of this namespace, with this address, sends.
     pub(crate) fn party(&self, netns: u64, address: IpAddr) -> Party {
         let sandbox = match self.by_netns.get(&netns) {
-            Some(sandbox) => Some(sandbox),
+            Some(owner) => Some(&owner.sandbox),
             None if self.node == Some(netns) => None,
             None => self.of_address(address),
         };
@@ -136,9 +169,17 @@ impl Owners {
         }
     }
 
+    /// Whose traffic it is that nobody's was when it began.
+    pub(crate) fn late_owner(&self, netns: u64, address: IpAddr, began: Timestamp) -> Option<Arc<str>> {
+        match self.by_netns.get(&netns) {
+            Some(owner) if owner.created > began => None,
+            Some(_) | None => self.party(netns, address).sandbox,
+        }
+    }
+
     /// Whose a packet is that was seen in this namespace, perhaps on its way through the node.
     pub(crate) fn party_of_packet(&self, netns: u64, ends: [IpAddr; 2]) -> Party {
-        let sandbox = self.by_netns.get(&netns);
+        let sandbox = self.by_netns.get(&netns).map(|owner| &owner.sandbox);
         let sandbox = sandbox.or_else(|| ends.into_iter().find_map(|address| self.of_address(address)));
         Party {
             netns,
@@ -150,7 +191,7 @@ impl Owners {
     pub(crate) fn party_of_netns(&self, netns: u64) -> Party {
         Party {
             netns,
-            sandbox: self.by_netns.get(&netns).cloned(),
+            sandbox: self.by_netns.get(&netns).map(|owner| Arc::clone(&owner.sandbox)),
         }
     }
 
@@ -190,7 +231,10 @@ mod tests {
         assert_eq!(owner(&owners, 1), None);
         let forwarded = owners.party_of_packet(1, [IpAddr::from([10, 0, 0, 1]), address]);
         assert_eq!(forwarded.sandbox.as_deref(), Some("a"));
-        owners.own(5, "b", Timestamp(2));
+        assert!(owners.own_since(5, "b", Some(Timestamp(2)), Timestamp(2)));
+        assert!(!owners.own_since(5, "b", Some(Timestamp(2)), Timestamp(3)), "known");
+        let late = |began| owners.late_owner(5, IpAddr::from([10, 0, 0, 7]), Timestamp(began));
+        assert_eq!((late(1), late(2)), (None, Some("b".into())));
         owners.disown("a");
         assert_eq!(owner(&owners, 5).as_deref(), Some("b"));
         assert_eq!(owner(&owners, 0), None);

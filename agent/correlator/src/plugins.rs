@@ -86,7 +86,7 @@ impl Correlator {
         let is_copy = image.running
             && open.trace.spans[parent]
                 .process()
-                .is_some_and(|process| process.path == image.path && process.args == image.args);
+                .is_some_and(|process| *process.path == *image.path && process.args == image.args);
         if is_copy {
             return Some(Role::Forked(SpanRef {
                 trace: key,
@@ -121,7 +121,7 @@ impl Correlator {
                 let detail = Detail::Command(Box::new(CommandDetail {
                     name: self.names.get(image.file_name()),
                     plugin,
-                    process: image.into_detail(),
+                    process: image.into_detail(&mut self.names),
                 }));
                 self.begin_process(at, key, parent, process, detail)
             }
@@ -224,7 +224,7 @@ impl Correlator {
             delegate,
             spec_version: String::new(),
             error: None,
-            process: image.into_detail(),
+            process: image.into_detail(&mut self.names),
         }));
         let span = self.begin_process(at, reference.trace, parent, process, detail)?;
         let open = self.traces.get_mut(reference.trace)?;
@@ -277,7 +277,7 @@ impl Correlator {
         // The search through /proc and the kernel's record may both tell of one exec.
         let seen_running = open.trace.spans[index]
             .process()
-            .is_some_and(|process| process.found_running && process.path == image.path);
+            .is_some_and(|process| process.found_running && *process.path == *image.path);
         if image.running || at == state.executed || (seen_running && state.executed == open.trace.spans[index].start) {
             return;
         }
@@ -288,7 +288,7 @@ impl Correlator {
         let call = caller.and_then(|caller| called_as_plugin(open, caller, &image, env));
         let earlier = match &mut open.trace.spans[index].detail {
             Detail::Command(command) => {
-                let earlier = std::mem::replace(&mut command.process.path, image.path.clone());
+                let earlier = std::mem::replace(&mut command.process.path, self.names.get(&image.path));
                 command.name = self.names.get(image.file_name());
                 command.process.args = image.args;
                 Some(earlier)
@@ -304,7 +304,7 @@ impl Correlator {
             | Detail::Activity(_)
             | Detail::VnicWait(_) => None,
         };
-        let path = earlier.clone().unwrap_or(image.path);
+        let path = earlier.as_deref().unwrap_or(&image.path).to_owned();
         open.mark(index, at, registry::EVENT_EXEC, &[(registry::PROCESS_PATH, path)]);
         if let (Some(call), Some(caller), Some(_)) = (call, caller, earlier) {
             become_delegate(open, index, caller, &call);

@@ -2,7 +2,8 @@
 //!
 //! Whichever comes first suffices alone; the other counts too if it began within a moment of it. What began before that
 //! is part of the sandbox's trace, failed attempts included; what was still open then is shown up to there, and goes on
-//! as traffic like any other. A sandbox that sends nothing ends where its creation did. Does not: know what a lookup is.
+//! as traffic like any other. A sandbox that sends nothing ends where its creation did. Of one that tries without end
+//! the first attempts are shown and those that decide; the others are counted. Does not: know what a lookup is.
 
 use std::sync::Arc;
 
@@ -28,6 +29,9 @@ pub(crate) struct Readiness {
     first_attempt: Option<Timestamp>,
     attempts: Vec<Tracked>,
     successes: Vec<Success>,
+    /// Attempts that are not shown, and when they began; those beyond the bound are only counted.
+    left_out: Vec<(Attempt, Timestamp)>,
+    more_left_out: u32,
 }
 
 #[derive(Debug)]
@@ -56,6 +60,10 @@ enum Outlook {
 
 /// Most lookups and connections shown of one sandbox before its network is ready.
 const MAX_ATTEMPTS: usize = 64;
+/// Most that are shown besides because they worked: one of them may be what makes the network ready.
+const MAX_DECIDING: usize = 8;
+/// Most that are not shown whose begin is remembered.
+const MAX_LEFT_OUT: usize = 1_024;
 
 impl Readiness {
     pub(crate) fn new(watched: bool) -> Readiness {
@@ -75,15 +83,46 @@ impl Readiness {
 
     pub(crate) fn began(&mut self, what: Attempt, span: Option<usize>, at: Timestamp) {
         self.first_attempt = Some(self.first_attempt.map_or(at, |first| first.min(at)));
-        if let Some(span) = span {
-            self.attempts.push(Tracked {
-                what,
-                span,
-                start: at,
-                end: None,
-                held: None,
-            });
+        match span {
+            Some(span) => self.show(what, span, at),
+            None if self.left_out.len() < MAX_LEFT_OUT => self.left_out.push((what, at)),
+            // After the first success too: which of them began before the network was ready would have to be kept.
+            None => self.more_left_out = self.more_left_out.saturating_add(1),
         }
+    }
+
+    fn show(&mut self, what: Attempt, span: usize, at: Timestamp) {
+        self.attempts.push(Tracked {
+            what,
+            span,
+            start: at,
+            end: None,
+            held: None,
+        });
+    }
+
+    /// An attempt was not shown, and its end may be what decides.
+    pub(crate) fn is_wanted(&self, finished: &Finished) -> bool {
+        finished.part.works() && self.attempts.len() < MAX_ATTEMPTS + MAX_DECIDING && self.span(finished.what).is_none()
+    }
+
+    /// It is shown after all.
+    pub(crate) fn show_late(&mut self, finished: &Finished, span: usize) {
+        match self.left_out.iter().position(|(what, _)| *what == finished.what) {
+            Some(index) => {
+                self.left_out.swap_remove(index);
+            }
+            None => self.more_left_out = self.more_left_out.saturating_sub(1),
+        }
+        self.show(finished.what, span, finished.part.start);
+    }
+
+    /// How many attempts that began up to `until` are not shown.
+    fn left_out(&self, until: Timestamp) -> u32 {
+        let known = self.left_out.iter().filter(|(_, start)| *start <= until).count();
+        u32::try_from(known)
+            .unwrap_or(u32::MAX)
+            .saturating_add(self.more_left_out)
     }
 
     /// The span of an attempt that is shown.
@@ -211,6 +250,7 @@ impl Correlator {
         self.effects.timers.clear(Timer::Ready(open.key));
         let ready = readiness.ready(&self.config.traffic).map(|(at, _)| at);
         let until = ready.unwrap_or(self.now);
+        let left_out = readiness.left_out(until);
         let mut released = Vec::new();
         for mut tracked in readiness.attempts {
             if tracked.end.is_none() {
@@ -245,6 +285,7 @@ impl Correlator {
             let deadline = |created: Timestamp| created.plus(self.config.traffic.ready_deadline_ns);
             let waited = readiness.created.is_some_and(|created| deadline(created) <= self.now);
             sandbox.silent = waited && readiness.first_attempt.is_none();
+            sandbox.attempts_left_out = left_out;
         }
         released
     }

@@ -99,6 +99,11 @@ impl<T> Table<T> {
         self.entries.keys().copied()
     }
 
+    /// All, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.entries.iter().map(|(serial, entry)| (*serial, &*entry.value))
+    }
+
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.values_mut().map(|entry| &mut *entry.value)
     }

@@ -12,7 +12,9 @@ mod keys;
 mod library_calls;
 mod lookups;
 mod nests;
+mod ongoing;
 mod restarts;
+mod running;
 mod vnic;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,10 +23,10 @@ use sandglass_model::trace::Trace;
 use sandglass_model::windows::{ObjectKey, RuntimeSaid};
 use sandglass_model::{CniCommand, PodIdentity, SandboxId, TextPairs, Timestamp};
 
-use self::activities::Activities;
 use self::keys::Keys;
 use self::lookups::Lookups;
 use self::nests::Nests;
+use self::ongoing::Activities;
 use self::restarts::HnsProcesses;
 use crate::correlator::{Config, Correlator, Output};
 use crate::invocation::Invocation;
@@ -39,6 +41,7 @@ pub(crate) struct Windows {
     /// By number, in the order they were heard of.
     pub(crate) sandboxes: BTreeMap<u64, Sandbox>,
     by_container: BTreeMap<String, u64>,
+    by_stage: BTreeMap<Stage, BTreeSet<u64>>,
     max_sandboxes: usize,
     serial: u64,
     pub(crate) activities: Activities,
@@ -59,6 +62,7 @@ pub(crate) struct Sandbox {
     pub(crate) identity: PodIdentity,
     /// The trace of its creation, when that was seen to begin.
     pub(crate) trace: Option<TraceKey>,
+    /// See [`Windows::set_stage`].
     pub(crate) stage: Stage,
     /// When the stage began.
     pub(crate) since: Timestamp,
@@ -77,7 +81,7 @@ pub(crate) struct Sandbox {
 }
 
 /// Where a sandbox is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The runtime makes it.
     Asked,
@@ -110,6 +114,7 @@ impl Windows {
         Windows {
             sandboxes: BTreeMap::new(),
             by_container: BTreeMap::new(),
+            by_stage: BTreeMap::new(),
             max_sandboxes: config.max_remembered.max(1),
             serial: 0,
             activities: Activities::default(),
@@ -131,18 +136,20 @@ impl Windows {
         self.by_container.get(container).copied()
     }
 
-    /// The sandbox whose creation has this trace.
-    pub(crate) fn of_trace(&self, key: TraceKey) -> Option<u64> {
-        let mut found = self.sandboxes.iter();
-        found
-            .find(|(_, sandbox)| sandbox.trace == Some(key))
-            .map(|(number, _)| *number)
+    /// Sandboxes in that stage, by number.
+    pub(crate) fn in_stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = (u64, &Sandbox)> {
+        let numbers = self.by_stage.get(&stage).into_iter().flatten();
+        numbers.filter_map(|number| Some((*number, self.sandboxes.get(number)?)))
     }
 
-    /// Sandboxes in that stage, by number.
-    pub(crate) fn in_stage(&self, stage: Stage) -> impl Iterator<Item = (u64, &Sandbox)> {
-        let all = self.sandboxes.iter().map(|(number, sandbox)| (*number, sandbox));
-        all.filter(move |(_, sandbox)| sandbox.stage == stage)
+    /// The sandbox is in that stage now.
+    fn set_stage(&mut self, number: u64, stage: Stage, at: Timestamp) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&number) {
+            let before = std::mem::replace(&mut sandbox.stage, stage);
+            sandbox.since = at;
+            self.by_stage.entry(before).or_default().remove(&number);
+            self.by_stage.entry(stage).or_default().insert(number);
+        }
     }
 
     /// Enters a sandbox; returns its number and how many others were forgotten for it.
@@ -164,16 +171,22 @@ impl Windows {
             compartment: None,
         };
         self.sandboxes.insert(number, sandbox);
+        self.by_stage.entry(stage).or_default().insert(number);
         self.by_container.insert(container.to_owned(), number);
         let mut forgotten = 0;
         while self.sandboxes.len() > self.max_sandboxes {
             // What is over goes before what is not.
             let over = self.in_stage(Stage::Over).map(|(number, _)| number).next();
             let oldest = over.or_else(|| self.sandboxes.keys().next().copied());
-            let Some(gone) = oldest.and_then(|oldest| self.sandboxes.remove(&oldest)) else {
+            let Some((oldest, gone)) = oldest.and_then(|oldest| self.sandboxes.remove_entry(&oldest)) else {
                 break;
             };
-            self.by_container.remove(&gone.container);
+            self.by_stage.entry(gone.stage).or_default().remove(&oldest);
+            self.keys.forget(oldest);
+            // Another may go by the same id.
+            if self.by_container.get(&gone.container) == Some(&oldest) {
+                self.by_container.remove(&gone.container);
+            }
             forgotten += 1;
         }
         (number, forgotten)
@@ -358,11 +371,11 @@ impl Correlator {
 
     /// The runtime has made the sandbox, or given up.
     fn creation_over(&mut self, at: Timestamp, number: u64, failure: Option<String>) {
+        let stage = if failure.is_some() { Stage::Over } else { Stage::Created };
+        self.windows.set_stage(number, stage, at);
         let Some(sandbox) = self.windows.sandboxes.get_mut(&number) else {
             return;
         };
-        sandbox.stage = if failure.is_some() { Stage::Over } else { Stage::Created };
-        sandbox.since = at;
         sandbox.called = false;
         let (trace, container) = (sandbox.trace, sandbox.container.clone());
         let failed = failure.is_some();
@@ -410,8 +423,9 @@ impl Correlator {
                 number
             }
         };
+        self.windows.set_stage(number, Stage::Stopping, at);
         if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
-            (sandbox.stage, sandbox.since, sandbox.called) = (Stage::Stopping, at, false);
+            sandbox.called = false;
         }
         self.learn(at, number, ObjectKey::Container(id.to_owned()));
     }
@@ -420,9 +434,7 @@ impl Correlator {
         let Some(number) = self.windows.number_of(id) else {
             return self.orphan_of_runtime();
         };
-        if let Some(sandbox) = self.windows.sandboxes.get_mut(&number) {
-            (sandbox.stage, sandbox.since) = (Stage::Over, at);
-        }
+        self.windows.set_stage(number, Stage::Over, at);
         self.windows.keys.forget(number);
         self.tell_endpoints();
     }
@@ -452,8 +464,8 @@ impl Correlator {
     }
 
     fn tell_endpoints(&mut self) {
-        let alive = |sandbox: &&Sandbox| sandbox.stage != Stage::Over;
-        let sandboxes = self.windows.sandboxes.values().filter(alive).count() as u64;
+        let over = self.windows.by_stage.get(&Stage::Over).map_or(0, BTreeSet::len);
+        let sandboxes = (self.windows.sandboxes.len() - over) as u64;
         let now = (self.windows.endpoints.len() as u64, sandboxes);
         if now != self.windows.told_endpoints {
             self.windows.told_endpoints = now;

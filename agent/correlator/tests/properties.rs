@@ -61,6 +61,9 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
     let mut told: BTreeSet<TraceId> = BTreeSet::new();
     let (mut creations, mut sandboxes) = (0, 0);
     let mut take = |correlator: &mut Correlator| {
+        for id in correlator.take_changed() {
+            assert!(correlator.open_trace(id).is_some());
+        }
         for output in correlator.drain() {
             match output {
                 Output::Ended(span) => {
@@ -79,7 +82,6 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
                     }
                     closed.push(Trace::clone(&trace));
                 }
-                Output::Changed(id) => assert!(correlator.open_trace(id).is_some()),
                 Output::Created(trace) => {
                     assert_eq!(trace.check(), Ok(()));
                     assert!(trace.spans.iter().skip(1).take(1).all(|create| create.end.is_some()));
@@ -119,6 +121,12 @@ fn play(config: &Config, events: &[Event]) -> Outcome {
     for event in events {
         correlator.handle(event.clone());
         take(&mut correlator);
+        for trace in correlator.with_running() {
+            assert_eq!(trace.check(), Ok(()));
+            assert!(trace.spans.len() <= config.max_spans);
+            let ids: BTreeSet<_> = trace.spans.iter().map(|span| span.id).collect();
+            assert_eq!(ids.len(), trace.spans.len(), "span ids are unique");
+        }
     }
     for trace in correlator.open() {
         assert_eq!(trace.check(), Ok(()));

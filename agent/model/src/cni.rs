@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::text_list::split_once;
 use serde::{Deserialize, Serialize};
 
 /// `CNI_COMMAND`: what the runtime asks (CNI spec 1.1.0, section 2, "CNI operations").
@@ -97,8 +98,11 @@ impl PodIdentity {
     #[must_use]
     pub fn from_cni_args(args: &str) -> PodIdentity {
         let mut identity = PodIdentity::default();
-        for pair in args.split(';') {
-            let Some((key, value)) = pair.split_once('=') else {
+        let mut rest = args;
+        while !rest.is_empty() {
+            let (pair, others) = split_once(rest, b';').unwrap_or((rest, ""));
+            rest = others;
+            let Some((key, value)) = split_once(pair, b'=') else {
                 continue;
             };
             if value.len() > 253 {

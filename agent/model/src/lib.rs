@@ -22,6 +22,6 @@ pub mod windows;
 pub use cni::{CniCommand, CniError, PodIdentity};
 pub use event::{Body, Event};
 pub use id::{ProcessKey, SandboxId, SpanId, TraceId};
-pub use text_list::{TextList, TextPairs};
+pub use text_list::{TextList, TextPairs, Texts};
 pub use time::{ClockAnchor, Timestamp};
 pub use trace::{Detail, Span, Status, Trace};

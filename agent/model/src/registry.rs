@@ -91,6 +91,7 @@ attribute_keys! {
     PROCESS_CGROUP = "process.linux.cgroup": "cgroup path.",
     PROCESS_NETNS = "sandglass.process.netns": "Inode of the network namespace it ran in.",
     NETWORK_READY = "sandglass.network_ready": "The sandbox's network had proven usable when the root ended.",
+    ATTEMPTS_LEFT_OUT = "sandglass.network_attempts_left_out": "Lookups and connections tried before that which are not shown: there were too many.",
     NODE_SCOPE = "sandglass.node": "The lookup or connection is the node's own, not a sandbox's.",
     JOURNEY_REASON = "sandglass.journey.reason": "Why it has a trace of its own: failed, dropped, retried or slow.",
     JOURNEY_TARGET = "sandglass.journey.target": "What was asked or connected to first.",
@@ -320,6 +321,9 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
             let tried = sandbox.silent || sandbox.first_attempt.is_some();
             if sandbox.network_ready.is_some() || (tried && trace.closed) {
                 list.bool(NETWORK_READY, sandbox.network_ready.is_some());
+            }
+            if sandbox.attempts_left_out > 0 {
+                list.int(ATTEMPTS_LEFT_OUT, i64::from(sandbox.attempts_left_out));
             }
         }
         Detail::SandboxCreate(create) => {

@@ -136,6 +136,9 @@ fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
     if sandbox.silent {
         notes.push("sent nothing".to_owned());
     }
+    if sandbox.attempts_left_out > 0 {
+        notes.push(format!("{} attempts not shown", sandbox.attempts_left_out));
+    }
     notes
 }
 

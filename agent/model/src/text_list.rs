@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use memchr::{memchr, memrchr};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -36,8 +37,9 @@ impl TextList {
     }
 
     /// The texts in order.
-    pub fn iter(&self) -> std::str::SplitTerminator<'_, char> {
-        self.0.split_terminator('\0')
+    #[must_use]
+    pub fn iter(&self) -> Texts<'_> {
+        Texts(&self.0)
     }
 
     /// How many.
@@ -63,6 +65,53 @@ impl TextList {
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
+}
+
+/// The texts of a list.
+#[derive(Clone, Debug)]
+pub struct Texts<'a>(&'a str);
+
+impl<'a> Texts<'a> {
+    /// The texts of bytes as [`TextList::from_terminated`] takes them.
+    #[must_use]
+    pub fn of_terminated(texts: &'a str) -> Texts<'a> {
+        Texts(texts)
+    }
+}
+
+impl<'a> Iterator for Texts<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (text, rest) = split_once(self.0, 0).unwrap_or((self.0, ""));
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+impl DoubleEndedIterator for Texts<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let texts = self.0.strip_suffix('\0').unwrap_or(self.0);
+        let begin = memrchr(0, texts.as_bytes()).map_or(0, |end| end + 1);
+        let (rest, text) = texts.split_at(begin);
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+/// What stands before the first `byte`, an ASCII character, and what stands behind it. As `str::split_once`, which looks
+/// at each byte by itself.
+#[must_use]
+pub fn split_once(text: &str, byte: u8) -> Option<(&str, &str)> {
+    debug_assert!(byte.is_ascii());
+    let at = memchr(byte, text.as_bytes())?;
+    Some((&text[..at], &text[at + 1..]))
 }
 
 impl<T: AsRef<str>> FromIterator<T> for TextList {
@@ -134,9 +183,14 @@ impl TextPairs {
         self.0.push(&format!("{name}={value}"));
     }
 
+    /// Each as it stands, `NAME=value`.
+    pub fn texts(&self) -> Texts<'_> {
+        self.0.iter()
+    }
+
     /// Name and value of each.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().filter_map(|text| text.split_once('='))
+        self.0.iter().filter_map(|text| split_once(text, b'='))
     }
 
     /// Value of the first pair with this name.
@@ -202,6 +256,15 @@ mod tests {
             let json = serde_json::to_string(&list).unwrap();
             assert_eq!(json, serde_json::to_string(texts).unwrap());
             assert_eq!(serde_json::from_str::<TextList>(&json).unwrap(), list);
+        }
+        for texts in ["", "\0", "a", "a\0", "\0\0", "a\0\0bc\0", "ü\0\0ä", "\0x"] {
+            assert!(Texts(texts).eq(texts.split_terminator('\0')), "{texts:?}");
+            assert!(Texts(texts).rev().eq(texts.split_terminator('\0').rev()), "{texts:?}");
+            let (mut ours, mut theirs) = (Texts(texts), texts.split_terminator('\0'));
+            assert_eq!(
+                (ours.next(), ours.next_back(), ours.next()),
+                (theirs.next(), theirs.next_back(), theirs.next())
+            );
         }
         assert_eq!(TextList::from_terminated("a\0\0b"), ["a", "", "b"]);
         assert_eq!(TextList::from_terminated("\0"), [""]);

@@ -133,6 +133,9 @@ pub struct SandboxDetail {
     /// Its traffic was watched until the deadline, and it sent nothing. Not so of one that was removed before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// Lookups and connections that it tried before its network was ready and that are not shown: there were too many.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts_left_out: u32,
 }
 
 /// The runtime's view of a sandbox's creation.
@@ -171,13 +174,13 @@ pub struct ProcessDetail {
     pub pid: u32,
     /// The parent's.
     pub parent_pid: u32,
-    /// Path as given to `execve`.
-    pub path: String,
+    /// Path as given to `execve`. Shared, as is the cgroup: a node runs the same few programs all day.
+    pub path: Arc<str>,
     /// Arguments, `argv[0]` included.
     pub args: TextList,
     /// Path of the cgroup; empty when not known.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub cgroup: String,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub cgroup: Arc<str>,
     /// Inode of its network namespace at exec; 0 when not known.
     #[serde(default)]
     pub netns: u64,
@@ -637,4 +640,9 @@ impl Span {
             | Detail::VnicWait(_) => None,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }

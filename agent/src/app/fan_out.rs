@@ -73,7 +73,7 @@ impl Outputs for FanOut {
                     store.traffic(traffic, wall_ns());
                 }
             }
-            Output::Ended(_) | Output::Changed(_) | Output::Created(_) => {}
+            Output::Ended(_) | Output::Created(_) => {}
         }
     }
 

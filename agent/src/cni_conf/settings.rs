@@ -351,7 +351,7 @@ fn imports(options: &CniOptions, path: &Path, table: &Table) -> Vec<PathBuf> {
     let patterns = table.get("imports").and_then(Value::as_array);
     let mut files = Vec::new();
     for pattern in patterns.into_iter().flatten().filter_map(Value::as_str) {
-        let full = if pattern.starts_with('/') {
+        let full = if Path::new(pattern).has_root() {
             below(&options.root, pattern)
         } else {
             path.parent().unwrap_or(Path::new("/")).join(pattern)
@@ -402,7 +402,13 @@ fn list(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn below(root: &Path, path: &str) -> PathBuf {
+pub(super) fn below(root: &Path, path: &str) -> PathBuf {
+    // The node's own root has drives, any other has none.
+    #[cfg(windows)]
+    let path = match path.split_once(':') {
+        Some((_, rest)) if root != Path::new("/") => rest.trim_start_matches('\\'),
+        _ => path,
+    };
     root.join(path.trim_start_matches('/'))
 }
 
@@ -428,14 +434,14 @@ const DEFAULT_CONF_DIR: &str = r"C:\Program Files\containerd\cni\conf";
 #[cfg(windows)]
 const DEFAULT_BIN_DIR: &str = r"C:\Program Files\containerd\cni\bin";
 #[cfg(windows)]
-const CONTAINERD_CONFIGS: [&str; 3] = [
+pub(super) const CONTAINERD_CONFIGS: [&str; 3] = [
     r"C:\Program Files\containerd\config.toml",
     // Where AKS Engine and RKE2 keep theirs.
     r"C:\ProgramData\containerd\config.toml",
     r"C:\var\lib\rancher\rke2\agent\etc\containerd\config.toml",
 ];
 #[cfg(not(windows))]
-const CONTAINERD_CONFIGS: [&str; 3] = [
+pub(super) const CONTAINERD_CONFIGS: [&str; 3] = [
     "/etc/containerd/config.toml",
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
@@ -451,6 +457,12 @@ const MAX_ENTRIES: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CONFIG: &str = CONTAINERD_CONFIGS[0];
+
+    fn beside(name: &str) -> String {
+        CONFIG.replace("config.toml", name)
+    }
 
     struct Node(tempfile::TempDir);
 
@@ -480,8 +492,8 @@ mod tests {
         let node = Node::new();
         let settings = node.settings();
         assert_eq!(settings.runtime, RuntimeKind::Unknown);
-        assert_eq!(settings.conf_dir, node.path("/etc/cni/net.d"));
-        assert_eq!(settings.bin_dirs, [node.path("/opt/cni/bin")]);
+        assert_eq!(settings.conf_dir, node.path(DEFAULT_CONF_DIR));
+        assert_eq!(settings.bin_dirs, [node.path(DEFAULT_BIN_DIR)]);
         assert_eq!(settings.errors, []);
     }
 
@@ -502,7 +514,7 @@ mod tests {
             ),
         ] {
             let node = Node::new();
-            node.file("/etc/containerd/config.toml", layout);
+            node.file(CONFIG, layout);
             let settings = node.settings();
             assert_eq!(settings.runtime, RuntimeKind::Containerd);
             assert_eq!(settings.conf_dir, node.path("/a"), "{layout}");
@@ -512,7 +524,7 @@ mod tests {
             );
             assert_eq!(settings.max_networks, Some(2));
             assert!(settings.loopback_plugin);
-            assert_eq!(settings.sources, [node.path("/etc/containerd/config.toml")]);
+            assert_eq!(settings.sources, [node.path(CONFIG)]);
         }
     }
 
@@ -520,21 +532,21 @@ mod tests {
     fn imports_replace_the_section_and_may_form_a_circle() {
         let node = Node::new();
         node.file(
-            "/etc/containerd/config.toml",
-            "version=2\nimports=['conf.d/*.toml', '/etc/containerd/config.toml']\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nconf_dir='/a'\nmax_conf_num=5",
+            CONFIG,
+            &format!("version=2\nimports=['conf.d/*.toml', '{CONFIG}']\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nconf_dir='/a'\nmax_conf_num=5"),
         );
         node.file(
-            "/etc/containerd/conf.d/a.toml",
+            &beside("conf.d/a.toml"),
             "[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir='/x'",
         );
-        node.file("/etc/containerd/conf.d/b.toml", "imports=['../config.toml']\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir='/y'\nmax_conf_num=0\nuse_internal_loopback=true");
+        node.file(&beside("conf.d/b.toml"), "imports=['../config.toml']\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir='/y'\nmax_conf_num=0\nuse_internal_loopback=true");
         node.file(
-            "/etc/containerd/conf.d/c.bak",
+            &beside("conf.d/c.bak"),
             "[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir='/z'",
         );
         let settings = node.settings();
         assert_eq!(settings.bin_dirs, [node.path("/y")]);
-        assert_eq!(settings.conf_dir, node.path("/etc/cni/net.d"));
+        assert_eq!(settings.conf_dir, node.path(DEFAULT_CONF_DIR));
         assert_eq!(settings.max_networks, None);
         assert!(!settings.loopback_plugin);
     }
@@ -542,11 +554,8 @@ mod tests {
     #[test]
     fn a_disabled_cri_plugin_is_noticed() {
         let node = Node::new();
-        node.file("/etc/containerd/config.toml", "disabled_plugins = [\"cri\"]");
-        assert_eq!(
-            node.settings().cri_disabled_in,
-            Some(node.path("/etc/containerd/config.toml"))
-        );
+        node.file(CONFIG, "disabled_plugins = [\"cri\"]");
+        assert_eq!(node.settings().cri_disabled_in, Some(node.path(CONFIG)));
     }
 
     #[test]
@@ -575,16 +584,16 @@ mod tests {
     #[test]
     fn bad_toml_has_a_position_and_leaves_the_defaults() {
         let node = Node::new();
-        node.file("/etc/containerd/config.toml", "version = 2\n[plugins\nx = 1\n");
+        node.file(CONFIG, "version = 2\n[plugins\nx = 1\n");
         let settings = node.settings();
-        assert_eq!(settings.conf_dir, node.path("/etc/cni/net.d"));
+        assert_eq!(settings.conf_dir, node.path(DEFAULT_CONF_DIR));
         assert!(
             matches!(&settings.errors[..], [SettingsError::Toml { line: 2, .. }]),
             "{:?}",
             settings.errors
         );
         node.file(
-            "/etc/containerd/config.toml",
+            CONFIG,
             "[plugins.cri.cni]\nconf_dir = 7\nbin_dirs = 'x'\nmax_conf_num = 'y'",
         );
         assert_eq!(node.settings().errors.len(), 3);
@@ -593,7 +602,7 @@ mod tests {
     #[test]
     fn what_the_agent_is_told_wins() {
         let node = Node::new();
-        node.file("/etc/containerd/config.toml", "[plugins.cri.cni]\nconf_dir='/a'");
+        node.file(CONFIG, "[plugins.cri.cni]\nconf_dir='/a'");
         let settings = CniSettings::find(&CniOptions {
             conf_dir: Some("/told".into()),
             bin_dirs: vec!["/told/bin".into()],

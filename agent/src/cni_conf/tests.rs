@@ -401,12 +401,9 @@ fn a_new_settings_file_is_noticed() {
     assert_eq!(watch.poll().unwrap().len(), 1);
     node.conf("a.conflist", BRIDGE);
     assert_eq!(watch.poll(), None);
-    fs::create_dir_all(node.0.path().join("etc/containerd")).unwrap();
-    fs::write(
-        node.0.path().join("etc/containerd/config.toml"),
-        "[plugins.cri.cni]\nconf_dir='/conf'",
-    )
-    .unwrap();
+    let config = settings::below(node.0.path(), settings::CONTAINERD_CONFIGS[0]);
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(config, "[plugins.cri.cni]\nconf_dir='/conf'").unwrap();
     assert_eq!(watch.poll().unwrap()[0].network, "pods");
 }
 

@@ -42,7 +42,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
 async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<u8>), Failure> {
     let health = Health::default();
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let (options, seen) = (app::source_options(config), health.clone());
+    let (options, seen) = (app::source_options(config)?, health.clone());
     let attaching = tokio::task::spawn_blocking(move || {
         // A refusal is a finding, not a failure: it stands in the probe's status.
         match native::start(options, sender, seen) {

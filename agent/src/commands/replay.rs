@@ -30,12 +30,11 @@ use crate::sinks::store::{Store, StoreOptions, view};
 use crate::sources::clock;
 use crate::sources::replay::Replay;
 use crate::sources::windows::file::EtlFile;
-use crate::sources::windows::normalize::ActivityNames;
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let recording = Replay::open(&args.recording)?;
+    let recording = Replay::open(&args.recording, app::activity_names(&config)?)?;
     replay_from(recording, args, config).await
 }
 
@@ -49,7 +48,7 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     if config.node_name.is_empty() {
         "windows-demo".clone_into(&mut config.node_name);
     }
-    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), ActivityNames::default());
+    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), app::activity_names(&config)?);
     let recording = Replay::Etl(Box::new(file.map_err(Failure::runtime)?));
     let args = ReplayArgs {
         recording: PathBuf::new(),
@@ -312,8 +311,11 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
     metrics.register_process();
     let (shutdown, stop) = watch::channel(false);
     // Nothing moves any more in a replay: its pipeline counts as alive for good.
-    let heartbeat = Arc::new(AtomicU64::new(u64::MAX));
-    let server = app::serve(config, &store, health, metrics, None, heartbeat, stop).await?;
+    let pulse = Arc::new(app::Pulse {
+        moved: AtomicU64::new(u64::MAX),
+        ..app::Pulse::default()
+    });
+    let server = app::serve(config, &store, health, metrics, None, pulse, stop).await?;
     http::announce(server.address);
     print(&format!("http://{}/ (end with Ctrl-C)\n", server.address))?;
     until_stopped().await;

@@ -2,6 +2,8 @@
 //!
 //! Used by [`super::Config`].
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Period};
@@ -12,12 +14,15 @@ use super::{ConfigError, Period};
 pub struct WindowsConfig {
     /// For so long after its start the agent takes the flows of the virtual switch (VFP), which are many: `0s`, never.
     pub vfp: Period,
+    /// What is known of names of HNS's and HCS's activities besides what the agent brings: a table, see docs/windows.md.
+    pub activities: Option<PathBuf>,
 }
 
 impl Default for WindowsConfig {
     fn default() -> WindowsConfig {
         WindowsConfig {
             vfp: Period::from_secs(0),
+            activities: None,
         }
     }
 }

@@ -162,7 +162,7 @@ impl fmt::Display for Endpoint {
             Endpoint::Unix(path) => write!(f, "unix://{}", path.display()),
             Endpoint::Tcp(address) => write!(f, "tcp://{address}"),
             #[cfg(windows)]
-            Endpoint::Pipe(path) => write!(f, "npipe:{}", path.replace('\\', "/")),
+            Endpoint::Pipe(path) => write!(f, "npipe://{}", path.replace('\\', "/")),
         }
     }
 }

@@ -20,6 +20,7 @@ fn options(endpoint: &str) -> IdentityOptions {
         backoff: (Duration::from_millis(20), Duration::from_millis(50)),
         ask_again: vec![Duration::from_millis(30); 2],
         root: PathBuf::from("/nonexistent"),
+        namespaces: None,
     }
 }
 
@@ -100,6 +101,67 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
         (probe.probe.as_str(), probe.hook.as_str(), probe.attached),
         ("identity", "cri", true)
     );
+}
+
+/// What a runtime says verbosely of a sandbox with this path to its network namespace.
+fn verbose(path: &str) -> Answer {
+    let info = format!(
+        r#"{{"pid": 9, "runtimeSpec": {{"linux": {{"namespaces": [{{"type": "network", "path": "{path}"}}]}}}}}}"#
+    );
+    Answer::of(&PodSandboxStatusResponse {
+        status: Some(PodSandboxStatus::default()),
+        info: [("info".to_owned(), info)].into(),
+    })
+}
+
+#[tokio::test]
+async fn namespaces_of_older_sandboxes_follow_their_descriptions_and_a_miss_is_counted() {
+    let runtime = Runtime::start();
+    let items = vec![sandbox("old", 5), sandbox("young", i64::MAX)];
+    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    runtime.on("PodSandboxStatus", verbose("/run/netns/cni-1"));
+    let look = |path: &'static str| {
+        NamespaceLook::new(move |place| {
+            (place.path == path).then(|| sandglass_model::event::Netns {
+                sandbox: place.sandbox.clone(),
+                path: place.path.clone(),
+                inode: 4_026_532_001,
+                created: None,
+            })
+        })
+    };
+    let start = |path| {
+        let (sender, receiver) = channel(8, Gauge::default());
+        let options = IdentityOptions {
+            namespaces: Some(look(path)),
+            ..options(&runtime.endpoint())
+        };
+        let identity = Identity::start(options, sender, Health::default(), || Timestamp(77));
+        (identity, receiver)
+    };
+    let (identity, receiver) = start("/run/netns/cni-1");
+    let (_, receiver) = next(receiver).await;
+    let (_, receiver) = next(receiver).await;
+    let waited = tokio::task::spawn_blocking(move || receiver.receive(WAIT))
+        .await
+        .unwrap();
+    let Body::NetnsObserved(netns) = waited.unwrap().unwrap().body else {
+        panic!("no namespace");
+    };
+    assert_eq!((netns.sandbox.0.as_str(), netns.inode), ("old", 4_026_532_001));
+    assert_eq!(runtime.called("PodSandboxStatus"), 1, "the young one was seen");
+    assert_eq!(identity.metrics().count(Outcome::Answered), 1);
+    drop(identity);
+
+    let (missed, receiver) = start("/run/netns/cni-2");
+    until(|| missed.metrics().count(Outcome::Failed) == 1).await;
+    drop((missed, receiver));
+    runtime.on("PodSandboxStatus", Answer::Status(13, "internal"));
+    let (refused, _receiver) = start("/run/netns/cni-1");
+    until(|| refused.metrics().count(Outcome::Failed) == 1).await;
+    runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
+    let (gone, _receiver) = start("/run/netns/cni-1");
+    until(|| gone.metrics().count(Outcome::Unknown) == 1).await;
 }
 
 #[tokio::test]

@@ -3,11 +3,14 @@
 //! A source sends into one bounded channel and blocks when it is full: that pushes back to the kernel's ring buffer,
 //! the one place that buffers and counts what it loses.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
-use sandglass_model::Event;
+use sandglass_model::event::Netns;
+use sandglass_model::{Event, SandboxId};
 
 pub mod clock;
 #[cfg(target_os = "linux")]
@@ -41,6 +44,42 @@ pub struct EventReceiver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pipeline has stopped")]
 pub struct Stopped;
+
+/// Where the network namespace of a sandbox is that is older than the agent, as its runtime tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespacePlace {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Path of the namespace; empty when not told.
+    pub path: String,
+    /// A process in it; 0 when not told.
+    pub pid: u32,
+}
+
+/// Looks at such a namespace: which one it is. May block. The source on a system that has them gives this.
+#[derive(Clone)]
+pub struct NamespaceLook(Arc<Look>);
+
+type Look = dyn Fn(&NamespacePlace) -> Option<Netns> + Send + Sync;
+
+impl NamespaceLook {
+    /// Looks as `look` does.
+    pub fn new(look: impl Fn(&NamespacePlace) -> Option<Netns> + Send + Sync + 'static) -> NamespaceLook {
+        NamespaceLook(Arc::new(look))
+    }
+
+    /// `None` when it cannot be seen, or is gone.
+    #[must_use]
+    pub fn at(&self, place: &NamespacePlace) -> Option<Netns> {
+        (self.0)(place)
+    }
+}
+
+impl fmt::Debug for NamespaceLook {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("NamespaceLook")
+    }
+}
 
 /// Makes the channel. `depth` shows how many events wait in it.
 #[must_use]

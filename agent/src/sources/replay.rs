@@ -49,11 +49,11 @@ pub enum Replay {
 }
 
 impl Replay {
-    /// Opens `path`, whatever it is called. What is neither is refused as no recording.
-    pub fn open(path: &Path) -> Result<Replay, ReplayError> {
+    /// Opens `path`, whatever it is called; `names` are for an `.etl` file. What is neither is refused as no recording.
+    pub fn open(path: &Path, names: ActivityNames) -> Result<Replay, ReplayError> {
         match Recording::open(path) {
             Ok(recording) => Ok(Replay::Recording(Box::new(recording))),
-            Err(refused @ ReplayError::Header { .. }) => match EtlFile::open(path, ActivityNames::default()) {
+            Err(refused @ ReplayError::Header { .. }) => match EtlFile::open(path, names) {
                 Ok(file) => Ok(Replay::Etl(Box::new(file))),
                 Err(_) => Err(refused),
             },

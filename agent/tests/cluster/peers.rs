@@ -2,41 +2,53 @@
 //!
 //! containerd's metrics and spans are clocks of their own. Does not: trust the agent's API for anything it checks here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::node::{CONTAINERD, JAEGER, http, try_http, wait_for};
 
-/// containerd's own count of CNI operations.
+/// containerd's own count of CNI operations, and the time they took.
 pub struct CniCounts {
     set_up: u64,
     failed: u64,
+    seconds: f64,
 }
 
 impl CniCounts {
     /// As it stands.
     pub fn read() -> CniCounts {
         let text = try_http(CONTAINERD, "/v1/metrics").unwrap();
-        let count = |name: &str| {
+        let sum = |name: &str| -> f64 {
             let lines = text
                 .lines()
                 .filter(|line| line.starts_with(name) && line.contains("\"set_up_pod\""));
-            let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
-            values.sum::<f64>() as u64
+            lines
+                .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+                .sum()
         };
         CniCounts {
-            set_up: count("containerd_cri_network_plugin_operations_total"),
-            failed: count("containerd_cri_network_plugin_operations_errors_total"),
+            set_up: sum("containerd_cri_network_plugin_operations_total") as u64,
+            failed: sum("containerd_cri_network_plugin_operations_errors_total") as u64,
+            seconds: sum("containerd_cri_network_plugin_operations_duration_seconds_seconds_sum"),
         }
     }
 
-    /// Since then containerd set as many networks up as there are traces, and as many failed.
-    pub fn assert_same_count(&self, traces: &[Value]) {
+    /// What came since then.
+    pub fn since(&self) -> CniCounts {
         let now = CniCounts::read();
+        CniCounts {
+            set_up: now.set_up - self.set_up,
+            failed: now.failed - self.failed,
+            seconds: now.seconds - self.seconds,
+        }
+    }
+
+    /// containerd set as many networks up as there are traces, and as many failed.
+    pub fn assert_same_count(&self, traces: &[Value]) {
         let failed = traces.iter().filter(|trace| trace["result"] == "failed").count() as u64;
         assert_eq!(
-            (now.set_up - self.set_up, now.failed - self.failed),
+            (self.set_up, self.failed),
             (traces.len() as u64, failed),
             "(set up, failed) by containerd's metrics, and by our traces"
         );
@@ -45,6 +57,33 @@ impl CniCounts {
             traces.len()
         );
     }
+
+    /// Setting the networks of these sandboxes up, from the first ADD's begin to the last one's end, took as long as
+    /// containerd's metric says, in the mean.
+    pub fn assert_same_duration(&self, traces: &[&Value]) {
+        assert_eq!(self.set_up, traces.len() as u64);
+        let seconds: f64 = traces.iter().map(|trace| set_up_seconds(trace)).sum();
+        let (ours, theirs) = (seconds / traces.len() as f64, self.seconds / traces.len() as f64);
+        println!(
+            "the mean set-up of one pod at a time: {:.1} ms, {:.1} ms by containerd's metric",
+            ours * 1e3,
+            theirs * 1e3
+        );
+        assert!(ours <= theirs, "{ours} s, by containerd's metric {theirs} s");
+        assert!(
+            theirs - ours <= (theirs / 20.0).max(0.005),
+            "{ours} s, by containerd's metric {theirs} s"
+        );
+    }
+}
+
+fn set_up_seconds(trace: &Value) -> f64 {
+    let spans = trace["timeline"].as_array().unwrap();
+    let adds = || spans.iter().filter(|span| span["name"] == "cni ADD");
+    let begin = |span: &Value| span["offset_ns"].as_u64().unwrap();
+    let end = |span: &Value| begin(span) + span["duration_ns"].as_u64().unwrap();
+    let (first, last) = (adds().map(begin).min().unwrap(), adds().map(end).max().unwrap());
+    (last - first) as f64 / 1e9
 }
 
 /// A span as Jaeger gives it.
@@ -66,6 +105,22 @@ impl Peer<'_> {
             .map_or(Value::Null, |tag| tag["value"].clone())
     }
 
+    /// Trace and span of each reference of this kind.
+    fn references(&self, kind: &str) -> Vec<(String, String)> {
+        let all = self.span["references"].as_array().unwrap().iter();
+        let text = |reference: &Value, key: &str| reference[key].as_str().unwrap().to_owned();
+        let mut found: Vec<_> = all
+            .filter(|reference| reference["refType"] == kind)
+            .map(|reference| (text(reference, "traceID"), text(reference, "spanID")))
+            .collect();
+        found.sort();
+        found
+    }
+
+    fn start_us(&self) -> u64 {
+        self.span["startTime"].as_u64().unwrap()
+    }
+
     fn duration_us(&self) -> u64 {
         self.span["duration"].as_u64().unwrap()
     }
@@ -83,8 +138,8 @@ fn peers(trace: &Value) -> Vec<Peer<'_>> {
         .collect()
 }
 
-/// The trace of this id with `ours` spans of the agent and the end of containerd's own, which come in batches.
-fn from_jaeger(id: &str, ours: usize) -> Value {
+/// The trace of this id with `ours` spans of the agent and that of containerd which ends last: they come in batches.
+fn from_jaeger(id: &str, ours: usize, last: &str) -> Value {
     wait_for(&format!("trace {id} in Jaeger"), 30, || {
         let answer = try_http(JAEGER, &format!("/api/traces/{id}"))?;
         let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
@@ -94,7 +149,7 @@ fn from_jaeger(id: &str, ours: usize) -> Value {
         }
         let peers = peers(&trace);
         let sandglass = peers.iter().filter(|peer| peer.service == "sandglass").count();
-        let whole = peers.iter().any(|peer| peer.name() == "cri.sandbox.run");
+        let whole = last.is_empty() || peers.iter().any(|peer| peer.name() == last);
         if sandglass >= ours && whole {
             Ok(trace.clone())
         } else {
@@ -103,52 +158,54 @@ fn from_jaeger(id: &str, ours: usize) -> Value {
     })
 }
 
-/// Our ADD of each attachment against containerd's span of the same one: within it, and as long but for 5 ms or 5 %.
-pub fn assert_durations_agree(traces: &[Value]) {
-    let mut differences = Vec::new();
+/// Our ADD of each attachment against containerd's span of the same one. Each lies within it: containerd's span also
+/// holds the fork and exec of the plugins, and the reading and keeping of their result, which is a millisecond or two
+/// where nothing else wants the processor. So those of pods made one at a time (`alone`) are also as long but for 5 ms or
+/// 5 %; where thirty pods begin at once, containerd itself waits for a processor before it forks and after a plugin ended.
+pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) {
+    let (mut quiet, mut crowded) = (Vec::new(), Vec::new());
     for trace in traces.iter().filter(|trace| trace["result"] == "ok") {
         let spans = trace["timeline"].as_array().unwrap();
-        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), spans.len());
+        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), spans.len(), RUN);
         for peer in peers(&jaeger).iter().filter(|peer| peer.name() == "cni.asynchAttach") {
             let ifname = peer.tag("cni.ifname");
             let ours = spans
                 .iter()
                 .find(|span| span["name"] == "cni ADD" && span["attributes"]["cni.ifname"] == ifname);
             let ours = ours.unwrap_or_else(|| panic!("no ADD of {ifname} in {}", trace["trace_id"]));
-            let ours_us = ours["duration_ns"].as_u64().unwrap() / 1000;
-            let theirs_us = peer.duration_us();
+            let begin_us = ours["start_unix_ns"].as_str().unwrap().parse::<u64>().unwrap() / 1000;
+            let (ours_us, theirs_us) = (ours["duration_ns"].as_u64().unwrap() / 1000, peer.duration_us());
+            let before = begin_us.checked_signed_diff(peer.start_us()).unwrap();
+            let after = theirs_us.checked_signed_diff(ours_us).unwrap() - before;
+            // Two clocks: ours is the boot clock with one anchor.
             assert!(
-                ours_us <= theirs_us + 1000,
-                "ADD of {ifname} in {}: {ours_us} us, containerd {theirs_us} us",
+                before >= -500 && after >= -500,
+                "ADD of {ifname} in {} is not within containerd's: {before} us before it, {after} us after it",
                 trace["pod"]
             );
-            differences.push((theirs_us.saturating_sub(ours_us), theirs_us));
+            let difference = theirs_us.saturating_sub(ours_us);
+            let of = if alone(trace) { &mut quiet } else { &mut crowded };
+            of.push((difference, before, after, theirs_us));
         }
     }
-    assert!(
-        differences.len() >= 40,
-        "only {} attachments in containerd's spans",
-        differences.len()
-    );
-    let agree = |(difference, whole): &&(u64, u64)| *difference <= 5_000.max(whole / 20);
-    let agreeing = differences.iter().filter(agree).count();
-    differences.sort_unstable();
-    let median = differences[differences.len() / 2].0;
-    println!(
-        "{agreeing} of {} ADDs agree with containerd's spans within 5 ms or 5 %; median difference {median} us",
-        differences.len()
-    );
-    // containerd's span also holds the fork and exec of the plugin, which wait for a processor where thirty pods begin at
-    // once, and longer where others want it too.
+    // Where something else keeps the processors busy, nothing is alone.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap();
     let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
-    let processors = std::thread::available_parallelism().unwrap().get() as f64;
-    let wanted = if load > 3.0 * processors {
-        differences.len() / 3
-    } else {
-        differences.len() / 2
-    };
-    assert!(agreeing >= wanted, "load {load}: {differences:?}");
+    let busy = load > 2.0 * std::thread::available_parallelism().unwrap().get() as f64;
+    let (one, many) = if busy { (7, 3) } else { (9, 3) };
+    for (what, differences, least) in [("one at a time", &mut quiet, one), ("many at once", &mut crowded, many)] {
+        assert!(differences.len() >= 20, "only {} attachments {what}", differences.len());
+        differences.sort_unstable();
+        let (difference, before, after, _) = differences[differences.len() / 2];
+        let agree = |(difference, _, _, whole): &&(u64, i64, i64, u64)| *difference <= 5_000.max(whole / 20);
+        let agreeing = differences.iter().filter(agree).count();
+        println!(
+            "{agreeing} of {} ADDs, {what}, agree with containerd's spans within 5 ms or 5 %; the median differs by \
+             {difference} us: {before} before the first exec, {after} after the last exit",
+            differences.len()
+        );
+        assert!(agreeing * 10 >= differences.len() * least, "{what}: {differences:?}");
+    }
 }
 
 /// Jaeger shows what the agent's API shows, in the one trace in which kubelet and containerd have their spans too.
@@ -160,35 +217,21 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
             "{services}"
         );
     }
+    let operations = http(JAEGER, "/api/services/sandglass/operations");
+    for span in traces.iter().flat_map(|trace| trace["timeline"].as_array().unwrap()) {
+        assert!(
+            operations["data"].as_array().unwrap().contains(&span["name"]),
+            "{operations}: {}",
+            span["name"]
+        );
+    }
     let mut joined = 0;
     for trace in traces {
         let id = trace["trace_id"].as_str().unwrap();
-        let own = trace["timeline"].as_array().unwrap();
-        let jaeger = from_jaeger(id, own.len());
+        let jaeger = from_jaeger(id, trace["timeline"].as_array().unwrap().len(), RUN);
         let all = peers(&jaeger);
         let ours: Vec<&Peer> = all.iter().filter(|peer| peer.service == "sandglass").collect();
-        let shown: BTreeMap<String, &&Peer> = ours
-            .iter()
-            .map(|peer| (peer.span["spanID"].as_str().unwrap().to_owned(), peer))
-            .collect();
-        for span in own {
-            let peer = shown
-                .get(span["id"].as_str().unwrap())
-                .unwrap_or_else(|| panic!("{} of {id} is not in Jaeger", span["name"]));
-            assert_eq!(peer.name(), span["name"].as_str().unwrap(), "{id}");
-            assert_eq!(
-                peer.duration_us(),
-                span["duration_ns"].as_u64().unwrap() / 1000,
-                "{} of {id}",
-                span["name"]
-            );
-            assert_eq!(
-                peer.tag("error") == true,
-                span["status"] == "error",
-                "{} of {id}",
-                span["name"]
-            );
-        }
+        assert_same_spans(trace, &ours);
         let resource = &jaeger["processes"][ours[0].span["processID"].as_str().unwrap()]["tags"];
         let resource = |key: &str| {
             let tags = resource.as_array().unwrap();
@@ -203,19 +246,16 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
         // containerd gives its context to the plugins, and its span names the same sandbox.
         let run = all
             .iter()
-            .find(|peer| peer.name() == "cri.sandbox.run" && peer.tag("sandbox.id") == trace["sandbox"]);
+            .find(|peer| peer.name() == RUN && peer.tag("sandbox.id") == trace["sandbox"]);
         assert!(
             run.is_some(),
             "{id}: no span of containerd for sandbox {}",
             trace["sandbox"]
         );
         let root = ours.iter().find(|peer| peer.name() == "sandbox").unwrap();
-        let parent = root.span["references"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|link| link["refType"] == "CHILD_OF");
-        let parent = parent.and_then(|parent| all.iter().find(|peer| peer.span["spanID"] == parent["spanID"]));
+        let parent = root.references("CHILD_OF");
+        assert_eq!(parent.len(), 1, "{id}: {parent:?}");
+        let parent = all.iter().find(|peer| peer.span["spanID"] == parent[0].1.as_str());
         assert_eq!(
             parent.map(|parent| parent.service),
             Some("containerd"),
@@ -231,3 +271,92 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
         "{joined} traces in Jaeger hold the spans of kubelet, containerd and sandglass, ours as the agent's API has them"
     );
 }
+
+/// What the agent's API has of a trace is what Jaeger has: names, times, errors, parents, links, attributes and events.
+fn assert_same_spans(trace: &Value, ours: &[&Peer<'_>]) {
+    let id = trace["trace_id"].as_str().unwrap();
+    let own = trace["timeline"].as_array().unwrap();
+    let shown: BTreeMap<&str, &Peer> = ours
+        .iter()
+        .map(|peer| (peer.span["spanID"].as_str().unwrap(), *peer))
+        .collect();
+    // More can be there: operations that containerd asks for in the same trace are traces of their own in the API.
+    for span in own {
+        let what = format!("{} of {id}", span["name"]);
+        let peer = shown
+            .get(span["id"].as_str().unwrap())
+            .unwrap_or_else(|| panic!("{what} is not in Jaeger"));
+        assert_eq!(peer.name(), span["name"].as_str().unwrap(), "{what}");
+        assert_eq!(
+            peer.duration_us(),
+            span["duration_ns"].as_u64().unwrap() / 1000,
+            "{what}"
+        );
+        let start_ns: u64 = span["start_unix_ns"].as_str().unwrap().parse().unwrap();
+        assert_eq!(peer.start_us(), start_ns / 1000, "{what}");
+        assert_eq!(peer.tag("error") == true, span["status"] == "error", "{what}");
+        if let Some(parent) = span["parent_id"].as_str() {
+            assert_eq!(
+                peer.references("CHILD_OF"),
+                [(id.to_owned(), parent.to_owned())],
+                "{what}"
+            );
+        }
+        assert_eq!(peer.references("FOLLOWS_FROM"), links(span), "links of {what}");
+        for (key, value) in span["attributes"].as_object().unwrap() {
+            let tag = peer.tag(key);
+            // Jaeger shows a list as text.
+            let list = value.is_array() && tag.as_str() == Some(value.to_string().as_str());
+            assert!(tag == *value || list, "{key} of {what}: {value} here, {tag} in Jaeger");
+        }
+        let logs = peer.span["logs"].as_array().unwrap();
+        assert_eq!(logs.len(), span["events"].as_array().unwrap().len(), "events of {what}");
+    }
+}
+
+/// Trace and span of each link that the agent's API has.
+fn links(span: &Value) -> Vec<(String, String)> {
+    let links = span["links"].as_array().unwrap().iter();
+    let text = |link: &Value, key: &str| link[key].as_str().unwrap().to_owned();
+    let mut links: Vec<_> = links
+        .map(|link| (text(link, "trace_id"), text(link, "span_id")))
+        .collect();
+    links.sort();
+    links
+}
+
+/// DELs are traces of their own, and repeated sandboxes too: in Jaeger each leads to the trace it belongs to, as in the API.
+pub fn assert_links_lead_on(sandboxes: &[Value], operations: &[Value]) {
+    let known: BTreeSet<&str> = sandboxes
+        .iter()
+        .map(|trace| trace["trace_id"].as_str().unwrap())
+        .collect();
+    let mut followed = 0;
+    for trace in sandboxes.iter().chain(operations) {
+        let own = trace["timeline"].as_array().unwrap();
+        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), own.len(), "");
+        let all = peers(&jaeger);
+        let ours: Vec<&Peer> = all.iter().filter(|peer| peer.service == "sandglass").collect();
+        assert_same_spans(trace, &ours);
+        let root = ours.iter().find(|peer| peer.span["spanID"] == own[0]["id"]).unwrap();
+        let linked = root.references("FOLLOWS_FROM");
+        let leads = linked.iter().any(|(trace, _)| known.contains(trace.as_str()));
+        let must = trace["kind"] != "sandbox" || trace["attempt"].as_u64().unwrap() > 1;
+        assert!(
+            leads || !must,
+            "{} {} leads nowhere: {linked:?}",
+            own[0]["name"],
+            trace["trace_id"]
+        );
+        for (id, span) in linked.iter().filter(|(id, _)| known.contains(id.as_str())) {
+            let other = from_jaeger(id, 1, "");
+            let there = peers(&other).iter().any(|peer| peer.span["spanID"] == span.as_str());
+            assert!(there, "span {span} of {id} is not in Jaeger");
+            followed += 1;
+        }
+    }
+    println!("{followed} links of sandboxes and operations lead on in Jaeger, as in the agent's API");
+}
+
+/// What containerd's span of a sandbox's creation is called.
+const RUN: &str = "cri.sandbox.run";

@@ -75,10 +75,19 @@ impl PodWatch {
 /// Closed traces of sandboxes in a namespace, oldest first, each in full. Waits until none of them
 /// runs: one whose pod sends nothing ends after `traffic.ready_deadline`.
 pub fn sandbox_traces(namespace: &str) -> Vec<Value> {
+    traces("sandbox", namespace)
+}
+
+/// Closed traces of operations (DEL and others) in a namespace.
+pub fn operation_traces(namespace: &str) -> Vec<Value> {
+    traces("operation", namespace)
+}
+
+fn traces(kind: &str, namespace: &str) -> Vec<Value> {
     let rows = wait_for("the end of all traces", 90, || {
         let list = http(
             AGENT,
-            &format!("/api/v1/sandboxes?kind=sandbox&limit=1000&q={namespace}"),
+            &format!("/api/v1/sandboxes?kind={kind}&limit=1000&q={namespace}"),
         );
         let rows = list["rows"].as_array().unwrap().clone();
         let ours: Vec<Value> = rows.into_iter().filter(|row| row["namespace"] == namespace).collect();

@@ -27,6 +27,13 @@ pub fn scale_up_and_down(node: &Node, namespace: &str, replicas: u32) {
     }
 }
 
+/// Pods made one after the other, each when the one before it runs: `alone-1` and so on.
+pub fn one_at_a_time(node: &Node, namespace: &str, pods: u32) {
+    for number in 1..=pods {
+        pod(node, namespace, &format!("alone-{number}"), "pause", None);
+    }
+}
+
 /// Three pods, each replaced by another.
 pub fn rolling_update(node: &Node, namespace: &str) {
     deployment(node, namespace, "rolled", 3, "pause");
@@ -66,6 +73,36 @@ pub fn lookup(node: &Node, namespace: &str) {
         1,
         &["lookup", &format!("server.{namespace}.svc.cluster.local")],
     );
+}
+
+/// So many pods at once whose chain has a plugin that is slow, or whatever the node's `slow-seconds` makes it; they end at once.
+pub fn slow_job(node: &Node, namespace: &str, name: &str, pods: u32) {
+    start_slow_job(node, namespace, name, pods);
+    end_job(node, namespace, name);
+    node.kubectl(&["delete", "job", name, "--namespace", namespace, "--wait=false"]);
+}
+
+/// The same without waiting for its end.
+pub fn start_slow_job(node: &Node, namespace: &str, name: &str, pods: u32) {
+    start_batch(node, namespace, name, pods, &["exit", "0"], Some("slow"));
+}
+
+/// Waits for a job's end.
+pub fn end_job(node: &Node, namespace: &str, name: &str) {
+    let selected = format!("job/{name}");
+    node.kubectl(&[
+        "wait",
+        &selected,
+        "--namespace",
+        namespace,
+        "--for=condition=Complete",
+        "--timeout=90s",
+    ]);
+}
+
+/// Takes the workloads named away, with their pods.
+pub fn delete(node: &Node, namespace: &str, names: &[&str]) {
+    node.kubectl(&[&["delete", "--namespace", namespace, "--cascade=foreground"], names].concat());
 }
 
 /// A pod whose chain has a slow plugin.
@@ -139,23 +176,20 @@ fn deployment(node: &Node, namespace: &str, name: &str, replicas: u32, command: 
 }
 
 fn batch(node: &Node, namespace: &str, name: &str, completions: u32, command: &[&str]) {
+    start_batch(node, namespace, name, completions, command, None);
+    end_job(node, namespace, name);
+}
+
+fn start_batch(node: &Node, namespace: &str, name: &str, completions: u32, command: &[&str], runtime: Option<&str>) {
+    let class = runtime.map_or(String::new(), |class| format!("      runtimeClassName: {class}\n"));
     node.apply(
         namespace,
         &format!(
             "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  completions: {completions}\n  parallelism: \
-             {completions}\n  backoffLimit: 0\n  template:\n    spec:\n{}",
+             {completions}\n  backoffLimit: 0\n  template:\n    spec:\n{class}{}",
             spec(&command.join(" "), "Never", 6)
         ),
     );
-    let selected = format!("job/{name}");
-    node.kubectl(&[
-        "wait",
-        &selected,
-        "--namespace",
-        namespace,
-        "--for=condition=Complete",
-        "--timeout=90s",
-    ]);
 }
 
 fn spec(command: &str, restart: &str, indent: usize) -> String {

@@ -7,6 +7,7 @@
 
 mod cluster;
 mod kube;
+mod limit;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;
 mod verdicts;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use cluster::{Cluster, PORT, SERVICE};
 use kube::Kube;
+use limit::Limit;
 use namespaces::{Namespace, Watch, counts, flows};
 use rustix::thread::CapabilitySet;
 use sandglass::sources::clock;
@@ -216,24 +218,6 @@ fn a_full_table_drops_and_that_is_counted() {
         assert_eq!(told, grown, "{name}");
     }
     assert!(after["drop"] > before["drop"]);
-}
-
-/// The node's limit is everybody's: only for a moment, and put back whatever happens.
-struct Limit(String);
-
-impl Limit {
-    fn set(limit: u32) -> Limit {
-        let path = "/proc/sys/net/netfilter/nf_conntrack_max";
-        let before = std::fs::read_to_string(path).unwrap();
-        std::fs::write(path, limit.to_string()).unwrap();
-        Limit(before)
-    }
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        std::fs::write("/proc/sys/net/netfilter/nf_conntrack_max", &self.0).unwrap();
-    }
 }
 
 /// Lets two threads send from these sockets at the same instant, again and again. What conntrack counted meanwhile must

@@ -7,12 +7,12 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandglass::sources::clock;
 use sandglass::sources::linux::{FlowOptions, Options};
 use sandglass_correlator::{Config, Correlator, Output, Traffic};
-use sandglass_model::network::FlowChange;
+use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::recording::{self, Header};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Cause, Confidence};
@@ -20,7 +20,8 @@ use sandglass_model::{Body, Event, Timestamp};
 
 use crate::RACES;
 use crate::cluster::{Cluster, PORT, SERVICE};
-use crate::namespaces::{counts, flows, steps};
+use crate::limit::Limit;
+use crate::namespaces::{Namespace, counts, flows, steps};
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
@@ -353,3 +354,166 @@ fn connections_have_their_backends_and_their_causes() {
     ];
     assert_eq!(ends, expected);
 }
+
+/// Another pod fills the node's table. What asks and connects then waits until there is room again, and that is what is
+/// blamed: not the server, and no race, though of two queries sent at once one may have found room.
+#[test]
+fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
+    let test = "what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race";
+    let (Some(cluster), Some(neighbour)) = (watched(test), Namespace::make(test)) else {
+        return;
+    };
+    neighbour.link(&cluster.node, 3);
+    neighbour.run("ip route add default via 10.77.3.2");
+    cluster.backends.run("sysctl -q -w net.ipv4.icmp_ratelimit=0");
+    cluster.serve_by_nft("udp", 53);
+    for host in 2..5 {
+        serve(&cluster, &format!("10.77.2.{host}"));
+    }
+    let listener = cluster
+        .backends
+        .within(|| TcpListener::bind(format!("10.77.2.2:{PORT}")).unwrap());
+    std::thread::spawn(move || while listener.accept().is_ok() {});
+    cluster.watch.wait("the first counts", |events| {
+        counts(events, cluster.node.inode).first().copied()
+    });
+    let limit = Limit::above_the_machines();
+    if limit > MOST_ENTRIES {
+        eprintln!("SKIPPED {test}: the machine's own table has {limit} entries");
+        return;
+    }
+    // The kernel may throw out another entry for a new one, if it finds one near its place: then nobody waits.
+    let suffered = (0..10).find(|number| stall_once(&cluster, &neighbour, limit, *number));
+    let name = full_name(suffered.expect("a lookup and a connection that wait, in ten tries"));
+    let start = cluster.watch.wait("the answers and the counters after them", |events| {
+        let seen = events.iter().filter(|event| is_about(event, &name));
+        let seen: Vec<Timestamp> = seen.map(|event| event.at).collect();
+        let (first, last) = (*seen.first()?, *seen.last()?);
+        let counted = events.iter().any(|event| match &event.body {
+            Body::ConntrackCounted(counts) => counts.netns == cluster.node.inode && event.at > last,
+            _ => false,
+        });
+        (seen.len() >= 5 && counted).then_some(first)
+    });
+    let of_pod = |address: SocketAddr| address.ip().to_string() == "10.77.1.1";
+    let mut events = story(&cluster, |body| match body {
+        Body::FlowSeen(flow) => of_pod(flow.source),
+        Body::PacketDropped(drop) => of_pod(drop.source) || of_pod(drop.destination),
+        _ => true,
+    });
+    // Earlier tries are not part of the story; what was counted meanwhile is.
+    events.retain(|event| {
+        let always = matches!(
+            event.body,
+            Body::TrafficWatched { .. } | Body::ClockAnchored { .. } | Body::ConntrackCounted(_)
+        );
+        always || event.at.0 + SECOND / 10 >= start.0
+    });
+    record(test, &events);
+
+    let table = counts(&events, cluster.node.inode);
+    let full = table
+        .iter()
+        .filter(|counts| counts.limit == limit && counts.entries * 20 >= limit * 19);
+    assert!(full.count() >= 2, "{table:?}");
+    let sum = |of: fn(&ConntrackCounts) -> u64| table.iter().map(of).sum::<u64>();
+    let (dropped, early) = (sum(|counts| counts.drop), sum(|counts| counts.early_drop));
+    eprintln!("{test}: {limit} entries at most, {dropped} dropped, {early} thrown out");
+    assert!(dropped > 0 && early > 0);
+    assert_eq!(sum(|counts| counts.insert_failed), 0);
+    for (what, cause) in causes(&events) {
+        let cause = cause.unwrap_or_else(|| panic!("{what} has no cause"));
+        assert_eq!(
+            (cause.cause.as_str(), cause.confidence),
+            ("conntrack_table_full", Confidence::Certain),
+            "{what}: {cause:?}"
+        );
+        assert!(
+            cause
+                .evidence
+                .iter()
+                .any(|line| line.contains(&format!(" of {limit} entries"))),
+            "{cause:?}"
+        );
+    }
+    assert_eq!(causes(&events).len(), 2, "a lookup and a connection");
+}
+
+fn full_name(number: u16) -> String {
+    format!("full{number}.test")
+}
+
+fn is_about(event: &Event, name: &str) -> bool {
+    match &event.body {
+        Body::DnsSeen(message) => message.questions.iter().any(|question| question.name == name),
+        _ => false,
+    }
+}
+
+/// Every lookup and connection that ended, and what was blamed.
+fn causes(events: &[Event]) -> Vec<(String, Option<Cause>)> {
+    let ended = told(events).into_iter().filter_map(|traffic| match traffic {
+        Traffic::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
+        Traffic::Connect(ended) => Some((ended.detail.remote.to_string(), ended.detail.cause)),
+        _ => None,
+    });
+    ended.collect()
+}
+
+/// Fills the table; A and AAAA are asked at once, and a connection is tried. Returns whether both had to wait until the
+/// limit was back.
+fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16) -> bool {
+    let lowered = Limit::set(limit);
+    neighbour.within(|| flood(limit + limit / 4));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| cluster.pod.within(|| ask_until_answered(&full_name(number))));
+        let connecting = scope.spawn(|| {
+            let begin = Instant::now();
+            cluster
+                .pod
+                .within(|| TcpStream::connect(format!("10.77.2.2:{PORT}")).unwrap());
+            begin.elapsed() > Duration::from_millis(900)
+        });
+        std::thread::sleep(RESOLVER_TIMER - Duration::from_millis(300));
+        drop(lowered);
+        let (asked_again, waited) = (asking.join().unwrap(), connecting.join().unwrap());
+        asked_again && waited
+    })
+}
+
+/// Flows that nobody answers, each a datagram.
+fn flood(count: u64) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    for number in 0..count {
+        let (host, port) = (2 + number / 20_000, 10_000 + number % 20_000);
+        let _ = socket.send_to(b"x", format!("10.77.2.{host}:{port}"));
+        if number % 200 == 0 {
+            // Slow enough for who listens to conntrack.
+            std::thread::sleep(Duration::from_millis(4));
+        }
+    }
+}
+
+/// Both types at once through the service, and what is not answered again after the resolver's time; whether that was
+/// necessary.
+fn ask_until_answered(name: &str) -> bool {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect((SERVICE, 53)).unwrap();
+    let came = ask_both(&socket, name, [A, AAAA], &Barrier::new(1));
+    let missing = [A, AAAA].into_iter().filter(|id| !came.contains(id));
+    let missing: Vec<u16> = missing.collect();
+    if missing.is_empty() {
+        return false;
+    }
+    std::thread::sleep(RESOLVER_TIMER);
+    for kind in &missing {
+        socket.send(&query(*kind, name, *kind)).unwrap();
+    }
+    assert_eq!(answered(&socket, missing.len()).len(), missing.len());
+    true
+}
+
+/// musl's.
+const RESOLVER_TIMER: Duration = Duration::from_millis(2_500);
+/// More would take long to fill.
+const MOST_ENTRIES: u64 = 50_000;

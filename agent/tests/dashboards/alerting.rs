@@ -2,77 +2,12 @@
 //!
 //! Windows and waits are seconds here; thresholds are those of the rules. The slow plugin is a real one, of a recording.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
-
-use serde_json::Value;
-
 use super::documents::folder;
 use super::exposition::Exposition;
 use super::node::{self, Again, Replayed};
 use super::peers::{self, Target};
-use super::queries::shortened;
-
-/// Takes what Alertmanager sends.
-pub struct Receiver {
-    pub address: SocketAddr,
-    received: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Receiver {
-    pub fn start() -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let received = Arc::new(Mutex::new(Vec::new()));
-        let shared = Arc::clone(&received);
-        // Ends with the test's process.
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let mut request = Vec::new();
-                let body = loop {
-                    let mut chunk = [0; 8192];
-                    let read = stream.read(&mut chunk).unwrap();
-                    request.extend_from_slice(&chunk[..read]);
-                    let text = String::from_utf8_lossy(&request).into_owned();
-                    let Some((head, body)) = text.split_once("\r\n\r\n") else {
-                        continue;
-                    };
-                    let length = head.to_ascii_lowercase();
-                    let length: usize = length
-                        .split("content-length: ")
-                        .nth(1)
-                        .unwrap()
-                        .lines()
-                        .next()
-                        .unwrap()
-                        .parse()
-                        .unwrap();
-                    if body.len() >= length {
-                        break body.to_owned();
-                    }
-                };
-                let message: Value = serde_json::from_str(&body).unwrap();
-                shared
-                    .lock()
-                    .unwrap()
-                    .extend(message["alerts"].as_array().unwrap().iter().cloned());
-                stream
-                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                    .unwrap();
-            }
-        });
-        Receiver { address, received }
-    }
-
-    /// The newest message about an alert in a state.
-    pub fn newest(&self, name: &str, status: &str) -> Option<Value> {
-        let received = self.received.lock().unwrap();
-        let fits = |alert: &&Value| alert["labels"]["alertname"] == name && alert["status"] == status;
-        received.iter().rev().find(fits).cloned()
-    }
-}
+use super::questions::shortened;
+use super::receiver::Receiver;
 
 /// What the agent serves of a recording.
 fn exposition(recording: &str) -> Exposition {
@@ -122,7 +57,7 @@ fn a_slow_plugin_wakes_the_person_on_call_who_sleeps_again_when_it_is_fast() {
     let file = runbook.split("/blob/main/dashboards/").nth(1).unwrap();
     assert!(folder_has(file), "{runbook}");
     // The recording has failing and hanging plugins too: other alerts may come, but none of the other node.
-    let received = receiver.received.lock().unwrap().clone();
+    let received = receiver.all();
     assert!(
         received.iter().all(|alert| alert["labels"]["node"] == "worker-1"),
         "{received:?}"

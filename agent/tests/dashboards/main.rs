@@ -21,8 +21,10 @@ mod node;
 mod peers;
 mod promql;
 mod queries;
+mod questions;
 #[cfg(target_os = "linux")]
 mod real;
+mod receiver;
 mod schema;
 mod texts;
 

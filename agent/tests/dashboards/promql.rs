@@ -174,32 +174,3 @@ pub fn ranges(text: &str) -> Vec<(String, String)> {
     }
     ranges
 }
-
-#[test]
-fn selectors_labels_and_calls_are_told_apart() {
-    let text = "topk(3, sum by (node, le) (rate(a_total{x=\"1\", y=~\"b|}\"}[5m])) / on (node) group_left () up) \
-                or 0 * count_values(\"v\", c:d:rate5m) > 1e9";
-    let named = names(text);
-    let metrics: Vec<&str> = named
-        .selectors
-        .iter()
-        .map(|selector| selector.metric.as_str())
-        .collect();
-    assert_eq!(metrics, ["a_total", "up", "c:d:rate5m"]);
-    let matcher = |label: &str, operator: &str, value: &str| Matcher {
-        label: label.into(),
-        operator: operator.into(),
-        value: value.into(),
-    };
-    assert_eq!(
-        named.selectors[0].matchers,
-        [matcher("x", "=", "1"), matcher("y", "=~", "b|}")]
-    );
-    assert_eq!(named.labels, ["node", "le", "node"]);
-    assert_eq!(named.calls, ["topk", "sum", "rate", "count_values"]);
-    assert_eq!(ranges(text), [("rate".to_owned(), "5m".to_owned())]);
-    assert_eq!(
-        ranges("increase(x{a=\"(\"}[$__range])"),
-        [("increase".to_owned(), "$__range".to_owned())]
-    );
-}

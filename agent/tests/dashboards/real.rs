@@ -19,11 +19,11 @@ use sandglass::demo::scenarios::{self, Pod};
 use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 
-use super::alerting::Receiver;
 use super::documents;
 use super::exposition::Exposition;
 use super::peers::{self, Target};
-use super::queries::shortened;
+use super::questions::shortened;
+use super::receiver::Receiver;
 
 /// One test at a time has the machine: the agent sees every plugin on it.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -182,7 +182,7 @@ fn old_names_agree_with_containerd(
 /// Operations of a trace whose plugins are none of this node's, loopback left out.
 fn strange_operations(trace: &Trace, bin_dir: &Path, command: CniCommand) -> usize {
     let mut processes = trace.spans.iter().filter_map(|span| span.process());
-    if processes.any(|process| Path::new(&process.path).starts_with(bin_dir)) {
+    if processes.any(|process| Path::new(&*process.path).starts_with(bin_dir)) {
         return 0;
     }
     let fits = |span: &&Span| match &span.detail {

@@ -16,6 +16,7 @@ use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Span, Trace};
 
+use crate::older::older_sandbox;
 use crate::rig::{Agent, Node};
 use crate::{every_scenario, fifty_sandboxes};
 
@@ -67,6 +68,17 @@ async fn containerd_2_tells_of_sandboxes_older_than_the_agent() {
         ..RigOptions::default()
     };
     older_sandboxes(test, options).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_containerd_2_too_an_older_sandbox_has_traffic_of_its_own() {
+    let test = "of_containerd_2_too_an_older_sandbox_has_traffic_of_its_own";
+    let Some(containerd) = containerd_2(test) else { return };
+    let options = RigOptions {
+        containerd: Some(containerd),
+        ..RigOptions::default()
+    };
+    older_sandbox(test, options).await;
 }
 
 /// Labels are in no plugin's environment: a deletion that has them has them from the runtime.

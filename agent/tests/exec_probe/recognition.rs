@@ -5,10 +5,13 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sandglass::sources::clock;
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass::health::Health;
 use sandglass::sources::linux::{Options, Rung};
+use sandglass::sources::{self, clock};
 use sandglass_model::event::ExitStatus;
 use sandglass_model::{Body, ProcessKey};
 
@@ -369,6 +372,35 @@ fn running_plugins_are_found() {
     assert_eq!(watch.exit_of(sleep.process).1.how, ExitStatus::Signal(15));
     child.wait().unwrap();
     assert_eq!(watch.exit_of(exec.process).1.how, ExitStatus::Code(4));
+}
+
+/// The other probes take a while to attach. What a plugin did meanwhile must not wait for that: it would come to the
+/// pipeline behind newer events of theirs.
+#[test]
+fn what_happens_while_the_rest_is_attached_is_read_at_once() {
+    let test = "what_happens_while_the_rest_is_attached_is_read_at_once";
+    let Some(mut watch) = Watch::start(test) else { return };
+    let script = watch.script("meanwhile", "exit 0");
+    watch.source.take().unwrap().stop();
+    let (sender, receiver) = sources::channel(65_536, Gauge::default());
+    let started = AtomicBool::new(false);
+    let source = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !started.load(Ordering::Relaxed) {
+                plugin(&script, "meanwhile").status().unwrap();
+            }
+        });
+        let source = sources::linux::start(Options::default(), sender, Health::default());
+        started.store(true, Ordering::Relaxed);
+        source.unwrap()
+    });
+    let mut events = Vec::new();
+    while let Ok(Some(event)) = receiver.receive(Duration::ZERO) {
+        events.push(event);
+    }
+    let read = execs(&events).filter(|(_, exec)| !exec.running && exec.env("CNI_CONTAINERID") == Some("meanwhile"));
+    assert!(read.count() > 0, "{} events, none of a plugin", events.len());
+    drop(source);
 }
 
 #[test]

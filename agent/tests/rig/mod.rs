@@ -82,7 +82,7 @@ impl Node {
 }
 
 /// Where a test's events are recorded: `RECORD_INTO=DIR cargo test --test end_to_end` makes the golden recordings anew.
-fn recording(test: &str) -> Option<PathBuf> {
+pub fn recording(test: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("RECORD_INTO")?;
     let path = Path::new(&directory).join(format!("{test}.jsonl"));
     // A test may start more than one agent; the last one's recording stays.
@@ -146,7 +146,7 @@ impl Agent {
         let bin_dir = node.rig.bin_dir();
         let ours = |span: &Span| {
             span.process()
-                .is_some_and(|process| Path::new(&process.path).starts_with(&bin_dir))
+                .is_some_and(|process| Path::new(&*process.path).starts_with(&bin_dir))
         };
         let traces = self.traces().iter().filter(|trace| trace.spans.iter().any(ours));
         traces.cloned().collect()

@@ -3,210 +3,21 @@
 //! Ids may be zero or used again: a stop ends the innermost start of its name on its thread. What an activity caused lies
 //! in it by the related id, else by thread. A nest is whole when its outermost activity ends; `nests.rs` finds out whose.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sandglass_model::Timestamp;
-use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Link, Relation};
 use sandglass_model::windows::{
     ActivityChange, ActivityStep, ObjectKey, RuntimeSpan, Service, SiloChange, SiloStep, is_failure,
 };
 
 use super::nests::Nest;
+use super::ongoing::Activity;
 use crate::correlator::{Correlator, Output};
 use crate::traffic::{ActivityEnded, Traffic};
 
-/// An activity.
-#[derive(Clone, Debug)]
-pub(crate) struct Activity {
-    pub(crate) service: Service,
-    pub(crate) name: Arc<str>,
-    id: String,
-    pid: u32,
-    tid: u32,
-    pub(crate) start: Timestamp,
-    pub(crate) end: Option<Timestamp>,
-    pub(crate) result: Option<u32>,
-    pub(crate) message: String,
-    pub(crate) keys: Vec<ObjectKey>,
-    /// `GET`, `POST` and so on; empty when it has none.
-    method: String,
-    /// The activity that caused it: its number while it is open, its place in the nest afterwards.
-    pub(crate) parent: Option<u64>,
-    pub(crate) link: Option<Link>,
-    /// Why it was ended though its own end was not seen; `None` for one that ended.
-    pub(crate) unfinished: Option<&'static str>,
-}
-
-/// Activities that are open, or lie in one that is, by number.
-#[derive(Debug, Default)]
-pub(crate) struct Activities {
-    all: BTreeMap<u64, Activity>,
-    serial: u64,
-}
-
-/// Most activities kept at once.
-const MAX_OPEN: usize = 4_096;
 /// Most keys of one activity.
 const MAX_KEYS: usize = 16;
-/// An activity that is open for longer was not seen to end.
-const FORGET_NS: u64 = 600 * SECOND;
-/// What a thread begins this long after another activity was not caused by that.
-const THREAD_REACH_NS: u64 = 60 * SECOND;
-
-impl Activities {
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    fn open(&self) -> impl DoubleEndedIterator<Item = (u64, &Activity)> {
-        let all = self.all.iter().map(|(number, activity)| (*number, activity));
-        all.filter(|(_, activity)| activity.end.is_none())
-    }
-
-    /// The open activity that caused what this step begins.
-    fn around(&self, at: Timestamp, step: &ActivityStep) -> Option<u64> {
-        // Drivers are told of a silo side by side.
-        if (step.pid, step.tid) == (0, 0) {
-            return None;
-        }
-        let caused = |activity: &Activity| {
-            activity.service == step.service
-                && ((!step.related.is_empty() && activity.id == step.related)
-                    || (!step.activity.is_empty() && activity.id == step.activity && *activity.name != *step.name))
-        };
-        // A stop that was lost must not keep all that the thread does later.
-        let on_thread = |activity: &Activity| {
-            activity.service == step.service
-                && step.tid != 0
-                && (activity.pid, activity.tid) == (step.pid, step.tid)
-                && at.since(activity.start) <= THREAD_REACH_NS
-        };
-        let mut open = self.open().rev();
-        let by_id = open.find(|(_, activity)| caused(activity));
-        by_id
-            .or_else(|| self.open().rev().find(|(_, activity)| on_thread(activity)))
-            .map(|(number, _)| number)
-    }
-
-    /// The open activity that this step ends.
-    fn ended_by(&self, step: &ActivityStep) -> Option<u64> {
-        let same_id = |activity: &Activity| activity.service == step.service && activity.id == step.activity;
-        let here = |activity: &Activity| (activity.pid, activity.tid) == (step.pid, step.tid);
-        if step.name == "ActivityStoppedAutomatically" {
-            let mut open = self.open().rev();
-            let found = open.find(|(_, activity)| same_id(activity) && (!step.activity.is_empty() || here(activity)));
-            return found.map(|(number, _)| number);
-        }
-        let named = |activity: &Activity| same_id(activity) && *activity.name == *step.name;
-        let mut on_thread = self.open().rev();
-        on_thread
-            .find(|(_, activity)| named(activity) && here(activity))
-            // It went on to another thread; of several, the first goes first.
-            .or_else(|| self.open().find(|(_, activity)| named(activity)))
-            .map(|(number, _)| number)
-    }
-
-    fn outermost(&self, mut number: u64) -> u64 {
-        while let Some(parent) = self.all.get(&number).and_then(|activity| activity.parent)
-            && self.all.contains_key(&parent)
-        {
-            number = parent;
-        }
-        number
-    }
-
-    /// Takes a nest out, outermost first. What has not ended yet stays, with what lies in it.
-    fn take(&mut self, root: u64) -> Vec<Activity> {
-        // Numbers grow from the outside to the inside.
-        let mut places: BTreeMap<u64, u64> = BTreeMap::new();
-        let members: Vec<u64> = self.all.range(root..).map(|(number, _)| *number).collect();
-        let mut nest = Vec::new();
-        for number in members {
-            let Some(activity) = self.all.get_mut(&number) else {
-                continue;
-            };
-            let place = activity.parent.and_then(|parent| places.get(&parent).copied());
-            if number != root && place.is_none() {
-                continue;
-            }
-            if activity.end.is_none() {
-                activity.parent = None;
-                continue;
-            }
-            if let Some(mut activity) = self.all.remove(&number) {
-                places.insert(number, nest.len() as u64);
-                activity.parent = place;
-                nest.push(activity);
-            }
-        }
-        nest
-    }
-
-    /// Takes out what began outermost between these times and has not ended, as if it ended then.
-    pub(crate) fn take_unfinished(&mut self, from: Timestamp, to: Timestamp) -> Vec<Vec<Activity>> {
-        let begun = |activity: &Activity| activity.start >= from && activity.start <= to && activity.parent.is_none();
-        let roots = self
-            .open()
-            .filter(|(_, activity)| begun(activity) && activity.service == Service::Hns);
-        let roots: Vec<u64> = roots.map(|(number, _)| number).collect();
-        let end = |number: u64, all: &mut BTreeMap<u64, Activity>| {
-            if let Some(activity) = all.get_mut(&number) {
-                activity.end = Some(to);
-                activity.unfinished = Some("did not end while its caller waited");
-            }
-        };
-        roots
-            .into_iter()
-            .map(|number| {
-                end(number, &mut self.all);
-                self.take(number)
-            })
-            .collect()
-    }
-
-    /// Ends what a process of HNS has begun and not ended; returns it by number.
-    pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
-        let open = self
-            .all
-            .iter_mut()
-            .filter(|(_, activity)| activity.end.is_none() && activity.pid == pid && activity.service == Service::Hns);
-        let ended = open.map(|(number, activity)| {
-            let end = at.max(activity.start);
-            activity.end = Some(end);
-            activity.unfinished = Some("interrupted: HNS went down");
-            let ended = ActivityEnded {
-                service: activity.service,
-                name: Arc::clone(&activity.name),
-                start: activity.start,
-                end,
-                failed: true,
-            };
-            (*number, ended)
-        });
-        ended.collect()
-    }
-
-    /// Takes out the nest that this activity lies in, once its outermost has ended.
-    pub(crate) fn take_whole(&mut self, number: u64) -> Option<Vec<Activity>> {
-        let root = self.outermost(number);
-        self.all.get(&root)?.end?;
-        Some(self.take(root))
-    }
-
-    /// Makes room; returns how many were forgotten.
-    fn forget(&mut self, now: Timestamp) -> u64 {
-        let mut forgotten = 0;
-        while let Some((_, oldest)) = self.all.first_key_value()
-            && (self.all.len() >= MAX_OPEN || oldest.start.plus(FORGET_NS) < now)
-        {
-            self.all.pop_first();
-            forgotten += 1;
-        }
-        forgotten
-    }
-}
 
 fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
     for key in keys {
@@ -245,13 +56,12 @@ impl Correlator {
             keys: Vec::new(),
             method,
             parent,
+            children: Vec::new(),
             link: None,
             unfinished: None,
         };
         add_keys(&mut activity, step.keys);
-        self.windows.activities.serial += 1;
-        let serial = self.windows.activities.serial;
-        self.windows.activities.all.insert(serial, activity);
+        self.windows.activities.begin(activity);
     }
 
     fn activity_ended(&mut self, at: Timestamp, step: ActivityStep) {
@@ -262,7 +72,7 @@ impl Correlator {
         let ActivityChange::Stopped { result, message } = step.step else {
             return;
         };
-        let Some(activity) = self.windows.activities.all.get_mut(&number) else {
+        let Some(activity) = self.windows.activities.end(number) else {
             return;
         };
         let end = at.max(activity.start);
@@ -293,16 +103,9 @@ impl Correlator {
             return;
         };
         let activities = &self.windows.activities;
-        let by_id = || {
-            let mut open = activities.open().rev();
-            open.find(|(_, activity)| {
-                !step.activity.is_empty() && activity.id == step.activity && activity.service == step.service
-            })
-        };
-        let number = by_id()
-            .map(|(number, _)| number)
-            .or_else(|| activities.around(at, &step));
-        match number.and_then(|number| self.windows.activities.all.get_mut(&number)) {
+        let by_id = activities.newest_with(step.service, &step.activity, None);
+        let number = by_id.or_else(|| activities.around(at, &step));
+        match number.and_then(|number| self.windows.activities.get_mut(number)) {
             Some(activity) => {
                 if result.is_some_and(is_failure) && activity.message.is_empty() {
                     activity.message = message;
@@ -342,6 +145,7 @@ impl Correlator {
             keys,
             method: String::new(),
             parent: None,
+            children: Vec::new(),
             link,
             unfinished: None,
         };

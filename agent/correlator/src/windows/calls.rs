@@ -168,19 +168,14 @@ impl Correlator {
 
     /// The newest sandbox there is: who else would be checked while nothing else goes on.
     fn check_of(&self) -> Option<Call> {
-        let there =
-            |sandbox: &Sandbox| sandbox.stage == Stage::Created || (sandbox.stage == Stage::Asked && sandbox.shimmed);
-        let mut fits = self
-            .windows
-            .sandboxes
-            .iter()
-            .rev()
-            .filter(|(_, sandbox)| there(sandbox));
-        let (number, _) = fits.next()?;
+        let asked = self.windows.in_stage(Stage::Asked).rev();
+        let asked = asked.filter(|(_, sandbox)| sandbox.shimmed).take(2);
+        let created = self.windows.in_stage(Stage::Created).rev().take(2);
+        let fits: Vec<u64> = asked.chain(created).map(|(number, _)| number).collect();
         Some(Call {
-            number: *number,
+            number: *fits.iter().max()?,
             command: CniCommand::Check,
-            ambiguous: fits.next().is_some(),
+            ambiguous: fits.len() > 1,
         })
     }
 

@@ -3,6 +3,8 @@
 //! A key is learnt when it is named together with one that is known. Pairs of which neither is known wait.
 //! Networks and operations join nothing: the first are shared, numbers of the second come again. Bounded.
 
+use std::collections::BTreeMap;
+
 use sandglass_model::Timestamp;
 use sandglass_model::network::ConnectStep;
 use sandglass_model::windows::{ObjectKey, SiloChange, SiloStep};
@@ -16,6 +18,8 @@ use crate::invocation::mix;
 #[derive(Debug)]
 pub(crate) struct Keys {
     owners: Bounded<ObjectKey, u64>,
+    /// The other way round: a sandbox that goes must not cost a walk through all that is known.
+    owned: BTreeMap<u64, Vec<ObjectKey>>,
     /// Named together, by each of both.
     pairs: Bounded<(ObjectKey, ObjectKey), ()>,
     waiting: Vec<(ObjectKey, ObjectKey)>,
@@ -23,6 +27,8 @@ pub(crate) struct Keys {
     processes: Bounded<u32, u64>,
 }
 
+/// Most objects known of one sandbox.
+const MAX_OWNED: usize = 256;
 /// Most pairs that wait.
 const MAX_PAIRS: usize = 1_024;
 /// The node's own compartment.
@@ -83,6 +89,7 @@ impl Keys {
     pub(crate) fn new(max: usize) -> Keys {
         Keys {
             owners: Bounded::new(max.saturating_mul(4)),
+            owned: BTreeMap::new(),
             pairs: Bounded::new(MAX_PAIRS),
             waiting: Vec::new(),
             processes: Bounded::new(max),
@@ -100,12 +107,27 @@ impl Keys {
 
     /// The sandbox is gone: others may get its compartment and its job.
     pub(crate) fn forget(&mut self, number: u64) {
-        self.owners.forget(|owner| *owner == number);
+        for key in self.owned.remove(&number).unwrap_or_default() {
+            // Some may be another's by now.
+            if self.owners.get(&key) == Some(&number) {
+                self.owners.remove(&key);
+            }
+        }
     }
 
     /// The key was learnt by mistake.
     pub(crate) fn unlearn(&mut self, key: &ObjectKey) {
         self.owners.remove(key);
+    }
+
+    /// Enters a key; returns how many others were forgotten for it. `None` when the sandbox has too many.
+    fn enter(&mut self, key: &ObjectKey, number: u64, at: Timestamp) -> Option<u64> {
+        let owned = self.owned.entry(number).or_default();
+        if owned.len() >= MAX_OWNED {
+            return None;
+        }
+        owned.push(key.clone());
+        Some(self.owners.insert(key.clone(), number, at))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -145,7 +167,11 @@ impl Correlator {
             {
                 continue;
             }
-            self.effects.counters.evicted_windows += self.windows.keys.owners.insert(key.clone(), number, at);
+            let Some(forgotten) = self.windows.keys.enter(&key, number, at) else {
+                self.effects.counters.evicted_windows += 1;
+                continue;
+            };
+            self.effects.counters.evicted_windows += forgotten;
             self.note_key(number, &key);
             let keys = &mut self.windows.keys;
             let pairs = &mut keys.pairs;

@@ -11,8 +11,9 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::{ActivityDetail, Detail, Status};
 use sandglass_model::windows::{ObjectKey, Service, is_failure, result_text};
 
-use super::activities::{Activity, endpoint_changes};
+use super::activities::endpoint_changes;
 use super::keys::{self, tells};
+use super::ongoing::Activity;
 use crate::correlator::Correlator;
 use crate::open::{Cut, OpenTrace, TraceKey};
 
@@ -52,6 +53,18 @@ impl Nest {
             start,
             end,
         }
+    }
+
+    /// Of activities that run on.
+    pub(crate) fn running(activities: Vec<Activity>, now: Timestamp) -> Nest {
+        let nest = Nest::new(activities);
+        let end = nest.start.max(now);
+        Nest { end, ..nest }
+    }
+
+    /// The innermost span of the trace that it can lie in.
+    pub(crate) fn within(&self, open: &OpenTrace) -> Option<usize> {
+        enclosing(open, self)
     }
 
     fn is_of_hns(&self) -> bool {
@@ -127,28 +140,34 @@ impl Correlator {
         }
     }
 
-    /// Into the trace of the sandbox's creation, or of the operation on it that ran then.
     fn place_for(&mut self, nest: Nest, number: u64) {
         self.note_attach(&nest, number);
-        let Some(sandbox) = self.windows.sandboxes.get(&number) else {
-            return;
-        };
+        if let Some(key) = self.trace_for(&nest, number) {
+            self.place_nest(nest, key, false);
+        }
+    }
+
+    /// The trace of the sandbox's creation, or of the operation on it that ran then.
+    fn trace_for(&self, nest: &Nest, number: u64) -> Option<TraceKey> {
+        let sandbox = self.windows.sandboxes.get(&number)?;
         let mut attached = self.attached.get(&sandbox.container).into_iter().flatten();
         let during = attached.find(|reference| {
             let open = self.traces.get(reference.trace);
             open.is_some_and(|open| open.creation.is_none() && open.trace.start() <= nest.start)
         });
-        let key = during.map(|reference| reference.trace).or(sandbox.trace);
-        if let Some(key) = key {
-            self.place_nest(nest, key, false);
+        during.map(|reference| reference.trace).or(sandbox.trace)
+    }
+
+    /// As far as can be told while it runs: whose it is, and whether others fit too.
+    pub(crate) fn likely_home(&self, nest: &Nest) -> Option<(TraceKey, bool)> {
+        match self.windows.keys.owner_of(&nest.keys) {
+            Some(number) => self.trace_for(nest, number).map(|key| (key, false)),
+            None => self.likeliest(nest),
         }
     }
 
     fn number_of_trace(&self, key: TraceKey) -> Option<u64> {
-        let open = self.traces.get(key)?;
-        self.windows
-            .of_trace(key)
-            .or_else(|| self.windows.number_of(open.sandbox()))
+        self.windows.number_of(self.traces.get(key)?.sandbox())
     }
 
     /// The only trace in which something was going on then. Of what HNS does, much is for others: a plugin must have run.
@@ -163,24 +182,31 @@ impl Correlator {
     pub(crate) fn place_likeliest(&mut self, key: TraceKey) {
         let waiting = std::mem::take(&mut self.windows.nests.waiting);
         for nest in waiting {
-            let hns = nest.is_of_hns();
-            let mut fits = Vec::new();
-            if !nest.names_container() {
-                for open in self.traces.iter().filter(|open| is_busy_at(open, nest.start)) {
-                    let begun = plugin_at(open, nest.start);
-                    // What HNS does it does for a plugin; what HCS does, after the plugins.
-                    if hns && begun.is_none() {
-                        continue;
-                    }
-                    fits.push((begun.is_some() == hns, begun, open.key));
-                }
-            }
-            let many = fits.len() > 1;
-            match fits.into_iter().max() {
-                Some((_, _, likeliest)) if likeliest == key => self.place_nest(nest, key, many),
+            match self.likeliest(&nest) {
+                Some((likeliest, many)) if likeliest == key => self.place_nest(nest, key, many),
                 _ => self.windows.nests.waiting.push_back(nest),
             }
         }
+    }
+
+    /// Of the traces in which something was going on when the nest began; and whether there were others.
+    fn likeliest(&self, nest: &Nest) -> Option<(TraceKey, bool)> {
+        if nest.names_container() {
+            return None;
+        }
+        let hns = nest.is_of_hns();
+        let mut fits = 0;
+        let mut best = None;
+        for open in self.traces.iter().filter(|open| is_busy_at(open, nest.start)) {
+            let begun = plugin_at(open, nest.start);
+            // What HNS does it does for a plugin; what HCS does, after the plugins.
+            if hns && begun.is_none() {
+                continue;
+            }
+            fits += 1;
+            best = best.max(Some((begun.is_some() == hns, begun, open.key)));
+        }
+        best.map(|(_, _, key)| (key, fits > 1))
     }
 
     /// A creation failed: what HNS had begun for its plugin and not ended is shown up to the plugin's end.
@@ -268,7 +294,7 @@ impl Correlator {
 }
 
 /// The activity as a span shows it.
-fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
+pub(crate) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     let status = match activity.result {
         _ if let Some(why) = activity.unfinished => Status::Error {
             class: "windows_result".to_owned(),

@@ -86,10 +86,12 @@ impl Correlator {
 
     /// The trace is about to be over: what is known of the endpoint has to do.
     pub(crate) fn settle_vnic(&mut self, key: TraceKey) {
-        let Some(number) = self.windows.of_trace(key) else {
+        let container = self.traces.get(key).map_or("", |open| open.sandbox());
+        let Some(number) = self.windows.number_of(container) else {
             return;
         };
-        let Some(sandbox) = self.windows.sandboxes.get(&number).filter(|sandbox| !sandbox.vnic) else {
+        let made = |sandbox: &&Sandbox| sandbox.trace == Some(key) && !sandbox.vnic;
+        let Some(sandbox) = self.windows.sandboxes.get(&number).filter(made) else {
             return;
         };
         let added = self.traces.get(key).and_then(added_at);

@@ -379,12 +379,42 @@ fn more_attempts_than_can_be_shown_are_counted_and_still_decide() {
     scene.looked_up(&pod_socket(4_000), "api", 500, 2_000, "10.1.0.1");
     let played = scene.then_nothing().play().finish();
     assert_eq!(times(&played), (Some(502), Some(300), 502));
-    assert_eq!(
-        (attempts(played.only()).len(), played.counters().evicted_spans),
-        (64, 37)
-    );
-    assert!(played.only().incomplete);
+    // The first ones, and the one that decided.
+    let shown = attempts(played.only());
+    assert_eq!((shown.len(), shown[64].as_str()), (65, "lookup"));
+    assert!(!played.only().incomplete, "nothing was lost");
+    assert_eq!((left_out(&played), played.counters().evicted_spans), (36, 0));
+    assert!(played.text().contains(", 36 attempts not shown"), "{}", played.text());
     assert_eq!(played.told_in(Some(played.only().id)).count(), 101);
+    assert_eq!(played.only().check(), Ok(()));
+}
+
+fn left_out(played: &Played) -> u32 {
+    match &played.only().root().detail {
+        Detail::Sandbox(sandbox) => sandbox.attempts_left_out,
+        _ => 0,
+    }
+}
+
+/// It tries on while it is waited whether a connection follows the answer: those attempts are none of the creation's.
+#[test]
+fn attempts_that_are_not_shown_count_only_when_they_began_before_the_network_was_ready() {
+    let mut scene = Scene::ready_sandbox();
+    let refused = |scene: &mut Scene, from: u16, at: u64| {
+        for number in from..from + 70 {
+            let socket = pod_socket(5_000 + number).tcp().to("10.1.0.1:80");
+            scene
+                .at(at + u64::from(number))
+                .connects(&socket)
+                .connect_failed(&socket, ConnectFailure::Refused, 0);
+        }
+    };
+    refused(&mut scene, 0, 300);
+    scene.looked_up(&pod_socket(4_000), "api", 500, 2_000, "10.1.0.1");
+    refused(&mut scene, 70, 510);
+    let played = scene.then_nothing().play().finish();
+    assert_eq!(times(&played), (Some(502), Some(300), 502));
+    assert_eq!((attempts(played.only()).len(), left_out(&played)), (65, 6));
 }
 
 #[test]

@@ -348,12 +348,12 @@ impl Played {
                     }
                     self.closed.push(Trace::clone(trace));
                 }
-                Output::Changed(id) => {
-                    assert!(self.correlator.open_trace(*id).is_some(), "a changed trace is open");
-                }
                 Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
             }
             self.outputs.push(output);
+        }
+        for id in self.correlator.take_changed() {
+            assert!(self.correlator.open_trace(id).is_some(), "a changed trace is open");
         }
         for trace in self.correlator.open() {
             assert_eq!(trace.check(), Ok(()));

@@ -8,7 +8,7 @@ use sandglass_model::windows::{
     ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeSaid, Service, SiloChange,
     SiloStep,
 };
-use sandglass_model::{Body, PodIdentity, ProcessKey, SandboxId, Trace};
+use sandglass_model::{Body, PodIdentity, ProcessKey, SandboxId, Timestamp, Trace, text};
 
 use crate::scene::{Played, Scene, assert_text};
 
@@ -161,6 +161,76 @@ fn a_pod_start_is_inferred_and_its_ids_do_not_hang_on_the_sandboxs() {
     assert_eq!(played.only().id, other.only().id);
     let ids = |trace: &Trace| trace.spans.iter().map(|span| span.id).collect::<Vec<_>>();
     assert_eq!(ids(played.only()), ids(other.only()));
+}
+
+#[test]
+fn what_hns_and_hcs_do_now_is_shown_where_it_will_likely_be() {
+    let mut scene = windows();
+    began(&mut scene, 100, "web");
+    let plugin = runs(&mut scene, 120, "win-bridge");
+    scene
+        .at(130)
+        .event(step("RequestHandler", "a1", ActivityChange::Started, &[]));
+    hns(&mut scene, 131, 132, "AddingLayer", "a2", &[]);
+    scene.at(133).event(step(
+        "EndpointActivity",
+        "a3",
+        ActivityChange::Started,
+        &[endpoint("e1")],
+    ));
+    let played = scene.play();
+    let shown = |played: &Played| -> Vec<String> {
+        let traces = played.correlator.with_running();
+        traces
+            .iter()
+            .map(|trace| text::tree(trace, Timestamp(60_000_000_000)))
+            .collect()
+    };
+    assert_text(
+        &shown(&played).join(""),
+        "sandbox +0 ns 59.9 s+ [shop/web, unnamed:shop/, containerd, running]
+  sandbox.create +0 ns 59.9 s+ [running]
+    cni ADD +20.0 ms 59.9 s+ [eth0, running]
+      plugin win-bridge +20.0 ms 59.9 s+ [running]
+        hns RequestHandler +30.0 ms 59.9 s+ [running]
+          hns AddingLayer +31.0 ms 1.00 ms
+          hns EndpointActivity +33.0 ms 59.9 s+ [endpoint=e1, running]",
+    );
+    // What is open itself has no part of it, and what ended is where it belongs.
+    assert!(!played.text().contains("hns"), "{}", played.text());
+    scene.at(140).event(step("EndpointActivity", "a3", stopped(0), &[]));
+    scene.at(141).event(step("RequestHandler", "a1", stopped(0), &[]));
+    scene.at(150).exit(plugin, 0);
+    let mut create = step("HcsCreateComputeSystem", "b1", ActivityChange::Started, &[]);
+    if let Body::ActivitySeen(step) = &mut create {
+        (step.service, step.tid) = (Service::Hcs, 8);
+    }
+    scene.at(160).event(create);
+    let played = scene.play();
+    let text = shown(&played).join("");
+    assert!(text.contains("\n    hcs HcsCreateComputeSystem"), "{text}");
+    assert_eq!(text.matches("hns ").count(), 3, "{text}");
+    assert!(played.finish().correlator.with_running().is_empty());
+}
+
+#[test]
+fn who_of_two_waits_for_hns_is_a_guess_and_marked() {
+    let mut scene = windows();
+    began(&mut scene, 100, "a");
+    began(&mut scene, 101, "b");
+    runs(&mut scene, 120, "win-bridge");
+    runs(&mut scene, 130, "win-bridge");
+    scene
+        .at(140)
+        .event(step("RequestHandler", "a1", ActivityChange::Started, &[]));
+    let traces = scene.play().correlator.with_running();
+    assert_eq!(traces.len(), 1);
+    assert_eq!(traces[0].identity.name, "b", "whose plugin began last");
+    let ambiguous = |trace: &Trace| {
+        let mut details = trace.spans.iter().map(|span| &span.detail);
+        details.any(|detail| matches!(detail, Detail::Activity(activity) if activity.ambiguous))
+    };
+    assert!(ambiguous(&traces[0]));
 }
 
 #[test]
@@ -477,7 +547,7 @@ fn a_lookup_lasts_as_long_as_its_programs_call() {
         _ => None,
     });
     let (span, lookup) = lookups.next().unwrap();
-    let ms = |at: sandglass_model::Timestamp| at.since(trace.start()) / 1_000_000 + 100;
+    let ms = |at: Timestamp| at.since(trace.start()) / 1_000_000 + 100;
     assert_eq!((ms(span.start), ms(span.end.unwrap())), (490, 514));
     assert_eq!((lookup.queries, lookup.types.join("+")), (1, "A".to_owned()));
     assert_eq!(lookups.count(), 0);

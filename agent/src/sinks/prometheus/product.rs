@@ -194,7 +194,7 @@ impl ProductMetrics {
                     self.operations(trace);
                 }
             }
-            Output::Changed(_) | Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
+            Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
         }
         self.traffic.record(output);
         self.windows.record(output);

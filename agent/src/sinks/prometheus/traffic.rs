@@ -293,7 +293,7 @@ impl TrafficMetrics {
                 Detail::Sandbox(sandbox) => self.sandbox(trace, sandbox),
                 _ => {}
             },
-            Output::Created(_) | Output::Ended(_) | Output::Changed(_) | Output::Asked(_) | Output::Known { .. } => {}
+            Output::Created(_) | Output::Ended(_) | Output::Asked(_) | Output::Known { .. } => {}
         }
     }
 

@@ -326,10 +326,11 @@ pub fn estimate_bytes(trace: &Trace) -> usize {
     size_of_val(trace) + 2_048 + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
 }
 
+/// Paths of programs and cgroups are shared with other traces.
 fn span_bytes(span: &Span) -> usize {
-    let process = span.process().map_or(0, |process| {
-        2 * size_of_val(process) + text_bytes(&process.path) + text_bytes(&process.cgroup) + process.args.bytes() + 16
-    });
+    let process = span
+        .process()
+        .map_or(0, |process| 2 * size_of_val(process) + process.args.bytes() + 16);
     let own = match &span.detail {
         Detail::Operation(operation) => {
             size_of_val(&**operation)

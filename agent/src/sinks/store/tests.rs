@@ -2,8 +2,10 @@
 
 use super::query::{KindFilter, Query, Sort, State};
 use super::*;
-use sandglass_model::CniCommand;
 use sandglass_model::time::SECOND;
+use sandglass_model::trace::{ActivityDetail, Status};
+use sandglass_model::windows::Service;
+use sandglass_model::{CniCommand, Detail, Span, SpanId};
 
 use crate::samples;
 
@@ -285,6 +287,54 @@ fn running_operations_say_who_is_waited_for() {
     assert_eq!(running[0].waits_for, ["plugin bridge", "command iptables"]);
     assert!(running[0].stuck && running[0].age_ns > 40 * SECOND && running[0].pid > 0);
     assert!(!store.operations(60 * SECOND)[0].stuck);
+}
+
+#[test]
+fn what_hcs_does_for_the_runtime_runs_like_a_step_of_it() {
+    let mut trace = samples::stuck("n", "p", 1, wall_ns() - 50 * SECOND);
+    let operations = |trace: &Trace| {
+        let store = store(StoreOptions::default());
+        store.update(trace.clone());
+        let running = store.operations(30 * SECOND);
+        running
+            .into_iter()
+            .map(|one| (one.name, one.waits_for, one.stuck, one.pid))
+            .collect::<Vec<_>>()
+    };
+    let before = operations(&trace);
+    let create = trace
+        .spans
+        .iter()
+        .position(|span| matches!(span.detail, Detail::SandboxCreate(_)))
+        .unwrap();
+    let innermost = trace.spans.iter().rposition(|span| span.end.is_none()).unwrap();
+    for (service, name, parent) in [
+        (Service::Hcs, "HcsCreateComputeSystem", create),
+        (Service::Hns, "RequestHandler", innermost),
+    ] {
+        trace.spans.push(Span {
+            id: SpanId::of(&[name.as_bytes()]),
+            parent: Some(parent),
+            start: trace.spans[parent].start,
+            end: None,
+            status: Status::Unset,
+            detail: Detail::Activity(Box::new(ActivityDetail {
+                service,
+                name: name.into(),
+                result: None,
+                objects: Vec::new(),
+                ambiguous: false,
+            })),
+            events: Vec::new(),
+            links: Vec::new(),
+        });
+    }
+    let mut with = operations(&trace);
+    with.sort();
+    let mut operation = before[0].clone();
+    operation.1.push("hns RequestHandler".to_owned());
+    let step = ("hcs HcsCreateComputeSystem".to_owned(), Vec::new(), true, 0);
+    assert_eq!(with, [operation, step]);
 }
 
 #[test]

@@ -295,6 +295,8 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
             operation.network.clone(),
         ),
         Detail::RuntimeStep(_) => (None, String::new(), String::new()),
+        // What HNS and HCS do for the runtime; what they do for a plugin is what that waits for.
+        Detail::Activity(_) if is_part_of_creation(trace, span) => (None, String::new(), String::new()),
         Detail::Sandbox(_)
         | Detail::SandboxCreate(_)
         | Detail::Plugin(_)
@@ -306,6 +308,10 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
         | Detail::VnicWait(_) => return None,
     };
     let chain = open_below(trace, index);
+    let mut outwards = chain.iter().rev().chain([&span]);
+    let pid = outwards
+        .find_map(|span| span.process())
+        .map_or(0, |process| process.pid);
     let age_ns = span.duration_ns(now_in(trace, unix_ns));
     Some(RunningOperation {
         trace_id: trace.id,
@@ -317,16 +323,16 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
         sandbox: trace.sandbox.clone(),
         namespace: trace.identity.namespace.clone(),
         pod: trace.identity.name.clone(),
-        pid: chain
-            .last()
-            .copied()
-            .or(Some(span))
-            .and_then(Span::process)
-            .map_or(0, |process| process.pid),
-        waits_for: chain.into_iter().map(registry::name).collect(),
+        pid,
+        waits_for: chain.iter().copied().map(registry::name).collect(),
         age_ns,
         stuck: age_ns >= stuck_after_ns,
     })
+}
+
+fn is_part_of_creation(trace: &Trace, span: &Span) -> bool {
+    let parent = span.parent.and_then(|parent| trace.spans.get(parent));
+    parent.is_some_and(|parent| matches!(parent.detail, Detail::Sandbox(_) | Detail::SandboxCreate(_)))
 }
 
 /// The newest open span below `top`, the newest below that, and so on.

@@ -140,6 +140,7 @@ fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conn
         _announcements: announcements,
         common: common.clone(),
         tables: Tables::new(common.netns, common.known.clone()),
+        came: false,
     };
     let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
     Ok(Conntrack {
@@ -205,6 +206,8 @@ struct Filtered {
     _announcements: Announcements,
     common: Common,
     tables: Tables,
+    /// Records came since losses were looked at: without any, none can have found the ring full.
+    came: bool,
 }
 
 impl Feed for Filtered {
@@ -225,11 +228,14 @@ impl Feed for Filtered {
             outcome?;
             records += 1;
         }
+        self.came |= records > 0;
         Ok(Found::of(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.common.outlet.report_losses(&mut self.stream.lost)?;
+        if std::mem::take(&mut self.came) {
+            self.common.outlet.report_losses(&mut self.stream.lost)?;
+        }
         self.common.send(self.tables.poll(clock::now()))
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::fmt::Write as _;
 
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
-use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Timestamp};
+use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::{
     COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_STDIO,
@@ -137,17 +137,16 @@ fn exit_status(status: u32) -> ExitStatus {
 #[must_use]
 pub fn kept_environment(bytes: &[u8]) -> TextPairs {
     let is_kept = |variable: &str| {
-        let name = variable.split_once('=').map(|(name, _)| name);
-        name.is_some_and(|name| name.starts_with("CNI_") || name == "TRACEPARENT" || name == "TRACESTATE")
+        let named = |name: &&str| variable.starts_with(name);
+        ["CNI_", "TRACEPARENT=", "TRACESTATE="].iter().any(named) && variable.contains('=')
     };
     // Escaping all at once is the same as one by one, see above.
     let variables = text(bytes);
     // The kernel side has mostly left out the others already.
-    if variables.split_terminator('\0').all(is_kept) {
+    if Texts::of_terminated(&variables).all(is_kept) {
         return TextPairs::from_terminated(variables);
     }
-    let kept: Vec<&str> = variables
-        .split_terminator('\0')
+    let kept: Vec<&str> = Texts::of_terminated(&variables)
         .filter(|variable| is_kept(variable))
         .collect();
     TextPairs::from_terminated(kept.join("\0"))

@@ -25,12 +25,12 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sandglass_model::{Body, Event};
+use sandglass_model::Body;
 
 use self::connect::ConnectProbe;
 pub use self::conntrack::FlowOptions;
@@ -41,7 +41,7 @@ use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
-use super::{EventSender, clock};
+use super::{EventSender, NamespaceLook};
 use crate::health::{Health, ProbeStatus};
 use crate::heap;
 
@@ -95,6 +95,7 @@ pub struct LinuxSource {
     conntrack: Option<Conntrack>,
     dns: Option<DnsProbe>,
     drops: Option<DropProbe>,
+    namespaces: KnownNamespaces,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -169,30 +170,37 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let namespaces = KnownNamespaces::default();
     let netns = NetnsWatch::start(sender.clone(), namespaces.clone()).map_err(StartError::Thread)?;
+    // Reading begins before the rest is attached, which takes a second or more: what waited for that would reach the
+    // pipeline after newer events of the others, and be late.
+    let (tell, all_attached) = mpsc::channel();
+    let ring = RingThread::new(channels, sender.clone(), health.clone(), netns, all_attached);
+    let stopped = Arc::clone(&stop);
+    let thread = Builder::new()
+        .name("ring".to_owned())
+        .spawn(move || ring.run(&stopped))
+        .map_err(StartError::Thread)?;
     let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
     let conntrack = within(options.node_netns.as_deref(), || {
-        Conntrack::start(options.conntrack, &options.flows, namespaces, &btf, (&sender, &health))
+        let known = namespaces.clone();
+        Conntrack::start(options.conntrack, &options.flows, known, &btf, (&sender, &health))
     });
     let ports = &options.dns_ports;
     let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
     let dns = DnsProbe::start(options.dns, ports, options.ring_bytes / 2, &btf, (&sender, &health));
     drop(btf);
     heap::trim();
-    let watched = connect.is_some() || dns.is_some();
-    let announcement = watched.then(|| traffic_watched(options.node_netns.as_deref()));
-    // Nothing is sent by this thread: the channel may be full already, and whoever empties it starts after this.
-    let ring = RingThread::new(channels, sender, health, netns, announcement);
-    let stopped = Arc::clone(&stop);
-    let thread = Builder::new()
-        .name("ring".to_owned())
-        .spawn(move || ring.run(&stopped))
-        .map_err(StartError::Thread)?;
+    if connect.is_some() || dns.is_some() {
+        // Said by the ring's thread: the channel may be full already, and whoever empties it starts after this. The
+        // thread is gone only when the pipeline is.
+        let _ = tell.send(traffic_watched(options.node_netns.as_deref()));
+    }
     Ok(LinuxSource {
         attached,
         connect,
         conntrack,
         dns,
         drops,
+        namespaces,
         stop,
         thread: Some(thread),
     })
@@ -215,20 +223,23 @@ fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T 
     })
 }
 
-fn traffic_watched(node: Option<&Path>) -> Event {
+fn traffic_watched(node: Option<&Path>) -> Body {
     let node = node.unwrap_or(Path::new("/proc/1/ns/net"));
     let netns = std::fs::metadata(node).or_else(|_| std::fs::metadata("/proc/self/ns/net"));
-    Event {
-        at: clock::now(),
-        body: Body::TrafficWatched {
-            node_netns: netns.map_or(0, |netns| netns.ino()),
-        },
+    Body::TrafficWatched {
+        node_netns: netns.map_or(0, |netns| netns.ino()),
     }
 }
 
 impl LinuxSource {
     /// Stops reading after what is in the ring buffer now, and detaches the probe.
     pub fn stop(self) {}
+
+    /// Looks at the network namespaces of sandboxes that are older than the agent.
+    #[must_use]
+    pub fn namespace_look(&self) -> NamespaceLook {
+        netns::look_at_older(self.namespaces.clone())
+    }
 
     /// The rung in use.
     #[must_use]

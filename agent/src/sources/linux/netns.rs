@@ -1,4 +1,5 @@
-//! Looks at the network namespace a plugin was asked to work on: its inode number, and when it was created.
+//! Looks at the network namespace a plugin was asked to work on: its inode number, and when it was created. The same of
+//! a sandbox that is older than the agent, whose runtime tells where its namespace is.
 //!
 //! A thread of its own, because looking at a path may block; requests that find its queue full are passed over.
 //! Creation time is the change time of the namespace's inode in nsfs, which the kernel sets when the namespace is first
@@ -19,7 +20,7 @@ use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 
 use super::conntrack::KnownNamespaces;
 use crate::health::ProbeStatus;
-use crate::sources::{EventSender, clock};
+use crate::sources::{EventSender, NamespaceLook, NamespacePlace, clock};
 
 /// The thread's end for requests; the thread ends when it is dropped.
 #[derive(Debug)]
@@ -99,15 +100,57 @@ fn look(request: Request) -> Option<Netns> {
         .iter()
         .find_map(|pid| seen_by(*pid, &request.path))
         .or_else(|| fs::metadata(&request.path).ok())?;
-    let unix_ns = u64::try_from(seen.ctime()).ok()? * 1_000_000_000 + u64::try_from(seen.ctime_nsec()).ok()?;
-    let created = clock::anchor().boot(unix_ns);
-    let trusted = !request.path.starts_with("/proc/") && created < request.asked;
+    let created = creation(&seen, &request.path, request.asked);
     Some(Netns {
         sandbox: request.sandbox,
         path: request.path,
         inode: seen.ino(),
-        created: trusted.then_some(created),
+        created,
     })
+}
+
+/// Looks at namespaces of sandboxes that are older than the agent. What it finds is also added to `known`.
+pub fn look_at_older(known: KnownNamespaces) -> NamespaceLook {
+    NamespaceLook::new(move |place| {
+        let netns = by_path(place).or_else(|| by_process(place))?;
+        known.add(netns.inode, &netns.path);
+        Some(netns)
+    })
+}
+
+/// At the path, in the node's view of the file system. Where a namespace was, a file may be left.
+fn by_path(place: &NamespacePlace) -> Option<Netns> {
+    if place.path.is_empty() {
+        return None;
+    }
+    let seen = NODE_PIDS.iter().find_map(|pid| seen_by(*pid, &place.path));
+    let seen = seen.or_else(|| fs::metadata(&place.path).ok())?;
+    let own = fs::metadata("/proc/self/ns/net").ok()?;
+    (seen.dev() == own.dev()).then(|| Netns {
+        sandbox: place.sandbox.clone(),
+        path: place.path.clone(),
+        inode: seen.ino(),
+        created: creation(&seen, &place.path, clock::now()),
+    })
+}
+
+/// That of its process. Its age cannot be told: this look may be what makes the inode.
+fn by_process(place: &NamespacePlace) -> Option<Netns> {
+    let path = format!("/proc/{}/ns/net", place.pid);
+    let seen = (place.pid != 0).then(|| fs::metadata(&path).ok()).flatten()?;
+    Some(Netns {
+        sandbox: place.sandbox.clone(),
+        path,
+        inode: seen.ino(),
+        created: None,
+    })
+}
+
+/// When the namespace was created, where that can be trusted.
+fn creation(seen: &fs::Metadata, path: &str, asked: Timestamp) -> Option<Timestamp> {
+    let unix_ns = u64::try_from(seen.ctime()).ok()? * 1_000_000_000 + u64::try_from(seen.ctime_nsec()).ok()?;
+    let created = clock::anchor().boot(unix_ns);
+    (!path.starts_with("/proc/") && created < asked).then_some(created)
 }
 
 fn seen_by(pid: u32, path: &str) -> Option<fs::Metadata> {
@@ -126,12 +169,15 @@ fn below(root: &Path, path: &str) -> io::Result<fs::Metadata> {
     fs::File::from(file).metadata()
 }
 
-/// Whether other processes' view of the file system may be looked at. The first processes stand for all: the kernel's
-/// own one, which no security module sets apart, and where there is none (another pid namespace) the first of all.
+/// The first processes stand for the node: the kernel's own one, which no security module sets apart, and where there is
+/// none (another pid namespace) the first of all.
+const NODE_PIDS: [u32; 2] = [2, 1];
+
+/// Whether other processes' view of the file system may be looked at.
 #[must_use]
 pub fn status() -> ProbeStatus {
     let look = |pid| fs::metadata(in_root_of(pid, "/"));
-    let refused = look(2).or_else(|_| look(1)).err();
+    let refused = look(NODE_PIDS[0]).or_else(|_| look(NODE_PIDS[1])).err();
     let mut status = ProbeStatus {
         probe: "netns".to_owned(),
         hook: "/proc/PID/root".to_owned(),
@@ -175,6 +221,29 @@ mod tests {
         assert_eq!(below(root.path(), "/var/run/netns/cni-1").unwrap().ino(), wanted);
         assert_eq!(below(root.path(), "/../../run/netns/cni-1").unwrap().ino(), wanted);
         assert!(below(root.path(), "/var/run/netns/none").is_err());
+    }
+
+    #[test]
+    fn an_older_sandbox_is_found_by_its_path_or_else_by_its_process() {
+        let known = KnownNamespaces::default();
+        let look = look_at_older(known.clone());
+        let directory = tempfile::tempdir().unwrap();
+        let left = directory.path().join("cni-1");
+        fs::write(&left, "").unwrap();
+        let place = |path: &str, pid| NamespacePlace {
+            sandbox: SandboxId("sb".to_owned()),
+            path: path.to_owned(),
+            pid,
+        };
+        let own = fs::metadata("/proc/self/ns/net").unwrap().ino();
+        let pid = std::process::id();
+        let found = look.at(&place(&format!("/proc/{pid}/ns/net"), 0)).unwrap();
+        assert_eq!((found.inode, found.created), (own, None));
+        // A file where the namespace was mounted is none.
+        let left = left.to_string_lossy().into_owned();
+        assert_eq!(look.at(&place(&left, 0)), None);
+        assert_eq!(look.at(&place(&left, pid)).map(|netns| netns.inode), Some(own));
+        assert_eq!(look.at(&place("", 0)), None);
     }
 
     #[test]

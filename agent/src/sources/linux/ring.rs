@@ -10,6 +10,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,8 +27,8 @@ use crate::sources::{EventSender, Stopped, clock};
 
 /// Everything the thread owns.
 pub struct RingThread {
-    /// What is said once what runs already has been told.
-    announcement: Option<Event>,
+    /// Gives what is to be said once everything is attached, and then nothing more.
+    all_attached: Option<Receiver<Body>>,
     channels: Channels,
     sender: EventSender,
     health: Health,
@@ -45,10 +46,10 @@ impl RingThread {
         sender: EventSender,
         health: Health,
         netns: NetnsWatch,
-        announcement: Option<Event>,
+        all_attached: Receiver<Body>,
     ) -> RingThread {
         RingThread {
-            announcement,
+            all_attached: Some(all_attached),
             channels,
             sender,
             health,
@@ -76,10 +77,22 @@ impl RingThread {
             }
             self.sender.send(event)?;
         }
-        if let Some(announcement) = self.announcement.take() {
-            self.sender.send(announcement)?;
-        }
         Ok(())
+    }
+
+    /// Passes on what is said when everything is attached: before what is in the ring by then.
+    fn announce(&mut self) -> Result<(), Stopped> {
+        let Some(all_attached) = &self.all_attached else {
+            return Ok(());
+        };
+        match all_attached.try_recv() {
+            Ok(body) => self.sender.send(Event { at: clock::now(), body }),
+            Err(TryRecvError::Empty) => Ok(()),
+            Err(TryRecvError::Disconnected) => {
+                self.all_attached = None;
+                Ok(())
+            }
+        }
     }
 
     fn follow(&mut self, stop: &OwnedFd) -> Result<(), Stopped> {
@@ -88,6 +101,7 @@ impl RingThread {
         let mut rest = Rest::Look;
         loop {
             let stopping = self.wait(stop, rest);
+            self.announce()?;
             if self.drain()? {
                 newest = Instant::now();
             }
@@ -107,7 +121,7 @@ impl RingThread {
     /// look comes between the telling and the sleep; by then every program that had not been told has long ended.
     fn next_rest(&mut self, rest: Rest, silent: Duration) -> Rest {
         match rest {
-            _ if silent < AWAKE_FOR => Rest::Look,
+            _ if silent < AWAKE_FOR || self.all_attached.is_some() => Rest::Look,
             Rest::Look if self.channels.reader.sleeps() => Rest::LastLook,
             // Without the word nothing would wake this thread.
             Rest::Look => Rest::Look,

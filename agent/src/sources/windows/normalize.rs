@@ -19,7 +19,7 @@ use sandglass_etw::{EtwEvent, Guid};
 use sandglass_model::windows::Service;
 use sandglass_model::{Event, Timestamp};
 
-pub use self::activities::{ActivityNames, NamesError};
+pub use self::activities::{ActivityNames, NamesError, NamesFileError};
 use self::compute::ComputeSystems;
 use self::processes::Processes;
 

@@ -24,9 +24,9 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
     let process = |pid, path: &str, exit| ProcessDetail {
         pid,
         parent_pid: pid - 1,
-        path: path.to_owned(),
+        path: path.into(),
         args: [path, "--wait=5"].into_iter().collect(),
-        cgroup: "/system.slice/containerd.service".to_owned(),
+        cgroup: "/system.slice/containerd.service".into(),
         netns: 4_026_531_840,
         exit: Some(exit),
         found_running: pid == 11,

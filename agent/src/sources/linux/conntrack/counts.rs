@@ -1,7 +1,8 @@
 //! Conntrack's own counters and the fill of its table, polled: what grew since the last look.
 //!
-//! Used by `conntrack`. The first look sets the base and tells the fill. Growth is told at once, a change of the fill
-//! alone every ten seconds at most. Does not: wait, or keep a network namespace alive between two looks.
+//! Used by `conntrack`. The first look sets the base and tells the fill. Growth is told at once, with the fill then; a
+//! change of the fill alone is looked for every ten seconds only, since every request costs an idle node more than all
+//! else here. Does not: wait, or keep a network namespace alive between two looks.
 
 use std::io;
 
@@ -29,7 +30,12 @@ impl Counters {
 
     /// Looks; gives what there is to tell.
     pub fn poll(&mut self, now: Timestamp) -> io::Result<Option<Event>> {
-        let reading = read(&mut self.requests)?;
+        let mut reading = read_counters(&mut self.requests)?;
+        if self.meter.wants_fill(reading, now) {
+            read_fill(&mut self.requests, &mut reading)?;
+        } else {
+            self.meter.keep_fill(&mut reading);
+        }
         Ok(self.meter.take(reading, now).map(|counts| Event {
             at: now,
             body: Body::ConntrackCounted(Box::new(counts)),
@@ -60,9 +66,14 @@ impl Reading {
     }
 }
 
-/// Reads them.
+/// Reads them, and the fill.
 pub fn read(requests: &mut Requests) -> io::Result<Reading> {
-    let mut reading = Reading::default();
+    let mut reading = read_counters(requests)?;
+    read_fill(requests, &mut reading)?;
+    Ok(reading)
+}
+
+fn read_fill(requests: &mut Requests, reading: &mut Reading) -> io::Result<()> {
     requests.ask(GET_STATS, false, |message| {
         for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
             let Some(value) = take(value, 0).map(u32::from_be_bytes) else {
@@ -74,7 +85,11 @@ pub fn read(requests: &mut Requests) -> io::Result<Reading> {
                 _ => {}
             }
         }
-    })?;
+    })
+}
+
+fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
+    let mut reading = Reading::default();
     requests.ask(GET_STATS_CPU, true, |message| {
         for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
             let Some(value) = take(value, 0).map(u32::from_be_bytes) else {
@@ -100,6 +115,8 @@ pub struct Meter {
     last: Option<Reading>,
     told: Timestamp,
     told_entries: u32,
+    /// When the fill was last looked at.
+    filled: Timestamp,
 }
 
 impl Meter {
@@ -110,6 +127,30 @@ impl Meter {
             last: None,
             told: Timestamp(0),
             told_entries: 0,
+            filled: Timestamp(0),
+        }
+    }
+
+    /// Whether the fill is worth a look: when that is due, or counters have grown. The next reading has it then.
+    fn wants_fill(&mut self, counters: Reading, now: Timestamp) -> bool {
+        let wanted = self.last.is_none_or(|last| {
+            let like_last = Reading {
+                entries: last.entries,
+                limit: last.limit,
+                ..counters
+            };
+            like_last != last || now.0.saturating_sub(self.filled.0) >= ENTRIES_EVERY_NS
+        });
+        if wanted {
+            self.filled = now;
+        }
+        wanted
+    }
+
+    /// The fill is taken to be what it was.
+    fn keep_fill(&self, reading: &mut Reading) {
+        if let Some(last) = self.last {
+            (reading.entries, reading.limit) = (last.entries, last.limit);
         }
     }
 
@@ -218,6 +259,28 @@ mod tests {
         assert_eq!(meter.take(reading, at(1)), None);
         reading.drop = 3;
         assert_eq!(meter.take(reading, at(2)).unwrap().drop, 1);
+    }
+
+    #[test]
+    fn the_fill_is_looked_at_when_it_is_due_or_something_grew() {
+        let mut meter = Meter::new(5);
+        let mut wanted = Vec::new();
+        for second in 0..24 {
+            let mut reading = Reading {
+                drop: u32::from(second >= 15),
+                ..Reading::default()
+            };
+            if meter.wants_fill(reading, at(second)) {
+                wanted.push(second);
+                (reading.entries, reading.limit) = (40 + u32::try_from(second).unwrap(), 100);
+            } else {
+                meter.keep_fill(&mut reading);
+            }
+            let told = meter.take(reading, at(second));
+            assert_eq!(told.is_some(), [0, 10, 15].contains(&second), "{second}: {told:?}");
+            assert!(told.is_none_or(|counts| counts.entries == 40 + second), "{told:?}");
+        }
+        assert_eq!(wanted, [0, 10, 15]);
     }
 
     #[test]

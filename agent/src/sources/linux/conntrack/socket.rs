@@ -100,13 +100,18 @@ fn drops(socket: BorrowedFd<'_>) -> u32 {
 pub struct Requests {
     socket: OwnedFd,
     sequence: u32,
+    buffer: Box<[u8]>,
 }
 
 impl Requests {
     /// Opens it.
     pub fn open() -> io::Result<Requests> {
         let socket = open()?;
-        Ok(Requests { socket, sequence: 0 })
+        Ok(Requests {
+            socket,
+            sequence: 0,
+            buffer: vec![0; ANSWER_MAX].into_boxed_slice(),
+        })
     }
 
     /// Asks, and hands every message of the answer to `take`.
@@ -114,11 +119,10 @@ impl Requests {
         self.sequence = self.sequence.wrapping_add(1);
         let flags = if dump { NLM_F_DUMP } else { 0 };
         send(&self.socket, &request(kind, flags, self.sequence), SendFlags::empty())?;
-        let mut buffer = [0; ANSWER_MAX];
         // The kernel answers within send(2), or goes on within recv(2): there is nothing to wait for. Bounded all the same.
         for _ in 0..ANSWERS_MAX {
-            let (length, _) = recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
-            for message in messages(&buffer[..length.min(ANSWER_MAX)]) {
+            let (length, _) = recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT)?;
+            for message in messages(&self.buffer[..length.min(ANSWER_MAX)]) {
                 match message.kind {
                     _ if message.sequence != self.sequence => {}
                     NLMSG_DONE => return Ok(()),
@@ -163,6 +167,7 @@ const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_VARS: usize = 9;
 const SK_MEMINFO_DROPS: usize = 8;
 const MESSAGE_MAX: usize = 8192;
-const ANSWER_MAX: usize = 16384;
-/// Each holds the counters of a hundred processors or more.
-const ANSWERS_MAX: u32 = 256;
+/// The kernel makes answers as large as the buffer, so a large one would cost it more.
+const ANSWER_MAX: usize = 8192;
+/// Each holds the counters of some fifty processors or more.
+const ANSWERS_MAX: u32 = 512;

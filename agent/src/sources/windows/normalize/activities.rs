@@ -4,6 +4,9 @@
 //! which are noise and what a name means, and a user can add to it. Shape: microsoft/wil, include/wil/Tracelogging.h.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service};
@@ -27,6 +30,29 @@ pub struct NamesError {
     pub reason: &'static str,
 }
 
+/// Why a user's table of activity names cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NamesFileError {
+    /// It cannot be read.
+    #[error("cannot read the activity names in {}: {source}\nhint: windows.activities gives the path of a text file of three columns", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line of it is none.
+    #[error("activity names in {}: {source}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, and what is wrong with it.
+        #[source]
+        source: NamesError,
+    },
+}
+
 impl Default for ActivityNames {
     /// The names that come with the agent.
     fn default() -> ActivityNames {
@@ -40,8 +66,35 @@ impl Default for ActivityNames {
 }
 
 impl ActivityNames {
+    /// The names that come with the agent, and those of a user's file.
+    pub fn with_file(path: Option<&Path>) -> Result<ActivityNames, NamesFileError> {
+        let mut names = ActivityNames::default();
+        if let Some(path) = path {
+            let read = |source| NamesFileError::Read {
+                path: path.to_owned(),
+                source,
+            };
+            let mut table = String::new();
+            File::open(path)
+                .and_then(|file| file.take(MAX_TABLE_BYTES + 1).read_to_string(&mut table))
+                .map_err(read)?;
+            if table.len() as u64 > MAX_TABLE_BYTES {
+                return Err(read(std::io::Error::other(format!(
+                    "more than {MAX_TABLE_BYTES} bytes are no table of names"
+                ))));
+            }
+            names.add(&table).map_err(|source| NamesFileError::Line {
+                path: path.to_owned(),
+                source,
+            })?;
+        }
+        Ok(names)
+    }
+
     /// Adds a table; what it says replaces what was known of a name.
     pub fn add(&mut self, table: &str) -> Result<(), NamesError> {
+        // Editors of Windows begin a file with a mark of its encoding.
+        let table = table.strip_prefix('\u{feff}').unwrap_or(table);
         for (index, line) in table.lines().enumerate() {
             let line = line.trim_end();
             if line.is_empty() || line.starts_with('#') {
@@ -171,3 +224,4 @@ fn fields(event: &EtwEvent) -> TextPairs {
 }
 
 const MAX_KEYS: usize = 8;
+const MAX_TABLE_BYTES: u64 = 1 << 20;

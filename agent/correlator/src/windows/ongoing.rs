@@ -1,0 +1,395 @@
+//! Activities that are open, or lie in one that is; found by name, by thread and by what caused them without a search.
+//!
+//! Used by `activities.rs`, which pairs starts and stops, and by `running.rs`, which shows what goes on. Bounded: the
+//! oldest go first. Does not: know sandboxes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::time::SECOND;
+use sandglass_model::trace::Link;
+use sandglass_model::windows::{ActivityStep, ObjectKey, Service};
+
+use crate::traffic::ActivityEnded;
+
+/// An activity.
+#[derive(Clone, Debug)]
+pub(crate) struct Activity {
+    pub(crate) service: Service,
+    pub(crate) name: Arc<str>,
+    pub(crate) id: String,
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) start: Timestamp,
+    pub(crate) end: Option<Timestamp>,
+    pub(crate) result: Option<u32>,
+    pub(crate) message: String,
+    pub(crate) keys: Vec<ObjectKey>,
+    /// `GET`, `POST` and so on; empty when it has none.
+    pub(crate) method: String,
+    /// The activity that caused it: its number while it is open, its place in the nest afterwards.
+    pub(crate) parent: Option<u64>,
+    /// Numbers of those it caused.
+    pub(crate) children: Vec<u64>,
+    pub(crate) link: Option<Link>,
+    /// Why it was ended though its own end was not seen; `None` for one that ended.
+    pub(crate) unfinished: Option<&'static str>,
+}
+
+/// All of them, by number: in the order they began.
+#[derive(Debug, Default)]
+pub(crate) struct Activities {
+    all: BTreeMap<u64, Activity>,
+    serial: u64,
+    /// Open ones, by service, id and name.
+    by_name: BTreeMap<(Service, String, Arc<str>), BTreeSet<u64>>,
+    /// Open ones, by service, process and thread.
+    by_thread: BTreeMap<(Service, u32, u32), BTreeSet<u64>>,
+}
+
+/// Most activities kept at once.
+const MAX_OPEN: usize = 4_096;
+/// An activity that is open for longer was not seen to end.
+const FORGET_NS: u64 = 600 * SECOND;
+/// What a thread begins this long after another activity was not caused by that.
+const THREAD_REACH_NS: u64 = 60 * SECOND;
+
+impl Activities {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Activity> {
+        self.all.get_mut(&number)
+    }
+
+    pub(crate) fn begin(&mut self, activity: Activity) {
+        self.serial += 1;
+        let number = self.serial;
+        self.by_name.entry(named(&activity)).or_default().insert(number);
+        self.by_thread.entry(thread(&activity)).or_default().insert(number);
+        if let Some(parent) = activity.parent.and_then(|parent| self.all.get_mut(&parent)) {
+            parent.children.push(number);
+        }
+        self.all.insert(number, activity);
+    }
+
+    /// The activity is not open any more; the caller says when and how it ended.
+    pub(crate) fn end(&mut self, number: u64) -> Option<&mut Activity> {
+        let activity = self.all.get_mut(&number)?;
+        close(&mut self.by_name, &named(activity), number);
+        close(&mut self.by_thread, &thread(activity), number);
+        Some(activity)
+    }
+
+    /// The open activity that caused what this step begins.
+    pub(crate) fn around(&self, at: Timestamp, step: &ActivityStep) -> Option<u64> {
+        // Drivers are told of a silo side by side.
+        if (step.pid, step.tid) == (0, 0) {
+            return None;
+        }
+        let related = || self.newest_with(step.service, &step.related, None);
+        let same = || self.newest_with(step.service, &step.activity, Some(&step.name));
+        let by_id = related().max(same());
+        by_id.or_else(|| {
+            let newest = *self.by_thread.get(&thread_of(step))?.last()?;
+            // A stop that was lost must not keep all that the thread does later.
+            let near = at.since(self.all.get(&newest)?.start) <= THREAD_REACH_NS;
+            (step.tid != 0 && near).then_some(newest)
+        })
+    }
+
+    /// The open activity that this step ends.
+    pub(crate) fn ended_by(&self, step: &ActivityStep) -> Option<u64> {
+        let here = self.by_thread.get(&thread_of(step));
+        if step.name == "ActivityStoppedAutomatically" {
+            if !step.activity.is_empty() {
+                return self.newest_with(step.service, &step.activity, None);
+            }
+            let nameless = |number: &&u64| self.all.get(number).is_some_and(|activity| activity.id.is_empty());
+            return here?.iter().rev().find(nameless).copied();
+        }
+        let name = (step.service, step.activity.clone(), step.name.as_str().into());
+        let named = self.by_name.get(&name)?;
+        let both = here.and_then(|here| {
+            let (few, many) = if here.len() < named.len() {
+                (here, named)
+            } else {
+                (named, here)
+            };
+            few.iter().rev().find(|number| many.contains(number))
+        });
+        // It went on to another thread; of several, the first goes first.
+        both.or_else(|| named.first()).copied()
+    }
+
+    /// The newest open activity with this id, which must not be empty; another than those of this name, if one is given.
+    pub(crate) fn newest_with(&self, service: Service, id: &str, but: Option<&str>) -> Option<u64> {
+        if id.is_empty() {
+            return None;
+        }
+        let first = (service, id.to_owned(), Arc::from(""));
+        let same = self
+            .by_name
+            .range(first..)
+            .take_while(|((of, with, _), _)| (*of, with.as_str()) == (service, id));
+        let others = same.filter(|((.., name), _)| but.is_none_or(|but| **name != *but));
+        others.filter_map(|(_, numbers)| numbers.last().copied()).max()
+    }
+
+    pub(crate) fn outermost(&self, mut number: u64) -> u64 {
+        while let Some(parent) = self.all.get(&number).and_then(|activity| activity.parent)
+            && self.all.contains_key(&parent)
+        {
+            number = parent;
+        }
+        number
+    }
+
+    /// An activity and all that lies in it, from the outside to the inside.
+    pub(crate) fn nest_of(&self, root: u64) -> Vec<(u64, &Activity)> {
+        let mut pending = BTreeSet::from([root]);
+        let mut nest = Vec::new();
+        while let Some(number) = pending.pop_first() {
+            if let Some(activity) = self.all.get(&number) {
+                pending.extend(&activity.children);
+                nest.push((number, activity));
+            }
+        }
+        nest
+    }
+
+    /// Open activities that lie in no other, the newest first.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = u64> {
+        let all = self.all.iter().rev();
+        let outermost = |activity: &Activity| {
+            let parent = activity.parent;
+            activity.end.is_none() && parent.is_none_or(|parent| !self.all.contains_key(&parent))
+        };
+        all.filter(move |(_, activity)| outermost(activity))
+            .map(|(number, _)| *number)
+    }
+
+    /// Takes a nest out, outermost first. What has not ended yet stays, with what lies in it.
+    pub(crate) fn take(&mut self, root: u64) -> Vec<Activity> {
+        // Numbers grow from the outside to the inside.
+        let mut pending = BTreeSet::from([root]);
+        let mut places: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut nest = Vec::new();
+        while let Some(number) = pending.pop_first() {
+            let Some(activity) = self.all.get_mut(&number) else {
+                continue;
+            };
+            if activity.end.is_none() {
+                activity.parent = None;
+                continue;
+            }
+            if let Some(mut activity) = self.all.remove(&number) {
+                pending.extend(std::mem::take(&mut activity.children));
+                places.insert(number, nest.len() as u64);
+                activity.parent = activity.parent.and_then(|parent| places.get(&parent).copied());
+                nest.push(activity);
+            }
+        }
+        nest
+    }
+
+    /// Takes out what began outermost between these times and has not ended, as if it ended then.
+    pub(crate) fn take_unfinished(&mut self, from: Timestamp, to: Timestamp) -> Vec<Vec<Activity>> {
+        let begun = |activity: &Activity| {
+            let of_hns = activity.service == Service::Hns && activity.end.is_none();
+            of_hns && activity.parent.is_none() && activity.start >= from && activity.start <= to
+        };
+        let all = self.all.iter();
+        let roots: Vec<u64> = all
+            .filter(|(_, activity)| begun(activity))
+            .map(|(number, _)| *number)
+            .collect();
+        roots
+            .into_iter()
+            .map(|number| {
+                if let Some(activity) = self.end(number) {
+                    activity.end = Some(to);
+                    activity.unfinished = Some("did not end while its caller waited");
+                }
+                self.take(number)
+            })
+            .collect()
+    }
+
+    /// Ends what a process of HNS has begun and not ended; returns it by number.
+    pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
+        let mut threads = self
+            .by_thread
+            .range((Service::Hns, pid, 0)..=(Service::Hns, pid, u32::MAX));
+        let open: BTreeSet<u64> = threads.by_ref().flat_map(|(_, numbers)| numbers).copied().collect();
+        let ended = open.into_iter().filter_map(|number| {
+            let activity = self.end(number)?;
+            let end = at.max(activity.start);
+            activity.end = Some(end);
+            activity.unfinished = Some("interrupted: HNS went down");
+            let ended = ActivityEnded {
+                service: activity.service,
+                name: Arc::clone(&activity.name),
+                start: activity.start,
+                end,
+                failed: true,
+            };
+            Some((number, ended))
+        });
+        ended.collect()
+    }
+
+    /// Takes out the nest that this activity lies in, once its outermost has ended.
+    pub(crate) fn take_whole(&mut self, number: u64) -> Option<Vec<Activity>> {
+        let root = self.outermost(number);
+        self.all.get(&root)?.end?;
+        Some(self.take(root))
+    }
+
+    /// Makes room; returns how many were forgotten.
+    pub(crate) fn forget(&mut self, now: Timestamp) -> u64 {
+        let mut forgotten = 0;
+        while let Some((&number, oldest)) = self.all.first_key_value()
+            && (self.all.len() >= MAX_OPEN || oldest.start.plus(FORGET_NS) < now)
+        {
+            self.end(number);
+            self.all.remove(&number);
+            forgotten += 1;
+        }
+        forgotten
+    }
+}
+
+fn named(activity: &Activity) -> (Service, String, Arc<str>) {
+    (activity.service, activity.id.clone(), Arc::clone(&activity.name))
+}
+
+fn thread(activity: &Activity) -> (Service, u32, u32) {
+    (activity.service, activity.pid, activity.tid)
+}
+
+fn thread_of(step: &ActivityStep) -> (Service, u32, u32) {
+    (step.service, step.pid, step.tid)
+}
+
+fn close<K: Ord>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
+    if let Some(numbers) = index.get_mut(key) {
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sandglass_model::windows::ActivityChange;
+
+    fn step(name: &str, id: &str, tid: u32) -> ActivityStep {
+        ActivityStep {
+            service: Service::Hns,
+            name: name.into(),
+            activity: id.into(),
+            related: String::new(),
+            pid: 1,
+            tid,
+            step: ActivityChange::Started,
+            keys: Vec::new(),
+            fields: Default::default(),
+        }
+    }
+
+    fn begin(activities: &mut Activities, at: u64, step: &ActivityStep) {
+        let parent = activities.around(Timestamp(at), step);
+        activities.begin(Activity {
+            service: step.service,
+            name: step.name.as_str().into(),
+            id: step.activity.clone(),
+            pid: step.pid,
+            tid: step.tid,
+            start: Timestamp(at),
+            end: None,
+            result: None,
+            message: String::new(),
+            keys: Vec::new(),
+            method: String::new(),
+            parent,
+            children: Vec::new(),
+            link: None,
+            unfinished: None,
+        });
+    }
+
+    fn end(activities: &mut Activities, at: u64, step: &ActivityStep) -> Option<u64> {
+        let number = activities.ended_by(step)?;
+        activities.end(number)?.end = Some(Timestamp(at));
+        Some(number)
+    }
+
+    #[test]
+    fn a_stop_ends_the_innermost_of_its_name_on_its_thread_else_the_first() {
+        let mut activities = Activities::default();
+        for (at, tid) in [(1, 7), (2, 8), (3, 7)] {
+            begin(&mut activities, at, &step("A", "", tid));
+        }
+        assert_eq!(activities.nest_of(1).len(), 2, "the third lies in the first");
+        assert_eq!(end(&mut activities, 4, &step("A", "", 7)), Some(3));
+        assert_eq!(end(&mut activities, 5, &step("A", "", 9)), Some(1));
+        assert_eq!(activities.take(1).len(), 2);
+        assert_eq!(end(&mut activities, 6, &step("B", "", 8)), None);
+        assert_eq!(
+            end(&mut activities, 7, &step("ActivityStoppedAutomatically", "", 8)),
+            Some(2)
+        );
+        activities.take(2);
+        assert!(activities.all.is_empty() && activities.by_name.is_empty() && activities.by_thread.is_empty());
+    }
+
+    #[test]
+    fn an_id_leads_to_its_newest_but_not_to_itself() {
+        let mut activities = Activities::default();
+        begin(&mut activities, 1, &step("Outer", "x", 1));
+        begin(&mut activities, 2, &step("Inner", "x", 2));
+        begin(&mut activities, 3, &step("Inner", "x", 3));
+        let parents = |number| activities.all.get(&number).and_then(|activity| activity.parent);
+        assert_eq!([parents(1), parents(2), parents(3)], [None, Some(1), Some(1)]);
+        assert_eq!(activities.newest_with(Service::Hns, "x", None), Some(3));
+        assert_eq!(activities.newest_with(Service::Hcs, "x", None), None);
+        assert_eq!(activities.newest_with(Service::Hns, "", None), None);
+        assert_eq!(activities.roots().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn what_has_not_ended_stays_when_its_outside_goes() {
+        let mut activities = Activities::default();
+        begin(&mut activities, 1, &step("A", "", 1));
+        begin(&mut activities, 2, &step("B", "", 1));
+        begin(&mut activities, 3, &step("C", "", 1));
+        end(&mut activities, 4, &step("A", "", 1));
+        let nest = activities.take(1);
+        assert_eq!(nest.len(), 1);
+        assert_eq!(activities.roots().collect::<Vec<_>>(), [2]);
+        assert_eq!(activities.outermost(3), 2);
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_leave_no_trace_in_the_indices() {
+        let mut activities = Activities::default();
+        for number in 0..10_000_u64 {
+            activities.forget(Timestamp(number));
+            begin(
+                &mut activities,
+                number,
+                &step("A", &format!("{}", number % 7), number as u32),
+            );
+        }
+        assert_eq!(activities.len(), MAX_OPEN);
+        let indexed: usize = activities.by_name.values().map(BTreeSet::len).sum();
+        assert_eq!((indexed, activities.by_thread.len()), (MAX_OPEN, MAX_OPEN));
+        activities.forget(Timestamp(FORGET_NS + 20_000));
+        assert!(activities.by_name.is_empty() && activities.by_thread.is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! Whose namespace it is, told only after the first lookup or connection in it has begun.
+
+use sandglass_model::event::{Netns, PluginIo, SandboxDescription};
+use sandglass_model::network::ConnectFailure;
+use sandglass_model::time::MILLISECOND;
+use sandglass_model::trace::SandboxDetail;
+use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
+
+use crate::scene::{Played, Scene, add, of_pod};
+use crate::wire::{NOERROR, POD, Socket, pod_socket, told};
+
+/// A sandbox is made from 0 to 180 ms, `meanwhile` something happens in a namespace that nobody has named.
+fn made_while(meanwhile: impl FnOnce(&mut Scene)) -> Played {
+    let mut scene = Scene::new();
+    scene.at(0).watched();
+    let plugin = scene.plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
+    meanwhile(&mut scene);
+    scene.at(100).exit(plugin, 0);
+    scene.containerd_starts("sb", 110);
+    scene.then_nothing().play().finish()
+}
+
+fn named_at(scene: &mut Scene, ms: u64, created: Option<u64>) {
+    scene.at(ms).event(Body::NetnsObserved(Box::new(Netns {
+        sandbox: SandboxId("sb".to_owned()),
+        path: String::new(),
+        inode: POD,
+        created: created.map(|ms| Timestamp(ms * MILLISECOND)),
+    })));
+}
+
+fn ready(trace: &Trace) -> (Option<u64>, Option<u64>, Vec<String>) {
+    let sandbox = match &trace.root().detail {
+        Detail::Sandbox(sandbox) => sandbox.as_ref().clone(),
+        _ => SandboxDetail::default(),
+    };
+    let ms = |at: Timestamp| at.0 / MILLISECOND;
+    let children = trace.spans.iter().filter(|span| span.parent == Some(0));
+    (
+        sandbox.first_attempt.map(ms),
+        sandbox.network_ready.map(ms),
+        children.skip(1).map(sandglass_model::registry::name).collect(),
+    )
+}
+
+fn sandbox(played: &Played) -> &Trace {
+    let mut closed = played.closed.iter();
+    let found = closed.find(|trace| matches!(trace.root().detail, Detail::Sandbox(_)));
+    found.expect("a closed sandbox")
+}
+
+#[test]
+fn what_is_open_when_the_namespace_is_named_is_its_sandboxes() {
+    let (asks, connects) = (pod_socket(4_000), pod_socket(5_000).tcp().to("10.1.0.1:80"));
+    let played = made_while(|scene| {
+        scene.at(50).query(&asks, 7, "api", "A");
+        scene.at(55).connects(&connects);
+        named_at(scene, 60, None);
+        scene.at(70).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        scene.at(80).established(&connects);
+    });
+    let (first, usable, attempts) = ready(sandbox(&played));
+    assert_eq!((first, usable), (Some(50), Some(80)));
+    assert_eq!(attempts, ["lookup", "connect"]);
+    let told = told(&played);
+    assert!(!told.contains("node "), "{told}");
+    assert_eq!(played.told_in(Some(sandbox(&played).id)).count(), 2);
+    assert_eq!(sandbox(&played).check(), Ok(()));
+}
+
+#[test]
+fn it_is_shown_at_once_not_only_at_its_end() {
+    let mut scene = Scene::new();
+    scene.at(0).watched();
+    scene.plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
+    scene.at(50).query(&pod_socket(4_000), 7, "api", "A");
+    named_at(&mut scene, 60, None);
+    let text = scene.at(70).tick().play().text();
+    assert!(text.contains("lookup"), "{text}");
+}
+
+#[test]
+fn what_ended_before_stays_the_nodes() {
+    let asks = pod_socket(4_000);
+    let played = made_while(|scene| {
+        scene.at(50).query(&asks, 7, "api", "A");
+        scene.at(52).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        // Over for good once no name of a search path followed.
+        scene.at(200).tick();
+        named_at(scene, 210, None);
+    });
+    assert!(
+        told(&played).starts_with("node lookup api A noerror"),
+        "{}",
+        told(&played)
+    );
+    assert_eq!(ready(sandbox(&played)), (None, None, Vec::new()));
+}
+
+#[test]
+fn a_lookup_that_is_older_than_the_namespace_was_anothers() {
+    let asks = pod_socket(4_000);
+    let played = made_while(|scene| {
+        scene.at(50).query(&asks, 7, "api", "A");
+        named_at(scene, 60, Some(55));
+        scene.at(70).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    });
+    assert!(told(&played).starts_with("node lookup api"), "{}", told(&played));
+    assert_eq!(ready(sandbox(&played)).0, None);
+}
+
+/// Where the namespace cannot be looked at, its plugin's result tells whose an address is.
+#[test]
+fn an_address_that_is_told_late_is_enough_at_the_end() {
+    let asks = pod_socket(4_000).at(0, [10, 88, 0, 5]);
+    let mut scene = Scene::new();
+    scene.at(0).watched();
+    let plugin = scene.plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
+    scene.at(50).query(&asks, 7, "api", "A");
+    scene.at(90).spoke(PluginIo {
+        process: plugin,
+        netconf: None,
+        error: None,
+        addresses: vec!["10.88.0.5/24".to_owned()],
+    });
+    scene.at(100).exit(plugin, 0);
+    scene.at(110).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    let played = scene.then_nothing().play().finish();
+    assert!(told(&played).starts_with("sandbox lookup api"), "{}", told(&played));
+}
+
+/// An older sandbox, whose pod the runtime told of; its namespace is told of while something fails in it.
+fn older(meanwhile: impl FnOnce(&mut Scene)) -> Played {
+    let mut scene = Scene::new();
+    scene.at(0).watched().described(SandboxDescription {
+        sandbox: SandboxId("sb".to_owned()),
+        identity: PodIdentity {
+            name: "cart".to_owned(),
+            ..PodIdentity::default()
+        },
+        created_unix_ns: 0,
+        ready: true,
+        preexisting: true,
+    });
+    meanwhile(&mut scene);
+    scene.then_nothing().play().finish()
+}
+
+fn journey_of(played: &Played) -> (bool, &str) {
+    let journeys = played.closed.iter().filter_map(|trace| match &trace.root().detail {
+        Detail::Journey(journey) => Some((journey.node, trace.identity.name.as_str())),
+        _ => None,
+    });
+    let journeys: Vec<_> = journeys.collect();
+    assert_eq!(journeys.len(), 1);
+    journeys[0]
+}
+
+#[test]
+fn a_journey_of_a_sandbox_that_is_older_than_the_agent_is_its_own() {
+    let connects: Socket = pod_socket(5_000).tcp().to("10.1.0.1:80");
+    let played = older(|scene| {
+        scene.at(50).connects(&connects);
+        named_at(scene, 60, None);
+        scene.at(70).connect_failed(&connects, ConnectFailure::Refused, 0);
+    });
+    assert_eq!(journey_of(&played), (false, "cart"));
+    assert!(told(&played).starts_with("sandbox connect"), "{}", told(&played));
+    assert_eq!(played.correlator.counters().orphan, 0);
+}
+
+#[test]
+fn a_journey_that_waits_for_its_connection_is_asked_about_again() {
+    let asks = pod_socket(4_000);
+    let played = older(|scene| {
+        scene.at(50).query(&asks, 7, "api", "A");
+        scene.at(2_050).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        named_at(scene, 2_500, None);
+    });
+    assert_eq!(journey_of(&played), (false, "cart"));
+    // What was counted before stays counted.
+    assert!(told(&played).starts_with("node lookup api"), "{}", told(&played));
+}

@@ -1,0 +1,176 @@
+//! Numbers and alerts of the agent in the cluster: a real Prometheus with the shipped rules, a real Alertmanager, a receiver.
+//!
+//! What is scraped is what the pod's annotations say; windows and waits of the rules are seconds, thresholds are theirs.
+//! Does not: repeat what `tests/dashboards` holds with recordings.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::dashboards::documents::{self, Query};
+use super::dashboards::peers::{self, Peer, Target};
+use super::dashboards::questions::{answered, every_rule_is_evaluated, questions, shortened};
+use super::dashboards::receiver::Receiver;
+use super::node::{AGENT, Node};
+use super::workloads;
+
+/// What has no data on this node, and why: part of a query's metrics.
+const NOTHING_HERE: &[(&str, &str)] = &[
+    ("sandglass_hns_", "of Windows nodes"),
+    ("sandglass_hcs_", "of Windows nodes"),
+    ("sandglass_vnic_", "of Windows nodes"),
+    ("sandglass_etw_", "of Windows nodes"),
+    ("sandglass_sandboxes{", "of Windows nodes"),
+    ("{loss=\"lost in ETW\"}", "of Windows nodes"),
+    (
+        "sandglass_export_queue_oldest",
+        "nothing waits: Jaeger takes every request at once",
+    ),
+];
+
+/// Prometheus, Alertmanager and the person on call, watching the agent that is installed.
+pub struct Observed {
+    prometheus: Peer,
+    _alertmanager: Peer,
+    receiver: Receiver,
+    _rules: tempfile::TempDir,
+}
+
+impl Observed {
+    /// Starts them; `None` and `SKIPPED` where they are not installed.
+    pub fn start(test: &str, node: &Node) -> Option<Observed> {
+        if !peers::has(test, "prometheus") || !peers::has(test, "prometheus-alertmanager") {
+            return None;
+        }
+        let receiver = Receiver::start();
+        let alertmanager = peers::alertmanager(receiver.address);
+        let rules = tempfile::tempdir().unwrap();
+        let prometheus = peers::prometheus(&targets(node), &shortened(rules.path()), Some(alertmanager.address));
+        Some(Observed {
+            prometheus,
+            _alertmanager: alertmanager,
+            receiver,
+            _rules: rules,
+        })
+    }
+
+    /// Pods come and go through a chain with a slow plugin until somebody is woken, then through the same chain with the
+    /// plugin fast until the alert is resolved.
+    pub fn slow_plugin_wakes(&self, node: &Node, namespace: &str) {
+        let name = "SandglassCniAddSlow";
+        let slow = |alert: &Value| alert["labels"]["network"] == "cni-slow";
+        let pause = node.path("slow-seconds");
+        let mut round = 0;
+        let mut until = |status: &str| loop {
+            round += 1;
+            assert!(round < 20, "{name} is not {status}: {:?}", self.receiver.all());
+            workloads::slow_job(node, namespace, &format!("slow-{round}"), 6);
+            if let Some(alert) = self.receiver.newest(name, status).filter(slow) {
+                break alert;
+            }
+        };
+        let alert = until("firing");
+        std::fs::write(&pause, "0.01\n").unwrap();
+        let resolved = until("resolved");
+        std::fs::write(&pause, "2\n").unwrap();
+        assert_eq!(resolved["labels"], alert["labels"]);
+        assert_eq!(alert["labels"]["severity"], "warning");
+        assert_eq!(alert["labels"]["node"], "n1");
+        let annotation = |key: &str| alert["annotations"][key].as_str().unwrap();
+        assert!(annotation("summary").starts_with("CNI ADD on n1 takes 2."), "{alert}");
+        assert!(
+            annotation("description").contains("The slowest plugin is slow-policy: 2."),
+            "{alert}"
+        );
+        assert!(annotation("traces").contains("k8s.node.name=n1"), "{alert}");
+        let runbook = annotation("runbook_url")
+            .split("/blob/main/dashboards/")
+            .nth(1)
+            .unwrap();
+        assert!(documents::folder().join(runbook).is_file(), "{runbook}");
+        println!(
+            "fired {}, resolved {}: {}",
+            alert["startsAt"],
+            resolved["endsAt"],
+            annotation("description")
+        );
+    }
+
+    /// DELs that fail, and are repeated, until the cause goes away.
+    pub fn failing_del(&self, node: &Node, namespace: &str) {
+        let cause = node.path("fail-del");
+        std::fs::write(&cause, "").unwrap();
+        workloads::start_slow_job(node, namespace, "undeletable", 2);
+        let name = "SandglassCniDeletionLoop";
+        let alert = peers::until("the alert about DELs that fail", 120, || {
+            self.receiver.newest(name, "firing")
+        });
+        std::fs::remove_file(&cause).unwrap();
+        workloads::end_job(node, namespace, "undeletable");
+        assert_eq!(alert["labels"]["node"], "n1");
+        println!(
+            "{name} fired {}: {}",
+            alert["startsAt"], alert["annotations"]["description"]
+        );
+    }
+
+    /// While `work` is done, every query of every panel, rule and alert gives data at some time, but for those that cannot here.
+    pub fn every_query_has_data(&self, work: impl FnOnce()) {
+        let excuse = |query: &Query| NOTHING_HERE.iter().find(|(part, _)| query.text.contains(part));
+        let (excused, asked): (Vec<Query>, Vec<Query>) =
+            questions().into_iter().partition(|query| excuse(query).is_some());
+        let count = asked.len();
+        let open = Mutex::new(asked);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    open.lock().unwrap().retain(|query| !answered(&self.prometheus, query));
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+            work();
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut open = open.into_inner().unwrap();
+        open.retain(|query| !answered(&self.prometheus, query));
+        println!(
+            "{} of {count} queries returned data; {} cannot here:",
+            count - open.len(),
+            excused.len()
+        );
+        for (part, reason) in NOTHING_HERE {
+            let queries = excused.iter().filter(|query| query.text.contains(part)).count();
+            println!("  {queries} about {part}: {reason}");
+        }
+        let with_data: Vec<&Query> = excused
+            .iter()
+            .filter(|query| answered(&self.prometheus, query))
+            .collect();
+        assert!(with_data.is_empty(), "have data, though excused: {with_data:#?}");
+        assert!(open.is_empty(), "no data: {open:#?}");
+        every_rule_is_evaluated(&self.prometheus);
+    }
+}
+
+/// The agent as `targets.sh` found it by its annotations.
+fn targets(node: &Node) -> Vec<Target> {
+    node.find_targets();
+    let found: Value = serde_json::from_slice(&std::fs::read(node.path("targets.json")).unwrap()).unwrap();
+    let target = |found: &Value| {
+        assert_eq!(found["labels"]["__metrics_path__"], "/metrics");
+        Target {
+            job: "sandglass",
+            node: found["labels"]["node"].as_str().unwrap().to_owned(),
+            cluster: Some("c1"),
+            address: found["targets"][0].as_str().unwrap().parse::<SocketAddr>().unwrap(),
+        }
+    };
+    let targets: Vec<Target> = found.as_array().unwrap().iter().map(target).collect();
+    assert_eq!(targets.len(), 1, "{found}");
+    assert_eq!(targets[0].address.to_string(), AGENT);
+    targets
+}
