@@ -18,6 +18,7 @@ p.dashboard('windows', 'Windows', 'Windows nodes: HNS, HCS, and how long after A
     p.lines('HNS p99 by node', 'On which node is HNS slow?', 's', [p.p99By(hns + '_bucket{SEL}', 'node')]) + p.byNode,
     p.lines('HNS operations', 'What is HNS asked for, and how often?', 'ops', [p.query('sum by (operation) (rate(%s_count{SEL}[$__rate_interval]))' % hns, '{{operation}}')]),
     p.lines('HNS failures', 'Which HNS operation fails?', 'percentunit', [p.query(failed(hns), '{{operation}}')]),
+    p.lines('HNS restarts', 'Where was HNS started again, and interrupted by that?', 'short', [p.query('sum by (node) (increase(sandglass_hns_restarts_total{SEL}[$__rate_interval]))', '{{node}}')]) + p.byNode,
   ]),
   p.row('HCS', [
     p.lines('HCS p99 by operation', 'Which HCS operation is slow?', 's', [p.p99By(hcs + '_bucket{SEL}', 'operation')]),

@@ -220,11 +220,8 @@ impl Correlator {
                 if let Some(number) = self.asked_for(&identity) {
                     self.name_sandbox(number, &sandbox.0);
                     self.creation_over(at, number, None);
-                } else if self.windows.number_of(&sandbox.0).is_none() {
-                    // Its beginning was not seen.
-                    let (number, forgotten) = self.windows.enter(&sandbox.0, identity, Stage::Created, at);
-                    self.effects.counters.evicted_windows += forgotten;
-                    self.learn(at, number, ObjectKey::Container(sandbox.0));
+                } else {
+                    self.there_is(at, &sandbox.0, identity);
                 }
             }
             RuntimeSaid::RunFailed { identity, message } => match self.asked_for(&identity) {
@@ -233,6 +230,10 @@ impl Correlator {
             },
             RuntimeSaid::StopBegan { sandbox } => self.stop_began(at, &sandbox.0),
             RuntimeSaid::StopReturned { sandbox, .. } => self.stop_returned(at, &sandbox.0),
+            RuntimeSaid::ContainerOf { sandbox, container } => {
+                let number = self.there_is(at, &sandbox.0, PodIdentity::default());
+                self.learn(at, number, ObjectKey::Container(container));
+            }
             RuntimeSaid::NamespaceOf { sandbox, namespace } => {
                 self.shim_of(&sandbox.0, false);
                 let keys = [ObjectKey::Container(sandbox.0), ObjectKey::Namespace(namespace)];
@@ -245,6 +246,17 @@ impl Correlator {
             RuntimeSaid::ShimLaunched { sandbox, .. } => self.shim_of(&sandbox.0, true),
             RuntimeSaid::Span(span) => self.runtime_span(at, *span),
         }
+    }
+
+    /// There is a sandbox of that id, even if its beginning was not seen.
+    fn there_is(&mut self, at: Timestamp, id: &str, identity: PodIdentity) -> u64 {
+        if let Some(number) = self.windows.number_of(id) {
+            return number;
+        }
+        let (number, forgotten) = self.windows.enter(id, identity, Stage::Created, at);
+        self.effects.counters.evicted_windows += forgotten;
+        self.learn(at, number, ObjectKey::Container(id.to_owned()));
+        number
     }
 
     fn orphan_of_runtime(&mut self) {

@@ -887,7 +887,7 @@ fn activity_step() -> impl Strategy<Value = Body> {
 
 fn runtime_said() -> impl Strategy<Value = Body> {
     let id = prop::sample::select(vec!["a", "b", "x", ""]);
-    (0u8..10, 0u8..3, id, guid(), 0u64..900 * SECOND).prop_map(|(what, pod, id, other, from)| {
+    (0u8..12, 0u8..3, id, guid(), 0u64..900 * SECOND).prop_map(|(what, pod, id, other, from)| {
         let identity = PodIdentity {
             namespace: "n".to_owned(),
             name: format!("p{pod}"),
@@ -914,6 +914,10 @@ fn runtime_said() -> impl Strategy<Value = Body> {
                 endpoint: other,
             },
             8 => RuntimeSaid::ShimLaunched { sandbox, pid: 3 },
+            9 => RuntimeSaid::ContainerOf {
+                sandbox,
+                container: "a-container".to_owned(),
+            },
             _ => RuntimeSaid::Span(Box::new(RuntimeSpan {
                 name: "HcsStartComputeSystem".to_owned(),
                 trace: "0af7651916cd43dd8448eb211c80319c".to_owned(),

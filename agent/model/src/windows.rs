@@ -177,6 +177,13 @@ pub enum RuntimeSaid {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },
+    /// A container was made within a sandbox: it is a compute system of its own, with a silo of its own.
+    ContainerOf {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The container's id.
+        container: String,
+    },
     /// A namespace was made for, or found to be of, a sandbox.
     NamespaceOf {
         /// The sandbox.

@@ -52,8 +52,18 @@ impl Pod {
         self.guid(0xee)
     }
 
+    /// That of its pause process.
     pub fn silo(&self) -> Guid {
         self.guid(0x51)
+    }
+
+    /// Its one container.
+    pub fn container(&self) -> String {
+        format!("c{:01x}", self.number).repeat(32)
+    }
+
+    pub fn container_silo(&self) -> Guid {
+        self.guid(0x52)
     }
 
     /// The process in it.
@@ -84,6 +94,8 @@ pub struct Node {
     writer: EtlWriter,
     activities: u32,
     hns_pid: u32,
+    /// Programs run in containers of their own; else as if in the sandbox's.
+    contained: bool,
 }
 
 impl Node {
@@ -106,6 +118,7 @@ impl Node {
             writer: EtlWriter::new(session),
             activities: 0,
             hns_pid: HNS_PID,
+            contained: false,
         };
         for (pid, parent, line) in [
             (600, 4, r"C:\Windows\System32\services.exe"),
@@ -367,21 +380,46 @@ impl Node {
 
     /// What HCS logs of a sandbox's compute system, within what its shim asks (see `shim`, which begins at `from`).
     pub fn compute_system(&mut self, from: u64, pod: Pod) {
+        let times = [from + 142, from + 398, from + 408, from + 580, from + 590];
+        self.hcs_log(times, &pod.sandbox(), pod.silo(), pod.pid());
+    }
+
+    /// The pod's container is made and started, in 245 ms; what the pod does from here on it does in there.
+    pub fn container(&mut self, from: u64, pod: Pod) {
+        let within = format!("CreateContainer within sandbox \"{}\" for", pod.sandbox());
+        let metadata = "&ContainerMetadata{Name:web,Attempt:0,}";
+        self.containerd(from, &format!("{within} container {metadata}"), "");
+        let made = format!("{within} {metadata} returns container id \"{}\"", pod.container());
+        self.containerd(from + 10, &made, "");
+        let times = [from + 15, from + 80, from + 85, from + 240, from + 245];
+        self.hcs_log(times, &pod.container(), pod.container_silo(), pod.pid());
+        self.contained = true;
+    }
+
+    /// A compute system is asked for, made, started, up as a silo, and runs a process.
+    fn hcs_log(&mut self, [asked, made, started, up, runs]: [u64; 5], id: &str, silo: Guid, pid: u32) {
         let tables = Arc::clone(&self.tables);
-        let log = |id: u16| {
-            Record::manifest(&tables, "Microsoft-Windows-Hyper-V-Compute", id, 0)
+        let log = |event: u16| {
+            Record::manifest(&tables, "Microsoft-Windows-Hyper-V-Compute", event, 0)
                 .unwrap()
                 .process_id(950)
                 .thread_id(78)
-                .text("SystemId", &pod.sandbox())
+                .text("SystemId", id)
         };
         let pending = 0xc037_0103;
-        self.push(from + 142, log(2010).text("Configuration", "{}"));
-        self.push(from + 398, log(2000).u32("Result", pending));
-        self.push(from + 408, log(2001).u32("Result", pending));
-        let silo = pod.silo().to_string().to_uppercase();
-        self.push(from + 580, log(2022).text("SiloContainerId", &silo));
-        self.push(from + 590, log(2500).u32("Result", 0).u32("ProcessId", pod.pid()));
+        self.push(asked, log(2010).text("Configuration", "{}"));
+        self.push(made, log(2000).u32("Result", pending));
+        self.push(started, log(2001).u32("Result", pending));
+        self.push(up, log(2022).text("SiloContainerId", &silo.to_string().to_uppercase()));
+        self.push(runs, log(2500).u32("Result", 0).u32("ProcessId", pid));
+    }
+
+    fn asking_silo(&self, pod: Pod) -> Guid {
+        if self.contained {
+            pod.container_silo()
+        } else {
+            pod.silo()
+        }
     }
 
     // === traffic ===
@@ -410,7 +448,7 @@ impl Node {
 
     /// A lookup of the pod's: asked, sent, and after `took` ms over with that status.
     pub fn lookup(&mut self, ms: u64, took: u64, pod: Pod, name: &str, status: u32, results: &str) {
-        let (silo, pid) = (Some(pod.silo()), pod.pid());
+        let (silo, pid) = (Some(self.asking_silo(pod)), pod.pid());
         let typed = |record: Record| record.u32("QueryType", 1);
         self.dns(ms, 3006, silo, pid, name, typed);
         self.dns(ms + 1, 3010, silo, 2_500, name, |record| {
@@ -437,7 +475,7 @@ impl Node {
             let record = record
                 .text("NodeName", name)
                 .process_id(pod.pid())
-                .container(pod.silo());
+                .container(self.asking_silo(pod));
             self.push(
                 ms,
                 if id == 1001 {

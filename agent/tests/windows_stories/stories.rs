@@ -90,6 +90,7 @@ pub fn start_and_end(mut node: Node) -> Vec<u8> {
     attach(&mut node, 910, 1_040, WEB);
     node.interface_added(1_050, 23);
     node.run_returned(1_120, WEB);
+    node.container(1_150, WEB);
     node.getaddrinfo(1_497, 1_510, WEB, "kubernetes.default.svc.cluster.local", "10.96.0.1;");
     node.lookup(1_500, 9, WEB, "kubernetes.default.svc.cluster.local", 0, "10.96.0.1;");
     node.connect(1_512, 3, WEB, "10.96.0.1:443");

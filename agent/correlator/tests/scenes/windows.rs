@@ -447,8 +447,12 @@ fn pod_with_silo(scene: &mut Scene) {
 }
 
 fn asks(scene: &mut Scene, ms: u64, kind: u16, step: LookupChange) {
+    asks_in(scene, ms, "51-10", kind, step);
+}
+
+fn asks_in(scene: &mut Scene, ms: u64, silo: &str, kind: u16, step: LookupChange) {
     let step = LookupStep {
-        silo: "51-10".to_owned(),
+        silo: silo.to_owned(),
         process: ProcessKey {
             pid: 77,
             start_ticks: 0,
@@ -513,6 +517,44 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
               plugin win-bridge +10.0 ms 90.0 ms
           lookup +400 ms 1.01 s [db.shop, A+AAAA, at 10.96.0.10:53, noerror, 1 sent again, 1 unanswered, cause dns_server_silent (likely), retransmission db.shop A 10.96.0.10 0]
           connect +1.42 s 5.00 ms [to 10.96.0.7:5432]"
+            .replace("\n        ", "\n")
+            .as_str(),
+    );
+}
+
+#[test]
+fn a_containers_own_silo_is_its_sandboxs() {
+    let mut scene = windows();
+    // The silo of the pause process asks for nothing.
+    pod_with_silo(&mut scene);
+    let (sandbox, container) = (SandboxId("cafe".to_owned()), "d1e2".to_owned());
+    said(&mut scene, 450, RuntimeSaid::ContainerOf { sandbox, container });
+    // HCS starts it, and names the silo it became.
+    let keys = [
+        ObjectKey::Container("d1e2".to_owned()),
+        ObjectKey::Silo("51-20".to_owned()),
+    ];
+    for (ms, change) in [(460, ActivityChange::Started), (560, stopped(0))] {
+        let Body::ActivitySeen(mut step) = step("start compute system", "d1e2", change, &keys) else {
+            panic!()
+        };
+        (step.service, step.pid, step.tid) = (Service::Hcs, 0, 0);
+        scene.at(ms).event(Body::ActivitySeen(step));
+    }
+    asks_in(&mut scene, 600, "51-20", 1, LookupChange::Started);
+    let server = "10.96.0.10".to_owned();
+    asks_in(&mut scene, 601, "51-20", 1, LookupChange::Sent { server });
+    asks_in(&mut scene, 610, "51-20", 1, finished(0));
+    scene.at(60_000).tick();
+    let played = scene.play().finish();
+    assert_text(
+        &played.text(),
+        "sandbox +0 ns 510 ms [shop/web, cafe, containerd, network ready]
+          sandbox.create +0 ns 300 ms [to runtime start]
+            cni ADD +10.0 ms 90.0 ms [eth0]
+              plugin win-bridge +10.0 ms 90.0 ms
+          hcs start compute system +360 ms 100 ms [container=d1e2, silo=51-20]
+          lookup +500 ms 10.0 ms [db.shop, A, at 10.96.0.10:53, noerror]"
             .replace("\n        ", "\n")
             .as_str(),
     );

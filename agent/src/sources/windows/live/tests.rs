@@ -188,6 +188,49 @@ fn sessions_ask_for_what_the_facts_need() {
     run.stop();
 }
 
+/// The value of an attribute in a line of XML.
+fn attribute<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = line.split_once(&format!(" {name}=\""))?;
+    rest.split('"').next()
+}
+
+#[test]
+fn the_profile_for_wpr_takes_what_the_sessions_take() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = std::fs::read_to_string(docs.join("sandglass.wprp")).unwrap();
+    let (mut ids, mut providers, mut profiles) = (Vec::new(), Vec::new(), Vec::new());
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("<EventProvider ") {
+            ids.push(attribute(line, "Id").unwrap());
+            let guid: Guid = attribute(line, "Name").unwrap().parse().unwrap();
+            let level: u8 = attribute(line, "Level").unwrap().parse().unwrap();
+            // Without keywords all are taken, as with 0.
+            providers.push((guid, level, 0));
+        } else if let Some(keywords) = attribute(line, "Value").and_then(|value| value.strip_prefix("0x")) {
+            providers.last_mut().unwrap().2 = u64::from_str_radix(keywords, 16).unwrap();
+        } else if line.starts_with("<Profile ") {
+            profiles.push(Vec::new());
+        } else if line.starts_with("<EventProviderId ") {
+            profiles.last_mut().unwrap().push(attribute(line, "Value").unwrap());
+        }
+    }
+    let wanted = WANTED.iter().chain([&FLOWS]);
+    let wanted: Vec<_> = wanted
+        .map(|wanted| (wanted.provider, wanted.level, wanted.keywords))
+        .collect();
+    assert_eq!(providers, wanted);
+    assert_eq!(profiles, [&ids[..ids.len() - 1], &ids[..]]);
+    // The commands of the page beside it leave none out.
+    let page = std::fs::read_to_string(docs.join("windows.md")).unwrap();
+    for wanted in WANTED.iter().chain([&FLOWS]) {
+        assert!(
+            page.contains(&format!("-p \"{{{}}}\"", wanted.provider)),
+            "{}",
+            wanted.provider
+        );
+    }
+}
+
 #[test]
 fn real_records_become_the_same_facts_as_from_their_file() {
     let etw = FakeEtw::new();

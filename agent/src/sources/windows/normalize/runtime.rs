@@ -30,6 +30,12 @@ pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
         } else {
             return None;
         }
+    } else if let Some(rest) = message.strip_prefix("CreateContainer within sandbox ") {
+        let (_, container) = rest.split_once(" returns container id ")?;
+        RuntimeSaid::ContainerOf {
+            sandbox: SandboxId(quoted(rest)?),
+            container: quoted(container)?.to_lowercase(),
+        }
     } else if let Some(rest) = message.strip_prefix("StopPodSandbox for ") {
         let sandbox = SandboxId(quoted(rest)?);
         if rest.ends_with("returns successfully") {

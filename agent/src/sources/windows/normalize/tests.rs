@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use sandglass_etw::{EtwEvent, Field, FileTime, Guid, Value};
-use sandglass_model::Body;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::network::{ConnectFailure, Step};
 use sandglass_model::windows::{ActivityChange, LookupChange, ObjectKey, RuntimeSaid, SiloChange};
+use sandglass_model::{Body, SandboxId};
 
 use super::*;
 
@@ -197,10 +197,14 @@ fn the_runtime_says_whose_sandbox_it_is() {
         log("StopPodSandbox for \"abc\""),
         log("StopPodSandbox for \"abc\" returns successfully"),
         log("some other line"),
+        log("CreateContainer within sandbox \"abc\" for container &ContainerMetadata{Name:web,Attempt:0,}"),
+        log(
+            "CreateContainer within sandbox \"abc\" for &ContainerMetadata{Name:web,Attempt:0,} returns container id \"D1E2\"",
+        ),
         shim,
         span,
     ]);
-    let said: Vec<&RuntimeSaid> = found
+    let mut said: Vec<&RuntimeSaid> = found
         .iter()
         .map(|body| match body {
             Body::RuntimeSaid(said) => &**said,
@@ -211,6 +215,11 @@ fn the_runtime_says_whose_sandbox_it_is() {
     assert!(matches!(said[1], RuntimeSaid::RunReturned { sandbox, .. } if sandbox.0 == "abc"));
     assert!(matches!(said[2], RuntimeSaid::StopBegan { .. }));
     assert!(matches!(said[3], RuntimeSaid::StopReturned { message, .. } if message.is_empty()));
+    let made = RuntimeSaid::ContainerOf {
+        sandbox: SandboxId("abc".to_owned()),
+        container: "d1e2".to_owned(),
+    };
+    assert_eq!(said.remove(4), &made);
     assert!(matches!(said[4], RuntimeSaid::ShimLaunched { sandbox, .. } if sandbox.0 == "abc"));
     let RuntimeSaid::Span(span) = said[5] else {
         panic!("{:?}", said[5]);
