@@ -203,6 +203,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     pulse.started.store(true, Ordering::Relaxed);
     // Only now: a start that fails says why, and nothing else.
     let address = server.as_ref().map(|server| server.address);
+    heap::forget_code();
     if let Some(address) = address {
         http::announce(address);
     }
