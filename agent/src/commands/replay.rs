@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::Output;
@@ -310,10 +310,10 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
     // Of this process, and so no part of what is printed.
     metrics.register_process();
     let (shutdown, stop) = watch::channel(false);
-    // Nothing moves any more in a replay: its pipeline counts as alive for good.
+    // Nothing moves any more in a replay, and nothing begins: its pipeline counts as alive and ready for good.
     let pulse = Arc::new(app::Pulse {
         moved: AtomicU64::new(u64::MAX),
-        ..app::Pulse::default()
+        started: AtomicBool::new(true),
     });
     let server = app::serve(config, &store, health, metrics, None, pulse, stop).await?;
     http::announce(server.address);
