@@ -84,7 +84,8 @@ pub struct Pulse {
 
 /// How long a clean stop waits for the collector.
 const FLUSH: Duration = Duration::from_secs(5);
-/// How often freed memory is given back, and after how many events at least: an idle node pays nothing for it.
+/// How often memory of no more use is given back, once after the start and then after how many events at least: an idle
+/// node pays nothing for it.
 const TRIM_EVERY_NS: u64 = 5_000_000_000;
 const TRIM_AFTER: u64 = 1_000;
 /// `/healthz` fails when the pipeline has not moved for so long.
@@ -187,13 +188,14 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let pipeline = std::thread::Builder::new()
         .name("pipeline".into())
         .spawn(move || {
-            let mut trimmed = (clock::now(), events.get());
+            let (mut trimmed, mut fresh) = ((clock::now(), events.get()), true);
             let beat = || {
                 let (now, seen) = (clock::now(), events.get());
                 beating.moved.store(now.0, Ordering::Relaxed);
-                if now.since(trimmed.0) >= TRIM_EVERY_NS && seen - trimmed.1 >= TRIM_AFTER {
-                    trimmed = (now, seen);
+                if now.since(trimmed.0) >= TRIM_EVERY_NS && (fresh || seen - trimmed.1 >= TRIM_AFTER) {
+                    (trimmed, fresh) = ((now, seen), false);
                     heap::trim();
+                    heap::forget_code();
                 }
             };
             pipeline.run(&receiver, clock::now, &mut fan_out, beat);
@@ -203,7 +205,6 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     pulse.started.store(true, Ordering::Relaxed);
     // Only now: a start that fails says why, and nothing else.
     let address = server.as_ref().map(|server| server.address);
-    heap::forget_code();
     if let Some(address) = address {
         http::announce(address);
     }

@@ -23,7 +23,8 @@ pub fn trim() {
 }
 
 /// Lets go of the program's code: most of what has run by the end of the start (reading type information, configuration,
-/// the command line) never runs again. What is needed comes back from the page cache, 64 KiB at a time.
+/// the command line) never runs again. Of 8 MB an agent at work needs 2, which come back from the page cache by themselves,
+/// 64 KiB at a time.
 pub fn forget_code() {
     #[cfg(target_os = "linux")]
     for mapping in std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines() {
