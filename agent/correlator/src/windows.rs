@@ -42,6 +42,8 @@ pub(crate) struct Windows {
     pub(crate) sandboxes: BTreeMap<u64, Sandbox>,
     by_container: BTreeMap<String, u64>,
     by_stage: BTreeMap<Stage, BTreeSet<u64>>,
+    /// What sandboxes went by before they were named.
+    stand_ins: BTreeSet<String>,
     max_sandboxes: usize,
     serial: u64,
     pub(crate) activities: Activities,
@@ -59,6 +61,8 @@ pub(crate) struct Windows {
 pub(crate) struct Sandbox {
     /// The runtime's id, or the stand-in.
     pub(crate) container: String,
+    /// The stand-in, if it had one.
+    stand_in: Option<String>,
     pub(crate) identity: PodIdentity,
     /// The trace of its creation, when that was seen to begin.
     pub(crate) trace: Option<TraceKey>,
@@ -115,6 +119,7 @@ impl Windows {
             sandboxes: BTreeMap::new(),
             by_container: BTreeMap::new(),
             by_stage: BTreeMap::new(),
+            stand_ins: BTreeSet::new(),
             max_sandboxes: config.max_remembered.max(1),
             serial: 0,
             activities: Activities::default(),
@@ -158,6 +163,7 @@ impl Windows {
         let number = self.serial;
         let sandbox = Sandbox {
             container: container.to_owned(),
+            stand_in: is_unnamed(container).then(|| container.to_owned()),
             identity,
             trace: None,
             stage,
@@ -170,6 +176,9 @@ impl Windows {
             vnic: false,
             compartment: None,
         };
+        if is_unnamed(container) {
+            self.stand_ins.insert(container.to_owned());
+        }
         self.sandboxes.insert(number, sandbox);
         self.by_stage.entry(stage).or_default().insert(number);
         self.by_container.insert(container.to_owned(), number);
@@ -182,6 +191,9 @@ impl Windows {
                 break;
             };
             self.by_stage.entry(gone.stage).or_default().remove(&oldest);
+            if let Some(stand_in) = &gone.stand_in {
+                self.stand_ins.remove(stand_in);
+            }
             self.keys.forget(oldest);
             // Another may go by the same id.
             if self.by_container.get(&gone.container) == Some(&oldest) {
@@ -268,7 +280,8 @@ impl Correlator {
             namespace, name, uid, ..
         } = &identity;
         let stand_in = format!("{UNNAMED}{namespace}/{name}/{uid}/{attempt}/{}", at.0);
-        if self.windows.number_of(&stand_in).is_some() {
+        // Told twice; its ids are made of this, so that they would come twice too.
+        if self.windows.stand_ins.contains(&stand_in) {
             return;
         }
         let env = parameters(CniCommand::Add, &stand_in, &identity, "");

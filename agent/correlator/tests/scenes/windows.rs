@@ -213,6 +213,19 @@ fn what_hns_and_hcs_do_now_is_shown_where_it_will_likely_be() {
     assert!(played.finish().correlator.with_running().is_empty());
 }
 
+/// Found by fuzzing: a file whose clock stands still tells of a pod's attempts at one and the same time.
+#[test]
+fn a_request_told_twice_makes_one_trace_also_when_it_was_answered_meanwhile() {
+    let mut scene = windows();
+    for id in ["abcdef0123456789", "fedcba9876543210"] {
+        began(&mut scene, 100, "web");
+        returned(&mut scene, 100, "web", id);
+    }
+    scene.at(60_000).tick();
+    let played = scene.play().finish();
+    assert_eq!(played.only().sandbox, Some(SandboxId("abcdef0123456789".to_owned())));
+}
+
 #[test]
 fn who_of_two_waits_for_hns_is_a_guess_and_marked() {
     let mut scene = windows();
