@@ -302,11 +302,18 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
         for _ in 0..2 {
             workloads::service(&node, namespace);
             workloads::lookup(&node, namespace);
+            observed.silent_server(&node, namespace);
             workloads::failing(&node, namespace);
             workloads::delete(
                 &node,
                 namespace,
-                &["deployment/server", "service/server", "job/caller", "job/lookup"],
+                &[
+                    "deployment/server",
+                    "service/server",
+                    "job/caller",
+                    "job/lookup",
+                    "job/stalled",
+                ],
             );
         }
     });

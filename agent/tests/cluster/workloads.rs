@@ -66,13 +66,14 @@ pub fn service(node: &Node, namespace: &str) {
 
 /// A pod looks a Service up through CoreDNS.
 pub fn lookup(node: &Node, namespace: &str) {
-    batch(
-        node,
-        namespace,
-        "lookup",
-        1,
-        &["lookup", &format!("server.{namespace}.svc.cluster.local")],
-    );
+    start_lookup(node, namespace, "lookup");
+    end_job(node, namespace, "lookup");
+}
+
+/// The same by another name, and without waiting for its end.
+pub fn start_lookup(node: &Node, namespace: &str, name: &str) {
+    let asked = format!("server.{namespace}.svc.cluster.local");
+    start_batch(node, namespace, name, 1, &["lookup", &asked], None);
 }
 
 /// So many pods at once whose chain has a plugin that is slow, or whatever the node's `slow-seconds` makes it; they end at once.
