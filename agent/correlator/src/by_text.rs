@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
+use crate::bucket::Bucket;
 use crate::invocation::mix;
 
 /// The map.
 #[derive(Debug)]
 pub(crate) struct ByText<V> {
     /// A power of two of them.
-    buckets: Vec<Vec<Entry<V>>>,
+    buckets: Vec<Bucket<Entry<V>>>,
 }
 
 #[derive(Debug)]
@@ -28,14 +29,13 @@ impl<V> ByText<V> {
     pub(crate) fn new(expected: usize) -> ByText<V> {
         let buckets = (expected / 4).clamp(1, 1 << 16).next_power_of_two();
         ByText {
-            buckets: std::iter::repeat_with(Vec::new).take(buckets).collect(),
+            buckets: Bucket::many(buckets),
         }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&V> {
         let hash = hash(key);
-        let mut bucket = self.buckets[self.place(hash)].iter();
-        bucket
+        self.buckets[self.place(hash)]
             .find(|entry| entry.hash == hash && *entry.key == *key)
             .map(|entry| &entry.value)
     }
@@ -43,9 +43,8 @@ impl<V> ByText<V> {
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut V> {
         let hash = hash(key);
         let place = self.place(hash);
-        let mut bucket = self.buckets[place].iter_mut();
-        bucket
-            .find(|entry| entry.hash == hash && *entry.key == *key)
+        self.buckets[place]
+            .find_mut(|entry| entry.hash == hash && *entry.key == *key)
             .map(|entry| &mut entry.value)
     }
 
@@ -67,7 +66,7 @@ impl<V> ByText<V> {
     pub(crate) fn remove(&mut self, key: &str) {
         let hash = hash(key);
         let place = self.place(hash);
-        self.buckets[place].retain(|entry| entry.hash != hash || *entry.key != *key);
+        self.buckets[place].take(|entry| entry.hash == hash && *entry.key == *key);
     }
 
     fn place(&self, hash: u64) -> usize {

@@ -9,6 +9,7 @@
 
 mod attempts;
 mod bounded;
+mod bucket;
 mod by_text;
 mod causes;
 mod connect;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use sandglass_model::time::SECOND;
 use sandglass_model::{ProcessKey, Timestamp};
 
+use crate::bucket::Bucket;
 use crate::open::SpanRef;
 
 /// What a process is.
@@ -52,7 +53,7 @@ struct Entry {
 #[derive(Debug)]
 struct Entries {
     /// A power of two of them.
-    buckets: Vec<Vec<Entry>>,
+    buckets: Vec<Bucket<Entry>>,
     count: usize,
 }
 
@@ -60,7 +61,7 @@ impl Entries {
     fn new(max: usize) -> Entries {
         let buckets = (max / 4).clamp(1, 1 << 16).next_power_of_two();
         Entries {
-            buckets: std::iter::repeat_with(Vec::new).take(buckets).collect(),
+            buckets: Bucket::many(buckets),
             count: 0,
         }
     }
@@ -70,13 +71,12 @@ impl Entries {
     }
 
     fn get(&self, process: ProcessKey) -> Option<&Entry> {
-        let mut bucket = self.buckets[self.place(process)].iter();
-        bucket.find(|entry| entry.process == process)
+        self.buckets[self.place(process)].find(|entry| entry.process == process)
     }
 
     fn get_mut(&mut self, process: ProcessKey) -> Option<&mut Entry> {
         let place = self.place(process);
-        self.buckets[place].iter_mut().find(|entry| entry.process == process)
+        self.buckets[place].find_mut(|entry| entry.process == process)
     }
 
     /// Enters a process that is not in it.
@@ -88,10 +88,9 @@ impl Entries {
 
     fn remove(&mut self, process: ProcessKey) -> Option<Entry> {
         let place = self.place(process);
-        let bucket = &mut self.buckets[place];
-        let index = bucket.iter().position(|entry| entry.process == process)?;
+        let entry = self.buckets[place].take(|entry| entry.process == process)?;
         self.count -= 1;
-        Some(bucket.swap_remove(index))
+        Some(entry)
     }
 }
 
