@@ -168,8 +168,10 @@ impl<V> Recent<V> {
     /// The entry, now the most recently used.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut V> {
         let place = *self.places.get(key)?;
-        self.unlink(place);
-        self.link(place);
+        if place != self.newest {
+            self.unlink(place);
+            self.link(place);
+        }
         Some(&mut self.entries[place].value)
     }
 

@@ -25,7 +25,8 @@ pub struct Reorder {
     /// is at the back or a few entries before it: no heap does less.
     held: VecDeque<(Timestamp, usize)>,
     slots: Vec<Option<Event>>,
-    free: Vec<usize>,
+    /// Used again in the order they became free: events lie in the order they came, and are read in about that order.
+    free: VecDeque<usize>,
     late: VecDeque<Event>,
 }
 
@@ -38,7 +39,7 @@ impl Reorder {
             newest: Timestamp(0),
             held: VecDeque::new(),
             slots: Vec::new(),
-            free: Vec::new(),
+            free: VecDeque::new(),
             late: VecDeque::new(),
         }
     }
@@ -51,7 +52,7 @@ impl Reorder {
         }
         self.newest = self.newest.max(event.at);
         let at = event.at;
-        let slot = match self.free.pop() {
+        let slot = match self.free.pop_front() {
             Some(slot) => {
                 self.slots[slot] = Some(event);
                 slot
@@ -76,12 +77,12 @@ impl Reorder {
         }
         let (_, slot) = self.held.pop_front()?;
         let event = self.slots.get_mut(slot)?.take()?;
-        self.free.push(slot);
+        self.free.push_back(slot);
         if self.held.is_empty() && self.slots.len() > KEPT_SLOTS {
             // A burst has passed: give its room back.
             self.held = VecDeque::new();
             self.slots = Vec::new();
-            self.free = Vec::new();
+            self.free = VecDeque::new();
         }
         Some(Ordered { event, late: false })
     }
