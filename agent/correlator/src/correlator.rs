@@ -350,10 +350,7 @@ impl Correlator {
             Body::PluginSpoke(io) => self.spoke(&io),
             Body::SandboxDescribed(described) => self.sandbox_described(at, &described),
             Body::NetnsObserved(netns) => self.netns_observed(&netns),
-            Body::TrafficWatched { node_netns } => {
-                self.watch.owners.node = Some(node_netns);
-                self.windows_watched();
-            }
+            Body::TrafficWatched { node_netns } => self.traffic_watched(node_netns),
             Body::DnsSeen(message) => self.dns_seen(at, *message),
             Body::ConnectSeen(step) => {
                 self.compartment_of(at, &step);

@@ -237,6 +237,20 @@ impl Correlator {
         open.touch(&mut self.effects);
     }
 
+    /// Traffic is watched from now on. Of a sandbox that is still being created nothing was missed: what runs in it begins
+    /// when it has been created.
+    pub(crate) fn traffic_watched(&mut self, node_netns: u64) {
+        self.watch.owners.node = Some(node_netns);
+        let keys: Vec<TraceKey> = self.traces.keys().collect();
+        for key in keys {
+            if let Some(open) = self.traces.get_mut(key).filter(|open| !open.is_created())
+                && let Some(creation) = &mut open.creation
+            {
+                creation.readiness.watched = true;
+            }
+        }
+    }
+
     /// Ends what a sandbox tried before its network was ready. Returns what turned out to be none of it.
     pub(crate) fn settle_network(&mut self, open: &mut OpenTrace) -> Vec<Finished> {
         let Some(creation) = &mut open.creation else {

@@ -464,20 +464,6 @@ impl Correlator {
         self.tell_endpoints();
     }
 
-    /// Traffic is watched from now on: silence of what is being created means something.
-    pub(crate) fn windows_watched(&mut self) {
-        let asked: Vec<TraceKey> = self
-            .windows
-            .in_stage(Stage::Asked)
-            .filter_map(|(_, sandbox)| sandbox.trace)
-            .collect();
-        for key in asked {
-            if let Some(creation) = self.traces.get_mut(key).and_then(|open| open.creation.as_mut()) {
-                creation.readiness.watched = true;
-            }
-        }
-    }
-
     /// An endpoint was made, or deleted.
     pub(crate) fn count_endpoint(&mut self, endpoint: &str, made: bool) {
         if !made {

@@ -440,3 +440,20 @@ fn what_the_runtime_tells_and_does_meanwhile_finds_its_place() {
     assert_eq!(sandbox.identity.labels.len(), 1);
     assert_eq!(times(&played), (None, None, 180));
 }
+
+#[test]
+fn what_was_being_created_when_watching_began_is_waited_for() {
+    let mut scene = Scene::new();
+    let plugin = scene.at(0).plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
+    scene.at(1).netns_of("sb", POD);
+    scene.at(50).watched();
+    scene.at(100).exit(plugin, 0);
+    scene.containerd_starts("sb", 110);
+    scene.looked_up(&pod_socket(4_000), "api.shop.svc", 300, 2_000, "10.1.0.1");
+    scene.then_nothing();
+    let played = scene.play().finish();
+    let Detail::Sandbox(sandbox) = &played.only().root().detail else {
+        panic!("a sandbox");
+    };
+    assert_eq!(sandbox.network_ready, Some(Timestamp(302 * MILLISECOND)));
+}

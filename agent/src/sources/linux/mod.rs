@@ -30,7 +30,7 @@ use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sandglass_model::Body;
+use sandglass_model::{Body, Event};
 
 use self::connect::ConnectProbe;
 pub use self::conntrack::FlowOptions;
@@ -41,7 +41,7 @@ use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
-use super::{EventSender, NamespaceLook};
+use super::{EventSender, NamespaceLook, clock};
 use crate::health::{Health, ProbeStatus};
 use crate::heap;
 
@@ -223,11 +223,14 @@ fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T 
     })
 }
 
-fn traffic_watched(node: Option<&Path>) -> Body {
+fn traffic_watched(node: Option<&Path>) -> Event {
     let node = node.unwrap_or(Path::new("/proc/1/ns/net"));
     let netns = std::fs::metadata(node).or_else(|_| std::fs::metadata("/proc/self/ns/net"));
-    Body::TrafficWatched {
-        node_netns: netns.map_or(0, |netns| netns.ino()),
+    Event {
+        at: clock::now(),
+        body: Body::TrafficWatched {
+            node_netns: netns.map_or(0, |netns| netns.ino()),
+        },
     }
 }
 

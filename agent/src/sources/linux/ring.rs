@@ -28,7 +28,7 @@ use crate::sources::{EventSender, Stopped, clock};
 /// Everything the thread owns.
 pub struct RingThread {
     /// Gives what is to be said once everything is attached, and then nothing more.
-    all_attached: Option<Receiver<Body>>,
+    all_attached: Option<Receiver<Event>>,
     channels: Channels,
     sender: EventSender,
     health: Health,
@@ -46,7 +46,7 @@ impl RingThread {
         sender: EventSender,
         health: Health,
         netns: NetnsWatch,
-        all_attached: Receiver<Body>,
+        all_attached: Receiver<Event>,
     ) -> RingThread {
         RingThread {
             all_attached: Some(all_attached),
@@ -86,7 +86,7 @@ impl RingThread {
             return Ok(());
         };
         match all_attached.try_recv() {
-            Ok(body) => self.sender.send(Event { at: clock::now(), body }),
+            Ok(event) => self.sender.send(event),
             Err(TryRecvError::Empty) => Ok(()),
             Err(TryRecvError::Disconnected) => {
                 self.all_attached = None;
