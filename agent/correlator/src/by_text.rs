@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::bucket::Bucket;
-use crate::invocation::mix;
+use crate::mix::mix;
 
 /// The map.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use sandglass_model::text_list::split_once;
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, ProcessKey, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
+use crate::mix::mix;
 use crate::names::Names;
 
 /// What an exec brings into a span: the event without its environment, which is read and dropped.
@@ -176,30 +177,6 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
         CniCommand::Add | CniCommand::Del | CniCommand::Check => true,
         CniCommand::Gc | CniCommand::Status | CniCommand::Version => false,
     }
-}
-
-/// Folded multiplication, sixteen bytes at a time: this runs on every exec below a plugin and on every look-up by id.
-pub(crate) fn mix(seed: u64, bytes: &[u8]) -> u64 {
-    let step = |state: u64, low: u64, high: u64| {
-        let product = u128::from(low ^ 0x9e37_79b9_7f4a_7c15) * u128::from(high ^ state);
-        product as u64 ^ (product >> 64) as u64
-    };
-    let pair = |state: u64, pair: &[u8; 16]| {
-        let pair = u128::from_le_bytes(*pair);
-        step(state, pair as u64, (pair >> 64) as u64)
-    };
-    // What is left behind the last sixteen is read together with some of what was read before, never copied: for so
-    // few bytes of no fixed number that would be a call. The length tells texts apart that look alike this way.
-    let state = seed ^ (bytes.len() as u64).rotate_left(32) ^ 0x517c_c1b7_2722_0a95;
-    if let Some(last) = bytes.last_chunk::<16>() {
-        let (pairs, _) = bytes.as_chunks::<16>();
-        return pair(pairs.iter().fold(state, pair), last);
-    }
-    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
-        return step(state, u64::from_le_bytes(*first), u64::from_le_bytes(*last));
-    }
-    let word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    step(state, word, 0)
 }
 
 /// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may

@@ -23,6 +23,7 @@ mod lifetimes;
 mod lookup;
 mod lookups;
 mod memory;
+mod mix;
 mod names;
 mod notes;
 mod open;

@@ -14,7 +14,7 @@ use sandglass_model::network::{Answer, Asker, DnsMessage, Question, Transport};
 use sandglass_model::trace::{LookupDetail, LookupResult, Status};
 
 use self::matching::{Manner, PARALLEL_NS, RETRY_NS};
-use crate::invocation::mix;
+use crate::mix::mix;
 use crate::notes::{self, Note, What, type_name};
 use crate::open::TraceKey;
 use crate::owners::Party;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use sandglass_model::network::Transport;
 
 use crate::bounded::Hashed;
-use crate::invocation::mix;
+use crate::mix::mix;
 
 /// Entries and their index.
 #[derive(Debug)]

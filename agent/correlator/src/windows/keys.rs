@@ -12,7 +12,7 @@ use sandglass_model::windows::{ObjectKey, SiloChange, SiloStep};
 use super::Stage;
 use crate::bounded::{Bounded, Hashed};
 use crate::correlator::Correlator;
-use crate::invocation::mix;
+use crate::mix::mix;
 
 /// Everything known.
 #[derive(Debug)]
