@@ -138,8 +138,9 @@ fn peers(trace: &Value) -> Vec<Peer<'_>> {
         .collect()
 }
 
-/// The trace of this id with `ours` spans of the agent and that of containerd which ends last: they come in batches.
-fn from_jaeger(id: &str, ours: usize, last: &str) -> Value {
+/// The trace of this id with `ours` spans of the agent and those of these names of the others: each of them sends in
+/// batches of its own.
+fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
     wait_for(&format!("trace {id} in Jaeger"), 30, || {
         let answer = try_http(JAEGER, &format!("/api/traces/{id}"))?;
         let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
@@ -149,11 +150,14 @@ fn from_jaeger(id: &str, ours: usize, last: &str) -> Value {
         }
         let peers = peers(&trace);
         let sandglass = peers.iter().filter(|peer| peer.service == "sandglass").count();
-        let whole = last.is_empty() || peers.iter().any(|peer| peer.name() == last);
-        if sandglass >= ours && whole {
+        let missing = theirs
+            .iter()
+            .filter(|name| !peers.iter().any(|peer| peer.name() == **name));
+        let missing: Vec<_> = missing.collect();
+        if sandglass >= ours && missing.is_empty() {
             Ok(trace.clone())
         } else {
-            Err(format!("{sandglass} of {ours} spans, whole: {whole}"))
+            Err(format!("{sandglass} of {ours} spans, without {missing:?}"))
         }
     })
 }
@@ -166,7 +170,7 @@ pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) 
     let (mut quiet, mut crowded) = (Vec::new(), Vec::new());
     for trace in traces.iter().filter(|trace| trace["result"] == "ok") {
         let spans = trace["timeline"].as_array().unwrap();
-        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), spans.len(), RUN);
+        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), spans.len(), &[RUN]);
         for peer in peers(&jaeger).iter().filter(|peer| peer.name() == "cni.asynchAttach") {
             let ifname = peer.tag("cni.ifname");
             let ours = spans
@@ -228,7 +232,7 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
     let mut joined = 0;
     for trace in traces {
         let id = trace["trace_id"].as_str().unwrap();
-        let jaeger = from_jaeger(id, trace["timeline"].as_array().unwrap().len(), RUN);
+        let jaeger = from_jaeger(id, trace["timeline"].as_array().unwrap().len(), &[RUN, SYNC]);
         let all = peers(&jaeger);
         let ours: Vec<&Peer> = all.iter().filter(|peer| peer.service == "sandglass").collect();
         assert_same_spans(trace, &ours);
@@ -261,10 +265,7 @@ pub fn assert_jaeger_shows(traces: &[Value]) {
             Some("containerd"),
             "{id}: parent of the root"
         );
-        joined += usize::from(
-            all.iter()
-                .any(|peer| peer.service == "kubelet" && peer.name() == "syncPod"),
-        );
+        joined += usize::from(all.iter().any(|peer| peer.service == "kubelet" && peer.name() == SYNC));
     }
     assert_eq!(joined, traces.len(), "traces in which the kubelet's own span is");
     println!(
@@ -334,7 +335,7 @@ pub fn assert_links_lead_on(sandboxes: &[Value], operations: &[Value]) {
     let mut followed = 0;
     for trace in sandboxes.iter().chain(operations) {
         let own = trace["timeline"].as_array().unwrap();
-        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), own.len(), "");
+        let jaeger = from_jaeger(trace["trace_id"].as_str().unwrap(), own.len(), &[]);
         let all = peers(&jaeger);
         let ours: Vec<&Peer> = all.iter().filter(|peer| peer.service == "sandglass").collect();
         assert_same_spans(trace, &ours);
@@ -349,7 +350,7 @@ pub fn assert_links_lead_on(sandboxes: &[Value], operations: &[Value]) {
             trace["trace_id"]
         );
         for (id, span) in linked.iter().filter(|(id, _)| known.contains(id.as_str())) {
-            let other = from_jaeger(id, 1, "");
+            let other = from_jaeger(id, 1, &[]);
             let there = peers(&other).iter().any(|peer| peer.span["spanID"] == span.as_str());
             assert!(there, "span {span} of {id} is not in Jaeger");
             followed += 1;
@@ -360,3 +361,5 @@ pub fn assert_links_lead_on(sandboxes: &[Value], operations: &[Value]) {
 
 /// What containerd's span of a sandbox's creation is called.
 const RUN: &str = "cri.sandbox.run";
+/// The kubelet's span around it.
+const SYNC: &str = "syncPod";
