@@ -455,9 +455,15 @@ fn ended(node: &Node) -> Result<(i64, String), String> {
         &status["state"]["terminated"]["exitCode"],
         &status["lastState"]["terminated"]["exitCode"],
     ];
-    let code = ends.into_iter().find_map(Value::as_i64);
-    code.map(|code| (code, node.agent_log()))
-        .ok_or_else(|| status.to_string())
+    let code = ends
+        .into_iter()
+        .find_map(Value::as_i64)
+        .ok_or_else(|| status.to_string())?;
+    // Between two containers of the pod the kubelet has no log of either.
+    match node.agent_log() {
+        log if log.contains("unable to retrieve container logs") => Err(log),
+        log => Ok((code, log)),
+    }
 }
 
 /// Everything of ours in the cluster, whatever its kind, and what the agent left in the kernel.
