@@ -5,9 +5,8 @@
 
 use memchr::memrchr;
 use sandglass_model::event::{Exec, ExitStatus};
-use sandglass_model::text_list::split_once;
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
-use sandglass_model::{CniCommand, ProcessKey, Span, SpanId, TextList, TextPairs, TraceId, registry};
+use sandglass_model::{CniCommand, ProcessKey, SmolStr, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
 use crate::mix::mix;
 use crate::names::Names;
@@ -17,8 +16,8 @@ use crate::names::Names;
 pub(crate) struct Image {
     pub(crate) process: ProcessKey,
     pub(crate) parent: ProcessKey,
-    pub(crate) parent_comm: String,
-    pub(crate) path: String,
+    pub(crate) parent_comm: SmolStr,
+    pub(crate) path: SmolStr,
     pub(crate) args: TextList,
     cgroup: String,
     netns: u64,
@@ -110,21 +109,27 @@ impl<'a> Invocation<'a> {
         let mut read = Parameters::default();
         let mut fingerprint = 0_u64;
         for variable in env.texts() {
-            let Some((name, value)) = split_once(variable, b'=') else {
-                continue;
-            };
-            if name.starts_with("CNI_") {
+            if variable.starts_with("CNI_") {
                 fingerprint = fingerprint.wrapping_add(mix(0, variable.as_bytes()));
             }
-            let parameter = match name {
-                "CNI_COMMAND" => &mut read.command,
-                "CNI_CONTAINERID" => &mut read.container,
-                "CNI_IFNAME" => &mut read.ifname,
-                "CNI_NETNS" => &mut read.netns,
-                "CNI_ARGS" => &mut read.args,
-                "CNI_PATH" => &mut read.path,
-                "TRACEPARENT" => &mut read.caller,
-                _ => continue,
+            // Each name by itself: comparing with so few that are known is less than to look for where it ends.
+            let named = |name: &str| variable.strip_prefix(name);
+            let (parameter, value) = if let Some(value) = named("CNI_CONTAINERID=") {
+                (&mut read.container, value)
+            } else if let Some(value) = named("CNI_NETNS=") {
+                (&mut read.netns, value)
+            } else if let Some(value) = named("CNI_ARGS=") {
+                (&mut read.args, value)
+            } else if let Some(value) = named("CNI_COMMAND=") {
+                (&mut read.command, value)
+            } else if let Some(value) = named("CNI_IFNAME=") {
+                (&mut read.ifname, value)
+            } else if let Some(value) = named("CNI_PATH=") {
+                (&mut read.path, value)
+            } else if let Some(value) = named("TRACEPARENT=") {
+                (&mut read.caller, value)
+            } else {
+                continue;
             };
             // As getenv(3): the first one counts.
             parameter.get_or_insert(value);

@@ -447,12 +447,8 @@ fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], env:
     Body::ProcessExecuted(Box::new(Exec {
         process,
         parent,
-        parent_comm: if parent == RUNTIME {
-            "containerd".to_owned()
-        } else {
-            String::new()
-        },
-        path: path.to_owned(),
+        parent_comm: if parent == RUNTIME { "containerd" } else { "" }.into(),
+        path: path.into(),
         args: std::iter::once(path).chain(args.iter().copied()).collect(),
         args_truncated: false,
         env: env.iter().copied().collect(),
@@ -665,7 +661,7 @@ fn soup_exec() -> impl Strategy<Value = Body> {
             let mut body = exec(process, parent, path, &args, &env);
             if let Body::ProcessExecuted(exec) = &mut body {
                 exec.running = running;
-                exec.parent_comm = ["containerd", "crio", ""][parent.pid as usize % 3].to_owned();
+                exec.parent_comm = ["containerd", "crio", ""][parent.pid as usize % 3].into();
                 // Otherwise few would be plugins.
                 if process.pid % 2 == 0 {
                     let container = ["a", "b", ""][process.start_ticks as usize];
@@ -976,7 +972,7 @@ fn windows_exec() -> impl Strategy<Value = Body> {
     (soup_process(), soup_process(), path, parent_comm, args).prop_map(|(process, parent, path, comm, args)| {
         let mut body = exec(process, parent, path, &args, &[]);
         if let Body::ProcessExecuted(exec) = &mut body {
-            exec.parent_comm = comm.to_owned();
+            exec.parent_comm = comm.into();
         }
         body
     })

@@ -5,6 +5,7 @@
 //! Strings are bounded and valid UTF-8: sources escape what is not (`\xNN`).
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::cni::{CniError, NetConf, NetworkList, PodIdentity};
 use crate::id::{ProcessKey, SandboxId};
@@ -102,10 +103,10 @@ pub struct Exec {
     /// Its parent.
     pub parent: ProcessKey,
     /// The parent's `comm` (15 bytes at most); empty when not known. Tells which runtime asked.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub parent_comm: String,
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub parent_comm: SmolStr,
     /// Path of the executed file as given to `execve`; for a script the script, not its interpreter.
-    pub path: String,
+    pub path: SmolStr,
     /// Arguments, `argv[0]` included; bounded, see `args_truncated`.
     pub args: TextList,
     /// Some arguments were longer than the bound and were cut.

@@ -170,11 +170,11 @@ impl Scene {
             process,
             parent,
             parent_comm: if parent == self.caller.0 {
-                self.caller.1.clone()
+                self.caller.1.as_str().into()
             } else {
-                String::new()
+                Default::default()
             },
-            path: path.to_owned(),
+            path: path.into(),
             args: std::iter::once(name)
                 .chain(args.iter().map(|&arg| arg.to_owned()))
                 .collect(),

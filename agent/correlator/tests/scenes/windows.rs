@@ -73,7 +73,7 @@ fn agent_runs(scene: &mut Scene, ms: u64, path: &str, args: &[&str]) -> ProcessK
         start_ticks: 1,
     };
     let exec = Exec {
-        parent_comm: "antrea-agent.exe".to_owned(),
+        parent_comm: "antrea-agent.exe".into(),
         ..scene.exec_event(process, agent, path, args, &Vec::new())
     };
     scene.event(Body::ProcessExecuted(Box::new(exec)));

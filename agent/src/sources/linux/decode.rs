@@ -113,8 +113,8 @@ fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
     Some(Exec {
         process: key(&record.header),
         parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
-        parent_comm: text(&record.parent_comm[..comm_len.unwrap_or(COMM_LEN)]).into_owned(),
-        path: text(path).into_owned(),
+        parent_comm: text(&record.parent_comm[..comm_len.unwrap_or(COMM_LEN)]).into(),
+        path: text(path).into(),
         // An invalid sequence ends before a zero byte: escaping all at once is the same as one by one.
         args: TextList::from_terminated(text(args)),
         args_truncated: record.flags & FLAG_ARGS_CUT != 0,
@@ -137,8 +137,11 @@ fn exit_status(status: u32) -> ExitStatus {
 #[must_use]
 pub fn kept_environment(bytes: &[u8]) -> TextPairs {
     let is_kept = |variable: &str| {
-        let named = |name: &&str| variable.starts_with(name);
-        ["CNI_", "TRACEPARENT=", "TRACESTATE="].iter().any(named) && variable.contains('=')
+        // Names are short: looking at each byte is less than to set out for a search.
+        let is_cni = variable
+            .strip_prefix("CNI_")
+            .is_some_and(|rest| rest.bytes().any(|byte| byte == b'='));
+        is_cni || variable.starts_with("TRACEPARENT=") || variable.starts_with("TRACESTATE=")
     };
     // Escaping all at once is the same as one by one, see above.
     let variables = text(bytes);

@@ -300,8 +300,8 @@ mod tests {
         Exec {
             process: nobody,
             parent: nobody,
-            parent_comm: String::new(),
-            path: path.to_owned(),
+            parent_comm: Default::default(),
+            path: path.into(),
             args: args.iter().collect(),
             args_truncated: false,
             env: TextPairs::default(),

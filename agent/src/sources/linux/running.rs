@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use sandglass_model::event::Exec;
-use sandglass_model::{Body, Event, ProcessKey, TextList, Timestamp};
+use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
 
 use super::decode::{kept_environment, strings, text};
 use super::loader::Processes;
@@ -54,10 +54,10 @@ struct Process {
     pid: u32,
     parent: u32,
     start_ticks: u64,
-    comm: String,
+    comm: SmolStr,
     ended: bool,
     /// Start and name of the parent, when it is there.
-    parent_entry: Option<(u64, String)>,
+    parent_entry: Option<(u64, SmolStr)>,
 }
 
 /// Processes with `CNI_COMMAND` in their environment and all their descendants, parents before children.
@@ -124,7 +124,7 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
         pid,
         parent: fields.next()?.parse().ok()?,
         start_ticks: fields.nth(17)?.parse().ok()?,
-        comm: text(stat.get(open + 1..close)?).into_owned(),
+        comm: text(stat.get(open + 1..close)?).into(),
         ended: matches!(state, "Z" | "X" | "x"),
         parent_entry: None,
     })
@@ -148,7 +148,7 @@ fn describe(process: &Process) -> Option<Event> {
         process: key(pid, process.start_ticks),
         parent: key(process.parent, parent_start),
         parent_comm,
-        path: executed_path(pid, args),
+        path: executed_path(pid, args).into(),
         args: TextList::from_terminated(text(args)),
         args_truncated,
         env: kept_environment(&environ),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use sandglass_etw::EtwEvent;
 use sandglass_model::event::{Exec, Exit, ExitStatus};
 use sandglass_model::windows::{SiloChange, SiloStep};
-use sandglass_model::{Body, ProcessKey, TextList};
+use sandglass_model::{Body, ProcessKey, SmolStr, TextList};
 
 use super::{bounded, guid_text};
 
@@ -20,7 +20,7 @@ pub(super) struct Processes {
 #[derive(Debug)]
 struct Running {
     key: ProcessKey,
-    name: String,
+    name: SmolStr,
 }
 
 impl Processes {
@@ -50,7 +50,7 @@ impl Processes {
         let parent = event.u32("ParentId").unwrap_or(0);
         let (parent, parent_comm) = match self.running.get(&parent) {
             Some(running) => (running.key, running.name.clone()),
-            None => (ProcessKey::new(parent, 0), String::new()),
+            None => (ProcessKey::new(parent, 0), SmolStr::default()),
         };
         let command_line = event.text("CommandLine").unwrap_or_default();
         let (args, truncated) = split_command_line(command_line);
@@ -68,14 +68,14 @@ impl Processes {
             pid,
             Running {
                 key,
-                name: bounded(image).to_lowercase(),
+                name: bounded(image).to_lowercase().into(),
             },
         );
         Body::ProcessExecuted(Box::new(Exec {
             process: key,
             parent,
             parent_comm,
-            path: bounded(&path).replace('\\', "/"),
+            path: bounded(&path).replace('\\', "/").into(),
             args: args.iter().map(String::as_str).collect::<TextList>(),
             args_truncated: truncated,
             env: Default::default(),
