@@ -250,7 +250,7 @@ fn dnsmasq_and_unbound_agree_with_tshark() {
 fn coredns_agrees_with_tshark() {
     let test = "coredns_agrees_with_tshark";
     let Some(program) = coredns() else {
-        eprintln!("SKIPPED {test}: no CoreDNS; scripts/coredns.sh builds it");
+        eprintln!("SKIPPED {test}: no CoreDNS; scripts/peer.sh coredns builds it");
         return;
     };
     let Some(lab) = Lab::start(test) else { return };
@@ -456,7 +456,7 @@ fn unbound(lab: &Lab, directory: &std::path::Path) -> Child {
     quiet(lab, &["unbound", "-d", "-c", config.to_str().unwrap()])
 }
 
-/// Where it is installed, or as `scripts/coredns.sh` has built it.
+/// Where it is installed, or as `scripts/peer.sh coredns` has built it.
 fn coredns() -> Option<std::path::PathBuf> {
     let built = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/coredns");
     let named = std::env::var_os("SANDGLASS_COREDNS").map(Into::into);
