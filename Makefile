@@ -16,7 +16,7 @@ ifneq ($(filter --cluster,$(ARGS)),)
 else
 	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
 	cargo build --release --locked --package sandglass
-	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/jaeger.sh)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/release/sandglass demo $(ARGS)
+	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/release/sandglass demo $(ARGS)
 endif
 
 test: ## Run all tests; the last line counts them

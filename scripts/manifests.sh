@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Renders the plain manifests from the chart. Usage: scripts/manifests.sh [FOLDER] (default: deploy/manifests).
-# A test renders them into another folder and compares.
+# A test renders them into another folder and compares. SANDGLASS_HELM names a Helm that is there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-deploy/manifests}
-helm=$(scripts/helm.sh)
+helm=${SANDGLASS_HELM:-$(scripts/peer.sh helm)}
 mkdir -p "$folder"
 
 # render FILE WHAT ARGUMENTS..: nothing of Helm stays in it, and no hook.

@@ -88,7 +88,7 @@ want_test() {
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
 }
 
-# Jaeger is built from its Go module by scripts/jaeger.sh, which says so when there is no Go.
+# Jaeger is built from its Go module by scripts/peer.sh, which says so when there is no Go.
 want_observability() {
     have prometheus || need prometheus "Prometheus, beside the demo (Debian starts a service with it, which the demo does not use)"
 }

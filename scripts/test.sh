@@ -9,19 +9,19 @@ trap 'rm -f "$log"' EXIT
 
 # Peers that are Go programs, not packages. Without Go the tests that need them are skipped, by name.
 peer() {
-    local variable=$1 script=$2 what=$3 place
+    local variable=$1 name=$2 what=$3 place
     [ -z "${!variable:-}" ] || return 0
     echo "building $what, once"
-    if place=$("scripts/$script" 2> "$log"); then
+    if place=$(scripts/peer.sh "$name" 2> "$log"); then
         export "$variable=$place"
     else
         echo "without it: $(tail -n 1 "$log")"
     fi
 }
-peer SANDGLASS_JAEGER jaeger.sh "Jaeger, a trace back end to read our traces back from (some minutes)"
-peer SANDGLASS_COREDNS coredns.sh "CoreDNS, the DNS server of clusters (two minutes)"
-peer SANDGLASS_CONTAINERD_2 containerd.sh "containerd 2, a second runtime to trace (a minute)"
-peer SANDGLASS_CNITOOL cnitool.sh "cnitool, a caller of CNI that is no Kubernetes (seconds)"
+peer SANDGLASS_JAEGER jaeger "Jaeger, a trace back end to read our traces back from (some minutes)"
+peer SANDGLASS_COREDNS coredns "CoreDNS, the DNS server of clusters (two minutes)"
+peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace (a minute)"
+peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 
 # kube-proxy's own rules, where `make test-cluster` has built it.
 if [ -z "${SANDGLASS_KUBE_BIN:-}" ] && [ -x target/cluster/bin/kube ]; then

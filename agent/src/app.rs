@@ -22,11 +22,11 @@ use crate::config::Config;
 use crate::cri::RuntimeChoice;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
-use crate::heap;
 use crate::http::{self, HttpOptions, Services};
 use crate::identity::{Identity, IdentityOptions};
 use crate::node::NodeInfo;
 use crate::pipeline::Pipeline;
+use crate::resident;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
@@ -194,8 +194,8 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
                 beating.moved.store(now.0, Ordering::Relaxed);
                 if now.since(trimmed.0) >= TRIM_EVERY_NS && (fresh || seen - trimmed.1 >= TRIM_AFTER) {
                     (trimmed, fresh) = ((now, seen), false);
-                    heap::trim();
-                    heap::forget_code();
+                    resident::trim();
+                    resident::forget_code();
                 }
             };
             pipeline.run(&receiver, clock::now, &mut fan_out, beat);

@@ -8,12 +8,12 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use sandglass::cli::{Cli, Command};
 use sandglass::log_file::{self, LogFile};
-use sandglass::{commands, heap};
+use sandglass::{commands, resident};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 fn main() -> ExitCode {
-    heap::keep_small();
+    resident::keep_small();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

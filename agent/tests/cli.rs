@@ -3,12 +3,17 @@
 //! Nothing here needs a privilege: what only root can see is tested end to end.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+#[path = "lab/served.rs"]
+mod served;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use served::Served;
 
 fn sandglass(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sandglass"))
@@ -264,29 +269,10 @@ fn an_address_in_use_and_an_export_to_nowhere_are_clear_errors() {
 fn a_recording_that_is_served_is_alive_and_ready() {
     let files = Files::new();
     let path = files.put("good.jsonl", recording());
-    let args = [
-        "replay",
-        &path,
-        "--print",
-        "nothing",
-        "--serve",
-        "--listen",
-        "127.0.0.1:0",
-    ];
-    let mut process = Command::new(env!("CARGO_BIN_EXE_sandglass"))
-        .args(args)
-        .env_clear()
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let address = line.split('/').nth(2).unwrap().to_owned();
+    let served = Served::start(Path::new(&path));
+    let address = served.address;
     let answers = ["/healthz", "/readyz"].map(|path| {
-        let mut stream = TcpStream::connect(&address).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
@@ -296,8 +282,6 @@ fn a_recording_that_is_served_is_alive_and_ready() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     });
-    process.kill().unwrap();
-    process.wait().unwrap();
     for answer in answers {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }

@@ -17,7 +17,7 @@ use lab::client::{glibc, musl, query, socket};
 use lab::oracle::Oracle;
 use lab::server::Server;
 use lab::watch::{Seen, Watch};
-use lab::{Lab, SERVER, SERVICE, has, inside};
+use lab::{Lab, SERVER, SERVICE, has, inside, recorded};
 use sandglass_model::Body;
 
 const A: u16 = 1;
@@ -141,9 +141,9 @@ fn a_server_that_is_silent_once_is_asked_again() {
     let Some(watch) = Watch::start(test, &lab) else { return };
     let server = Server::start(&lab);
     lab.announce_pod();
-    let recorded = std::env::var_os("RECORD_INTO").is_some();
+    let recording = recorded::wanted();
     // The recording is to hold what glibc does by default: five seconds.
-    let options = if recorded { "" } else { "options timeout:1\n" };
+    let options = if recording { "" } else { "options timeout:1\n" };
     lab.resolv_conf(&format!("nameserver {SERVER}\n{options}"));
     assert!(glibc(&lab, "once.test").status.success());
     assert!(server.asked("once.test", A) >= 2);
@@ -152,7 +152,7 @@ fn a_server_that_is_silent_once_is_asked_again() {
     assert_eq!(first.len(), 4, "{seen:#?}");
     assert_eq!((first[2].kind(), first[3].kind()), (A, AAAA));
     let waited = first[2].at.0 - first[0].at.0;
-    let timeout = if recorded { 5_000_000_000 } else { 1_000_000_000 };
+    let timeout = if recording { 5_000_000_000 } else { 1_000_000_000 };
     assert!(waited.abs_diff(timeout) < 300_000_000, "{waited} ns");
 }
 
@@ -194,8 +194,8 @@ fn dropped_queries_stall_a_lookup() {
     let Some(watch) = Watch::start(test, &lab) else { return };
     let _server = Server::start(&lab);
     lab.announce_pod();
-    let recorded = std::env::var_os("RECORD_INTO").is_some();
-    let options = if recorded { "" } else { "options timeout:1\n" };
+    let recording = recorded::wanted();
+    let options = if recording { "" } else { "options timeout:1\n" };
     lab.resolv_conf(&format!("nameserver {SERVER}\n{options}"));
     // Two queries of 53 bytes.
     lab.rules(
@@ -250,7 +250,7 @@ fn dnsmasq_and_unbound_agree_with_tshark() {
 fn coredns_agrees_with_tshark() {
     let test = "coredns_agrees_with_tshark";
     let Some(program) = coredns() else {
-        eprintln!("SKIPPED {test}: no CoreDNS; scripts/coredns.sh builds it");
+        eprintln!("SKIPPED {test}: no CoreDNS; scripts/peer.sh coredns builds it");
         return;
     };
     let Some(lab) = Lab::start(test) else { return };
@@ -299,8 +299,8 @@ fn one_of_both_questions_through_a_service_address_is_lost() {
     let Some(watch) = Watch::start(test, &lab) else { return };
     let _server = Server::start(&lab);
     lab.announce_pod();
-    let recorded = std::env::var_os("RECORD_INTO").is_some();
-    let options = if recorded { "" } else { "options timeout:1\n" };
+    let recording = recorded::wanted();
+    let options = if recording { "" } else { "options timeout:1\n" };
     lab.resolv_conf(&format!("nameserver {SERVICE}\n{options}"));
     // AAAA is 28: the last bytes of the question are 0, 28, 0, 1. `ok.test` ends at byte 21 of the message.
     lab.rules(&format!(
@@ -456,7 +456,7 @@ fn unbound(lab: &Lab, directory: &std::path::Path) -> Child {
     quiet(lab, &["unbound", "-d", "-c", config.to_str().unwrap()])
 }
 
-/// Where it is installed, or as `scripts/coredns.sh` has built it.
+/// Where it is installed, or as `scripts/peer.sh coredns` has built it.
 fn coredns() -> Option<std::path::PathBuf> {
     let built = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/coredns");
     let named = std::env::var_os("SANDGLASS_COREDNS").map(Into::into);

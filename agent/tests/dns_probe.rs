@@ -17,7 +17,7 @@ use lab::client::{glibc, query, socket};
 use lab::oracle::Oracle;
 use lab::server::Server;
 use lab::watch::{Seen, Watch};
-use lab::{Lab, POD, SERVER, SERVER_V6, inside};
+use lab::{Lab, POD, SERVER, SERVER_V6, inside, recorded};
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass::health::Health;
 use sandglass::sources;
@@ -350,7 +350,7 @@ fn misbehaving_servers_are_seen_for_what_they_do() {
     let late: Vec<&Seen> = seen.iter().filter(|seen| seen.name() == "late.test").collect();
     let took = late[1].at.0 - late[0].at.0;
     assert!((295_000_000..600_000_000).contains(&took), "{took} ns");
-    if std::env::var_os("RECORD_INTO").is_some() {
+    if recorded::wanted() {
         // Until what is not answered is given up.
         std::thread::sleep(Duration::from_secs(9));
     }

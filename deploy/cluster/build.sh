@@ -32,18 +32,18 @@ done
 if missing etcd; then
     go build -C "$here/etcd" -o "$bin/etcd" go.etcd.io/etcd/server/v3
 fi
-# What tests outside of the cluster use as well is built by their scripts, once: copies cost nothing on one file system.
+# What tests outside of the cluster use as well is built by scripts/peer.sh, once: copies cost nothing on one file system.
 # take PROGRAM PATH
 take() { cp --force --link "$2" "$bin/$1" 2> /dev/null || cp --force "$2" "$bin/$1"; }
-scripts=$here/../../scripts
+peer=$here/../../scripts/peer.sh
 if missing containerd || missing ctr || missing containerd-shim-runc-v2; then
-    place=$("$scripts/containerd.sh")
+    place=$("$peer" containerd)
     for name in containerd ctr containerd-shim-runc-v2; do
         take $name "$place/$name"
     done
 fi
 for name in helm coredns jaeger; do
     if missing $name; then
-        take $name "$("$scripts/$name.sh")"
+        take $name "$("$peer" $name)"
     fi
 done

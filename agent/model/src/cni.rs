@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text_list::split_once;
+use crate::text_list::{split, split_once};
 use serde::{Deserialize, Serialize};
 
 /// `CNI_COMMAND`: what the runtime asks (CNI spec 1.1.0, section 2, "CNI operations").
@@ -98,16 +98,8 @@ impl PodIdentity {
     #[must_use]
     pub fn from_cni_args(args: &str) -> PodIdentity {
         let mut identity = PodIdentity::default();
-        let mut rest = args;
-        while !rest.is_empty() {
-            let (pair, others) = split_once(rest, b';').unwrap_or((rest, ""));
-            rest = others;
-            let Some((key, value)) = split_once(pair, b'=') else {
-                continue;
-            };
-            if value.len() > 253 {
-                continue;
-            }
+        let pairs = split(args, b';').filter_map(|pair| split_once(pair, b'='));
+        for (key, value) in pairs.filter(|(_, value)| value.len() <= 253) {
             match key {
                 "K8S_POD_NAMESPACE" => identity.namespace = value.to_owned(),
                 "K8S_POD_NAME" => identity.name = value.to_owned(),

@@ -83,12 +83,7 @@ impl<'a> Iterator for Texts<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let (text, rest) = split_once(self.0, 0).unwrap_or((self.0, ""));
-        self.0 = rest;
-        Some(text)
+        take_first(&mut self.0, 0)
     }
 }
 
@@ -112,6 +107,22 @@ pub fn split_once(text: &str, byte: u8) -> Option<(&str, &str)> {
     debug_assert!(byte.is_ascii());
     let at = memchr(byte, text.as_bytes())?;
     Some((&text[..at], &text[at + 1..]))
+}
+
+/// The texts that each end with `byte`, an ASCII character; the last one may lack it. As `str::split_terminator`, which
+/// looks at each byte by itself.
+pub fn split(text: &str, byte: u8) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || take_first(&mut rest, byte))
+}
+
+fn take_first<'a>(rest: &mut &'a str, byte: u8) -> Option<&'a str> {
+    if rest.is_empty() {
+        return None;
+    }
+    let (text, others) = split_once(rest, byte).unwrap_or((rest, ""));
+    *rest = others;
+    Some(text)
 }
 
 impl<T: AsRef<str>> FromIterator<T> for TextList {
@@ -259,6 +270,7 @@ mod tests {
         }
         for texts in ["", "\0", "a", "a\0", "\0\0", "a\0\0bc\0", "ü\0\0ä", "\0x"] {
             assert!(Texts(texts).eq(texts.split_terminator('\0')), "{texts:?}");
+            assert!(split(&texts.replace('\0', ";"), b';').eq(Texts(texts)), "{texts:?}");
             assert!(Texts(texts).rev().eq(texts.split_terminator('\0').rev()), "{texts:?}");
             let (mut ours, mut theirs) = (Texts(texts), texts.split_terminator('\0'));
             assert_eq!(

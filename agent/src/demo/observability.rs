@@ -3,7 +3,7 @@
 //! The command line finds the programs before anything is changed, starts Jaeger before the agent (which exports to it)
 //! and Prometheus after (which scrapes it, with the project's rules and alerts). Both listen on loopback, keep what they
 //! have in the rig's directory and run in its cgroup, so they go with the rig, even when the demo is killed.
-//! Does not: install or build them (`scripts/setup.sh`, `scripts/jaeger.sh`); bring up Grafana.
+//! Does not: install or build them (`scripts/setup.sh`, `scripts/peer.sh`); bring up Grafana.
 
 use std::fs::{self, File};
 use std::io;

@@ -7,6 +7,8 @@
 
 mod cluster;
 mod kube;
+#[path = "../lab/mod.rs"]
+mod lab;
 mod limit;
 #[path = "../namespaces/mod.rs"]
 mod namespaces;

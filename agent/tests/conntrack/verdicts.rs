@@ -3,22 +3,21 @@
 //! `RECORD_INTO=DIR` makes each test write a recording of it, as golden recordings were made. Does not: play
 //! a race: a query counts as lost to one only where the kernel counted it.
 
-use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use sandglass::sources::clock;
 use sandglass::sources::linux::FlowOptions;
 use sandglass_correlator::{Config, Correlator, Output, Traffic};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
-use sandglass_model::recording::{self, Header};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Cause, Confidence};
 use sandglass_model::{Body, Event, Timestamp};
 
 use crate::cluster::{Cluster, PORT, SERVICE};
+use crate::lab::client::query;
+use crate::lab::recorded::record;
 use crate::limit::Limit;
 use crate::namespaces::{Namespace, counts, flows, steps};
 use crate::{RACES, connecting};
@@ -62,29 +61,6 @@ pub fn record_all(test: &str, cluster: &Cluster) {
     record(test, &story(cluster, service));
 }
 
-fn record(test: &str, events: &[Event]) {
-    let Some(directory) = std::env::var_os("RECORD_INTO") else {
-        return;
-    };
-    let facts = clock::node_facts();
-    let header = Header {
-        recording: "sandglass".to_owned(),
-        version: recording::VERSION,
-        agent: env!("CARGO_PKG_VERSION").to_owned(),
-        os: facts.os,
-        kernel: facts.kernel,
-        machine: facts.machine,
-        node: "node".to_owned(),
-        boot_id: facts.boot_id,
-        clock: clock::anchor(),
-    };
-    let mut text = recording::encode(&header).unwrap() + "\n";
-    for event in events {
-        writeln!(text, "{}", recording::encode(event).unwrap()).unwrap();
-    }
-    std::fs::write(std::path::Path::new(&directory).join(format!("{test}.jsonl")), text).unwrap();
-}
-
 fn told(events: &[Event]) -> Vec<Traffic> {
     let mut correlator = Correlator::new(Config::default());
     for event in events {
@@ -95,18 +71,6 @@ fn told(events: &[Event]) -> Vec<Traffic> {
         _ => None,
     };
     correlator.drain().into_iter().filter_map(traffic).collect()
-}
-
-fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
-    let mut query = id.to_be_bytes().to_vec();
-    query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-    for label in name.split('.') {
-        query.push(u8::try_from(label.len()).unwrap());
-        query.extend(label.as_bytes());
-    }
-    query.push(0);
-    query.extend([kind.to_be_bytes(), 1_u16.to_be_bytes()].as_flattened());
-    query
 }
 
 /// Answers every query: there is such a name, and nothing of that type.

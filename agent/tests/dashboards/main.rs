@@ -26,6 +26,8 @@ mod questions;
 mod real;
 mod receiver;
 mod schema;
+#[path = "../lab/served.rs"]
+mod served;
 mod texts;
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]

@@ -5,10 +5,9 @@
 //! which it happens again every second: a recording stands still, and a rate of it would be nothing.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ use sandglass_model::{CniCommand, Detail, Timestamp, Trace};
 use super::exposition::Exposition;
 use super::peers;
 use super::samples::{self, Scene};
+use super::served::Served;
 
 /// Recordings that lie in the tree: name and file.
 pub fn recordings() -> Vec<(String, PathBuf)> {
@@ -51,42 +51,22 @@ pub fn recordings() -> Vec<(String, PathBuf)> {
 pub struct Replayed {
     pub name: String,
     pub address: SocketAddr,
-    process: Child,
+    _served: Served,
 }
 
 impl Replayed {
     pub fn start(name: &str, recording: &Path) -> Replayed {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_sandglass"))
-            .args(["replay", "--print", "nothing", "--serve", "--listen", "127.0.0.1:0"])
-            .arg(recording)
-            .env_clear()
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line.strip_prefix("http://").and_then(|rest| rest.split('/').next());
+        let served = Served::start(recording);
         Replayed {
             name: name.to_owned(),
-            address: address.expect(&line).parse().unwrap(),
-            process,
+            address: served.address,
+            _served: served,
         }
     }
 
     /// What it serves.
     pub fn exposition(&self) -> Exposition {
         Exposition::parse(&peers::get(self.address, "/metrics").unwrap())
-    }
-}
-
-impl Drop for Replayed {
-    fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

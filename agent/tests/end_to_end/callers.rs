@@ -1,8 +1,8 @@
 //! Callers of CNI that are no Kubernetes: cnitool and podman. What they make is shown by its container id, and by a name
 //! where its caller gives one.
 //!
-//! Each is skipped, by name, where it is absent: `SANDGLASS_CNITOOL` names a cnitool (`scripts/cnitool.sh` builds one),
-//! podman 4 with its CNI backend is a package. All of it in directories and a network namespace of the test's own.
+//! Each is skipped, by name, where it is absent: `SANDGLASS_CNITOOL` names a cnitool (`scripts/peer.sh cnitool` builds
+//! one), podman 4 with its CNI backend is a package. All of it in directories and a network namespace of the test's own.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::runtimes::installed;
 async fn what_cnitool_makes_is_shown_by_its_container_id() {
     let test = "what_cnitool_makes_is_shown_by_its_container_id";
     let Some(cnitool) = std::env::var_os("SANDGLASS_CNITOOL") else {
-        eprintln!("SKIPPED {test}: SANDGLASS_CNITOOL names no cnitool; scripts/cnitool.sh builds one");
+        eprintln!("SKIPPED {test}: SANDGLASS_CNITOOL names no cnitool; scripts/peer.sh cnitool builds one");
         return;
     };
     let Some(place) = Place::new(test) else { return };

@@ -1,7 +1,8 @@
 //! The same sandboxes from other runtimes: containerd 2 with its own shim, and crun below the distribution's.
 //!
 //! Each test is skipped, by name, where its peer is absent: `SANDGLASS_CONTAINERD_2` names a directory with a containerd
-//! 2.x (`scripts/containerd.sh` builds one), crun is a package. CRI-O is not to be had as a package or a Go program here.
+//! 2.x (`scripts/peer.sh containerd` builds one), crun is a package. CRI-O is not to be had as a package or a Go program
+//! here.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -139,7 +140,9 @@ async fn crun_below_containerd_is_recognised() {
 fn containerd_2(test: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("SANDGLASS_CONTAINERD_2").map(PathBuf::from);
     if directory.is_none() {
-        eprintln!("SKIPPED {test}: SANDGLASS_CONTAINERD_2 names no containerd 2; scripts/containerd.sh builds one");
+        eprintln!(
+            "SKIPPED {test}: SANDGLASS_CONTAINERD_2 names no containerd 2; scripts/peer.sh containerd builds one"
+        );
     }
     directory
 }

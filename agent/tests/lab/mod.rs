@@ -1,12 +1,14 @@
 //! A small network for the traffic tests: a pod, its node, and a server, each a network namespace, joined by veth pairs.
 //!
-//! Used by `dns_probe.rs` and `dns_peers.rs`. The pod sits behind the node as it does on a cluster: the node forwards, and may translate or
-//! drop. Names hold the test's process id, everything goes when the lab is dropped. Does not: judge; that is the tests'.
+//! Used by `dns_probe.rs` and `dns_peers.rs`, parts also by `conntrack`. The pod sits behind the node as it does on a
+//! cluster: the node forwards, and may translate or drop. Names hold the test's process id, everything goes when the lab
+//! is dropped. Does not: judge; that is the tests'.
 
 #![allow(dead_code, reason = "each of the tests uses a part of it")]
 
 pub mod client;
 pub mod oracle;
+pub mod recorded;
 pub mod server;
 pub mod watch;
 

@@ -4,8 +4,6 @@
 //! them. Does not: see other namespaces of the machine: they are left out.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,10 +12,9 @@ use sandglass::health::Health;
 use sandglass::sources::linux::{LinuxSource, Options};
 use sandglass::sources::{self, clock};
 use sandglass_model::network::{DnsMessage, PacketDrop};
-use sandglass_model::recording::{self, Header};
 use sandglass_model::{Body, Event, Timestamp};
 
-use super::Lab;
+use super::{Lab, recorded};
 
 /// A running source and everything it has sent.
 pub struct Watch {
@@ -139,40 +136,23 @@ impl Watch {
         self.source.as_ref().unwrap()
     }
 
-    fn record(&self, directory: &Path) {
+    fn record(&self) {
         let events = self.events.0.lock().unwrap();
-        let facts = clock::node_facts();
-        let header = Header {
-            recording: "sandglass".to_owned(),
-            version: recording::VERSION,
-            agent: env!("CARGO_PKG_VERSION").to_owned(),
-            os: facts.os,
-            kernel: facts.kernel,
-            machine: facts.machine,
-            node: "node".to_owned(),
-            boot_id: facts.boot_id,
-            clock: clock::anchor(),
-        };
-        let mut text = recording::encode(&header).unwrap();
-        text.push('\n');
         let mut own = HashSet::new();
-        for event in events.iter().filter(|event| belongs(event, &self.namespaces, &mut own)) {
-            writeln!(text, "{}", recording::encode(event).unwrap()).unwrap();
-        }
-        std::fs::write(directory.join(format!("{}.jsonl", self.test)), text).unwrap();
+        let ours = events.iter().filter(|event| belongs(event, &self.namespaces, &mut own));
+        recorded::record(&self.test, ours);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let recorded = std::env::var_os("RECORD_INTO").is_some();
-        if recorded {
+        if recorded::wanted() {
             // What follows the last packet is a part of the recording: that nothing more came.
             std::thread::sleep(Duration::from_secs(3));
         }
         drop(self.source.take());
-        if let Some(directory) = std::env::var_os("RECORD_INTO") {
-            self.record(Path::new(&directory));
+        if recorded::wanted() {
+            self.record();
         }
     }
 }

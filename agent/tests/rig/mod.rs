@@ -65,7 +65,7 @@ impl Node {
         scenarios::make(&self.cri, &self.rig, pods).await
     }
 
-    /// Configuration of an agent for this node. No page: ports are scarce, and `page.rs` tests it.
+    /// Configuration of an agent for this node. No page: ports are scarce, and the test `page` does.
     pub fn config(&self) -> Config {
         let mut config = Config::default();
         config.cri.endpoint = format!("unix://{}", self.rig.cri_socket().display());

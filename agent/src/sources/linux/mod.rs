@@ -43,7 +43,7 @@ use self::netns::NetnsWatch;
 use self::ring::RingThread;
 use super::{EventSender, NamespaceLook, clock};
 use crate::health::{Health, ProbeStatus};
-use crate::heap;
+use crate::resident;
 
 /// What can be chosen about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
     let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
     let dns = DnsProbe::start(options.dns, ports, options.ring_bytes / 2, &btf, (&sender, &health));
     drop(btf);
-    heap::trim();
+    resident::trim();
     if connect.is_some() || dns.is_some() {
         // Said by the ring's thread: the channel may be full already, and whoever empties it starts after this. The
         // thread is gone only when the pipeline is.

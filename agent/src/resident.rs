@@ -75,12 +75,12 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_program_goes_on_without_its_code() {
-        let resident = || -> u64 {
+        let pages = || -> u64 {
             let text = std::fs::read_to_string("/proc/self/statm").unwrap();
             text.split(' ').nth(2).unwrap().parse().unwrap()
         };
-        let before = resident();
+        let before = pages();
         forget_code();
-        assert!(resident() < before, "{} pages of {before}", resident());
+        assert!(pages() < before, "{} pages of {before}", pages());
     }
 }

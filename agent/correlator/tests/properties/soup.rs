@@ -1,0 +1,220 @@
+//! Any events in any order: nothing is expected of them but that nothing breaks, twice in the same way.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sandglass_correlator::{Config, TrafficConfig};
+use sandglass_model::cni::{NetworkList, PodIdentity};
+use sandglass_model::event::{Exit, ExitStatus, Fork, Netns, SandboxDescription};
+use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
+use sandglass_model::time::SECOND;
+use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
+
+use crate::bodies::{Line, counted, dns, dropped, exec, flow, line, said, spoke, step};
+use crate::play::{config, play};
+
+pub fn soup_process() -> impl Strategy<Value = ProcessKey> {
+    (1u32..9, 0u64..3).prop_map(|(pid, start_ticks)| ProcessKey { pid, start_ticks })
+}
+
+fn soup_exec() -> impl Strategy<Value = Body> {
+    let path = prop::sample::select(vec![
+        "/opt/cni/bin/bridge",
+        "/opt/cni/bin/host-local",
+        "/bin/sh",
+        "",
+        "runc",
+        "/usr/bin/conmon",
+        "/usr/bin/containerd-shim-runc-v2",
+    ]);
+    let args = vec(
+        prop::sample::select(vec!["create", "start", "-id", "-c", "a", "b", "--cid=a"]),
+        0..4,
+    );
+    let env = vec(
+        (
+            prop::sample::select(vec![
+                "CNI_COMMAND",
+                "CNI_CONTAINERID",
+                "CNI_IFNAME",
+                "CNI_PATH",
+                "TRACEPARENT",
+            ]),
+            prop::sample::select(vec![
+                "ADD",
+                "ADD",
+                "DEL",
+                "GC",
+                "a",
+                "b",
+                "eth0",
+                "/opt/cni/bin",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            ]),
+        ),
+        0..6,
+    );
+    (soup_process(), soup_process(), path, args, env, any::<bool>()).prop_map(
+        |(process, parent, path, args, env, running)| {
+            let mut body = exec(process, parent, path, &args, &env);
+            if let Body::ProcessExecuted(exec) = &mut body {
+                exec.running = running;
+                exec.parent_comm = ["containerd", "crio", ""][parent.pid as usize % 3].into();
+                // Otherwise few would be plugins.
+                if process.pid % 2 == 0 {
+                    let container = ["a", "b", ""][process.start_ticks as usize];
+                    let first = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", container)];
+                    exec.env = first.into_iter().chain(exec.env.iter()).collect();
+                }
+            }
+            body
+        },
+    )
+}
+
+pub fn soup_body() -> impl Strategy<Value = Body> {
+    let how = prop_oneof![
+        (0i32..3).prop_map(ExitStatus::Code),
+        (1i32..70).prop_map(ExitStatus::Signal),
+        Just(ExitStatus::Unknown)
+    ];
+    let sandbox = prop::sample::select(vec!["a", "b", "c", ""]).prop_map(|id| SandboxId(id.to_owned()));
+    prop_oneof![
+        6 => soup_exec(),
+        3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent })),
+        4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
+        1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| spoke(process, fails)),
+        1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
+            Body::SandboxDescribed(Box::new(SandboxDescription {
+                sandbox,
+                identity: PodIdentity::default(),
+                created_unix_ns,
+                ready: true,
+                preexisting,
+            }))
+        }),
+        2 => (sandbox, prop::option::of(0u64..400 * SECOND), 0u64..4).prop_map(|(sandbox, created, inode)| {
+            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode, created: created.map(Timestamp) }))
+        }),
+        1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
+            Body::NetworksConfigured {
+                networks: lists
+                    .into_iter()
+                    .map(|plugins| NetworkList {
+                        network: plugins.concat(),
+                        version: String::new(),
+                        plugins: plugins.into_iter().map(str::to_owned).collect(),
+                    })
+                    .collect(),
+            }
+        }),
+        1 => any::<u64>().prop_map(|unix_ns| Body::ClockAnchored { unix_ns }),
+        1 => (any::<u64>(), prop::sample::select(vec!["exec", "dns"])).prop_map(|(count, probe)| {
+            Body::Lost { probe: probe.to_owned(), count }
+        }),
+        1 => (0u64..4).prop_map(|node_netns| Body::TrafficWatched { node_netns }),
+        12 => soup_traffic(),
+        1 => Just(Body::Tick),
+    ]
+}
+
+fn soup_line() -> impl Strategy<Value = Line> {
+    (0u64..4, 0u16..4, 0u8..3, any::<bool>()).prop_map(|(netns, port, server, tcp)| {
+        let transport = if tcp { Transport::Tcp } else { Transport::Udp };
+        line(netns, port, ([10, 1, 0, server], 53), transport)
+    })
+}
+
+fn soup_dns() -> impl Strategy<Value = Body> {
+    let name = prop::sample::select(vec!["", "a", "a.b", "a.b.c", "a.c", "b", ".", "a..b"]);
+    let answer = prop::option::of((0u16..6, any::<bool>(), 0u8..3));
+    (
+        soup_line(),
+        0u16..3,
+        name,
+        prop::sample::select(vec![1, 28, 16]),
+        answer,
+        0usize..3,
+    )
+        .prop_map(|(line, id, name, kind, answer, questions)| {
+            let answer = answer
+                .and_then(|(rcode, truncated, which)| said(rcode, which).map(|answer| Answer { truncated, ..answer }));
+            let mut body = dns(line, id, name, kind, answer);
+            if let Body::DnsSeen(message) = &mut body {
+                let question = message.questions.remove(0);
+                message.questions = vec![question; questions];
+                if id == 0 {
+                    message.asker = None;
+                    message.socket = 0;
+                }
+            }
+            body
+        })
+}
+
+fn soup_traffic() -> impl Strategy<Value = Body> {
+    let steps = prop::sample::select(vec![
+        Step::Started,
+        Step::Established,
+        Step::Failed(ConnectFailure::Refused),
+        Step::Failed(ConnectFailure::Abandoned),
+    ]);
+    let changes = prop::sample::select(vec![FlowChange::New, FlowChange::Destroyed]);
+    let packets = prop::sample::select(vec![DroppedPacket::Dns, DroppedPacket::TcpSyn]);
+    prop_oneof![
+        6 => soup_dns(),
+        3 => (soup_line(), steps).prop_map(|(line, at)| step(line, at)),
+        2 => (soup_line(), changes).prop_map(|(line, change)| flow(line, change)),
+        1 => (soup_line(), packets, prop::option::of(0u16..3)).prop_map(|(line, packet, id)| dropped(line, packet, id)),
+        1 => (any::<u64>(), any::<u64>()).prop_map(|(entries, failed)| counted(entries, failed)),
+    ]
+}
+
+fn tiny() -> TrafficConfig {
+    TrafficConfig {
+        max_lookups: 2,
+        max_connects: 1,
+        max_flows: 1,
+        journeys_per_minute: 3,
+        ..TrafficConfig::default()
+    }
+}
+
+/// Any events, mostly forward in time, sometimes far.
+fn soup() -> impl Strategy<Value = Vec<Event>> {
+    let step = prop_oneof![8 => 0i64..5_000_000, 1 => -20_000_000i64..0, 1 => 0i64..400_000_000_000];
+    vec((step, soup_body()), 0..200).prop_map(|steps| {
+        let mut at = 1_000_000_000i64;
+        steps
+            .into_iter()
+            .map(|(step, body)| {
+                at = (at + step).max(0);
+                Event {
+                    at: Timestamp(at.unsigned_abs()),
+                    body,
+                }
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_comes_nothing_breaks(events in soup(), small in any::<bool>()) {
+        let config = if small {
+            Config { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, traffic: tiny(), ..config() }
+        } else {
+            config()
+        };
+        prop_assert_eq!(play(&config, &events), play(&config, &events));
+    }
+
+    #[test]
+    fn times_at_the_ends_of_the_clock_break_nothing(mut events in soup()) {
+        for (index, event) in events.iter_mut().enumerate() {
+            event.at = [Timestamp(0), Timestamp(u64::MAX), event.at][index % 3];
+        }
+        play(&config(), &events);
+    }
+}
