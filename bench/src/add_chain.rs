@@ -9,6 +9,8 @@
 //! The effect is smaller than what one ADD differs from the next by, so: blocks without (A) and with the agent (B) in the
 //! order ABBA, then BAAB, which cancels what drifts evenly; the caller and its plugins on one processor; of a block its
 //! median, of four blocks one ratio, of all ratios the Hodges-Lehmann estimate with a bootstrap interval over them.
+//! Beside the time of an ADD stands the processor time of its plugins, in which nothing is waited for: surer by several
+//! times, and without what the agent's own threads take of that processor.
 //! All of it goes before the machine's other work, the agent too.
 //! Does not: keep the agent on or off that processor, put plugins before the agent, or time the making of a namespace.
 
@@ -31,8 +33,8 @@ use serde_json::{Map, Value};
 use crate::Effort;
 use crate::add_overhead::agent;
 use crate::agent::Agent;
-use crate::estimate::{bootstrap_interval, hodges_lehmann};
-use crate::report::{Figure, Unit, median, quantile};
+use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
+use crate::report::{Figure, Unit, quantile};
 
 /// Measures with the rig's plugins and configuration; its containerd has no part in it.
 pub fn run(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
@@ -40,34 +42,48 @@ pub fn run(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
     go_before_other_work();
     chain.adds(WARM_UP)?;
     chain.is_observed()?;
-    let (mut ratios, mut without) = (Vec::new(), Vec::new());
+    let (mut longer, mut busier, mut without) = (Vec::new(), Vec::new(), Vec::new());
     let end = Instant::now() + effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
-    while Instant::now() < end || ratios.len() < QUADS_LEAST {
-        let [off, on] = chain.quad(ratios.len() % 2 == 1)?;
-        ratios.push((on / off - 1.0) * 100.0);
+    while Instant::now() < end || longer.len() < QUADS_LEAST {
+        let [off, on] = chain.quad(longer.len() % 2 == 1)?;
+        let more = on.more_than(off);
+        longer.push(more.wall);
+        busier.push(more.processor);
         without.push(off);
     }
-    let (low, high) = bootstrap_interval(&ratios);
+    let without = Took::quantile(&without, 0.5);
     Ok(vec![
         Figure::new(
             "ADD (bridge, host-local, portmap) without the agent",
-            median(&without) / 1e6,
+            without.wall / 1e6,
             Unit::Milliseconds,
-        ),
-        Figure::new(
-            "ADD (bridge, host-local, portmap) longer with the agent, median",
-            hodges_lehmann(&ratios),
-            Unit::Percent,
         )
+        .remark(format!(
+            "{:.1} ms of processor time of its plugins",
+            without.processor / 1e6
+        )),
+        more(
+            "ADD (bridge, host-local, portmap) longer with the agent, median",
+            &longer,
+        ),
+        more(
+            "processor time of an ADD's plugins more with the agent, median",
+            &busier,
+        ),
+    ])
+}
+
+fn more(name: &str, percents: &[f64]) -> Figure {
+    let (low, high) = bootstrap_interval(percents);
+    Figure::new(name, hodges_lehmann(percents), Unit::Percent)
         .at_most(SLOWER_PERCENT)
         .between((low, high))
         .remark(format!(
             "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four blocks of {BLOCK}; middle half {:+.1} to {:+.1} %",
-            ratios.len(),
-            quantile(&ratios, 0.25),
-            quantile(&ratios, 0.75),
-        )),
-    ])
+            percents.len(),
+            quantile(percents, 0.25),
+            quantile(percents, 0.75),
+        ))
 }
 
 /// The chain, and the namespaces it works in.
@@ -130,9 +146,9 @@ impl Chain {
         agent.stop()
     }
 
-    /// Four blocks: two without and two with the agent, in the middle or, `turned`, around them. Gives how long an ADD
-    /// usually took without it and with it, nanoseconds.
-    fn quad(&mut self, turned: bool) -> Result<[f64; 2]> {
+    /// Four blocks: two without and two with the agent, in the middle or, `turned`, around them. Gives what an ADD
+    /// usually took without it and with it.
+    fn quad(&mut self, turned: bool) -> Result<[Took; 2]> {
         let mut times = [Vec::new(), Vec::new()];
         let mut running: Option<Agent> = None;
         for with in [turned, !turned, !turned, turned] {
@@ -147,34 +163,37 @@ impl Chain {
             std::thread::sleep(REST);
             // The first ones find the machine as whatever was before them left it.
             self.adds(WARM_UP)?;
-            times[usize::from(with)].push(median(&self.adds(BLOCK)?));
+            times[usize::from(with)].push(Took::quantile(&self.adds(BLOCK)?, 0.5));
         }
         if let Some(agent) = running {
             agent.stop()?;
         }
-        Ok(times.map(|blocks| (blocks.iter().map(|time| time.ln()).sum::<f64>() / 2.0).exp()))
+        Ok(times.map(|blocks| blocks[0].mean(blocks[1])))
     }
 
-    /// `count` times an ADD and its DEL. Gives how long each ADD took, nanoseconds.
-    fn adds(&mut self, count: u32) -> Result<Vec<f64>> {
+    /// `count` times an ADD and its DEL. Gives what each ADD took.
+    fn adds(&mut self, count: u32) -> Result<Vec<Took>> {
         let first = self.made;
         self.made += count;
         let chain = &*self;
         // A namespace is entered by a thread, and what it starts is born there.
-        let work = move || -> Result<Vec<f64>> {
+        let work = move || -> Result<Vec<Took>> {
             move_into_link_name_space(chain.node.as_fd(), Some(LinkNameSpaceType::Network))?;
             stay_on_one_processor();
-            let mut times = Vec::new();
+            let mut took = Vec::new();
             for number in first..first + count {
-                let begin = Instant::now();
+                let (begin, processor) = (Instant::now(), of_children());
                 let result = chain.add(number);
-                times.push(begin.elapsed().as_nanos() as f64);
+                took.push(Took {
+                    wall: begin.elapsed().as_nanos() as f64,
+                    processor: (of_children() - processor).as_nanos() as f64,
+                });
                 // Also after a failed ADD, as the specification has it.
                 let deleted = chain.del(number, result.as_ref().unwrap_or(&Value::Null));
                 result.and(deleted)?;
                 std::thread::sleep(BETWEEN);
             }
-            Ok(times)
+            Ok(took)
         };
         std::thread::scope(|scope| {
             let worker = scope.spawn(work);
@@ -239,6 +258,20 @@ impl Chain {
         );
         Ok(output.stdout)
     }
+}
+
+/// Processor time so far of all processes that were started here and have been waited for, and of theirs.
+fn of_children() -> Duration {
+    // SAFETY: `usage` is a valid place to write to; all of it being zero is a valid value.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    let duration = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+    };
+    duration(usage.ru_utime) + duration(usage.ru_stime)
 }
 
 /// A new network namespace, kept by nothing but the open file.

@@ -1,8 +1,42 @@
 //! What paired measurements come to: an estimate, and the interval it is sure of.
 //!
-//! Used by the parts that compare the same work with and without the agent. Does not: measure.
+//! Used by the parts that compare the same work with and without the agent. Does not: measure, or say what disturbed.
 
 use crate::report::{median, quantile};
+
+/// What a piece of work took, nanoseconds: time, and of that processor time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Took {
+    pub wall: f64,
+    pub processor: f64,
+}
+
+impl Took {
+    /// The quantile `at` of several, each number by itself.
+    pub fn quantile(of: &[Took], at: f64) -> Took {
+        let number = |number: fn(&Took) -> f64| quantile(&of.iter().map(number).collect::<Vec<f64>>(), at);
+        Took {
+            wall: number(|took| took.wall),
+            processor: number(|took| took.processor),
+        }
+    }
+
+    /// The geometric mean of two.
+    pub fn mean(self, other: Took) -> Took {
+        Took {
+            wall: (self.wall * other.wall).sqrt(),
+            processor: (self.processor * other.processor).sqrt(),
+        }
+    }
+
+    /// How much more this is than `before`, percent.
+    pub fn more_than(self, before: Took) -> Took {
+        Took {
+            wall: (self.wall / before.wall - 1.0) * 100.0,
+            processor: (self.processor / before.processor - 1.0) * 100.0,
+        }
+    }
+}
 
 /// The median of the means of all pairs of `values`, each with itself too: as hard to mislead as a median, nearly as
 /// sure as a mean.
@@ -39,6 +73,24 @@ const RESAMPLES: usize = 2_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_that_was_disturbed_does_not_count() {
+        let took = |wall, processor| Took { wall, processor };
+        let blocks = [
+            took(10.0, 8.0),
+            took(90.0, 8.2),
+            took(11.0, 70.0),
+            took(95.0, 71.0),
+            took(12.0, 8.1),
+        ];
+        let least = Took::quantile(&blocks, 0.25);
+        assert_eq!((least.wall, least.processor), (11.0, 8.1));
+        let mean = took(4.0, 1.0).mean(took(9.0, 1.0));
+        assert_eq!((mean.wall, mean.processor), (6.0, 1.0));
+        let more = took(6.0, 1.5).more_than(took(4.0, 2.0));
+        assert_eq!((more.wall, more.processor), (50.0, -25.0));
+    }
 
     #[test]
     fn the_estimate_is_not_misled_by_some() {

@@ -27,7 +27,7 @@ use crate::add_chain::{go_before_other_work, stay_on_one_processor};
 use crate::add_overhead::agent;
 use crate::agent::Agent;
 use crate::dns_cost::{RECEIVE, SEND, watching};
-use crate::estimate::{bootstrap_interval, hodges_lehmann};
+use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
 use crate::probe::{Probe, since};
 use crate::report::{Figure, Unit, median, quantile};
 
@@ -46,9 +46,9 @@ fn measure(effort: Effort) -> Result<Vec<Figure>> {
     let end = Instant::now() + effort.pick(PERIOD, PERIOD_QUICK);
     while Instant::now() < end || less.len() < QUADS_LEAST {
         let [off, on] = flow.quad(less.len() % 2 == 1)?;
-        less.push((1.0 - off.wall_ns / on.wall_ns) * 100.0);
-        longer.push((on.processor_ns / off.processor_ns - 1.0) * 100.0);
-        rates.push(flow.bytes as f64 * 8.0 / off.wall_ns);
+        less.push((1.0 - off.wall / on.wall) * 100.0);
+        longer.push(on.more_than(off).processor);
+        rates.push(flow.bytes as f64 * 8.0 / off.wall);
     }
     let hook = hook_share(&mut flow, effort)?;
     flow.end()?;
@@ -88,7 +88,7 @@ fn hook_share(flow: &mut Flow, effort: Effort) -> Result<Figure> {
             .filter(|runs| [SEND, RECEIVE].contains(&runs.program.as_str()));
         let (count, ns) = hook.fold((0, 0), |(count, ns), runs| (count + runs.count, ns + runs.ns));
         ensure!(count > 0, "the hook did not see the connection");
-        shares.push(ns as f64 / took.processor_ns * 100.0);
+        shares.push(ns as f64 / took.processor * 100.0);
         each.push(ns as f64 / count as f64);
         packets.push(count as f64 / flow.bytes as f64 * 1e6);
     }
@@ -118,32 +118,6 @@ fn spread(percents: &[f64]) -> String {
     )
 }
 
-/// What a block took: time, and of that the processor time of both ends.
-#[derive(Clone, Copy, Debug, Default)]
-struct Took {
-    wall_ns: f64,
-    processor_ns: f64,
-}
-
-impl Took {
-    /// The lower quartile of several, each number by itself.
-    fn undisturbed(blocks: &[Took]) -> Took {
-        let of = |number: fn(&Took) -> f64| quantile(&blocks.iter().map(number).collect::<Vec<f64>>(), 0.25);
-        Took {
-            wall_ns: of(|took| took.wall_ns),
-            processor_ns: of(|took| took.processor_ns),
-        }
-    }
-
-    /// The geometric mean of two.
-    fn mean(self, other: Took) -> Took {
-        Took {
-            wall_ns: (self.wall_ns * other.wall_ns).sqrt(),
-            processor_ns: (self.processor_ns * other.processor_ns).sqrt(),
-        }
-    }
-}
-
 /// One connection, and how many bytes of it are a block.
 struct Flow {
     connection: TcpStream,
@@ -170,7 +144,7 @@ impl Flow {
         // Until windows and buffers have grown; then as many bytes as take as long as a block shall.
         for _ in 0..WARM_UP {
             let took = flow.block()?;
-            let chunks = BLOCK.as_nanos() as f64 / took.wall_ns * (flow.bytes / CHUNK as u64) as f64;
+            let chunks = BLOCK.as_nanos() as f64 / took.wall * (flow.bytes / CHUNK as u64) as f64;
             flow.bytes = CHUNK as u64 * (chunks as u64).max(1);
         }
         Ok(flow)
@@ -197,7 +171,7 @@ impl Flow {
             std::thread::sleep(REST);
             self.block()?;
             let blocks: Vec<Took> = (0..BLOCKS).map(|_| self.block()).collect::<Result<_>>()?;
-            times[usize::from(with)].push(Took::undisturbed(&blocks));
+            times[usize::from(with)].push(Took::quantile(&blocks, UNDISTURBED));
         }
         if let Some(agent) = running {
             agent.stop()?;
@@ -215,8 +189,8 @@ impl Flow {
         let mut theirs = [0; 8];
         self.connection.read_exact(&mut theirs)?;
         Ok(Took {
-            wall_ns: begin.elapsed().as_nanos() as f64,
-            processor_ns: (processor_ns() - processor + u64::from_ne_bytes(theirs)) as f64,
+            wall: begin.elapsed().as_nanos() as f64,
+            processor: (processor_ns() - processor + u64::from_ne_bytes(theirs)) as f64,
         })
     }
 
@@ -322,6 +296,8 @@ const WARM_UP: u32 = 4;
 const BLOCK: Duration = Duration::from_millis(8);
 /// Blocks between two changes.
 const BLOCKS: u32 = 40;
+/// Which of the blocks between two changes counts, from the shortest on: all else that the machine does only ever adds.
+const UNDISTURBED: f64 = 0.25;
 /// How long blocks are sent.
 const PERIOD: Duration = Duration::from_secs(100);
 const PERIOD_QUICK: Duration = Duration::from_secs(10);
@@ -331,24 +307,3 @@ const QUADS_LEAST: usize = 4;
 /// costs later.
 const REST: Duration = Duration::from_millis(250);
 const LESS_PERCENT: f64 = 1.0;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_that_was_disturbed_does_not_count() {
-        let took = |wall_ns, processor_ns| Took { wall_ns, processor_ns };
-        let blocks = [
-            took(10.0, 8.0),
-            took(90.0, 8.2),
-            took(11.0, 70.0),
-            took(95.0, 71.0),
-            took(12.0, 8.1),
-        ];
-        let least = Took::undisturbed(&blocks);
-        assert_eq!((least.wall_ns, least.processor_ns), (11.0, 8.1));
-        let mean = took(4.0, 1.0).mean(took(9.0, 1.0));
-        assert_eq!((mean.wall_ns, mean.processor_ns), (6.0, 1.0));
-    }
-}

@@ -198,7 +198,7 @@ fn a_script_its_commands_and_how_they_end() {
     assert_eq!(ends, [ExitStatus::Code(3), ExitStatus::Signal(9), ExitStatus::Code(0)]);
     let paths: Vec<String> = execs(&events)
         .filter(|(_, child)| child.parent == exec.process)
-        .map(|(_, child)| child.path)
+        .map(|(_, child)| child.path.into())
         .collect();
     assert_eq!(paths, ["/bin/sh", "/bin/sh", "/bin/sleep"]);
 }
