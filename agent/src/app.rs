@@ -26,7 +26,6 @@ use crate::http::{self, HttpOptions, Services};
 use crate::identity::{Identity, IdentityOptions};
 use crate::node::NodeInfo;
 use crate::pipeline::Pipeline;
-use crate::resident;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
@@ -35,6 +34,7 @@ use crate::sinks::store::{Store, StoreOptions};
 use crate::sources::native::{self, Source};
 use crate::sources::windows::normalize::ActivityNames;
 use crate::sources::{self, clock};
+use crate::{resident, scheduling};
 
 pub use fan_out::FanOut;
 
@@ -188,6 +188,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let pipeline = std::thread::Builder::new()
         .name("pipeline".into())
         .spawn(move || {
+            scheduling::give_way();
             let (mut trimmed, mut fresh) = ((clock::now(), events.get()), true);
             let beat = || {
                 let (now, seen) = (clock::now(), events.get());

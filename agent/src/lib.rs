@@ -21,6 +21,7 @@ pub mod log_file;
 pub mod node;
 pub mod pipeline;
 pub mod resident;
+pub mod scheduling;
 pub mod sinks;
 pub mod sources;
 pub mod terminal;

@@ -164,8 +164,8 @@ fn after_any_silence_the_next_record_comes_soon() {
             found.map(|(at, _)| at)
         });
         let late = clock::now().since(at);
-        // A reader that was not woken looks once a second. On a busy machine it may get the processor late.
-        assert!(late < 200_000_000, "{late} ns after a silence of {silence} s");
+        // A reader that was not woken looks once a second. On a busy machine it gets the processor late: it waits its turn.
+        assert!(late < 500_000_000, "{late} ns after a silence of {silence} s");
     }
     wait_for(child);
 }

@@ -20,6 +20,7 @@ use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 
 use super::conntrack::KnownNamespaces;
 use crate::health::ProbeStatus;
+use crate::scheduling;
 use crate::sources::{EventSender, NamespaceLook, NamespacePlace, clock};
 
 /// The thread's end for requests; the thread ends when it is dropped.
@@ -81,6 +82,7 @@ impl Drop for NetnsWatch {
 }
 
 fn answer(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespaces) {
+    scheduling::give_way();
     while let Ok(request) = queue.recv() {
         let Some(netns) = look(request) else { continue };
         known.add(netns.inode, &netns.path);

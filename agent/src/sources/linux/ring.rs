@@ -23,6 +23,7 @@ use super::loader::{Channels, PROBE};
 use super::netns::NetnsWatch;
 use super::running;
 use crate::health::{Health, ProbeLabel};
+use crate::scheduling;
 use crate::sources::{EventSender, Stopped, clock};
 
 /// Everything the thread owns.
@@ -62,6 +63,7 @@ impl RingThread {
 
     /// Runs until `stop` becomes readable or the pipeline is gone.
     pub fn run(mut self, stop: &OwnedFd) {
+        scheduling::give_way();
         // An error only says that the pipeline is gone, which is one of the two ways to end.
         let _ = self.begin().and_then(|()| self.follow(stop));
     }
