@@ -62,8 +62,11 @@ impl Reorder {
                 self.slots.len() - 1
             }
         };
-        let younger = self.held.iter().rev().take_while(|(held, _)| *held > at).count();
-        self.held.insert(self.held.len() - younger, (at, slot));
+        // Nearly always 0, and then inserting is appending.
+        match self.held.iter().rev().take_while(|(held, _)| *held > at).count() {
+            0 => self.held.push_back((at, slot)),
+            younger => self.held.insert(self.held.len() - younger, (at, slot)),
+        }
     }
 
     /// Releases the next event whose time has come, oldest first.
