@@ -1,8 +1,8 @@
 //! Gives way to what is observed: threads that wake without interrupting anybody.
 //!
-//! Called by each thread that works while pods are set up. The agent wakes just when a plugin runs, and often on the plugin's
-//! own processor: there it would take time out of the very span it measures. Does not: lower anyone's share of a busy
-//! machine, or concern the threads that serve HTTP and exports.
+//! Called by the threads that work because a plugin runs, and often on the plugin's own processor: there they would take
+//! time out of the very span they measure. Does not: lower anyone's share of a busy machine, or concern other threads.
+//! Those that read traffic must not wait: at full speed their rings fill within a tenth of a second.
 
 /// The calling thread does not preempt others when it wakes, and runs when they wait or have had their turn (`SCHED_BATCH`,
 /// sched(7)). Where that is refused it goes on as before.

@@ -334,7 +334,7 @@ impl Correlator {
         match event.body {
             Body::ProcessForked(fork) => self.forked(at, &fork),
             Body::ProcessExecuted(exec) => {
-                let (mut image, env) = Image::split(*exec);
+                let (mut image, env) = Image::split(exec);
                 if self.config.windows {
                     image.windows = true;
                     self.windows_executed(at, image);

@@ -3,44 +3,43 @@
 //! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
 //! doing is not decided here. Everything in the event is hostile input.
 
+use std::ops::Deref;
+
 use memchr::memrchr;
 use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
-use sandglass_model::{CniCommand, ProcessKey, SmolStr, Span, SpanId, TextList, TextPairs, TraceId, registry};
+use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
 use crate::mix::mix;
 use crate::names::Names;
 
-/// What an exec brings into a span: the event without its environment, which is read and dropped.
+/// What an exec brings into a span: the event without its environment, which is read and dropped. Handed on as it came:
+/// it is too large to be copied from step to step.
 #[derive(Debug)]
 pub(crate) struct Image {
-    pub(crate) process: ProcessKey,
-    pub(crate) parent: ProcessKey,
-    pub(crate) parent_comm: SmolStr,
-    pub(crate) path: SmolStr,
-    pub(crate) args: TextList,
-    cgroup: String,
-    netns: u64,
-    pub(crate) running: bool,
+    exec: Box<Exec>,
     /// It is a Windows program.
     pub(crate) windows: bool,
 }
 
+impl Deref for Image {
+    type Target = Exec;
+
+    fn deref(&self) -> &Exec {
+        &self.exec
+    }
+}
+
 impl Image {
-    /// Takes the event apart.
-    pub(crate) fn split(exec: Exec) -> (Image, TextPairs) {
-        let image = Image {
-            process: exec.process,
-            parent: exec.parent,
-            parent_comm: exec.parent_comm,
-            path: exec.path,
-            args: exec.args,
-            cgroup: exec.cgroup,
-            netns: exec.netns,
-            running: exec.running,
-            windows: false,
-        };
-        (image, exec.env)
+    /// Takes the environment out of the event.
+    pub(crate) fn split(mut exec: Box<Exec>) -> (Image, TextPairs) {
+        let env = std::mem::take(&mut exec.env);
+        (Image { exec, windows: false }, env)
+    }
+
+    /// The arguments, which are then gone from here.
+    pub(crate) fn take_args(&mut self) -> TextList {
+        std::mem::take(&mut self.exec.args)
     }
 
     /// Last component of the path; of a Windows program without `.exe`, as a configuration names it.
@@ -57,12 +56,12 @@ impl Image {
     }
 
     /// The process as a span shows it.
-    pub(crate) fn into_detail(self, names: &mut Names) -> ProcessDetail {
+    pub(crate) fn into_detail(mut self, names: &mut Names) -> ProcessDetail {
         ProcessDetail {
             pid: self.process.pid,
             parent_pid: self.parent.pid,
             path: names.get(&self.path),
-            args: self.args,
+            args: self.take_args(),
             cgroup: names.get(&self.cgroup),
             netns: self.netns,
             exit: None,

@@ -268,7 +268,7 @@ impl Correlator {
     }
 
     /// Another image in a process that has a span.
-    pub(crate) fn executed_again(&mut self, at: Timestamp, image: Image, env: &TextPairs, span: SpanRef) {
+    pub(crate) fn executed_again(&mut self, at: Timestamp, mut image: Image, env: &TextPairs, span: SpanRef) {
         let Some(open) = self.traces.get_mut(span.trace).filter(|open| open.is_open(span.span)) else {
             return;
         };
@@ -290,7 +290,7 @@ impl Correlator {
             Detail::Command(command) => {
                 let earlier = std::mem::replace(&mut command.process.path, self.names.get(&image.path));
                 command.name = self.names.get(image.file_name());
-                command.process.args = image.args;
+                command.process.args = image.take_args();
                 Some(earlier)
             }
             Detail::Plugin(_)

@@ -15,7 +15,6 @@ use sandglass_model::{Body, Event};
 
 use super::loader::LostCounter;
 use crate::health::{Health, ProbeLabel};
-use crate::scheduling;
 use crate::sources::{EventSender, Stopped, clock};
 
 /// Something a thread follows.
@@ -69,7 +68,6 @@ impl Follower {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
-            scheduling::give_way();
             // An error only says that the pipeline is gone, which is one of the two ways to end.
             let _ = follow(feed, &stopped);
         })?;
