@@ -141,7 +141,7 @@ fn peers(trace: &Value) -> Vec<Peer<'_>> {
 /// The trace of this id with `ours` spans of the agent and those of these names of the others: each of them sends in
 /// batches of its own.
 fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
-    wait_for(&format!("trace {id} in Jaeger"), 30, || {
+    wait_for(&format!("trace {id} in Jaeger"), 60, || {
         let answer = try_http(JAEGER, &format!("/api/traces/{id}"))?;
         let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
         let trace = answer["data"][0].clone();
