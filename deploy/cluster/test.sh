@@ -3,7 +3,7 @@
 # agent/tests/cluster.rs against both. Usage: test.sh [--keep | --demo] [TEST..]. Root only.
 # --keep leaves the node running; --demo installs, makes pods, prints the addresses and stays until Ctrl-C.
 # SANDGLASS_CLUSTER_BIN, or SANDGLASS_KUBE_BIN, names a folder with the built programs (default target/cluster/bin, what a
-# CI caches). The last line counts the tests.
+# CI caches); SANDGLASS_CLUSTER_MINUTES is how long the tests may take (default 30). The last line counts the tests.
 # Uses besides: Go 1.26, runc, the CNI plugins, iptables, ip, openssl, curl, python3, rustup's musl target.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
