@@ -44,6 +44,22 @@ done
 stop containerd
 stop jaeger
 grep -F "$dir/" /proc/mounts | cut -d' ' -f2 | sort -r | xargs -r umount 2> /dev/null
+# Chains of kubelet and kube-proxy, which neither takes away itself.
+remove_chains() {
+    local table chain
+    for table in filter nat mangle; do
+        "$1" -w 5 -t $table -S | sed -n '/ -j KUBE-/s/^-A/-D/p' | xargs -r -L 1 "$1" -w 5 -t $table
+        for flag in -F -X; do
+            for chain in $("$1" -w 5 -t $table -S | sed -n 's/^-N \(KUBE-.*\)/\1/p'); do
+                "$1" -w 5 -t $table $flag "$chain"
+            done
+        done
+    done
+}
+if [ -f no-chains-before ]; then
+    remove_chains iptables 2> /dev/null
+    remove_chains ip6tables 2> /dev/null
+fi
 for bridge in sgcp0 sgcp1 sgcp2 sgcp3 sgcnode; do
     ip link del $bridge 2> /dev/null
 done

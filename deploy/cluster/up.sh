@@ -18,6 +18,10 @@ if ss -ltnH '( sport = :6443 or sport = :2379 or sport = :4317 )' | grep -q .; t
     exit 1
 fi
 cd "$dir"
+# Chains of a Kubernetes that was here before are not ours to remove.
+if ! { iptables-save; ip6tables-save; } 2> /dev/null | grep -q '^:KUBE-'; then
+    touch no-chains-before
+fi
 mkdir -p cni cni-slow cni-failing cni-broken etc etcd ipam kubelet log pki plugins root run state
 
 # start NAME COMMAND..: in the background, with a log and a pid file.

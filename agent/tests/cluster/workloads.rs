@@ -35,13 +35,6 @@ pub fn scale_up_and_down(node: &Node, namespace: &str, replicas: u32) {
     }
 }
 
-/// Pods made one after the other, each when the one before it runs: `alone-1` and so on.
-pub fn one_at_a_time(node: &Node, namespace: &str, pods: u32) {
-    for number in 1..=pods {
-        pod(node, namespace, &format!("alone-{number}"), "pause", None);
-    }
-}
-
 /// Three pods, each replaced by another.
 pub fn rolling_update(node: &Node, namespace: &str) {
     deployment(node, namespace, "rolled", 3, "pause");
