@@ -138,7 +138,7 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
 
     node.kubectl(&["delete", "namespace", namespace]);
     assert_removal(&node, || {
-        node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+        node.uninstall();
     });
     assert_eq!(left(&node), before, "left behind");
 }
@@ -228,7 +228,7 @@ fn c_without_a_capability_the_agent_says_what_it_lost() {
             }
         }
         println!("without {taken}: as the table says");
-        node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+        node.uninstall();
     }
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
@@ -252,7 +252,7 @@ fn d_with_the_cri_socket_older_pods_are_known() {
         }
     });
     node.kubectl(&["delete", "pod", "older", "--namespace=default", "--now"]);
-    node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    node.uninstall();
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
@@ -287,7 +287,7 @@ fn e_prometheus_finds_the_agent_by_its_annotations() {
         });
     }
     node.kubectl(&["delete", "pod", "scraped", "--namespace=default", "--now"]);
-    node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    node.uninstall();
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
@@ -300,7 +300,7 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
     let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
     node.install(&[ROOMY, OTLP, "--set=linux.cri.enabled=true", &socket]);
     let Some(observed) = observed::Observed::start(test, &node) else {
-        node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+        node.uninstall();
         return;
     };
     let namespace = "work";
@@ -327,7 +327,7 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
         }
     });
     node.kubectl(&["delete", "namespace", namespace]);
-    node.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+    node.uninstall();
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
@@ -468,9 +468,9 @@ fn ended(node: &Node) -> Result<(i64, String), String> {
         .into_iter()
         .find_map(Value::as_i64)
         .ok_or_else(|| status.to_string())?;
-    // Between two containers of the pod the kubelet has no log of either.
+    // Between two containers of the pod the kubelet has no log of either, and says so or nothing.
     match node.agent_log() {
-        log if log.contains("unable to retrieve container logs") => Err(log),
+        log if log.is_empty() || log.contains("unable to retrieve container logs") => Err(format!("log: {log:?}")),
         log => Ok((code, log)),
     }
 }

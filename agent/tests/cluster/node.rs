@@ -199,15 +199,26 @@ impl Node {
         succeeded("targets.sh", output);
     }
 
-    /// The agent's pod.
+    /// Takes the chart away, and waits until its pod is gone too: Helm waits for its own objects only.
+    pub fn uninstall(&self) {
+        self.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+        wait_for("the end of the agent's pods", 120, || match self.agent_pods().len() {
+            0 => Ok(()),
+            pods => Err(format!("{pods} are there")),
+        });
+    }
+
+    fn agent_pods(&self) -> Vec<Value> {
+        let selector = "--selector=app.kubernetes.io/component=agent-linux";
+        let pods = self.get(&["pods", "--namespace", NAMESPACE, selector]);
+        pods["items"].as_array().unwrap().clone()
+    }
+
+    /// The agent's pod, not one that is ending.
     pub fn agent_pod(&self) -> Value {
-        let pods = self.get(&[
-            "pods",
-            "--namespace",
-            NAMESPACE,
-            "--selector=app.kubernetes.io/component=agent-linux",
-        ]);
-        pods["items"].as_array().unwrap().last().cloned().unwrap_or(Value::Null)
+        let mut pods = self.agent_pods();
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods.pop().unwrap_or(Value::Null)
     }
 
     /// What the agent's container said, the one before included.
