@@ -2,12 +2,14 @@
 //!
 //! Every switch of the chart is rendered by a real Helm; each rendering is judged by Kubernetes' own schemas of many
 //! versions, the Prometheus operator's CRDs, an independent policy checker, and the rules of `rules.rs`. What cannot be
-//! installed is skipped, by name. Does not: need a cluster (`cluster.rs` does), or a container engine.
+//! installed is skipped, by name. Does not: need a cluster (`cluster.rs` does), or a container engine but for the Dockerfiles.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
 #[path = "deploy/helm.rs"]
 mod helm;
+#[path = "deploy/images.rs"]
+mod images;
 #[path = "deploy/rules.rs"]
 mod rules;
 #[path = "deploy/switches.rs"]

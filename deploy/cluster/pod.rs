@@ -5,7 +5,7 @@
 
 use std::env;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::exit;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ fn serve(address: &str) {
 }
 
 fn until(what: &str, attempt: fn(&str) -> Result<String, String>) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         match attempt(what) {
             Ok(answer) => {
@@ -72,7 +72,10 @@ fn until(what: &str, attempt: fn(&str) -> Result<String, String>) {
 }
 
 fn ask(address: &str) -> Result<String, String> {
-    let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
+    let address: SocketAddr = address.parse().map_err(|error| format!("{error}"))?;
+    // A connection that began before kube-proxy's rules were there is never translated, however often its SYN is repeated:
+    // conntrack decides once. Another one, from another port, is.
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).map_err(|error| error.to_string())?;
     let mut answer = String::new();
     stream.set_read_timeout(Some(Duration::from_secs(2))).map_err(|error| error.to_string())?;
     stream.read_to_string(&mut answer).map_err(|error| error.to_string())?;

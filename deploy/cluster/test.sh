@@ -3,7 +3,7 @@
 # agent/tests/cluster.rs against both. Usage: test.sh [--keep | --demo] [TEST..]. Root only.
 # --keep leaves the node running; --demo installs, makes pods, prints the addresses and stays until Ctrl-C.
 # SANDGLASS_CLUSTER_BIN, or SANDGLASS_KUBE_BIN, names a folder with the built programs (default target/cluster/bin, what a
-# CI caches). The last line counts the tests.
+# CI caches); SANDGLASS_CLUSTER_MINUTES is how long the tests may take (default 30). The last line counts the tests.
 # Uses besides: Go 1.26, runc, the CNI plugins, iptables, ip, openssl, curl, python3, rustup's musl target.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,7 +40,35 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 python3 deploy/image/oci.py --binary target/image/amd64/sandglass --arch amd64 --version next \
     --name docker.io/sandglass-dev/sandglass:next --out "$dir/images/sandglass-next.tar"
 
-trap '$keep || down' EXIT
+# Whatever ends this script ends the tests and the node with it; after a failure the node's logs stay.
+log=$(mktemp)
+runner=
+finish() {
+    local status=$?
+    trap : INT TERM
+    trap - EXIT
+    if [ -n "$runner" ]; then
+        kill "$runner" 2> /dev/null || true
+        wait "$runner" 2> /dev/null || true
+    fi
+    if [ $status -ne 0 ] && ! $demo && [ -d "$dir/log" ]; then
+        rm -rf target/cluster/log
+        mkdir -p target/cluster
+        cp -r "$dir/log" target/cluster/log || true
+        cp "$log" target/cluster/log/tests.log || true
+        echo "logs of the node: target/cluster/log"
+    fi
+    $keep || down || true
+    if [ -s "$log" ]; then
+        scripts/count.sh "$log" $status || [ $status -ne 0 ] || status=1
+    fi
+    rm -f "$log"
+    exit $status
+}
+trap finish EXIT
+# Ctrl-C is the demo's own, regular end.
+$demo || trap 'exit 130' INT
+trap 'exit 143' TERM
 begin=$SECONDS
 deploy/cluster/up.sh "$bin" "$dir"
 echo "the node is ready after $((SECONDS - begin)) s: export KUBECONFIG=$dir/admin.kubeconfig PATH=$bin:\$PATH"
@@ -50,16 +78,16 @@ if $demo; then
     deploy/cluster/demo.sh "$bin" "$dir"
     exit
 fi
-log=$(mktemp)
+cargo test --locked --package sandglass --test cluster --no-run
+# Into a file, not a pipe: what a test leaves running cannot keep the pipe open, and the script with it. The time limit is
+# for what no limit of its own ends; it counts as a failure.
 status=0
-cargo test --locked --package sandglass --test cluster -- --test-threads=1 --nocapture "${tests[@]}" 2>&1 | tee "$log" || status=$?
-if [ $status -ne 0 ]; then
-    mkdir -p target/cluster/log
-    cp "$dir"/log/*.log target/cluster/log/
-    echo "logs of the node: target/cluster/log"
-fi
-$keep || down
-trap - EXIT
-scripts/count.sh "$log" $status || status=1
-rm -f "$log"
+timeout --kill-after=30 "${SANDGLASS_CLUSTER_MINUTES:-30}m" \
+    cargo test --locked --package sandglass --test cluster -- --test-threads=1 --nocapture "${tests[@]}" > "$log" 2>&1 < /dev/null &
+runner=$!
+tail --pid=$runner --lines=+1 --follow "$log" &
+wait $runner || status=$?
+runner=
+wait $! 2> /dev/null || true
+[ $status -ne 124 ] || echo "the tests did not end within ${SANDGLASS_CLUSTER_MINUTES:-30} minutes"
 exit $status

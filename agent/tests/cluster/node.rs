@@ -1,6 +1,7 @@
 //! The running node that `deploy/cluster/test.sh` started: kubectl, helm, the agent's API, Jaeger, containerd's metrics.
 //!
-//! Every wait has an end, and what did not come is in the message. Does not: start or end the node.
+//! Every wait and every command has an end, and what did not come is in the message; a test that fails tells the state of
+//! the node besides (`state.rs`). Does not: start or end the node.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -10,6 +11,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use super::state;
 
 /// The agent, at the node's own address, as the chart has it.
 pub const AGENT: &str = "10.244.255.1:9477";
@@ -21,11 +24,22 @@ pub const PROMETHEUS: &str = "127.0.0.1:9490";
 pub const CONTAINERD: &str = "127.0.0.1:1338";
 /// Where the agent is installed.
 pub const NAMESPACE: &str = "sandglass";
+/// Longest time of one command: some of kubectl's would wait for ever.
+const COMMAND_SECONDS: u32 = 240;
 
 /// The node.
 pub struct Node {
     dir: PathBuf,
     bin: PathBuf,
+}
+
+/// The node goes with the run, and with it the reason why a test failed: it is told here.
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            state::tell(self);
+        }
+    }
 }
 
 impl Node {
@@ -60,7 +74,7 @@ impl Node {
             "--ignore-not-found",
             "--wait",
         ];
-        let _ = self.command("helm").args(uninstall).output();
+        let _ = self.command("helm", COMMAND_SECONDS).args(uninstall).output();
         for namespace in [NAMESPACE, "work"] {
             self.try_kubectl(&["delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s"]);
         }
@@ -72,9 +86,21 @@ impl Node {
         self.dir.join(below)
     }
 
-    /// A program of the cluster.
-    pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.bin.join(program));
+    /// A program of the cluster, ended after so many seconds.
+    pub fn command(&self, program: &str, seconds: u32) -> Command {
+        let mut command = self.configured(Command::new("timeout"));
+        command
+            .args(["--kill-after=5", &seconds.to_string()])
+            .arg(self.bin.join(program));
+        command
+    }
+
+    /// A program of the cluster, for as long as its caller lets it run.
+    pub fn endless(&self, program: &str) -> Command {
+        self.configured(Command::new(self.bin.join(program)))
+    }
+
+    fn configured(&self, mut command: Command) -> Command {
         command
             .env("KUBECONFIG", self.path("admin.kubeconfig"))
             .stdin(Stdio::null());
@@ -83,7 +109,10 @@ impl Node {
 
     /// Runs kubectl to the end.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
-        self.command("kubectl").args(arguments).output().unwrap()
+        self.command("kubectl", COMMAND_SECONDS)
+            .args(arguments)
+            .output()
+            .unwrap()
     }
 
     /// Runs kubectl; what it prints.
@@ -100,7 +129,7 @@ impl Node {
     /// Applies manifests.
     pub fn apply(&self, namespace: &str, yaml: &str) {
         let mut child = self
-            .command("kubectl")
+            .command("kubectl", COMMAND_SECONDS)
             .args(["apply", "--namespace", namespace, "--filename", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -114,7 +143,7 @@ impl Node {
     pub fn helm(&self, arguments: &[&str]) -> String {
         succeeded(
             &format!("helm {}", arguments.join(" ")),
-            self.command("helm").args(arguments).output().unwrap(),
+            self.command("helm", COMMAND_SECONDS).args(arguments).output().unwrap(),
         )
     }
 
@@ -143,7 +172,7 @@ impl Node {
 
     /// Installs the chart, or changes what is installed, and waits until it is rolled out.
     pub fn install(&self, more: &[&str]) {
-        self.install_without_waiting(&[more, &["--wait", "--timeout=90s"]].concat());
+        self.install_without_waiting(&[more, &["--wait", "--timeout=180s"]].concat());
     }
 
     /// The same without waiting.
@@ -170,15 +199,26 @@ impl Node {
         succeeded("targets.sh", output);
     }
 
-    /// The agent's pod.
+    /// Takes the chart away, and waits until its pod is gone too: Helm waits for its own objects only.
+    pub fn uninstall(&self) {
+        self.helm(&["uninstall", "sandglass", "--namespace", NAMESPACE, "--wait"]);
+        wait_for("the end of the agent's pods", 120, || match self.agent_pods().len() {
+            0 => Ok(()),
+            pods => Err(format!("{pods} are there")),
+        });
+    }
+
+    fn agent_pods(&self) -> Vec<Value> {
+        let selector = "--selector=app.kubernetes.io/component=agent-linux";
+        let pods = self.get(&["pods", "--namespace", NAMESPACE, selector]);
+        pods["items"].as_array().unwrap().clone()
+    }
+
+    /// The agent's pod, not one that is ending.
     pub fn agent_pod(&self) -> Value {
-        let pods = self.get(&[
-            "pods",
-            "--namespace",
-            NAMESPACE,
-            "--selector=app.kubernetes.io/component=agent-linux",
-        ]);
-        pods["items"].as_array().unwrap().last().cloned().unwrap_or(Value::Null)
+        let mut pods = self.agent_pods();
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods.pop().unwrap_or(Value::Null)
     }
 
     /// What the agent's container said, the one before included.
@@ -211,7 +251,8 @@ fn succeeded(what: &str, output: Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "{what}: {said}{}",
+        "{what}: {}: {said}{}",
+        output.status,
         String::from_utf8_lossy(&output.stderr)
     );
     said

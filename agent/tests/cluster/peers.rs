@@ -57,24 +57,33 @@ impl CniCounts {
             traces.len()
         );
     }
+}
 
-    /// Setting the networks of these sandboxes up, from the first ADD's begin to the last one's end, took as long as
-    /// containerd's metric says, in the mean.
-    pub fn assert_same_duration(&self, traces: &[&Value]) {
-        assert_eq!(self.set_up, traces.len() as u64);
-        let seconds: f64 = traces.iter().map(|trace| set_up_seconds(trace)).sum();
-        let (ours, theirs) = (seconds / traces.len() as f64, self.seconds / traces.len() as f64);
-        println!(
-            "the mean set-up of one pod at a time: {:.1} ms, {:.1} ms by containerd's metric",
-            ours * 1e3,
-            theirs * 1e3
-        );
-        assert!(ours <= theirs, "{ours} s, by containerd's metric {theirs} s");
+/// Setting the networks of these sandboxes up, from the first ADD's begin to the last one's end, took as long as containerd's
+/// metric says, which was read around each of them. By the median: now and then containerd itself waits for a processor.
+pub fn assert_same_duration(alone: &[CniCounts], traces: &[&Value]) {
+    assert_eq!(alone.len(), traces.len());
+    let mut both = Vec::new();
+    for (counts, trace) in alone.iter().zip(traces) {
+        assert_eq!((counts.set_up, counts.failed), (1, 0), "{}", trace["pod"]);
+        let ours = set_up_seconds(trace);
         assert!(
-            theirs - ours <= (theirs / 20.0).max(0.005),
-            "{ours} s, by containerd's metric {theirs} s"
+            ours <= counts.seconds,
+            "{}: {ours} s, by containerd's metric {} s",
+            trace["pod"],
+            counts.seconds
         );
+        both.push((ours, counts.seconds));
     }
+    both.sort_by(|one, other| (one.1 - one.0).total_cmp(&(other.1 - other.0)));
+    let (ours, theirs) = both[both.len() / 2];
+    println!(
+        "the set-up of one pod at a time: {:.1} ms, {:.1} ms by containerd's metric, in the median of {}",
+        ours * 1e3,
+        theirs * 1e3,
+        both.len()
+    );
+    assert!(theirs - ours <= (theirs / 20.0).max(0.005), "{both:?}");
 }
 
 fn set_up_seconds(trace: &Value) -> f64 {
@@ -141,7 +150,7 @@ fn peers(trace: &Value) -> Vec<Peer<'_>> {
 /// The trace of this id with `ours` spans of the agent and those of these names of the others: each of them sends in
 /// batches of its own.
 fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
-    wait_for(&format!("trace {id} in Jaeger"), 30, || {
+    wait_for(&format!("trace {id} in Jaeger"), 60, || {
         let answer = try_http(JAEGER, &format!("/api/traces/{id}"))?;
         let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
         let trace = answer["data"][0].clone();
@@ -165,7 +174,8 @@ fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
 /// Our ADD of each attachment against containerd's span of the same one. Each lies within it: containerd's span also
 /// holds the fork and exec of the plugins, and the reading and keeping of their result, which is a millisecond or two
 /// where nothing else wants the processor. So those of pods made one at a time (`alone`) are also as long but for 5 ms or
-/// 5 %; where thirty pods begin at once, containerd itself waits for a processor before it forks and after a plugin ended.
+/// 5 %, in the median: now and then containerd itself waits for a processor before it forks and after a plugin ended. Where
+/// thirty pods begin at once most of them do.
 pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) {
     let (mut quiet, mut crowded) = (Vec::new(), Vec::new());
     for trace in traces.iter().filter(|trace| trace["result"] == "ok") {
@@ -192,12 +202,7 @@ pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) 
             of.push((difference, before, after, theirs_us));
         }
     }
-    // Where something else keeps the processors busy, nothing is alone.
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap();
-    let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
-    let busy = load > 2.0 * std::thread::available_parallelism().unwrap().get() as f64;
-    let (one, many) = if busy { (7, 3) } else { (9, 3) };
-    for (what, differences, least) in [("one at a time", &mut quiet, one), ("many at once", &mut crowded, many)] {
+    for (what, differences, least) in [("one at a time", &mut quiet, 5), ("many at once", &mut crowded, 2)] {
         assert!(differences.len() >= 20, "only {} attachments {what}", differences.len());
         differences.sort_unstable();
         let (difference, before, after, _) = differences[differences.len() / 2];

@@ -29,12 +29,21 @@ pub struct Pod {
     pub namespace: String,
 }
 
+/// Also when the test fails: a child that has the test's standard error keeps whoever reads that waiting.
+impl Drop for PodWatch {
+    fn drop(&mut self) {
+        // Ended already is as good.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 impl PodWatch {
     /// Begins to follow.
     pub fn start(node: &Node, namespace: &str) -> PodWatch {
         let told = tempfile::NamedTempFile::new().unwrap();
         let process = node
-            .command("kubectl")
+            .endless("kubectl")
             .args(["get", "pods", "--namespace", namespace, "--watch", "--output=json"])
             .stdout(told.reopen().unwrap())
             .spawn()
@@ -84,7 +93,7 @@ pub fn operation_traces(namespace: &str) -> Vec<Value> {
 }
 
 fn traces(kind: &str, namespace: &str) -> Vec<Value> {
-    let rows = wait_for("the end of all traces", 90, || {
+    let rows = wait_for("the end of all traces", 120, || {
         let list = http(
             AGENT,
             &format!("/api/v1/sandboxes?kind={kind}&limit=1000&q={namespace}"),

@@ -1,8 +1,16 @@
 //! What the test runs in the cluster, and waits for. The image is `deploy/cluster/pod.rs`.
 
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use serde_json::Value;
+
 use super::node::{Node, http, wait_for};
 
 const IMAGE: &str = "docker.io/sandglass-test/pod:1";
+/// CoreDNS itself, not its Service.
+const COREDNS: &str = "10.244.255.1:5300";
 
 /// A Deployment from none to `replicas` and back.
 pub fn scale_up_and_down(node: &Node, namespace: &str, replicas: u32) {
@@ -27,13 +35,6 @@ pub fn scale_up_and_down(node: &Node, namespace: &str, replicas: u32) {
     }
 }
 
-/// Pods made one after the other, each when the one before it runs: `alone-1` and so on.
-pub fn one_at_a_time(node: &Node, namespace: &str, pods: u32) {
-    for number in 1..=pods {
-        pod(node, namespace, &format!("alone-{number}"), "pause", None);
-    }
-}
-
 /// Three pods, each replaced by another.
 pub fn rolling_update(node: &Node, namespace: &str) {
     deployment(node, namespace, "rolled", 3, "pause");
@@ -47,7 +48,8 @@ pub fn job(node: &Node, namespace: &str) {
     batch(node, namespace, "three", 3, &["exit", "0"]);
 }
 
-/// A pod calls another through a Service, which kube-proxy translates.
+/// A pod calls another through a Service, which kube-proxy translates. It is made when the Service works: what is begun
+/// before kube-proxy's rules are there goes wherever the node's routes lead.
 pub fn service(node: &Node, namespace: &str) {
     deployment(node, namespace, "server", 1, "serve 0.0.0.0:8080");
     rollout(node, namespace, "server");
@@ -60,8 +62,48 @@ pub fn service(node: &Node, namespace: &str) {
         "--target-port=8080",
     ]);
     let address = node.get(&["service/server", "--namespace", namespace]);
-    let address = address["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let address: Ipv4Addr = address["spec"]["clusterIP"].as_str().unwrap().parse().unwrap();
+    wait_for("an answer of the Service", 60, || answers((address, 80).into()));
+    let name = format!("server.{namespace}.svc.cluster.local");
+    wait_for("the Service's name in CoreDNS", 60, || resolves(&name, address));
     batch(node, namespace, "caller", 1, &["ask", &format!("{address}:80")]);
+}
+
+/// Whether a `serve` of the image answers the node itself; no sandbox, so nothing that the agent would show.
+fn answers(address: SocketAddr) -> Result<(), String> {
+    let fail = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).map_err(fail)?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).map_err(fail)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(fail)?;
+    if answer == "here\n" {
+        Ok(())
+    } else {
+        Err(format!("{answer:?}"))
+    }
+}
+
+/// Whether CoreDNS, asked at its own port, gives this address for the name.
+fn resolves(name: &str, address: Ipv4Addr) -> Result<(), String> {
+    let fail = |error: std::io::Error| error.to_string();
+    let mut query = vec![0x5a, 0x5a, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        query.push(u8::try_from(label.len()).unwrap());
+        query.extend(label.bytes());
+    }
+    // Root; A; IN.
+    query.extend([0, 0, 1, 0, 1]);
+    let socket = UdpSocket::bind("0.0.0.0:0").map_err(fail)?;
+    socket.set_read_timeout(Some(Duration::from_secs(1))).map_err(fail)?;
+    socket.send_to(&query, COREDNS).map_err(fail)?;
+    let mut answer = [0; 512];
+    let length = socket.recv(&mut answer).map_err(fail)?;
+    // One record, which ends with its address.
+    if answer[..length].ends_with(&address.octets()) {
+        Ok(())
+    } else {
+        Err(format!("{:?}", &answer[..length]))
+    }
 }
 
 /// A pod looks a Service up through CoreDNS.
@@ -88,17 +130,26 @@ pub fn start_slow_job(node: &Node, namespace: &str, name: &str, pods: u32) {
     start_batch(node, namespace, name, pods, &["exit", "0"], Some("slow"));
 }
 
-/// Waits for a job's end.
+/// Waits for a job's end, which must be a success: one that failed never completes.
 pub fn end_job(node: &Node, namespace: &str, name: &str) {
     let selected = format!("job/{name}");
-    node.kubectl(&[
-        "wait",
-        &selected,
-        "--namespace",
-        namespace,
-        "--for=condition=Complete",
-        "--timeout=90s",
-    ]);
+    let failed = wait_for(&format!("the end of {selected}"), 120, || {
+        let job = node.get(&[&selected, "--namespace", namespace]);
+        let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let is = |kind: &str| {
+            let found = conditions.iter();
+            found
+                .filter(|condition| condition["type"] == kind && condition["status"] == "True")
+                .count()
+                > 0
+        };
+        match (is("Complete"), is("Failed")) {
+            (true, _) => Ok(None),
+            (_, true) => Ok(Some(job["status"].clone())),
+            _ => Err(job["status"].to_string()),
+        }
+    });
+    assert_eq!(failed, None::<Value>, "{selected} failed");
 }
 
 /// Takes the workloads named away, with their pods.
@@ -124,7 +175,7 @@ pub fn broken(node: &Node, namespace: &str) {
 /// The pod and its runtime class have the same name.
 fn fails_twice(node: &Node, namespace: &str, name: &str) {
     create(node, namespace, name, "pause", Some(name));
-    wait_for("two failed attempts", 60, || {
+    wait_for("two failed attempts", 120, || {
         let list = http(
             super::AGENT,
             &format!("/api/v1/sandboxes?result=failed&kind=sandbox&limit=1000&q={name}"),
@@ -154,13 +205,13 @@ pub fn pod(node: &Node, namespace: &str, name: &str, command: &str, runtime: Opt
         "--namespace",
         namespace,
         "--for=condition=Ready",
-        "--timeout=60s",
+        "--timeout=120s",
     ]);
 }
 
 fn create(node: &Node, namespace: &str, name: &str, command: &str, runtime: Option<&str>) {
     // The namespace's account comes a moment after the namespace.
-    wait_for("the default account", 20, || {
+    wait_for("the default account", 60, || {
         let account = node.try_kubectl(&["get", "serviceaccount", "default", "--namespace", namespace]);
         if account.status.success() {
             Ok(())
@@ -228,10 +279,10 @@ fn rollout(node: &Node, namespace: &str, name: &str) {
         &selected,
         "--namespace",
         namespace,
-        "--timeout=90s",
+        "--timeout=120s",
     ]);
     // Pods that were replaced are gone.
-    wait_for("the end of the old pods", 30, || {
+    wait_for("the end of the old pods", 60, || {
         let pods = node.get(&["pods", "--namespace", namespace, &format!("--selector=app={name}")]);
         let ending = pods["items"]
             .as_array()
