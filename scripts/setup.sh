@@ -75,6 +75,7 @@ want_test() {
     have tshark || optional+=(tshark)
     have conntrack || optional+=(conntrack)
     have nft || optional+=(nftables)
+    have podman || optional+=(podman)
     have openssl || optional+=(openssl)
     # A program whose resolver is musl's, and the static image.
     have rustup && rustup target add x86_64-unknown-linux-musl > /dev/null 2>&1 || true
