@@ -9,8 +9,8 @@
 //! The effect is smaller than what one ADD differs from the next by, so: blocks without (A) and with the agent (B) in the
 //! order ABBA, then BAAB, which cancels what drifts evenly; the caller and its plugins on one processor; of a block its
 //! median, of four blocks one ratio, of all ratios the Hodges-Lehmann estimate with a bootstrap interval over them.
-//! Beside the time of an ADD stands the processor time of its plugins, in which nothing is waited for: surer by several
-//! times, and without what the agent's own threads take of that processor.
+//! Beside the time of an ADD stands the processor time of its plugins: in it nothing is waited for, and what the agent's
+//! own threads take of that processor is not in it. On a busy machine it is the surer of the two.
 //! All of it goes before the machine's other work, the agent too.
 //! Does not: keep the agent on or off that processor, put plugins before the agent, or time the making of a namespace.
 
