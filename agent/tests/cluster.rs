@@ -102,13 +102,13 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     for probe in ["exec", "stdio", "netns"] {
         assert_eq!(health["lost"]["by"][probe], 0, "{}", health["lost"]);
     }
-    // Where others want the processors too, or flood the machine with lookups of their own, a thread of the agent may wait
-    // for longer than events are held: some of a thousand came late then. Each trace was held against its pod all the same.
+    // Where others want the processors too, a thread of the agent may wait for longer than events are held; each trace
+    // was held against its pod all the same.
     let (late, events) = (
         health["late"]["total"].as_u64().unwrap(),
         health["events"].as_u64().unwrap(),
     );
-    assert!(late * 100 <= events, "{late} late of {events}");
+    assert!(late * 1000 <= events, "{late} late of {events}");
     println!("of {events} events {late} came late");
 
     let peak = peak_kb(node.agent_processes()[0]);

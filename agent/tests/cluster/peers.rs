@@ -174,7 +174,7 @@ fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
 /// Our ADD of each attachment against containerd's span of the same one. Each lies within it: containerd's span also
 /// holds the fork and exec of the plugins, and the reading and keeping of their result, which is a millisecond or two
 /// where nothing else wants the processor. So those of pods made one at a time (`alone`) are also as long but for 5 ms or
-/// 5 %, in the median: now and then containerd itself waits for a processor before it forks and after a plugin ended. Where
+/// 5 %, nearly all: now and then containerd itself waits for a processor before it forks and after a plugin ended. Where
 /// thirty pods begin at once most of them do.
 pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) {
     let (mut quiet, mut crowded) = (Vec::new(), Vec::new());
@@ -202,7 +202,12 @@ pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) 
             of.push((difference, before, after, theirs_us));
         }
     }
-    for (what, differences, least) in [("one at a time", &mut quiet, 7), ("many at once", &mut crowded, 3)] {
+    // Where something else keeps the processors busy, nothing is alone.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap();
+    let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
+    let busy = load > 2.0 * std::thread::available_parallelism().unwrap().get() as f64;
+    let (one, many) = if busy { (7, 3) } else { (9, 3) };
+    for (what, differences, least) in [("one at a time", &mut quiet, one), ("many at once", &mut crowded, many)] {
         assert!(differences.len() >= 20, "only {} attachments {what}", differences.len());
         differences.sort_unstable();
         let (difference, before, after, _) = differences[differences.len() / 2];
