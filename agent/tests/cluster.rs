@@ -22,6 +22,8 @@ mod observed;
 mod peers;
 #[path = "cluster/pods.rs"]
 mod pods;
+#[path = "lab/query.rs"]
+mod query;
 #[path = "cluster/state.rs"]
 mod state;
 #[path = "cluster/workloads.rs"]

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::node::{Node, http, wait_for};
+use super::query::query;
 
 const IMAGE: &str = "docker.io/sandglass-test/pod:1";
+const TYPE_A: u16 = 1;
 /// CoreDNS itself, not its Service.
 const COREDNS: &str = "10.244.255.1:5300";
 
@@ -86,16 +88,9 @@ fn answers(address: SocketAddr) -> Result<(), String> {
 /// Whether CoreDNS, asked at its own port, gives this address for the name.
 fn resolves(name: &str, address: Ipv4Addr) -> Result<(), String> {
     let fail = |error: std::io::Error| error.to_string();
-    let mut query = vec![0x5a, 0x5a, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in name.split('.') {
-        query.push(u8::try_from(label.len()).unwrap());
-        query.extend(label.bytes());
-    }
-    // Root; A; IN.
-    query.extend([0, 0, 1, 0, 1]);
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(fail)?;
     socket.set_read_timeout(Some(Duration::from_secs(1))).map_err(fail)?;
-    socket.send_to(&query, COREDNS).map_err(fail)?;
+    socket.send_to(&query(0x5a5a, name, TYPE_A), COREDNS).map_err(fail)?;
     let mut answer = [0; 512];
     let length = socket.recv(&mut answer).map_err(fail)?;
     // One record, which ends with its address.

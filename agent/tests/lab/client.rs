@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+pub use super::query::query;
 use super::{Lab, inside};
 
 /// Resolves a name as glibc does, A and AAAA at once: `getent ahosts`. Gives its output.
@@ -30,20 +31,6 @@ pub fn musl(directory: &std::path::Path) -> Option<PathBuf> {
         .args([&program, &source])
         .output();
     built.is_ok_and(|output| output.status.success()).then_some(program)
-}
-
-/// A query for a name.
-pub fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
-    let mut query = id.to_be_bytes().to_vec();
-    query.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-    for label in name.split('.') {
-        query.push(u8::try_from(label.len()).unwrap());
-        query.extend(label.as_bytes());
-    }
-    query.push(0);
-    query.extend(kind.to_be_bytes());
-    query.extend([0, 1]);
-    query
 }
 
 /// A socket of the pod, connected to a server.

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod oracle;
+pub mod query;
 pub mod recorded;
 pub mod server;
 pub mod watch;
