@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::{Config, Correlator, Counters, Output, Reorder};
-use sandglass_model::{Body, Event, Timestamp, Trace, TraceId};
+use sandglass_model::{Body, Event, RootId, Timestamp, Trace, TraceId};
 
 use crate::health::{Health, TableLabel};
 use crate::sources::{EventReceiver, Stopped};
@@ -18,7 +18,8 @@ pub trait Outputs {
     fn arrived(&mut self, event: &Event);
     /// The correlator found something.
     fn output(&mut self, output: &Output);
-    /// Open traces changed; called at most a few times a second, with all that are open and the ids of the changed.
+    /// Open traces changed; called at most a few times a second, with all that are open and the ids of the changed: of
+    /// several with one id, one at least has.
     fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>);
 }
 
@@ -30,7 +31,7 @@ pub struct Pipeline {
     health: Health,
     counted: Counters,
     /// Open traces as they were shown last with what HNS and HCS did for them.
-    running: BTreeMap<TraceId, Trace>,
+    running: BTreeMap<RootId, Trace>,
     /// What HNS and HCS do has changed since.
     running_changed: bool,
     /// Events in the reorder stage that are no ticks: a tick that waits there waits for nothing.
@@ -142,14 +143,14 @@ impl Pipeline {
     fn show(&mut self, outputs: &mut impl Outputs) {
         let mut changed = self.correlator.take_changed();
         let running = self.correlator.with_running();
-        let running: BTreeMap<TraceId, Trace> = running.into_iter().map(|trace| (trace.id, trace)).collect();
+        let running: BTreeMap<RootId, Trace> = running.into_iter().map(|trace| (trace.root_id(), trace)).collect();
         let before = std::mem::replace(&mut self.running, running);
-        let differs = |(id, trace): &(&TraceId, &Trace)| self.running.get(id) != Some(trace);
-        let ended = before.iter().filter(differs).map(|(id, _)| *id);
-        let began = self.running.keys().filter(|id| !before.contains_key(id)).copied();
-        changed.extend(ended.chain(began));
+        let differs = |(root, trace): &(&RootId, &Trace)| self.running.get(root) != Some(trace);
+        let ended = before.iter().filter(differs).map(|(root, _)| root);
+        let began = self.running.keys().filter(|root| !before.contains_key(root));
+        changed.extend(ended.chain(began).map(|root| root.trace));
         let open = self.correlator.open();
-        let mut shown = open.map(|trace| self.running.get(&trace.id).unwrap_or(trace));
+        let mut shown = open.map(|trace| self.running.get(&trace.root_id()).unwrap_or(trace));
         outputs.changed(&mut shown, &changed);
     }
 
@@ -197,8 +198,9 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandglass_model::event::Exec;
     use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeSaid, Service};
-    use sandglass_model::{PodIdentity, text};
+    use sandglass_model::{PodIdentity, ProcessKey, text};
 
     /// What was shown of open traces that had changed.
     #[derive(Default)]
@@ -210,6 +212,62 @@ mod tests {
         fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>) {
             let told = open.filter(|trace| changed.contains(&trace.id));
             self.0.extend(told.map(|trace| text::tree(trace, Timestamp(0))));
+        }
+    }
+
+    /// The runtime runs a plugin to take an interface away.
+    fn del(pid: u32, ifname: &str, traceparent: &str) -> Body {
+        let env = [
+            ("CNI_COMMAND", "DEL"),
+            ("CNI_CONTAINERID", "sb"),
+            ("CNI_IFNAME", ifname),
+            ("TRACEPARENT", traceparent),
+        ];
+        Body::ProcessExecuted(Box::new(Exec {
+            process: ProcessKey::new(pid, 0),
+            parent: ProcessKey::new(1, 0),
+            parent_comm: "containerd".into(),
+            path: "/opt/cni/bin/bridge".into(),
+            args: Default::default(),
+            args_truncated: false,
+            env: env.into_iter().collect(),
+            cgroup: String::new(),
+            netns: 0,
+            running: false,
+        }))
+    }
+
+    fn hns_begins() -> Body {
+        Body::ActivitySeen(Box::new(ActivityStep {
+            service: Service::Hns,
+            name: "Delete".into(),
+            activity: "a".into(),
+            related: String::new(),
+            pid: 1,
+            tid: 2,
+            step: ActivityChange::Started,
+            keys: Vec::new(),
+            fields: Default::default(),
+        }))
+    }
+
+    #[test]
+    fn open_operations_of_one_trace_are_shown_each() {
+        let mut pipeline = Pipeline::new(Config::default(), 0, Health::default());
+        let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let bodies = [del(10, "lo", caller), del(11, "eth0", caller), hns_begins(), Body::Tick];
+        let mut shown = Shown::default();
+        for (at, body) in bodies.into_iter().enumerate() {
+            let at = Timestamp(1_000_000 * (at as u64 + 1));
+            pipeline.feed(Event { at, body }, &mut shown);
+        }
+        pipeline.refreshed = Instant::now().checked_sub(REFRESH).unwrap();
+        pipeline.refresh(&mut shown);
+        let all = shown.0.join("");
+        assert_eq!(shown.0.len(), 2, "{all}");
+        // What HNS does for one of them does not hide the other.
+        for part in ["[sb, lo,", "[sb, eth0,", "hns Delete"] {
+            assert_eq!(all.matches(part).count(), 1, "{part}: {all}");
         }
     }
 

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use sandglass_model::RootId;
 use sandglass_model::phases::{Phase, human};
 use serde::Deserialize;
 
@@ -39,7 +40,8 @@ impl Default for WatchOptions {
 /// A list row, as far as it is shown.
 #[derive(Clone, Debug, Deserialize)]
 struct Row {
-    trace_id: String,
+    #[serde(flatten)]
+    root: RootId,
     #[serde(default)]
     operation: Option<String>,
     #[serde(default)]
@@ -156,17 +158,13 @@ impl Screen {
             write(&row.line(width, false), "\n")?;
         }
         let mut messages = Messages::new(address.to_owned());
-        let mut told: Vec<String> = self
-            .rows
-            .iter()
-            .filter(|row| row.ended())
-            .map(|row| row.trace_id.clone())
-            .collect();
+        let ended = self.rows.iter().filter(|row| row.ended());
+        let mut told: Vec<RootId> = ended.map(|row| row.root).collect();
         loop {
             match messages.next().await {
-                Message::Row(row) if row.ended() && !told.contains(&row.trace_id) => {
+                Message::Row(row) if row.ended() && !told.contains(&row.root) => {
                     write(&row.line(width, false), "\n")?;
-                    told.push(row.trace_id);
+                    told.push(row.root);
                     if told.len() > 2 * MAX_ROWS {
                         told.drain(..MAX_ROWS);
                     }
@@ -195,7 +193,7 @@ impl Screen {
     }
 
     fn put(&mut self, row: Row) {
-        match self.rows.iter_mut().find(|known| known.trace_id == row.trace_id) {
+        match self.rows.iter_mut().find(|known| known.root == row.root) {
             Some(known) => *known = row,
             None => {
                 self.rows.insert(0, row);

@@ -16,6 +16,11 @@ export async function get(path, signal) {
   return body;
 }
 
+/** What tells a trace from every other, as it stands in addresses: several may have one trace id. */
+export function traceKey({ trace_id: id, root_span_id: root }) {
+  return `${id}/${root}`;
+}
+
 /** Follows the stream. `on.open` also means: what was shown before may be old. */
 export function follow(on) {
   let source = null;

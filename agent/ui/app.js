@@ -35,7 +35,7 @@ function route() {
   main.replaceChildren();
   let name = "sandboxes";
   if (parts[0] === "trace" && parts[1]) {
-    view = traceView(main, { id: parts[1], span: parts[2] || "" }, shared);
+    view = traceView(main, { id: parts[1], within: parts[2] || "", span: parts[3] || "" }, shared);
     name = "";
   } else if (parts[0] === "agent") {
     view = agentView(main, params, shared);

@@ -1,7 +1,7 @@
 // The list: recent sandboxes, operations apart from them, or journeys of bad lookups and connections; live.
 // The agent filters and sorts; a row that changes is patched at once and the list asked for again soon after.
 
-import { get, throttle } from "./api.js";
+import { get, throttle, traceKey } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
 import { causeName } from "./causes.js";
@@ -138,15 +138,15 @@ export function listView(root, { name, params }, shared) {
     say(summary, summarize(page));
     // What runs on for minutes would make everything else a dot.
     const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.busy_ns));
-    const staying = new Set(page.rows.map((row) => row.trace_id));
-    for (const [id, item] of shown) if (!staying.has(id)) item.element.remove();
+    const staying = new Set(page.rows.map(traceKey));
+    for (const [key, item] of shown) if (!staying.has(key)) item.element.remove();
     const next = new Map();
     let before = rows.firstElementChild;
     for (const row of page.rows) {
-      const known = shown.get(row.trace_id);
+      const known = shown.get(traceKey(row));
       const item = known || makeRow(row, shared, shared.now() - unixMs(row.start_unix_ns) < ARRIVAL_MS && shown.size > 0);
       item.update(row, longest);
-      next.set(row.trace_id, item);
+      next.set(traceKey(row), item);
       // Rows in their place are not touched: the focus stays where it is.
       if (item.element === before) before = before.nextElementSibling;
       else rows.insertBefore(item.element, before);
@@ -193,13 +193,13 @@ export function listView(root, { name, params }, shared) {
     stuck.hidden = found.length === 0;
     const most = found.slice(0, 5);
     const ages = most.map(() => h("span.age"));
-    fillOn([found.length, most.map((operation) => [operation.trace_id, operation.span_id, operation.waits_for])], stuck, () => {
+    fillOn([found.length, most.map((operation) => [traceKey(operation), operation.span_id, operation.waits_for])], stuck, () => {
       stuckAges = ages;
       return [
         h("h2", {}, found.length === 1 ? "Stuck now" : `${found.length} stuck now`, h("small", {}, `running for more than ${duration(after)}`)),
         h("ul", {}, most.map((operation, index) =>
           h("li", {},
-            h("a", { href: `#/trace/${operation.trace_id}/${operation.span_id}` },
+            h("a", { href: `#/trace/${traceKey(operation)}/${operation.span_id}` },
               h("strong", {}, podName(operation)), " ", operation.name, operation.ifname ? ` ${operation.ifname}` : "",
               operation.waits_for.length ? [" waits for ", h("strong", {}, operation.waits_for.join(" › "))] : null,
               operation.pid ? ` (pid ${operation.pid})` : ""),
@@ -237,7 +237,7 @@ export function listView(root, { name, params }, shared) {
   const links = () => [...rows.querySelectorAll("a.row")];
   return {
     row(row) {
-      const item = shown.get(row.trace_id);
+      const item = shown.get(traceKey(row));
       if (item) item.update(row);
       later();
     },
@@ -283,12 +283,12 @@ function makeRow(first, shared, arriving) {
   const verdict = h("span.verdict");
   const time = h("span.time");
   const when = h("span.when");
-  const link = h("a.row", { href: `#/trace/${row.trace_id}` },
+  const link = h("a.row", { href: `#/trace/${traceKey(row)}` },
     mark,
     h("span.who", {}, name, h("span.who-line", {}, chips, place)),
     h("span.what", {}, track, verdict),
     time, when);
-  const element = h("li", { class: arriving ? "arriving" : null, data: { trace: row.trace_id } }, link);
+  const element = h("li", { class: arriving ? "arriving" : null, data: { trace: traceKey(row) } }, link);
 
   const item = {
     element,

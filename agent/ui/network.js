@@ -1,6 +1,6 @@
 // The node's network over the last hour: lookups, connections, conntrack, drops; slow names; journeys.
 
-import { get, throttle } from "./api.js";
+import { get, throttle, traceKey } from "./api.js";
 import { causeMeaning, causeName } from "./causes.js";
 import { makeChart } from "./chart.js";
 import { fill, fillOn, h } from "./dom.js";
@@ -198,7 +198,7 @@ function journeyList(view, shared) {
   const held = view.journeys_held_back ? h("p.muted", {}, `${count(view.journeys_held_back)} more were counted, but kept no trace: there were too many.`) : null;
   if (!view.journeys.length) return [heading, h("p.muted", {}, "None is kept. Slow, failed, retried and dropped ones appear here, each with its whole journey."), held];
   return [heading, h("ul.journeys", {}, view.journeys.slice(0, 10).map((row) => h("li", {},
-    h("a", { href: `#/trace/${row.trace_id}` },
+    h("a", { href: `#/trace/${traceKey(row)}` },
       h("span.chip", { class: `chip ${row.reason === "failed" || row.reason === "dropped" ? "failed" : "again"}` }, row.reason),
       h("strong", {}, podName(row)), h("span.target", {}, row.target),
       h("span.muted", { title: absolute(unixMs(row.start_unix_ns)) }, ago(unixMs(row.start_unix_ns), shared.now())),

@@ -1,6 +1,6 @@
 // One trace: the verdict, where the time went, the waterfall, and what belongs with it.
 
-import { get, throttle } from "./api.js";
+import { get, throttle, traceKey } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
 import { causeMeaning, causeName, findings } from "./causes.js";
@@ -14,11 +14,14 @@ const RELATIONS = {
   sandbox: "creation of the sandbox",
   operation: "operation on the sandbox",
   journey: "bad lookup or connection",
+  same_trace: "in the same trace of the runtime",
 };
 
-export function traceView(root, { id, span }, shared) {
+/** `within` tells which trace of this id is meant: its root, or (then it is shown first) any other span of it. */
+export function traceView(root, { id, within, span }, shared) {
   let gone = false;
   let trace = null;
+  let which = within;
   const head = h("div.trace-head");
   const facts = h("dl.facts");
   const took = h("strong");
@@ -28,8 +31,7 @@ export function traceView(root, { id, span }, shared) {
   const why = h("div");
   const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, why, phases);
   const related = h("section.related", { "aria-label": "Related", hidden: true });
-  const address = (chosen) => `#/trace/${id}${chosen ? `/${chosen}` : ""}`;
-  const waterfall = makeWaterfall(span, (chosen) => history.replaceState(null, "", address(chosen)), related);
+  const waterfall = makeWaterfall((chosen) => history.replaceState(null, "", `#/trace/${traceKey(trace)}/${chosen}`), related);
   const note = h("div");
   const back = h("a.back", { href: shared.lastList }, "← Back to the list");
   const content = h("div.trace", { hidden: true }, head, facts, answer, waterfall.element);
@@ -37,12 +39,14 @@ export function traceView(root, { id, span }, shared) {
 
   async function load() {
     try {
-      trace = await get(`/api/v1/traces/${encodeURIComponent(id)}`);
+      trace = await get(`/api/v1/traces/${[id, which].filter(Boolean).map(encodeURIComponent).join("/")}`);
     } catch (error) {
       if (!gone && !trace) fill(note, h("div.empty", {}, h("h2", {}, error.message), h("p", {}, error.hint || "")));
       return;
     }
     if (gone) return;
+    // It stays this one, whatever other comes with this id.
+    which = trace.root_span_id;
     shared.setNow(trace.now_unix_ns);
     fill(note);
     content.hidden = false;
@@ -63,7 +67,7 @@ export function traceView(root, { id, span }, shared) {
     ]);
     const found = findings(trace).slice(0, 3);
     fillOn(found.map(({ span, ...rest }) => [span.id, rest]), why, () => found.map(explain));
-    waterfall.show(trace);
+    waterfall.show(trace, span || (within === which ? "" : within));
     showRelated();
   }
 
@@ -101,13 +105,13 @@ export function traceView(root, { id, span }, shared) {
 
   function showRelated() {
     related.hidden = trace.related.length === 0;
-    fillOn(trace.related.map((other) => [other.trace_id, other.result, other.duration_ns]), related, () => [
+    fillOn(trace.related.map((other) => [traceKey(other), other.result, other.duration_ns]), related, () => [
       h("h2", {}, "Belongs with"),
       h("ul", {}, trace.related.map((other) =>
-        h("li", {}, h("a", { href: `#/trace/${other.trace_id}`, data: { result: other.result } },
+        h("li", {}, h("a", { href: `#/trace/${traceKey(other)}`, data: { result: other.result } },
           h("span.state", { role: "img", "aria-label": other.result }),
           h("span", {}, RELATIONS[other.relation] || other.relation),
-          h("strong", {}, other.target || other.operation || podName(other)),
+          h("strong", {}, called(other)),
           other.attempt > 1 ? h("span.chip.again", {}, `attempt ${other.attempt}`) : null,
           h("span.muted", { title: absolute(unixMs(other.start_unix_ns)) }, ago(unixMs(other.start_unix_ns), shared.now())),
           h("span.time", {}, duration(other.duration_ns)))))),
@@ -151,6 +155,12 @@ function readiness({ state, created_ns: created, first_attempt_ns: first, wait_n
   const tried = h("span.muted", {}, ` sent ${duration(Math.max(0, first - created))} after the sandbox was ready`);
   if (state === "failed") return [h("strong.trouble", {}, `not usable ${duration(wait)} after its first packet`), tried];
   return [h("strong", {}, `usable ${duration(wait)} after its first packet`), tried];
+}
+
+/** What a related trace is called: of another sandbox, with whose it is. */
+function called(other) {
+  const name = other.target || other.operation || podName(other);
+  return other.relation === "same_trace" && name !== podName(other) ? `${name} ${podName(other)}` : name;
 }
 
 /** A cause with what speaks for it. */

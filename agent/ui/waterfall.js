@@ -5,8 +5,8 @@ import { causeName } from "./causes.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
 
-/** `chosen` is the span to begin with; `onchoose` hears of another; `below` stands under the chart. */
-export function makeWaterfall(chosen, onchoose, below) {
+/** `onchoose` hears of another chosen span; `below` stands under the chart. */
+export function makeWaterfall(onchoose, below) {
   const axis = h("div.axis", { "aria-hidden": "true" });
   const lines = h("div.gridlines", { "aria-hidden": "true" });
   const flags = h("div.flags", { hidden: true });
@@ -21,10 +21,12 @@ export function makeWaterfall(chosen, onchoose, below) {
   const element = h("section.waterfall", { "aria-label": "Waterfall" }, column, details);
   let trace = null;
   let items = new Map();
+  let chosen = "";
   // Span that fills the width; none means the whole trace.
   let zoomed = "";
 
-  function show(next) {
+  /** `wished` is the span to begin with, if there is such a one. */
+  function show(next, wished) {
     trace = next;
     const fresh = new Map();
     for (const span of trace.timeline) {
@@ -34,7 +36,7 @@ export function makeWaterfall(chosen, onchoose, below) {
     }
     for (const [id, item] of items) if (!fresh.has(id)) item.element.remove();
     items = fresh;
-    if (!items.has(chosen)) chosen = interesting(trace);
+    if (!items.has(chosen)) chosen = items.has(wished) ? wished : interesting(trace);
     draw();
     select(chosen, false);
   }
@@ -248,7 +250,7 @@ function describe(span, trace) {
       ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [
           h("dt", {}, link.relation.replaceAll("_", " ")),
           // The caller's trace is the runtime's own: it is where that exports to.
-          h("dd", {}, link.relation === "caller" ? link.trace_id : h("a.link", { href: `#/trace/${link.trace_id}` }, link.trace_id))]))]
+          h("dd", {}, link.relation === "caller" ? link.trace_id : h("a.link", { href: `#/trace/${link.trace_id}/${link.span_id}` }, link.trace_id))]))]
       : null,
   ];
 }

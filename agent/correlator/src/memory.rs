@@ -4,34 +4,16 @@
 
 use std::sync::Arc;
 
-use sandglass_model::trace::{Link, Relation};
-use sandglass_model::{CniCommand, PodIdentity, SpanId, TraceId};
+use sandglass_model::{CniCommand, PodIdentity, RootId};
 
 use crate::by_text::ByText;
-
-/// Where a trace can be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Root {
-    pub(crate) trace: TraceId,
-    pub(crate) span: SpanId,
-}
-
-impl Root {
-    pub(crate) fn link(self, relation: Relation) -> Link {
-        Link {
-            trace: self.trace,
-            span: self.span,
-            relation,
-        }
-    }
-}
 
 /// A sandbox.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sandbox {
     pub(crate) identity: PodIdentity,
     /// Its creation, when seen.
-    pub(crate) root: Option<Root>,
+    pub(crate) root: Option<RootId>,
     pub(crate) attempt: u32,
     /// It exists: an ADD now is another attachment, not its creation.
     pub(crate) created: bool,
@@ -50,7 +32,7 @@ pub(crate) struct Counted {
     command: CniCommand,
     ifname: Box<str>,
     attempt: u32,
-    root: Root,
+    root: RootId,
 }
 
 /// Most interfaces remembered of one sandbox.
@@ -74,7 +56,7 @@ impl Sandbox {
     }
 
     /// Counts an operation that is a trace of its own; returns its attempt and the previous one.
-    pub(crate) fn count(&mut self, command: CniCommand, ifname: &str, root: Root) -> (u32, Option<Root>) {
+    pub(crate) fn count(&mut self, command: CniCommand, ifname: &str, root: RootId) -> (u32, Option<RootId>) {
         let mut counted = self.operations.iter_mut();
         if let Some(counted) = counted.find(|counted| counted.command == command && *counted.ifname == *ifname) {
             counted.attempt = counted.attempt.saturating_add(1);
@@ -97,7 +79,7 @@ impl Sandbox {
 pub(crate) struct Attempt {
     pub(crate) sandbox: String,
     pub(crate) number: u32,
-    pub(crate) root: Root,
+    pub(crate) root: RootId,
 }
 
 /// Everything remembered.

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use sandglass_model::trace::{CreateDetail, Detail, Relation, RuntimeStep, SandboxDetail, Status, Trace};
-use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, TraceId, registry};
+use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, TraceId, registry};
 
 use crate::correlator::{Config, Correlator, Output};
 use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
-use crate::memory::{self, Attempt, Root};
+use crate::memory::{self, Attempt};
 use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::operations::{Caller, Operation, OperationRef, forget_attached, operation_detail};
 use crate::readiness::Readiness;
@@ -268,11 +268,8 @@ impl Correlator {
     }
 
     /// The attempt's number and the attempt before it: of the same pod, or of the same sandbox if that failed.
-    fn count_attempt(&mut self, container: &str, trace: &Trace) -> (u32, Option<Root>) {
-        let root = Root {
-            trace: trace.id,
-            span: trace.spans[0].id,
-        };
+    fn count_attempt(&mut self, container: &str, trace: &Trace) -> (u32, Option<RootId>) {
+        let root = trace.root_id();
         let pod = memory::pod_key(&trace.identity);
         let of_pod = pod.as_deref().and_then(|pod| self.memory.pods.get(pod));
         let of_sandbox = self.memory.sandboxes.get(container).filter(|sandbox| sandbox.failed);
@@ -332,10 +329,7 @@ impl Correlator {
 
     /// Links an operation to its sandbox and to its previous attempt; returns the attempt's number.
     fn link_single(&mut self, call: &Invocation<'_>, trace: &mut Trace) -> u32 {
-        let root = Root {
-            trace: trace.id,
-            span: trace.spans[0].id,
-        };
+        let root = trace.root_id();
         if self.memory.sandboxes.get(call.container).is_none() {
             self.remember(call.container, memory::Sandbox::default());
         }

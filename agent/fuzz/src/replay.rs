@@ -54,7 +54,7 @@ impl Outputs for Sinks {
                 let end = trace.root().end.unwrap_or_default();
                 self.replayed.traces.push(text::tree(trace, end));
                 self.store.update(std::sync::Arc::clone(trace));
-                assert!(self.store.trace(trace.id).is_some());
+                assert!(self.store.row(trace.root_id()).is_some());
             }
             Output::Ended(span) => {
                 assert!(self.ended.insert(span.id, span.end).is_none(), "a span ended twice");

@@ -1,9 +1,10 @@
-//! Identifiers: of traces and spans (stable hashes), of sandboxes, of processes.
+//! Identifiers: of traces, their roots and spans (stable hashes), of sandboxes, of processes.
 //!
 //! A replay of a recording, or a second export after a lost answer, gives the same ids: they are hashes of what the
 //! node said, never random. The hash is XXH3-128 (<https://github.com/Cyan4973/xxHash>), which is fixed for all time.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -16,6 +17,30 @@ pub struct TraceId(pub u128);
 /// W3C span id: 8 bytes, never all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(pub u64);
+
+/// The root span of a trace, which tells it from every other. Its [`TraceId`] alone does not: a runtime that passes its
+/// own on to plugins (`TRACEPARENT`) gives all operations that it asks for within one of its traces the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RootId {
+    /// The trace's id.
+    #[serde(rename = "trace_id")]
+    pub trace: TraceId,
+    /// The root's span id, the same while the trace is open and when it is closed.
+    #[serde(rename = "root_span_id")]
+    pub span: SpanId,
+}
+
+impl RootId {
+    /// Every root that a trace of this id may have, for the range of an ordered map.
+    #[must_use]
+    pub fn all_of(trace: TraceId) -> RangeInclusive<RootId> {
+        let [first, last] = [u64::MIN, u64::MAX].map(|span| RootId {
+            trace,
+            span: SpanId(span),
+        });
+        first..=last
+    }
+}
 
 impl TraceId {
     /// The id made of `parts`, in order.

@@ -21,7 +21,7 @@ pub mod windows;
 
 pub use cni::{CniCommand, CniError, PodIdentity};
 pub use event::{Body, Event};
-pub use id::{ProcessKey, SandboxId, SpanId, TraceId};
+pub use id::{ProcessKey, RootId, SandboxId, SpanId, TraceId};
 pub use smol_str::SmolStr;
 pub use text_list::{TextList, TextPairs, Texts};
 pub use time::{ClockAnchor, Timestamp};

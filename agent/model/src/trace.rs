@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::{CniCommand, CniError, PodIdentity};
 use crate::event::ExitStatus;
-use crate::id::{SandboxId, SpanId, TraceId};
+use crate::id::{RootId, SandboxId, SpanId, TraceId};
 use crate::network::{Asker, ConnectFailure, Transport};
 use crate::text_list::TextList;
 use crate::time::{ClockAnchor, Timestamp};
@@ -22,7 +22,7 @@ use crate::windows::Service;
 /// One trace, open or closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Its id.
+    /// Its id; the runtime's own where it passed one on, and then not its alone: see [`Trace::root_id`].
     pub id: TraceId,
     /// The sandbox; `None` for GC, STATUS and VERSION.
     pub sandbox: Option<SandboxId>,
@@ -497,11 +497,43 @@ pub enum Relation {
     Runtime,
 }
 
+impl Link {
+    /// The root of the trace that is linked to; of a [`Relation::Caller`], the span that asked.
+    #[must_use]
+    pub fn to(&self) -> RootId {
+        RootId {
+            trace: self.trace,
+            span: self.span,
+        }
+    }
+}
+
+impl RootId {
+    /// A link to this trace.
+    #[must_use]
+    pub fn link(self, relation: Relation) -> Link {
+        Link {
+            trace: self.trace,
+            span: self.span,
+            relation,
+        }
+    }
+}
+
 impl Trace {
     /// The root span. A trace always has one.
     #[must_use]
     pub fn root(&self) -> &Span {
         &self.spans[0]
+    }
+
+    /// What tells it from every other trace.
+    #[must_use]
+    pub fn root_id(&self) -> RootId {
+        RootId {
+            trace: self.id,
+            span: self.root().id,
+        }
     }
 
     /// Begin of the root.

@@ -358,7 +358,7 @@ fn deletion(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> Result<
                 .root()
                 .links
                 .iter()
-                .any(|link| (link.trace, link.relation) == (trace.id, Relation::Sandbox));
+                .any(|link| (link.to(), link.relation) == (trace.root_id(), Relation::Sandbox));
             if !linked {
                 return Err(format!("DEL {} is not linked to the sandbox", wanted.ifname));
             }

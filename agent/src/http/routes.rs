@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
-use sandglass_model::TraceId;
+use sandglass_model::{SpanId, TraceId};
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
@@ -166,7 +166,7 @@ impl Server {
             "/healthz" => probe((self.services.alive)()),
             "/readyz" => probe((self.services.ready)()),
             _ => match path.strip_prefix("/api/v1/traces/") {
-                Some(id) => self.trace(id, query),
+                Some(ids) => self.trace(ids, query),
                 None => Err(Refusal::new(
                     StatusCode::NOT_FOUND,
                     "nothing is served here",
@@ -214,8 +214,13 @@ impl Server {
         Ok(())
     }
 
-    fn trace(&self, id: &str, query: &str) -> Result<Response<Body>, Refusal> {
+    /// `ids` is a trace id, and behind it the span id of its root where that is not enough.
+    fn trace(&self, ids: &str, query: &str) -> Result<Response<Body>, Refusal> {
         parameters::none(query)?;
+        let (id, span) = match ids.split_once('/') {
+            Some((id, span)) => (id, Some(span)),
+            None => (ids, None),
+        };
         let id: TraceId = id.parse().map_err(|_| {
             Refusal::new(
                 StatusCode::BAD_REQUEST,
@@ -223,7 +228,14 @@ impl Server {
                 "a trace id has 32 hexadecimal digits",
             )
         })?;
-        let trace = self.services.store.trace(id).ok_or_else(|| {
+        let span: Option<SpanId> = span.map(str::parse).transpose().map_err(|_| {
+            Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "not a span id",
+                "a span id has 16 hexadecimal digits",
+            )
+        })?;
+        let trace = self.services.store.trace(id, span).ok_or_else(|| {
             Refusal::new(
                 StatusCode::NOT_FOUND,
                 "this trace is not kept here",

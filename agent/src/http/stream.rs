@@ -1,7 +1,8 @@
 //! `/api/v1/stream`: server-sent events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 //!
 //! `row` carries the list row of a trace that changed, `health` the agent's account every few seconds, `network` tells
-//! that `/api/v1/network` has another answer, `reload` tells a reader that lagged to ask again. A burst of changes of one trace becomes one event.
+//! that `/api/v1/network` has another answer, `reload` tells a reader that lagged to ask again. A burst of changes of one
+//! trace becomes one event.
 //! Does not: replay what a reader missed while away (it asks for the list when it comes back), or ever hold up the store.
 
 use std::convert::Infallible;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
-use sandglass_model::TraceId;
+use sandglass_model::RootId;
 use serde::Serialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
@@ -57,7 +58,7 @@ pub fn start(server: Arc<Server>, place: OwnedSemaphorePermit) -> EventStream {
     EventStream { chunks }
 }
 
-async fn feed(server: &Server, mut changes: broadcast::Receiver<TraceId>, sender: &mpsc::Sender<Bytes>) {
+async fn feed(server: &Server, mut changes: broadcast::Receiver<RootId>, sender: &mpsc::Sender<Bytes>) {
     let mut health = tokio::time::interval(server.options.health_interval);
     health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut seen = server.services.store.network_revision();
@@ -89,13 +90,13 @@ async fn feed(server: &Server, mut changes: broadcast::Receiver<TraceId>, sender
 }
 
 /// The rows of everything that changed since, each once.
-fn rows(server: &Server, changes: &mut broadcast::Receiver<TraceId>, first: TraceId) -> Bytes {
-    let mut ids = vec![first];
+fn rows(server: &Server, changes: &mut broadcast::Receiver<RootId>, first: RootId) -> Bytes {
+    let mut changed = vec![first];
     let mut tail = Bytes::new();
-    while ids.len() < MAX_GATHERED {
+    while changed.len() < MAX_GATHERED {
         match changes.try_recv() {
-            Ok(id) if ids.contains(&id) => {}
-            Ok(id) => ids.push(id),
+            Ok(root) if changed.contains(&root) => {}
+            Ok(root) => changed.push(root),
             Err(TryRecvError::Lagged(missed)) => {
                 tail = lagged(server, missed);
                 break;
@@ -104,7 +105,7 @@ fn rows(server: &Server, changes: &mut broadcast::Receiver<TraceId>, first: Trac
         }
     }
     let mut chunk = Vec::new();
-    for row in ids.into_iter().filter_map(|id| server.services.store.row(id)) {
+    for row in changed.into_iter().filter_map(|root| server.services.store.row(root)) {
         chunk.extend_from_slice(&event("row", &row));
     }
     chunk.extend_from_slice(&tail);

@@ -242,12 +242,53 @@ async fn the_network_is_told_and_its_changes_streamed() {
 }
 
 #[tokio::test]
+async fn every_operation_of_one_trace_is_listed_streamed_and_answered() {
+    let rig = Rig::start(|_| {}).await;
+    let mut stream = rig.connect().await;
+    stream.write_all(STREAM).await.unwrap();
+    read_until(&mut stream, "event: health").await;
+    let now = wall_ns();
+    let [failed, second] = samples::dels_of_one_trace(&samples::usual("shop", "web-0", 1, now), now);
+    rig.store.update(failed.clone());
+    rig.store.update(second.clone());
+    let told = read_until(&mut stream, &format!("\"root_span_id\":\"{}\"", second.spans[0].id)).await;
+    assert_eq!(told.matches("event: row").count(), 2, "{told}");
+
+    let list = rig.json("/api/v1/sandboxes?kind=DEL").await;
+    let rows = list["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for (row, (trace, result)) in rows.iter().zip([(&second, "ok"), (&failed, "failed")]) {
+        let root = trace.spans[0].id.to_string();
+        assert_eq!((&row["root_span_id"], &row["result"]), (&root.into(), &result.into()));
+        let text = |key: &str| row[key].as_str().unwrap();
+        let path = format!("/api/v1/traces/{}/{}", text("trace_id"), text("root_span_id"));
+        let answer = rig.json(&path).await;
+        assert_eq!(answer["result"], result);
+        assert_eq!(answer["timeline"][0]["id"], row["root_span_id"]);
+        assert_eq!(answer["related"].as_array().unwrap().len(), 1, "{answer}");
+    }
+    let newest = rig.json(&format!("/api/v1/traces/{}", failed.id)).await;
+    assert_eq!(newest["root_span_id"], rows[0]["root_span_id"]);
+    assert_eq!(newest["related"][0]["root_span_id"], rows[1]["root_span_id"]);
+}
+
+#[tokio::test]
 async fn refusals_are_json_with_a_hint() {
     let rig = Rig::start(|_| {}).await;
     for (head, status, word) in [
         ("GET /nothing", 404, "nothing is served here"),
         ("GET /ui/../http.rs", 404, "nothing is served here"),
         ("GET /api/v1/traces/xyz", 400, "not a trace id"),
+        (
+            "GET /api/v1/traces/00000000000000000000000000000001/2",
+            400,
+            "not a span id",
+        ),
+        (
+            "GET /api/v1/traces/00000000000000000000000000000001/0000000000000002",
+            404,
+            "not kept here",
+        ),
         (
             "GET /api/v1/traces/00000000000000000000000000000001",
             404,

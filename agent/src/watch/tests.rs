@@ -91,6 +91,23 @@ fn a_row_that_comes_again_takes_its_place() {
 }
 
 #[test]
+fn operations_of_one_trace_have_a_row_each() {
+    let store = Store::new(StoreOptions::default(), NodeInfo::default());
+    let sandbox = samples::usual("shop", "web-0", 1, wall_ns());
+    for del in samples::dels_of_one_trace(&sandbox, wall_ns()) {
+        store.update(del);
+    }
+    let json = serde_json::to_string(&store.list(&Query::default())).unwrap();
+    let list: List = serde_json::from_str(&json).unwrap();
+    let mut screen = Screen::default();
+    for row in list.rows.iter().chain(&list.rows) {
+        screen.put(row.clone());
+    }
+    let results: Vec<&str> = screen.rows.iter().map(|row| row.result.as_str()).collect();
+    assert_eq!(results, ["ok", "failed"]);
+}
+
+#[test]
 fn events_are_found_wherever_the_bytes_are_cut() {
     let bytes =
         b"retry: 2000\n\nevent: health\ndata: {\"node\":{\"name\":\"n-1\"}}\n\nevent: new-in-2030\ndata: {}\n\n\

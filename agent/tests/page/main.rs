@@ -56,6 +56,7 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     network::the_nodes_network(agent, browser).await?;
     network::journeys(browser).await?;
     other_views(agent, browser).await?;
+    trace::operations_that_share_a_trace_id(agent, browser).await?;
     list::a_storm(agent, browser).await?;
     no_complaints(browser).await?;
     a_broken_stream_is_told(agent, browser).await

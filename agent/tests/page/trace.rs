@@ -98,7 +98,7 @@ pub async fn a_slow_one_by_keyboard(agent: &Agent, browser: &Browser) -> Result<
         .await?;
     let hash = browser.run("return location.hash").await?;
     ensure!(
-        hash.as_str().is_some_and(|hash| hash.split('/').count() == 4),
+        hash.as_str().is_some_and(|hash| hash.split('/').count() == 5),
         "no deep link to the span: {hash}"
     );
     browser.keys(ESCAPE).await?;
@@ -155,6 +155,48 @@ pub async fn a_running_one_until_it_ends(agent: &Agent, browser: &Browser) -> Re
     browser
         .wait("return !document.querySelector('.span[data-status=running]')")
         .await
+}
+
+pub async fn operations_that_share_a_trace_id(agent: &Agent, browser: &Browser) -> Result<()> {
+    let sandbox = samples::usual("shop", "goes-hard-0", 130, wall_ns() - 60 * SECOND);
+    let [failed, second] = samples::dels_of_one_trace(&sandbox, wall_ns() - 9 * SECOND);
+    let result = |word: &str| format!("return document.querySelector('.chip.result')?.textContent === '{word}'");
+    let rows = "return [...document.querySelectorAll('a.row')].map((row) => row.dataset.result).join()";
+    agent.store.update(failed.clone());
+    browser.open(&agent.url("#/operations?q=goes-hard")).await?;
+    browser.wait(&format!("{rows} === 'failed'")).await?;
+    agent.store.update(second.clone());
+    browser.wait(&format!("{rows} === 'ok,failed'")).await?;
+    browser.screenshot("one-trace-id-list").await?;
+    browser
+        .run("document.querySelector('a.row[data-result=failed]').click()")
+        .await?;
+    browser.wait(&result("failed")).await?;
+    ensure!(
+        browser.text(".related").await?.contains("next attempt"),
+        "the second DEL is not linked"
+    );
+    // What comes later with this id does not take its place.
+    agent.store.update(second.clone());
+    browser.run("document.querySelector('.related a').click()").await?;
+    browser.wait(&result("succeeded")).await?;
+    ensure!(
+        browser.text(".related").await?.contains("previous attempt"),
+        "the first DEL is not linked"
+    );
+    browser.screenshot("one-trace-id").await?;
+    // Addresses as they were: of a span, and of the id alone.
+    let ipam = failed.spans[3].id;
+    browser
+        .open(&agent.url(&format!("#/trace/{}/{ipam}", failed.id)))
+        .await?;
+    browser.wait(&result("failed")).await?;
+    let chosen = browser
+        .run("return document.querySelector('[aria-selected=true]').dataset.span")
+        .await?;
+    ensure!(chosen == ipam.to_string(), "{chosen} is chosen, not {ipam}");
+    browser.open(&agent.url(&format!("#/trace/{}", failed.id))).await?;
+    browser.wait(&result("succeeded")).await
 }
 
 pub async fn a_network_that_proves_usable(agent: &Agent, browser: &Browser) -> Result<()> {

@@ -435,6 +435,25 @@ pub fn third_del(sandbox: &Trace, start_unix_ns: u64) -> Trace {
     scene.close(63)
 }
 
+/// Two DELs of a sandbox that the runtime asked for within one trace of its own: the first failed, the second did not.
+pub fn dels_of_one_trace(sandbox: &Trace, start_unix_ns: u64) -> [Trace; 2] {
+    let [mut first, mut second] = [0, 5].map(|later| third_del(sandbox, start_unix_ns + later * SECOND));
+    for (del, number) in [(&mut first, 1), (&mut second, 2)] {
+        del.id = TraceId::of(&[b"RemovePodSandbox", &start_unix_ns.to_le_bytes()]);
+        del.remote_parent = Some(SpanId::of(&[b"RemovePodSandbox"]));
+        if let Detail::Operation(operation) = &mut del.spans[0].detail {
+            operation.attempt = number;
+        }
+    }
+    first.spans[0].status = Status::Error {
+        class: "exit_code".into(),
+        message: "plugin bridge exited with code 1".into(),
+    };
+    let link = first.root_id().link(Relation::PreviousAttempt);
+    second.spans[0].links.push(link);
+    [first, second]
+}
+
 /// A sandbox whose every text is an attempt to run a script in the page.
 pub fn hostile(number: u32, start_unix_ns: u64) -> Trace {
     let evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandglass_correlator::{Config, Correlator, Output, Reorder, Traffic, TrafficConfig};
-use sandglass_model::{Detail, Event, SpanId, Timestamp, Trace, TraceId};
+use sandglass_model::{Detail, Event, RootId, SpanId, Timestamp, Trace, TraceId};
 
 /// What came out, in a form that does not depend on the order of traces that end at the same time.
 #[derive(Debug, PartialEq)]
@@ -38,6 +38,7 @@ pub fn play(config: &Config, events: &[Event]) -> Outcome {
     let mut closed: Vec<Trace> = Vec::new();
     let mut created: BTreeSet<TraceId> = BTreeSet::new();
     let mut told: BTreeSet<TraceId> = BTreeSet::new();
+    let mut opened: BTreeSet<RootId> = BTreeSet::new();
     let (mut creations, mut sandboxes) = (0, 0);
     let mut take = |correlator: &mut Correlator| {
         for id in correlator.take_changed() {
@@ -100,6 +101,7 @@ pub fn play(config: &Config, events: &[Event]) -> Outcome {
     for event in events {
         correlator.handle(event.clone());
         take(&mut correlator);
+        opened.extend(correlator.open().map(Trace::root_id));
         for trace in correlator.with_running() {
             assert_eq!(trace.check(), Ok(()));
             assert!(trace.spans.len() <= config.max_spans);
@@ -120,6 +122,11 @@ pub fn play(config: &Config, events: &[Event]) -> Outcome {
     assert!(
         created.is_subset(&ids) && told.is_subset(&ids),
         "told to be seen in a trace that never came"
+    );
+    let roots: BTreeSet<RootId> = closed.iter().map(Trace::root_id).collect();
+    assert!(
+        opened.is_subset(&roots),
+        "a trace was closed under other ids than it was shown"
     );
     closed.sort_by_key(|trace| (trace.start(), trace.id));
     Outcome { closed, orphan }

@@ -15,7 +15,7 @@ use sandglass_correlator::Output;
 use sandglass_correlator::traffic::{ConnectEnded, LookupEnded, Nat, QueryType, Scope, Traffic};
 use sandglass_model::network::{ConnectFailure, ConntrackCounts, DroppedPacket, FlowChange, Transport};
 use sandglass_model::trace::{Cause, JourneyReason, LookupResult, SandboxDetail};
-use sandglass_model::{Detail, Timestamp, Trace, TraceId, registry};
+use sandglass_model::{Detail, RootId, Timestamp, Trace, registry};
 
 use super::bounded::BoundedLabel;
 use super::durations::{DurationFamily, durations, observe};
@@ -88,7 +88,7 @@ pub struct TrafficMetrics {
     wait: DurationFamily<ResultLabels>,
     silent: Counter,
     /// Sandboxes that are created and whose traces are open: those whose traffic is waited for.
-    waiting: BTreeSet<TraceId>,
+    waiting: BTreeSet<RootId>,
     lookups: DurationFamily<LookupLabels>,
     queries: Family<QueryLabels, Counter>,
     retransmissions: ScopeCounter,
@@ -282,7 +282,7 @@ impl TrafficMetrics {
     pub fn record(&mut self, output: &Output) {
         match output {
             Output::Created(trace) if !trace.closed => {
-                self.waiting.insert(trace.id);
+                self.waiting.insert(trace.root_id());
             }
             Output::Traffic(traffic) => self.traffic(traffic),
             Output::Closed(trace) => match &trace.root().detail {
@@ -299,7 +299,7 @@ impl TrafficMetrics {
 
     /// How a sandbox's wait for its first traffic ended. One that nobody waited for says nothing.
     fn sandbox(&mut self, trace: &Trace, sandbox: &SandboxDetail) {
-        if !self.waiting.remove(&trace.id) {
+        if !self.waiting.remove(&trace.root_id()) {
             return;
         }
         let (Some(created), Some(ended)) = (creation::created(trace), trace.root().end) else {

@@ -14,19 +14,19 @@ mod spread;
 pub mod traffic;
 pub mod view;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sandglass_correlator::traffic::Traffic;
-use sandglass_model::{CniCommand, PodIdentity, SandboxId, Timestamp, Trace, TraceId};
+use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, SpanId, Timestamp, Trace, TraceId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
 use crate::node::NodeInfo;
 use network::{NetworkBook, NetworkView};
 use query::{Page, Query};
-use row::{Outcome, Row, Subject};
+use row::{Outcome, Row, Subject, TraceKind};
 use view::{KnownSandbox, RunningOperation, TraceView};
 
 /// Bounds of the store.
@@ -66,14 +66,14 @@ struct Shared {
     node: NodeInfo,
     state: Mutex<State>,
     network: Mutex<NetworkBook>,
-    changes: broadcast::Sender<TraceId>,
+    changes: broadcast::Sender<RootId>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    entries: HashMap<TraceId, Arc<Entry>>,
+    entries: BTreeMap<RootId, Arc<Entry>>,
     /// The same traces in the order they came, by outcome: what to evict next.
-    order: BTreeMap<Outcome, BTreeSet<(u64, TraceId)>>,
+    order: BTreeMap<Outcome, BTreeSet<(u64, RootId)>>,
     arrivals: u64,
     bytes: usize,
     evicted: u64,
@@ -143,14 +143,14 @@ impl Store {
         &self.0.node
     }
 
-    /// Takes a snapshot of an open trace, or a closed trace; replaces what is kept under its id. A snapshot that
+    /// Takes a snapshot of an open trace, or a closed trace; replaces what is kept of it. A snapshot that
     /// comes after the trace was closed is stale and passed over, a trace without a root is none.
     pub fn update(&self, trace: impl Into<Arc<Trace>>) {
         let trace: Arc<Trace> = trace.into();
         if trace.spans.is_empty() {
             return;
         }
-        let id = trace.id;
+        let root = trace.root_id();
         {
             let mut state = self.state();
             if !state.put(trace) {
@@ -159,7 +159,7 @@ impl Store {
             state.shrink(&self.0.options);
         }
         // No reader is no error.
-        let _ = self.0.changes.send(id);
+        let _ = self.0.changes.send(root);
     }
 
     /// Remembers a sandbox that is older than the agent, which has no trace, until its DEL succeeds.
@@ -199,9 +199,9 @@ impl Store {
         self.network().revision()
     }
 
-    /// Ids of traces as they change. A reader that lags gets an error that says by how many, and loads again.
+    /// Traces as they change. A reader that lags gets an error that says by how many, and loads again.
     #[must_use]
-    pub fn subscribe(&self) -> broadcast::Receiver<TraceId> {
+    pub fn subscribe(&self) -> broadcast::Receiver<RootId> {
         self.0.changes.subscribe()
     }
 
@@ -217,17 +217,18 @@ impl Store {
 
     /// The row of one trace.
     #[must_use]
-    pub fn row(&self, id: TraceId) -> Option<Row> {
-        let entry = self.state().entries.get(&id).cloned()?;
+    pub fn row(&self, root: RootId) -> Option<Row> {
+        let entry = self.state().entries.get(&root).cloned()?;
         Some(entry.row_at(wall_ns()))
     }
 
-    /// One trace, with every span.
+    /// One trace, with every span: the one of this id that has the span, the root or another. Without a span, and where
+    /// several have the id: the creation of a sandbox if one is, else the newest.
     #[must_use]
-    pub fn trace(&self, id: TraceId) -> Option<TraceView> {
+    pub fn trace(&self, id: TraceId, span: Option<SpanId>) -> Option<TraceView> {
         let (entry, family) = {
             let state = self.state();
-            let entry = state.entries.get(&id).cloned()?;
+            let entry = state.find(id, span)?;
             let family = state
                 .entries
                 .values()
@@ -248,7 +249,7 @@ impl Store {
             running
                 .into_iter()
                 .flatten()
-                .filter_map(|(_, id)| state.entries.get(id).cloned())
+                .filter_map(|(_, root)| state.entries.get(root).cloned())
                 .collect()
         };
         view::running(&open, wall_ns(), stuck_after_ns)
@@ -300,14 +301,14 @@ impl Store {
 
 impl State {
     fn put(&mut self, trace: Arc<Trace>) -> bool {
-        let id = trace.id;
+        let root = trace.root_id();
         let mut arrival = self.arrivals;
-        if let Some(old) = self.entries.get(&id) {
+        if let Some(old) = self.entries.get(&root) {
             if old.trace.closed && !trace.closed {
                 return false;
             }
             arrival = old.arrival;
-            self.remove(id);
+            self.remove(root);
         } else {
             self.arrivals += 1;
         }
@@ -322,16 +323,30 @@ impl State {
         self.order
             .entry(entry.subject.outcome)
             .or_default()
-            .insert((arrival, id));
-        self.entries.insert(id, Arc::new(entry));
+            .insert((arrival, root));
+        self.entries.insert(root, Arc::new(entry));
         true
     }
 
-    fn remove(&mut self, id: TraceId) {
-        if let Some(entry) = self.entries.remove(&id) {
+    fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Entry>> {
+        let mut of_id = self.entries.range(RootId::all_of(id)).map(|(_, entry)| entry);
+        let found = match span {
+            Some(span) => of_id.find(|entry| entry.trace.spans.iter().any(|one| one.id == span)),
+            None => of_id.max_by_key(|entry| {
+                let Subject {
+                    kind, start_unix_ns, ..
+                } = entry.subject;
+                (kind == TraceKind::Sandbox, start_unix_ns, entry.arrival)
+            }),
+        };
+        found.cloned()
+    }
+
+    fn remove(&mut self, root: RootId) {
+        if let Some(entry) = self.entries.remove(&root) {
             self.bytes -= entry.bytes;
             if let Some(order) = self.order.get_mut(&entry.subject.outcome) {
-                order.remove(&(entry.arrival, id));
+                order.remove(&(entry.arrival, root));
             }
         }
     }
@@ -349,7 +364,7 @@ impl State {
 
     /// The oldest success; the oldest failure when there are more than `failed_share` of them or nothing else is
     /// left; an open trace last, since it will come again with its end.
-    fn victim(&self, failed_share: usize) -> Option<TraceId> {
+    fn victim(&self, failed_share: usize) -> Option<RootId> {
         let oldest = |outcome| Some(self.order.get(&outcome)?.first()?.1);
         let failed = self.order.get(&Outcome::Failed).map_or(0, BTreeSet::len);
         let first = if failed > failed_share {

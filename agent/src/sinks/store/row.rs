@@ -9,7 +9,7 @@ use sandglass_model::network::Asker;
 use sandglass_model::phases::{self, Breakdown, Phase};
 use sandglass_model::registry;
 use sandglass_model::trace::{Cause, JourneyReason, SpanEvent};
-use sandglass_model::{CniCommand, Detail, SandboxId, Span, Status, Timestamp, Trace, TraceId};
+use sandglass_model::{CniCommand, Detail, RootId, SandboxId, Span, Status, Timestamp, Trace};
 use serde::{Serialize, Serializer};
 
 use super::traffic::{self, Network};
@@ -158,8 +158,9 @@ impl Haystack {
 /// One trace in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Its id.
-    pub trace_id: TraceId,
+    /// Its id, and what tells it from others with that id: `trace_id` and `root_span_id`.
+    #[serde(flatten)]
+    pub root: RootId,
     /// What it is about.
     pub kind: TraceKind,
     /// The verb, for an operation.
@@ -222,7 +223,7 @@ impl Row {
         let duration_ns = root.duration_ns(now);
         let idle_ns = breakdown.phases.get(&Phase::Application).copied().unwrap_or_default();
         Row {
-            trace_id: trace.id,
+            root: trace.root_id(),
             kind: subject.kind,
             operation: subject.command,
             sandbox: trace.sandbox.clone(),

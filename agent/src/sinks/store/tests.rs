@@ -25,6 +25,10 @@ fn pods(store: &Store, query: &Query) -> Vec<String> {
     store.list(query).rows.into_iter().map(|row| row.pod).collect()
 }
 
+fn view(store: &Store, row: &Row) -> TraceView {
+    store.trace(row.root.trace, Some(row.root.span)).unwrap()
+}
+
 #[test]
 fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
     let store = store(StoreOptions {
@@ -102,6 +106,124 @@ fn a_stale_snapshot_does_not_open_a_closed_trace_again() {
     assert_eq!((size.traces, size.running), (1, 0));
     let row = store.list(&Query::default()).rows.remove(0);
     assert_eq!((row.duration_ns, row.result), (SECOND, Outcome::Ok));
+}
+
+#[test]
+fn operations_that_share_the_runtimes_trace_are_kept_each_by_itself() {
+    let store = store(StoreOptions::default());
+    let now = wall_ns();
+    let mut sandbox = samples::usual("shop", "web-0", 1, now - 60 * SECOND);
+    let [failed, second] = samples::dels_of_one_trace(&sandbox, now - 30 * SECOND);
+    let mut open = second.clone();
+    open.closed = false;
+    open.spans[0].end = None;
+    for trace in [&sandbox, &open, &failed] {
+        store.update(trace.clone());
+    }
+    assert_eq!((store.size().running, store.size().failed), (1, 1));
+    for trace in [&second, &open, &failed] {
+        store.update(trace.clone());
+    }
+    let size = store.size();
+    assert_eq!((size.traces, size.running, size.failed, size.evicted), (3, 0, 1, 0));
+    let rows = store
+        .list(&Query {
+            kind: KindFilter::Verb(CniCommand::Del),
+            ..Query::default()
+        })
+        .rows;
+    let listed: Vec<_> = rows.iter().map(|row| (row.root, row.result)).collect();
+    assert_eq!(
+        listed,
+        [(second.root_id(), Outcome::Ok), (failed.root_id(), Outcome::Failed)]
+    );
+
+    // Each by its root or any other span of it; without one the newest, or the sandbox's.
+    let find = |span: Option<SpanId>| store.trace(failed.id, span).map(|view| view.row.root);
+    assert_eq!(find(Some(failed.root_id().span)), Some(failed.root_id()));
+    assert_eq!(find(Some(failed.spans[3].id)), Some(failed.root_id()));
+    assert_eq!(find(Some(second.root_id().span)), Some(second.root_id()));
+    assert_eq!(find(Some(SpanId(1))), None);
+    assert_eq!(find(None), Some(second.root_id()));
+    sandbox.id = failed.id;
+    store.update(sandbox.clone());
+    assert_eq!(find(None), Some(sandbox.root_id()));
+}
+
+#[test]
+fn operations_that_share_the_runtimes_trace_lead_to_one_another() {
+    let store = store(StoreOptions::default());
+    let now = wall_ns();
+    let sandbox = samples::usual("shop", "web-0", 1, now - 60 * SECOND);
+    let [first, second] = samples::dels_of_one_trace(&sandbox, now - 30 * SECOND);
+    let mut of_another = samples::third_del(&samples::usual("shop", "web-1", 2, now), now - 20 * SECOND);
+    of_another.id = first.id;
+    for trace in [&sandbox, &first, &second, &of_another] {
+        store.update(trace.clone());
+    }
+    let related = |of: &Trace| {
+        let related = view(&store, &store.row(of.root_id()).unwrap()).related;
+        related
+            .into_iter()
+            .map(|other| (other.row.root, other.relation))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        related(&first),
+        [
+            (sandbox.root_id(), "sandbox"),
+            (second.root_id(), "next_attempt"),
+            (of_another.root_id(), "same_trace"),
+        ]
+    );
+    assert_eq!(related(&second)[1], (first.root_id(), "previous_attempt"));
+    assert_eq!(
+        related(&of_another),
+        [(first.root_id(), "same_trace"), (second.root_id(), "same_trace")]
+    );
+}
+
+#[test]
+fn of_a_loop_of_operations_the_nearest_are_related() {
+    let store = store(StoreOptions::default());
+    let now = wall_ns();
+    let sandbox = samples::usual("shop", "web-0", 1, now - 1_000 * SECOND);
+    store.update(sandbox.clone());
+    let dels: Vec<Trace> = (0..100)
+        .map(|number| samples::third_del(&sandbox, now - (900 - number) * SECOND))
+        .collect();
+    for del in &dels {
+        let mut del = del.clone();
+        del.id = dels[0].id;
+        store.update(del);
+    }
+    assert_eq!(store.size().traces, 101);
+    let related = store.trace(dels[0].id, Some(dels[80].spans[0].id)).unwrap().related;
+    let spans: Vec<SpanId> = related.iter().map(|other| other.row.root.span).collect();
+    assert_eq!((spans.len(), spans[0]), (50, sandbox.spans[0].id));
+    assert!(spans.contains(&dels[79].spans[0].id) && spans.contains(&dels[81].spans[0].id));
+    assert!(!spans.contains(&dels[0].spans[0].id) && !spans.contains(&dels[80].spans[0].id));
+}
+
+#[test]
+fn what_shares_a_trace_id_is_counted_and_evicted_each_by_itself() {
+    let store = store(StoreOptions {
+        max_traces: 40,
+        ..StoreOptions::default()
+    });
+    let sandbox = samples::usual("shop", "web-0", 1, wall_ns());
+    let id = sandbox.id;
+    for number in 0..50 {
+        for mut del in samples::dels_of_one_trace(&sandbox, wall_ns() - (600 - number * 10) * SECOND) {
+            del.id = id;
+            store.update(del);
+        }
+    }
+    let size = store.size();
+    assert_eq!((size.traces, size.failed, size.evicted), (40, 10, 60));
+    let sum: usize = store.state().entries.values().map(|entry| entry.bytes).sum();
+    let ordered: usize = store.state().order.values().map(BTreeSet::len).sum();
+    assert_eq!((sum, ordered), (size.bytes, size.traces));
 }
 
 #[test]
@@ -247,11 +369,11 @@ fn a_trace_shows_its_spans_and_its_family() {
         ..Query::default()
     };
     let rows = store.list(&failed).rows;
-    let second = store.trace(rows[0].trace_id).unwrap();
+    let second = view(&store, &rows[0]);
     assert_eq!(second.row.attempt, 2);
     assert_eq!(second.related.len(), 1);
     assert_eq!(second.related[0].relation, "previous_attempt");
-    let first = store.trace(rows[1].trace_id).unwrap();
+    let first = view(&store, &rows[1]);
     assert_eq!(first.related[0].relation, "next_attempt");
 
     let json = serde_json::to_value(&second).unwrap();
@@ -275,7 +397,7 @@ fn a_trace_shows_its_spans_and_its_family() {
         kind: KindFilter::Operation,
         ..Query::default()
     };
-    let del = store.trace(store.list(&del).rows[0].trace_id).unwrap();
+    let del = view(&store, &store.list(&del).rows[0]);
     assert_eq!((del.row.attempt, del.related[0].relation), (3, "sandbox"));
 }
 
@@ -346,7 +468,7 @@ fn readers_hear_of_changes_and_of_their_lag() {
     let mut reader = store.subscribe();
     let trace = samples::usual("n", "p", 1, wall_ns());
     store.update(trace.clone());
-    assert_eq!(reader.try_recv(), Ok(trace.id));
+    assert_eq!(reader.try_recv(), Ok(trace.root_id()));
     for number in 0..10 {
         store.update(samples::usual("n", "p", number, wall_ns()));
     }
@@ -408,9 +530,9 @@ fn the_estimate_is_near_the_memory_in_use() {
 fn a_created_sandbox_waits_for_traffic_and_is_not_called_running() {
     let store = store(StoreOptions::default());
     let open = samples::waiting("shop", "web-0", 1, wall_ns() - 20 * SECOND);
-    let id = open.id;
+    let root = open.root_id();
     store.update(open);
-    let row = store.row(id).unwrap();
+    let row = store.row(root).unwrap();
     assert_eq!((row.result, row.running), (Outcome::Waiting, false));
     let network = row.network.unwrap();
     assert_eq!(
@@ -502,7 +624,7 @@ fn journeys_are_listed_by_reason_and_cause_and_stand_beside_their_sandbox() {
         store.list(&Query::default()).causes,
         ["connect_refused", "conntrack_race"]
     );
-    let related = store.trace(sandbox.id).unwrap().related;
+    let related = store.trace(sandbox.id, None).unwrap().related;
     assert_eq!((related.len(), related[0].relation), (1, "journey"));
     let verdicts: Vec<String> = store
         .network_view()

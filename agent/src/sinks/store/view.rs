@@ -8,7 +8,9 @@ use std::sync::Arc;
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::registry::{self, Kind, Value};
 use sandglass_model::trace::Relation;
-use sandglass_model::{CniCommand, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId};
+use sandglass_model::{
+    CniCommand, Detail, PodIdentity, RootId, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId,
+};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -28,7 +30,7 @@ pub struct TraceView {
     pub now_unix_ns: u64,
     /// The root first, parents before their children.
     pub timeline: Vec<SpanView>,
-    /// Other traces it belongs with that the store holds, oldest first.
+    /// Other traces it belongs with that the store holds, oldest first; of too many the nearest in time.
     pub related: Vec<RelatedTrace>,
 }
 
@@ -104,8 +106,8 @@ pub struct LinkView {
 /// Another trace that belongs with the one shown.
 #[derive(Clone, Debug, Serialize)]
 pub struct RelatedTrace {
-    /// Why: `previous_attempt`, `next_attempt`, `sandbox` (the creation of this sandbox), `operation` (on it) or
-    /// `journey` (of its traffic).
+    /// Why: `previous_attempt`, `next_attempt`, `sandbox` (the creation of this sandbox), `operation` (on it),
+    /// `journey` (of its traffic) or `same_trace` (of another sandbox, and asked for within the same trace of the runtime).
     pub relation: &'static str,
     /// The trace in one line.
     #[serde(flatten)]
@@ -115,8 +117,9 @@ pub struct RelatedTrace {
 /// An operation or a step of the runtime that has not ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunningOperation {
-    /// Its trace.
-    pub trace_id: TraceId,
+    /// Its trace: `trace_id` and `root_span_id`.
+    #[serde(flatten)]
+    pub root: RootId,
     /// Its span.
     pub span_id: SpanId,
     /// Name from the registry.
@@ -166,8 +169,10 @@ impl TraceView {
                 row: other.row_at(unix_ns),
             })
             .collect();
-        related.sort_by_key(|other| other.row.start_unix_ns);
+        let start = entry.subject.start_unix_ns;
+        related.sort_by_key(|other| (!other.is_next_of_kin(), other.row.start_unix_ns.abs_diff(start)));
         related.truncate(MAX_RELATED);
+        related.sort_by_key(|other| other.row.start_unix_ns);
         TraceView {
             row: entry.row_at(unix_ns),
             identity: trace.identity.clone(),
@@ -175,6 +180,13 @@ impl TraceView {
             timeline: timeline(trace, now),
             related,
         }
+    }
+}
+
+impl RelatedTrace {
+    /// There are few of these, however often an operation is repeated.
+    fn is_next_of_kin(&self) -> bool {
+        matches!(self.relation, "sandbox" | "previous_attempt" | "next_attempt")
     }
 }
 
@@ -242,28 +254,35 @@ impl SpanView {
     }
 }
 
-/// Whether `other` belongs on the page of `trace`: the same sandbox, or a link one way or the other.
+/// Whether `other` belongs on the page of `trace`: the same sandbox, the same trace id, or a link one way or the other.
 pub(super) fn related(other: &Trace, trace: &Trace) -> bool {
-    other.id != trace.id
-        && ((other.sandbox.is_some() && other.sandbox == trace.sandbox)
-            || links(other, trace.id).is_some()
-            || links(trace, other.id).is_some())
+    other.root_id() != trace.root_id()
+        && (other.id == trace.id
+            || of_one_sandbox(other, trace)
+            || links(other, trace).is_some()
+            || links(trace, other).is_some())
 }
 
-fn links(from: &Trace, to: TraceId) -> Option<Relation> {
+fn of_one_sandbox(one: &Trace, other: &Trace) -> bool {
+    one.sandbox.is_some() && one.sandbox == other.sandbox
+}
+
+fn links(from: &Trace, to: &Trace) -> Option<Relation> {
     from.spans
         .iter()
         .flat_map(|span| &span.links)
-        .find(|link| link.trace == to)
+        .find(|link| link.to() == to.root_id())
         .map(|link| link.relation)
 }
 
 /// What `other` is to `trace`.
 fn relation(other: &Trace, trace: &Trace) -> &'static str {
-    if links(trace, other.id) == Some(Relation::PreviousAttempt) {
+    if links(trace, other) == Some(Relation::PreviousAttempt) {
         "previous_attempt"
-    } else if links(other, trace.id) == Some(Relation::PreviousAttempt) {
+    } else if links(other, trace) == Some(Relation::PreviousAttempt) {
         "next_attempt"
+    } else if other.id == trace.id && !of_one_sandbox(other, trace) {
+        "same_trace"
     } else if matches!(other.root().detail, Detail::Sandbox(_)) {
         "sandbox"
     } else if matches!(other.root().detail, Detail::Journey(_)) {
@@ -314,7 +333,7 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
         .map_or(0, |process| process.pid);
     let age_ns = span.duration_ns(now_in(trace, unix_ns));
     Some(RunningOperation {
-        trace_id: trace.id,
+        root: trace.root_id(),
         span_id: span.id,
         name: registry::name(span),
         command,

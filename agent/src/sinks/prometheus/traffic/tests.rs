@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use sandglass_model::TraceId;
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Confidence, ConnectDetail, LookupDetail};
 
@@ -267,6 +268,26 @@ fn a_sandbox_counts_once_as_ready_failed_or_silent_and_its_set_up_without_its_tr
             ("network_silent_total", "1"),
             ("sandbox_setup_duration_seconds_count{result=\"success\"}", "5"),
         ],
+    );
+
+    // Two at once in one trace of the runtime.
+    let (metrics, mut product) = self::metrics();
+    let traces = [1, 2].map(|number| {
+        let mut trace = samples::network_ready("shop", "web-0", number, SECOND);
+        trace.id = TraceId(9);
+        trace
+    });
+    for trace in traces.clone() {
+        let mut open = trace;
+        open.closed = false;
+        product.record(&Output::Created(Arc::new(open)));
+    }
+    for trace in traces {
+        product.record(&Output::Closed(Arc::new(trace)));
+    }
+    expect(
+        &metrics,
+        &[("network_ready_duration_seconds_count{result=\"ready\"}", "2")],
     );
 
     let (metrics, mut product) = self::metrics();
