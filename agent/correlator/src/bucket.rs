@@ -20,10 +20,6 @@ impl<T> Bucket<T> {
         std::iter::repeat_with(empty).take(count).collect()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.first.iter().chain(&self.rest)
-    }
-
     pub(crate) fn find(&self, is_it: impl Fn(&T) -> bool) -> Option<&T> {
         match &self.first {
             Some(first) if is_it(first) => Some(first),
@@ -71,14 +67,14 @@ mod tests {
             }
             assert_eq!(bucket.take(|entry| *entry == gone), Some(gone));
             assert_eq!(bucket.take(|entry| *entry == gone), None);
-            let mut left: Vec<i32> = bucket.iter().copied().collect();
+            let mut left: Vec<i32> = bucket.first.iter().chain(&bucket.rest).copied().collect();
             left.sort_unstable();
             assert_eq!(left.len(), 2);
             for number in left {
                 assert_eq!(bucket.find_mut(|entry| *entry == number), Some(&mut { number }));
                 assert_eq!(bucket.take(|entry| *entry == number), Some(number));
             }
-            assert_eq!(bucket.iter().count(), 0);
+            assert!(bucket.first.is_none() && bucket.rest.is_empty());
         }
     }
 }

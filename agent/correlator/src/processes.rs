@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use sandglass_model::time::SECOND;
 use sandglass_model::{ProcessKey, Timestamp};
 
-use crate::bucket::Bucket;
 use crate::open::SpanRef;
 
 /// What a process is.
@@ -46,51 +45,95 @@ struct Entry {
     process: ProcessKey,
     role: Role,
     order: u64,
+    /// The next one of its place, or of those that are free.
+    next: u32,
 }
 
-/// Entries by the last digits of the pid: processes of one pid are in one bucket, and pids, given out one after the
-/// other, fill the buckets evenly. Found several times per event, so that the walk down a tree would be felt.
+/// Entries by the last digits of the pid. Pids are given out one after the other, so that processes which begin together
+/// stand side by side here, and an entry that became free is the next to be used: found several times per event, a node's
+/// processes stay in the processor's cache.
 #[derive(Debug)]
 struct Entries {
-    /// A power of two of them.
-    buckets: Vec<Bucket<Entry>>,
+    /// A power of two of them: the first entry of each place.
+    places: Vec<u32>,
+    entries: Vec<Entry>,
+    free: u32,
     count: usize,
 }
 
+/// No entry.
+const NONE: u32 = u32::MAX;
+
 impl Entries {
     fn new(max: usize) -> Entries {
-        let buckets = (max / 4).clamp(1, 1 << 16).next_power_of_two();
         Entries {
-            buckets: Bucket::many(buckets),
+            places: vec![NONE; max.clamp(1, 1 << 16).next_power_of_two()],
+            entries: Vec::new(),
+            free: NONE,
             count: 0,
         }
     }
 
-    fn place(&self, process: ProcessKey) -> usize {
-        process.pid as usize & (self.buckets.len() - 1)
+    fn place(&self, pid: u32) -> usize {
+        pid as usize & (self.places.len() - 1)
+    }
+
+    /// Those of a pid's place, with where they lie.
+    fn at(&self, pid: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        let entry = |index: u32| Some((index, self.entries.get(index as usize)?));
+        std::iter::successors(entry(self.places[self.place(pid)]), move |(_, before)| {
+            entry(before.next)
+        })
     }
 
     fn get(&self, process: ProcessKey) -> Option<&Entry> {
-        self.buckets[self.place(process)].find(|entry| entry.process == process)
+        let (_, entry) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
+        Some(entry)
     }
 
     fn get_mut(&mut self, process: ProcessKey) -> Option<&mut Entry> {
-        let place = self.place(process);
-        self.buckets[place].find_mut(|entry| entry.process == process)
+        let (index, _) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
+        self.entries.get_mut(index as usize)
     }
 
     /// Enters a process that is not in it.
-    fn insert(&mut self, entry: Entry) {
-        let place = self.place(entry.process);
-        self.buckets[place].push(entry);
+    fn insert(&mut self, process: ProcessKey, role: Role, order: u64) {
+        let place = self.place(process.pid);
+        let entry = Entry {
+            process,
+            role,
+            order,
+            next: self.places[place],
+        };
+        let index = match self.entries.get_mut(self.free as usize) {
+            Some(free) => {
+                let index = self.free;
+                self.free = std::mem::replace(free, entry).next;
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.places[place] = index;
         self.count += 1;
     }
 
-    fn remove(&mut self, process: ProcessKey) -> Option<Entry> {
-        let place = self.place(process);
-        let entry = self.buckets[place].take(|entry| entry.process == process)?;
+    fn remove(&mut self, process: ProcessKey) -> Option<Role> {
+        let (index, entry) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
+        let (role, next) = (entry.role, entry.next);
+        let before = self.at(process.pid).find(|(_, entry)| entry.next == index);
+        match before.map(|(before, _)| before) {
+            Some(before) => self.entries[before as usize].next = next,
+            None => {
+                let place = self.place(process.pid);
+                self.places[place] = next;
+            }
+        }
+        self.entries[index as usize].next = std::mem::replace(&mut self.free, index);
         self.count -= 1;
-        Some(entry)
+        Some(role)
     }
 }
 
@@ -133,9 +176,9 @@ impl Processes {
         if let Some(entry) = self.entries.get(process) {
             return Seen::Known(entry.role);
         }
-        let bucket = self.entries.buckets[self.entries.place(process)].iter();
-        let namesakes = bucket.filter(|entry| entry.process.pid == process.pid);
+        let namesakes = self.entries.at(process.pid).map(|(_, entry)| entry);
         namesakes
+            .filter(|entry| entry.process.pid == process.pid)
             .max_by_key(|entry| entry.process.start_ticks)
             .map_or(Seen::Never, |entry| Seen::Namesake(entry.process, entry.role))
     }
@@ -147,12 +190,9 @@ impl Processes {
             return;
         }
         self.arrived += 1;
-        self.entries.insert(Entry {
-            process,
-            role,
-            order: self.arrived,
-        });
+        self.entries.insert(process, role, self.arrived);
         self.arrivals.push_back((process, self.arrived));
+        self.pass_stale_arrivals();
         if self.arrivals.len() > 64 + 2 * self.entries.count {
             let entries = &self.entries;
             self.arrivals
@@ -221,19 +261,49 @@ impl Processes {
             settled.filter(live).take(EVICTION_REACH)
         };
         let process = candidates().find(idle).or_else(|| candidates().next())?.0;
-        // What stands before the first live entry is stale.
+        self.pass_stale_arrivals();
+        Some((process, self.entries.remove(process)?))
+    }
+
+    /// Most processes go in the order they came: what stands before the first that is still there is stale.
+    fn pass_stale_arrivals(&mut self) {
         while let Some((front, order)) = self.arrivals.front()
             && self.entries.get(*front).is_none_or(|entry| entry.order != *order)
         {
             self.arrivals.pop_front();
         }
-        let entry = self.entries.remove(process)?;
-        Some((process, entry.role))
     }
 
     fn forget_gone(&mut self, process: ProcessKey) {
         if let Some(Role::Gone { .. }) = self.role(process) {
             self.entries.remove(process);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_place_come_and_go_in_any_order() {
+        for gone in 0..3 {
+            let mut entries = Entries::new(4);
+            let process = |number: u32| ProcessKey::new(3 + 4 * number, 0);
+            for number in 0..3 {
+                entries.insert(process(number), Role::Detached, u64::from(number));
+            }
+            assert_eq!(entries.remove(process(gone)), Some(Role::Detached));
+            assert_eq!(entries.remove(process(gone)), None);
+            for number in 0..3 {
+                let order = entries.get(process(number)).map(|entry| entry.order);
+                assert_eq!(order, (number != gone).then_some(u64::from(number)));
+            }
+            // What became free is used again.
+            entries.insert(process(gone), Role::Detached, 7);
+            assert_eq!((entries.entries.len(), entries.count), (3, 3));
+            assert_eq!(entries.get_mut(process(gone)).map(|entry| entry.order), Some(7));
+            assert_eq!(entries.at(3).count(), 3);
         }
     }
 }
