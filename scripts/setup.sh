@@ -84,6 +84,8 @@ want_test() {
     if have rustup && ! [ -d "$(rustc --print target-libdir --target x86_64-pc-windows-gnu 2> /dev/null)" ]; then
         rustup target add x86_64-pc-windows-gnu || echo "note: without the Rust target x86_64-pc-windows-gnu, tests of the Windows build are skipped by name"
     fi
+    # Other kernels, booted without acceleration.
+    have qemu-system-x86_64 || optional+=(qemu-system-x86)
     # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)

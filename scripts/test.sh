@@ -23,6 +23,8 @@ peer SANDGLASS_COREDNS coredns "CoreDNS, the DNS server of clusters (two minutes
 peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace (a minute)"
 peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 
+scripts/kernels.sh
+
 # kube-proxy's own rules, where `make test-cluster` has built it.
 if [ -z "${SANDGLASS_KUBE_BIN:-}" ] && [ -x target/cluster/bin/kube ]; then
     export SANDGLASS_KUBE_BIN=$PWD/target/cluster/bin

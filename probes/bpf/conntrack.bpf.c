@@ -26,13 +26,7 @@ int on_message(struct __sk_buff *skb)
 	record->at_ns = bpf_ktime_get_boot_ns();
 	record->ring_bytes = waiting;
 	record->unused = 0;
-	uint32_t len = skb->len;
-	if (len > FLOW_MESSAGE_MAX)
-		len = FLOW_MESSAGE_MAX;
-	opaque(len);
-	if (len == 0 || len > FLOW_MESSAGE_MAX || bpf_skb_load_bytes(skb, 0, record->message, len))
-		len = 0;
-	record->len = len;
+	record->len = load_bytes(skb, 0, record->message, skb->len, FLOW_MESSAGE_MAX);
 	bpf_ringbuf_submit(record, wake_flags(waiting));
 	return 0;
 }

@@ -211,12 +211,7 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 		return;
 	}
 	*record = *head;
-	opaque(len);
-	if (len > room)
-		len = room;
-	record->captured = len;
-	if (len > 0 && bpf_skb_load_bytes(skb, offset, (uint8_t *)record + sizeof(*record), len))
-		record->captured = 0;
+	record->captured = load_bytes(skb, offset, (uint8_t *)record + sizeof(*record), len, room);
 	bpf_ringbuf_submit(record, wake_flags(head->ring_bytes));
 }
 

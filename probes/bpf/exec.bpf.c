@@ -9,8 +9,8 @@
 
 #include "wire.h"
 
-// READ_TYPED is for what every exec of the node pays: behind a typed tracepoint the verifier knows the structures, and
-// a plain load does. Elsewhere READ serves both.
+// READ_TYPED is for what hangs on a task that the tracepoint gave: behind a typed tracepoint the verifier knows the
+// structures, and a plain load does. READ serves both.
 #ifdef RAW_TP
 #define TRACEPOINT(name) SEC("raw_tp/" name)
 #define READ_TYPED(dst, field) READ(dst, field)
@@ -42,8 +42,6 @@ struct scratch {
 	uint8_t chunk[CHUNK + SLACK];
 	struct ExecRecord exec;
 	uint8_t room[EXEC_ROOM];
-	// The task that exits, for stdio.h.
-	uint64_t task;
 	struct StdioRecord stdio;
 	uint8_t spoken[2 * STDIO_MAX];
 };
@@ -59,6 +57,20 @@ struct {
 	__type(key, uint32_t);
 	__type(value, uint32_t);
 } processes SEC(".maps");
+
+// How many entries of `processes` have a pid of these low bits. Almost every process has none, and this table is small and
+// in order of the pids: it stays in the cache, where the bucket that a hash leads to hardly ever is.
+struct marks {
+	uint32_t count[MARKS];
+};
+
+// The kernel side's marks, and user space's: each side writes its own, and their sum counts.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, uint32_t);
+	__type(value, struct marks);
+} marks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -97,24 +109,37 @@ always_inline struct scratch *scratch(void)
 
 always_inline uint32_t role_of(uint32_t pid)
 {
+	uint32_t kernels = MARKS_OF_KERNEL, users = MARKS_OF_USER;
+	struct marks *ours = bpf_map_lookup_elem(&marks, &kernels), *theirs = bpf_map_lookup_elem(&marks, &users);
+	if (!ours || !theirs || ours->count[pid % MARKS] + theirs->count[pid % MARKS] == 0)
+		return 0;
 	uint32_t *role = bpf_map_lookup_elem(&processes, &pid);
 	return role ? *role : 0;
 }
 
-// Waking the reader costs several times what the record does, on this side and on the other, so it is done once per burst:
-// when the reader sleeps. Awake it looks by the clock, every few hundredths of a second, and only needs to be told of what
-// cannot wait: `urgent`, or a ring that fills. Whoever wakes it clears the word; that two do is harmless.
+always_inline void mark(uint32_t pid, int32_t difference)
+{
+	uint32_t kernels = MARKS_OF_KERNEL;
+	struct marks *ours = bpf_map_lookup_elem(&marks, &kernels);
+	if (ours)
+		__sync_fetch_and_add(&ours->count[pid % MARKS], difference);
+}
+
+// Waking the reader costs several times what the record does, on this side and on the other, and often on the processor
+// of the very plugin that is observed, so it is done once per burst: when the reader sleeps. Awake it looks by the clock,
+// every few hundredths of a second, and only needs to be told of a ring that fills. Whoever wakes it clears the word; that
+// two do is harmless.
 // A record cannot be missed: the reader looks once more, that long after it has set the word (ring.rs).
-always_inline void emit(struct RecordHeader *record, uint32_t size, int urgent)
+always_inline void emit(struct RecordHeader *record, uint32_t size)
 {
 	uint32_t zero = 0;
 	uint64_t flags = BPF_RB_NO_WAKEUP;
 	uint32_t *sleeps = bpf_map_lookup_elem(&reader, &zero);
 	if (sleeps && *sleeps) {
 		*sleeps = 0;
-		urgent = 1;
+		flags = BPF_RB_FORCE_WAKEUP;
 	}
-	if (urgent || record->ring_bytes * RING_SHARE > bpf_ringbuf_query(&records, BPF_RB_RING_SIZE))
+	if (record->ring_bytes * RING_SHARE > bpf_ringbuf_query(&records, BPF_RB_RING_SIZE))
 		flags = BPF_RB_FORCE_WAKEUP;
 	if (bpf_ringbuf_output(&records, record, size, flags))
 		count_lost(LOST_RING);
@@ -124,8 +149,8 @@ always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct
 {
 	int pid = 0;
 	uint64_t start = 0;
-	READ(pid, leader->tgid);
-	READ(start, leader->start_boottime);
+	READ_TYPED(pid, leader->tgid);
+	READ_TYPED(start, leader->start_boottime);
 	header->kind = kind;
 	header->pid = pid;
 	header->at_ns = bpf_ktime_get_boot_ns();
@@ -242,11 +267,11 @@ noinline int keep_variable(uint64_t address)
 	return 0;
 }
 
-// Is one of these eight bytes zero?
-always_inline int has_zero(const uint8_t *from)
+// The top bits of those of these eight bytes that are zero, and perhaps of a 1 behind one that is.
+always_inline uint64_t zeros_of(const uint8_t *from)
 {
 	uint64_t eight = *(const volatile uint64_t *)from;
-	return ((eight - 0x0101010101010101) & ~eight & 0x8080808080808080) != 0;
+	return (eight - 0x0101010101010101) & ~eight & 0x8080808080808080;
 }
 
 // Keeps the variable that begins here, if one does that is wanted. Functions of their own: see chunk_has_command.
@@ -261,11 +286,17 @@ noinline int keep_variable_at(uint64_t from, uint32_t i, uint32_t len)
 	return 0;
 }
 
-noinline int keep_variables_near(uint64_t from, uint32_t i, uint32_t len)
+// Looks at the variables that begin behind these zero bytes of the eight before place `i`.
+noinline int keep_variables_behind(uint64_t zeros, uint64_t from, uint32_t i, uint32_t len)
 {
 #pragma clang loop unroll(disable)
-	for (uint32_t place = 0; place < 8; place++)
+	for (uint32_t found = 0; found < 8 && zeros; found++) {
+		// The lowest set bit is the top one of its byte; moved to the bottom, the product's top byte is the byte's number.
+		uint64_t lowest = zeros & -zeros;
+		uint32_t place = (lowest >> 7) * 0x0001020304050607 >> 56;
 		keep_variable_at(from, i + place, len);
+		zeros ^= lowest;
+	}
 	return 0;
 }
 
@@ -282,8 +313,9 @@ noinline int keep_variables(uint64_t from, uint32_t len)
 	for (uint32_t i = 0; i < CHUNK; i += 8) {
 		if (i >= len)
 			break;
-		if (has_zero(&s->before[BEFORE - 1 + i]))
-			keep_variables_near(from, i, len);
+		uint64_t zeros = zeros_of(&s->before[BEFORE - 1 + i]);
+		if (zeros)
+			keep_variables_behind(zeros, from, i, len);
 	}
 	return 0;
 }
@@ -375,54 +407,66 @@ always_inline int is_runtime(void)
 
 // --- programs ---
 
-always_inline int follow(uint32_t pid, uint32_t role)
+// An entry left behind by a lost exit is taken over, and marked twice: that costs a look into the table, no more.
+always_inline void follow(uint32_t pid, uint32_t role)
 {
+	mark(pid, 1);
 	if (bpf_map_update_elem(&processes, &pid, &role, BPF_ANY) == 0)
-		return 1;
+		return;
+	mark(pid, -1);
 	count_lost(LOST_TABLE);
-	return 0;
+}
+
+// False when somebody else did.
+always_inline int forget(uint32_t pid)
+{
+	if (bpf_map_delete_elem(&processes, &pid))
+		return 0;
+	mark(pid, -1);
+	return 1;
 }
 
 TRACEPOINT("sched_process_fork")
 int on_fork(uint64_t *ctx)
 {
-	uint32_t parent_pid = bpf_get_current_pid_tgid() >> 32;
-	if (role_of(parent_pid) != ROLE_TRACKED)
-		return 0;
 	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1], *leader = 0;
 	int pid = 0, tgid = 0;
-	READ(pid, child->pid);
-	READ(tgid, child->tgid);
+	// A new thread, as most are: told before anything is looked up.
+	READ_TYPED(pid, child->pid);
+	READ_TYPED(tgid, child->tgid);
 	if (pid != tgid)
+		return 0;
+	uint32_t parent_pid = bpf_get_current_pid_tgid() >> 32;
+	if (role_of(parent_pid) != ROLE_TRACKED)
 		return 0;
 	follow(tgid, ROLE_TRACKED);
 	struct ForkRecord record = {};
 	put_header(&record.header, KIND_FORK, child);
-	READ(leader, parent->group_leader);
-	READ(record.parent_start_ns, leader->start_boottime);
+	READ_TYPED(leader, parent->group_leader);
+	READ_TYPED(record.parent_start_ns, leader->start_boottime);
 	record.parent_pid = parent_pid;
-	emit(&record.header, sizeof(record), 0);
+	emit(&record.header, sizeof(record));
 	return 0;
 }
 
 always_inline void put_process(struct scratch *s, struct task_struct *task)
 {
 	struct task_struct *leader = 0, *parent = 0;
-	READ(parent, task->real_parent);
-	READ(leader, task->group_leader);
+	READ_TYPED(parent, task->real_parent);
+	READ_TYPED(leader, task->group_leader);
 	put_header(&s->exec.header, KIND_EXEC, leader);
-	READ(leader, parent->group_leader);
+	READ_TYPED(leader, parent->group_leader);
 	int pid = 0;
-	READ(pid, leader->tgid);
+	READ_TYPED(pid, leader->tgid);
 	s->exec.parent_pid = pid;
-	READ(s->exec.parent_start_ns, leader->start_boottime);
+	READ_TYPED(s->exec.parent_start_ns, leader->start_boottime);
 	READ(s->exec.parent_comm, leader->comm);
 	struct nsproxy *namespaces = 0;
 	struct net *net = 0;
 	unsigned int inode = 0;
-	READ(namespaces, task->nsproxy);
-	READ(net, namespaces->net_ns);
-	READ(inode, net->ns.inum);
+	READ_TYPED(namespaces, task->nsproxy);
+	READ_TYPED(net, namespaces->net_ns);
+	READ_TYPED(inode, net->ns.inum);
 	s->exec.netns = inode;
 	s->exec.cgroup_id = bpf_get_current_cgroup_id();
 }
@@ -476,60 +520,60 @@ int on_exec(uint64_t *ctx)
 	// A runtime that runs itself again from a copy of another name (crun does) is followed to its exit all the same.
 	if (!role)
 		return 0;
-	if (role != was)
+	if (!was)
 		follow(pid, role);
+	else if (role != was)
+		bpf_map_update_elem(&processes, &pid, &role, BPF_EXIST);
 
 	s->exec = (struct ExecRecord){ .role = role };
 	put_process(s, task);
 	put_path(s, (void *)ctx[2]);
-	READ(args_start, mm->arg_start);
-	READ(args_end, mm->arg_end);
+	READ_TYPED(args_start, mm->arg_start);
+	READ_TYPED(args_end, mm->arg_end);
 	put_args(s, args_start, args_end);
 	if (role == ROLE_TRACKED)
 		put_environment();
 	uint64_t size = sizeof(s->exec) + s->exec.path_len + s->exec.args_len + s->exec.env_len;
 	opaque(size);
-	// Where a plugin begins, user space looks at its network namespace, which may not be there for long.
 	if (size <= sizeof(s->exec) + EXEC_ROOM)
-		emit(&s->exec.header, size, role == ROLE_TRACKED && role != was);
+		emit(&s->exec.header, size);
 	return 0;
 }
 
 always_inline int exits(uint64_t *ctx, int with_stdio)
 {
-	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
-	uint32_t role = role_of(pid);
-	if (!role)
-		return 0;
 	struct task_struct *task = (void *)ctx[0], *leader = 0;
 	struct signal_struct *signal = 0;
 	int live = 0, status = 0;
 	unsigned int flags = 0;
-	struct scratch *s = scratch();
-	if (!s)
+	// A thread that others outlive, as most are: told before anything is looked up.
+	READ_TYPED(signal, task->signal);
+	READ_TYPED(live, signal->live.counter);
+	if (live != 0 && !(with_stdio && is_calibrating()))
 		return 0;
-	s->task = (uint64_t)task;
+	uint32_t pid = bpf_get_current_pid_tgid() >> 32;
+	uint32_t role = role_of(pid);
+	if (!role)
+		return 0;
 	if (role == ROLE_CALIBRATING) {
 		if (with_stdio)
-			calibrate();
+			calibrate(task);
 		return 0;
 	}
-	READ(signal, task->signal);
-	READ(live, signal->live.counter);
 	// Threads that end at the same time may all see zero: the one that removes the entry reports.
-	if (live != 0 || bpf_map_delete_elem(&processes, &pid))
+	if (live != 0 || !forget(pid))
 		return 0;
 	if (with_stdio && role == ROLE_TRACKED)
-		emit_stdio();
-	READ(flags, signal->flags);
+		emit_stdio(task);
+	READ_TYPED(flags, signal->flags);
 	if (flags & SIGNAL_GROUP_EXIT)
-		READ(status, signal->group_exit_code);
+		READ_TYPED(status, signal->group_exit_code);
 	else
-		READ(status, task->exit_code);
+		READ_TYPED(status, task->exit_code);
 	struct ExitRecord record = { .status = status, .role = role };
-	READ(leader, task->group_leader);
+	READ_TYPED(leader, task->group_leader);
 	put_header(&record.header, KIND_EXIT, leader);
-	emit(&record.header, sizeof(record), 0);
+	emit(&record.header, sizeof(record));
 	return 0;
 }
 

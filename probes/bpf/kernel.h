@@ -20,7 +20,7 @@ typedef long long int64_t;
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) typeof(val) *name
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_RINGBUF = 27 };
-enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
 enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
 
@@ -29,6 +29,7 @@ static long (*const bpf_map_update_elem)(void *map, const void *key, const void 
 static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static uint64_t (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*const bpf_get_current_comm)(void *buf, uint32_t size) = (void *)16;
+static uint64_t (*const bpf_get_current_task)(void) = (void *)35;
 static uint64_t (*const bpf_get_current_cgroup_id)(void) = (void *)80;
 static long (*const bpf_probe_read_user)(void *dst, uint32_t size, const void *src) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, uint32_t size, const void *src) = (void *)113;

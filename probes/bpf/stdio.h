@@ -23,10 +23,15 @@ always_inline struct pipe_inode_info *pipe_of(struct task_struct *task, uint32_t
 	struct pipe_inode_info *pipe = 0;
 	unsigned int max = 0;
 	unsigned short mode = 0;
-	READ(files, task->files);
-	READ(table, files->fdt);
-	READ(max, table->max_fds);
-	READ(slots, table->fd);
+	// A task that ends after its files were put away has none.
+	READ_TYPED(files, task->files);
+	if (!files)
+		return 0;
+	READ_TYPED(table, files->fdt);
+	if (!table)
+		return 0;
+	READ_TYPED(max, table->max_fds);
+	READ_TYPED(slots, table->fd);
 	if (!slots || fd >= max || bpf_probe_read_kernel(&file, sizeof(file), &slots[fd]) || !file)
 		return 0;
 	READ(inode, file->f_inode);
@@ -83,8 +88,8 @@ always_inline uint32_t read_pipe(struct task_struct *task, uint32_t fd, uint64_t
 	if (!pipe)
 		return 0;
 	// A command shares its plugin's pipe: what is in it is the plugin's.
-	READ(parent, task->real_parent);
-	if (pipe_of(parent, fd) == pipe)
+	READ_TYPED(parent, task->real_parent);
+	if (!parent || pipe_of(parent, fd) == pipe)
 		return 0;
 	uint32_t len = newest(pipe, &page);
 	opaque(len);
@@ -93,14 +98,14 @@ always_inline uint32_t read_pipe(struct task_struct *task, uint32_t fd, uint64_t
 	return bpf_probe_read_kernel(to, len, (void *)(page * 64 + bias)) ? 0 : len;
 }
 
-noinline int emit_stdio(void)
+static noinline int emit_stdio(struct task_struct *task)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
 	struct scratch *s = scratch();
-	if (!s || !where || !where->found)
+	if (!s || !where || where->outcome != CALIBRATION_FOUND)
 		return 0;
-	struct task_struct *task = (void *)s->task, *leader = 0;
+	struct task_struct *leader = 0;
 	uint32_t in = read_pipe(task, 0, where->bias, s->spoken);
 	opaque(in);
 	if (in > STDIO_MAX)
@@ -109,28 +114,32 @@ noinline int emit_stdio(void)
 	opaque(out);
 	if (out > STDIO_MAX || (!in && !out))
 		return 0;
-	READ(leader, task->group_leader);
+	READ_TYPED(leader, task->group_leader);
 	put_header(&s->stdio.header, KIND_STDIO, leader);
 	s->stdio.stdin_len = in;
 	s->stdio.stdout_len = out;
-	emit(&s->stdio.header, sizeof(s->stdio) + in + out, 0);
+	emit(&s->stdio.header, sizeof(s->stdio) + in + out);
 	return 0;
+}
+
+// Is a token waited for? Then exits of the agent's own threads matter.
+always_inline int is_calibrating(void)
+{
+	uint32_t zero = 0;
+	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
+	return where && where->token[0] && where->outcome == CALIBRATION_PENDING;
 }
 
 // Looks for the token at every address that is possible: both the linear mapping and the array of struct page begin at a
 // multiple of 1 GiB, and a task lies in the linear mapping, so whole GiB are all there is to find out.
-noinline int calibrate(void)
+static noinline int bias_of(struct task_struct *task, struct Calibration *where)
 {
-	uint32_t zero = 0;
 	uint64_t page = 0, token[2];
-	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
-	struct scratch *s = scratch();
-	if (!s || !where || TYPE_SIZE(struct page) != 64)
-		return 0;
-	struct pipe_inode_info *pipe = pipe_of((void *)s->task, where->fd);
-	if (!pipe || !newest(pipe, &page))
-		return 0;
-	uint64_t guess = (s->task & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
+	struct pipe_inode_info *pipe = pipe_of(task, where->fd);
+	if (!pipe || !newest(pipe, &page) || TYPE_SIZE(struct page) != 64)
+		return CALIBRATION_ELSEWHERE;
+	// The same task, as a number.
+	uint64_t guess = (bpf_get_current_task() & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
 #pragma clang loop unroll(disable)
 	for (uint64_t i = 0; i < CALIBRATION_STEPS; i++) {
 		uint64_t address = guess - i * GIB;
@@ -138,9 +147,17 @@ noinline int calibrate(void)
 			continue;
 		if (token[0] == where->token[0] && token[1] == where->token[1]) {
 			where->bias = address - page * 64;
-			where->found = 1;
-			return 0;
+			return CALIBRATION_FOUND;
 		}
 	}
-	return 0;
+	return CALIBRATION_ELSEWHERE;
+}
+
+always_inline void calibrate(struct task_struct *task)
+{
+	uint32_t zero = 0;
+	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
+	// Last: user space waits for it.
+	if (where)
+		where->outcome = bias_of(task, where);
 }

@@ -4,7 +4,6 @@
 // the other end.
 #pragma once
 
-static uint64_t (*const bpf_get_current_task)(void) = (void *)35;
 static uint64_t (*const bpf_get_socket_cookie)(void *socket) = (void *)46;
 static long (*const bpf_skb_load_bytes)(const void *skb, uint32_t offset, void *to, uint32_t size) = (void *)26;
 static void *(*const bpf_ringbuf_reserve)(void *ring, uint64_t size, uint64_t flags) = (void *)131;
@@ -56,4 +55,16 @@ always_inline uint64_t wake_flags(uint64_t waiting)
 	}
 	uint64_t share = bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / RING_SHARE;
 	return waiting > share && waiting <= share + WAKE_BAND ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+// Copies the packet's bytes from `offset` on, `room` at most; gives how many, 0 when it has not so many. The length is from 1
+// to `room` in the one form that all verifiers understand: before Linux 6.8 or so they learn nothing from a test against 0,
+// or of one register from the test of its copy.
+always_inline uint32_t load_bytes(const void *skb, uint32_t offset, uint8_t *to, uint32_t len, uint32_t room)
+{
+	if (len > room)
+		len = room;
+	uint32_t behind_first = len - 1;
+	opaque(behind_first);
+	return behind_first < room && !bpf_skb_load_bytes(skb, offset, to, behind_first + 1) ? len : 0;
 }

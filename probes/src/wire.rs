@@ -39,6 +39,12 @@ pub const LOST_SLOTS: u32 = 2;
 
 /// Most processes followed at one time.
 pub const PROCESSES_MAX: u32 = 16384;
+/// Counters of followed processes by the low bits of their pid: two tables of 8 KiB.
+pub const MARKS: u32 = 2048;
+/// Place of the counters that the kernel side writes in the map of marks.
+pub const MARKS_OF_KERNEL: u32 = 0;
+/// Place of those that user space writes.
+pub const MARKS_OF_USER: u32 = 1;
 /// Most bytes of the executed file's path.
 pub const PATH_MAX: u32 = 1024;
 /// Most bytes of arguments.
@@ -54,6 +60,12 @@ pub const COMM_LEN: usize = 16;
 
 /// Most bytes taken of standard input, and of standard output: one page.
 pub const STDIO_MAX: u32 = 4096;
+/// [`Calibration::outcome`]: the exit that runs this round has not been seen yet.
+pub const CALIBRATION_PENDING: u32 = 0;
+/// [`Calibration::outcome`]: found.
+pub const CALIBRATION_FOUND: u32 = 1;
+/// [`Calibration::outcome`]: not among the candidates of this round.
+pub const CALIBRATION_ELSEWHERE: u32 = 2;
 /// Candidates tried in one round of the calibration.
 pub const CALIBRATION_STEPS: u32 = 256;
 
@@ -150,12 +162,12 @@ pub struct StdioRecord {
 pub struct Calibration {
     /// The token.
     pub token: [u64; 2],
-    /// See above; valid when `found` is 1.
+    /// See above; valid when `outcome` is [`CALIBRATION_FOUND`].
     pub bias: u64,
     /// The first candidate of this round, in GiB relative to the first guess; the others lie below.
     pub from_gib: i64,
     /// Descriptor of the pipe.
     pub fd: u32,
     /// Set by the kernel side.
-    pub found: u32,
+    pub outcome: u32,
 }

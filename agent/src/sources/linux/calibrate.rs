@@ -8,9 +8,11 @@ use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sandglass_probes::wire::{CALIBRATION_STEPS, Calibration};
+use sandglass_probes::wire::{
+    CALIBRATION_ELSEWHERE, CALIBRATION_FOUND, CALIBRATION_PENDING, CALIBRATION_STEPS, Calibration,
+};
 
 use super::loader::{Pages, Processes};
 
@@ -31,12 +33,14 @@ pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static 
         return Err("the table of processes takes no entry");
     }
     let fd = u32::try_from(reader.as_raw_fd()).unwrap_or(u32::MAX);
-    let found = rounds().any(|from_gib| round(pages, token, fd, from_gib));
+    let ended = rounds()
+        .map(|from_gib| round(pages, token, fd, from_gib))
+        .find(|outcome| *outcome != CALIBRATION_ELSEWHERE);
     processes.forget(std::process::id());
-    if found {
-        Ok(())
-    } else {
-        Err("the kernel's linear mapping was not found")
+    match ended {
+        Some(CALIBRATION_FOUND) => Ok(()),
+        Some(_) => Err("the exit of a thread of the agent's own was not seen"),
+        None => Err("the kernel's linear mapping was not found"),
     }
 }
 
@@ -47,27 +51,34 @@ fn rounds() -> impl Iterator<Item = i64> {
 }
 
 /// One round: the exit of a thread of this process is the moment at which the kernel side looks.
-fn round(pages: &mut Pages, token: [u64; 2], fd: u32, from_gib: i64) -> bool {
+fn round(pages: &mut Pages, token: [u64; 2], fd: u32, from_gib: i64) -> u32 {
     let wanted = Calibration {
         token,
         bias: 0,
         from_gib,
         fd,
-        found: 0,
+        outcome: CALIBRATION_PENDING,
     };
-    pages.set(&wanted) && std::thread::spawn(|| {}).join().is_ok() && is_found_soon(pages)
+    match pages.set(&wanted) && std::thread::spawn(|| {}).join().is_ok() {
+        true => outcome(pages),
+        false => CALIBRATION_PENDING,
+    }
 }
 
-/// A thread counts as joined when it has left its memory, which may be shortly before the probe sees its exit.
-fn is_found_soon(pages: &Pages) -> bool {
-    (0..LOOKS).any(|look| {
-        if look > 0 {
-            std::thread::sleep(Duration::from_micros(200));
+/// A thread counts as joined when it has left its memory, which on a busy node may be long before the probe sees its exit:
+/// were the next round begun by then, both would be lost.
+fn outcome(pages: &Pages) -> u32 {
+    let deadline = Instant::now() + ROUND_DEADLINE;
+    loop {
+        let outcome = pages.outcome();
+        if outcome != CALIBRATION_PENDING || Instant::now() > deadline {
+            return outcome;
         }
-        pages.is_found()
-    })
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// Two of 256 GiB each.
 const ROUNDS: i64 = 8;
-const LOOKS: u32 = 4;
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+const ROUND_DEADLINE: Duration = Duration::from_secs(1);

@@ -13,7 +13,9 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::{BtfTracePoint, Program, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 use sandglass_probes::Record as _;
-use sandglass_probes::wire::{Calibration, LOST_SLOTS, ROLE_CALIBRATING, ROLE_TRACKED};
+use sandglass_probes::wire::{
+    CALIBRATION_PENDING, Calibration, LOST_SLOTS, MARKS, MARKS_OF_USER, ROLE_CALIBRATING, ROLE_TRACKED,
+};
 
 /// One rung of the ladder of the process probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,7 +285,11 @@ impl Attached {
         let wrong = |error: aya::maps::MapError| unexpected(rung, error);
         Ok(Channels {
             ring: Ring(RingBuf::try_from(take("records")?).map_err(wrong)?),
-            processes: Processes(HashMap::try_from(take("processes")?).map_err(wrong)?),
+            processes: Processes {
+                roles: HashMap::try_from(take("processes")?).map_err(wrong)?,
+                marks: Array::try_from(take("marks")?).map_err(wrong)?,
+                marked: [0; MARKS as usize],
+            },
             lost: LostCounter {
                 counters: PerCpuArray::try_from(take("lost")?).map_err(wrong)?,
                 seen: 0,
@@ -341,22 +347,48 @@ impl Reader {
 }
 
 /// The processes the kernel side follows.
-pub struct Processes(HashMap<MapData, u32, u32>);
+pub struct Processes {
+    roles: HashMap<MapData, u32, u32>,
+    marks: Array<MapData, Marks>,
+    /// What user space has in `marks`.
+    marked: Marks,
+}
+
+/// How many followed processes have a pid of these low bits: the kernel side looks for the others in no other table.
+type Marks = [u32; MARKS as usize];
 
 impl Processes {
     /// Follows a process and what it starts. False when it is followed already, or the table is full.
     pub fn follow(&mut self, pid: u32) -> bool {
-        self.0.insert(pid, ROLE_TRACKED, BPF_NOEXIST).is_ok()
+        self.insert(pid, ROLE_TRACKED)
     }
 
     /// Marks this very process, so that the exits of its threads run the calibration.
     pub fn begin_calibration(&mut self) -> bool {
-        self.0.insert(std::process::id(), ROLE_CALIBRATING, BPF_NOEXIST).is_ok()
+        self.insert(std::process::id(), ROLE_CALIBRATING)
     }
 
     /// Follows a process no longer. False when it was not followed: its exit has been reported.
     pub fn forget(&mut self, pid: u32) -> bool {
-        self.0.remove(&pid).is_ok()
+        self.roles.remove(&pid).is_ok() && self.mark(pid, u32::wrapping_sub)
+    }
+
+    /// The mark comes first: an entry without one would not be found.
+    fn insert(&mut self, pid: u32, role: u32) -> bool {
+        if !self.mark(pid, u32::wrapping_add) {
+            return false;
+        }
+        let inserted = self.roles.insert(pid, role, BPF_NOEXIST).is_ok();
+        if !inserted {
+            self.mark(pid, u32::wrapping_sub);
+        }
+        inserted
+    }
+
+    fn mark(&mut self, pid: u32, change: fn(u32, u32) -> u32) -> bool {
+        let count = &mut self.marked[(pid % MARKS) as usize];
+        *count = change(*count, 1);
+        self.marks.set(MARKS_OF_USER, self.marked, 0).is_ok()
     }
 }
 
@@ -391,12 +423,12 @@ impl Pages {
         self.0.set(0, bytes, 0).is_ok()
     }
 
-    /// Whether it succeeded.
+    /// What came of it: one of the `CALIBRATION_` outcomes.
     #[must_use]
-    pub fn is_found(&self) -> bool {
+    pub fn outcome(&self) -> u32 {
         let bytes = self.0.get(&0, 0).ok();
         let calibration = bytes.as_ref().and_then(|bytes| Calibration::read(bytes));
-        calibration.is_some_and(|(calibration, _)| calibration.found == 1)
+        calibration.map_or(CALIBRATION_PENDING, |(calibration, _)| calibration.outcome)
     }
 }
 

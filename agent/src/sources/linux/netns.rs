@@ -1,12 +1,14 @@
 //! Looks at the network namespace a plugin was asked to work on: its inode number, and when it was created. The same of
 //! a sandbox that is older than the agent, whose runtime tells where its namespace is.
 //!
-//! A thread of its own, because looking at a path may block; requests that find its queue full are passed over.
+//! A thread of its own, because looking at a path may block; requests that find its queue full are passed over. Plugins of
+//! one chain, and their delegates, are asked to work on the same namespace: it is looked at for the first of them.
 //! Creation time is the change time of the namespace's inode in nsfs, which the kernel sets when the namespace is first
 //! given a name (a bind mount or a look at `/proc/PID/ns/net`): for runtimes that is right after they create it. Where
 //! that cannot be so (a path below `/proc`, or an inode made by this very look) no time is reported.
 //! Does not: enter a namespace.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,11 +30,14 @@ use crate::sources::{EventSender, NamespaceLook, NamespacePlace, clock};
 pub struct NetnsWatch {
     requests: Option<SyncSender<Request>>,
     thread: Option<JoinHandle<()>>,
+    /// Of each sandbox the path that was asked about last, and when.
+    asked: HashMap<String, (String, Timestamp)>,
 }
 
 #[derive(Debug)]
 struct Request {
-    /// The plugin, and who executed it: a plugin may have ended before this thread looks, a runtime has not.
+    /// Who executed the plugin, and the plugin: whatever was looked up below `/proc/PID` the kernel puts away when that process
+    /// ends, in the time of whoever waits for it, so the runtime, which stays, goes first.
     pids: [u32; 2],
     sandbox: SandboxId,
     path: String,
@@ -49,25 +54,40 @@ impl NetnsWatch {
         Ok(NetnsWatch {
             requests: Some(requests),
             thread: Some(thread),
+            asked: HashMap::new(),
         })
     }
 
-    /// Asks about the namespace of a plugin that was executed at `at`, if it is an ADD that names one.
-    pub fn ask(&self, exec: &Exec, at: Timestamp) {
+    /// Asks about the namespace of a plugin that was executed at `at`, if it is an ADD that names one and its chain's first.
+    pub fn ask(&mut self, exec: &Exec, at: Timestamp) {
         let (Some(path), Some(sandbox)) = (exec.env("CNI_NETNS"), exec.env("CNI_CONTAINERID")) else {
             return;
         };
-        if exec.env("CNI_COMMAND") != Some(CniCommand::Add.as_str()) || path.is_empty() || sandbox.is_empty() {
+        let command = exec.env("CNI_COMMAND");
+        if command == Some(CniCommand::Del.as_str()) {
+            // Another may come to the same place.
+            self.asked.remove(sandbox);
+        }
+        if command != Some(CniCommand::Add.as_str()) || path.is_empty() || sandbox.is_empty() {
+            return;
+        }
+        let same = |(before, when): &(String, Timestamp)| before == path && at.since(*when) < AGAIN_AFTER_NS;
+        if self.asked.get(sandbox).is_some_and(same) {
             return;
         }
         let request = Request {
-            pids: [exec.process.pid, exec.parent.pid],
+            pids: [exec.parent.pid, exec.process.pid],
             sandbox: SandboxId(sandbox.to_owned()),
             path: path.to_owned(),
             asked: at,
         };
-        if let Some(requests) = &self.requests {
-            let _ = requests.try_send(request);
+        let Some(requests) = &self.requests else { return };
+        if requests.try_send(request).is_ok() {
+            // Forgetting all merely lets a few be asked about twice.
+            if self.asked.len() >= ASKED_MAX {
+                self.asked.clear();
+            }
+            self.asked.insert(sandbox.to_owned(), (path.to_owned(), at));
         }
     }
 }
@@ -205,12 +225,72 @@ pub fn in_root_of(pid: u32, path: &str) -> String {
 }
 
 const QUEUE_MAX: usize = 1024;
+/// More than are in creation at once.
+const ASKED_MAX: usize = 1024;
+/// A chain's next plugin comes sooner, but for slow ones: those are looked at again, for there is time.
+const AGAIN_AFTER_NS: u64 = 5_000_000_000;
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    use prometheus_client::metrics::gauge::Gauge;
+    use sandglass_model::ProcessKey;
 
     use super::*;
+    use crate::sources::channel;
+
+    fn plugin(command: &str, sandbox: &str, path: &str) -> Exec {
+        let env = [
+            ("CNI_COMMAND", command),
+            ("CNI_CONTAINERID", sandbox),
+            ("CNI_NETNS", path),
+        ];
+        Exec {
+            process: ProcessKey::new(std::process::id(), 0),
+            parent: ProcessKey::new(1, 0),
+            parent_comm: "containerd".into(),
+            path: "/opt/cni/bin/bridge".into(),
+            args: Default::default(),
+            args_truncated: false,
+            env: env.into_iter().collect(),
+            cgroup: String::new(),
+            netns: 0,
+            running: false,
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_looked_at_once_for_a_chain_and_again_after_a_del() {
+        let (sender, receiver) = channel(16, Gauge::default());
+        let mut watch = NetnsWatch::start(sender, KnownNamespaces::default()).unwrap();
+        let second = 1_000_000_000;
+        let [one, other] = ["/proc/self/ns/net", "/proc/thread-self/ns/net"];
+        for (command, sandbox, path, at) in [
+            ("ADD", "a", one, 1),
+            ("ADD", "a", one, 2),
+            ("ADD", "b", one, 2),
+            ("ADD", "b", other, 2),
+            // A slow chain.
+            ("ADD", "a", one, 6),
+            ("DEL", "a", one, 7),
+            ("ADD", "a", one, 8),
+            ("ADD", "a", "", 8),
+            ("CHECK", "c", one, 8),
+        ] {
+            watch.ask(&plugin(command, sandbox, path), Timestamp(at * second));
+        }
+        drop(watch);
+        let mut told = Vec::new();
+        while let Ok(Some(event)) = receiver.receive(Duration::ZERO) {
+            if let Body::NetnsObserved(netns) = event.body {
+                told.push((netns.sandbox.0, netns.path));
+            }
+        }
+        let told: Vec<_> = told.iter().map(|(id, path)| (id.as_str(), path.as_str())).collect();
+        assert_eq!(told, [("a", one), ("b", one), ("b", other), ("a", one), ("a", one)]);
+    }
 
     #[test]
     fn links_lead_to_where_the_process_sees_them() {

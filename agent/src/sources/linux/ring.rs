@@ -38,6 +38,8 @@ pub struct RingThread {
     anchor: ClockAnchor,
     /// Runtime processes whose exec was passed over: their exit is too.
     passed_over: HashSet<ProcessKey>,
+    /// What was read and is not sent yet: empty but for while the ring is drained; keeps its room.
+    read: Vec<Event>,
 }
 
 impl RingThread {
@@ -58,6 +60,7 @@ impl RingThread {
             cgroups: Cgroups::new(),
             anchor: clock::anchor(),
             passed_over: HashSet::new(),
+            read: Vec::new(),
         }
     }
 
@@ -151,24 +154,33 @@ impl RingThread {
         }
     }
 
-    /// Forwards what is in the ring; says whether there was anything.
+    /// Forwards what is in the ring; says whether there was anything. One after the other, not while it reads: the pipeline's
+    /// thread would wake for each, and the two would take both processors of a small node from the plugins.
     fn drain(&mut self) -> Result<bool, Stopped> {
         let mut any = false;
         while let Some(decoded) = self.channels.ring.next(decode) {
             any = true;
             match decoded {
-                Ok(decoded) => self.forward(decoded)?,
+                Ok(decoded) => self.take(decoded),
                 Err(error) => {
                     tracing::debug!(%error, "undecodable record");
                     self.health.undecodable.get_or_create(&label()).inc();
                 }
             }
+            if self.read.len() >= READ_MAX {
+                self.send()?;
+            }
         }
+        self.send()?;
         self.health.ring_bytes.set(0);
         Ok(any)
     }
 
-    fn forward(&mut self, decoded: Decoded) -> Result<(), Stopped> {
+    fn send(&mut self) -> Result<(), Stopped> {
+        self.read.drain(..).try_for_each(|event| self.sender.send(event))
+    }
+
+    fn take(&mut self, decoded: Decoded) {
         self.health
             .ring_bytes
             .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
@@ -177,16 +189,16 @@ impl RingThread {
             Body::ProcessExecuted(exec) => {
                 if decoded.runtime && !is_of_interest(exec) {
                     self.pass_over(exec.process);
-                    return Ok(());
+                    return;
                 }
                 exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
                 self.netns.ask(exec, event.at);
             }
-            Body::Tick => return Ok(()),
-            Body::ProcessExited(exit) if self.passed_over.remove(&exit.process) => return Ok(()),
+            Body::Tick => return,
+            Body::ProcessExited(exit) if self.passed_over.remove(&exit.process) => return,
             _ => {}
         }
-        self.sender.send(event)
+        self.read.push(event);
     }
 
     fn pass_over(&mut self, process: ProcessKey) {
@@ -268,6 +280,8 @@ const AWAKE_FOR: Duration = Duration::from_millis(500);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 const STEP_NS: u64 = 50_000_000;
 const PASSED_OVER_MAX: usize = 4096;
+/// Some sandboxes' worth; more are sent in parts.
+const READ_MAX: usize = 256;
 const OCI_LIFE_VERBS: [&str; 5] = ["create", "start", "run", "delete", "kill"];
 const OCI_VERBS: [&str; 19] = [
     "create",

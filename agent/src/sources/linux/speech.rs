@@ -1,8 +1,9 @@
 //! Understands what a plugin read (its network configuration) and wrote (a result or an error), and drops the rest.
 //!
 //! Used by `decode`. Network configurations hold tokens and passwords: four known fields are taken out of them, by
-//! name, and nothing else outlives this module; secrets that an error quotes are masked (`redact`). What is not one whole JSON object was not had, and that is no error:
-//! the bytes come from pipes that others may have emptied or filled again.
+//! name, and nothing else outlives this module; secrets that an error quotes are masked (`redact`). What is not one
+//! whole JSON object was not had, and that is no error: the bytes come from pipes that others may have emptied or filled
+//! again.
 //! Does not: judge a result, or keep more than bounded strings.
 
 use sandglass_model::ProcessKey;
