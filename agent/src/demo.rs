@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandglass_model::id::TraceId;
+use sandglass_model::id::RootId;
 use sandglass_model::trace::Trace;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -219,13 +219,15 @@ struct Show<'a> {
     cri: &'a Arc<Cri>,
     observer: &'a Observer,
     records: Vec<CallRecord>,
-    printed: Vec<TraceId>,
+    printed: Vec<RootId>,
 }
 
 impl Show<'_> {
     /// Makes and deletes the pods of one round, prints their traces and checks them.
     async fn round<W: Write>(&mut self, round: u32, out: &mut W) -> Result<Checks, DemoError> {
         let first = self.records.len();
+        // None: then the check says that they cannot be read.
+        let before = self.rig.containerd_metrics().unwrap_or_default();
         for pods in scenarios::steps(round) {
             let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
             say(out, &format!("\nmaking {}\n", names.join(", ")))?;
@@ -240,17 +242,17 @@ impl Show<'_> {
                 scenarios::delete(self.cri, record).await.map_err(DemoError::Cri)?;
             }
         }
-        let checks = settle(self.rig, self.observer, &self.records, first).await;
+        let checks = settle(self.rig, self.observer, &self.records, first, &before).await;
         print_new(out, self.observer, &mut self.printed)?;
         Ok(checks)
     }
 }
 
 /// Prints the traces that closed since the last time.
-fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<TraceId>) -> Result<(), DemoError> {
+fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<RootId>) -> Result<(), DemoError> {
     for trace in (observer.traces)() {
-        if trace.closed && !printed.contains(&trace.id) && !network::is_of_the_node(&trace) {
-            printed.push(trace.id);
+        if trace.closed && !printed.contains(&trace.root_id()) && !network::is_of_the_node(&trace) {
+            printed.push(trace.root_id());
             say(out, &format!("\n{}", (observer.waterfall)(&trace)))?;
         }
     }
@@ -280,11 +282,11 @@ struct Checks {
 }
 
 impl Checks {
-    /// Of the records from `first` on; containerd's metrics and other work are counted over all.
-    fn of(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
+    /// Of the records from `first` on, with containerd's metrics `before` them; its counts and other work are of all.
+    fn of(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize, before: &str) -> Checks {
         let traces = &(observer.traces)();
         let containerd = match rig.containerd_metrics() {
-            Ok(metrics) => verify::clock::containerd(traces, records, &metrics),
+            Ok(metrics) => verify::clock::containerd(traces, records, &metrics, first, before),
             Err(error) => vec![Check {
                 what: "containerd's metrics",
                 result: Err(error.to_string()),
@@ -335,10 +337,10 @@ impl Checks {
 
 /// Waits for the last traces: the runtime cleans up behind calls that timed out, and the agent holds events back for a
 /// moment to put them in order.
-async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize) -> Checks {
+async fn settle(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize, before: &str) -> Checks {
     let deadline = Instant::now() + SETTLE;
     loop {
-        let checks = Checks::of(rig, observer, records, first);
+        let checks = Checks::of(rig, observer, records, first, before);
         // A closed trace does not change any more, so neither does a clock that is off.
         if checks.passed() || checks.only_clocks_failed() || Instant::now() > deadline {
             return checks;
@@ -376,7 +378,7 @@ impl Signals {
 }
 
 /// How often `--once` measures before it takes a disagreement of clocks for the agent's.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 10;
 /// Longer than the agent's own deadlines for a trace that is not heard of any more.
 const SETTLE: Duration = Duration::from_secs(20);
 

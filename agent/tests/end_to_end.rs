@@ -62,7 +62,7 @@ async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trac
         0,
         "traces of nothing that was asked"
     );
-    for check in clock::containerd(&traces, &records, &node.rig.containerd_metrics().unwrap()) {
+    for check in clock::containerd(&traces, &records, &node.rig.containerd_metrics().unwrap(), 0, "") {
         // Whole numbers are exact; sums are loose enough for a busy machine.
         assert!(check.result.is_ok(), "{check:?}");
     }

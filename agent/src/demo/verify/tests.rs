@@ -430,29 +430,42 @@ fn traces_of_other_work_are_counted() {
 fn containerds_metrics_must_count_and_last_as_long_as_what_was_traced() {
     let (traces, record) = slow();
     let traces: Vec<Arc<Trace>> = traces.into_iter().map(Arc::new).collect();
-    let failed = |set_up: &str, tear_down: &str| {
-        let values = |operation, values: &str| {
-            let (count, sum) = values.split_once(' ').unwrap();
-            let name = "containerd_cri_network_plugin_operations_duration_seconds";
-            format!(
-                "{name}_count{{operation_type=\"{operation}\"}} {count}\n\
-                 {name}_sum{{operation_type=\"{operation}\"}} {sum}\n"
-            )
-        };
+    let values = |operation, values: &str| {
+        let (count, sum) = values.split_once(' ').unwrap();
+        let name = "containerd_cri_network_plugin_operations_duration_seconds";
+        format!(
+            "{name}_count{{operation_type=\"{operation}\"}} {count}\n\
+             {name}_sum{{operation_type=\"{operation}\"}} {sum}\n"
+        )
+    };
+    let failed = |set_up: &str, tear_down: &str, before: &str| {
         let metrics = values("set_up_pod", set_up) + &values("tear_down_pod", tear_down);
-        let checks = clock::containerd(&traces, std::slice::from_ref(&record), &metrics);
+        let checks = clock::containerd(&traces, std::slice::from_ref(&record), &metrics, 0, before);
         let failed = checks.iter().filter(|check| check.result.is_err());
         failed.map(|check| (check.what, check.is_clock())).collect::<Vec<_>>()
     };
     // ADDs from 10 to 2100 ms; DELs from 3005 to 3011 and from 3050 to 3055, some at the same time.
-    assert_eq!(failed("1 2.09", "1 0.011"), []);
-    assert_eq!(failed("2 2.09", "1 0.011"), [("containerd's count of set-ups", false)]);
-    assert_eq!(failed("1 2.21", "1 0.011"), [("containerd's set-up clock", true)]);
+    assert_eq!(failed("1 2.09", "1 0.011", ""), []);
     assert_eq!(
-        failed("1 2.09", "2 0.011"),
+        failed("2 2.09", "1 0.011", ""),
+        [("containerd's count of set-ups", false)]
+    );
+    assert_eq!(failed("1 2.21", "1 0.011", ""), [("containerd's set-up clock", true)]);
+    assert_eq!(
+        failed("1 2.09", "2 0.011", ""),
         [("containerd's count of deletions", false)]
     );
-    assert_eq!(failed("1 2.09", "1 0.0109"), [("containerd's deletion clock", true)]);
+    assert_eq!(
+        failed("1 2.09", "1 0.0109", ""),
+        [("containerd's deletion clock", true)]
+    );
+    // A round is held against what it added.
+    let before = values("set_up_pod", "0 3.4");
+    assert_eq!(failed("1 5.49", "1 0.011", &before), []);
+    assert_eq!(
+        failed("1 5.61", "1 0.011", &before),
+        [("containerd's set-up clock", true)]
+    );
 }
 
 #[test]
