@@ -5,14 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::node::{AGENT, Node, http, wait_for};
 
-/// Follows the pods of one namespace.
+/// Follows the pods of one namespace. The API server ends a watch whose reader falls behind, as on a busy machine: it is
+/// begun again then, with a list of what is there.
 pub struct PodWatch {
-    process: Child,
+    thread: Option<JoinHandle<u32>>,
+    done: Arc<AtomicBool>,
     // A pipe that nobody reads would stop it.
     told: tempfile::NamedTempFile,
     namespace: String,
@@ -32,9 +38,7 @@ pub struct Pod {
 /// Also when the test fails: a child that has the test's standard error keeps whoever reads that waiting.
 impl Drop for PodWatch {
     fn drop(&mut self) {
-        // Ended already is as good.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.end();
     }
 }
 
@@ -42,23 +46,41 @@ impl PodWatch {
     /// Begins to follow.
     pub fn start(node: &Node, namespace: &str) -> PodWatch {
         let told = tempfile::NamedTempFile::new().unwrap();
-        let process = node
-            .endless("kubectl")
-            .args(["get", "pods", "--namespace", namespace, "--watch", "--output=json"])
-            .stdout(told.reopen().unwrap())
-            .spawn()
-            .unwrap();
+        let output = told.reopen().unwrap();
+        let mut command = node.endless("kubectl");
+        command.args(["get", "pods", "--namespace", namespace, "--watch", "--output=json"]);
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&done);
+        let follow = move || {
+            let mut watches = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let watch = command.stdout(output.try_clone().unwrap()).spawn().unwrap();
+                watches += 1;
+                until_ended(watch, &stop);
+            }
+            watches
+        };
         PodWatch {
-            process,
+            thread: Some(std::thread::spawn(follow)),
+            done,
             told,
             namespace: namespace.to_owned(),
         }
     }
 
+    /// Ends the watch; how many it took.
+    fn end(&mut self) -> u32 {
+        self.done.store(true, Ordering::Relaxed);
+        // A second time there is none.
+        self.thread.take().map_or(0, |thread| thread.join().unwrap_or_default())
+    }
+
     /// Every pod that was given to the node and has a network of its own.
     pub fn finish(mut self) -> BTreeSet<Pod> {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        let watches = self.end();
+        if watches > 1 {
+            println!("the API server ended the watch {} times", watches - 1);
+        }
         let text = std::fs::read_to_string(self.told.path()).unwrap();
         let mut seen = BTreeSet::new();
         for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
@@ -79,6 +101,19 @@ impl PodWatch {
         assert!(seen.iter().all(|pod| pod.namespace == self.namespace));
         seen
     }
+}
+
+/// Waits until a watch ends by itself, or ends it.
+fn until_ended(mut watch: Child, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        if watch.try_wait().unwrap().is_some() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Ended already is as good.
+    let _ = watch.kill();
+    let _ = watch.wait();
 }
 
 /// Closed traces of sandboxes in a namespace, oldest first, each in full. Waits until none of them
@@ -108,10 +143,12 @@ fn traces(kind: &str, namespace: &str) -> Vec<Value> {
             open => Err(format!("{open} are open")),
         }
     });
-    let mut traces: Vec<Value> = rows
-        .iter()
-        .map(|row| http(AGENT, &format!("/api/v1/traces/{}", row["trace_id"].as_str().unwrap())))
-        .collect();
+    // The trace's id is the runtime's: operations that it asks for within one of its traces share it.
+    let path = |row: &Value| {
+        let [trace, root] = ["trace_id", "root_span_id"].map(|key| row[key].as_str().unwrap());
+        format!("/api/v1/traces/{trace}/{root}")
+    };
+    let mut traces: Vec<Value> = rows.iter().map(|row| http(AGENT, &path(row))).collect();
     traces.sort_by_key(|trace| trace["start_unix_ns"].as_str().unwrap().parse::<u64>().unwrap());
     traces
 }

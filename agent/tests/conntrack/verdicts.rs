@@ -351,7 +351,11 @@ fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
         return;
     }
     // The kernel may throw out another entry for a new one, if it finds one near its place: then nobody waits.
-    let suffered = (0..10).find(|number| stall_once(&cluster, &neighbour, limit, *number));
+    let suffered = (0..10).find(|number| {
+        // What an earlier try ended with must not be taken for the beginning of this one, below.
+        std::thread::sleep(Duration::from_millis(300));
+        stall_once(&cluster, &neighbour, limit, *number)
+    });
     let name = full_name(suffered.expect("a lookup and a connection that wait, in ten tries"));
     let start = cluster.watch.wait("the answers and the counters after them", |events| {
         let seen = events.iter().filter(|event| is_about(event, &name));

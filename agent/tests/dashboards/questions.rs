@@ -1,6 +1,8 @@
 //! What a Prometheus is asked: every query of every panel, rule and alert, and the rule files with windows of seconds.
 //!
-//! Used with recordings (`queries.rs`) and with the agent in a real cluster (`tests/cluster/observed.rs`). Does not: know what has data where.
+//! Used with recordings (`queries.rs`) and with the agent in a real cluster (`tests/cluster/observed.rs`).
+//!
+//! Does not: know what has data where.
 
 use std::fs;
 use std::path::{Path, PathBuf};
