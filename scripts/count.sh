@@ -16,6 +16,7 @@ if [ -n "$skips" ]; then
     skipped=$(wc -l <<< "$skips")
     printf '\nskipped here:\n%s\n' "$skips"
 fi
+scripts/failures.sh "$log"
 # A crate that does not compile, or a test binary that dies, has no result line of its own.
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then
     failed=1
