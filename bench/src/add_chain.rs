@@ -7,10 +7,13 @@
 //! used again after the DEL, which is not timed.
 //!
 //! The effect is smaller than what one ADD differs from the next by, so: blocks without (A) and with the agent (B) in the
-//! order ABBA, then BAAB, which cancels what drifts evenly; the caller and its plugins on one processor; of a block its
-//! median, of four blocks one ratio, of all ratios the Hodges-Lehmann estimate with a bootstrap interval over them.
+//! order ABBA, then BAAB, which cancels what drifts evenly; each block after a start of the agent, which is stopped again
+//! for A; the caller and its plugins on one processor; of a block its median, of four blocks one ratio, of all ratios the
+//! Hodges-Lehmann estimate with a bootstrap interval over them.
 //! Beside the time of an ADD stands the processor time of its plugins: in it nothing is waited for, and what the agent's
-//! own threads take of that processor is not in it. On a busy machine it is the surer of the two.
+//! own threads take of that processor is not in it. On a busy machine it is the surer of the two. Surer still is how
+//! often the plugins' threads were switched, which no speed of a machine changes: a thread of the agent that runs where a
+//! plugin does makes the Go runtime's watcher in it wake again and again until the plugin's own threads go on.
 //! All of it goes before the machine's other work, the agent too.
 //! Does not: keep the agent on or off that processor, put plugins before the agent, or time the making of a namespace.
 
@@ -21,20 +24,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use rustix::process::setpriority_process;
-use rustix::thread::{
-    CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
-    unshare_unsafe,
-};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use sandglass::demo::networks::Network;
 use sandglass::demo::rig::Rig;
 use serde_json::{Map, Value};
 
 use crate::Effort;
 use crate::add_overhead::agent;
-use crate::agent::Agent;
 use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
-use crate::report::{Figure, Unit, quantile};
+use crate::processor::{go_before_other_work, stay_on_one_processor};
+use crate::report::{Figure, Unit, median, quantile};
 
 /// Measures with the rig's plugins and configuration; its containerd has no part in it.
 pub fn run(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
@@ -43,15 +42,17 @@ pub fn run(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
     chain.adds(WARM_UP)?;
     chain.is_observed()?;
     let (mut longer, mut busier, mut without) = (Vec::new(), Vec::new(), Vec::new());
+    let mut switches = [Vec::new(), Vec::new()];
     let end = Instant::now() + effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
     while Instant::now() < end || longer.len() < QUADS_LEAST {
-        let [off, on] = chain.quad(longer.len() % 2 == 1)?;
+        let [off, on] = chain.quad(longer.len() % 2 == 1, &mut switches)?;
         let more = on.more_than(off);
         longer.push(more.wall);
         busier.push(more.processor);
         without.push(off);
     }
     let without = Took::quantile(&without, 0.5);
+    let switches = switches.map(|blocks| median(&blocks));
     Ok(vec![
         Figure::new(
             "ADD (bridge, host-local, portmap) without the agent",
@@ -70,6 +71,16 @@ pub fn run(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
             "processor time of an ADD's plugins more with the agent, median",
             &busier,
         ),
+        Figure::new(
+            "switches of an ADD's and DEL's plugins more with the agent",
+            (switches[1] / switches[0] - 1.0) * 100.0,
+            Unit::Percent,
+        )
+        .at_most(SWITCHES_PERCENT)
+        .remark(format!(
+            "{:.0} and {:.0}, medians of the blocks",
+            switches[0], switches[1]
+        )),
     ])
 }
 
@@ -147,26 +158,28 @@ impl Chain {
     }
 
     /// Four blocks: two without and two with the agent, in the middle or, `turned`, around them. Gives what an ADD
-    /// usually took without it and with it.
-    fn quad(&mut self, turned: bool) -> Result<[Took; 2]> {
+    /// usually took without it and with it; adds to `switches` how often an ADD's and its DEL's plugins were switched.
+    fn quad(&mut self, turned: bool, switches: &mut [Vec<f64>; 2]) -> Result<[Took; 2]> {
         let mut times = [Vec::new(), Vec::new()];
-        let mut running: Option<Agent> = None;
         for with in [turned, !turned, !turned, turned] {
-            running = match (running, with) {
-                (None, true) => Some(agent()?),
-                (Some(agent), false) => {
-                    agent.stop()?;
-                    None
-                }
-                (as_it_is, _) => as_it_is,
+            // All blocks begin alike, with an agent that starts: that is work, and the machine is another one after it.
+            let agent = agent()?;
+            let running = if with {
+                Some(agent)
+            } else {
+                agent.stop()?;
+                None
             };
             std::thread::sleep(REST);
             // The first ones find the machine as whatever was before them left it.
             self.adds(WARM_UP)?;
+            let before = Children::so_far().switches;
             times[usize::from(with)].push(Took::quantile(&self.adds(BLOCK)?, 0.5));
-        }
-        if let Some(agent) = running {
-            agent.stop()?;
+            let switched = Children::so_far().switches - before;
+            switches[usize::from(with)].push(switched as f64 / f64::from(BLOCK));
+            if let Some(agent) = running {
+                agent.stop()?;
+            }
         }
         Ok(times.map(|blocks| blocks[0].mean(blocks[1])))
     }
@@ -182,11 +195,11 @@ impl Chain {
             stay_on_one_processor();
             let mut took = Vec::new();
             for number in first..first + count {
-                let (begin, processor) = (Instant::now(), of_children());
+                let (begin, processor) = (Instant::now(), Children::so_far().processor);
                 let result = chain.add(number);
                 took.push(Took {
                     wall: begin.elapsed().as_nanos() as f64,
-                    processor: (of_children() - processor).as_nanos() as f64,
+                    processor: (Children::so_far().processor - processor).as_nanos() as f64,
                 });
                 // Also after a failed ADD, as the specification has it.
                 let deleted = chain.del(number, result.as_ref().unwrap_or(&Value::Null));
@@ -260,18 +273,29 @@ impl Chain {
     }
 }
 
-/// Processor time so far of all processes that were started here and have been waited for, and of theirs.
-fn of_children() -> Duration {
-    // SAFETY: `usage` is a valid place to write to; all of it being zero is a valid value.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
-        usage
-    };
-    let duration = |time: libc::timeval| {
-        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
-    };
-    duration(usage.ru_utime) + duration(usage.ru_stime)
+/// What all processes have used so far that were started here and have been waited for, and theirs.
+struct Children {
+    processor: Duration,
+    /// How often one of their threads left a processor, by itself or not.
+    switches: i64,
+}
+
+impl Children {
+    fn so_far() -> Children {
+        // SAFETY: `usage` is a valid place to write to; all of it being zero is a valid value.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+            usage
+        };
+        let duration = |time: libc::timeval| {
+            Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+        };
+        Children {
+            processor: duration(usage.ru_utime) + duration(usage.ru_stime),
+            switches: usage.ru_nvcsw + usage.ru_nivcsw,
+        }
+    }
 }
 
 /// A new network namespace, kept by nothing but the open file.
@@ -285,24 +309,8 @@ fn namespace() -> Result<File> {
     maker.join().unwrap_or_else(|_| Err(anyhow!("the making thread died")))
 }
 
-/// Puts this thread, and what it starts, before the machine's other work where that is allowed: plugins and agent alike.
-pub fn go_before_other_work() {
-    let _ = setpriority_process(None, PRIORITY);
-}
-
-/// Keeps this thread, and what it starts, on the last processor it may use: the one where the fewest interrupts are.
-/// Where that is not allowed the figures are only less sure.
-pub fn stay_on_one_processor() {
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)) {
-        let mut one = CpuSet::new();
-        one.set(last);
-        let _ = sched_setaffinity(None, &one);
-    }
-}
-
 const SLOWER_PERCENT: f64 = 1.0;
-const PRIORITY: i32 = -10;
+const SWITCHES_PERCENT: f64 = 5.0;
 /// How long blocks are made.
 const PERIOD: Duration = Duration::from_secs(270);
 const PERIOD_QUICK: Duration = Duration::from_secs(10);

@@ -45,6 +45,8 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod probe;
 #[cfg(target_os = "linux")]
+mod processor;
+#[cfg(target_os = "linux")]
 mod report;
 #[cfg(target_os = "linux")]
 mod run;

@@ -23,12 +23,12 @@ use rustix::time::{ClockId, clock_gettime};
 use sandglass::sources::linux::Options;
 
 use crate::Effort;
-use crate::add_chain::{go_before_other_work, stay_on_one_processor};
 use crate::add_overhead::agent;
 use crate::agent::Agent;
 use crate::dns_cost::{RECEIVE, SEND, watching};
 use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
 use crate::probe::{Probe, since};
+use crate::processor::{go_before_other_work, stay_on_one_processor};
 use crate::report::{Figure, Unit, median, quantile};
 
 /// Measures.
