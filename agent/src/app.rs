@@ -51,6 +51,8 @@ pub struct Options {
     pub record_only: bool,
     /// The node's network namespace, where it is not that of process 1; for `demo`.
     pub node_netns: Option<PathBuf>,
+    /// Further directories in which a runtime gives names to network namespaces; for `demo`.
+    pub netns_directories: Vec<String>,
     /// Receives every closed trace; for `demo`.
     pub closed: Option<mpsc::Sender<Arc<Trace>>>,
 }
@@ -147,9 +149,11 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let source_options = source_options(config)?;
     #[cfg(target_os = "linux")]
-    let source_options = native::Options {
-        node_netns: options.node_netns,
-        ..source_options
+    let source_options = {
+        let mut source_options = source_options;
+        source_options.node_netns = options.node_netns;
+        source_options.netns_directories.extend(options.netns_directories);
+        source_options
     };
     let source = native::start(source_options, sender.clone(), health.clone()).map_err(source_failure)?;
     #[cfg(target_os = "linux")]

@@ -215,7 +215,7 @@ fn judge(console: &str) -> Result<()> {
     for (probe, hooks) in [
         ("exec", &["tp_btf", "raw_tp"][..]),
         ("stdio", &["pipe pages at exit"]),
-        ("netns", &["/proc/PID/root"]),
+        ("netns", &["/proc/PID/root, inotify"]),
         ("connect", &["tp_btf inet_sock_set_state", "raw_tp inet_sock_set_state"]),
         ("drops", &["tp_btf", "tp_btf without reason"]),
         ("dns", &["cgroup_skb"]),

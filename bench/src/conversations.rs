@@ -47,6 +47,7 @@ impl Conversations {
                 path: String::new(),
                 inode: NODE + 1 + pod,
                 created: None,
+                there: None,
             })),
         }));
         events

@@ -2,10 +2,10 @@
 //!
 //! Each only adds to traces that the plugins have opened; nothing here opens one.
 
-use sandglass_model::Timestamp;
 use sandglass_model::event::{ExitStatus, Netns, SandboxDescription};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Status};
+use sandglass_model::{Timestamp, registry};
 
 use crate::correlator::{Correlator, Output};
 use crate::invocation::{Image, failure_of};
@@ -124,6 +124,9 @@ impl Correlator {
         {
             create.netns_seen = true;
             open.begin_earlier(created);
+            if let Some(there) = netns.there {
+                open.mark(CREATE, there, registry::EVENT_NETNS, &[]);
+            }
             open.touch(&mut self.effects);
         }
     }

@@ -213,8 +213,11 @@ pub struct Netns {
     pub path: String,
     /// Inode number.
     pub inode: u64,
-    /// When it was created; `None` when the system does not tell.
+    /// When the runtime began to create it, as far as that was seen; `None` when the system does not tell.
     pub created: Option<Timestamp>,
+    /// When it was there, where its begin was seen apart from that; in steps of a timer tick.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub there: Option<Timestamp>,
 }
 
 fn is_false(value: &bool) -> bool {

@@ -75,7 +75,7 @@ attribute_keys! {
     ATTEMPT = "sandglass.attempt": "Which attempt to make a sandbox for this pod, from 1.",
     RUNTIME = "sandglass.runtime": "Who asked: containerd, cri-o, or the caller's comm.",
     INCOMPLETE = "sandglass.incomplete": "Records were lost, or the beginning was not seen: time and children may be missing.",
-    NETNS_SEEN = "sandglass.netns_seen": "The begin is the creation of the network namespace, not the first plugin.",
+    NETNS_SEEN = "sandglass.netns_seen": "The begin is that of the network namespace, not the first plugin.",
     RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation.",
     FOUND_RUNNING = "sandglass.found_running": "The process ran already when the agent started; its begin is exact to 10 ms.",
     OUTLIVED_PARENT = "sandglass.outlived_parent": "The process ran on after its parent; the span ends with the parent.",
@@ -173,6 +173,8 @@ pub const EVENT_FLOW: &str = "conntrack entry";
 pub const EVENT_DROP: &str = "packet dropped";
 /// The network had proven usable.
 pub const EVENT_NETWORK_READY: &str = "network ready";
+/// The runtime's network namespace was there; from the span's begin until then the kernel made it.
+pub const EVENT_NETNS: &str = "network namespace made";
 /// Every span event name.
 pub const SPAN_EVENTS: &[&str] = &[
     EVENT_EXEC,
@@ -185,6 +187,7 @@ pub const SPAN_EVENTS: &[&str] = &[
     EVENT_FLOW,
     EVENT_DROP,
     EVENT_NETWORK_READY,
+    EVENT_NETNS,
 ];
 
 /// Why lookups and connections go badly: the closed set of [`CAUSE`].

@@ -96,6 +96,7 @@ async fn observe(
             serve: true,
             closed: Some(closed),
             node_netns: Some(rig.node_netns()),
+            netns_directories: vec![rig.netns_directory().display().to_string()],
             ..Options::default()
         },
     )

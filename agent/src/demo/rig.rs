@@ -194,6 +194,12 @@ impl Rig {
         PathBuf::from(format!("/proc/{pid}/ns/net"))
     }
 
+    /// Where containerd gives names to its sandboxes' network namespaces.
+    #[must_use]
+    pub fn netns_directory(&self) -> PathBuf {
+        self.site.dir.join("state/io.containerd.grpc.v1.cri/netns")
+    }
+
     /// What its pods can talk to; `None` when it is going down.
     #[must_use]
     pub fn services(&self) -> Option<Arc<Services>> {
@@ -301,7 +307,9 @@ impl Rig {
         fs::write(&path, config::text(dir, snapshotter, options.oci_runtime.as_deref())).map_err(at(&path))?;
         fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
         let path = dir.join("pause.tar");
-        fs::write(&path, image::archive()).map_err(at(&path))
+        fs::write(&path, image::archive()).map_err(at(&path))?;
+        let path = self.netns_directory();
+        fs::create_dir_all(&path).map_err(at(&path))
     }
 
     /// Makes the node's cgroup in the first hierarchy that lets it be made; gives its `cgroup.procs`.

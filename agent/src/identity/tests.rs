@@ -127,6 +127,7 @@ async fn namespaces_of_older_sandboxes_follow_their_descriptions_and_a_miss_is_c
                 path: place.path.clone(),
                 inode: 4_026_532_001,
                 created: None,
+                there: None,
             })
         })
     };

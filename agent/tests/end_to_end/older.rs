@@ -64,6 +64,7 @@ async fn start(node: &Node, test: &str) -> Option<(App, mpsc::Receiver<Arc<Trace
     let (sender, closed) = mpsc::channel();
     let options = app::Options {
         node_netns: Some(node.rig.node_netns()),
+        netns_directories: vec![node.rig.netns_directory().display().to_string()],
         closed: Some(sender),
         record: rig::recording(test),
         record_only: true,

@@ -100,7 +100,7 @@ pub struct Agent {
 impl Agent {
     /// An agent, or `None` with a `SKIPPED` line when the kernel does not let one observe it.
     pub async fn start(node: &Node, test: &str) -> Option<Agent> {
-        Agent::at(&node.config(), Some(node.rig.node_netns()), test).await
+        Agent::at(&node.config(), Some(&node.rig), test).await
     }
 
     /// The same, told what it shall look at.
@@ -109,12 +109,16 @@ impl Agent {
     }
 
     /// The same, for a node with a network namespace of its own. Sandboxes that send nothing are not waited for long.
-    async fn at(config: &Config, node_netns: Option<PathBuf>, test: &str) -> Option<Agent> {
+    async fn at(config: &Config, rig: Option<&Rig>, test: &str) -> Option<Agent> {
         let mut config = config.clone();
         config.traffic.ready_deadline = Period::from_secs(8);
         let (sender, closed) = mpsc::channel();
         let options = app::Options {
-            node_netns,
+            node_netns: rig.map(Rig::node_netns),
+            netns_directories: rig
+                .iter()
+                .map(|rig| rig.netns_directory().display().to_string())
+                .collect(),
             closed: Some(sender),
             record: recording(test),
             record_only: true,

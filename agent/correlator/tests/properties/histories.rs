@@ -220,6 +220,7 @@ fn history(lives: &[Life]) -> Vec<Event> {
                 path: String::new(),
                 inode: NODE + 1 + index as u64,
                 created: Some(Timestamp(at - 5 * MILLISECOND)),
+                there: Some(Timestamp(at - 2 * MILLISECOND)),
             })),
         );
         if life.steps {

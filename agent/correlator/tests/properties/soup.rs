@@ -77,6 +77,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
         (1i32..70).prop_map(ExitStatus::Signal),
         Just(ExitStatus::Unknown)
     ];
+    let time = prop::option::of(0u64..400 * SECOND);
     let sandbox = prop::sample::select(vec!["a", "b", "c", ""]).prop_map(|id| SandboxId(id.to_owned()));
     prop_oneof![
         6 => soup_exec(),
@@ -92,8 +93,9 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
                 preexisting,
             }))
         }),
-        2 => (sandbox, prop::option::of(0u64..400 * SECOND), 0u64..4).prop_map(|(sandbox, created, inode)| {
-            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode, created: created.map(Timestamp) }))
+        2 => (sandbox, time.clone(), time, 0u64..4).prop_map(|(sandbox, created, there, inode)| {
+            let [created, there] = [created, there].map(|at| at.map(Timestamp));
+            Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode, created, there }))
         }),
         1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
             Body::NetworksConfigured {

@@ -26,6 +26,7 @@ fn named_at(scene: &mut Scene, ms: u64, created: Option<u64>) {
         path: String::new(),
         inode: POD,
         created: created.map(|ms| Timestamp(ms * MILLISECOND)),
+        there: None,
     })));
 }
 

@@ -5,7 +5,7 @@ use sandglass_model::cni::{CniError, PodIdentity};
 use sandglass_model::event::{ExitStatus, PluginIo, SandboxDescription};
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::trace::Relation;
-use sandglass_model::{Body, Detail, SandboxId, SpanId, Status, Timestamp, TraceId};
+use sandglass_model::{Body, Detail, SandboxId, SpanId, Status, Timestamp, TraceId, registry};
 
 use crate::scene::{Scene, add, assert_text, cni, del, of_pod, with};
 
@@ -291,7 +291,7 @@ fn an_add_to_a_sandbox_that_exists_is_a_trace_of_its_own() {
     let roots: Vec<_> = played
         .closed
         .iter()
-        .map(|trace| (sandglass_model::registry::name(trace.root()), trace.root().links.len()))
+        .map(|trace| (registry::name(trace.root()), trace.root().links.len()))
         .collect();
     let expected = [
         ("sandbox", 0),
@@ -322,6 +322,21 @@ fn a_namespace_counts_as_the_begin_only_when_it_fits() {
         assert_eq!(trace.spans[0].start, Timestamp(begin * MILLISECOND), "{created_ms}");
         assert_eq!(trace.spans[1].start, trace.spans[0].start);
         assert_eq!(trace.spans[2].start, Timestamp(100_000 * MILLISECOND));
+    }
+}
+
+#[test]
+fn how_long_a_namespace_took_to_make_is_marked() {
+    // Its inode's time may be a tick early.
+    for (there_ms, marked_ms) in [(95, 95), (76, 80)] {
+        let mut scene = Scene::asked_by("cnitool");
+        let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+        scene.at(101).netns_made("sb", 80, Some(there_ms));
+        scene.at(103).exit(plugin, 0).at(1_000).tick();
+        let played = scene.play();
+        let events = &played.only().spans[1].events;
+        let events: Vec<_> = events.iter().map(|event| (event.name.as_str(), event.at)).collect();
+        assert_eq!(events, [(registry::EVENT_NETNS, Timestamp(marked_ms * MILLISECOND))]);
     }
 }
 
@@ -367,7 +382,7 @@ fn a_caller_that_traces_is_joined() {
         .flat_map(|span| {
             span.links
                 .iter()
-                .map(|link| (sandglass_model::registry::name(span), link.span, link.relation))
+                .map(|link| (registry::name(span), link.span, link.relation))
         })
         .collect();
     assert_eq!(

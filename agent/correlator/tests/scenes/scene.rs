@@ -221,11 +221,16 @@ impl Scene {
     }
 
     pub fn netns(&mut self, sandbox: &str, created_ms: u64) -> &mut Scene {
+        self.netns_made(sandbox, created_ms, None)
+    }
+
+    pub fn netns_made(&mut self, sandbox: &str, created_ms: u64, there_ms: Option<u64>) -> &mut Scene {
         self.event(Body::NetnsObserved(Box::new(Netns {
             sandbox: SandboxId(sandbox.to_owned()),
             path: format!("/run/netns/{sandbox}"),
             inode: 7,
             created: Some(Timestamp(created_ms * MILLISECOND)),
+            there: there_ms.map(|ms| Timestamp(ms * MILLISECOND)),
         })))
     }
 

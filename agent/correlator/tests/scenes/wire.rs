@@ -262,6 +262,7 @@ impl Scene {
             path: format!("/run/netns/{sandbox}"),
             inode,
             created: None,
+            there: None,
         })))
     }
 

@@ -68,6 +68,9 @@ pub struct Options {
     pub dns_ports: Vec<u16>,
     /// The node's network namespace, where it is not that of process 1: conntrack is followed there.
     pub node_netns: Option<PathBuf>,
+    /// Where runtimes give names to network namespaces, as they call these directories. Others become known by the first
+    /// sandbox there.
+    pub netns_directories: Vec<String>,
 }
 
 impl Default for Options {
@@ -83,9 +86,14 @@ impl Default for Options {
             drops: true,
             dns_ports: vec![53],
             node_netns: None,
+            netns_directories: NETNS_DIRECTORIES.map(str::to_owned).to_vec(),
         }
     }
 }
+
+/// Where runtimes and `ip netns` give names to network namespaces if they are not told otherwise: one directory, by the
+/// name that podman and that containerd and CRI-O call it by.
+const NETNS_DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
 /// The running source. Dropping it stops it too.
 #[derive(Debug)]
@@ -165,11 +173,12 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
     };
     health.set_probe(stdio_status(stdio, options.stdio));
-    health.set_probe(netns::status());
 
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| StartError::Thread(error.into()))?);
     let namespaces = KnownNamespaces::default();
-    let netns = NetnsWatch::start(sender.clone(), namespaces.clone()).map_err(StartError::Thread)?;
+    let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), &options.netns_directories)
+        .map_err(StartError::Thread)?;
+    health.set_probe(netns.status());
     // Reading begins before the rest is attached, which takes a second or more: what waited for that would reach the
     // pipeline after newer events of the others, and be late.
     let (tell, all_attached) = mpsc::channel();

@@ -3,14 +3,18 @@
 //!
 //! A thread of its own, because looking at a path may block; requests that find its queue full are passed over. Plugins of
 //! one chain, and their delegates, are asked to work on the same namespace: it is looked at for the first of them.
-//! Creation time is the change time of the namespace's inode in nsfs, which the kernel sets when the namespace is first
-//! given a name (a bind mount or a look at `/proc/PID/ns/net`): for runtimes that is right after they create it. Where
-//! that cannot be so (a path below `/proc`, or an inode made by this very look) no time is reported.
+//! It began to be made when its name was ([`names`]). Where that was not seen, the change time of its inode in nsfs tells
+//! when it was there: the kernel sets that when the namespace is first given a name (a bind mount or a look at
+//! `/proc/PID/ns/net`), for runtimes right after they created it. Where that cannot be so (a path below `/proc`, or an
+//! inode made by this very look) no time is reported.
 //! Does not: enter a namespace.
+
+mod names;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,6 +24,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use sandglass_model::event::{Exec, Netns};
 use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 
+use self::names::{NameWatch, Names};
 use super::conntrack::KnownNamespaces;
 use crate::health::ProbeStatus;
 use crate::scheduling;
@@ -32,6 +37,7 @@ pub struct NetnsWatch {
     thread: Option<JoinHandle<()>>,
     /// Of each sandbox the path that was asked about last, and when.
     asked: HashMap<String, (String, Timestamp)>,
+    names: io::Result<NameWatch>,
 }
 
 #[derive(Debug)]
@@ -45,17 +51,31 @@ struct Request {
 }
 
 impl NetnsWatch {
-    /// Starts the thread. What it finds is also added to `known`.
-    pub fn start(sender: EventSender, known: KnownNamespaces) -> io::Result<NetnsWatch> {
+    /// Starts the thread. What it finds is also added to `known`; `directories` are those where runtimes may give names to
+    /// namespaces, others become known by the first one there.
+    pub fn start(sender: EventSender, known: KnownNamespaces, directories: &[String]) -> io::Result<NetnsWatch> {
+        let watch = NameWatch::start();
+        let names = watch.as_ref().ok().map(NameWatch::names);
+        for directory in directories {
+            watch_names(names.as_deref(), &NODE_PIDS, directory);
+        }
         let (requests, queue) = sync_channel(QUEUE_MAX);
         let thread = Builder::new()
             .name("netns".to_owned())
-            .spawn(move || answer(&queue, &sender, &known))?;
+            .spawn(move || answer(&queue, &sender, &known, names.as_deref()))?;
         Ok(NetnsWatch {
             requests: Some(requests),
             thread: Some(thread),
             asked: HashMap::new(),
+            names: watch,
         })
+    }
+
+    /// Whether other processes' view of the file system may be looked at, and names be watched.
+    pub fn status(&self) -> ProbeStatus {
+        let look = |pid| fs::metadata(in_root_of(pid, "/"));
+        let refused = look(NODE_PIDS[0]).or_else(|_| look(NODE_PIDS[1])).err();
+        status(refused.as_ref(), self.names.as_ref().err())
     }
 
     /// Asks about the namespace of a plugin that was executed at `at`, if it is an ADD that names one and its chain's first.
@@ -101,10 +121,10 @@ impl Drop for NetnsWatch {
     }
 }
 
-fn answer(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespaces) {
+fn answer(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespaces, names: Option<&Names>) {
     scheduling::give_way();
     while let Ok(request) = queue.recv() {
-        let Some(netns) = look(request) else { continue };
+        let Some(netns) = look(request, names) else { continue };
         known.add(netns.inode, &netns.path);
         let event = Event {
             at: clock::now(),
@@ -116,19 +136,39 @@ fn answer(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespac
     }
 }
 
-fn look(request: Request) -> Option<Netns> {
+fn look(request: Request, names: Option<&Names>) -> Option<Netns> {
     let seen = request
         .pids
         .iter()
         .find_map(|pid| seen_by(*pid, &request.path))
         .or_else(|| fs::metadata(&request.path).ok())?;
-    let created = creation(&seen, &request.path, request.asked);
+    let there = creation(&seen, &request.path, request.asked);
+    let begun = request.path.rsplit_once('/').and_then(|(directory, name)| {
+        watch_names(names, &request.pids, directory);
+        names?.made(directory, name)
+    });
+    let begun = begun.filter(|begun| there.is_some_and(|there| began_before(*begun, there)));
     Some(Netns {
         sandbox: request.sandbox,
         path: request.path,
         inode: seen.ino(),
-        created,
+        created: begun.or(there),
+        there: begun.and(there),
     })
+}
+
+/// Whether a stamp can be believed: one from after the namespace was there came late. The inode's time is up to a tick early.
+fn began_before(begun: Timestamp, there: Timestamp) -> bool {
+    begun <= there.plus(INODE_TICK_NS)
+}
+
+/// Watches a directory, if it is there and not watched yet. Without that a sandbox begins a little later.
+fn watch_names(names: Option<&Names>, pids: &[u32], directory: &str) {
+    let Some(names) = names else { return };
+    if !directory.is_empty() && !directory.starts_with("/proc/") && !names.watches(directory) {
+        let opened = pids.iter().find_map(|pid| opened_by(*pid, directory).ok());
+        let _ = opened.map(|opened| names.watch(directory, opened.as_fd()));
+    }
 }
 
 /// Looks at namespaces of sandboxes that are older than the agent. What it finds is also added to `known`.
@@ -153,6 +193,7 @@ fn by_path(place: &NamespacePlace) -> Option<Netns> {
         path: place.path.clone(),
         inode: seen.ino(),
         created: creation(&seen, &place.path, clock::now()),
+        there: None,
     })
 }
 
@@ -165,6 +206,7 @@ fn by_process(place: &NamespacePlace) -> Option<Netns> {
         path,
         inode: seen.ino(),
         created: None,
+        there: None,
     })
 }
 
@@ -176,33 +218,32 @@ fn creation(seen: &fs::Metadata, path: &str, asked: Timestamp) -> Option<Timesta
 }
 
 fn seen_by(pid: u32, path: &str) -> Option<fs::Metadata> {
-    let root = in_root_of(pid, "/");
-    let seen = below(Path::new(&root), path);
+    let seen = opened_by(pid, path).and_then(|file| file.metadata());
     // Before 5.6, and for links that only /proc has.
     seen.or_else(|_| fs::metadata(in_root_of(pid, path))).ok()
 }
 
+fn opened_by(pid: u32, path: &str) -> io::Result<fs::File> {
+    below(Path::new(&in_root_of(pid, "/")), path)
+}
+
 /// `path` with `root` as the root, which also counts for the links in it: `/var/run` leads to `/run`, and from inside a
 /// container that would be the container's.
-fn below(root: &Path, path: &str) -> io::Result<fs::Metadata> {
+fn below(root: &Path, path: &str) -> io::Result<fs::File> {
     let how = OFlags::PATH | OFlags::CLOEXEC;
     let root = rustix::fs::open(root, how | OFlags::DIRECTORY, Mode::empty())?;
     let file = rustix::fs::openat2(root, path, how, Mode::empty(), ResolveFlags::IN_ROOT)?;
-    fs::File::from(file).metadata()
+    Ok(fs::File::from(file))
 }
 
 /// The first processes stand for the node: the kernel's own one, which no security module sets apart, and where there is
 /// none (another pid namespace) the first of all.
 const NODE_PIDS: [u32; 2] = [2, 1];
 
-/// Whether other processes' view of the file system may be looked at.
-#[must_use]
-pub fn status() -> ProbeStatus {
-    let look = |pid| fs::metadata(in_root_of(pid, "/"));
-    let refused = look(NODE_PIDS[0]).or_else(|_| look(NODE_PIDS[1])).err();
+fn status(refused: Option<&io::Error>, unwatched: Option<&io::Error>) -> ProbeStatus {
     let mut status = ProbeStatus {
         probe: "netns".to_owned(),
-        hook: "/proc/PID/root".to_owned(),
+        hook: "/proc/PID/root, inotify".to_owned(),
         attached: refused.is_none(),
         consequence: String::new(),
         hint: String::new(),
@@ -215,6 +256,13 @@ pub fn status() -> ProbeStatus {
         );
         status.hint = "needs CAP_SYS_PTRACE, and where AppArmor or SELinux confine containers a profile that allows it"
             .to_owned();
+    } else if let Some(error) = unwatched {
+        status.hook = "/proc/PID/root".to_owned();
+        status.consequence = format!(
+            "a sandbox begins when its network namespace is there, not when the runtime begins to make it: cannot watch \
+             its directory: {error}"
+        );
+        status.hint = "the node's users have used up inotify: raise fs.inotify.max_user_instances".to_owned();
     }
     status
 }
@@ -224,6 +272,8 @@ pub fn in_root_of(pid: u32, path: &str) -> String {
     format!("/proc/{pid}/root/{}", path.trim_start_matches('/'))
 }
 
+/// Inodes keep time in steps of a tick: 10 ms at most (100 Hz).
+const INODE_TICK_NS: u64 = 10_000_000;
 const QUEUE_MAX: usize = 1024;
 /// More than are in creation at once.
 const ASKED_MAX: usize = 1024;
@@ -232,7 +282,7 @@ const AGAIN_AFTER_NS: u64 = 5_000_000_000;
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
     use std::time::Duration;
 
     use prometheus_client::metrics::gauge::Gauge;
@@ -264,7 +314,7 @@ mod tests {
     #[test]
     fn a_namespace_is_looked_at_once_for_a_chain_and_again_after_a_del() {
         let (sender, receiver) = channel(16, Gauge::default());
-        let mut watch = NetnsWatch::start(sender, KnownNamespaces::default()).unwrap();
+        let mut watch = NetnsWatch::start(sender, KnownNamespaces::default(), &[]).unwrap();
         let second = 1_000_000_000;
         let [one, other] = ["/proc/self/ns/net", "/proc/thread-self/ns/net"];
         for (command, sandbox, path, at) in [
@@ -293,6 +343,45 @@ mod tests {
     }
 
     #[test]
+    fn a_stamp_that_came_late_is_not_believed() {
+        let at = |ms: u64| Timestamp(1_000_000 * ms);
+        // The last but one lies within the tick.
+        for (begun, believed) in [(80, true), (100, true), (110, true), (111, false)] {
+            assert_eq!(began_before(at(begun), at(100)), believed, "{begun}");
+        }
+    }
+
+    #[test]
+    fn the_first_name_in_a_directory_makes_it_known() {
+        let watch = NameWatch::start().unwrap();
+        let names = watch.names();
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name| directory.path().join(name);
+        let created = |name| {
+            let request = Request {
+                pids: [std::process::id(); 2],
+                sandbox: SandboxId("sb".to_owned()),
+                path: at(name).to_string_lossy().into_owned(),
+                asked: clock::now(),
+            };
+            let netns = look(request, Some(&*names)).unwrap();
+            (netns.created.unwrap(), netns.there)
+        };
+        // What the runtime does: the name, and later what is mounted there.
+        let make = |name| {
+            fs::write(at(name), "").unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o600)).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        make("cni-1");
+        assert_eq!(created("cni-1").1, None);
+        make("cni-2");
+        let (created, there) = created("cni-2");
+        assert!(created.plus(50_000_000) < there.unwrap());
+    }
+
+    #[test]
     fn links_lead_to_where_the_process_sees_them() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("run/netns")).unwrap();
@@ -300,8 +389,9 @@ mod tests {
         symlink("/run", root.path().join("var/run")).unwrap();
         fs::write(root.path().join("run/netns/cni-1"), "").unwrap();
         let wanted = fs::metadata(root.path().join("run/netns/cni-1")).unwrap().ino();
-        assert_eq!(below(root.path(), "/var/run/netns/cni-1").unwrap().ino(), wanted);
-        assert_eq!(below(root.path(), "/../../run/netns/cni-1").unwrap().ino(), wanted);
+        let inode = |path| below(root.path(), path).unwrap().metadata().unwrap().ino();
+        assert_eq!(inode("/var/run/netns/cni-1"), wanted);
+        assert_eq!(inode("/../../run/netns/cni-1"), wanted);
         assert!(below(root.path(), "/var/run/netns/none").is_err());
     }
 
@@ -330,11 +420,21 @@ mod tests {
 
     #[test]
     fn the_status_says_what_is_lost() {
-        let status = status();
-        let any = [1, 2]
-            .iter()
-            .any(|pid| fs::metadata(format!("/proc/{pid}/root/")).is_ok());
-        assert_eq!(status.attached, any);
-        assert_eq!(status.attached, status.consequence.is_empty() && status.hint.is_empty());
+        let error = io::Error::from_raw_os_error(libc::EMFILE);
+        let best = status(None, None);
+        assert!(best.attached && best.consequence.is_empty() && best.hint.is_empty());
+        for (refused, unwatched, attached, lost) in [
+            (None, Some(&error), true, "when its network namespace is there"),
+            (Some(&error), None, false, "begins with its first plugin"),
+            (Some(&error), Some(&error), false, "begins with its first plugin"),
+        ] {
+            let status = status(refused, unwatched);
+            assert_eq!(status.attached, attached);
+            assert!(
+                status.consequence.contains(lost) && !status.hint.is_empty(),
+                "{status:?}"
+            );
+            assert_ne!(status.hook, best.hook);
+        }
     }
 }

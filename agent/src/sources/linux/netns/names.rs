@@ -1,0 +1,229 @@
+//! When a runtime began to make a network namespace: it makes an empty file, then the namespace, and mounts it there
+//! (containerd and podman: `newNS`; CRI-O: `pinns`; `ip netns add`). In between the kernel waits for every namespace that
+//! others make and take down (`pernet_ops_rwsem`, rtnl): some 20 ms and more on a busy node, before anything can be seen
+//! of the sandbox. The mount hides the file, so its directory is watched (inotify(7)) and each new name stamped.
+//!
+//! A thread of its own: inotify tells no time, so that of its waking counts; late when the processors are taken, never
+//! early. One wake per sandbox, before its first plugin.
+//! Does not: know which names are namespaces, or see the first in a directory that nobody told it of.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use sandglass_model::Timestamp;
+
+use crate::sources::clock;
+
+/// The thread; ends when it is dropped.
+#[derive(Debug)]
+pub struct NameWatch {
+    names: Arc<Names>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What it has seen.
+#[derive(Debug)]
+pub struct Names {
+    inotify: OwnedFd,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Watched directories, as runtimes name them, with their watch descriptors.
+    directories: HashMap<String, i32>,
+    made: HashMap<(i32, Box<[u8]>), Timestamp>,
+}
+
+impl NameWatch {
+    /// Starts the thread; it watches nothing yet. Fails when the node's user has too many inotify instances.
+    pub fn start() -> io::Result<NameWatch> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let names = Arc::new(Names {
+            inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
+            seen: Mutex::default(),
+        });
+        let (watched, stopped) = (Arc::clone(&names), Arc::clone(&stop));
+        let thread = Builder::new()
+            .name("netns-names".to_owned())
+            .spawn(move || watched.follow(&stopped))?;
+        Ok(NameWatch {
+            names,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// What it sees.
+    pub fn names(&self) -> Arc<Names> {
+        Arc::clone(&self.names)
+    }
+}
+
+impl Drop for NameWatch {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Names {
+    /// Whether a directory is watched.
+    pub fn watches(&self, directory: &str) -> bool {
+        self.seen().directories.contains_key(directory)
+    }
+
+    /// Watches a directory from now on, called `name` by runtimes.
+    pub fn watch(&self, name: &str, directory: BorrowedFd<'_>) -> io::Result<()> {
+        let mut seen = self.seen();
+        if seen.directories.len() >= DIRECTORIES_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        let watched = inotify::add_watch(&self.inotify, path, WatchFlags::CREATE | WatchFlags::ONLYDIR)?;
+        seen.directories.insert(name.to_owned(), watched);
+        Ok(())
+    }
+
+    /// When a name was made, if that was seen.
+    pub fn made(&self, directory: &str, name: &str) -> Option<Timestamp> {
+        let seen = self.seen();
+        let watched = *seen.directories.get(directory)?;
+        seen.made.get(&(watched, name.as_bytes().into())).copied()
+    }
+
+    fn follow(&self, stop: &OwnedFd) {
+        let mut room = [MaybeUninit::uninit(); 4096];
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.inotify.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) if fds[1].revents().is_empty() => self.read(&mut room, clock::now()),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+
+    fn read(&self, room: &mut [MaybeUninit<u8>], now: Timestamp) {
+        let mut events = Reader::new(&self.inotify, room);
+        // No more for now, or nothing to be had any more: then the namespaces' own age has to do.
+        while let Ok(event) = events.next() {
+            self.seen().take(event.wd(), event.events(), event.file_name(), now);
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn take(&mut self, watched: i32, what: ReadFlags, name: Option<&std::ffi::CStr>, now: Timestamp) {
+        if what.contains(ReadFlags::IGNORED) {
+            // The directory is gone; another may come to its place.
+            self.directories.retain(|_, other| *other != watched);
+            self.made.retain(|(other, _), _| *other != watched);
+        }
+        if let Some(name) = name.filter(|_| what.contains(ReadFlags::CREATE)) {
+            // Those that are asked about are the newest; forgetting one only makes its sandbox begin with its namespace.
+            if self.made.len() >= MADE_MAX {
+                self.made.clear();
+            }
+            self.made.insert((watched, name.to_bytes().into()), now);
+        }
+    }
+}
+
+const DIRECTORIES_MAX: usize = 16;
+/// More than are in creation at once.
+const MADE_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn soon(names: &Names, directory: &str, name: &str) -> Option<Timestamp> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let made = names.made(directory, name);
+            if made.is_some() || Instant::now() > deadline {
+                return made;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_name_is_stamped_when_it_is_made_wherever_its_directory_is_called_so() {
+        let watch = NameWatch::start().unwrap();
+        let names = watch.names();
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("older"), "").unwrap();
+        let opened = File::open(directory.path()).unwrap();
+        names.watch("/run/netns", opened.as_fd()).unwrap();
+        names.watch("/var/run/netns", opened.as_fd()).unwrap();
+        let before = clock::now();
+        fs::write(directory.path().join("cni-1"), "").unwrap();
+        let made = soon(&names, "/run/netns", "cni-1").unwrap();
+        assert!(before <= made && made <= clock::now());
+        assert_eq!(names.made("/var/run/netns", "cni-1"), Some(made));
+        for (directory, name) in [("/run/netns", "older"), ("/run/netns", "cni-2"), ("/other", "cni-1")] {
+            assert_eq!(names.made(directory, name), None, "{directory}/{name}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_comes_again_is_another() {
+        let watch = NameWatch::start().unwrap();
+        let names = watch.names();
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("netns");
+        for _ in 0..2 {
+            fs::create_dir(&directory).unwrap();
+            names
+                .watch("/run/netns", File::open(&directory).unwrap().as_fd())
+                .unwrap();
+            fs::write(directory.join("cni-1"), "").unwrap();
+            assert!(soon(&names, "/run/netns", "cni-1").is_some());
+            fs::remove_dir_all(&directory).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while names.watches("/run/netns") {
+                assert!(Instant::now() < deadline, "a directory that is gone is watched");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(names.made("/run/netns", "cni-1"), None);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut seen = Seen::default();
+        for number in 0..3 * MADE_MAX {
+            let name = std::ffi::CString::new(format!("cni-{number}")).unwrap();
+            seen.take(1, ReadFlags::CREATE, Some(&name), Timestamp(1));
+            assert!(seen.made.len() <= MADE_MAX);
+        }
+        let watch = NameWatch::start().unwrap();
+        let root = File::open("/").unwrap();
+        for number in 0..2 * DIRECTORIES_MAX {
+            let watched = watch.names.watch(&format!("/{number}"), root.as_fd());
+            assert_eq!(watched.is_ok(), number < DIRECTORIES_MAX);
+        }
+    }
+}
