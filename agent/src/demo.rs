@@ -5,6 +5,7 @@
 //! ([`verify`]). Whatever ends it (Ctrl-C, SIGTERM, an error, a panic), the node is taken down again.
 //! Does not: know how the agent is built; it sees an [`Observer`].
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -189,17 +190,23 @@ async fn show<W: Write>(
     let mut checks = show.round(1, out).await?;
     say(out, &format!("\n{}", checks.text(options.once)))?;
     if options.once {
-        let mut round = 1;
-        while checks.only_clocks_failed() && round < ROUNDS {
-            round += 1;
+        let mut agreed = Agreed::default();
+        for round in 2.. {
+            let open = agreed.with(&checks);
+            if !checks.only_clocks_failed() || open.is_empty() || round > ROUNDS {
+                let passed = open.is_empty() && (checks.passed() || checks.only_clocks_failed());
+                return Ok(if passed { Ended::Passed } else { Ended::Failed });
+            }
             say(
                 out,
-                "\nonly clocks disagree, as on a busy machine: everything again, with new pods\n",
+                &format!(
+                    "\nonly clocks disagree, as on a busy machine: everything again, with new pods\nnot agreed yet: {}\n",
+                    open.join("; ")
+                ),
             )?;
             checks = show.round(round, out).await?;
             say(out, &format!("\n{}", checks.text(true)))?;
         }
-        return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
     say(out, &format!("\n{}", addresses(observer)))?;
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
@@ -309,6 +316,15 @@ impl Checks {
         !self.passed() && failed.all(Check::is_clock)
     }
 
+    /// The clocks, each with whose it is: rounds have pods of the same names.
+    fn clocks(&self) -> impl Iterator<Item = (String, &Check)> {
+        let reports = self.reports.iter();
+        let of_pods = reports.flat_map(|report| report.checks.iter().map(|check| (report.pod.as_str(), check)));
+        let all = of_pods.chain(self.containerd.iter().map(|check| ("the node", check)));
+        all.filter(|(_, check)| check.is_clock())
+            .map(|(whose, check)| (format!("{whose}: {}", check.what), check))
+    }
+
     fn all(&self) -> impl Iterator<Item = &Check> {
         let reports = self.reports.iter().flat_map(|report| &report.checks);
         reports.chain(&self.containerd)
@@ -332,6 +348,21 @@ impl Checks {
             ));
         }
         text
+    }
+}
+
+/// The clocks that have agreed in one round at least. What pushes a call apart from its trace is the runtime waiting for a
+/// processor, which hits one call in four on a busy machine of two: a trace whose clock is wrong never agrees.
+#[derive(Debug, Default)]
+struct Agreed(BTreeSet<String>);
+
+impl Agreed {
+    /// With those of one more round; returns which have not agreed yet.
+    fn with(&mut self, checks: &Checks) -> Vec<String> {
+        let agree = checks.clocks().filter(|(_, check)| check.result.is_ok());
+        self.0.extend(agree.map(|(clock, _)| clock));
+        let all = checks.clocks().map(|(clock, _)| clock);
+        all.filter(|clock| !self.0.contains(clock)).collect()
     }
 }
 
@@ -385,6 +416,7 @@ const SETTLE: Duration = Duration::from_secs(20);
 #[cfg(test)]
 mod tests {
     use super::*;
+
     fn checks(failed: &[&'static str]) -> Checks {
         let checks = ["trace", "clock", "plugin's clock"].map(|what| Check {
             what,
@@ -411,5 +443,15 @@ mod tests {
         assert!(checks(&["clock", "plugin's clock"]).only_clocks_failed());
         assert!(!checks(&["clock", "trace"]).only_clocks_failed());
         assert!(!checks(&["clock"]).passed());
+    }
+
+    #[test]
+    fn each_clock_has_to_agree_in_one_round() {
+        let mut agreed = Agreed::default();
+        let both = ["shop/cart-0: clock", "shop/cart-0: plugin's clock"];
+        assert_eq!(agreed.with(&checks(&["clock", "plugin's clock"])), both);
+        assert_eq!(agreed.with(&checks(&["plugin's clock"])), both[1..]);
+        assert_eq!(agreed.with(&checks(&["clock", "plugin's clock"])), both[1..]);
+        assert!(agreed.with(&checks(&["clock", "trace"])).is_empty());
     }
 }
