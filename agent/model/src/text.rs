@@ -54,14 +54,18 @@ pub fn tree(trace: &Trace, now: Timestamp) -> String {
 fn notes(trace: &Trace, span: &Span) -> Vec<String> {
     let mut notes = match &span.detail {
         Detail::Sandbox(sandbox) => of_sandbox(trace, sandbox),
-        Detail::SandboxCreate(create) => [
-            (create.netns_seen, "from namespace"),
-            (create.runtime_seen, "to runtime start"),
-        ]
-        .into_iter()
-        .filter(|(seen, _)| *seen)
-        .map(|(_, text)| text.to_owned())
-        .collect(),
+        Detail::SandboxCreate(create) => {
+            let made = span.events.iter().find(|event| event.name == registry::EVENT_NETNS);
+            let took = made.map(|event| event.at.since(span.start)).filter(|ns| *ns > 0);
+            [
+                (create.netns_seen, "from namespace".to_owned()),
+                (took.is_some(), format!("made in {}", human(took.unwrap_or_default()))),
+                (create.runtime_seen, "to runtime start".to_owned()),
+            ]
+            .into_iter()
+            .filter_map(|(seen, text)| seen.then_some(text))
+            .collect()
+        }
         Detail::Operation(operation) => {
             let mut notes = if span.parent.is_none() {
                 of_root(trace)
@@ -104,8 +108,9 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes.push("end not seen".to_owned());
         }
     }
-    // What went as it should is counted in the lookup's own notes.
-    let unusual = |name: &str| !matches!(name, registry::EVENT_QUERY | registry::EVENT_ANSWER);
+    // What stands in the notes already.
+    let told = [registry::EVENT_QUERY, registry::EVENT_ANSWER, registry::EVENT_NETNS];
+    let unusual = |name: &str| !told.contains(&name);
     for event in span.events.iter().filter(|event| unusual(&event.name)) {
         let values: Vec<_> = event.attributes.iter().map(|(_, value)| clean(value)).collect();
         notes.push(format!("{} {}", event.name, values.join(" ")).trim_end().to_owned());

@@ -337,6 +337,10 @@ fn how_long_a_namespace_took_to_make_is_marked() {
         let events = &played.only().spans[1].events;
         let events: Vec<_> = events.iter().map(|event| (event.name.as_str(), event.at)).collect();
         assert_eq!(events, [(registry::EVENT_NETNS, Timestamp(marked_ms * MILLISECOND))]);
+        assert_eq!(
+            played.text().contains("[from namespace, made in 15.0 ms]"),
+            there_ms == 95
+        );
     }
 }
 
