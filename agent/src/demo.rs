@@ -191,9 +191,10 @@ async fn show<W: Write>(
     say(out, &format!("\n{}", checks.text(options.once)))?;
     if options.once {
         let mut agreed = Agreed::default();
-        for round in 2.. {
+        let mut round = 1;
+        loop {
             let open = agreed.with(&checks);
-            if !checks.only_clocks_failed() || open.is_empty() || round > ROUNDS {
+            if !checks.only_clocks_failed() || open.is_empty() || round == ROUNDS {
                 let passed = open.is_empty() && (checks.passed() || checks.only_clocks_failed());
                 return Ok(if passed { Ended::Passed } else { Ended::Failed });
             }
@@ -204,6 +205,7 @@ async fn show<W: Write>(
                     open.join("; ")
                 ),
             )?;
+            round += 1;
             checks = show.round(round, out).await?;
             say(out, &format!("\n{}", checks.text(true)))?;
         }

@@ -1,7 +1,7 @@
 //! When a runtime began to make a network namespace: it makes an empty file, then the namespace, and mounts it there
 //! (containerd and podman: `newNS`; CRI-O: `pinns`; `ip netns add`). In between the kernel waits for every namespace that
-//! others make and take down (`pernet_ops_rwsem`, rtnl): some 20 ms and more on a busy node, before anything can be seen
-//! of the sandbox. The mount hides the file, so its directory is watched (inotify(7)) and each new name stamped.
+//! others make and take down (`pernet_ops_rwsem`, rtnl): 20 ms here with four made at once, before anything can be seen of
+//! the sandbox. The mount hides the file, so its directory is watched (inotify(7)) and each new name stamped.
 //!
 //! A thread of its own: inotify tells no time, so that of its waking counts; late when the processors are taken, never
 //! early. One wake per sandbox, before its first plugin.
