@@ -66,7 +66,8 @@ pub struct App {
     pub health: Health,
     /// Told when the recording ended early; never without one.
     pub recording_broken: Arc<Notify>,
-    source: Source,
+    /// What observes the node.
+    pub source: Source,
     identity: Arc<Mutex<Option<Identity>>>,
     networks: networks::NetworkWatch,
     pipeline: JoinHandle<FanOut>,

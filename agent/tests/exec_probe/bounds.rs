@@ -197,6 +197,36 @@ fn what_is_lost_is_counted() {
 
 /// The budget is 1 us per unrelated exec; a busy machine gets some slack here, the figure is in the output.
 #[test]
+fn off_its_hooks_nothing_is_seen_and_on_them_again_everything() {
+    const TEST: &str = "off_its_hooks_nothing_is_seen_and_on_them_again_everything";
+    for rung in Rung::ALL {
+        let options = Options {
+            rungs: vec![rung],
+            ..Options::default()
+        };
+        let Some(mut watch) = Watch::with(TEST, options) else {
+            return;
+        };
+        let mut ran = Vec::new();
+        // Asked for twice it is what it was.
+        for hooked in [false, false, true, true, false, true] {
+            watch.source.as_mut().unwrap().set_hooked(hooked).unwrap();
+            let child = plugin(Path::new("/bin/true"), "hooked").spawn().unwrap();
+            ran.push((child.id(), hooked));
+            wait_for(child);
+        }
+        let (_, last) = watch.exec_of(ran.last().unwrap().0);
+        watch.exit_of(last.process);
+        let events = watch.finish();
+        // Other tests' plugins are seen as well.
+        let ours = |pid: &u32| ran.iter().any(|(ran, _)| ran == pid);
+        let seen: Vec<u32> = execs(&events).map(|(_, exec)| exec.process.pid).filter(ours).collect();
+        let expected: Vec<u32> = ran.iter().filter(|(_, hooked)| *hooked).map(|(pid, _)| *pid).collect();
+        assert_eq!(seen, expected, "{}", rung.name());
+    }
+}
+
+#[test]
 fn unrelated_processes_cost_little() {
     for rung in Rung::ALL {
         let options = Options {

@@ -60,6 +60,11 @@ impl ConnectProbe {
         None
     }
 
+    /// Takes the probe off its hooks, or puts it on again.
+    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+        self.family.set_hooked(hooked)
+    }
+
     /// Kernel time of its program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {

@@ -53,6 +53,11 @@ impl DnsProbe {
         probe
     }
 
+    /// Takes the probe off its hooks, or puts it on again.
+    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+        self.family.set_hooked(hooked)
+    }
+
     /// Kernel time of its programs so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
@@ -73,8 +78,8 @@ fn attach(
     let mut family = Family::load_for_ports(object, ring_bytes, btf, ports)?;
     let stream = family.stream()?;
     // Receiving first: a query that is seen is then also seen answered.
-    family.attach_to_cgroup("on_receive", "ingress", &root)?;
-    family.attach_to_cgroup("on_send", "egress", &root)?;
+    family.attach_to_cgroup("on_receive", "ingress", &root, btf)?;
+    family.attach_to_cgroup("on_send", "egress", &root, btf)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, DnsDecoder::new(health.dns_malformed.clone()));
     let probe = DnsProbe {

@@ -4,18 +4,20 @@
 //! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
 
 pub mod family;
+mod hooks;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use aya::Btf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
-use aya::programs::{BtfTracePoint, Program, ProgramError, RawTracePoint};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::programs::ProgramError;
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::{
     CALIBRATION_PENDING, Calibration, LOST_SLOTS, MARKS, MARKS_OF_USER, ROLE_CALIBRATING, ROLE_TRACKED,
 };
+
+use self::family::{Family, Object, Stream};
 
 /// One rung of the ladder of the process probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +67,14 @@ pub enum LoadError {
         source: Box<aya::EbpfError>,
     },
     /// One program was rejected.
-    #[error("cannot attach probe '{probe}' to {hook} {tracepoint}")]
+    #[error("cannot attach probe '{probe}' to {hook} {place}")]
     Program {
         /// Which probe.
         probe: &'static str,
         /// Which rung.
         hook: &'static str,
-        /// Which tracepoint.
-        tracepoint: &'static str,
+        /// Which tracepoint, direction of packets or the like.
+        place: &'static str,
         /// What the kernel says.
         #[source]
         source: Box<ProgramError>,
@@ -116,7 +118,7 @@ impl LoadError {
 /// The loaded and attached process probe. Detached when dropped.
 #[derive(Debug)]
 pub struct Attached {
-    ebpf: Ebpf,
+    family: Family,
     rung: Rung,
     /// Why the exit program that also reads pipes is not the one in use.
     no_stdio: Option<LoadError>,
@@ -168,10 +170,7 @@ pub fn attach(
 ) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let mut refused = Vec::new();
     for rung in rungs {
-        // aya-obj panics on a few malformed objects; a rung that does is a rung that cannot be taken.
-        let attach = AssertUnwindSafe(|| attach_rung(*rung, btf, ring_bytes, stdio));
-        let outcome = undisturbed(|| catch_unwind(attach));
-        match outcome.unwrap_or_else(|_| Err(unexpected(*rung, "the loader panicked"))) {
+        match attach_rung(*rung, btf, ring_bytes, stdio) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
@@ -180,62 +179,23 @@ pub fn attach(
 }
 
 fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<Attached, LoadError> {
-    let mut ebpf = EbpfLoader::new()
-        .btf(Some(btf))
-        .map_max_entries("records", ring_bytes)
-        .load(rung.object())
-        .map_err(|source| LoadError::Object {
-            probe: PROBE,
-            hook: rung.name(),
-            source: Box::new(source),
-        })?;
-    let mut attach = |name: &str, tracepoint| {
-        let program = ebpf.program_mut(name).ok_or_else(|| unexpected(rung, name))?;
-        attach_program(program, (PROBE, rung.name()), tracepoint, btf)
+    let object = Object {
+        probe: PROBE,
+        hook: rung.name(),
+        bytes: rung.object(),
     };
+    let mut family = Family::load(object, ring_bytes, btf)?;
     // The exit first and the fork last: a process seen to begin is then also seen to end.
     let no_stdio = match stdio {
-        true => attach("on_exit_stdio", "sched_process_exit").err(),
+        true => family.attach("on_exit_stdio", "sched_process_exit", btf).err(),
         false => Some(LoadError::NotWanted),
     };
     if no_stdio.is_some() {
-        attach("on_exit", "sched_process_exit")?;
+        family.attach("on_exit", "sched_process_exit", btf)?;
     }
-    attach("on_exec", "sched_process_exec")?;
-    attach("on_fork", "sched_process_fork")?;
-    Ok(Attached { ebpf, rung, no_stdio })
-}
-
-fn attach_program(
-    program: &mut Program,
-    (probe, hook): (&'static str, &'static str),
-    tracepoint: &'static str,
-    btf: &Btf,
-) -> Result<(), LoadError> {
-    let outcome = match program {
-        Program::BtfTracePoint(program) => attach_typed(program, tracepoint, btf),
-        Program::RawTracePoint(program) => attach_raw(program, tracepoint),
-        _ => {
-            let what = "a program is of another type".to_owned();
-            return Err(LoadError::Unexpected { probe, hook, what });
-        }
-    };
-    outcome.map_err(|source| LoadError::Program {
-        probe,
-        hook,
-        tracepoint,
-        source: Box::new(source),
-    })
-}
-
-fn attach_typed(program: &mut BtfTracePoint, tracepoint: &str, btf: &Btf) -> Result<(), ProgramError> {
-    program.load(tracepoint, btf)?;
-    program.attach().map(|_| ())
-}
-
-fn attach_raw(program: &mut RawTracePoint, tracepoint: &str) -> Result<(), ProgramError> {
-    program.load()?;
-    program.attach(tracepoint).map(|_| ())
+    family.attach("on_exec", "sched_process_exec", btf)?;
+    family.attach("on_fork", "sched_process_fork", btf)?;
+    Ok(Attached { family, rung, no_stdio })
 }
 
 /// Runs `load` with all signals held back from this thread: the verifier gives up with EAGAIN while one is pending (a
@@ -257,14 +217,6 @@ fn undisturbed<T>(load: impl FnOnce() -> T) -> T {
     outcome
 }
 
-fn unexpected(rung: Rung, what: impl ToString) -> LoadError {
-    LoadError::Unexpected {
-        probe: PROBE,
-        hook: rung.name(),
-        what: what.to_string(),
-    }
-}
-
 impl Attached {
     /// The rung in use.
     #[must_use]
@@ -280,44 +232,30 @@ impl Attached {
 
     /// Takes the maps; once.
     pub fn channels(&mut self) -> Result<Channels, LoadError> {
-        let rung = self.rung;
-        let mut take = |name: &str| self.ebpf.take_map(name).ok_or_else(|| unexpected(rung, name));
-        let wrong = |error: aya::maps::MapError| unexpected(rung, error);
+        let Stream { ring, lost, reader } = self.family.stream()?;
         Ok(Channels {
-            ring: Ring(RingBuf::try_from(take("records")?).map_err(wrong)?),
+            ring,
             processes: Processes {
-                roles: HashMap::try_from(take("processes")?).map_err(wrong)?,
-                marks: Array::try_from(take("marks")?).map_err(wrong)?,
+                roles: self.family.take_map("processes")?,
+                marks: self.family.take_map("marks")?,
                 marked: [0; MARKS as usize],
             },
-            lost: LostCounter {
-                counters: PerCpuArray::try_from(take("lost")?).map_err(wrong)?,
-                seen: 0,
-            },
-            pages: Pages(Array::try_from(take("calibration")?).map_err(wrong)?),
-            reader: Reader(Array::try_from(take("reader")?).map_err(wrong)?),
+            lost,
+            pages: Pages(self.family.take_map("calibration")?),
+            reader,
         })
+    }
+
+    /// Takes the programs off their hooks, or puts them on again; loaded they stay.
+    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+        self.family.set_hooked(hooked)
     }
 
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        run_time(&self.ebpf)
+        self.family.run_time()
     }
-}
-
-fn run_time(ebpf: &Ebpf) -> Vec<ProgramTime> {
-    ebpf.programs()
-        .filter_map(|(name, program)| {
-            let facts = program.info().ok()?;
-            Some(ProgramTime {
-                program: name.to_owned(),
-                run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
-                run_count: facts.run_count(),
-                verified_instructions: facts.verified_instruction_count().unwrap_or(0),
-            })
-        })
-        .collect()
 }
 
 /// The ring buffer.

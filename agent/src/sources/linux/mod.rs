@@ -253,6 +253,23 @@ impl LinuxSource {
         netns::look_at_older(self.namespaces.clone())
     }
 
+    /// Takes the probes off the kernel's hooks, or puts them on again, within a millisecond or two; loaded they stay. So
+    /// what they cost can be measured (bench/). In between nothing is seen, and who is followed must not end. What
+    /// conntrack announces comes all the same: it is asked for through a socket.
+    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+        self.attached.set_hooked(hooked)?;
+        if let Some(connect) = &mut self.connect {
+            connect.set_hooked(hooked)?;
+        }
+        if let Some(dns) = &mut self.dns {
+            dns.set_hooked(hooked)?;
+        }
+        if let Some(drops) = &mut self.drops {
+            drops.set_hooked(hooked)?;
+        }
+        Ok(())
+    }
+
     /// The rung in use.
     #[must_use]
     pub fn rung(&self) -> Rung {

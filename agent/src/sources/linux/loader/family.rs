@@ -1,18 +1,19 @@
-//! Loads one small object of a family of probes (connections, conntrack), and gives typed access to its ring buffer.
+//! Loads one object of a family of probes (processes, connections, conntrack, ..), and gives typed access to its maps.
 //!
-//! Used by the families' own modules when they start. Each object has the maps of `probes/bpf/stream.h`.
+//! Used by the families' own modules when they start. Each object has at least the maps of `probes/bpf/stream.h`.
 //! Does not: choose a rung; a family tries its objects in order.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use aya::maps::{Array, PerCpuArray, RingBuf};
-use aya::programs::{CgroupAttachMode, CgroupSkb, ProgramError, SocketFilter};
+use aya::maps::{Map, MapError};
+use aya::programs::{Program, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
-use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, attach_program, run_time, undisturbed};
+use super::hooks::{Hook, Place};
+use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, undisturbed};
 
 /// What is to be loaded.
 #[derive(Clone, Copy)]
@@ -25,9 +26,10 @@ pub struct Object {
     pub bytes: &'static [u8],
 }
 
-/// A loaded object. What it attached to tracepoints is detached when it is dropped.
+/// A loaded object. What it attached is detached when it is dropped.
 #[derive(Debug)]
 pub struct Family {
+    hooks: Vec<Hook>,
     ebpf: Ebpf,
     probe: &'static str,
     hook: &'static str,
@@ -72,36 +74,55 @@ impl Family {
             hook,
             source: Box::new(source),
         })?;
-        Ok(Family { ebpf, probe, hook })
+        Ok(Family {
+            hooks: Vec::new(),
+            ebpf,
+            probe,
+            hook,
+        })
     }
 
     /// Attaches the program `name` to a tracepoint.
-    pub fn attach(&mut self, name: &str, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
-        let place = (self.probe, self.hook);
-        let missing = self.unexpected(name);
-        let program = self.ebpf.program_mut(name).ok_or(missing)?;
-        undisturbed(|| attach_program(program, place, tracepoint, btf))
+    pub fn attach(&mut self, name: &'static str, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
+        self.hook(name, Place::Tracepoint(tracepoint), btf)
     }
 
     /// Attaches the program `name` to the packets of all sockets of a cgroup and those below it.
-    pub fn attach_to_cgroup(&mut self, name: &str, way: &'static str, cgroup: &File) -> Result<(), LoadError> {
-        let (probe, hook) = (self.probe, self.hook);
+    pub fn attach_to_cgroup(
+        &mut self,
+        name: &'static str,
+        way: &'static str,
+        cgroup: &File,
+        btf: &Btf,
+    ) -> Result<(), LoadError> {
+        let cgroup = cgroup.try_clone().map_err(LoadError::Cgroup)?;
+        self.hook(name, Place::Packets { cgroup, way }, btf)
+    }
+
+    fn hook(&mut self, name: &'static str, place: Place, btf: &Btf) -> Result<(), LoadError> {
+        let mut hook = Hook::new(name, place);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
-        let program: Result<&mut CgroupSkb, _> = program.try_into();
-        let outcome = program.and_then(|program| {
-            undisturbed(|| program.load())?;
-            let way = *program.expected_attach_type();
-            let way = way.ok_or(ProgramError::UnexpectedProgramType)?;
-            // As a link it leaves others' programs alone whatever this says (kernel/bpf/cgroup.c, cgroup_bpf_link_attach).
-            program.attach(cgroup, way, CgroupAttachMode::Single).map(|_| ())
-        });
-        outcome.map_err(|source| LoadError::Program {
-            probe,
-            hook,
-            tracepoint: way,
-            source: Box::new(source),
-        })
+        let outcome = undisturbed(|| hook.load(program, btf)).and_then(|()| hook.put_on(program));
+        outcome.map_err(|source| self.refused(&hook, source))?;
+        self.hooks.push(hook);
+        Ok(())
+    }
+
+    /// Takes all programs off their hooks, or puts them on again; loaded they stay. A socket's filter stays where it is.
+    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+        if !hooked {
+            // The other way round than they were put on: what began is then also seen to end.
+            self.hooks.iter_mut().rev().for_each(Hook::take_off);
+            return Ok(());
+        }
+        for at in 0..self.hooks.len() {
+            let hook = &mut self.hooks[at];
+            let program = self.ebpf.program_mut(hook.program());
+            let outcome = program.map_or(Ok(()), |program| hook.put_on(program));
+            outcome.map_err(|source| self.refused(&self.hooks[at], source))?;
+        }
+        Ok(())
     }
 
     /// Makes the program `name` the filter of a socket, until that is closed.
@@ -117,31 +138,51 @@ impl Family {
         outcome.map_err(|source| LoadError::Program {
             probe,
             hook,
-            tracepoint: "socket",
+            place: "socket",
             source: Box::new(source),
         })
     }
 
-    /// Takes the maps; once.
+    /// Takes the maps that all objects have; once.
     pub fn stream(&mut self) -> Result<Stream, LoadError> {
-        let (probe, hook) = (self.probe, self.hook);
-        let unexpected = |what: String| LoadError::Unexpected { probe, hook, what };
-        let mut take = |name: &str| self.ebpf.take_map(name).ok_or_else(|| unexpected(name.to_owned()));
-        let wrong = |error: aya::maps::MapError| unexpected(error.to_string());
         Ok(Stream {
-            ring: Ring(RingBuf::try_from(take("records")?).map_err(wrong)?),
+            ring: Ring(self.take_map("records")?),
             lost: LostCounter {
-                counters: PerCpuArray::try_from(take("lost")?).map_err(wrong)?,
+                counters: self.take_map("lost")?,
                 seen: 0,
             },
-            reader: Reader(Array::try_from(take("reader")?).map_err(wrong)?),
+            reader: Reader(self.take_map("reader")?),
         })
+    }
+
+    /// Takes the map `name`; once.
+    pub fn take_map<T: TryFrom<Map, Error = MapError>>(&mut self, name: &str) -> Result<T, LoadError> {
+        let map = self.ebpf.take_map(name).ok_or_else(|| self.unexpected(name))?;
+        T::try_from(map).map_err(|error| self.unexpected(&error.to_string()))
     }
 
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        run_time(&self.ebpf)
+        let time = |(name, program): (&str, &Program)| {
+            let facts = program.info().ok()?;
+            Some(ProgramTime {
+                program: name.to_owned(),
+                run_time_ns: u64::try_from(facts.run_time().as_nanos()).unwrap_or(u64::MAX),
+                run_count: facts.run_count(),
+                verified_instructions: facts.verified_instruction_count().unwrap_or(0),
+            })
+        };
+        self.ebpf.programs().filter_map(time).collect()
+    }
+
+    fn refused(&self, hook: &Hook, source: ProgramError) -> LoadError {
+        LoadError::Program {
+            probe: self.probe,
+            hook: self.hook,
+            place: hook.place(),
+            source: Box::new(source),
+        }
     }
 
     fn unexpected(&self, what: &str) -> LoadError {

@@ -1,0 +1,108 @@
+//! One program on its hook: put on, taken off and put on again while it stays loaded.
+//!
+//! Used by the loader for every program but a socket's filter. Off and on again takes a millisecond, a start of the agent
+//! a quarter of a second: so what the hooks cost can be measured before the machine is another one (bench/).
+//! Does not: choose a program, or find it in its object.
+
+use std::fs::File;
+
+use aya::Btf;
+use aya::programs::cgroup_skb::CgroupSkbLink;
+use aya::programs::raw_trace_point::RawTracePointLink;
+use aya::programs::tp_btf::BtfTracePointLink;
+use aya::programs::{CgroupAttachMode, Program, ProgramError};
+
+/// Where a program belongs.
+#[derive(Debug)]
+pub enum Place {
+    /// A tracepoint, by name.
+    Tracepoint(&'static str),
+    /// The packets of a cgroup's sockets and of those below it.
+    Packets {
+        /// The cgroup.
+        cgroup: File,
+        /// In or out, as the program's section says it.
+        way: &'static str,
+    },
+}
+
+/// A program's place, and what keeps the program there.
+#[derive(Debug)]
+pub struct Hook {
+    program: &'static str,
+    place: Place,
+    /// None while the program is off its hook.
+    link: Option<Link>,
+}
+
+/// The program is detached when this is dropped.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held, never read")]
+enum Link {
+    Typed(BtfTracePointLink),
+    Raw(RawTracePointLink),
+    Packets(CgroupSkbLink),
+}
+
+impl Hook {
+    /// A hook that nothing is on yet.
+    pub fn new(program: &'static str, place: Place) -> Hook {
+        let link = None;
+        Hook { program, place, link }
+    }
+
+    /// Name of the program.
+    pub fn program(&self) -> &'static str {
+        self.program
+    }
+
+    /// The place's name, for errors.
+    pub fn place(&self) -> &'static str {
+        match &self.place {
+            Place::Tracepoint(name) => name,
+            Place::Packets { way, .. } => way,
+        }
+    }
+
+    /// Loads the program for this place: once, before it is put on.
+    pub fn load(&self, program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
+        match (program, &self.place) {
+            (Program::BtfTracePoint(program), Place::Tracepoint(name)) => program.load(name, btf),
+            (Program::RawTracePoint(program), Place::Tracepoint(_)) => program.load(),
+            (Program::CgroupSkb(program), Place::Packets { .. }) => program.load(),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        }
+    }
+
+    /// Attaches the loaded program; nothing happens when it is attached.
+    pub fn put_on(&mut self, program: &mut Program) -> Result<(), ProgramError> {
+        if self.link.is_some() {
+            return Ok(());
+        }
+        self.link = Some(match (program, &self.place) {
+            (Program::BtfTracePoint(program), Place::Tracepoint(_)) => {
+                let link = program.attach()?;
+                Link::Typed(program.take_link(link)?)
+            }
+            (Program::RawTracePoint(program), Place::Tracepoint(name)) => {
+                let link = program.attach(name)?;
+                Link::Raw(program.take_link(link)?)
+            }
+            (Program::CgroupSkb(program), Place::Packets { cgroup, .. }) => {
+                let way = program.expected_attach_type().as_ref().copied();
+                let way = way.ok_or(ProgramError::UnexpectedProgramType)?;
+                // As a link it leaves others' programs alone whatever this says (kernel/bpf/cgroup.c,
+                // cgroup_bpf_link_attach).
+                let link = program.attach(cgroup, way, CgroupAttachMode::Single)?;
+                Link::Packets(program.take_link(link)?)
+            }
+            _ => return Err(ProgramError::UnexpectedProgramType),
+        });
+        Ok(())
+    }
+
+    /// Detaches the program.
+    pub fn take_off(&mut self) {
+        self.link = None;
+    }
+}
