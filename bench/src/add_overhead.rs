@@ -1,9 +1,9 @@
 //! What the agent adds to the ADD, and to `RunPodSandbox` around it: the same with and without it, in pairs.
 //!
 //! The ADD alone is measured by [`add_chain`]; here is the call that the kubelet makes. A private containerd with the
-//! distribution's CNI plugins (the demo's rig). Each pair makes a few sandboxes with the agent running and as many
-//! without, in alternating order; the ratio within a pair cancels what drifts over minutes. What counts is the median of
-//! the ratios, with the interval it is sure of: on a busy machine that is wider than the budget, and the verdict
+//! distribution's CNI plugins (the demo's rig). Sandboxes are made one at a time, with the agent off its hooks (A) and on
+//! them (B) in the order ABBA, then BAAB, which cancels what drifts evenly. What counts is the Hodges-Lehmann estimate over
+//! the ratios of four, with the interval it is sure of: on a busy machine that is wider than the budget, and the verdict
 //! `unsure`. Beside it stands what noise hardly touches: the kernel's own count of the time that the probe's programs
 //! take within a call.
 
@@ -16,9 +16,10 @@ use sandglass::demo::networks::Network;
 use sandglass::demo::rig::{Rig, RigOptions};
 use sandglass::demo::scenarios::{self, CallRecord, Pod};
 
-use crate::agent::{Agent, Started};
+use crate::agent::{Agent, Started, Switched};
+use crate::estimate::{bootstrap_interval, hodges_lehmann};
 use crate::probe::{Probe, Runs, since};
-use crate::report::{Figure, Outcome, Unit, median, median_interval, quantile};
+use crate::report::{Figure, Outcome, Unit, median, quantile};
 use crate::{Effort, add_chain};
 
 /// Measures.
@@ -56,50 +57,34 @@ async fn sandboxes(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
 async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
     // The first sandboxes of a containerd make bridges and iptables chains, and read everything from disk.
     for _ in 0..3 {
-        node.sandboxes(1).await?;
+        node.sandbox().await?;
     }
-    let (mut ratios, mut without, mut agent_ns) = (Vec::new(), Vec::new(), Vec::new());
-    for pair in 0..effort.pick(PAIRS, 3) {
-        let mut times = [0.0; 2];
-        for turn in [pair % 2, (pair + 1) % 2] {
-            // Both halves begin alike, with an agent that starts; else one of them would find the runtime still at
-            // work on the last deletion, and the other would not.
-            let agent = agent()?;
-            if turn == 0 {
-                agent.stop()?;
-                tokio::time::sleep(REST).await;
-                times[0] = median(&node.sandboxes(BATCH).await?);
-            } else {
-                tokio::time::sleep(REST).await;
-                let cpu = agent.cpu()?;
-                times[1] = median(&node.sandboxes(BATCH).await?);
-                agent_ns.push((agent.cpu()? - cpu).as_nanos() as f64 / f64::from(BATCH));
-                agent.stop()?;
-            }
-        }
-        without.push(times[0]);
-        ratios.push((times[1] / times[0] - 1.0) * 100.0);
+    let mut agent = Switched::start()?;
+    let (mut ratios, mut without) = (Vec::new(), Vec::new());
+    let end = Instant::now() + effort.add_for.unwrap_or(effort.pick(PERIOD, PERIOD_QUICK));
+    while Instant::now() < end || ratios.len() < QUADS_LEAST {
+        let [off, on] = quad(node, &mut agent, ratios.len() % 2 == 1).await?;
+        without.push(off);
+        ratios.push((on / off - 1.0) * 100.0);
     }
+    let agent_ns = agent_time(node, agent).await?;
     let (kernel_ns, programs) = kernel_time(node).await?;
     let usual = median(&without);
+    let (low, high) = bootstrap_interval(&ratios);
     Ok(vec![
         Figure::new("RunPodSandbox without the agent", usual / 1e6, Unit::Milliseconds),
         Figure::new(
             "RunPodSandbox longer with the agent, median",
-            median(&ratios),
+            hodges_lehmann(&ratios),
             Unit::Percent,
         )
         .at_most(SLOWER_PERCENT)
-        .between(median_interval(&ratios))
+        .between((low, high))
         .remark(format!(
-            "{:+.1} to {:+.1} % at 95 % confidence; {} pairs of {BATCH} and {BATCH}; middle half {:+.1} to {:+.1} %, all {:+.1} to {:+.1} %",
-            median_interval(&ratios).0,
-            median_interval(&ratios).1,
+            "{low:+.2} to {high:+.2} % at 95 % confidence; {} times four; middle half {:+.1} to {:+.1} %",
             ratios.len(),
             quantile(&ratios, 0.25),
             quantile(&ratios, 0.75),
-            quantile(&ratios, 0.0),
-            quantile(&ratios, 1.0)
         )),
         Figure::new(
             "kernel time of the probe within RunPodSandbox",
@@ -109,19 +94,35 @@ async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
         .remark(format!("{:.0} us: {programs}", kernel_ns / 1e3)),
         Figure::new(
             "processor time of the agent per sandbox",
-            median(&agent_ns) / 1e6,
+            agent_ns / 1e6,
             Unit::Milliseconds,
         )
         .remark("made and deleted; beside RunPodSandbox, not in it"),
     ])
 }
 
-/// One more agent, on a machine where one has been ready before.
-pub fn agent() -> Result<Agent> {
-    match Agent::start()? {
-        Started::Ready(agent) => Ok(agent),
-        Started::Impossible(reason) => bail!("the agent started before and does not now: {reason}"),
+/// Four sandboxes: two without and two with the agent's hooks, in the middle or, `turned`, around them. Gives how long
+/// making one took without and with them, nanoseconds.
+async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool) -> Result<[f64; 2]> {
+    let mut times = [1.0, 1.0];
+    for with in [turned, !turned, !turned, turned] {
+        agent.hook(with)?;
+        times[usize::from(with)] *= node.sandbox().await?;
     }
+    Ok(times.map(f64::sqrt))
+}
+
+/// Processor time the agent needs for one sandbox, nanoseconds; what it does without one is too little to take off.
+async fn agent_time(node: &mut Node<'_>, mut agent: Switched) -> Result<f64> {
+    agent.hook(true)?;
+    let before = agent.agent.cpu()?;
+    for _ in 0..AGENT_CALLS {
+        node.sandbox().await?;
+    }
+    tokio::time::sleep(SETTLE).await;
+    let spent = agent.agent.cpu()? - before;
+    agent.stop()?;
+    Ok(spent.as_nanos() as f64 / f64::from(AGENT_CALLS))
 }
 
 /// Nanoseconds that the probe's programs run within one `RunPodSandbox`, by the kernel's own statistics; and how they
@@ -166,16 +167,12 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Makes `count` sandboxes, one after the other, and deletes them. Gives how long each took to make, nanoseconds.
-    async fn sandboxes(&mut self, count: u32) -> Result<Vec<f64>> {
-        let mut times = Vec::new();
-        for _ in 0..count {
-            let mut record = self.make().await?;
-            times.push(record.run.duration_ns() as f64);
-            scenarios::delete(&self.cri, &mut record).await?;
-            tokio::time::sleep(BETWEEN).await;
-        }
-        Ok(times)
+    /// Makes a sandbox and deletes it. Gives how long it took to make, nanoseconds.
+    async fn sandbox(&mut self) -> Result<f64> {
+        let mut record = self.make().await?;
+        scenarios::delete(&self.cri, &mut record).await?;
+        tokio::time::sleep(BETWEEN).await;
+        Ok(record.run.duration_ns() as f64)
     }
 
     async fn make(&mut self) -> Result<CallRecord> {
@@ -193,12 +190,18 @@ impl Node<'_> {
 }
 
 const SLOWER_PERCENT: f64 = 1.0;
-const PAIRS: u32 = 24;
-/// Sandboxes of each half of a pair.
-const BATCH: u32 = 3;
+/// How long sandboxes are made with and without the agent's hooks.
+const PERIOD: Duration = Duration::from_secs(150);
+const PERIOD_QUICK: Duration = Duration::from_secs(5);
+/// Fewer say nothing of how they are spread.
+const QUADS_LEAST: usize = 4;
+/// Sandboxes for the agent's processor time.
+const AGENT_CALLS: u32 = 24;
+/// After the last one: the agent works behind what happens.
+const SETTLE: Duration = Duration::from_millis(1_500);
 /// Sandboxes for the kernel's own statistics.
 const KERNEL_CALLS: u32 = 12;
-/// After the agent has started or stopped: what it reads at its start is not what it costs later.
+/// After a deletion, before the programs' runs without a sandbox are counted.
 const REST: Duration = Duration::from_millis(250);
 /// After a deletion, whose last steps the runtime does behind its answer.
 const BETWEEN: Duration = Duration::from_millis(50);

@@ -1,13 +1,15 @@
 //! The real agent, started as a user would: its address, its metrics, its processor time and memory.
 //!
-//! Used by the footprint and ADD parts. Always on a port of its own, without CRI and without exporters, with an
+//! Used by the parts that measure beside it. Always on a port of its own, without CRI and without exporters, with an
 //! environment that holds nothing but PATH. Stopped by SIGTERM when dropped.
+//! What is compared with and without it takes a [`Switched`] one: a start is a quarter of a second of work, after which
+//! the machine is another one, and its hooks come off and on again in a millisecond. Without them it only waits.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -33,19 +35,22 @@ pub enum Started {
 impl Agent {
     /// Starts `sandglass run` and waits until it is ready.
     pub fn start() -> Result<Started> {
-        let program = program()?;
         let address = free_address()?;
+        let mut command = Command::new(program("sandglass")?);
+        command.args(["run", "--cri-endpoint", "none", "--listen", &address.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Agent::start_as(command, address)
+    }
+
+    fn start_as(mut command: Command, address: SocketAddr) -> Result<Started> {
         let begin = Instant::now();
-        let mut child = Command::new(&program)
-            .args(["run", "--cri-endpoint", "none", "--listen", &address.to_string()])
+        let mut child = command
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("SANDGLASS_LOG", "error")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         while begin.elapsed() < START_DEADLINE {
             if let Some(status) = child.try_wait()? {
                 let mut said = String::new();
@@ -143,6 +148,53 @@ impl Drop for Agent {
     }
 }
 
+/// A running agent whose hooks come off and on again.
+#[derive(Debug)]
+pub struct Switched {
+    /// For its metrics and its processor time.
+    pub agent: Agent,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Switched {
+    /// Starts it and waits until it is ready. Its hooks are on.
+    pub fn start() -> Result<Switched> {
+        let address = free_address()?;
+        let mut command = Command::new(program("sandglass-bench-agent")?);
+        command.arg(address.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut agent = match Agent::start_as(command, address)? {
+            Started::Ready(agent) => agent,
+            Started::Impossible(reason) => bail!("the agent cannot observe here: {reason}"),
+        };
+        let orders = agent.child.stdin.take().context("no way to give orders")?;
+        let answers = agent.child.stdout.take().context("no way to hear answers")?;
+        Ok(Switched {
+            agent,
+            orders,
+            answers: BufReader::new(answers),
+        })
+    }
+
+    /// Puts its hooks on, or takes them off: always both, the one that is wanted last, so that what follows begins alike.
+    pub fn hook(&mut self, hooked: bool) -> Result<()> {
+        for order in if hooked { ["off\n", "on\n"] } else { ["on\n", "off\n"] } {
+            self.orders.write_all(order.as_bytes())?;
+            let mut answer = String::new();
+            self.answers.read_line(&mut answer)?;
+            ensure!(answer == order, "the agent answered {answer:?} to {order:?}");
+        }
+        std::thread::sleep(AFTER_SWITCH);
+        Ok(())
+    }
+
+    /// Ends it and waits for that.
+    pub fn stop(self) -> Result<()> {
+        self.agent.stop()
+    }
+}
+
 /// Samples of `/metrics`.
 #[derive(Debug, Default)]
 pub struct Metrics(BTreeMap<String, Vec<(String, f64)>>);
@@ -182,12 +234,12 @@ impl Metrics {
     }
 }
 
-/// The agent's binary lies beside this one.
-fn program() -> Result<PathBuf> {
-    let program = std::env::current_exe()?.with_file_name("sandglass");
+/// The agent's binaries lie beside this one.
+fn program(name: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name(name);
     ensure!(
         program.is_file(),
-        "{} does not exist\nhint: build it with `cargo build --release --package sandglass`",
+        "{} does not exist\nhint: build it with `cargo build --release --package sandglass --package sandglass-bench`",
         program.display()
     );
     Ok(program)
@@ -213,6 +265,8 @@ fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
 }
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
+/// The kernel frees what a hook needed once no processor can be in it any more (RCU), some 10 ms later.
+const AFTER_SWITCH: Duration = Duration::from_millis(15);
 
 #[cfg(test)]
 mod tests {

@@ -21,6 +21,8 @@ mod agent;
 #[cfg(target_os = "linux")]
 mod alloc;
 #[cfg(target_os = "linux")]
+mod chain;
+#[cfg(target_os = "linux")]
 mod connect_cost;
 #[cfg(target_os = "linux")]
 mod conversations;

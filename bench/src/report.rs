@@ -209,23 +209,6 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Between which values the median of what `values` are a sample of lies, at 95 % confidence, whatever their
-/// distribution: order statistics of the binomial, normally approximated.
-pub fn median_interval(values: &[f64]) -> (f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let count = sorted.len() as f64;
-    let reach = 0.98 * count.sqrt();
-    let at = |rank: f64| {
-        let rank = rank.clamp(1.0, count.max(1.0)) as usize;
-        sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
-    };
-    (
-        at((count / 2.0 - reach).floor()),
-        at((count / 2.0 + 1.0 + reach).ceil()),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,14 +225,6 @@ mod tests {
         assert_eq!(figure(2.0).at_most(1.0).between((0.5, 3.0)).verdict(), "unsure");
         assert_eq!(figure(2.0).at_most(1.0).between((1.5, 3.0)).verdict(), "OVER");
         assert_eq!(figure(0.5).at_most(1.0).between((-1.0, 0.9)).verdict(), "ok");
-    }
-
-    #[test]
-    fn median_interval_narrows_with_the_sample() {
-        let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(median_interval(&values), (40.0, 61.0));
-        assert_eq!(median_interval(&[1.0, 2.0, 3.0]), (1.0, 3.0));
-        assert!(median_interval(&[]).0.is_nan());
     }
 
     #[test]

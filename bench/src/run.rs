@@ -20,7 +20,7 @@ struct Arguments {
     /// A tenth of the work: to see that it runs, not for figures
     #[arg(long)]
     quick: bool,
-    /// How long the ADD alone is measured, in seconds: its interval narrows with the root of it
+    /// How long the ADD and RunPodSandbox are measured, each, in seconds: intervals narrow with the root of it
     #[arg(long, value_name = "SECONDS")]
     add_for: Option<u64>,
     /// Exit with 1 when a budget is missed
@@ -56,7 +56,7 @@ enum Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     quick: bool,
-    /// How long the ADD alone is measured, if not as long as usual.
+    /// How long the ADD and `RunPodSandbox` are measured, each, if not as long as usual.
     pub add_for: Option<Duration>,
 }
 

@@ -3,7 +3,7 @@
 //! Used by `dns_cost`: its hook sees every packet of every socket. Both ends in network namespaces made here and removed
 //! again. The effect is smaller than what one second differs from the next by, so: both ends on one processor, which is
 //! then busy with nothing but this connection, whatever the scheduler does elsewhere; short blocks of the same number of
-//! bytes over one connection, without (A) and with the agent (B) in the order ABBA, then BAAB; of the blocks between two
+//! bytes over one connection, the agent off its hooks (A) and on them (B) in the order ABBA, then BAAB; of the blocks between two
 //! changes their lower quartile, since all else that the machine does only ever adds; of four such one ratio, of all
 //! ratios the Hodges-Lehmann estimate with a bootstrap interval.
 //! Beside the throughput stands the processor time of both ends for the same bytes, in which what else the machine does
@@ -23,8 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sandglass::sources::linux::Options;
 
 use crate::Effort;
-use crate::add_overhead::agent;
-use crate::agent::Agent;
+use crate::agent::Switched;
 use crate::dns_cost::{RECEIVE, SEND, watching};
 use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
 use crate::probe::{Probe, since};
@@ -41,15 +40,18 @@ pub fn run(effort: Effort) -> Result<Vec<Figure>> {
 fn measure(effort: Effort) -> Result<Vec<Figure>> {
     go_before_other_work();
     stay_on_one_processor();
+    let mut agent = Switched::start()?;
+    watching(&agent.agent)?;
     let mut flow = Flow::start(Link::make()?)?;
     let (mut less, mut longer, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     let end = Instant::now() + effort.pick(PERIOD, PERIOD_QUICK);
     while Instant::now() < end || less.len() < QUADS_LEAST {
-        let [off, on] = flow.quad(less.len() % 2 == 1)?;
+        let [off, on] = flow.quad(&mut agent, less.len() % 2 == 1)?;
         less.push((1.0 - off.wall / on.wall) * 100.0);
         longer.push(on.more_than(off).processor);
         rates.push(flow.bytes as f64 * 8.0 / off.wall);
     }
+    agent.stop()?;
     let hook = hook_share(&mut flow, effort)?;
     flow.end()?;
     Ok(vec![
@@ -79,7 +81,7 @@ fn hook_share(flow: &mut Flow, effort: Effort) -> Result<Figure> {
     let probe = Probe::attach_with(options)?.map_err(|reason| anyhow!("cannot attach the DNS probe: {reason}"))?;
     std::thread::sleep(REST);
     let (mut shares, mut each, mut packets) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..effort.pick(10 * BLOCKS, BLOCKS) {
+    for _ in 0..effort.pick(30 * BLOCKS, 3 * BLOCKS) {
         let before = probe.runs();
         let took = flow.block()?;
         let runs = since(&before, &probe.runs());
@@ -150,31 +152,15 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Four turns: two without and two with the agent, in the middle or, `turned`, around them. Gives what a block
-    /// usually took without it and with it.
-    fn quad(&mut self, turned: bool) -> Result<[Took; 2]> {
+    /// Four turns: two without and two with the agent's hooks, in the middle or, `turned`, around them. Gives what a block
+    /// usually took without and with them.
+    fn quad(&mut self, agent: &mut Switched, turned: bool) -> Result<[Took; 2]> {
         let mut times = [Vec::new(), Vec::new()];
-        let mut running: Option<Agent> = None;
         for with in [turned, !turned, !turned, turned] {
-            running = match (running, with) {
-                (None, true) => {
-                    let agent = agent()?;
-                    watching(&agent)?;
-                    Some(agent)
-                }
-                (Some(agent), false) => {
-                    agent.stop()?;
-                    None
-                }
-                (as_it_is, _) => as_it_is,
-            };
-            std::thread::sleep(REST);
+            agent.hook(with)?;
             self.block()?;
             let blocks: Vec<Took> = (0..BLOCKS).map(|_| self.block()).collect::<Result<_>>()?;
             times[usize::from(with)].push(Took::quantile(&blocks, UNDISTURBED));
-        }
-        if let Some(agent) = running {
-            agent.stop()?;
         }
         Ok(times.map(|turns| turns[0].mean(turns[1])))
     }
@@ -295,7 +281,7 @@ const WARM_UP: u32 = 4;
 /// How long a block takes, about; short, so that most meet no disturbance.
 const BLOCK: Duration = Duration::from_millis(8);
 /// Blocks between two changes.
-const BLOCKS: u32 = 40;
+const BLOCKS: u32 = 12;
 /// Which of the blocks between two changes counts, from the shortest on: all else that the machine does only ever adds.
 const UNDISTURBED: f64 = 0.25;
 /// How long blocks are sent.
@@ -303,7 +289,6 @@ const PERIOD: Duration = Duration::from_secs(100);
 const PERIOD_QUICK: Duration = Duration::from_secs(10);
 /// Fewer say nothing of how they are spread.
 const QUADS_LEAST: usize = 4;
-/// After the agent has started or stopped: what it reads at its start, or the kernel frees at its end, is not what it
-/// costs later.
+/// After the probe is attached: what that leaves behind is not what it costs later.
 const REST: Duration = Duration::from_millis(250);
 const LESS_PERCENT: f64 = 1.0;

@@ -1,0 +1,72 @@
+//! The agent as `sandglass run` starts it, but for this: its hooks come off and on again while it runs.
+//!
+//! `crate::agent` starts it with the address to listen on. Each line of its standard input, `off` or `on`, is answered by
+//! the same line once that is done. It ends with its input, or by a signal.
+//! Does not: read a configuration, ask a container runtime, or log.
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    match agent::run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(failure) => {
+            use std::io::Write as _;
+            let _ = writeln!(std::io::stderr(), "error: {failure}");
+            std::process::ExitCode::from(failure.exit)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+mod agent {
+    use std::io::{BufRead as _, Write as _};
+
+    use sandglass::app::{self, App, Options};
+    use sandglass::config::Config;
+    use sandglass::failure::Failure;
+    use sandglass::resident;
+
+    pub fn run() -> Result<(), Failure> {
+        resident::keep_small();
+        let address = std::env::args().nth(1).and_then(|address| address.parse().ok());
+        let mut config = Config::default();
+        config.http.address = address.ok_or_else(|| Failure::usage("needs the address to listen on"))?;
+        "none".clone_into(&mut config.cri.endpoint);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let options = Options {
+            serve: true,
+            ..Options::default()
+        };
+        let mut app = runtime.block_on(app::start(&config, options))?;
+        obey(&mut app)?;
+        runtime.block_on(app.stop()).map(|_| ())
+    }
+
+    /// Until the input ends.
+    fn obey(app: &mut App) -> Result<(), Failure> {
+        let mut answers = std::io::stdout().lock();
+        for order in std::io::stdin().lock().lines() {
+            let order = order.map_err(failed)?;
+            let hooked = match order.as_str() {
+                "off" => false,
+                "on" => true,
+                _ => return Err(Failure::usage(format!("no such order: {order}"))),
+            };
+            app.source.set_hooked(hooked).map_err(failed)?;
+            writeln!(answers, "{order}")
+                .and_then(|()| answers.flush())
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn failed(error: impl std::fmt::Display) -> Failure {
+        Failure::runtime(error.to_string())
+    }
+}
