@@ -147,19 +147,29 @@ fn look(request: Request, names: Option<&Names>) -> Option<Netns> {
         watch_names(names, &request.pids, directory);
         names?.made(directory, name)
     });
-    let begun = begun.filter(|begun| there.is_some_and(|there| began_before(*begun, there)));
+    let (created, there) = begin(begun, there, request.asked);
     Some(Netns {
         sandbox: request.sandbox,
         path: request.path,
         inode: seen.ino(),
-        created: begun.or(there),
-        there: begun.and(there),
+        created,
+        there,
     })
 }
 
-/// Whether a stamp can be believed: one from after the namespace was there came late. The inode's time is up to a tick early.
-fn began_before(begun: Timestamp, there: Timestamp) -> bool {
-    begun <= there.plus(INODE_TICK_NS)
+/// When the sandbox began, and when its namespace was there if that is told apart. A stamp from after the namespace was
+/// there, or its first plugin ran, came late: then the inode's time has to do, which is up to a tick early.
+fn begin(
+    begun: Option<Timestamp>,
+    there: Option<Timestamp>,
+    first_plugin: Timestamp,
+) -> (Option<Timestamp>, Option<Timestamp>) {
+    match (begun, there) {
+        (Some(begun), Some(there)) if begun < first_plugin && begun <= there.plus(INODE_TICK_NS) => {
+            (Some(begun), Some(there.max(begun)))
+        }
+        _ => (there, None),
+    }
 }
 
 /// Watches a directory, if it is there and not watched yet. Without that a sandbox begins a little later.
@@ -345,10 +355,18 @@ mod tests {
     #[test]
     fn a_stamp_that_came_late_is_not_believed() {
         let at = |ms: u64| Timestamp(1_000_000 * ms);
-        // The last but one lies within the tick.
-        for (begun, believed) in [(80, true), (100, true), (110, true), (111, false)] {
-            assert_eq!(began_before(at(begun), at(100)), believed, "{begun}");
-        }
+        let told = |begun: Option<u64>, there: Option<u64>, first_plugin| {
+            let (created, there) = begin(begun.map(at), there.map(at), at(first_plugin));
+            let ms = |at: Timestamp| at.0 / 1_000_000;
+            (created.map(ms), there.map(ms))
+        };
+        assert_eq!(told(Some(80), Some(100), 120), (Some(80), Some(100)));
+        // Within the inode's tick the stamp is the better one, until a plugin ran.
+        assert_eq!(told(Some(110), Some(100), 120), (Some(110), Some(110)));
+        assert_eq!(told(Some(111), Some(100), 120), (Some(100), None));
+        assert_eq!(told(Some(105), Some(100), 103), (Some(100), None));
+        assert_eq!(told(None, Some(100), 103), (Some(100), None));
+        assert_eq!(told(Some(80), None, 103), (None, None));
     }
 
     #[test]
