@@ -51,10 +51,10 @@ async fn sandboxes(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
         cri: Arc::new(cri),
         made: 0,
     };
-    pairs(&mut node, effort).await
+    compare(&mut node, effort).await
 }
 
-async fn pairs(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
+async fn compare(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
     // The first sandboxes of a containerd make bridges and iptables chains, and read everything from disk.
     for _ in 0..3 {
         node.sandbox().await?;
