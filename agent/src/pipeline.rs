@@ -2,6 +2,9 @@
 //!
 //! One thread, used alike by `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the
 //! reorder stage lets go; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
+//!
+//! The first event of a burst wakes it; after that it looks by the clock, every [`BUSY`]. A source that wakes it for each batch
+//! does so from the processor where the source runs, and the kernel then moves this thread to another one: a plugin's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -79,12 +82,23 @@ impl Pipeline {
         outputs: &mut impl Outputs,
         mut heartbeat: impl FnMut(),
     ) {
+        let mut taken = 0;
         loop {
-            match events.receive(self.patience(clock())) {
-                Ok(Some(event)) => self.feed(event, outputs),
+            let mut patience = self.patience(clock());
+            // Sources must not come to wait for this thread while it rests.
+            if patience == BUSY && taken <= events.capacity() / 8 {
+                std::thread::sleep(BUSY);
+                patience = Duration::ZERO;
+            }
+            match events.receive(patience) {
+                Ok(Some(event)) => {
+                    self.feed(event, outputs);
+                    taken = 1 + events.waiting().map(|event| self.feed(event, outputs)).count();
+                }
                 Ok(None) => {
                     let at = clock().minus(TICK_SLACK_NS).max(self.newest);
                     self.feed(Event { at, body: Body::Tick }, outputs);
+                    taken = 0;
                 }
                 Err(Stopped) => break,
             }
@@ -198,9 +212,12 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prometheus_client::metrics::gauge::Gauge;
     use sandglass_model::event::Exec;
     use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeSaid, Service};
     use sandglass_model::{PodIdentity, ProcessKey, text};
+
+    use crate::sources::channel;
 
     /// What was shown of open traces that had changed.
     #[derive(Default)]
@@ -249,6 +266,45 @@ mod tests {
             keys: Vec::new(),
             fields: Default::default(),
         }))
+    }
+
+    /// When what arrived had happened; ticks are left out.
+    #[derive(Default)]
+    struct Arrived(Vec<u64>);
+
+    impl Outputs for Arrived {
+        fn arrived(&mut self, event: &Event) {
+            self.0.extend((event.body != Body::Tick).then_some(event.at.0));
+        }
+        fn output(&mut self, _: &Output) {}
+        fn changed(&mut self, _: &mut dyn Iterator<Item = &Trace>, _: &BTreeSet<TraceId>) {}
+    }
+
+    #[test]
+    fn all_that_was_sent_arrives_in_its_order_before_the_end() {
+        // So small that the source has to wait for the pipeline again and again.
+        let (sender, receiver) = channel(16, Gauge::default());
+        let source = std::thread::spawn(move || {
+            for at in 1..=1_000 {
+                let unix_ns = at;
+                let body = Body::ClockAnchored { unix_ns };
+                sender
+                    .send(Event {
+                        at: Timestamp(at),
+                        body,
+                    })
+                    .unwrap();
+                if at % 300 == 0 {
+                    // The pipeline comes to rest.
+                    std::thread::sleep(2 * BUSY);
+                }
+            }
+        });
+        let mut arrived = Arrived::default();
+        let pipeline = Pipeline::new(Config::default(), 0, Health::default());
+        pipeline.run(&receiver, || Timestamp(1_000), &mut arrived, || {});
+        source.join().unwrap();
+        assert_eq!(arrived.0, (1..=1_000).collect::<Vec<_>>());
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub struct EventSender {
 #[derive(Debug)]
 pub struct EventReceiver {
     channel: Receiver<Event>,
+    capacity: usize,
     depth: Gauge,
 }
 
@@ -92,6 +93,7 @@ pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
         },
         EventReceiver {
             channel: receiver,
+            capacity,
             depth,
         },
     )
@@ -116,5 +118,16 @@ impl EventReceiver {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Stopped),
         }
+    }
+
+    /// Takes what waits in the channel now, at most as much as it holds.
+    pub fn waiting(&self) -> impl Iterator<Item = Event> {
+        std::iter::from_fn(|| self.receive(Duration::ZERO).ok().flatten()).take(self.capacity)
+    }
+
+    /// How many events may wait.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 }
