@@ -5,7 +5,6 @@
 //! ([`verify`]). Whatever ends it (Ctrl-C, SIGTERM, an error, a panic), the node is taken down again.
 //! Does not: know how the agent is built; it sees an [`Observer`].
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ pub mod verify;
 use crate::cri::{Cri, CriError};
 use crate::failure::Failure;
 use crate::grpc::CallError;
+use crate::scheduling;
 use rig::{Rig, RigError, RigOptions, TeardownError};
 use scenarios::CallRecord;
 use verify::network::{self, Seen};
@@ -141,6 +141,8 @@ pub async fn run<W: Write>(
             let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await;
             let cri = Arc::new(cri.map_err(DemoError::Cri)?);
             scenarios::warm_up(&cri, &rig).await.map_err(DemoError::Cri)?;
+            // Its own work is in no trace: while it waits for a processor behind the plugins of another pod, call and trace differ.
+            scheduling::keep_priority_from_children(rig.containerd_pid());
             if options.once {
                 go_before_other_work();
             }
@@ -190,25 +192,17 @@ async fn show<W: Write>(
     let mut checks = show.round(1, out).await?;
     say(out, &format!("\n{}", checks.text(options.once)))?;
     if options.once {
-        let mut agreed = Agreed::default();
         let mut round = 1;
-        loop {
-            let open = agreed.with(&checks);
-            if !checks.only_clocks_failed() || open.is_empty() || round == ROUNDS {
-                let passed = open.is_empty() && (checks.passed() || checks.only_clocks_failed());
-                return Ok(if passed { Ended::Passed } else { Ended::Failed });
-            }
+        while checks.only_clocks_failed() && round < ROUNDS {
             say(
                 out,
-                &format!(
-                    "\nonly clocks disagree, as on a busy machine: everything again, with new pods\nnot agreed yet: {}\n",
-                    open.join("; ")
-                ),
+                "\nonly clocks disagree, as on a busy machine: everything again, with new pods\n",
             )?;
             round += 1;
             checks = show.round(round, out).await?;
             say(out, &format!("\n{}", checks.text(true)))?;
         }
+        return Ok(if checks.passed() { Ended::Passed } else { Ended::Failed });
     }
     say(out, &format!("\n{}", addresses(observer)))?;
     say(out, "Ctrl-C ends the demo and removes everything it made\n")?;
@@ -318,15 +312,6 @@ impl Checks {
         !self.passed() && failed.all(Check::is_clock)
     }
 
-    /// The clocks, each with whose it is: rounds have pods of the same names.
-    fn clocks(&self) -> impl Iterator<Item = (String, &Check)> {
-        let reports = self.reports.iter();
-        let of_pods = reports.flat_map(|report| report.checks.iter().map(|check| (report.pod.as_str(), check)));
-        let all = of_pods.chain(self.containerd.iter().map(|check| ("the node", check)));
-        all.filter(|(_, check)| check.is_clock())
-            .map(|(whose, check)| (format!("{whose}: {}", check.what), check))
-    }
-
     fn all(&self) -> impl Iterator<Item = &Check> {
         let reports = self.reports.iter().flat_map(|report| &report.checks);
         reports.chain(&self.containerd)
@@ -350,21 +335,6 @@ impl Checks {
             ));
         }
         text
-    }
-}
-
-/// The clocks that have agreed in one round at least. What pushes a call apart from its trace is the runtime waiting for a
-/// processor, which hits one call in four on a busy machine of two: a trace whose clock is wrong never agrees.
-#[derive(Debug, Default)]
-struct Agreed(BTreeSet<String>);
-
-impl Agreed {
-    /// With those of one more round; returns which have not agreed yet.
-    fn with(&mut self, checks: &Checks) -> Vec<String> {
-        let agree = checks.clocks().filter(|(_, check)| check.result.is_ok());
-        self.0.extend(agree.map(|(clock, _)| clock));
-        let all = checks.clocks().map(|(clock, _)| clock);
-        all.filter(|clock| !self.0.contains(clock)).collect()
     }
 }
 
@@ -445,15 +415,5 @@ mod tests {
         assert!(checks(&["clock", "plugin's clock"]).only_clocks_failed());
         assert!(!checks(&["clock", "trace"]).only_clocks_failed());
         assert!(!checks(&["clock"]).passed());
-    }
-
-    #[test]
-    fn each_clock_has_to_agree_in_one_round() {
-        let mut agreed = Agreed::default();
-        let both = ["shop/cart-0: clock", "shop/cart-0: plugin's clock"];
-        assert_eq!(agreed.with(&checks(&["clock", "plugin's clock"])), both);
-        assert_eq!(agreed.with(&checks(&["plugin's clock"])), both[1..]);
-        assert_eq!(agreed.with(&checks(&["clock", "plugin's clock"])), both[1..]);
-        assert!(agreed.with(&checks(&["clock", "trace"])).is_empty());
     }
 }

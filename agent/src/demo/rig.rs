@@ -187,11 +187,16 @@ impl Rig {
         self.site.dir.join("containerd.sock")
     }
 
+    /// containerd's process.
+    #[must_use]
+    pub fn containerd_pid(&self) -> u32 {
+        self.containerd.as_ref().map_or(0, Child::id)
+    }
+
     /// The node's own network namespace.
     #[must_use]
     pub fn node_netns(&self) -> PathBuf {
-        let pid = self.containerd.as_ref().map_or(0, Child::id);
-        PathBuf::from(format!("/proc/{pid}/ns/net"))
+        PathBuf::from(format!("/proc/{}/ns/net", self.containerd_pid()))
     }
 
     /// Where containerd gives names to its sandboxes' network namespaces.
@@ -341,6 +346,9 @@ impl Rig {
             // Nothing of the caller's environment: OTEL_* in it would make containerd export spans, to our collector.
             .env_clear()
             .env("PATH", &self.search)
+            // A sandbox's network namespace is made by a system call that may take 20 ms. Each holds one of the Go runtime's
+            // processors until its watcher looks, every 10 ms: with two of them a third sandbox waits before it begins.
+            .env("GOMAXPROCS", go_processors().to_string())
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)
@@ -464,6 +472,11 @@ fn claim(base: &Path) -> Result<(PathBuf, File), RigError> {
             Err(source) => return Err(failed(&dir, source)),
         }
     }
+}
+
+/// For containerd: enough for the sandboxes that are made at the same time.
+fn go_processors() -> usize {
+    std::thread::available_parallelism().map_or(8, |here| here.get().max(8))
 }
 
 /// Mounts a file system in memory on `dir`: containerd syncs its databases to disk within every call, which on a busy
