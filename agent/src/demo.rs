@@ -141,10 +141,11 @@ pub async fn run<W: Write>(
             let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await;
             let cri = Arc::new(cri.map_err(DemoError::Cri)?);
             scenarios::warm_up(&cri, &rig).await.map_err(DemoError::Cri)?;
-            // Its own work is in no trace: while it waits for a processor behind the plugins of another pod, call and trace differ.
+            // Its own work is in no trace: while it waits for a processor behind another pod's plugins, call and trace differ.
             scheduling::keep_priority_from_children(rig.containerd_pid());
             if options.once {
-                go_before_other_work();
+                // The caller's clock and the agent are part of the measurement, as the node is: they get its priority.
+                scheduling::go_before_other_work();
             }
             let observer = start_agent(&rig).await.map_err(DemoError::Agent)?;
             show(options, out, &rig, &cri, &observer).await
@@ -163,15 +164,6 @@ pub async fn run<W: Write>(
         say(out, "\nthe demo's node is gone again\n")?;
     }
     Ok(ended)
-}
-
-/// The caller's clock and the agent are part of the measurement, as the node is: they get the node's priority, as far as
-/// that is allowed. Threads that exist; later ones inherit it.
-fn go_before_other_work() {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-        let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(thread), -10);
-    }
 }
 
 async fn show<W: Write>(

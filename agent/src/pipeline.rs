@@ -3,8 +3,8 @@
 //! One thread, used alike by `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the
 //! reorder stage lets go; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
 //!
-//! The first event of a burst wakes it; after that it looks by the clock, every [`BUSY`]. A source that wakes it for each batch
-//! does so from the processor where the source runs, and the kernel then moves this thread to another one: a plugin's.
+//! The first event of a burst wakes it; after that it looks by the clock, every [`BUSY`]. A source that wakes it for each
+//! batch does so from the processor where the source runs, and the kernel then moves this thread to another: a plugin's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -211,12 +211,12 @@ impl Pipeline {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use prometheus_client::metrics::gauge::Gauge;
     use sandglass_model::event::Exec;
     use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeSaid, Service};
     use sandglass_model::{PodIdentity, ProcessKey, text};
 
+    use super::*;
     use crate::sources::channel;
 
     /// What was shown of open traces that had changed.

@@ -1,8 +1,8 @@
-//! Who goes before whom: threads that wake without interrupting anybody, and a process that goes before what it starts.
+//! Who goes before whom: threads that wake without interrupting anybody, and processes that go before others.
 //!
 //! The first is for the threads that work because a plugin runs, and often on the plugin's own processor: there they would
 //! take time out of the very span they measure. Those that read traffic must not wait: at full speed their rings fill within
-//! a tenth of a second. The second is for the demo's containerd. Does not: lower anyone's share of a busy machine.
+//! a tenth of a second. The rest is for the demo. Does not: lower anyone's share of a busy machine.
 
 /// The calling thread does not preempt others when it wakes, and runs when they wait or have had their turn (`SCHED_BATCH`,
 /// sched(7)). Where that is refused it goes on as before.
@@ -18,22 +18,34 @@ pub fn give_way() {
     }
 }
 
+/// This process goes before the machine's other work: the threads that it has, and what they start. Where that is refused
+/// all stays as it was.
+#[cfg(target_os = "linux")]
+pub fn go_before_other_work() {
+    for thread in threads_of(std::process::id()) {
+        let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(thread), -10);
+    }
+}
+
 /// What the process starts from now on has the usual priority, however high its own is (`SCHED_RESET_ON_FORK`, sched(7)).
 /// Concerns the threads that it has; where that is refused all stays as it was.
 #[cfg(target_os = "linux")]
 pub fn keep_priority_from_children(pid: u32) {
-    const SCHED_OTHER: libc::c_int = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse::<libc::pid_t>().ok()) {
+    const POLICY: libc::c_int = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+    for thread in threads_of(pid) {
         let priority: libc::c_int = 0;
         // SAFETY: `priority` can be read for as long as the call lasts.
         unsafe {
-            libc::syscall(libc::SYS_sched_setscheduler, thread, SCHED_OTHER, &raw const priority);
+            libc::syscall(libc::SYS_sched_setscheduler, thread, POLICY, &raw const priority);
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn threads_of(pid: u32) -> impl Iterator<Item = libc::pid_t> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 #[cfg(all(test, target_os = "linux"))]
