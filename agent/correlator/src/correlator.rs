@@ -1,8 +1,9 @@
 //! The state machine: which process is a plugin, which operation it belongs to, which sandbox that is for.
 //!
-//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject:
-//! `lifetimes.rs` follows processes, `plugins.rs` begins their spans, `operations.rs` knows chains of plugins,
-//! `sandboxes.rs` opens and closes traces, `evidence.rs` adds what the runtime and the CRI tell.
+//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject: `plugins`
+//! follows processes and makes spans and operations of them, `sandboxes` opens and closes traces and adds what the
+//! runtime and the CRI tell, `traffic` joins DNS, connections and conntrack, `windows` infers what cannot be seen there.
+//! An open trace is in `open.rs`, all of them in `slots.rs`, what falls due in `timers.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use sandglass_model::{
     registry,
 };
 
-use crate::by_text::ByText;
-use crate::invocation::Image;
-use crate::memory::Memory;
-use crate::names::Names;
+use crate::collections::by_text::ByText;
 use crate::open::{Cut, Effects, TraceKey};
-use crate::operations::OperationRef;
-use crate::processes::Processes;
+use crate::plugins::invocation::Image;
+use crate::plugins::names::Names;
+use crate::plugins::operations::OperationRef;
+use crate::plugins::processes::Processes;
+use crate::sandboxes::memory::Memory;
 use crate::slots::Slots;
 use crate::timers::Timer;
+use crate::traffic::watch::Watch;
 use crate::traffic::{Traffic, TrafficConfig};
-use crate::watch::Watch;
 use crate::windows::Windows;
 
 /// Deadlines and bounds. All times in nanoseconds.

@@ -7,38 +7,15 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
-mod attempts;
-mod bounded;
-mod bucket;
-mod by_text;
-mod causes;
-mod connect;
-mod connects;
-mod conntrack;
+mod collections;
 mod correlator;
-mod evidence;
-mod invocation;
-mod journeys;
-mod lifetimes;
-mod lookup;
-mod lookups;
-mod memory;
-mod mix;
-mod names;
-mod notes;
 mod open;
-mod operations;
-mod owners;
 mod plugins;
-mod processes;
-mod readiness;
 mod reorder;
 mod sandboxes;
 mod slots;
-mod table;
 mod timers;
 pub mod traffic;
-mod watch;
 mod windows;
 
 pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};

@@ -10,7 +10,7 @@ use sandglass_model::trace::{Detail, SpanEvent, Status};
 use sandglass_model::{ClockAnchor, PodIdentity, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
 use crate::correlator::{Counters, EndedSpan, Output};
-use crate::operations::Operation;
+use crate::plugins::operations::Operation;
 use crate::sandboxes::Creation;
 use crate::timers::{Timer, Timers};
 
@@ -71,7 +71,7 @@ pub(crate) struct SpanState {
     pub(crate) operation: Option<usize>,
     /// The plugin is a member of its operation's chain, not called by another member.
     pub(crate) in_chain: bool,
-    /// Of the CNI parameters in a plugin's environment: see [`crate::invocation::Invocation::fingerprint`].
+    /// Of the CNI parameters in a plugin's environment: see [`crate::plugins::invocation::Invocation::fingerprint`].
     pub(crate) environment: u64,
     /// When it last executed an image.
     pub(crate) executed: Timestamp,

@@ -3,16 +3,22 @@
 //! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
 //! only a process that was called as a plugin is one. Forks are transparent.
 
+pub(crate) mod invocation;
+pub(crate) mod lifetimes;
+pub(crate) mod names;
+pub(crate) mod operations;
+pub(crate) mod processes;
+
 use std::sync::Arc;
 
 use sandglass_model::trace::{CommandDetail, Detail, Link, PluginDetail, Relation};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp, registry};
 
 use crate::correlator::Correlator;
-use crate::invocation::{Image, Invocation, RuntimeExec, has_attachment};
 use crate::open::{OpenTrace, SpanRef, TraceKey};
-use crate::operations::{Caller, Operation, OperationRef, operation_detail};
-use crate::processes::Role;
+use crate::plugins::invocation::{Image, Invocation, RuntimeExec, has_attachment};
+use crate::plugins::operations::{Caller, Operation, OperationRef, operation_detail};
+use crate::plugins::processes::Role;
 use crate::timers::Timer;
 
 /// How a plugin invocation stands to its operation.

@@ -1,7 +1,11 @@
 //! Traces of sandboxes: when one begins, what the runtime is seen to do for it, when it is complete.
 //!
 //! A sandbox's creation is one trace; every other operation is a trace of its own, linked to it. Here stands the only
-//! code that opens and closes traces. Does not: look into operations; see `operations.rs`.
+//! code that opens and closes traces. Does not: look into operations; see `plugins/operations.rs`.
+
+pub(crate) mod evidence;
+pub(crate) mod memory;
+pub(crate) mod readiness;
 
 use std::sync::Arc;
 
@@ -9,11 +13,11 @@ use sandglass_model::trace::{CreateDetail, Detail, Relation, RuntimeStep, Sandbo
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, TraceId, registry};
 
 use crate::correlator::{Config, Correlator, Output};
-use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
-use crate::memory::{self, Attempt};
 use crate::open::{Cut, OpenTrace, TraceKey};
-use crate::operations::{Caller, Operation, OperationRef, forget_attached, operation_detail};
-use crate::readiness::Readiness;
+use crate::plugins::invocation::{Image, Invocation, has_known_steps, runtime_name};
+use crate::plugins::operations::{Caller, Operation, OperationRef, forget_attached, operation_detail};
+use crate::sandboxes::memory::Attempt;
+use crate::sandboxes::readiness::Readiness;
 use crate::timers::Timer;
 use crate::windows;
 

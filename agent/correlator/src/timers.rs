@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use sandglass_model::{ProcessKey, Timestamp};
 
-use crate::bucket::Bucket;
+use crate::collections::bucket::Bucket;
 use crate::open::TraceKey;
 
 /// What a timer is for.

@@ -1,6 +1,20 @@
 //! What the correlator tells of traffic besides traces: every lookup, connection, flow, drop and count, good or bad.
 //!
-//! Metrics and the node view are made of these; traces are made of the bad ones only.
+//! Metrics and the node view are made of these; traces are made of the bad ones only. Below: `lookups.rs` and `connects.rs`
+//! join messages, `conntrack.rs` joins entries, counters and drops, `causes.rs` names causes, `journeys.rs` makes traces.
+
+pub(crate) mod attempts;
+pub(crate) mod causes;
+pub(crate) mod connect;
+pub(crate) mod connects;
+pub(crate) mod conntrack;
+pub(crate) mod journeys;
+pub(crate) mod lookup;
+pub(crate) mod lookups;
+pub(crate) mod notes;
+pub(crate) mod owners;
+pub(crate) mod table;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 

@@ -29,9 +29,9 @@ use self::nests::Nests;
 use self::ongoing::Activities;
 use self::restarts::HnsProcesses;
 use crate::correlator::{Config, Correlator, Output};
-use crate::invocation::Invocation;
 use crate::open::TraceKey;
-use crate::operations::OperationRef;
+use crate::plugins::invocation::Invocation;
+use crate::plugins::operations::OperationRef;
 use crate::sandboxes::CREATE;
 use crate::traffic::Traffic;
 
@@ -381,7 +381,7 @@ impl Correlator {
             self.effects.outputs.push(Output::Asked(SandboxId(id.to_owned())));
         }
         if let Some(remembered) = self.memory.sandboxes.get(&before).cloned() {
-            let pod = crate::memory::pod_key(&remembered.identity);
+            let pod = crate::sandboxes::memory::pod_key(&remembered.identity);
             let attempt = pod.and_then(|pod| self.memory.pods.get_mut(&pod));
             if let Some(attempt) = attempt.filter(|attempt| attempt.sandbox == before) {
                 id.clone_into(&mut attempt.sandbox);

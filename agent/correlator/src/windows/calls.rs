@@ -8,9 +8,9 @@ use sandglass_model::{CniCommand, TextPairs, Timestamp};
 
 use super::{Sandbox, Stage, parameters};
 use crate::correlator::Correlator;
-use crate::invocation::{Image, RuntimeExec, without_exe};
 use crate::open::{OpenTrace, SpanRef};
-use crate::processes::{Role, Seen};
+use crate::plugins::invocation::{Image, RuntimeExec, without_exe};
+use crate::plugins::processes::{Role, Seen};
 
 /// What a program of the runtime's is called for.
 struct Call {
@@ -251,7 +251,7 @@ fn is_named(open: &OpenTrace, image: &Image) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invocation::Invocation;
+    use crate::plugins::invocation::Invocation;
     use sandglass_model::PodIdentity;
 
     #[test]

@@ -10,9 +10,9 @@ use sandglass_model::network::ConnectStep;
 use sandglass_model::windows::{ObjectKey, SiloChange, SiloStep};
 
 use super::Stage;
-use crate::bounded::{Bounded, Hashed};
+use crate::collections::bounded::{Bounded, Hashed};
+use crate::collections::mix::mix;
 use crate::correlator::Correlator;
-use crate::mix::mix;
 
 /// Everything known.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Lookups as the DNS client service tells them: whole ones, without messages, joined by silo and name.
 //!
-//! A and AAAA of one name are one lookup. What ended goes the way of every lookup (`attempts.rs`): part of its sandbox's
+//! A and AAAA of one name are one lookup. What ended goes the way of every lookup (`traffic/attempts.rs`): part of its sandbox's
 //! trace until the network is ready, then a journey if it went badly. Bounded.
 
 use std::net::{IpAddr, SocketAddr};
@@ -12,15 +12,15 @@ use sandglass_model::windows::{LookupChange, LookupStep, ObjectKey};
 use sandglass_model::{ProcessKey, Timestamp};
 
 use super::library_calls::Calls;
-use crate::attempts::{Attempt, Finished, Part, PartDetail};
 use crate::correlator::Correlator;
-use crate::lookup;
-use crate::notes::{self, Note, What, type_name};
 use crate::open::TraceKey;
-use crate::owners::Party;
 use crate::timers::Timer;
 use crate::traffic::QueryType;
-use crate::watch::Given;
+use crate::traffic::attempts::{Attempt, Finished, Part, PartDetail};
+use crate::traffic::lookup;
+use crate::traffic::notes::{self, Note, What, type_name};
+use crate::traffic::owners::Party;
+use crate::traffic::watch::Given;
 
 /// Open lookups, oldest first.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use sandglass_model::{CniCommand, Timestamp};
 
-use crate::bounded::Bounded;
-use crate::memory::Recent;
-use crate::operations::Operation;
+use crate::collections::bounded::Bounded;
+use crate::plugins::operations::Operation;
+use crate::sandboxes::memory::Recent;
 use crate::traffic::Scope;
 
 /// Whose.

@@ -8,11 +8,11 @@ use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Status};
 use sandglass_model::{Timestamp, registry};
 
 use crate::correlator::{Correlator, Output};
-use crate::invocation::{Image, failure_of};
-use crate::memory;
 use crate::open::{Cut, SpanRef, TraceKey};
-use crate::operations::OperationRef;
+use crate::plugins::invocation::{Image, failure_of};
+use crate::plugins::operations::OperationRef;
 use crate::sandboxes::CREATE;
+use crate::sandboxes::memory;
 
 /// A namespace older than this was not made for this sandbox now.
 const NETNS_REACH_NS: u64 = 60 * SECOND;

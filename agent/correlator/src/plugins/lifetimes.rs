@@ -7,10 +7,10 @@ use sandglass_model::trace::{Detail, Status};
 use sandglass_model::{ProcessKey, TextPairs, Timestamp};
 
 use crate::correlator::Correlator;
-use crate::invocation::{Image, failure_of};
 use crate::open::{Cut, SpanRef};
-use crate::operations::OperationRef;
-use crate::processes::{Role, Seen};
+use crate::plugins::invocation::{Image, failure_of};
+use crate::plugins::operations::OperationRef;
+use crate::plugins::processes::{Role, Seen};
 
 // === events ===
 

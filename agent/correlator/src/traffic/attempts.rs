@@ -3,7 +3,7 @@
 //!
 //! Whose namespace it is may be told only after the first lookup or connection in it has begun. What is open then is
 //! asked about again, at once and at its end. What ended before stays the node's: its finding was told.
-//! Does not: decide when a network is ready (`readiness.rs`), or what is bad (`causes.rs`).
+//! Does not: decide when a network is ready (`sandboxes/readiness.rs`), or what is bad (`causes.rs`).
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use sandglass_model::trace::{ConnectDetail, Detail, JourneyReason, LookupDetail,
 use sandglass_model::{Timestamp, TraceId};
 
 use crate::correlator::{Correlator, Output};
-use crate::lookup::Lookup;
-use crate::notes::{self, Note};
 use crate::open::TraceKey;
-use crate::owners::Party;
 use crate::timers::Timer;
+use crate::traffic::lookup::Lookup;
+use crate::traffic::notes::{self, Note};
+use crate::traffic::owners::Party;
 use crate::traffic::{ConnectEnded, LookupEnded, QueryType, Traffic};
 
 /// Names an open lookup or connection.

@@ -10,15 +10,15 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{Answer, DnsMessage, Question};
 use sandglass_model::trace::Detail;
 
-use crate::attempts::{Attempt, Finished, Part, PartDetail};
 use crate::correlator::Correlator;
-use crate::lookup::matching::{Manner, Taken};
-use crate::lookup::{self, Lookup, MAX_NAMES, base};
-use crate::notes::{self, What};
-use crate::owners::Party;
-use crate::table::{Key, Who};
 use crate::timers::Timer;
-use crate::watch::{Given, REACH_NS};
+use crate::traffic::attempts::{Attempt, Finished, Part, PartDetail};
+use crate::traffic::lookup::matching::{Manner, Taken};
+use crate::traffic::lookup::{self, Lookup, MAX_NAMES, base};
+use crate::traffic::notes::{self, What};
+use crate::traffic::owners::Party;
+use crate::traffic::table::{Key, Who};
+use crate::traffic::watch::{Given, REACH_NS};
 
 /// How a question goes with an open lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

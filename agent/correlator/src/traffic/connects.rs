@@ -10,14 +10,14 @@ use sandglass_model::network::{ConnectFailure, ConnectStep, Step};
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::Detail;
 
-use crate::attempts::{Attempt, Finished, Part, PartDetail};
-use crate::connect::{self, Connect};
 use crate::correlator::Correlator;
-use crate::lookups::TCP;
-use crate::notes;
-use crate::table::Key;
 use crate::timers::Timer;
-use crate::watch::REACH_NS;
+use crate::traffic::attempts::{Attempt, Finished, Part, PartDetail};
+use crate::traffic::connect::{self, Connect};
+use crate::traffic::lookups::TCP;
+use crate::traffic::notes;
+use crate::traffic::table::Key;
+use crate::traffic::watch::REACH_NS;
 
 /// How long what ended waits for conntrack's records.
 pub(crate) const LINGER_NS: u64 = 100 * MILLISECOND;

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::bucket::Bucket;
-use crate::mix::mix;
+use crate::collections::bucket::Bucket;
+use crate::collections::mix::mix;
 
 /// The map.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use sandglass_model::phases::human;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Cause, Confidence, JourneyReason, LookupResult};
 
-use crate::connect::Connect;
-use crate::conntrack::Rise;
 use crate::correlator::Correlator;
-use crate::lookup::matching::RETRY_NS;
-use crate::lookup::{Dropped, Lookup, Sent};
-use crate::notes::type_name;
-use crate::owners::Party;
+use crate::traffic::connect::Connect;
+use crate::traffic::conntrack::Rise;
+use crate::traffic::lookup::matching::RETRY_NS;
+use crate::traffic::lookup::{Dropped, Lookup, Sent};
+use crate::traffic::notes::type_name;
+use crate::traffic::owners::Party;
 
 /// Queries of one socket within this time are sent at the same instant: the second leaves before the first's conntrack
 /// entry is confirmed.

@@ -10,10 +10,10 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{Asker, ConnectFailure, ConnectStep};
 use sandglass_model::trace::{ConnectDetail, Status};
 
-use crate::lookup::Dropped;
-use crate::notes::{self, Note, What};
 use crate::open::TraceKey;
-use crate::owners::Party;
+use crate::traffic::lookup::Dropped;
+use crate::traffic::notes::{self, Note, What};
+use crate::traffic::owners::Party;
 
 /// A connection being set up, or one that was a moment ago.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sandglass_model::{CniCommand, PodIdentity, RootId};
 
-use crate::by_text::ByText;
+use crate::collections::by_text::ByText;
 
 /// A sandbox.
 #[derive(Clone, Debug, Default)]

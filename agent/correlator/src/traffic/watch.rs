@@ -8,15 +8,15 @@ use std::sync::Arc;
 use sandglass_model::Timestamp;
 use sandglass_model::time::SECOND;
 
-use crate::attempts::Part;
-use crate::bounded::Bounded;
-use crate::connect::Connect;
-use crate::conntrack::{Counts, Flows};
+use crate::collections::bounded::Bounded;
 use crate::correlator::Config;
-use crate::journeys::Journeys;
-use crate::lookup::Lookup;
-use crate::owners::{Owners, Party};
-use crate::table::{Key, Table};
+use crate::traffic::attempts::Part;
+use crate::traffic::connect::Connect;
+use crate::traffic::conntrack::{Counts, Flows};
+use crate::traffic::journeys::Journeys;
+use crate::traffic::lookup::Lookup;
+use crate::traffic::owners::{Owners, Party};
+use crate::traffic::table::{Key, Table};
 
 /// An address that a lookup gave.
 #[derive(Clone, Debug)]

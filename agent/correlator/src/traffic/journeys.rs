@@ -13,11 +13,11 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::{JourneyDetail, JourneyReason, Link, Relation, Status};
 use sandglass_model::{Detail, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
-use crate::attempts::{Attempt, Finished, Part, PartDetail};
 use crate::correlator::{Correlator, EndedSpan, Output};
-use crate::owners::Party;
-use crate::table::Key;
 use crate::timers::Timer;
+use crate::traffic::attempts::{Attempt, Finished, Part, PartDetail};
+use crate::traffic::owners::Party;
+use crate::traffic::table::Key;
 use crate::traffic::{Scope, Traffic};
 
 /// Open journeys, and how many more there may be.

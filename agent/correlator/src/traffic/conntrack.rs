@@ -12,12 +12,12 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{ConntrackCounts, DroppedPacket, Flow, FlowChange, PacketDrop};
 use sandglass_model::time::{MILLISECOND, SECOND};
 
-use crate::bounded::Bounded;
+use crate::collections::bounded::Bounded;
 use crate::correlator::{Correlator, Output};
-use crate::lookup::{Dropped, Lookup};
-use crate::lookups::{TCP, UDP};
-use crate::notes::{self, What};
-use crate::table::Key;
+use crate::traffic::lookup::{Dropped, Lookup};
+use crate::traffic::lookups::{TCP, UDP};
+use crate::traffic::notes::{self, What};
+use crate::traffic::table::Key;
 use crate::traffic::{Nat, Traffic};
 
 /// A conntrack entry.

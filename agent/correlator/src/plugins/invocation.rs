@@ -10,8 +10,8 @@ use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::trace::{ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
-use crate::mix::mix;
-use crate::names::Names;
+use crate::collections::mix::mix;
+use crate::plugins::names::Names;
 
 /// What an exec brings into a span: the event without its environment, which is read and dropped. Handed on as it came:
 /// it is too large to be copied from step to step.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use sandglass_model::Timestamp;
 
-use crate::mix::mix;
+use crate::collections::mix::mix;
 
 /// What can be a key. Equal keys have equal hashes.
 pub(crate) trait Hashed: Eq {

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use sandglass_model::trace::{Detail, Status};
 use sandglass_model::{Timestamp, registry};
 
-use crate::attempts::{Attempt, Finished};
 use crate::correlator::{Correlator, Output};
 use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::sandboxes::CREATE;
 use crate::timers::Timer;
 use crate::traffic::TrafficConfig;
+use crate::traffic::attempts::{Attempt, Finished};
 
 /// What is kept of a sandbox until its network is ready.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 
 use sandglass_model::network::Transport;
 
-use crate::bounded::Hashed;
-use crate::mix::mix;
+use crate::collections::bounded::Hashed;
+use crate::collections::mix::mix;
 
 /// Entries and their index.
 #[derive(Debug)]

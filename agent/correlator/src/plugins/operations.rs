@@ -10,10 +10,10 @@ use sandglass_model::cni::NetworkList;
 use sandglass_model::trace::{Detail, OperationDetail, Status};
 use sandglass_model::{CniCommand, ProcessKey, Timestamp};
 
-use crate::by_text::ByText;
+use crate::collections::by_text::ByText;
 use crate::correlator::Correlator;
-use crate::invocation::Invocation;
 use crate::open::{Cut, OpenTrace, TraceKey};
+use crate::plugins::invocation::Invocation;
 use crate::timers::Timer;
 
 /// An operation of an open trace; what is shown of it stands in its span.

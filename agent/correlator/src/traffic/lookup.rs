@@ -14,10 +14,10 @@ use sandglass_model::network::{Answer, Asker, DnsMessage, Question, Transport};
 use sandglass_model::trace::{LookupDetail, LookupResult, Status};
 
 use self::matching::{Manner, PARALLEL_NS, RETRY_NS};
-use crate::mix::mix;
-use crate::notes::{self, Note, What, type_name};
+use crate::collections::mix::mix;
 use crate::open::TraceKey;
-use crate::owners::Party;
+use crate::traffic::notes::{self, Note, What, type_name};
+use crate::traffic::owners::Party;
 use crate::traffic::{QueryType, TrafficConfig};
 
 /// An open lookup.

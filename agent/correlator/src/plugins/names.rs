@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::by_text::ByText;
+use crate::collections::by_text::ByText;
 
 /// The names.
 #[derive(Debug)]
