@@ -23,6 +23,8 @@
 #define CHUNK 4096
 // Bytes of it searched with one branch.
 #define BLOCK 64
+// Bytes of it looked through by one function for variables to keep: the verifier walks a loop's rounds one by one.
+#define STRETCH 512
 // So much of a chunk is looked at again with the next one: longer than any needle, and its neighbour.
 #define OVERLAP 16
 // 32 chunks are 127.5 KiB of environment.
@@ -300,22 +302,34 @@ noinline int keep_variables_behind(uint64_t zeros, uint64_t from, uint32_t i, ui
 	return 0;
 }
 
+// Keeps those of one stretch of the chunk.
+noinline int keep_variables_in(uint64_t from, uint32_t stretch, uint32_t len)
+{
+	struct scratch *s = scratch();
+	if (!s || stretch > CHUNK - STRETCH)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (uint32_t place = 0; place < STRETCH; place += 8) {
+		if (stretch + place >= len)
+			break;
+		uint64_t zeros = zeros_of(&s->before[BEFORE - 1 + stretch + place]);
+		if (zeros)
+			keep_variables_behind(zeros, from, stretch + place, len);
+	}
+	return 0;
+}
+
 // Keeps the variables of the chunk that begin with "CNI_" or "TRAC"; user space keeps CNI_*, TRACEPARENT and TRACESTATE of
 // them. Those that begin in the overlap come with the next chunk.
 noinline int keep_variables(uint64_t from, uint32_t len)
 {
-	struct scratch *s = scratch();
-	if (!s)
-		return 0;
 	if (len > CHUNK - OVERLAP)
 		len = CHUNK - OVERLAP;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < CHUNK; i += 8) {
-		if (i >= len)
+	for (uint32_t stretch = 0; stretch < CHUNK; stretch += STRETCH) {
+		if (stretch >= len)
 			break;
-		uint64_t zeros = zeros_of(&s->before[BEFORE - 1 + i]);
-		if (zeros)
-			keep_variables_behind(zeros, from, i, len);
+		keep_variables_in(from, stretch, len);
 	}
 	return 0;
 }
@@ -557,7 +571,7 @@ always_inline int exits(uint64_t *ctx, int with_stdio)
 		return 0;
 	if (role == ROLE_CALIBRATING) {
 		if (with_stdio)
-			calibrate(task);
+			calibrate();
 		return 0;
 	}
 	// Threads that end at the same time may all see zero: the one that removes the entry reports.

@@ -13,9 +13,14 @@ struct {
 } calibration SEC(".maps");
 
 #define GIB (1ull << 30)
+#define STEPS_AT_ONCE 16
 
-always_inline struct pipe_inode_info *pipe_of(struct task_struct *task, uint32_t fd)
+// The pipe behind a descriptor of a task, as a number like the task; 0 when there is none. These are functions of their
+// own, by numbers: the verifier walks them once. A typed pointer would make it search all types of the kernel by name
+// besides (kernel/bpf/btf.c, btf_nested_type_is_trusted), for each one that is loaded and every way that leads there.
+noinline uint64_t pipe_of(uint64_t of_task, uint32_t fd)
 {
+	struct task_struct *task = (void *)of_task;
 	struct files_struct *files = 0;
 	struct fdtable *table = 0;
 	struct file **slots = 0, *file = 0;
@@ -24,14 +29,14 @@ always_inline struct pipe_inode_info *pipe_of(struct task_struct *task, uint32_t
 	unsigned int max = 0;
 	unsigned short mode = 0;
 	// A task that ends after its files were put away has none.
-	READ_TYPED(files, task->files);
+	READ(files, task->files);
 	if (!files)
 		return 0;
-	READ_TYPED(table, files->fdt);
+	READ(table, files->fdt);
 	if (!table)
 		return 0;
-	READ_TYPED(max, table->max_fds);
-	READ_TYPED(slots, table->fd);
+	READ(max, table->max_fds);
+	READ(slots, table->fd);
 	if (!slots || fd >= max || bpf_probe_read_kernel(&file, sizeof(file), &slots[fd]) || !file)
 		return 0;
 	READ(inode, file->f_inode);
@@ -39,7 +44,7 @@ always_inline struct pipe_inode_info *pipe_of(struct task_struct *task, uint32_t
 	if ((mode & S_IFMT) != S_IFIFO)
 		return 0;
 	READ(pipe, inode->i_pipe);
-	return pipe;
+	return (uint64_t)pipe;
 }
 
 always_inline int is_kept(struct pipe_inode_info *pipe, struct page *page)
@@ -80,22 +85,26 @@ always_inline uint32_t newest(struct pipe_inode_info *pipe, uint64_t *page_addre
 	return offset + len;
 }
 
-always_inline uint32_t read_pipe(struct task_struct *task, uint32_t fd, uint64_t bias, uint8_t *to)
+// Reads what was last written to a pipe of the task that ends, to this place of `spoken`; gives how much.
+noinline uint32_t read_pipe(uint32_t fd, uint64_t bias, uint32_t place)
 {
-	struct task_struct *parent = 0;
+	struct scratch *s = scratch();
+	struct task_struct *task = (void *)bpf_get_current_task(), *parent = 0;
 	uint64_t page = 0;
-	struct pipe_inode_info *pipe = pipe_of(task, fd);
+	if (!s || place > STDIO_MAX)
+		return 0;
+	uint64_t pipe = pipe_of((uint64_t)task, fd);
 	if (!pipe)
 		return 0;
 	// A command shares its plugin's pipe: what is in it is the plugin's.
-	READ_TYPED(parent, task->real_parent);
-	if (!parent || pipe_of(parent, fd) == pipe)
+	READ(parent, task->real_parent);
+	if (!parent || pipe_of((uint64_t)parent, fd) == pipe)
 		return 0;
-	uint32_t len = newest(pipe, &page);
+	uint32_t len = newest((void *)pipe, &page);
 	opaque(len);
 	if (len == 0 || len > STDIO_MAX)
 		return 0;
-	return bpf_probe_read_kernel(to, len, (void *)(page * 64 + bias)) ? 0 : len;
+	return bpf_probe_read_kernel(&s->spoken[place], len, (void *)(page * 64 + bias)) ? 0 : len;
 }
 
 static noinline int emit_stdio(struct task_struct *task)
@@ -106,11 +115,11 @@ static noinline int emit_stdio(struct task_struct *task)
 	if (!s || !where || where->outcome != CALIBRATION_FOUND)
 		return 0;
 	struct task_struct *leader = 0;
-	uint32_t in = read_pipe(task, 0, where->bias, s->spoken);
+	uint32_t in = read_pipe(0, where->bias, 0);
 	opaque(in);
 	if (in > STDIO_MAX)
 		return 0;
-	uint32_t out = read_pipe(task, 1, where->bias, &s->spoken[in]);
+	uint32_t out = read_pipe(1, where->bias, in);
 	opaque(out);
 	if (out > STDIO_MAX || (!in && !out))
 		return 0;
@@ -130,22 +139,37 @@ always_inline int is_calibrating(void)
 	return where && where->token[0] && where->outcome == CALIBRATION_PENDING;
 }
 
-// Looks for the token at every address that is possible: both the linear mapping and the array of struct page begin at a
-// multiple of 1 GiB, and a task lies in the linear mapping, so whole GiB are all there is to find out.
-static noinline int bias_of(struct task_struct *task, struct Calibration *where)
+// The first of so many addresses, one GiB below the other, where the token stands; 0 when it is at none.
+noinline uint64_t find_token(uint64_t address)
 {
-	uint64_t page = 0, token[2];
-	struct pipe_inode_info *pipe = pipe_of(task, where->fd);
-	if (!pipe || !newest(pipe, &page) || TYPE_SIZE(struct page) != 64)
-		return CALIBRATION_ELSEWHERE;
-	// The same task, as a number.
-	uint64_t guess = (bpf_get_current_task() & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
+	uint32_t zero = 0;
+	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
+	uint64_t token[2];
+	if (!where)
+		return 0;
 #pragma clang loop unroll(disable)
-	for (uint64_t i = 0; i < CALIBRATION_STEPS; i++) {
-		uint64_t address = guess - i * GIB;
+	for (uint32_t i = 0; i < STEPS_AT_ONCE; i++, address -= GIB) {
 		if (bpf_probe_read_kernel(token, sizeof(token), (void *)address))
 			continue;
-		if (token[0] == where->token[0] && token[1] == where->token[1]) {
+		if (token[0] == where->token[0] && token[1] == where->token[1])
+			return address;
+	}
+	return 0;
+}
+
+// Looks for the token at every address that is possible: both the linear mapping and the array of struct page begin at a
+// multiple of 1 GiB, and a task lies in the linear mapping, so whole GiB are all there is to find out.
+static noinline int bias_of(struct Calibration *where)
+{
+	uint64_t page = 0, task = bpf_get_current_task();
+	uint64_t pipe = pipe_of(task, where->fd);
+	if (!pipe || !newest((void *)pipe, &page) || TYPE_SIZE(struct page) != 64)
+		return CALIBRATION_ELSEWHERE;
+	uint64_t guess = (task & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < CALIBRATION_STEPS; i += STEPS_AT_ONCE, guess -= STEPS_AT_ONCE * GIB) {
+		uint64_t address = find_token(guess);
+		if (address) {
 			where->bias = address - page * 64;
 			return CALIBRATION_FOUND;
 		}
@@ -153,11 +177,11 @@ static noinline int bias_of(struct task_struct *task, struct Calibration *where)
 	return CALIBRATION_ELSEWHERE;
 }
 
-always_inline void calibrate(struct task_struct *task)
+always_inline void calibrate(void)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
 	// Last: user space waits for it.
 	if (where)
-		where->outcome = bias_of(task, where);
+		where->outcome = bias_of(where);
 }

@@ -12,12 +12,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use aya::Btf;
 use sandglass_model::network::{ConnectStep, Step};
 use sandglass_model::{Body, Event, Timestamp};
 
 use super::Rung;
-use super::loader::family::{Family, Object, Stream};
+use super::loader::family::{Family, Loader, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
 use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use crate::health::{Health, ProbeStatus};
@@ -37,7 +36,7 @@ impl ConnectProbe {
     pub fn start(
         wanted: bool,
         rungs: &[Rung],
-        btf: &Btf,
+        loader: &mut Loader<'_>,
         sender: &EventSender,
         health: &Health,
     ) -> Option<ConnectProbe> {
@@ -47,7 +46,7 @@ impl ConnectProbe {
         }
         let mut refused = None;
         for rung in rungs {
-            match attach(*rung, btf, sender, health) {
+            match attach(*rung, loader, sender, health) {
                 Ok(probe) => {
                     health.set_probe(in_use(*rung, refused.as_ref()));
                     return Some(probe);
@@ -72,7 +71,12 @@ impl ConnectProbe {
     }
 }
 
-fn attach(rung: Rung, btf: &Btf, sender: &EventSender, health: &Health) -> Result<ConnectProbe, LoadError> {
+fn attach(
+    rung: Rung,
+    loader: &mut Loader<'_>,
+    sender: &EventSender,
+    health: &Health,
+) -> Result<ConnectProbe, LoadError> {
     let object = Object {
         probe: PROBE,
         hook: rung.name(),
@@ -81,9 +85,9 @@ fn attach(rung: Rung, btf: &Btf, sender: &EventSender, health: &Health) -> Resul
             Rung::RawTp => sandglass_probes::CONNECT_RAW_TP,
         },
     };
-    let mut family = Family::load(object, RING_BYTES, btf)?;
+    let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
-    family.attach("on_set_state", TRACEPOINT, btf)?;
+    family.attach("on_set_state", TRACEPOINT, loader)?;
     let feed = Connects {
         stream,
         outlet: Outlet::new(PROBE, sender.clone(), health.clone()),

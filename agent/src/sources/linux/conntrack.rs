@@ -18,7 +18,6 @@ use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 
-use aya::Btf;
 use sandglass_model::{Body, Event, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::conntrack::FlowRecord;
@@ -27,7 +26,7 @@ pub use self::sandboxes::KnownNamespaces;
 use self::socket::{Announcements, Told};
 use self::tables::Tables;
 use super::decode::DecodeError;
-use super::loader::family::{Family, Object, Stream};
+use super::loader::family::{Family, Loader, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
 use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use crate::health::{Health, ProbeStatus};
@@ -66,7 +65,7 @@ impl Conntrack {
         wanted: bool,
         options: &FlowOptions,
         known: KnownNamespaces,
-        btf: &Btf,
+        loader: &mut Loader<'_>,
         (sender, health): (&EventSender, &Health),
     ) -> Option<Conntrack> {
         if !wanted {
@@ -80,7 +79,7 @@ impl Conntrack {
         };
         let mut refused = "not asked for".to_owned();
         if options.filter {
-            match with_filter(options, btf, &common) {
+            match with_filter(options, loader, &common) {
                 Ok(conntrack) => {
                     health.set_probe(in_use("ctnetlink filter", ""));
                     return Some(conntrack);
@@ -121,13 +120,13 @@ enum StartError {
     Socket(&'static str, #[source] std::io::Error),
 }
 
-fn with_filter(options: &FlowOptions, btf: &Btf, common: &Common) -> Result<Conntrack, StartError> {
+fn with_filter(options: &FlowOptions, loader: &mut Loader<'_>, common: &Common) -> Result<Conntrack, StartError> {
     let object = Object {
         probe: PROBE,
         hook: "ctnetlink filter",
         bytes: sandglass_probes::CONNTRACK,
     };
-    let mut family = Family::load(object, options.buffer_bytes.unwrap_or(RING_BYTES), btf)?;
+    let mut family = Family::load(object, options.buffer_bytes.unwrap_or(RING_BYTES), loader)?;
     let stream = family.stream()?;
     let announcements = Announcements::open(0).map_err(|error| StartError::Socket("open a netlink socket", error))?;
     // Before it is subscribed: nothing gets past the filter.

@@ -8,12 +8,11 @@ pub mod decode;
 pub mod message;
 mod stream;
 
-use aya::Btf;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use self::decode::DnsDecoder;
 use super::decoded::DecodedFeed;
-use super::loader::family::{Family, Object};
+use super::loader::family::{Family, Loader, Object};
 use super::loader::{LoadError, ProgramTime};
 use super::stream::{Follower, Outlet};
 use super::{cgroups, switched_off, unavailable};
@@ -35,14 +34,14 @@ impl DnsProbe {
         wanted: bool,
         ports: &[u16],
         ring_bytes: u32,
-        btf: &Btf,
+        loader: &mut Loader<'_>,
         (sender, health): (&EventSender, &Health),
     ) -> Option<DnsProbe> {
         if !wanted || ports.is_empty() {
             health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.dns"));
             return None;
         }
-        let attach = |object| attach(object, ports, ring_bytes, btf, sender, health);
+        let mut attach = |object| attach(object, ring_bytes, loader, sender, health);
         // What the better object meets is told: the other meets the same, or works.
         let outcome = attach(TYPED_TASK).or_else(|error| attach(OLD_TASK).map_err(|_| error));
         let (probe, status) = match outcome {
@@ -68,18 +67,17 @@ impl DnsProbe {
 /// The second value says whether the node's whole cgroup tree is in sight.
 fn attach(
     object: Object,
-    ports: &[u16],
     ring_bytes: u32,
-    btf: &Btf,
+    loader: &mut Loader<'_>,
     sender: &EventSender,
     health: &Health,
 ) -> Result<(DnsProbe, bool), LoadError> {
     let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
-    let mut family = Family::load_for_ports(object, ring_bytes, btf, ports)?;
+    let mut family = Family::load(object, ring_bytes, loader)?;
     let stream = family.stream()?;
     // Receiving first: a query that is seen is then also seen answered.
-    family.attach_to_cgroup("on_receive", "ingress", &root, btf)?;
-    family.attach_to_cgroup("on_send", "egress", &root, btf)?;
+    family.attach_to_cgroup("on_receive", "ingress", &root, loader)?;
+    family.attach_to_cgroup("on_send", "egress", &root, loader)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, DnsDecoder::new(health.dns_malformed.clone()));
     let probe = DnsProbe {
@@ -128,16 +126,15 @@ mod tests {
 
     use super::*;
     use crate::sources::channel;
-    use crate::sources::linux::loader::kernel_types;
+    use crate::sources::linux::loader::family::with_kernel_types;
 
     /// The second object is for kernels older than most that tests run on; newer ones take it too.
     #[test]
     fn the_object_for_old_kernels_is_taken() {
         let test = "the_object_for_old_kernels_is_taken";
         let (sender, _receiver) = channel(1024, Gauge::default());
-        let outcome =
-            kernel_types().and_then(|btf| attach(OLD_TASK, &[53], 1 << 16, &btf, &sender, &Health::default()));
-        match outcome {
+        let health = Health::default();
+        match with_kernel_types(&[53], |loader| attach(OLD_TASK, 1 << 16, loader, &sender, &health)).flatten() {
             Ok((probe, _)) => assert_eq!(probe.run_time().len(), 2),
             Err(error) => {
                 let not_here = matches!(error, LoadError::Cgroup(_) | LoadError::Btf(_))

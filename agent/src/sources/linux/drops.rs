@@ -9,7 +9,6 @@ mod symbols;
 
 use std::net::SocketAddr;
 
-use aya::Btf;
 use sandglass_model::network::{DroppedPacket, PacketDrop};
 use sandglass_model::{Body, Event, Timestamp};
 use sandglass_probes::Record as _;
@@ -20,7 +19,7 @@ use self::symbols::Symbols;
 use super::decode::DecodeError;
 use super::decoded::{DecodedFeed, Decoder};
 use super::dns::decode::address;
-use super::loader::family::{Family, Object};
+use super::loader::family::{Family, Loader, Object};
 use super::loader::{LoadError, ProgramTime};
 use super::stream::{Follower, Outlet};
 use super::{switched_off, unavailable};
@@ -38,12 +37,18 @@ pub struct DropProbe {
 impl DropProbe {
     /// Attaches the probe, if it is wanted, and says in `health` what came of it.
     #[must_use]
-    pub fn start(wanted: bool, ports: &[u16], btf: &Btf, sender: &EventSender, health: &Health) -> Option<DropProbe> {
+    pub fn start(
+        wanted: bool,
+        ports: &[u16],
+        loader: &mut Loader<'_>,
+        sender: &EventSender,
+        health: &Health,
+    ) -> Option<DropProbe> {
         if !wanted || ports.is_empty() {
             health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.drops"));
             return None;
         }
-        let attach = |object| attach(object, ports, btf, sender, health);
+        let mut attach = |object| attach(object, loader, sender, health);
         let (probe, status) = match attach(REASONED) {
             Ok(probe) => (Some(probe), in_use(REASONED.hook, None)),
             Err(error) => match attach(UNREASONED) {
@@ -70,14 +75,13 @@ impl DropProbe {
 
 fn attach(
     object: Object,
-    ports: &[u16],
-    btf: &Btf,
+    loader: &mut Loader<'_>,
     sender: &EventSender,
     health: &Health,
 ) -> Result<DropProbe, LoadError> {
-    let mut family = Family::load_for_ports(object, RING_BYTES, btf, ports)?;
+    let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
-    family.attach("on_drop", "kfree_skb", btf)?;
+    family.attach("on_drop", "kfree_skb", loader)?;
     let decoder = DropDecoder {
         reasons: Reasons::of_this_kernel(),
         symbols: Symbols::default(),
@@ -160,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::sources::channel;
-    use crate::sources::linux::loader::kernel_types;
+    use crate::sources::linux::loader::family::with_kernel_types;
 
     fn record() -> DropRecord {
         let mut record = DropRecord {
@@ -220,8 +224,8 @@ mod tests {
     fn the_object_without_reasons_is_taken() {
         let test = "the_object_without_reasons_is_taken";
         let (sender, _receiver) = channel(1024, Gauge::default());
-        let outcome = kernel_types().and_then(|btf| attach(UNREASONED, &[53], &btf, &sender, &Health::default()));
-        match outcome {
+        let health = Health::default();
+        match with_kernel_types(&[53], |loader| attach(UNREASONED, loader, &sender, &health)).flatten() {
             Ok(probe) => assert_eq!(probe.run_time().len(), 1),
             Err(error) => {
                 let not_here =

@@ -1,7 +1,7 @@
 //! Loads and attaches the kernel side: the ladder of hooks, and typed access to what was loaded.
 //!
 //! The only module that imports aya. Used by the Linux source when it starts, then by its ring thread.
-//! Does not: decode records, or keep the kernel's type information (BTF): that is read once here and dropped.
+//! Does not: decode records, or keep the kernel's type information (BTF).
 
 pub mod family;
 mod hooks;
@@ -9,7 +9,6 @@ mod hooks;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use aya::Btf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::ProgramError;
 use sandglass_probes::Record as _;
@@ -17,7 +16,7 @@ use sandglass_probes::wire::{
     CALIBRATION_PENDING, Calibration, LOST_SLOTS, MARKS, MARKS_OF_USER, ROLE_CALIBRATING, ROLE_TRACKED,
 };
 
-use self::family::{Family, Object, Stream};
+use self::family::{Family, Loader, Object, Stream};
 
 /// One rung of the ladder of the process probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,21 +155,16 @@ pub fn enable_run_time() -> io::Result<OwnedFd> {
     aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
 }
 
-/// The kernel's own description of its types. Large: to be dropped when everything is loaded.
-pub fn kernel_types() -> Result<Btf, LoadError> {
-    Btf::from_sys_fs().map_err(LoadError::Btf)
-}
-
 /// Loads and attaches the best of `rungs` that this kernel takes. The second value says why better ones were not taken.
 pub fn attach(
     rungs: &[Rung],
     ring_bytes: u32,
     stdio: bool,
-    btf: &Btf,
+    loader: &mut Loader<'_>,
 ) -> Result<(Attached, Vec<LoadError>), Vec<LoadError>> {
     let mut refused = Vec::new();
     for rung in rungs {
-        match attach_rung(*rung, btf, ring_bytes, stdio) {
+        match attach_rung(*rung, loader, ring_bytes, stdio) {
             Ok(attached) => return Ok((attached, refused)),
             Err(error) => refused.push(error),
         }
@@ -178,23 +172,23 @@ pub fn attach(
     Err(refused)
 }
 
-fn attach_rung(rung: Rung, btf: &Btf, ring_bytes: u32, stdio: bool) -> Result<Attached, LoadError> {
+fn attach_rung(rung: Rung, loader: &mut Loader<'_>, ring_bytes: u32, stdio: bool) -> Result<Attached, LoadError> {
     let object = Object {
         probe: PROBE,
         hook: rung.name(),
         bytes: rung.object(),
     };
-    let mut family = Family::load(object, ring_bytes, btf)?;
+    let mut family = Family::load(object, ring_bytes, loader)?;
     // The exit first and the fork last: a process seen to begin is then also seen to end.
     let no_stdio = match stdio {
-        true => family.attach("on_exit_stdio", "sched_process_exit", btf).err(),
+        true => family.attach("on_exit_stdio", "sched_process_exit", loader).err(),
         false => Some(LoadError::NotWanted),
     };
     if no_stdio.is_some() {
-        family.attach("on_exit", "sched_process_exit", btf)?;
+        family.attach("on_exit", "sched_process_exit", loader)?;
     }
-    family.attach("on_exec", "sched_process_exec", btf)?;
-    family.attach("on_fork", "sched_process_fork", btf)?;
+    family.attach("on_exec", "sched_process_exec", loader)?;
+    family.attach("on_fork", "sched_process_fork", loader)?;
     Ok(Attached { family, rung, no_stdio })
 }
 

@@ -37,6 +37,7 @@ pub use self::conntrack::FlowOptions;
 use self::conntrack::{Conntrack, KnownNamespaces};
 use self::dns::DnsProbe;
 use self::drops::DropProbe;
+use self::loader::family::{Loader, with_kernel_types};
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
@@ -153,14 +154,25 @@ impl StartError {
     }
 }
 
-/// Attaches the probe and starts to send events.
+/// Attaches the probes and starts to send events.
 pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
-    let btf = loader::kernel_types().map_err(|error| {
+    let load = |loader: &mut Loader<'_>| attach(loader, &options, sender, &health);
+    let started = with_kernel_types(&options.dns_ports, load).map_err(|error| {
         let error = StartError::NoBtf(error);
         health.set_probe(unattached(&error));
         error
     })?;
-    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio, &btf);
+    resident::trim();
+    started
+}
+
+fn attach(
+    loader: &mut Loader<'_>,
+    options: &Options,
+    sender: EventSender,
+    health: &Health,
+) -> Result<LinuxSource, StartError> {
+    let outcome = loader::attach(&options.rungs, options.ring_bytes, options.stdio, loader);
     let (mut attached, refused) = outcome.map_err(|refused| {
         let error = classify(refused);
         health.set_probe(unattached(&error));
@@ -188,16 +200,14 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
         .name("ring".to_owned())
         .spawn(move || ring.run(&stopped))
         .map_err(StartError::Thread)?;
-    let connect = ConnectProbe::start(options.connect, &options.rungs, &btf, &sender, &health);
+    let connect = ConnectProbe::start(options.connect, &options.rungs, loader, &sender, health);
     let conntrack = within(options.node_netns.as_deref(), || {
         let known = namespaces.clone();
-        Conntrack::start(options.conntrack, &options.flows, known, &btf, (&sender, &health))
+        Conntrack::start(options.conntrack, &options.flows, known, loader, (&sender, health))
     });
     let ports = &options.dns_ports;
-    let drops = DropProbe::start(options.drops, ports, &btf, &sender, &health);
-    let dns = DnsProbe::start(options.dns, ports, options.ring_bytes / 2, &btf, (&sender, &health));
-    drop(btf);
-    resident::trim();
+    let drops = DropProbe::start(options.drops, ports, loader, &sender, health);
+    let dns = DnsProbe::start(options.dns, ports, options.ring_bytes / 2, loader, (&sender, health));
     if connect.is_some() || dns.is_some() {
         // Said by the ring's thread: the channel may be full already, and whoever empties it starts after this. The
         // thread is gone only when the pipeline is.

@@ -1,4 +1,4 @@
-//! Loads one object of a family of probes (processes, connections, conntrack, ..), and gives typed access to its maps.
+//! Loads the objects of the families of probes (processes, connections, conntrack, ..), and gives typed access to their maps.
 //!
 //! Used by the families' own modules when they start. Each object has at least the maps of `probes/bpf/stream.h`.
 //! Does not: choose a rung; a family tries its objects in order.
@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
 
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError, SocketFilter};
@@ -24,6 +25,30 @@ pub struct Object {
     pub hook: &'static str,
     /// The object file.
     pub bytes: &'static [u8],
+}
+
+/// Loads objects by what the kernel says of its types.
+pub struct Loader<'k> {
+    types: &'k Btf,
+    objects: EbpfLoader<'k>,
+}
+
+/// Reads the kernel's own description of its types, and loads with it objects that look at these ports. It is large, takes
+/// some hundredths of a second to read, and is gone when this returns.
+pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut Loader<'_>) -> T) -> Result<T, LoadError> {
+    // A new loader of aya's reads the description too, asked or not: one for all objects, and at the same time.
+    let (types, mut objects) = thread::scope(|scope| {
+        let other = thread::Builder::new().spawn_scoped(scope, EbpfLoader::new);
+        let types = Btf::from_sys_fs().map_err(LoadError::Btf);
+        let objects = other.ok().and_then(|other| other.join().ok());
+        (types, objects.unwrap_or_default())
+    });
+    let (types, ports) = (types?, padded(ports));
+    // An object that does not look at ports has no such variable.
+    objects
+        .btf(Some(&types))
+        .override_global("dns_ports", &ports[..], false);
+    Ok(load(&mut Loader { types: &types, objects }))
 }
 
 /// A loaded object. What it attached is detached when it is dropped.
@@ -47,22 +72,10 @@ pub struct Stream {
 
 impl Family {
     /// Loads the object.
-    pub fn load(object: Object, ring_bytes: u32, btf: &Btf) -> Result<Family, LoadError> {
-        Family::load_for_ports(object, ring_bytes, btf, &[])
-    }
-
-    /// Loads an object that looks at these ports; one that does not know ports takes none.
-    pub fn load_for_ports(object: Object, ring_bytes: u32, btf: &Btf, ports: &[u16]) -> Result<Family, LoadError> {
+    pub fn load(object: Object, ring_bytes: u32, loader: &mut Loader<'_>) -> Result<Family, LoadError> {
         let Object { probe, hook, bytes } = object;
-        let places = padded(ports);
-        let load = AssertUnwindSafe(|| {
-            let mut loader = EbpfLoader::new();
-            loader.btf(Some(btf)).map_max_entries("records", ring_bytes);
-            if !ports.is_empty() {
-                loader.override_global("dns_ports", &places[..], true);
-            }
-            loader.load(bytes)
-        });
+        loader.objects.map_max_entries("records", ring_bytes);
+        let load = AssertUnwindSafe(|| loader.objects.load(bytes));
         // aya-obj panics on a few malformed objects.
         let outcome = undisturbed(|| catch_unwind(load)).map_err(|_| LoadError::Unexpected {
             probe,
@@ -83,8 +96,13 @@ impl Family {
     }
 
     /// Attaches the program `name` to a tracepoint.
-    pub fn attach(&mut self, name: &'static str, tracepoint: &'static str, btf: &Btf) -> Result<(), LoadError> {
-        self.hook(name, Place::Tracepoint(tracepoint), btf)
+    pub fn attach(
+        &mut self,
+        name: &'static str,
+        tracepoint: &'static str,
+        loader: &Loader<'_>,
+    ) -> Result<(), LoadError> {
+        self.hook(name, Place::Tracepoint(tracepoint), loader)
     }
 
     /// Attaches the program `name` to the packets of all sockets of a cgroup and those below it.
@@ -93,17 +111,17 @@ impl Family {
         name: &'static str,
         way: &'static str,
         cgroup: &File,
-        btf: &Btf,
+        loader: &Loader<'_>,
     ) -> Result<(), LoadError> {
         let cgroup = cgroup.try_clone().map_err(LoadError::Cgroup)?;
-        self.hook(name, Place::Packets { cgroup, way }, btf)
+        self.hook(name, Place::Packets { cgroup, way }, loader)
     }
 
-    fn hook(&mut self, name: &'static str, place: Place, btf: &Btf) -> Result<(), LoadError> {
+    fn hook(&mut self, name: &'static str, place: Place, loader: &Loader<'_>) -> Result<(), LoadError> {
         let mut hook = Hook::new(name, place);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
-        let outcome = undisturbed(|| hook.load(program, btf)).and_then(|()| hook.put_on(program));
+        let outcome = undisturbed(|| hook.load(program, loader.types)).and_then(|()| hook.put_on(program));
         outcome.map_err(|source| self.refused(&hook, source))?;
         self.hooks.push(hook);
         Ok(())
