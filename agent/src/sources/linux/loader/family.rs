@@ -222,6 +222,17 @@ fn padded(ports: &[u16]) -> [u16; DNS_PORTS_MAX] {
 mod tests {
     use super::*;
 
+    /// The loader passes over a variable that an object does not have: a renamed one would not be noticed.
+    #[test]
+    fn objects_that_look_at_ports_have_the_variable() {
+        use sandglass_probes::{CONNECT_TP_BTF, DNS_CGROUP_SKB, DNS_OLD_TASK, DROP_NO_REASON, DROP_TP_BTF};
+        let has = |object: &[u8]| object.windows(11).any(|bytes| bytes == b"\0dns_ports\0");
+        for object in [DNS_CGROUP_SKB, DNS_OLD_TASK, DROP_TP_BTF, DROP_NO_REASON] {
+            assert!(has(object));
+        }
+        assert!(!has(CONNECT_TP_BTF));
+    }
+
     #[test]
     fn unused_places_repeat_the_first_port() {
         assert_eq!(padded(&[53, 1053]), [53, 1053, 53, 53, 53, 53, 53, 53]);
