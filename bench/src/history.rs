@@ -3,7 +3,8 @@
 //! Used by the parts that need no kernel. Each sandbox gets what containerd does for a pod with a published port on a
 //! bridge network: `loopback` and `bridge` side by side, `host-local` below `bridge`, `portmap` with four `iptables`,
 //! shim, `runc create`, `runc start`; later the DELs. Records come in the order a ring buffer would give them: nearly
-//! by time. Made piece by piece, so that a million records need no memory. Does not: decode or time anything.
+//! by time. Made as far as they are asked for: whoever measures memory has them piece by piece. Does not: decode or time
+//! anything.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
