@@ -9,6 +9,7 @@ use crate::cni_conf::{
 };
 
 pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
+    let told = options;
     let mut options = options.clone();
     let from_files = CniConf::read(&options);
     let mut findings = Vec::new();
@@ -28,7 +29,7 @@ pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding>
     if let Some(loaded) = &runtime.cni {
         conf.use_max_networks(loaded.max_networks);
     }
-    findings.extend(settings(&conf, runtime));
+    findings.extend(settings(&conf, told, runtime));
     if runtime.cni.is_some() && !from_files.settings.sources.is_empty() {
         findings.extend(drift(&from_files, &conf));
     }
@@ -45,15 +46,29 @@ fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-fn settings(conf: &CniConf, runtime: &RuntimeView) -> Vec<Finding> {
+fn settings(conf: &CniConf, told: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let settings = &conf.settings;
-    let origin = match (&runtime.cni, &settings.sources[..]) {
+    let found = match (&runtime.cni, &settings.sources[..]) {
         (Some(_), _) => "says the runtime".to_owned(),
         (None, []) => "defaults".to_owned(),
         (None, sources) => format!("from {}", paths(sources)),
     };
+    let origin = |is_told: bool, key: &str| {
+        if is_told {
+            format!("as {key} says")
+        } else {
+            found.clone()
+        }
+    };
+    let of_files = origin(told.conf_dir.is_some(), "cni.conf_dir");
+    let of_binaries = origin(!told.bin_dirs.is_empty(), "cni.bin_dirs");
+    let apart = if of_files == of_binaries {
+        String::new()
+    } else {
+        format!(" ({of_files})")
+    };
     let what = format!(
-        "configuration in {}, plugins in {} ({origin})",
+        "configuration in {}{apart}, plugins in {} ({of_binaries})",
         settings.conf_dir.display(),
         paths(&settings.bin_dirs)
     );

@@ -394,6 +394,40 @@ async fn bad_networks_are_told_apart() {
 }
 
 #[cfg(unix)]
+#[tokio::test]
+async fn who_names_the_directories_is_said() {
+    let node = Node::new();
+    node.good_kernel().file(
+        "etc/containerd/config.toml",
+        "[plugins.cri.cni]\nbin_dir='/opt/cni/bin'",
+    );
+    let found = "from @/etc/containerd/config.toml";
+    for (conf_dir, bin_dir, expected) in [
+        (
+            None,
+            None,
+            format!("in @/etc/cni/net.d, plugins in @/opt/cni/bin ({found})"),
+        ),
+        (
+            Some("/a"),
+            None,
+            format!("in /a (as cni.conf_dir says), plugins in @/opt/cni/bin ({found})"),
+        ),
+        (
+            None,
+            Some("/b"),
+            format!("in @/etc/cni/net.d ({found}), plugins in /b (as cni.bin_dirs says)"),
+        ),
+    ] {
+        let mut options = node.options();
+        options.cni.conf_dir = conf_dir.map(Into::into);
+        options.cni.bin_dirs.extend(bin_dir.map(Into::into));
+        let text = node.text(&run(options).await);
+        assert!(text.contains(&format!("ok   configuration {expected}\n")), "{text}");
+    }
+}
+
+#[cfg(unix)]
 mod network;
 #[cfg(unix)]
 mod runtime;
