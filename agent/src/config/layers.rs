@@ -1,11 +1,13 @@
 //! Layers of configuration (default, file, flag), merged key by key, each key remembering its origin.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use serde_saphyr::{Error as YamlError, MessageFormatter, UserMessageFormatter};
 
 use super::Config;
 
@@ -126,7 +128,8 @@ impl Layers {
             path: path.to_owned(),
             problem: position_and_problem(&problem),
         };
-        let tree: Value = serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?;
+        let unreadable = |error: YamlError| parse(error.render_with_formatter(&InWordsOfUsers));
+        let tree: Value = serde_saphyr::from_str(text).map_err(unreadable)?;
         if !tree.is_object() {
             return Err(parse("it must be a mapping of keys".to_owned()));
         }
@@ -138,7 +141,7 @@ impl Layers {
             self.known(key, &path.display().to_string())?;
         }
         // Typed from the text itself: its errors know line and column.
-        let typed: Config = serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?;
+        let typed: Config = serde_saphyr::from_str(text).map_err(unreadable)?;
         let typed = serde_json::to_value(typed).map_err(|error| parse(error.to_string()))?;
         for (key, value) in leaves {
             let value = match (self.fits(&key, &value), lookup(&typed, &key)) {
@@ -291,6 +294,36 @@ fn position_and_problem(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
     line.split(", set ").next().unwrap_or_default().to_owned()
+}
+
+/// What is expected, where the library would name it by a Rust type or an event of its parser.
+struct InWordsOfUsers;
+
+impl MessageFormatter for InWordsOfUsers {
+    fn format_message<'a>(&self, error: &'a YamlError) -> Cow<'a, str> {
+        let expected = match error {
+            YamlError::InvalidScalar { ty: "u16", .. } => "a whole number up to 65535",
+            YamlError::InvalidScalar {
+                ty: "u32" | "u64" | "usize",
+                ..
+            } => "a whole number",
+            YamlError::InvalidScalar { ty: "boolean", .. } => "true or false",
+            YamlError::Unexpected {
+                expected: "mapping start",
+                ..
+            } => "a mapping of keys",
+            YamlError::Unexpected {
+                expected: "sequence start",
+                ..
+            } => "a list",
+            YamlError::Unexpected {
+                expected: "string scalar",
+                ..
+            } => "a single value",
+            _ => return UserMessageFormatter.format_message(error),
+        };
+        Cow::Owned(format!("{expected} is expected here"))
+    }
 }
 
 /// Names stay, values go.

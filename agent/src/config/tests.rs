@@ -126,6 +126,35 @@ fn every_hostile_file_is_an_error_and_never_a_panic() {
 }
 
 #[test]
+fn what_is_of_the_wrong_kind_is_named_by_place_and_kind() {
+    for (text, expected) in [
+        ("http: 5", "line 1 column 7: a mapping of keys is expected here"),
+        ("dns: {ports: x}", "line 1 column 14: a list is expected here"),
+        (
+            "dns:\n  ports: [53, 99999]",
+            "line 2 column 15: a whole number up to 65535 is expected here",
+        ),
+        (
+            "store: {max_traces: -1}",
+            "line 1 column 21: a whole number is expected here",
+        ),
+        (
+            "store: {max_traces: [1]}",
+            "line 1 column 21: a single value is expected here",
+        ),
+        (
+            "probes: {dns: maybe}",
+            "line 1 column 15: true or false is expected here",
+        ),
+        (": [", "line 1 column 1: null is not allowed here"),
+        ("http: [1", "line 1 column 7: unclosed bracket '['"),
+    ] {
+        let refused = load(text).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{text:?}: {refused}");
+    }
+}
+
+#[test]
 fn a_flag_can_set_every_kind_of_key_and_its_error_names_that_key() {
     let mut layers = Layers::default();
     for (key, value) in [
