@@ -485,6 +485,7 @@ fn in_memory(dir: &Path) {
     let _ = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "mode=0755,size=512m", "sandglass-demo"])
         .arg(dir)
+        .env("PATH", SEARCH)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
@@ -581,6 +582,7 @@ fn hundredths_to_ns(text: &str) -> Option<u64> {
 
 /// Debian, upstream's tarball, Fedora.
 const PLUGIN_DIRS: [&str; 4] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni", "/usr/local/lib/cni"];
+/// Where the programs are that the demo runs, whatever the caller's own `PATH` says.
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[cfg(test)]

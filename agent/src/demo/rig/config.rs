@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::SEARCH;
 use crate::demo::image;
 use crate::demo::networks::Network;
 
@@ -89,7 +90,8 @@ pub(super) fn overlay_works(dir: &Path) -> bool {
         layers[2].display()
     );
     let quiet = |command: &mut Command| {
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let command = command.env("PATH", SEARCH).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = command.status();
         status.is_ok_and(|status| status.success())
     };
     let works = quiet(

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::mounts;
+use super::{SEARCH, mounts};
 
 /// What could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +134,7 @@ impl Site {
                 .arg("--lazy")
                 .arg("--no-canonicalize")
                 .arg(point)
+                .env("PATH", SEARCH)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status();

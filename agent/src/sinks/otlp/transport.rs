@@ -46,7 +46,9 @@ enum NoAnswer {
         #[source]
         source: std::io::Error,
     },
-    #[error("cannot set up TLS with {target}: {source} (trusted are the system's authorities, or those in otlp.ca_file)")]
+    #[error(
+        "cannot set up TLS with {target}: {source} (trusted are the system's authorities, or those in otlp.ca_file)"
+    )]
     Tls {
         target: String,
         #[source]
