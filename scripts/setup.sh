@@ -86,7 +86,7 @@ want_test() {
     fi
     # Other kernels, booted without acceleration.
     have qemu-system-x86_64 || optional+=(qemu-system-x86)
-    # A second OCI runtime to trace. podman is used where it is, not installed: it would add a network to /etc/cni/net.d.
+    # A second OCI runtime to trace.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
 }
@@ -186,6 +186,9 @@ install_optional() {
         echo "these packages are missing and will be installed with apt-get, for tests: ${wanted[*]}"
         case " ${wanted[*]} " in
         *" prometheus "*) echo "    (Debian starts the service prometheus with it; the tests only use promtool)" ;;
+        esac
+        case " ${wanted[*]} " in
+        *" podman "*) echo "    (with it comes a network in /etc/cni/net.d, 87-podman-bridge.conflist, behind those of a cluster)" ;;
         esac
         apt_install "${wanted[@]}" && return 0
         update_lists
