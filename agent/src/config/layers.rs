@@ -289,11 +289,10 @@ fn place<'a>(tree: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     key.split('.').try_fold(tree, |place, part| place.get_mut(part))
 }
 
-/// Parsers add a source excerpt over several lines, and advice to programmers; the first line has the position.
+/// Parsers add a source excerpt over several lines; the first line has the position.
 fn position_and_problem(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
-    let line = line.strip_prefix("error: ").unwrap_or(line);
-    line.split(", set ").next().unwrap_or_default().to_owned()
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
 /// What is expected, where the library would name it by a Rust type or an event of its parser.
