@@ -288,6 +288,10 @@ pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) 
         settle_ns: correlation.settle.as_nanos(),
         runtime_wait_ns: correlation.runtime_wait.as_nanos(),
         deadline_ns: correlation.deadline.as_nanos(),
+        labels_wait_ns: match RuntimeChoice::parse(&config.cri.endpoint) {
+            Ok(RuntimeChoice::Off) => 0,
+            Ok(RuntimeChoice::Auto | RuntimeChoice::At(_)) | Err(_) => CorrelatorConfig::default().labels_wait_ns,
+        },
         max_traces: correlation.max_traces,
         max_processes: correlation.max_processes,
         max_spans: correlation.max_spans,

@@ -2,7 +2,7 @@
 //!
 //! Started by the app beside the sources. At its start it lists the sandboxes that are older than the agent, and asks
 //! where their network namespaces are: no plugin has named those to the agent. Later it answers the correlator's
-//! questions (labels, mostly: `CNI_ARGS` already names the pod). Everything works without a runtime too, only with
+//! questions about sandboxes that have come into being (labels, mostly: `CNI_ARGS` already names the pod). Everything works without a runtime too, only with
 //! less. Does not: block the pipeline (questions beyond the bound are shed and counted), or block the asynchronous
 //! runtime (a thread of its own does the blocking send).
 
@@ -52,7 +52,7 @@ impl Default for IdentityOptions {
             runtime: RuntimeChoice::Auto,
             timeout: Duration::from_secs(5),
             backoff: (Duration::from_secs(1), Duration::from_secs(60)),
-            // containerd lists a sandbox only once its network is set up, which may take a while.
+            // The question comes when the sandbox is seen to run: the runtime may still have to note that.
             ask_again: [1, 4, 15, 60, 240].map(Duration::from_secs).to_vec(),
             root: PathBuf::from("/"),
             namespaces: None,

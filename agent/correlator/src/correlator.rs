@@ -22,6 +22,7 @@ use crate::plugins::invocation::Image;
 use crate::plugins::names::Names;
 use crate::plugins::operations::OperationRef;
 use crate::plugins::processes::Processes;
+use crate::sandboxes::labels::Unlabelled;
 use crate::sandboxes::memory::Memory;
 use crate::slots::Slots;
 use crate::timers::Timer;
@@ -43,6 +44,9 @@ pub struct Config {
     pub runtime_wait_ns: u64,
     /// A plugin that runs this long is given up: its span ends with `deadline`.
     pub deadline_ns: u64,
+    /// A complete trace waits this long for what the runtime tells of its pod, if nothing was told yet; 0 where no runtime
+    /// is asked.
+    pub labels_wait_ns: u64,
     /// Most traces open at once.
     pub max_traces: usize,
     /// Most processes tracked at once.
@@ -65,6 +69,7 @@ impl Default for Config {
             settle_ns: 500 * MILLISECOND,
             runtime_wait_ns: 10 * SECOND,
             deadline_ns: 300 * SECOND,
+            labels_wait_ns: 2 * SECOND,
             max_traces: 4_096,
             max_processes: 16_384,
             max_spans: 512,
@@ -87,7 +92,7 @@ pub enum Output {
     Traffic(Traffic),
     /// A trace is complete. Exported and stored.
     Closed(Arc<Trace>),
-    /// A sandbox was seen whose labels only the runtime can tell.
+    /// A sandbox was created whose labels only the runtime can tell.
     Asked(SandboxId),
     /// A sandbox that is older than the agent.
     Known {
@@ -222,6 +227,8 @@ pub struct Sizes {
     pub owners: usize,
     /// Journeys that may go on; at most 256.
     pub journeys: usize,
+    /// Complete traces that wait for their pods' labels; at most 1,024.
+    pub unlabelled: usize,
     /// Sandboxes, activities, objects and lookups of Windows; at most five times [`Config::max_remembered`] and 6,144.
     pub windows: usize,
 }
@@ -249,6 +256,8 @@ pub struct Correlator {
     pub(crate) creations: ByText<TraceKey>,
     /// Sandboxes whose network is waited for.
     pub(crate) waiting: ByText<TraceKey>,
+    /// Complete traces that wait for their pods' labels.
+    pub(crate) unlabelled: Unlabelled,
     pub(crate) watch: Watch,
     /// Open operations that the runtime asked for, by container id.
     pub(crate) attached: ByText<Vec<OperationRef>>,
@@ -278,6 +287,7 @@ impl Correlator {
             by_id: BTreeSet::new(),
             creations: ByText::new(config.max_traces),
             waiting: ByText::new(config.max_traces),
+            unlabelled: Unlabelled::new(),
             watch: Watch::new(&config),
             attached: ByText::new(config.max_traces),
             memory: Memory::new(config.max_remembered),
@@ -323,6 +333,7 @@ impl Correlator {
             flows: self.watch.flows.len(),
             owners: self.watch.owners.len(),
             journeys: self.watch.journeys.len(),
+            unlabelled: self.unlabelled.len(),
             windows: self.windows.len(),
         }
     }
@@ -407,6 +418,7 @@ impl Correlator {
     pub fn finish(&mut self) {
         self.finish_traffic();
         self.finish_windows();
+        self.release_unlabelled(Timestamp(u64::MAX));
         while let Some(key) = self.traces.oldest() {
             self.close(key, Cut::Abandoned);
         }
@@ -422,6 +434,7 @@ impl Correlator {
                 Timer::Settle(trace, operation) => self.close_operation(OperationRef { trace, operation }),
                 Timer::Trace(trace) => self.review(trace),
                 Timer::Ready(trace) => self.review_network(trace),
+                Timer::Labels => self.release_unlabelled(due),
                 Timer::Lookup(lookup) => self.lookup_over(lookup),
                 Timer::Connect(connect) => self.connect_over(connect),
                 Timer::Journey(lookup) => self.review_journey(lookup),

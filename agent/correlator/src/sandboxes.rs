@@ -4,6 +4,7 @@
 //! code that opens and closes traces. Does not: look into operations; see `plugins/operations.rs`.
 
 pub(crate) mod evidence;
+pub(crate) mod labels;
 pub(crate) mod memory;
 pub(crate) mod readiness;
 
@@ -36,6 +37,8 @@ pub(crate) struct Creation {
     pub(crate) removed: bool,
     /// Why a step of the runtime failed.
     pub(crate) failed_step: Option<String>,
+    /// The runtime has told whose it is.
+    pub(crate) described: bool,
     /// What is known of its network once it was created.
     pub(crate) readiness: Readiness,
 }
@@ -261,11 +264,6 @@ impl Correlator {
             readiness: Readiness::new(self.watch.owners.node.is_some()),
             ..Creation::default()
         });
-        if !windows::is_unnamed(call.container) {
-            self.effects
-                .outputs
-                .push(Output::Asked(SandboxId(call.container.to_owned())));
-        }
         let key = self.enter(open);
         self.creations.insert(call.container, key);
         key
@@ -446,13 +444,18 @@ impl Correlator {
         for span in (0..open.trace.spans.len()).rev() {
             open.cut(span, self.now, cut, &mut self.effects);
         }
-        let created = open.creation.is_some();
+        let told = open.creation.is_some() && !was_created;
         windows::unname(&mut open.trace);
+        let unlabelled = open.wants_labels();
         let trace = Arc::new(open.into_trace());
-        if created && !was_created {
-            self.effects.outputs.push(Output::Created(Arc::clone(&trace)));
+        if told {
+            self.tell_created(Arc::clone(&trace), unlabelled);
         }
-        self.effects.outputs.push(Output::Closed(trace));
+        if unlabelled && cut == Cut::Outlived {
+            self.hold_back(trace);
+        } else {
+            self.effects.outputs.push(Output::Closed(trace));
+        }
         for finished in released {
             self.release(finished);
         }

@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Trace(TraceKey),
     /// A sandbox's network was waited for long enough.
     Ready(TraceKey),
+    /// The labels of the oldest of all that wait for theirs were waited for long enough.
+    Labels,
     /// A lookup is over, by its serial number.
     Lookup(u64),
     /// A connection is over, by its serial number.
@@ -128,6 +130,7 @@ fn place(timer: Timer) -> usize {
         Timer::Settle(trace, operation) => trace.serial() as usize + operation,
         Timer::Trace(trace) => trace.serial() as usize + BUCKETS / 2,
         Timer::Ready(trace) => trace.serial() as usize + BUCKETS / 4,
+        Timer::Labels => 0,
         Timer::Lookup(serial) | Timer::Connect(serial) => serial as usize,
         Timer::Journey(serial) => serial as usize + BUCKETS / 2,
     };

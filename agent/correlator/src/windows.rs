@@ -378,7 +378,9 @@ impl Correlator {
                 id.clone_into(&mut operation.container);
             }
             open.touch(&mut self.effects);
-            self.effects.outputs.push(Output::Asked(SandboxId(id.to_owned())));
+            if open.is_created() {
+                self.effects.outputs.push(Output::Asked(SandboxId(id.to_owned())));
+            }
         }
         if let Some(remembered) = self.memory.sandboxes.get(&before).cloned() {
             let pod = crate::sandboxes::memory::pod_key(&remembered.identity);

@@ -175,13 +175,21 @@ fn complete(trace: &Trace) -> Result<String, String> {
     Ok(format!("complete, {} spans", trace.spans.len()))
 }
 
+/// Of a sandbox that did not come into being, the runtime has no labels to tell.
 fn same_pod(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     let (found, wanted) = (&trace.identity, &record.pod.identity);
-    if (&found.namespace, &found.name, &found.uid) == (&wanted.namespace, &wanted.name, &wanted.uid) {
-        Ok(format!("{}/{}", found.namespace, found.name))
-    } else {
-        Err(format!("is that of {}/{} ({})", found.namespace, found.name, found.uid))
+    if (&found.namespace, &found.name, &found.uid) != (&wanted.namespace, &wanted.name, &wanted.uid) {
+        return Err(format!("is that of {}/{} ({})", found.namespace, found.name, found.uid));
     }
+    if record.outcome.is_ok() && found.labels != wanted.labels {
+        return Err(format!("has the labels {:?}, not {:?}", found.labels, wanted.labels));
+    }
+    Ok(format!(
+        "{}/{}, {} labels",
+        found.namespace,
+        found.name,
+        found.labels.len()
+    ))
 }
 
 fn attempt(trace: &Trace, record: &CallRecord) -> Result<String, String> {

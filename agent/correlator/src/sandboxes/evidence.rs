@@ -146,9 +146,13 @@ impl Correlator {
             if let Some(open) = self.traces.get_mut(*key) {
                 known = true;
                 open.trace.identity.merge(&described.identity);
+                if let Some(creation) = &mut open.creation {
+                    creation.described = true;
+                }
                 open.touch(&mut self.effects);
             }
         }
+        self.labels_told(described);
         if let Some(sandbox) = self.memory.sandboxes.get_mut(id) {
             known = true;
             sandbox.identity.merge(&described.identity);

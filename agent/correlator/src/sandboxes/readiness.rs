@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sandglass_model::trace::{Detail, Status};
 use sandglass_model::{Timestamp, registry};
 
-use crate::correlator::{Correlator, Output};
+use crate::correlator::Correlator;
 use crate::open::{Cut, OpenTrace, TraceKey};
 use crate::sandboxes::CREATE;
 use crate::timers::Timer;
@@ -232,8 +232,7 @@ impl Correlator {
             creation.readiness.created = created.or(Some(self.now));
         }
         self.waiting.insert(open.sandbox(), open.key);
-        let told = open.trace_so_far();
-        self.effects.outputs.push(Output::Created(Arc::new(told)));
+        self.tell_created(Arc::new(open.trace_so_far()), open.wants_labels());
         open.touch(&mut self.effects);
     }
 

@@ -90,7 +90,8 @@ pub fn play(config: &Config, events: &[Event]) -> Outcome {
         assert!(sizes.owners <= 3 * config.max_remembered, "{sizes:?}");
         assert!(sizes.journeys <= 256, "{sizes:?}");
         assert!(sizes.windows <= 5 * config.max_remembered + 6_144, "{sizes:?}");
-        let open = sizes.traces + sizes.lookups + sizes.connects + sizes.journeys;
+        assert!(sizes.unlabelled <= 1_024, "{sizes:?}");
+        let open = sizes.traces + sizes.lookups + sizes.connects + sizes.journeys + sizes.unlabelled;
         // Lookups of Windows have timers, and no trace of their own.
         let traffic = config.windows && open == 0;
         assert!(

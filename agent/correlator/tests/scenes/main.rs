@@ -10,6 +10,7 @@ mod causes;
 mod chains;
 mod faults;
 mod journeys;
+mod labels;
 mod late_owners;
 mod lookups;
 mod nesting;

@@ -80,6 +80,8 @@ impl Scene {
         Scene {
             config: Config {
                 boot_id: "boot".to_owned(),
+                // A trace is seen as soon as it is complete; labels.rs waits for them.
+                labels_wait_ns: 0,
                 ..Config::default()
             },
             events: Vec::new(),
