@@ -79,19 +79,45 @@ fn cost(probe: &Probe, processes: u32, environment: usize) -> Result<(f64, Strin
     Ok((exec, format!("{}; {whole:.0} ns with fork and exit", each.join(", "))))
 }
 
-/// Runs `/bin/true` with an environment of `bytes` bytes in variables as they usually are.
+/// Runs `/bin/true` with an environment of about `bytes` bytes: the variables that the kubelet gives each container for the
+/// services of its namespace.
 fn unrelated(bytes: usize) -> Result<()> {
     let mut command = Command::new("/bin/true");
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
-    for number in 0..bytes / VARIABLE_BYTES {
-        command.env(format!("KUBERNETES_{number:04}"), "10.96.0.1:443/tcp/cluster");
+    let mut size = 0;
+    for number in 0.. {
+        let name = SERVICES[number % SERVICES.len()];
+        let host = format!("10.96.{}.{}", number / 200, 1 + number % 200);
+        for (suffix, value) in [
+            ("SERVICE_HOST", host.clone()),
+            ("SERVICE_PORT", "8080".to_owned()),
+            ("PORT", format!("tcp://{host}:8080")),
+            ("PORT_8080_TCP", format!("tcp://{host}:8080")),
+            ("PORT_8080_TCP_PROTO", "tcp".to_owned()),
+            ("PORT_8080_TCP_PORT", "8080".to_owned()),
+            ("PORT_8080_TCP_ADDR", host.clone()),
+        ] {
+            let variable = format!("{name}{number}_{suffix}");
+            size += variable.len() + value.len() + 2;
+            if size > bytes {
+                ensure!(command.status()?.success(), "/bin/true failed");
+                return Ok(());
+            }
+            command.env(variable, value);
+        }
     }
-    ensure!(command.status()?.success(), "/bin/true failed");
     Ok(())
 }
 
-/// `KUBERNETES_0000=10.96.0.1:443/tcp/cluster` and its terminator.
-const VARIABLE_BYTES: usize = 42;
+/// Names of services, as the variables begin.
+const SERVICES: [&str; 6] = [
+    "KUBERNETES",
+    "CART",
+    "ORDERS",
+    "PAYMENT_API",
+    "SEARCH_INDEX",
+    "CATALOGUE",
+];
 /// A busy moment of the machine shall not decide.
 const ROUNDS: u32 = 10;
 const UNRELATED_NS: f64 = 1_000.0;

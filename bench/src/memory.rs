@@ -12,7 +12,7 @@ use crate::Effort;
 use crate::alloc::counts;
 use crate::history::{History, Records, TRACES_PER_SANDBOX};
 use crate::report::{Figure, Outcome, Unit};
-use crate::throughput::{Found, PIECE, REORDER_NS, config};
+use crate::throughput::{Found, PIECE, REORDER_NS, config, feed};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
@@ -52,7 +52,7 @@ fn allocations(sandboxes: u64) -> Result<(f64, f64)> {
             let begin = counts().allocations;
             let event = decode(record)?.event;
             decoding += counts().allocations - begin;
-            pipeline.feed(event, &mut found);
+            feed(&mut pipeline, event, &mut found);
             all += counts().allocations - begin;
         }
     }

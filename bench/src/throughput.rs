@@ -17,7 +17,8 @@ use sandglass::health::Health;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sources::linux::decode::decode;
 use sandglass_correlator::{Config, Output, Reorder, Traffic};
-use sandglass_model::{Event, Trace, TraceId};
+use sandglass_model::event::SandboxDescription;
+use sandglass_model::{Body, Event, PodIdentity, SandboxId, Trace, TraceId};
 
 use crate::Effort;
 use crate::conversations::{self, Conversations};
@@ -126,7 +127,7 @@ fn pass(records: &Records, sandboxes: u64) -> Result<f64> {
     let mut found = Found::default();
     let begin = thread_time();
     for record in records.iter() {
-        pipeline.feed(decode(record)?.event, &mut found);
+        feed(&mut pipeline, decode(record)?.event, &mut found);
     }
     pipeline.finish(&mut found);
     let busy = thread_time().saturating_sub(begin);
@@ -184,9 +185,31 @@ pub fn config() -> Config {
     }
 }
 
+/// Takes one event; where the runtime is asked whose a sandbox is, it answers at once.
+pub fn feed(pipeline: &mut Pipeline, event: Event, found: &mut Found) {
+    let at = event.at;
+    pipeline.feed(event, found);
+    while let Some(sandbox) = found.asked.pop() {
+        let description = SandboxDescription {
+            identity: PodIdentity {
+                labels: vec![("app".to_owned(), "cart".to_owned())],
+                ..PodIdentity::default()
+            },
+            sandbox,
+            created_unix_ns: 0,
+            ready: true,
+            preexisting: false,
+        };
+        let body = Body::SandboxDescribed(Box::new(description));
+        pipeline.feed(Event { at, body }, found);
+    }
+}
+
 /// Sinks that count.
 #[derive(Debug, Default)]
 pub struct Found {
+    /// Sandboxes that the runtime is asked about.
+    asked: Vec<SandboxId>,
     /// Traces closed.
     pub closed: u64,
     /// Of them incomplete, failed, or breaking an invariant.
@@ -206,6 +229,7 @@ impl Outputs for Found {
                 self.closed += 1;
                 self.wrong += u64::from(trace.incomplete || trace.root().status.is_error());
             }
+            Output::Asked(sandbox) => self.asked.push(sandbox.clone()),
             Output::Traffic(Traffic::Lookup(ended)) => {
                 self.lookups += u64::from(ended.detail.queries == 2 && ended.detail.backend.is_some());
             }
