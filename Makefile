@@ -15,8 +15,8 @@ ifneq ($(filter --cluster,$(ARGS)),)
 	@$(SUDO) env DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
 else
 	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
-	cargo build --release --locked --package sandglass
-	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/release/sandglass demo $(ARGS)
+	cargo build --profile demo --locked --package sandglass
+	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/demo/sandglass demo $(ARGS)
 endif
 
 test: ## Run all tests; the last line counts them
