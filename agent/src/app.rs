@@ -496,4 +496,15 @@ mod tests {
         assert_eq!(said(&[exec(true)], false), "not all probes are attached yet");
         assert_eq!(said(&[exec(true)], true), "");
     }
+
+    #[test]
+    fn labels_are_waited_for_only_where_a_runtime_may_tell_them() {
+        let waits = |endpoint: &str| {
+            let mut config = Config::default();
+            config.cri.endpoint = endpoint.to_owned();
+            correlator_config(&config, &NodeInfo::default(), ClockAnchor::default()).labels_wait_ns > 0
+        };
+        assert!(waits("auto") && waits("unix:///run/cri.sock"));
+        assert!(!waits("none"));
+    }
 }

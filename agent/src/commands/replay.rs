@@ -281,7 +281,8 @@ async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
         return print(&format!("{} spans exported to {}\n", status.delivered, status.endpoint));
     }
     Err(Failure::runtime(format!(
-        "{lost} of {} spans did not reach {}: {}\nhint: check that an OTLP receiver listens there and speaks this protocol",
+        "{lost} of {} spans did not reach {}: {}\nhint: check that an OTLP receiver listens there and speaks this protocol; \
+         with https, that its certificate is trusted (otlp.ca_file)",
         lost + status.delivered,
         status.endpoint,
         status.last_error.unwrap_or_else(|| "no answer".to_owned()),
