@@ -2,9 +2,9 @@
 //!
 //! Started by the app beside the sources. At its start it lists the sandboxes that are older than the agent, and asks
 //! where their network namespaces are: no plugin has named those to the agent. Later it answers the correlator's
-//! questions about sandboxes that have come into being (labels, mostly: `CNI_ARGS` already names the pod). Everything works without a runtime too, only with
-//! less. Does not: block the pipeline (questions beyond the bound are shed and counted), or block the asynchronous
-//! runtime (a thread of its own does the blocking send).
+//! questions about sandboxes that have come into being (labels, mostly: `CNI_ARGS` already names the pod). Everything
+//! works without a runtime too, only with less. Does not: block the pipeline (questions beyond the bound are shed and
+//! counted), or block the asynchronous runtime (a thread of its own does the blocking send).
 
 mod describe;
 mod older;

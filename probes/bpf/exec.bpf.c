@@ -403,7 +403,7 @@ always_inline int is_runtime(struct task_struct *task)
 #ifdef RAW_TP
 	READ(name.comm, task->comm);
 #else
-	// The helper for it took a sixth of what an exec costs that is nobody's business.
+	// The helper for it took an eighth of what an exec costs that is nobody's business.
 	const volatile uint64_t *comm = (const volatile void *)task->comm;
 	name.half[0] = comm[0];
 	name.half[1] = comm[1];

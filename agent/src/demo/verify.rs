@@ -184,11 +184,12 @@ fn same_pod(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     if record.outcome.is_ok() && found.labels != wanted.labels {
         return Err(format!("has the labels {:?}, not {:?}", found.labels, wanted.labels));
     }
+    let labels = found.labels.iter().map(|(key, value)| format!(", {key}={value}"));
     Ok(format!(
-        "{}/{}, {} labels",
+        "{}/{}{}",
         found.namespace,
         found.name,
-        found.labels.len()
+        labels.collect::<String>()
     ))
 }
 

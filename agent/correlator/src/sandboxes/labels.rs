@@ -12,20 +12,21 @@ use sandglass_model::{Timestamp, Trace};
 use crate::correlator::{Correlator, Output};
 use crate::open::OpenTrace;
 use crate::timers::Timer;
+use crate::windows::is_unnamed;
 
 /// Complete traces that wait for their labels, and until when: all wait equally long, so the oldest is due first.
 pub(crate) type Unlabelled = VecDeque<(Timestamp, Arc<Trace>)>;
 
 /// Most traces that wait; the oldest goes out without labels.
-pub(crate) const MAX_UNLABELLED: usize = 1_024;
+const MAX_UNLABELLED: usize = 1_024;
 
 impl OpenTrace {
     /// It is a pod's sandbox that the runtime has made, and has not told of.
     pub(crate) fn wants_labels(&self) -> bool {
-        self.creation
-            .as_ref()
-            .is_some_and(|creation| !creation.described && !creation.removed)
-            && self.trace.sandbox.is_some()
+        let creation = self.creation.as_ref();
+        let named = self.trace.sandbox.as_ref().is_some_and(|id| !is_unnamed(&id.0));
+        named
+            && creation.is_some_and(|creation| !creation.described && !creation.removed)
             && !self.trace.identity.name.is_empty()
             && !self.trace.spans[0].status.is_error()
     }
