@@ -76,7 +76,8 @@ pub fn play(config: &Config, events: &[Event]) -> Outcome {
                     assert!(ended.start <= ended.end);
                     told.extend(ended.trace);
                 }
-                Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
+                Output::Asked(sandbox) => assert!(!sandbox.0.starts_with("unnamed:"), "nobody knows {sandbox}"),
+                Output::Known { .. } | Output::Traffic(_) => {}
             }
         }
         let sizes = correlator.sizes();

@@ -1,5 +1,6 @@
 //! Calls of plugins, inferred from what the runtime says: whose each is, and that a guess is marked as one.
 
+use sandglass_correlator::Output;
 use sandglass_model::event::Exec;
 use sandglass_model::trace::Detail;
 use sandglass_model::windows::{InterfaceStep, ObjectKey, RuntimeSaid};
@@ -85,7 +86,17 @@ fn a_request_told_twice_makes_one_trace_also_when_it_was_answered_meanwhile() {
     }
     scene.at(60_000).tick();
     let played = scene.play().finish();
-    assert_eq!(played.only().sandbox, Some(SandboxId("abcdef0123456789".to_owned())));
+    let id = SandboxId("abcdef0123456789".to_owned());
+    assert_eq!(played.only().sandbox, Some(id.clone()));
+    let asked = played
+        .outputs
+        .iter()
+        .filter(|output| matches!(output, Output::Asked(_)));
+    assert_eq!(
+        asked.collect::<Vec<_>>(),
+        [&Output::Asked(id)],
+        "once, by the id it has at last"
+    );
 }
 
 #[test]
