@@ -3,6 +3,9 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ARGS ?=
+# Where cargo builds, and where builds of peers are kept; sudo passes neither on by itself.
+PLACES = target=$$(scripts/places.sh target) && cache=$$(scripts/places.sh cache)
+KEEP = CARGO_TARGET_DIR="$$target" SANDGLASS_CACHE="$$cache"
 
 .PHONY: help demo test test-cluster image bench lint setup clean
 
@@ -12,11 +15,11 @@ help: ## Show this list
 demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends, --observability adds Prometheus and Jaeger, --cluster: in a Kubernetes)
 ifneq ($(filter --cluster,$(ARGS)),)
 	@scripts/setup.sh build demo cluster
-	@$(SUDO) env DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
+	@$(PLACES) && $(SUDO) env $(KEEP) DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
 else
 	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
 	cargo build --profile demo --locked --package sandglass
-	$(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )target/demo/sandglass demo $(ARGS)
+	$(PLACES) && $(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )"$$target/demo/sandglass" demo $(ARGS)
 endif
 
 test: ## Run all tests; the last line counts them
@@ -25,7 +28,7 @@ test: ## Run all tests; the last line counts them
 
 test-cluster: ## Run the image and the chart in a real one-node Kubernetes (root; ARGS=--keep leaves it running)
 	@scripts/setup.sh build demo cluster
-	@$(SUDO) deploy/cluster/test.sh $(ARGS)
+	@$(PLACES) && $(SUDO) env $(KEEP) deploy/cluster/test.sh $(ARGS)
 
 image: ## Build the static binary and its OCI archive, without a container engine (ARGS="amd64 arm64")
 	@scripts/setup.sh build
@@ -34,7 +37,7 @@ image: ## Build the static binary and its OCI archive, without a container engin
 bench: ## Measure against bench/BUDGETS.md; results are kept in bench/results/
 	@scripts/setup.sh build demo
 	cargo build --release --locked --package sandglass --package sandglass-bench
-	$(SUDO) target/release/sandglass-bench $(ARGS)
+	$(PLACES) && $(SUDO) "$$target/release/sandglass-bench" $(ARGS)
 
 lint: ## Format and lints, warnings denied
 	@scripts/setup.sh build
@@ -44,5 +47,5 @@ lint: ## Format and lints, warnings denied
 setup: ## Install what is missing (Debian, Ubuntu), or say what to install
 	@scripts/setup.sh build demo test
 
-clean: ## Remove what was built
+clean: ## Remove what cargo built (built peers stay in the cache, see scripts/places.sh)
 	cargo clean

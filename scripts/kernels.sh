@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Fetches what the test `kernels` boots into target/kernels: the newest cloud kernel of each series that this Debian
+# Fetches what the test `kernels` boots into the cache (scripts/places.sh kernels): the newest cloud kernel of each series that this Debian
 # knows, and busybox.
 # Usage: scripts/kernels.sh [DEB...]: unpacks these kernel packages as well, for kernels of other releases.
 # Nothing is installed, and root is not needed. Without apt it does nothing: the test is skipped, by name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-readonly PLACE=target/kernels
+. scripts/places.sh
+PLACE=$(kernels_place)
+readonly PLACE
 
 # unpack DEB: into a directory of the kernel's name.
 unpack() {
@@ -27,6 +29,7 @@ download() {
 for package in "$@"; do
     unpack "$package"
 done
+mkdir -p "$PLACE"
 if ! command -v apt-get > /dev/null 2>&1 || [ "$(uname -m)" != x86_64 ]; then
     echo "without apt, or on another machine than x86_64, other kernels are not fetched"
     exit 0

@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Builds a peer from its Go module into target/peers, once, for the tests and the demo that meet the real one.
-# Usage: scripts/peer.sh NAME. Prints the path of the binary, or of the folder where there are several; says why and exits
-# 69 where it cannot be had.
+# Builds a peer from its Go module into the cache (scripts/places.sh), once, for the tests and the demo that meet the real one.
+# Usage: scripts/peer.sh [--built] NAME. Prints the path of the binary, or of the folder where there are several; says why
+# and exits 69 where it cannot be had. --built prints the path where the peer is built already, and builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/places.sh
+build=true
+if [ "${1:-}" = --built ]; then
+    build=false
+    shift
+fi
 
 # Name, module, version, way to build, programs; the last of several is built last, so that a build that was interrupted
 # is done again. `folder`: in the module's own folder, against its own go.sum. Jaeger v2.13 is the tag v1.76.0; its go.mod
@@ -16,34 +22,44 @@ helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger
 "
 if ! read -r name module version way programs < <(grep "^${1:-} " <<< "$table"); then
-    echo "usage: scripts/peer.sh $(awk 'NF { printf "%s%s", bar, $1; bar = "|" }' <<< "$table")" >&2
+    echo "usage: scripts/peer.sh [--built] $(awk 'NF { printf "%s%s", bar, $1; bar = "|" }' <<< "$table")" >&2
     exit 64
 fi
-place=$PWD/target/peers/$name
+peers=$(cache_place)/peers
+# The version is in the name: clones of other commits share the cache.
+folder=$peers/$name-$version
+place=$folder/$name
 last=$place
 if [[ $programs = *" "* ]]; then
-    place+=-$version
-    last=$place/${programs##*/}
+    place=$folder
+    last=$folder/${programs##*/}
 fi
-mkdir -p target/peers
-# Tests run beside each other and want it at the same time.
-exec 9< target/peers
+if ! $build; then
+    if [ ! -x "$last" ]; then
+        echo "$name is not built: scripts/peer.sh $name" >&2
+        exit 69
+    fi
+    echo "$place"
+    exit
+fi
+mkdir -p "$folder"
+# Tests that run at the same time may want the same peer. A lock for each: Jaeger's minutes do not hold up the others.
+exec 9> "$peers/$name.lock"
 flock 9
 if [ ! -x "$last" ]; then
     if ! command -v go > /dev/null 2>&1; then
         echo "Go is not installed" >&2
         exit 69
     fi
-    mkdir -p "$(dirname "$last")"
     export GOWORK=off GOFLAGS=
     case $way in
         folder)
-            folder=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
-            go build -C "$folder" -o "$place" "./$programs" >&2
+            source=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+            go build -C "$source" -o "$place" "./$programs" >&2
             ;;
         install)
             for program in $programs; do
-                GOBIN=$(dirname "$last") go install "$module/$program@$version" >&2
+                GOBIN=$folder go install "$module/$program@$version" >&2
             done
             ;;
     esac

@@ -26,8 +26,10 @@ peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (
 scripts/kernels.sh
 
 # kube-proxy's own rules, where `make test-cluster` has built it.
-if [ -z "${SANDGLASS_KUBE_BIN:-}" ] && [ -x target/cluster/bin/kube ]; then
-    export SANDGLASS_KUBE_BIN=$PWD/target/cluster/bin
+. scripts/places.sh
+cluster=$(cluster_place)
+if [ -x "$cluster/kube" ]; then
+    export SANDGLASS_KUBE_BIN=$cluster
 fi
 
 # --show-output: without it libtest swallows what passing tests say, SKIPPED lines included.

@@ -458,9 +458,7 @@ fn unbound(lab: &Lab, directory: &std::path::Path) -> Child {
 
 /// Where it is installed, or as `scripts/peer.sh coredns` has built it.
 fn coredns() -> Option<std::path::PathBuf> {
-    let built = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/coredns");
-    let named = std::env::var_os("SANDGLASS_COREDNS").map(Into::into);
-    named.or(Some(built)).filter(|path| path.is_file())
+    lab::built::peer("SANDGLASS_COREDNS", "coredns")
 }
 
 fn quiet(lab: &Lab, program: &[&str]) -> Child {

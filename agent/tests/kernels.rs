@@ -1,9 +1,12 @@
 //! Other kernels than this machine's, booted in QEMU without acceleration: the verifier of each must take every program,
 //! and what the programs tell must be the same.
 //!
-//! `scripts/kernels.sh` fetches them into `target/kernels`; each directory there with a `vmlinuz` is booted, with the agent
+//! `scripts/kernels.sh` fetches them into the cache; each directory there with a `vmlinuz` is booted, with the agent
 //! and `kernels/init` as all there is. Skipped, by name, where there is no kernel, no busybox or no QEMU.
 //! Does not: repeat the probes' own tests, or measure; such a machine is about fourteen times slower.
+
+#[path = "lab/built.rs"]
+mod built;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +32,13 @@ const DEADLINE: Duration = Duration::from_secs(400);
 #[test]
 fn every_probe_works_on_other_kernels() -> Result<()> {
     let name = "every_probe_works_on_other_kernels";
-    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    let place = built::place("kernels");
     let kernels = kernels(&place);
     let busybox = place.join("busybox");
     let qemu = Command::new("qemu-system-x86_64").arg("--version").output();
     for (missing, what) in [
-        (kernels.is_empty(), "no kernel in target/kernels (scripts/kernels.sh)"),
-        (!busybox.is_file(), "no busybox in target/kernels (scripts/kernels.sh)"),
+        (kernels.is_empty(), "no kernel in the cache (scripts/kernels.sh)"),
+        (!busybox.is_file(), "no busybox in the cache (scripts/kernels.sh)"),
         (qemu.is_err(), "qemu-system-x86_64 is not installed"),
     ] {
         if missing {
@@ -141,7 +144,7 @@ fn archive(kernel: &Path, busybox: &Path) -> Result<Vec<u8>> {
     let root = kernel
         .ancestors()
         .find(|directory| directory.parent().is_some_and(|parent| parent.ends_with("kernels")))
-        .context("a kernel outside of target/kernels")?;
+        .context("a kernel outside of the cache")?;
     for module in MODULES {
         let file = find(root, &|name| {
             name == format!("{module}.ko") || name == format!("{module}.ko.xz")

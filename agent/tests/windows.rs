@@ -38,7 +38,7 @@ fn build() -> Result<Windows, String> {
         .into_iter()
         .find(|path| path.exists())
         .ok_or("wine64 is not installed")?;
-    let place = root().join("target/windows");
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("windows");
     fs::create_dir_all(&place).map_err(|error| error.to_string())?;
     let linker = Command::new(LINKER).arg("--version").output();
     linker.map_err(|_| format!("{LINKER} is not installed"))?;

@@ -4,7 +4,7 @@
 # Cold it takes some fifteen minutes on two idle cores (27 minutes of processor time; 27 minutes also by the clock on two cores
 # that were busy with tests and other builds), after `make test` five; then 0.7 GB of programs, and in Go's caches 4.2 GB of
 # modules and 7 GB of objects, which nothing needs afterwards. Needs Go 1.26 and a C compiler; installs nothing
-# outside FOLDER, target/peers and Go's own caches (GOCACHE and GOMODCACHE may name others).
+# outside FOLDER, the cache (scripts/places.sh) and Go's own caches (GOCACHE and GOMODCACHE may name others).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"

@@ -2,8 +2,8 @@
 # Builds a one-node Kubernetes and the project's image, starts the one, installs the other with the chart, and runs
 # agent/tests/cluster.rs against both. Usage: test.sh [--keep | --demo] [TEST..]. Root only.
 # --keep leaves the node running; --demo installs, makes pods, prints the addresses and stays until Ctrl-C.
-# SANDGLASS_CLUSTER_BIN, or SANDGLASS_KUBE_BIN, names a folder with the built programs (default target/cluster/bin, what a
-# CI caches); SANDGLASS_CLUSTER_MINUTES is how long the tests may take (default 30). The last line counts the tests.
+# SANDGLASS_CLUSTER_BIN, or SANDGLASS_KUBE_BIN, names a folder with the built programs (default: in the
+# cache, scripts/places.sh); SANDGLASS_CLUSTER_MINUTES is how long the tests may take (default 30). The last line counts the tests.
 # Uses besides: Go 1.26, runc, the CNI plugins, iptables, ip, openssl, curl, python3, rustup's musl target.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -23,7 +23,9 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "hint: sudo make test-cluster" >&2
     exit 77
 fi
-bin=${SANDGLASS_CLUSTER_BIN:-${SANDGLASS_KUBE_BIN:-$PWD/target/cluster/bin}}
+. scripts/places.sh
+target=$(target_place)
+bin=$(cluster_place)
 dir=${SANDGLASS_CLUSTER_DIR:-/var/lib/sandglass-cluster}
 deploy/cluster/build.sh "$bin"
 scripts/image.sh amd64
@@ -31,13 +33,13 @@ scripts/image.sh amd64
 down() { deploy/cluster/down.sh "$bin" "$dir"; }
 down
 mkdir -p "$dir/images"
-rustc --edition 2024 --target x86_64-unknown-linux-musl -C opt-level=s -C strip=symbols -o target/image/pod deploy/cluster/pod.rs
-python3 deploy/image/oci.py --binary target/image/pod --entrypoint pod --arch amd64 --version 1 \
+rustc --edition 2024 --target x86_64-unknown-linux-musl -C opt-level=s -C strip=symbols -o "$target/image/pod" deploy/cluster/pod.rs
+python3 deploy/image/oci.py --binary "$target/image/pod" --entrypoint pod --arch amd64 --version 1 \
     --name docker.io/sandglass-test/pod:1 --out "$dir/images/pod.tar"
-cp target/image/sandglass-amd64.tar "$dir/images/"
+cp "$target/image/sandglass-amd64.tar" "$dir/images/"
 # The same image under a second tag, for `helm upgrade`.
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-python3 deploy/image/oci.py --binary target/image/amd64/sandglass --arch amd64 --version next \
+python3 deploy/image/oci.py --binary "$target/image/amd64/sandglass" --arch amd64 --version next \
     --name docker.io/sandglass-dev/sandglass:next --out "$dir/images/sandglass-next.tar"
 
 # Whatever ends this script ends the tests and the node with it; after a failure the node's logs stay.
@@ -52,11 +54,11 @@ finish() {
         wait "$runner" 2> /dev/null || true
     fi
     if [ $status -ne 0 ] && ! $demo && [ -d "$dir/log" ]; then
-        rm -rf target/cluster/log
-        mkdir -p target/cluster
-        cp -r "$dir/log" target/cluster/log || true
-        cp "$log" target/cluster/log/tests.log || true
-        echo "logs of the node: target/cluster/log"
+        rm -rf "$target/cluster/log"
+        mkdir -p "$target/cluster"
+        cp -r "$dir/log" "$target/cluster/log" || true
+        cp "$log" "$target/cluster/log/tests.log" || true
+        echo "logs of the node: $target/cluster/log"
     fi
     $keep || down || true
     if [ -s "$log" ]; then

@@ -13,6 +13,9 @@
 )]
 
 mod alerting;
+#[cfg(target_os = "linux")]
+#[path = "../lab/built.rs"]
+mod built;
 mod documents;
 mod exposition;
 mod linter;

@@ -19,6 +19,7 @@ use sandglass::demo::scenarios::{self, Pod};
 use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 
+use super::built;
 use super::documents;
 use super::exposition::Exposition;
 use super::peers::{self, Target};
@@ -216,9 +217,7 @@ impl Demo {
 }
 
 fn jaeger() -> Option<PathBuf> {
-    let named = std::env::var_os("SANDGLASS_JAEGER").map(PathBuf::from);
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/jaeger");
-    named.or(Some(built)).filter(|path| path.is_file())
+    built::peer("SANDGLASS_JAEGER", "jaeger")
 }
 
 #[test]

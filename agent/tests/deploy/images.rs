@@ -72,7 +72,7 @@ fn podman_builds_the_linux_image_for_each_architecture() {
     for arch in ["amd64", "arm64"] {
         fs::create_dir(context.path().join(arch)).unwrap();
         fs::write(context.path().join(arch).join("sandglass"), arch).unwrap();
-        // What else lies in target/image must not get in.
+        // What else lies beside it must not get in.
         fs::write(context.path().join(format!("sandglass-{arch}.tar")), "archive").unwrap();
     }
     for arch in ["amd64", "arm64"] {

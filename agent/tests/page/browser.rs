@@ -227,7 +227,7 @@ impl Drop for Browser {
 }
 
 fn screenshots() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/screenshots")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("screenshots")
 }
 
 fn decode_base64(text: &str) -> Result<Vec<u8>> {

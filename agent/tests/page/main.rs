@@ -1,7 +1,7 @@
 //! The page in a real browser: headless Chromium, driven through chromedriver's WebDriver protocol
 //! (<https://www.w3.org/TR/webdriver2/>) over plain HTTP.
 //!
-//! Skipped, by name, where Chromium or its driver is not installed. Screenshots go to `target/screenshots/`.
+//! Skipped, by name, where Chromium or its driver is not installed. Screenshots go to `screenshots/` of the target directory.
 //! It is one visit, in order: what a part shows the next one stands on. Each view has a file of its own.
 
 mod agent;
