@@ -30,10 +30,11 @@ use crate::sinks::otlp::OtlpSink;
 use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
 use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
-use crate::sinks::store::{Store, StoreOptions};
+use crate::sinks::store::StoreOptions;
 use crate::sources::native::{self, Source};
 use crate::sources::windows::normalize::ActivityNames;
 use crate::sources::{self, clock};
+use crate::view::Store;
 use crate::{resident, scheduling};
 
 pub use fan_out::FanOut;
@@ -104,13 +105,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
     metrics.register_process();
-    let store = Store::new(
-        StoreOptions {
-            max_traces: config.store.max_traces,
-            ..StoreOptions::default()
-        },
-        node.clone(),
-    );
+    let store = Store::new(StoreOptions::live(config.store.max_traces), node.clone());
     let otlp = match options.record_only {
         true => None,
         false => start_otlp(config, &options.otlp_flags, &node, &health)?.map(Arc::new),

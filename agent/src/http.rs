@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::health::Health;
-use crate::sinks::store::Store;
+use crate::view::Store;
 use guard::PatientIo;
 pub use health::HealthReport;
 use routes::{Answering, Server};

@@ -1,7 +1,8 @@
 //! The agent: sources, the pipeline around the correlator, sinks, and the command line that composes them.
 //!
 //! A library only so that tests and `bench/` can drive its parts; the product is the binary `sandglass`.
-//! Sources never import sinks or the correlator, sinks never import sources: `tests/layering.rs` holds that.
+//! Sources never import sinks or the correlator, sinks never import sources, only `view` renders what the store keeps:
+//! `tests/layering.rs` holds that.
 
 pub mod app;
 pub mod cli;
@@ -25,6 +26,8 @@ pub mod scheduling;
 pub mod sinks;
 pub mod sources;
 pub mod terminal;
+pub mod view;
+pub mod wall_clock;
 pub mod watch;
 
 // Hand-made traces, shared with the tests in `tests/`.

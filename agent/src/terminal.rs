@@ -12,8 +12,7 @@ use sandglass_model::event::ExitStatus;
 use sandglass_model::phases::{Phase, human};
 use sandglass_model::{Detail, Span, Status, Timestamp, Trace, registry};
 
-use crate::sinks::store::row;
-use crate::sinks::store::traffic::{Network, NetworkState};
+use crate::view::{self, Readiness, ReadinessState};
 
 /// A trace as a tree with bars, `width` cells wide, a line feed after each line. Open spans reach to the newest time
 /// in the trace.
@@ -161,7 +160,7 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
         (Status::Error { .. }, true) => ink.paint("31", "failed"),
     };
     let mut line = format!("{}  {}  {outcome}", ink.paint("1", &who), human(root.duration_ns(now)));
-    let attempt = row::attempt(root);
+    let attempt = view::attempt(root);
     if attempt > 1 {
         let _ = write!(line, "  attempt {attempt}");
     }
@@ -172,23 +171,23 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
         let short: String = clean(sandbox).chars().take(12).collect();
         line.push_str(&ink.paint("2", &format!("  sandbox {short}")));
     }
-    let _ = write!(line, "\n{}\n", clean(&row::verdict(trace, now)));
-    if let Some(network) = Network::of(trace) {
+    let _ = write!(line, "\n{}\n", clean(&view::verdict(trace, now)));
+    if let Some(network) = Readiness::of(trace) {
         let _ = writeln!(line, "{}{}", readiness(&network), left_out(root));
     }
     line
 }
 
 /// When a sandbox's network proved usable, and how much of that the network itself took.
-fn readiness(network: &Network) -> String {
+fn readiness(network: &Readiness) -> String {
     let created = format!("sandbox ready after {}", human(network.created_ns));
     let (Some(first), Some(wait)) = (network.first_attempt_ns, network.wait_ns) else {
         return format!("{created}; its network is not used yet");
     };
     let how = match network.state {
-        NetworkState::Ready => "network usable",
-        NetworkState::Waiting => "network not usable yet,",
-        NetworkState::Failed => "network not usable",
+        ReadinessState::Ready => "network usable",
+        ReadinessState::Waiting => "network not usable yet,",
+        ReadinessState::Failed => "network not usable",
     };
     format!(
         "{created}; first packet {} later; {how} {} after that",

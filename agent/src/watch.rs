@@ -14,8 +14,8 @@ use sandglass_model::RootId;
 use sandglass_model::phases::{Phase, human};
 use serde::Deserialize;
 
-use crate::sinks::store::wall_ns;
 use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
+use crate::wall_clock::wall_ns;
 pub use client::WatchError;
 use client::{Listening, Message, Messages};
 

@@ -7,10 +7,10 @@ use sandglass::health::Health;
 use sandglass::node::NodeInfo;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sinks::prometheus::{Metrics, ProductMetrics};
-use sandglass::sinks::store::query::Query;
-use sandglass::sinks::store::{Store, StoreOptions};
+use sandglass::sinks::store::StoreOptions;
 use sandglass::sources::windows::file::EtlFile;
 use sandglass::sources::windows::normalize::ActivityNames;
+use sandglass::view::{self, Query, Store};
 use sandglass_correlator::{Config, Output};
 use sandglass_model::{Event, Timestamp, Trace, TraceId, recording, text};
 
@@ -54,7 +54,7 @@ impl Outputs for Sinks {
                 let end = trace.root().end.unwrap_or_default();
                 self.replayed.traces.push(text::tree(trace, end));
                 self.store.update(std::sync::Arc::clone(trace));
-                assert!(self.store.row(trace.root_id()).is_some());
+                assert!(view::row(&self.store, trace.root_id()).is_some());
             }
             Output::Ended(span) => {
                 assert!(self.ended.insert(span.id, span.end).is_none(), "a span ended twice");
@@ -99,7 +99,7 @@ pub fn replay(file: &[u8]) -> Option<Replayed> {
     metrics.register(|registry| product.register(registry));
     let mut sinks = Sinks {
         product,
-        store: Store::new(StoreOptions::default(), node),
+        store: Store::new(StoreOptions::live(1_000), node),
         replayed: Replayed::default(),
         ended: BTreeMap::new(),
     };
@@ -110,8 +110,8 @@ pub fn replay(file: &[u8]) -> Option<Replayed> {
     pipeline.finish(&mut sinks);
     assert!(sinks.ended.is_empty(), "spans of no trace");
     assert!(metrics.encode().expect("metrics can be written").ends_with("# EOF\n"));
-    assert!(sinks.store.operations(0).is_empty(), "nothing runs any more");
-    assert!(sinks.store.list(&Query::default()).rows.len() <= sinks.replayed.traces.len());
-    let _ = sinks.store.network_view();
+    assert!(view::operations(&sinks.store, 0).is_empty(), "nothing runs any more");
+    assert!(view::list(&sinks.store, &Query::default()).rows.len() <= sinks.replayed.traces.len());
+    let _ = view::network(&sinks.store);
     Some(sinks.replayed)
 }

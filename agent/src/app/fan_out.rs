@@ -11,7 +11,8 @@ use crate::pipeline::Outputs;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{InFlight, ProductMetrics};
 use crate::sinks::recording::Recorder;
-use crate::sinks::store::{Store, wall_ns};
+use crate::view::Store;
+use crate::wall_clock::wall_ns;
 
 /// The sinks of one pipeline.
 #[derive(Debug)]

@@ -26,10 +26,11 @@ use crate::pipeline::{Outputs, Pipeline};
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
-use crate::sinks::store::{Store, StoreOptions, view};
+use crate::sinks::store::StoreOptions;
 use crate::sources::clock;
 use crate::sources::replay::Replay;
 use crate::sources::windows::file::EtlFile;
+use crate::view::{self, Store};
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
@@ -291,13 +292,7 @@ async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
 
 /// A store that keeps everything: what a recording holds was asked for.
 fn replay_store(node: &NodeInfo) -> Store {
-    let options = StoreOptions {
-        max_traces: usize::MAX,
-        max_bytes: usize::MAX,
-        replayed: true,
-        ..StoreOptions::default()
-    };
-    Store::new(options, node.clone())
+    Store::new(StoreOptions::replay(), node.clone())
 }
 
 async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics) -> Result<(), Failure> {

@@ -5,8 +5,7 @@
 use sandglass_model::trace::JourneyReason;
 use sandglass_model::{CniCommand, registry};
 
-use crate::sinks::store::query::{KindFilter, Query, Sort, State};
-use crate::sinks::store::row::Outcome;
+use crate::view::{KindFilter, Outcome, Query, Sort, State};
 
 /// Why a query string is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -23,7 +23,8 @@ use super::health::{self, Counters, HealthReport};
 use super::parameters::{self, BadQuery};
 use super::stream::{self, EventStream};
 use super::{HttpOptions, Services};
-use crate::sinks::store::wall_ns;
+use crate::view;
+use crate::wall_clock::wall_ns;
 
 /// The body of an answer.
 pub type Body = Either<Full<Bytes>, EventStream>;
@@ -141,21 +142,21 @@ impl Server {
         }
         let store = &self.services.store;
         match path {
-            "/api/v1/sandboxes" => Ok(json(&store.list(&parameters::list(query)?))),
+            "/api/v1/sandboxes" => Ok(json(&view::list(store, &parameters::list(query)?))),
             "/api/v1/operations" => {
                 parameters::none(query)?;
                 Ok(json(&serde_json::json!({
                     "stuck_after_ns": self.stuck_after_ns(),
-                    "operations": store.operations(self.stuck_after_ns()),
+                    "operations": view::operations(store, self.stuck_after_ns()),
                 })))
             }
             "/api/v1/known" => {
                 parameters::none(query)?;
-                Ok(json(&serde_json::json!({ "sandboxes": store.known_sandboxes() })))
+                Ok(json(&serde_json::json!({ "sandboxes": view::known_sandboxes(store) })))
             }
             "/api/v1/network" => {
                 parameters::none(query)?;
-                Ok(json(&store.network_view()))
+                Ok(json(&view::network(store)))
             }
             "/api/v1/health" => {
                 parameters::none(query)?;
@@ -235,7 +236,7 @@ impl Server {
                 "a span id has 16 hexadecimal digits",
             )
         })?;
-        let trace = self.services.store.trace(id, span).ok_or_else(|| {
+        let trace = view::trace(&self.services.store, id, span).ok_or_else(|| {
             Refusal::new(
                 StatusCode::NOT_FOUND,
                 "this trace is not kept here",

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 
 use super::routes::Server;
 use crate::health::SinkLabel;
+use crate::view;
 
 /// The body of one stream.
 #[derive(Debug)]
@@ -105,7 +106,10 @@ fn rows(server: &Server, changes: &mut broadcast::Receiver<RootId>, first: RootI
         }
     }
     let mut chunk = Vec::new();
-    for row in changed.into_iter().filter_map(|root| server.services.store.row(root)) {
+    for row in changed
+        .into_iter()
+        .filter_map(|root| view::row(&server.services.store, root))
+    {
         chunk.extend_from_slice(&event("row", &row));
     }
     chunk.extend_from_slice(&tail);

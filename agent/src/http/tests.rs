@@ -6,7 +6,8 @@ use super::*;
 use crate::health::{ProbeStatus, SinkLabel};
 use crate::node::NodeInfo;
 use crate::samples;
-use crate::sinks::store::{StoreOptions, wall_ns};
+use crate::sinks::store::StoreOptions;
+use crate::wall_clock::wall_ns;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -27,7 +28,7 @@ impl Rig {
         let store = Store::new(
             StoreOptions {
                 max_lag: 8,
-                ..StoreOptions::default()
+                ..StoreOptions::live(1_000)
             },
             node,
         );

@@ -3,13 +3,13 @@
 use super::client::Parser;
 use super::*;
 use crate::node::NodeInfo;
-use crate::sinks::store::query::{KindFilter, Query};
-use crate::sinks::store::{Store, StoreOptions};
+use crate::sinks::store::StoreOptions;
+use crate::view::{self, KindFilter, Query, Store};
 
 use crate::samples;
 
 fn screen() -> Screen {
-    let store = Store::new(StoreOptions::default(), NodeInfo::default());
+    let store = Store::new(StoreOptions::live(1_000), NodeInfo::default());
     for trace in samples::busy_node(wall_ns()) {
         store.update(trace);
     }
@@ -19,7 +19,7 @@ fn screen() -> Screen {
         ..Query::default()
     };
     // Through JSON, as over the network.
-    let json = serde_json::to_string(&store.list(&query)).unwrap();
+    let json = serde_json::to_string(&view::list(&store, &query)).unwrap();
     let list: List = serde_json::from_str(&json).unwrap();
     Screen {
         node: "worker-3".into(),
@@ -53,13 +53,13 @@ fn rows_fit_the_window_and_say_what_they_should() {
 
 #[test]
 fn waiting_sandboxes_and_journeys_have_their_own_words() {
-    let store = Store::new(StoreOptions::default(), NodeInfo::default());
+    let store = Store::new(StoreOptions::live(1_000), NodeInfo::default());
     let sandbox = samples::network_ready("shop", "web-0", 1, wall_ns());
     store.update(samples::waiting("shop", "web-1", 2, wall_ns() - 9_000_000_000));
     store.update(samples::stalled_journey(&sandbox, wall_ns()));
     store.update(samples::refused_journey(wall_ns()));
     store.update(sandbox);
-    let json = serde_json::to_string(&store.list(&Query::default())).unwrap();
+    let json = serde_json::to_string(&view::list(&store, &Query::default())).unwrap();
     let list: List = serde_json::from_str(&json).unwrap();
     let ended = list.rows.iter().filter(|row| row.ended()).count();
     let screen = Screen {
@@ -92,12 +92,12 @@ fn a_row_that_comes_again_takes_its_place() {
 
 #[test]
 fn operations_of_one_trace_have_a_row_each() {
-    let store = Store::new(StoreOptions::default(), NodeInfo::default());
+    let store = Store::new(StoreOptions::live(1_000), NodeInfo::default());
     let sandbox = samples::usual("shop", "web-0", 1, wall_ns());
     for del in samples::dels_of_one_trace(&sandbox, wall_ns()) {
         store.update(del);
     }
-    let json = serde_json::to_string(&store.list(&Query::default())).unwrap();
+    let json = serde_json::to_string(&view::list(&store, &Query::default())).unwrap();
     let list: List = serde_json::from_str(&json).unwrap();
     let mut screen = Screen::default();
     for row in list.rows.iter().chain(&list.rows) {
@@ -139,7 +139,7 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
         name: "worker-9".into(),
         ..NodeInfo::default()
     };
-    let store = Store::new(StoreOptions::default(), node);
+    let store = Store::new(StoreOptions::live(1_000), node);
     store.update(samples::usual("n", "before", 1, wall_ns()));
     let services = Services {
         store: store.clone(),

@@ -7,7 +7,8 @@ use anyhow::Result;
 use sandglass::health::{Health, ProbeStatus};
 use sandglass::http::{HttpOptions, Running, Services, serve};
 use sandglass::node::NodeInfo;
-use sandglass::sinks::store::{Store, StoreOptions};
+use sandglass::sinks::store::StoreOptions;
+use sandglass::view::Store;
 use sandglass_model::{SandboxId, Timestamp};
 use serde_json::json;
 use tokio::sync::watch;
@@ -32,7 +33,7 @@ impl Agent {
             kernel: "6.12.43".into(),
             machine: "x86_64".into(),
         };
-        let store = Store::new(StoreOptions::default(), node);
+        let store = Store::new(StoreOptions::live(1_000), node);
         store.known(
             SandboxId("5e1f".repeat(16)),
             samples::usual("kube-system", "coredns-abc", 9, 1).identity,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use sandglass::sinks::store::wall_ns;
+use sandglass::wall_clock::wall_ns;
 use sandglass_model::time::SECOND;
 
 use crate::agent::Agent;

@@ -18,7 +18,7 @@ use agent::Agent;
 use anyhow::{Result, ensure};
 use browser::{Browser, CHROMIUM, DRIVER, ESCAPE};
 use hyper::Method;
-use sandglass::sinks::store::wall_ns;
+use sandglass::wall_clock::wall_ns;
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]

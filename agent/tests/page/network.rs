@@ -1,7 +1,7 @@
 //! The node's network: an hour of its traffic, and the journeys that were worth a trace.
 
 use anyhow::{Result, ensure};
-use sandglass::sinks::store::wall_ns;
+use sandglass::wall_clock::wall_ns;
 
 use crate::agent::Agent;
 use crate::browser::{Browser, ESCAPE};

@@ -1,7 +1,7 @@
 //! One trace: its spans, its verdict, its links to others, by mouse and by keyboard, while it runs and after.
 
 use anyhow::{Result, ensure};
-use sandglass::sinks::store::wall_ns;
+use sandglass::wall_clock::wall_ns;
 use sandglass_model::time::SECOND;
 
 use crate::agent::Agent;

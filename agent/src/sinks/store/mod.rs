@@ -1,22 +1,21 @@
-//! The embedded store: the most recent traces in memory, for the page, the terminal view and the JSON API.
+//! The embedded store: the most recent traces and the last hour of traffic, in memory.
 //!
-//! The pipeline writes, `crate::http` reads; both through cheap clones of [`Store`]. A write takes one short lock, computes
-//! what the filters need and never waits for a reader: readers that fall behind are told to load again.
-//! Bounded by number and by estimated bytes; failed traces have a quarter of the room to themselves, so that a busy
-//! hour of successes does not push them out. Does not: keep anything on disk, serve HTTP, or know a source.
+//! The pipeline writes, [`crate::view`] reads and renders; both through cheap clones of [`Store`]. A write takes one short
+//! lock, computes what filters compare and never waits for a reader: a reader that lags receives an error and loads again.
+//! Bounded by number and by estimated bytes ([`StoreOptions`]).
+//! Does not: keep anything on disk, render, serve HTTP, or know a source.
 
 #![forbid(unsafe_code)]
 
-pub mod network;
-pub mod query;
-pub mod row;
-mod spread;
-pub mod traffic;
-pub mod view;
+mod histogram;
+pub mod hour;
+pub mod index;
+mod names;
+mod size;
+mod traces;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandglass_correlator::traffic::Traffic;
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, SpanId, Timestamp, Trace, TraceId};
@@ -24,10 +23,11 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 
 use crate::node::NodeInfo;
-use network::{NetworkBook, NetworkView};
-use query::{Page, Query};
-use row::{Outcome, Row, Subject, TraceKind};
-use view::{KnownSandbox, RunningOperation, TraceView};
+use hour::TrafficHour;
+use index::Outcome;
+use traces::Traces;
+
+pub use traces::Kept;
 
 /// Bounds of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,66 +36,67 @@ pub struct StoreOptions {
     pub max_traces: usize,
     /// Most bytes kept, by estimate.
     pub max_bytes: usize,
-    /// Most sandboxes older than the agent that are remembered.
+    /// Most sandboxes older than the agent that are kept.
     pub max_known: usize,
-    /// Changes a reader may lag behind before it is told to load again.
+    /// Changes by which a reader may lag before it has to load again.
     pub max_lag: usize,
-    /// What it is given happened in the past: the hour of traffic ends with the newest, not now.
+    /// The traces are from a recording: the hour of traffic ends with its newest finding, not now.
     pub replayed: bool,
 }
 
-impl Default for StoreOptions {
-    fn default() -> StoreOptions {
+impl StoreOptions {
+    /// Bounds on a node. `max_traces` is the configured bound, the others are constants.
+    #[must_use]
+    pub fn live(max_traces: usize) -> StoreOptions {
         StoreOptions {
-            max_traces: 1_000,
-            max_bytes: 10 << 20,
-            max_known: 1_000,
-            max_lag: 1_024,
+            max_traces,
+            max_bytes: MAX_BYTES,
+            max_known: MAX_KNOWN,
+            max_lag: MAX_LAG,
             replayed: false,
+        }
+    }
+
+    /// No bounds: a replay shows all that its recording holds.
+    #[must_use]
+    pub fn replay() -> StoreOptions {
+        StoreOptions {
+            max_traces: usize::MAX,
+            max_bytes: usize::MAX,
+            max_known: usize::MAX,
+            max_lag: MAX_LAG,
+            replayed: true,
         }
     }
 }
 
-/// The store; cheap to clone, all clones are one store.
-#[derive(Clone, Debug)]
-pub struct Store(Arc<Shared>);
+/// The store; cheap to clone, all clones are one store. `R` is what readers derive from closed traces, see [`Kept`].
+#[derive(Debug)]
+pub struct Store<R>(Arc<Shared<R>>);
 
 #[derive(Debug)]
-struct Shared {
+struct Shared<R> {
     options: StoreOptions,
     node: NodeInfo,
-    state: Mutex<State>,
-    network: Mutex<NetworkBook>,
+    state: Mutex<State<R>>,
+    hour: Mutex<TrafficHour>,
     changes: broadcast::Sender<RootId>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    entries: BTreeMap<RootId, Arc<Entry>>,
-    /// The same traces in the order they came, by outcome: what to evict next.
-    order: BTreeMap<Outcome, BTreeSet<(u64, RootId)>>,
-    arrivals: u64,
-    bytes: usize,
-    evicted: u64,
+#[derive(Debug)]
+struct State<R> {
+    traces: Traces<R>,
     known: BTreeMap<SandboxId, Known>,
     known_dropped: u64,
 }
 
+/// A sandbox older than the agent.
 #[derive(Clone, Debug)]
-struct Known {
-    identity: PodIdentity,
-    created: Timestamp,
-}
-
-/// One trace and what is known of it without looking at every span again.
-#[derive(Debug)]
-struct Entry {
-    trace: Arc<Trace>,
-    subject: Subject,
-    arrival: u64,
-    bytes: usize,
-    /// The list row of a closed trace, made when first asked for.
-    row: OnceLock<Row>,
+pub struct Known {
+    /// Its pod.
+    pub identity: PodIdentity,
+    /// When the runtime says it was created.
+    pub created: Timestamp,
 }
 
 /// How full the store is.
@@ -103,11 +104,11 @@ struct Entry {
 pub struct StoreSize {
     /// Traces kept.
     pub traces: usize,
-    /// Of them, open ones.
+    /// Open ones among them.
     pub running: usize,
-    /// Of them, created sandboxes whose first traffic is waited for.
+    /// Created sandboxes among them whose first traffic is pending.
     pub waiting: usize,
-    /// Of them, failed ones.
+    /// Failed ones among them.
     pub failed: usize,
     /// Estimated bytes.
     pub bytes: usize,
@@ -115,24 +116,34 @@ pub struct StoreSize {
     pub max_traces: usize,
     /// Bound on `bytes`.
     pub max_bytes: usize,
-    /// Traces that had to go since the start.
+    /// Traces evicted since the start.
     pub evicted: u64,
     /// Sandboxes older than the agent.
     pub known: usize,
-    /// Of them, those there was no room for.
+    /// Sandboxes older than the agent for which there was no room.
     pub known_dropped: u64,
 }
 
-impl Store {
+impl<R> Clone for Store<R> {
+    fn clone(&self) -> Store<R> {
+        Store(Arc::clone(&self.0))
+    }
+}
+
+impl<R> Store<R> {
     /// An empty store.
     #[must_use]
-    pub fn new(options: StoreOptions, node: NodeInfo) -> Store {
+    pub fn new(options: StoreOptions, node: NodeInfo) -> Store<R> {
         let (changes, _) = broadcast::channel(options.max_lag.max(1));
         Store(Arc::new(Shared {
             options,
             node,
-            state: Mutex::default(),
-            network: Mutex::default(),
+            state: Mutex::new(State {
+                traces: Traces::default(),
+                known: BTreeMap::new(),
+                known_dropped: 0,
+            }),
+            hour: Mutex::default(),
             changes,
         }))
     }
@@ -143,8 +154,8 @@ impl Store {
         &self.0.node
     }
 
-    /// Takes a snapshot of an open trace, or a closed trace; replaces what is kept of it. A snapshot that
-    /// comes after the trace was closed is stale and passed over, a trace without a root is none.
+    /// Inserts a snapshot of an open trace, or a closed trace; replaces what is kept of it. Ignores an open snapshot that
+    /// comes after the closed trace, and a trace without a root.
     pub fn update(&self, trace: impl Into<Arc<Trace>>) {
         let trace: Arc<Trace> = trace.into();
         if trace.spans.is_empty() {
@@ -152,269 +163,132 @@ impl Store {
         }
         let root = trace.root_id();
         {
-            let mut state = self.state();
-            if !state.put(trace) {
+            let State { traces, known, .. } = &mut *self.state();
+            let Some(kept) = traces.insert(trace) else {
                 return;
+            };
+            if kept.index.command == Some(CniCommand::Del)
+                && kept.index.outcome == Outcome::Ok
+                && let Some(sandbox) = &kept.trace.sandbox
+            {
+                known.remove(sandbox);
             }
-            state.shrink(&self.0.options);
+            traces.shrink(self.0.options.max_traces, self.0.options.max_bytes);
         }
-        // No reader is no error.
+        // Fails only when nobody has subscribed.
         let _ = self.0.changes.send(root);
     }
 
-    /// Remembers a sandbox that is older than the agent, which has no trace, until its DEL succeeds.
+    /// Keeps a sandbox that is older than the agent, and so has no trace, until its DEL succeeds.
     pub fn known(&self, sandbox: SandboxId, identity: PodIdentity, created: Timestamp) {
-        let mut state = self.state();
-        let room = state.known.len() < self.0.options.max_known;
-        if room || state.known.contains_key(&sandbox) {
-            state.known.insert(sandbox, Known { identity, created });
+        let State {
+            known, known_dropped, ..
+        } = &mut *self.state();
+        if known.len() < self.0.options.max_known || known.contains_key(&sandbox) {
+            known.insert(sandbox, Known { identity, created });
         } else {
-            state.known_dropped += 1;
+            *known_dropped += 1;
         }
     }
 
-    /// Takes one finding about traffic, at a wall-clock time.
+    /// Records one finding about traffic, at a wall-clock time.
     pub fn traffic(&self, traffic: &Traffic, unix_ns: u64) {
-        self.network().take(traffic, unix_ns);
+        self.hour().record(traffic, unix_ns);
     }
 
-    /// The node's traffic, with the journeys that are kept.
-    #[must_use]
-    pub fn network_view(&self) -> NetworkView {
-        let now = wall_ns();
-        let until = (!self.0.options.replayed).then_some(now);
-        let mut view = self.network().view(now, until);
-        let entries: Vec<Arc<Entry>> = self.state().entries.values().cloned().collect();
-        view.readiness = network::readiness(&entries, now);
-        let mut journeys: Vec<&Arc<Entry>> = entries.iter().filter(|entry| entry.subject.reason.is_some()).collect();
-        journeys.sort_by_key(|entry| std::cmp::Reverse((entry.subject.start_unix_ns, entry.arrival)));
-        journeys.truncate(MAX_JOURNEYS);
-        view.journeys = journeys.into_iter().map(|entry| entry.row_at(now)).collect();
-        view
+    /// Reads the last hour of traffic, under its lock.
+    pub fn read_hour<T>(&self, read: impl FnOnce(&TrafficHour) -> T) -> T {
+        read(&self.hour())
     }
 
-    /// Counts what is known of the traffic: another number, another answer of [`Store::network_view`].
+    /// Number of findings about traffic so far: it changes when [`Store::read_hour`] would read something else.
     #[must_use]
     pub fn network_revision(&self) -> u64 {
-        self.network().revision()
+        self.hour().revision()
     }
 
-    /// Traces as they change. A reader that lags gets an error that says by how many, and loads again.
+    /// The traces are from a recording.
+    #[must_use]
+    pub fn is_replayed(&self) -> bool {
+        self.0.options.replayed
+    }
+
+    /// Receives the root of each trace that changes. A receiver that lags gets an error with the number of missed changes,
+    /// and has to load again.
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<RootId> {
         self.0.changes.subscribe()
     }
 
-    /// The rows that match, best first, and the counts around them.
+    /// All traces, by root.
     #[must_use]
-    pub fn list(&self, query: &Query) -> Page {
-        let (entries, known) = {
-            let state = self.state();
-            (state.entries.values().cloned().collect(), state.known.len())
-        };
-        query::run(query, entries, known, wall_ns())
+    pub fn traces(&self) -> Vec<Arc<Kept<R>>> {
+        self.state().traces.all()
     }
 
-    /// The row of one trace.
+    /// Traces that run, in order of arrival.
     #[must_use]
-    pub fn row(&self, root: RootId) -> Option<Row> {
-        let entry = self.state().entries.get(&root).cloned()?;
-        Some(entry.row_at(wall_ns()))
+    pub fn running(&self) -> Vec<Arc<Kept<R>>> {
+        self.state().traces.running()
     }
 
-    /// One trace, with every span: the one of this id that has the span, the root or another. Without a span, and where
-    /// several have the id: the creation of a sandbox if one is, else the newest.
+    /// The trace with this root.
     #[must_use]
-    pub fn trace(&self, id: TraceId, span: Option<SpanId>) -> Option<TraceView> {
-        let (entry, family) = {
-            let state = self.state();
-            let entry = state.find(id, span)?;
-            let family = state
-                .entries
-                .values()
-                .filter(|other| view::related(&other.trace, &entry.trace))
-                .cloned()
-                .collect::<Vec<_>>();
-            (entry, family)
-        };
-        Some(TraceView::new(&entry, &family, wall_ns()))
+    pub fn get(&self, root: RootId) -> Option<Arc<Kept<R>>> {
+        self.state().traces.get(root)
     }
 
-    /// What runs now, oldest first; an operation older than `stuck_after_ns` is called stuck.
+    /// The trace with this id that has the span, as its root or below. Without a span, and if several traces have the id:
+    /// the creation of a sandbox, else the newest.
     #[must_use]
-    pub fn operations(&self, stuck_after_ns: u64) -> Vec<RunningOperation> {
-        let open: Vec<Arc<Entry>> = {
-            let state = self.state();
-            let running = state.order.get(&Outcome::Running);
-            running
-                .into_iter()
-                .flatten()
-                .filter_map(|(_, root)| state.entries.get(root).cloned())
-                .collect()
-        };
-        view::running(&open, wall_ns(), stuck_after_ns)
+    pub fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Kept<R>>> {
+        self.state().traces.find(id, span)
     }
 
-    /// Sandboxes older than the agent, by id.
+    /// Sandboxes older than the agent.
     #[must_use]
-    pub fn known_sandboxes(&self) -> Vec<KnownSandbox> {
-        let state = self.state();
-        state
-            .known
-            .iter()
-            .map(|(sandbox, known)| KnownSandbox {
-                sandbox: sandbox.clone(),
-                identity: known.identity.clone(),
-                created_boot_ns: known.created.0,
-            })
-            .collect()
+    pub fn known_sandboxes(&self) -> BTreeMap<SandboxId, Known> {
+        self.state().known.clone()
     }
 
-    /// How full it is.
+    /// How full the store is.
     #[must_use]
     pub fn size(&self) -> StoreSize {
-        let state = self.state();
-        let count = |outcome| state.order.get(&outcome).map_or(0, BTreeSet::len);
+        let State {
+            traces,
+            known,
+            known_dropped,
+        } = &*self.state();
         StoreSize {
-            traces: state.entries.len(),
-            running: count(Outcome::Running),
-            waiting: count(Outcome::Waiting),
-            failed: count(Outcome::Failed),
-            bytes: state.bytes,
+            traces: traces.len(),
+            running: traces.count(Outcome::Running),
+            waiting: traces.count(Outcome::Waiting),
+            failed: traces.count(Outcome::Failed),
+            bytes: traces.bytes(),
             max_traces: self.0.options.max_traces,
             max_bytes: self.0.options.max_bytes,
-            evicted: state.evicted,
-            known: state.known.len(),
-            known_dropped: state.known_dropped,
+            evicted: traces.evicted(),
+            known: known.len(),
+            known_dropped: *known_dropped,
         }
     }
 
-    fn network(&self) -> MutexGuard<'_, NetworkBook> {
-        self.0.network.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hour(&self) -> MutexGuard<'_, TrafficHour> {
+        self.0.hour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete before anything in it can fail.
+    fn state(&self) -> MutexGuard<'_, State<R>> {
+        // A panic cannot leave the state half changed: nothing between the parts of a change can fail.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn put(&mut self, trace: Arc<Trace>) -> bool {
-        let root = trace.root_id();
-        let mut arrival = self.arrivals;
-        if let Some(old) = self.entries.get(&root) {
-            if old.trace.closed && !trace.closed {
-                return false;
-            }
-            arrival = old.arrival;
-            self.remove(root);
-        } else {
-            self.arrivals += 1;
-        }
-        let entry = Entry::new(trace, arrival);
-        if entry.subject.command == Some(CniCommand::Del)
-            && entry.subject.outcome == Outcome::Ok
-            && let Some(sandbox) = &entry.trace.sandbox
-        {
-            self.known.remove(sandbox);
-        }
-        self.bytes += entry.bytes;
-        self.order
-            .entry(entry.subject.outcome)
-            .or_default()
-            .insert((arrival, root));
-        self.entries.insert(root, Arc::new(entry));
-        true
-    }
-
-    fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Entry>> {
-        let mut of_id = self.entries.range(RootId::all_of(id)).map(|(_, entry)| entry);
-        let found = match span {
-            Some(span) => of_id.find(|entry| entry.trace.spans.iter().any(|one| one.id == span)),
-            None => of_id.max_by_key(|entry| {
-                let Subject {
-                    kind, start_unix_ns, ..
-                } = entry.subject;
-                (kind == TraceKind::Sandbox, start_unix_ns, entry.arrival)
-            }),
-        };
-        found.cloned()
-    }
-
-    fn remove(&mut self, root: RootId) {
-        if let Some(entry) = self.entries.remove(&root) {
-            self.bytes -= entry.bytes;
-            if let Some(order) = self.order.get_mut(&entry.subject.outcome) {
-                order.remove(&(entry.arrival, root));
-            }
-        }
-    }
-
-    fn shrink(&mut self, options: &StoreOptions) {
-        // One trace always stays, however large: the newest is worth more than the bound.
-        while self.entries.len() > 1 && (self.entries.len() > options.max_traces || self.bytes > options.max_bytes) {
-            let Some(victim) = self.victim(options.max_traces / 4) else {
-                return;
-            };
-            self.remove(victim);
-            self.evicted += 1;
-        }
-    }
-
-    /// The oldest success; the oldest failure when there are more than `failed_share` of them or nothing else is
-    /// left; an open trace last, since it will come again with its end.
-    fn victim(&self, failed_share: usize) -> Option<RootId> {
-        let oldest = |outcome| Some(self.order.get(&outcome)?.first()?.1);
-        let failed = self.order.get(&Outcome::Failed).map_or(0, BTreeSet::len);
-        let first = if failed > failed_share {
-            [Outcome::Failed, Outcome::Ok]
-        } else {
-            [Outcome::Ok, Outcome::Failed]
-        };
-        oldest(first[0])
-            .or_else(|| oldest(first[1]))
-            .or_else(|| oldest(Outcome::Waiting))
-            .or_else(|| oldest(Outcome::Running))
-    }
-}
-
-impl Entry {
-    fn new(trace: Arc<Trace>, arrival: u64) -> Entry {
-        Entry {
-            subject: Subject::of(&trace),
-            bytes: row::estimate_bytes(&trace),
-            arrival,
-            row: OnceLock::new(),
-            trace,
-        }
-    }
-
-    /// The list row at a wall-clock time; that of a closed trace does not depend on it.
-    fn row_at(&self, unix_ns: u64) -> Row {
-        self.with_row(unix_ns, Row::clone)
-    }
-
-    fn with_row<T>(&self, unix_ns: u64, look: impl FnOnce(&Row) -> T) -> T {
-        let make = || Row::of(&self.trace, &self.subject, unix_ns);
-        if self.trace.closed {
-            look(self.row.get_or_init(make))
-        } else {
-            look(&make())
-        }
-    }
-}
-
-/// Now, in nanoseconds since 1970.
-#[must_use]
-pub fn wall_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// Journeys in the view of the network.
-const MAX_JOURNEYS: usize = 30;
+/// Most bytes kept on a node, by estimate: a part of the agent's memory budget (bench/BUDGETS.md).
+const MAX_BYTES: usize = 10 << 20;
+/// Most sandboxes older than the agent kept on a node; a kubelet runs 110 pods by default.
+const MAX_KNOWN: usize = 1_000;
+/// Changes by which a reader may lag.
+const MAX_LAG: usize = 1_024;
 
 #[cfg(test)]
 mod tests;

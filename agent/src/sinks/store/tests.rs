@@ -1,39 +1,25 @@
-//! The store's promises: bounds, what goes first, what a query finds, what a reader hears.
+//! The store's promises: bounds, what is evicted first, what a reader receives.
 
-use super::query::{KindFilter, Query, Sort, State};
 use super::*;
 use sandglass_model::time::SECOND;
-use sandglass_model::trace::{ActivityDetail, Status};
-use sandglass_model::windows::Service;
-use sandglass_model::{CniCommand, Detail, Span, SpanId};
 
 use crate::samples;
+use crate::wall_clock::wall_ns;
 
-fn store(options: StoreOptions) -> Store {
+fn store(options: StoreOptions) -> Store<()> {
     Store::new(options, NodeInfo::default())
 }
 
-fn filled() -> Store {
-    let store = store(StoreOptions::default());
-    for trace in samples::busy_node(wall_ns()) {
-        store.update(trace);
-    }
-    store
-}
-
-fn pods(store: &Store, query: &Query) -> Vec<String> {
-    store.list(query).rows.into_iter().map(|row| row.pod).collect()
-}
-
-fn view(store: &Store, row: &Row) -> TraceView {
-    store.trace(row.root.trace, Some(row.root.span)).unwrap()
+fn pods(store: &Store<()>) -> Vec<String> {
+    let kept = store.traces().into_iter();
+    kept.map(|kept| kept.trace.identity.name.clone()).collect()
 }
 
 #[test]
 fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
     let store = store(StoreOptions {
         max_traces: 40,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     let now = wall_ns();
     for number in 0..20 {
@@ -46,11 +32,7 @@ fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
     }
     let size = store.size();
     assert_eq!((size.traces, size.failed, size.evicted), (40, 10, 180));
-    let everything = Query {
-        limit: 1_000,
-        ..Query::default()
-    };
-    let rest = pods(&store, &everything);
+    let rest = pods(&store);
     assert!(rest.contains(&"bad-19".to_owned()) && rest.contains(&"bad-10".to_owned()));
     assert!(!rest.contains(&"bad-9".to_owned()));
     assert!(rest.contains(&"good-299".to_owned()) && rest.contains(&"good-270".to_owned()));
@@ -61,7 +43,7 @@ fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
 fn bytes_are_bounded_and_given_back() {
     let store = store(StoreOptions {
         max_bytes: 200_000,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     for number in 0..200 {
         let mut trace = samples::usual("n", "p", number, wall_ns());
@@ -71,26 +53,23 @@ fn bytes_are_bounded_and_given_back() {
     let size = store.size();
     assert!(size.bytes <= 200_000, "{size:?}");
     assert!((5..15).contains(&size.traces), "{size:?}");
-    let sum: usize = store.state().entries.values().map(|entry| entry.bytes).sum();
-    assert_eq!(sum, size.bytes);
-    let ordered: usize = store.state().order.values().map(BTreeSet::len).sum();
-    assert_eq!(ordered, size.traces);
+    store.state().traces.assert_consistent();
 }
 
 #[test]
 fn one_trace_larger_than_the_bound_is_still_kept() {
     let store = store(StoreOptions {
         max_bytes: 10,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     store.update(samples::usual("n", "first", 1, wall_ns()));
     store.update(samples::usual("n", "second", 2, wall_ns()));
-    assert_eq!(pods(&store, &Query::default()), ["second"]);
+    assert_eq!(pods(&store), ["second"]);
 }
 
 #[test]
 fn a_stale_snapshot_does_not_open_a_closed_trace_again() {
-    let store = store(StoreOptions::default());
+    let store = store(StoreOptions::live(1_000));
     let mut trace = samples::stuck("n", "p", 1, wall_ns() - 5 * SECOND);
     store.update(trace.clone());
     assert_eq!(store.size().running, 1);
@@ -104,112 +83,15 @@ fn a_stale_snapshot_does_not_open_a_closed_trace_again() {
     store.update(open);
     let size = store.size();
     assert_eq!((size.traces, size.running), (1, 0));
-    let row = store.list(&Query::default()).rows.remove(0);
-    assert_eq!((row.duration_ns, row.result), (SECOND, Outcome::Ok));
-}
-
-#[test]
-fn operations_that_share_the_runtimes_trace_are_kept_each_by_itself() {
-    let store = store(StoreOptions::default());
-    let now = wall_ns();
-    let mut sandbox = samples::usual("shop", "web-0", 1, now - 60 * SECOND);
-    let [failed, second] = samples::dels_of_one_trace(&sandbox, now - 30 * SECOND);
-    let mut open = second.clone();
-    open.closed = false;
-    open.spans[0].end = None;
-    for trace in [&sandbox, &open, &failed] {
-        store.update(trace.clone());
-    }
-    assert_eq!((store.size().running, store.size().failed), (1, 1));
-    for trace in [&second, &open, &failed] {
-        store.update(trace.clone());
-    }
-    let size = store.size();
-    assert_eq!((size.traces, size.running, size.failed, size.evicted), (3, 0, 1, 0));
-    let rows = store
-        .list(&Query {
-            kind: KindFilter::Verb(CniCommand::Del),
-            ..Query::default()
-        })
-        .rows;
-    let listed: Vec<_> = rows.iter().map(|row| (row.root, row.result)).collect();
-    assert_eq!(
-        listed,
-        [(second.root_id(), Outcome::Ok), (failed.root_id(), Outcome::Failed)]
-    );
-
-    // Each by its root or any other span of it; without one the newest, or the sandbox's.
-    let find = |span: Option<SpanId>| store.trace(failed.id, span).map(|view| view.row.root);
-    assert_eq!(find(Some(failed.root_id().span)), Some(failed.root_id()));
-    assert_eq!(find(Some(failed.spans[3].id)), Some(failed.root_id()));
-    assert_eq!(find(Some(second.root_id().span)), Some(second.root_id()));
-    assert_eq!(find(Some(SpanId(1))), None);
-    assert_eq!(find(None), Some(second.root_id()));
-    sandbox.id = failed.id;
-    store.update(sandbox.clone());
-    assert_eq!(find(None), Some(sandbox.root_id()));
-}
-
-#[test]
-fn operations_that_share_the_runtimes_trace_lead_to_one_another() {
-    let store = store(StoreOptions::default());
-    let now = wall_ns();
-    let sandbox = samples::usual("shop", "web-0", 1, now - 60 * SECOND);
-    let [first, second] = samples::dels_of_one_trace(&sandbox, now - 30 * SECOND);
-    let mut of_another = samples::third_del(&samples::usual("shop", "web-1", 2, now), now - 20 * SECOND);
-    of_another.id = first.id;
-    for trace in [&sandbox, &first, &second, &of_another] {
-        store.update(trace.clone());
-    }
-    let related = |of: &Trace| {
-        let related = view(&store, &store.row(of.root_id()).unwrap()).related;
-        related
-            .into_iter()
-            .map(|other| (other.row.root, other.relation))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        related(&first),
-        [
-            (sandbox.root_id(), "sandbox"),
-            (second.root_id(), "next_attempt"),
-            (of_another.root_id(), "same_trace"),
-        ]
-    );
-    assert_eq!(related(&second)[1], (first.root_id(), "previous_attempt"));
-    assert_eq!(
-        related(&of_another),
-        [(first.root_id(), "same_trace"), (second.root_id(), "same_trace")]
-    );
-}
-
-#[test]
-fn of_a_loop_of_operations_the_nearest_are_related() {
-    let store = store(StoreOptions::default());
-    let now = wall_ns();
-    let sandbox = samples::usual("shop", "web-0", 1, now - 1_000 * SECOND);
-    store.update(sandbox.clone());
-    let dels: Vec<Trace> = (0..100)
-        .map(|number| samples::third_del(&sandbox, now - (900 - number) * SECOND))
-        .collect();
-    for del in &dels {
-        let mut del = del.clone();
-        del.id = dels[0].id;
-        store.update(del);
-    }
-    assert_eq!(store.size().traces, 101);
-    let related = store.trace(dels[0].id, Some(dels[80].spans[0].id)).unwrap().related;
-    let spans: Vec<SpanId> = related.iter().map(|other| other.row.root.span).collect();
-    assert_eq!((spans.len(), spans[0]), (50, sandbox.spans[0].id));
-    assert!(spans.contains(&dels[79].spans[0].id) && spans.contains(&dels[81].spans[0].id));
-    assert!(!spans.contains(&dels[0].spans[0].id) && !spans.contains(&dels[80].spans[0].id));
+    let kept = store.traces().remove(0);
+    assert_eq!((kept.trace.root().end, kept.index.outcome), (Some(end), Outcome::Ok));
 }
 
 #[test]
 fn what_shares_a_trace_id_is_counted_and_evicted_each_by_itself() {
     let store = store(StoreOptions {
         max_traces: 40,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     let sandbox = samples::usual("shop", "web-0", 1, wall_ns());
     let id = sandbox.id;
@@ -221,14 +103,12 @@ fn what_shares_a_trace_id_is_counted_and_evicted_each_by_itself() {
     }
     let size = store.size();
     assert_eq!((size.traces, size.failed, size.evicted), (40, 10, 60));
-    let sum: usize = store.state().entries.values().map(|entry| entry.bytes).sum();
-    let ordered: usize = store.state().order.values().map(BTreeSet::len).sum();
-    assert_eq!((sum, ordered), (size.bytes, size.traces));
+    store.state().traces.assert_consistent();
 }
 
 #[test]
 fn a_trace_without_a_root_is_none() {
-    let store = store(StoreOptions::default());
+    let store = store(StoreOptions::live(1_000));
     let mut trace = samples::usual("n", "p", 1, wall_ns());
     trace.spans.clear();
     store.update(trace);
@@ -236,234 +116,10 @@ fn a_trace_without_a_root_is_none() {
 }
 
 #[test]
-fn lists_sort_and_filter() {
-    let store = filled();
-    let query = Query::default();
-    let newest = store.list(&query);
-    assert_eq!(newest.total, 26);
-    assert!(
-        newest
-            .rows
-            .windows(2)
-            .all(|pair| pair[0].start_unix_ns >= pair[1].start_unix_ns)
-    );
-    assert_eq!((newest.counts.running, newest.counts.failed), (1, 3));
-    assert!(newest.counts.p95_ns > newest.counts.median_ns);
-    assert!(newest.plugins.contains(&"slow-firewall".to_owned()));
-
-    let slowest = Query {
-        sort: Sort::Slowest,
-        state: State::Ended,
-        ..Query::default()
-    };
-    assert_eq!(pods(&store, &slowest)[..2], ["ingress-0", "checkout-5c7f8d9b4-slow1"]);
-
-    for (query, expected) in [
-        (
-            Query {
-                result: Some(Outcome::Failed),
-                ..query.clone()
-            },
-            3,
-        ),
-        (
-            Query {
-                state: State::Running,
-                ..query.clone()
-            },
-            1,
-        ),
-        (
-            Query {
-                kind: KindFilter::Operation,
-                ..query.clone()
-            },
-            1,
-        ),
-        (
-            Query {
-                kind: KindFilter::Verb(CniCommand::Del),
-                ..query.clone()
-            },
-            1,
-        ),
-        (
-            Query {
-                kind: KindFilter::Verb(CniCommand::Check),
-                ..query.clone()
-            },
-            0,
-        ),
-        (
-            Query {
-                plugin: "slow-firewall".into(),
-                ..query.clone()
-            },
-            1,
-        ),
-        (
-            Query {
-                text: "sleep".into(),
-                ..query.clone()
-            },
-            1,
-        ),
-        (
-            Query {
-                text: "BATCH no ip".into(),
-                ..query.clone()
-            },
-            2,
-        ),
-        (
-            Query {
-                text: samples::sandbox_id(40).0,
-                ..query.clone()
-            },
-            1,
-        ),
-        (
-            Query {
-                text: "no-such-thing".into(),
-                ..query.clone()
-            },
-            0,
-        ),
-    ] {
-        assert_eq!(store.list(&query).total, expected, "{query:?}");
-    }
-
-    let paged = Query {
-        limit: 5,
-        offset: 24,
-        ..query
-    };
-    let page = store.list(&paged);
-    assert_eq!((page.total, page.rows.len()), (26, 2));
-}
-
-#[test]
-fn rows_say_what_took_the_time_and_phases_add_up() {
-    let store = filled();
-    for row in store.list(&Query::default()).rows {
-        assert_eq!(row.phases.values().sum::<u64>(), row.duration_ns, "{row:?}");
-        if row.running {
-            assert_eq!(row.verdict, "waits for plugin bridge › command iptables");
-        }
-        if row.pod.contains("slow1") {
-            assert!(
-                row.verdict
-                    .starts_with("command sleep of plugin slow-firewall took 4.20 s"),
-                "{}",
-                row.verdict
-            );
-        }
-    }
-}
-
-#[test]
-fn a_trace_shows_its_spans_and_its_family() {
-    let store = filled();
-    let failed = Query {
-        text: "report".into(),
-        ..Query::default()
-    };
-    let rows = store.list(&failed).rows;
-    let second = view(&store, &rows[0]);
-    assert_eq!(second.row.attempt, 2);
-    assert_eq!(second.related.len(), 1);
-    assert_eq!(second.related[0].relation, "previous_attempt");
-    let first = view(&store, &rows[1]);
-    assert_eq!(first.related[0].relation, "next_attempt");
-
-    let json = serde_json::to_value(&second).unwrap();
-    let ipam = json["timeline"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|span| span["name"] == "plugin host-local")
-        .unwrap();
-    assert_eq!(ipam["depth"], 4);
-    assert_eq!(ipam["phase"], "delegate");
-    assert_eq!(ipam["error_message"], samples::NO_ADDRESS);
-    assert_eq!(ipam["attributes"]["process.exit.code"], 1);
-    assert_eq!(ipam["offset_ns"], 31_000_000);
-    assert_eq!(
-        ipam["start_unix_ns"].as_str().unwrap().parse::<u64>().unwrap() % 1_000,
-        second.row.start_unix_ns % 1_000
-    );
-
-    let del = Query {
-        kind: KindFilter::Operation,
-        ..Query::default()
-    };
-    let del = view(&store, &store.list(&del).rows[0]);
-    assert_eq!((del.row.attempt, del.related[0].relation), (3, "sandbox"));
-}
-
-#[test]
-fn running_operations_say_who_is_waited_for() {
-    let store = filled();
-    let running = store.operations(30 * SECOND);
-    assert_eq!(running.len(), 1);
-    assert_eq!(running[0].waits_for, ["plugin bridge", "command iptables"]);
-    assert!(running[0].stuck && running[0].age_ns > 40 * SECOND && running[0].pid > 0);
-    assert!(!store.operations(60 * SECOND)[0].stuck);
-}
-
-#[test]
-fn what_hcs_does_for_the_runtime_runs_like_a_step_of_it() {
-    let mut trace = samples::stuck("n", "p", 1, wall_ns() - 50 * SECOND);
-    let operations = |trace: &Trace| {
-        let store = store(StoreOptions::default());
-        store.update(trace.clone());
-        let running = store.operations(30 * SECOND);
-        running
-            .into_iter()
-            .map(|one| (one.name, one.waits_for, one.stuck, one.pid))
-            .collect::<Vec<_>>()
-    };
-    let before = operations(&trace);
-    let create = trace
-        .spans
-        .iter()
-        .position(|span| matches!(span.detail, Detail::SandboxCreate(_)))
-        .unwrap();
-    let innermost = trace.spans.iter().rposition(|span| span.end.is_none()).unwrap();
-    for (service, name, parent) in [
-        (Service::Hcs, "HcsCreateComputeSystem", create),
-        (Service::Hns, "RequestHandler", innermost),
-    ] {
-        trace.spans.push(Span {
-            id: SpanId::of(&[name.as_bytes()]),
-            parent: Some(parent),
-            start: trace.spans[parent].start,
-            end: None,
-            status: Status::Unset,
-            detail: Detail::Activity(Box::new(ActivityDetail {
-                service,
-                name: name.into(),
-                result: None,
-                objects: Vec::new(),
-                ambiguous: false,
-            })),
-            events: Vec::new(),
-            links: Vec::new(),
-        });
-    }
-    let mut with = operations(&trace);
-    with.sort();
-    let mut operation = before[0].clone();
-    operation.1.push("hns RequestHandler".to_owned());
-    let step = ("hcs HcsCreateComputeSystem".to_owned(), Vec::new(), true, 0);
-    assert_eq!(with, [operation, step]);
-}
-
-#[test]
 fn readers_hear_of_changes_and_of_their_lag() {
     let store = store(StoreOptions {
         max_lag: 4,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     let mut reader = store.subscribe();
     let trace = samples::usual("n", "p", 1, wall_ns());
@@ -482,16 +138,15 @@ fn readers_hear_of_changes_and_of_their_lag() {
 fn known_sandboxes_are_bounded_and_go_with_their_del() {
     let store = store(StoreOptions {
         max_known: 3,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     for number in 0..10 {
         store.known(samples::sandbox_id(number), PodIdentity::default(), Timestamp(1));
     }
     assert_eq!(store.known_sandboxes().len(), 3);
-    assert_eq!(store.list(&Query::default()).counts.older_than_agent, 3);
     assert_eq!(store.size().known_dropped, 7);
     let mut sandbox = samples::usual("n", "p", 1, wall_ns());
-    sandbox.sandbox = Some(store.known_sandboxes()[0].sandbox.clone());
+    sandbox.sandbox = Some(store.known_sandboxes().into_keys().next().unwrap());
     store.update(samples::third_del(&sandbox, wall_ns()));
     assert_eq!(store.size().known, 2);
 }
@@ -508,7 +163,7 @@ fn the_estimate_is_near_the_memory_in_use() {
     let store = store(StoreOptions {
         max_traces: 20_000,
         max_bytes: 1 << 30,
-        ..StoreOptions::default()
+        ..StoreOptions::live(1_000)
     });
     let before = resident();
     let begin = std::time::Instant::now();
@@ -523,125 +178,5 @@ fn the_estimate_is_near_the_memory_in_use() {
     assert!(
         estimated > used / 2 && estimated < used * 3,
         "estimated {estimated}, used {used}"
-    );
-}
-
-#[test]
-fn a_created_sandbox_waits_for_traffic_and_is_not_called_running() {
-    let store = store(StoreOptions::default());
-    let open = samples::waiting("shop", "web-0", 1, wall_ns() - 20 * SECOND);
-    let root = open.root_id();
-    store.update(open);
-    let row = store.row(root).unwrap();
-    assert_eq!((row.result, row.running), (Outcome::Waiting, false));
-    let network = row.network.unwrap();
-    assert_eq!(
-        (network.state, network.first_attempt_ns),
-        (traffic::NetworkState::Waiting, None)
-    );
-    // Its time stands still where its creation ended, and so does its verdict.
-    assert_eq!(row.duration_ns, network.created_ns);
-    assert_eq!(row.duration_ns, row.phases.values().sum::<u64>());
-    assert!(row.duration_ns < SECOND && row.verdict.contains(" took "), "{row:?}");
-    assert_eq!((store.size().running, store.size().waiting), (0, 1));
-    assert!(store.operations(0).is_empty());
-    let state = |state| {
-        store
-            .list(&Query {
-                state,
-                ..Query::default()
-            })
-            .total
-    };
-    assert_eq!(
-        (state(State::Waiting), state(State::Running), state(State::Ended)),
-        (1, 0, 0)
-    );
-
-    store.update(samples::network_ready("shop", "web-0", 1, wall_ns() - 20 * SECOND));
-    assert_eq!(store.network_view().readiness.ready, 1);
-}
-
-#[test]
-fn traffic_after_the_creation_is_told_apart_from_it() {
-    let sandbox = samples::network_ready("shop", "web-0", 1, wall_ns());
-    let row = Row::of(&sandbox, &Subject::of(&sandbox), wall_ns());
-    let network = row.network.unwrap();
-    assert_eq!(network.state, traffic::NetworkState::Ready);
-    assert_eq!(network.wait_ns, Some(34_000_000));
-    assert_eq!(row.duration_ns, network.ready_ns.unwrap());
-    assert_eq!(row.duration_ns - row.busy_ns, 140_000_000 + 2_000_000);
-    assert!(row.verdict.starts_with("plugin bridge took"), "{}", row.verdict);
-
-    let stalled = samples::stalled("shop", "web-1", 2, wall_ns());
-    let row = Row::of(&stalled, &Subject::of(&stalled), wall_ns());
-    assert_eq!(
-        row.verdict,
-        "lookup of db.shop.svc.cluster.local took 5.01 s: conntrack dropped one of two parallel queries (likely)"
-    );
-    assert_eq!(row.causes, ["conntrack_race"]);
-
-    let failed = samples::never_connected("shop", "web-2", 3, wall_ns());
-    let row = Row::of(&failed, &Subject::of(&failed), wall_ns());
-    assert_eq!(
-        row.verdict,
-        "its network never proved usable: connect to 203.0.113.9:443 took 15.0 s: the other end, or the way to it, was silent (likely)"
-    );
-    assert_eq!(row.result, Outcome::Ok);
-}
-
-#[test]
-fn journeys_are_listed_by_reason_and_cause_and_stand_beside_their_sandbox() {
-    let store = filled();
-    let sandbox = samples::network_ready("shop", "web-0", 70, wall_ns());
-    let journey = samples::stalled_journey(&sandbox, wall_ns());
-    store.update(sandbox.clone());
-    store.update(journey.clone());
-    store.update(samples::refused_journey(wall_ns()));
-    let find = |query: Query| {
-        let rows = store
-            .list(&Query {
-                kind: KindFilter::Journey,
-                ..query
-            })
-            .rows;
-        rows.into_iter().map(|row| row.target.unwrap()).collect::<Vec<_>>()
-    };
-    assert_eq!(find(Query::default()).len(), 2);
-    let reason = |reason| Query {
-        reason: Some(reason),
-        ..Query::default()
-    };
-    use sandglass_model::trace::JourneyReason;
-    assert_eq!(find(reason(JourneyReason::Retried)), [samples::NAME]);
-    assert_eq!(find(reason(JourneyReason::Slow)), Vec::<String>::new());
-    let cause = Query {
-        cause: "connect_refused".into(),
-        ..Query::default()
-    };
-    assert_eq!(find(cause), ["10.96.0.80:8080"]);
-    assert_eq!(
-        store.list(&Query::default()).causes,
-        ["connect_refused", "conntrack_race"]
-    );
-    let related = store.trace(sandbox.id, None).unwrap().related;
-    assert_eq!((related.len(), related[0].relation), (1, "journey"));
-    let verdicts: Vec<String> = store
-        .network_view()
-        .journeys
-        .into_iter()
-        .map(|row| row.verdict)
-        .collect();
-    assert!(
-        verdicts
-            .iter()
-            .any(|verdict| verdict.contains("one of two parallel queries (likely)")),
-        "{verdicts:?}"
-    );
-    assert!(
-        verdicts
-            .iter()
-            .any(|verdict| verdict.contains("refused: the other end refused (certain)")),
-        "{verdicts:?}"
     );
 }

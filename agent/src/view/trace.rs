@@ -1,21 +1,20 @@
-//! One trace in full, and what runs now, as JSON.
+//! One trace in full as JSON: every span, and the traces related to it.
 //!
 //! Every name, kind and attribute of a span comes from [`sandglass_model::registry`], as in OTLP.
-//! Does not: choose traces (`query`), or make the one-line form (`row`).
+//! Does not: choose traces ([`super::list`]), or build the one-line form ([`super::row`]).
 
 use std::sync::Arc;
 
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::registry::{self, Kind, Value};
 use sandglass_model::trace::Relation;
-use sandglass_model::{
-    CniCommand, Detail, PodIdentity, RootId, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId,
-};
+use sandglass_model::{Detail, PodIdentity, Span, SpanId, Status, Timestamp, Trace, TraceId};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::Entry;
-use super::row::{Outcome, Row, as_text, end_or_now, now_in};
+use super::json::{as_optional_text, as_text};
+use super::now::end_or_now;
+use super::{Kept, Row, row};
 
 /// One trace with every span.
 #[derive(Clone, Debug, Serialize)]
@@ -30,7 +29,7 @@ pub struct TraceView {
     pub now_unix_ns: u64,
     /// The root first, parents before their children.
     pub timeline: Vec<SpanView>,
-    /// Other traces it belongs with that the store holds, oldest first; of too many the nearest in time.
+    /// Related traces in the store, oldest first; of more than 50 the nearest in time.
     pub related: Vec<RelatedTrace>,
 }
 
@@ -57,9 +56,9 @@ pub struct SpanView {
     pub offset_ns: u64,
     /// To the end, or to now.
     pub duration_ns: u64,
-    /// The part of the root's duration that this span answers for.
+    /// The part of the root's duration that is attributed to this span.
     pub own_ns: u64,
-    /// What that part is counted as.
+    /// The phase of that part.
     pub phase: Phase,
     /// `unset` or `error`.
     pub status: &'static str,
@@ -103,78 +102,36 @@ pub struct LinkView {
     pub relation: &'static str,
 }
 
-/// Another trace that belongs with the one shown.
+/// A related trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct RelatedTrace {
     /// Why: `previous_attempt`, `next_attempt`, `sandbox` (the creation of this sandbox), `operation` (on it),
-    /// `journey` (of its traffic) or `same_trace` (of another sandbox, and asked for within the same trace of the runtime).
+    /// `journey` (of its traffic) or `same_trace` (of another sandbox, requested within the same trace of the runtime).
     pub relation: &'static str,
     /// The trace in one line.
     #[serde(flatten)]
     pub row: Row,
 }
 
-/// An operation or a step of the runtime that has not ended.
-#[derive(Clone, Debug, Serialize)]
-pub struct RunningOperation {
-    /// Its trace: `trace_id` and `root_span_id`.
-    #[serde(flatten)]
-    pub root: RootId,
-    /// Its span.
-    pub span_id: SpanId,
-    /// Name from the registry.
-    pub name: String,
-    /// The verb, for a CNI operation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub command: Option<CniCommand>,
-    /// Interface asked for.
-    pub ifname: String,
-    /// Network name.
-    pub network: String,
-    /// The sandbox.
-    pub sandbox: Option<SandboxId>,
-    /// Kubernetes namespace.
-    pub namespace: String,
-    /// Pod name.
-    pub pod: String,
-    /// Names of the open spans below it, outermost first: who is waited for.
-    pub waits_for: Vec<String>,
-    /// Process id of the innermost of them; 0 when there is none.
-    pub pid: u32,
-    /// How long it has run.
-    pub age_ns: u64,
-    /// Longer than the threshold.
-    pub stuck: bool,
-}
-
-/// A sandbox older than the agent.
-#[derive(Clone, Debug, Serialize)]
-pub struct KnownSandbox {
-    /// Its id.
-    pub sandbox: SandboxId,
-    /// Its pod.
-    pub identity: PodIdentity,
-    /// When the runtime says it was created, nanoseconds since boot.
-    pub created_boot_ns: u64,
-}
-
 impl TraceView {
-    pub(super) fn new(entry: &Entry, family: &[Arc<Entry>], unix_ns: u64) -> TraceView {
-        let trace = &entry.trace;
+    /// The view of `kept`; `traces` are those that may be related.
+    pub(super) fn new(kept: &Kept, traces: &[Arc<Kept>], unix_ns: u64) -> TraceView {
+        let trace = &kept.trace;
         let now = end_or_now(trace, unix_ns);
-        let mut related: Vec<RelatedTrace> = family
+        let mut related: Vec<RelatedTrace> = traces
             .iter()
+            .filter(|other| is_related(&other.trace, trace))
             .map(|other| RelatedTrace {
                 relation: relation(&other.trace, trace),
-                row: other.row_at(unix_ns),
+                row: row::of(other, unix_ns),
             })
             .collect();
-        let start = entry.subject.start_unix_ns;
-        related.sort_by_key(|other| (!other.is_next_of_kin(), other.row.start_unix_ns.abs_diff(start)));
+        let start = kept.index.start_unix_ns;
+        related.sort_by_key(|other| (!other.is_kept_first(), other.row.start_unix_ns.abs_diff(start)));
         related.truncate(MAX_RELATED);
         related.sort_by_key(|other| other.row.start_unix_ns);
         TraceView {
-            row: entry.row_at(unix_ns),
+            row: row::of(kept, unix_ns),
             identity: trace.identity.clone(),
             now_unix_ns: unix_ns,
             timeline: timeline(trace, now),
@@ -184,8 +141,8 @@ impl TraceView {
 }
 
 impl RelatedTrace {
-    /// There are few of these, however often an operation is repeated.
-    fn is_next_of_kin(&self) -> bool {
+    /// Relations of which a trace has few, however often an operation is repeated.
+    fn is_kept_first(&self) -> bool {
         matches!(self.relation, "sandbox" | "previous_attempt" | "next_attempt")
     }
 }
@@ -254,8 +211,8 @@ impl SpanView {
     }
 }
 
-/// Whether `other` belongs on the page of `trace`: the same sandbox, the same trace id, or a link one way or the other.
-pub(super) fn related(other: &Trace, trace: &Trace) -> bool {
+/// Whether `other` is shown with `trace`: of the same sandbox, with the same trace id, or linked in either direction.
+fn is_related(other: &Trace, trace: &Trace) -> bool {
     other.root_id() != trace.root_id()
         && (other.id == trace.id
             || of_one_sandbox(other, trace)
@@ -292,87 +249,6 @@ fn relation(other: &Trace, trace: &Trace) -> &'static str {
     }
 }
 
-pub(super) fn running(open: &[Arc<Entry>], unix_ns: u64, stuck_after_ns: u64) -> Vec<RunningOperation> {
-    let mut found: Vec<RunningOperation> = open
-        .iter()
-        .filter(|entry| entry.subject.outcome == Outcome::Running)
-        .flat_map(|entry| {
-            let trace = &entry.trace;
-            (0..trace.spans.len()).filter_map(move |index| running_at(trace, index, unix_ns, stuck_after_ns))
-        })
-        .collect();
-    found.sort_by_key(|operation| std::cmp::Reverse(operation.age_ns));
-    found
-}
-
-fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) -> Option<RunningOperation> {
-    let span = trace.spans.get(index).filter(|span| span.end.is_none())?;
-    let (command, ifname, network) = match &span.detail {
-        Detail::Operation(operation) => (
-            Some(operation.command),
-            operation.ifname.clone(),
-            operation.network.clone(),
-        ),
-        Detail::RuntimeStep(_) => (None, String::new(), String::new()),
-        // What HNS and HCS do for the runtime; what they do for a plugin is what that waits for.
-        Detail::Activity(_) if is_part_of_creation(trace, span) => (None, String::new(), String::new()),
-        Detail::Sandbox(_)
-        | Detail::SandboxCreate(_)
-        | Detail::Plugin(_)
-        | Detail::Command(_)
-        | Detail::Journey(_)
-        | Detail::Lookup(_)
-        | Detail::Connect(_)
-        | Detail::Activity(_)
-        | Detail::VnicWait(_) => return None,
-    };
-    let chain = open_below(trace, index);
-    let mut outwards = chain.iter().rev().chain([&span]);
-    let pid = outwards
-        .find_map(|span| span.process())
-        .map_or(0, |process| process.pid);
-    let age_ns = span.duration_ns(now_in(trace, unix_ns));
-    Some(RunningOperation {
-        root: trace.root_id(),
-        span_id: span.id,
-        name: registry::name(span),
-        command,
-        ifname,
-        network,
-        sandbox: trace.sandbox.clone(),
-        namespace: trace.identity.namespace.clone(),
-        pod: trace.identity.name.clone(),
-        pid,
-        waits_for: chain.iter().copied().map(registry::name).collect(),
-        age_ns,
-        stuck: age_ns >= stuck_after_ns,
-    })
-}
-
-fn is_part_of_creation(trace: &Trace, span: &Span) -> bool {
-    let parent = span.parent.and_then(|parent| trace.spans.get(parent));
-    parent.is_some_and(|parent| matches!(parent.detail, Detail::Sandbox(_) | Detail::SandboxCreate(_)))
-}
-
-/// The newest open span below `top`, the newest below that, and so on.
-pub(super) fn open_below(trace: &Trace, top: usize) -> Vec<&Span> {
-    let mut chain = Vec::new();
-    let mut at = top;
-    // Parents stand before their children, so one pass forward follows the chain down.
-    while let Some((index, span)) = trace
-        .spans
-        .iter()
-        .enumerate()
-        .skip(at + 1)
-        .filter(|(_, span)| span.parent == Some(at) && span.end.is_none())
-        .max_by_key(|(_, span)| span.start)
-    {
-        chain.push(span);
-        at = index;
-    }
-    chain
-}
-
 impl Serialize for Attributes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
@@ -385,13 +261,6 @@ impl Serialize for Attributes {
             }
         }
         map.end()
-    }
-}
-
-fn as_optional_text<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_none(),
     }
 }
 

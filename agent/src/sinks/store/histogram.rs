@@ -1,17 +1,19 @@
-//! How durations spread: counts in buckets that grow by a quarter each, enough to tell percentiles to 12 %.
+//! A histogram of durations whose buckets grow by a quarter each: percentiles within 12 %.
 //!
-//! A few hundred bytes whatever is counted. Does not: keep single values.
+//! Used by [`super::hour`] and [`super::names`], which keep hundreds of them: it takes a few hundred bytes at most, less
+//! while durations are short. Does not: keep single values.
 
 /// Counts by bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spread {
-    /// Only as long as its largest value needs.
+pub struct Histogram {
+    /// As long as the largest recorded value needs.
     counts: Vec<u32>,
     total: u64,
 }
 
-impl Spread {
-    pub(super) fn add(&mut self, ns: u64) {
+impl Histogram {
+    /// Counts one duration.
+    pub(super) fn record(&mut self, ns: u64) {
         let bucket = bucket(ns);
         if self.counts.len() <= bucket {
             self.counts.resize(bucket + 1, 0);
@@ -20,7 +22,8 @@ impl Spread {
         self.total += 1;
     }
 
-    pub(super) fn merge(&mut self, other: &Spread) {
+    /// Adds the counts of another histogram.
+    pub(super) fn merge(&mut self, other: &Histogram) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
@@ -30,8 +33,9 @@ impl Spread {
         self.total += other.total;
     }
 
-    /// The middle of the bucket that holds the smallest value which at least `percent` do not exceed.
-    pub(super) fn quantile(&self, percent: u64) -> Option<u64> {
+    /// The percentile by nearest rank, as the middle of its bucket in nanoseconds; `None` without values.
+    #[must_use]
+    pub fn quantile(&self, percent: u64) -> Option<u64> {
         let rank = (self.total * percent).div_ceil(100).max(1);
         let mut seen = 0;
         let holds = |&(_, count): &(usize, &u32)| {
@@ -43,14 +47,13 @@ impl Spread {
     }
 }
 
-/// Four buckets to each doubling, from about 1 us on.
+/// Four buckets for each power of two from 1,024 ns on; the first bucket holds all shorter durations.
 fn bucket(ns: u64) -> usize {
     if ns >> FIRST_POWER == 0 {
         return 0;
     }
     let power = ns.ilog2();
     let quarter = (ns >> (power - 2)) & 3;
-    // At most 64 doublings.
     1 + ((power - FIRST_POWER) * 4) as usize + quarter as usize
 }
 
@@ -63,7 +66,7 @@ fn edge(bucket: usize) -> u64 {
     u64::try_from(edge).unwrap_or(u64::MAX)
 }
 
-/// 1024 ns.
+/// 2^10: 1,024 ns.
 const FIRST_POWER: u32 = 10;
 
 #[cfg(test)]
@@ -72,18 +75,18 @@ mod tests {
 
     #[test]
     fn percentiles_are_near_the_truth() {
-        let mut spread = Spread::default();
-        assert_eq!(spread.quantile(50), None);
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.quantile(50), None);
         for ms in 1..=1_000u64 {
-            spread.add(ms * 1_000_000);
+            histogram.record(ms * 1_000_000);
         }
         for (percent, truth) in [(50, 500_000_000u64), (95, 950_000_000), (100, 1_000_000_000)] {
-            let told = spread.quantile(percent).unwrap();
-            assert!(told.abs_diff(truth) * 100 <= truth * 13, "{percent} %: {told}");
+            let estimate = histogram.quantile(percent).unwrap();
+            assert!(estimate.abs_diff(truth) * 100 <= truth * 13, "{percent} %: {estimate}");
         }
-        let mut twice = spread.clone();
-        twice.merge(&spread);
-        assert_eq!(twice.quantile(95), spread.quantile(95));
+        let mut twice = histogram.clone();
+        twice.merge(&histogram);
+        assert_eq!(twice.quantile(95), histogram.quantile(95));
     }
 
     #[test]
@@ -92,6 +95,6 @@ mod tests {
             let bucket = bucket(ns);
             assert!(edge(bucket) <= ns && ns < edge(bucket + 1), "{ns}: {bucket}");
         }
-        Spread::default().add(u64::MAX);
+        Histogram::default().record(u64::MAX);
     }
 }

@@ -1,7 +1,7 @@
-//! Which traces a list shows, in which order: the query of `/api/v1/sandboxes` as a value.
+//! Which traces a list shows, in which order: `/api/v1/sandboxes`.
 //!
-//! Used by the store; `crate::http` makes it from a URL. Does not: parse text, or page through anything but a snapshot
-//! (rows may move between two pages when new traces come in).
+//! `crate::http` parses a [`Query`] from a URL. Does not: parse text, or page through anything but a snapshot (rows may move
+//! between two pages when new traces come in).
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,8 +11,9 @@ use sandglass_model::CniCommand;
 use sandglass_model::trace::JourneyReason;
 use serde::Serialize;
 
-use super::Entry;
-use super::row::{Outcome, Row, TraceKind, as_text};
+use super::json::as_text;
+use super::{Kept, Row, row};
+use crate::sinks::store::index::{Outcome, TraceKind};
 
 /// Which traces, in which order, how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +32,11 @@ pub struct Query {
     pub plugin: String,
     /// Only journeys for this reason.
     pub reason: Option<JourneyReason>,
-    /// Only traces in which something went badly for this cause; empty for all.
+    /// Only traces with a failed or slow lookup or connect of this cause; empty for all.
     pub cause: String,
     /// Rows at most.
     pub limit: usize,
-    /// Rows passed over.
+    /// Rows skipped.
     pub offset: usize,
 }
 
@@ -70,9 +71,9 @@ pub enum Sort {
 pub enum State {
     /// Both.
     All,
-    /// Open ones, but for those that only wait for traffic.
+    /// Open ones, without those whose first traffic alone is pending.
     Running,
-    /// Created sandboxes whose first traffic is waited for.
+    /// Created sandboxes whose first traffic is pending.
     Waiting,
     /// Closed ones.
     Ended,
@@ -85,9 +86,9 @@ pub enum KindFilter {
     All,
     /// Creations of sandboxes.
     Sandbox,
-    /// Operations apart from those.
+    /// Operations outside of creations.
     Operation,
-    /// Lookups and connections that went badly.
+    /// Journeys: failed, slow, retried and dropped lookups and connects after readiness.
     Journey,
     /// Operations with this verb.
     Verb(CniCommand),
@@ -98,36 +99,36 @@ pub enum KindFilter {
 pub struct Page {
     /// Traces that match, on all pages.
     pub total: usize,
-    /// Rows passed over.
+    /// Rows skipped.
     pub offset: usize,
     /// Rows at most.
     pub limit: usize,
     /// Time of the answer.
     #[serde(serialize_with = "as_text")]
     pub now_unix_ns: u64,
-    /// What the store holds of the kinds asked for, whatever the other filters.
+    /// Counts over all traces of the queried kind, whatever the other filters.
     pub counts: Counts,
-    /// Every plugin type seen in the store, sorted.
+    /// Every plugin type in the store, sorted.
     pub plugins: Vec<String>,
-    /// Every cause of a bad lookup or connection seen in the store, sorted.
+    /// Every cause in the store, sorted.
     pub causes: Vec<String>,
     /// The rows.
     pub rows: Vec<Row>,
 }
 
-/// Traces by outcome, and how long the closed sandboxes took.
+/// Traces by outcome, and how long they took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// All.
     pub all: usize,
-    /// Open ones, but for those that only wait for traffic.
+    /// Open ones, without those whose first traffic alone is pending.
     pub running: usize,
-    /// Created sandboxes whose first traffic is waited for.
+    /// Created sandboxes whose first traffic is pending.
     pub waiting: usize,
     /// Failed ones.
     pub failed: usize,
-    /// Median duration of those that are created or closed and did not fail, without the time in which they did not
-    /// use their network.
+    /// Median duration of created sandboxes and closed traces that did not fail, without the time in which they did not use
+    /// their network.
     pub median_ns: Option<u64>,
     /// 95th percentile of the same.
     pub p95_ns: Option<u64>,
@@ -135,22 +136,19 @@ pub struct Counts {
     pub older_than_agent: usize,
 }
 
-pub(super) fn run(query: &Query, entries: Vec<Arc<Entry>>, known: usize, unix_ns: u64) -> Page {
-    let plugins: BTreeSet<&String> = entries.iter().flat_map(|entry| &entry.subject.plugins).collect();
+pub(super) fn run(query: &Query, traces: &[Arc<Kept>], known: usize, unix_ns: u64) -> Page {
+    let plugins: BTreeSet<&String> = traces.iter().flat_map(|kept| &kept.index.plugins).collect();
     let plugins = plugins.into_iter().cloned().collect();
-    let causes: BTreeSet<&String> = entries.iter().flat_map(|entry| &entry.subject.causes).collect();
+    let causes: BTreeSet<&String> = traces.iter().flat_map(|kept| &kept.index.causes).collect();
     let causes = causes.into_iter().cloned().collect();
-    let of_kind: Vec<&Arc<Entry>> = entries.iter().filter(|entry| query.kind.matches(entry)).collect();
+    let of_kind: Vec<&Arc<Kept>> = traces.iter().filter(|kept| query.kind.matches(kept)).collect();
     let counts = count(&of_kind, known, unix_ns);
 
     let words: Vec<String> = query.text.split_whitespace().map(str::to_lowercase).collect();
-    let mut found: Vec<&Arc<Entry>> = of_kind
-        .into_iter()
-        .filter(|entry| query.matches(entry, &words))
-        .collect();
+    let mut found: Vec<&Arc<Kept>> = of_kind.into_iter().filter(|kept| query.matches(kept, &words)).collect();
     match query.sort {
-        Sort::Newest => found.sort_by_key(|entry| Reverse((entry.subject.start_unix_ns, entry.arrival))),
-        Sort::Slowest => found.sort_by_key(|entry| Reverse((busy_ns(entry, unix_ns), entry.arrival))),
+        Sort::Newest => found.sort_by_key(|kept| Reverse((kept.index.start_unix_ns, kept.arrival))),
+        Sort::Slowest => found.sort_by_key(|kept| Reverse((busy_ns(kept, unix_ns), kept.arrival))),
     }
     let rows = found.iter().skip(query.offset).take(query.limit);
     Page {
@@ -161,60 +159,60 @@ pub(super) fn run(query: &Query, entries: Vec<Arc<Entry>>, known: usize, unix_ns
         counts,
         plugins,
         causes,
-        rows: rows.map(|entry| entry.row_at(unix_ns)).collect(),
+        rows: rows.map(|kept| row::of(kept, unix_ns)).collect(),
     }
 }
 
 impl Query {
-    fn matches(&self, entry: &Entry, words: &[String]) -> bool {
-        let subject = &entry.subject;
+    fn matches(&self, kept: &Kept, words: &[String]) -> bool {
+        let index = &kept.index;
         let state = match self.state {
             State::All => true,
-            State::Running => subject.outcome == Outcome::Running,
-            State::Waiting => subject.outcome == Outcome::Waiting,
-            State::Ended => !matches!(subject.outcome, Outcome::Running | Outcome::Waiting),
+            State::Running => index.outcome == Outcome::Running,
+            State::Waiting => index.outcome == Outcome::Waiting,
+            State::Ended => !matches!(index.outcome, Outcome::Running | Outcome::Waiting),
         };
         state
-            && self.result.is_none_or(|result| result == subject.outcome)
-            && (self.plugin.is_empty() || subject.plugins.contains(&self.plugin))
-            && self.reason.is_none_or(|reason| subject.reason == Some(reason))
-            && (self.cause.is_empty() || subject.causes.contains(&self.cause))
-            && words.iter().all(|word| subject.haystack.contains(word.as_str()))
+            && self.result.is_none_or(|result| result == index.outcome)
+            && (self.plugin.is_empty() || index.plugins.contains(&self.plugin))
+            && self.reason.is_none_or(|reason| index.reason == Some(reason))
+            && (self.cause.is_empty() || index.causes.contains(&self.cause))
+            && words.iter().all(|word| index.text.contains(word.as_str()))
     }
 }
 
 impl KindFilter {
-    fn matches(self, entry: &Entry) -> bool {
+    fn matches(self, kept: &Kept) -> bool {
         match self {
             KindFilter::All => true,
-            KindFilter::Sandbox => entry.subject.kind == TraceKind::Sandbox,
-            KindFilter::Operation => entry.subject.kind == TraceKind::Operation,
-            KindFilter::Journey => entry.subject.kind == TraceKind::Journey,
-            KindFilter::Verb(verb) => entry.subject.command == Some(verb),
+            KindFilter::Sandbox => kept.index.kind == TraceKind::Sandbox,
+            KindFilter::Operation => kept.index.kind == TraceKind::Operation,
+            KindFilter::Journey => kept.index.kind == TraceKind::Journey,
+            KindFilter::Verb(verb) => kept.index.command == Some(verb),
         }
     }
 }
 
-fn busy_ns(entry: &Entry, unix_ns: u64) -> u64 {
-    entry.with_row(unix_ns, |row| row.busy_ns)
+fn busy_ns(kept: &Kept, unix_ns: u64) -> u64 {
+    row::read(kept, unix_ns, |row| row.busy_ns)
 }
 
-fn count(entries: &[&Arc<Entry>], known: usize, unix_ns: u64) -> Counts {
+fn count(traces: &[&Arc<Kept>], known: usize, unix_ns: u64) -> Counts {
     let mut counts = Counts {
-        all: entries.len(),
+        all: traces.len(),
         older_than_agent: known,
         ..Counts::default()
     };
     let mut durations = Vec::new();
-    for entry in entries {
-        match entry.subject.outcome {
+    for kept in traces {
+        match kept.index.outcome {
             Outcome::Running => counts.running += 1,
             Outcome::Failed => counts.failed += 1,
             Outcome::Waiting => {
                 counts.waiting += 1;
-                durations.push(busy_ns(entry, unix_ns));
+                durations.push(busy_ns(kept, unix_ns));
             }
-            Outcome::Ok => durations.push(busy_ns(entry, unix_ns)),
+            Outcome::Ok => durations.push(busy_ns(kept, unix_ns)),
         }
     }
     durations.sort_unstable();
@@ -223,7 +221,7 @@ fn count(entries: &[&Arc<Entry>], known: usize, unix_ns: u64) -> Counts {
     counts
 }
 
-/// The smallest value that at least `percent` of the sorted values do not exceed.
+/// The percentile of sorted values by nearest rank.
 pub(super) fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()

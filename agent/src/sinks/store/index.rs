@@ -1,0 +1,174 @@
+//! What is known of a kept trace without looking at every span again: how it stands, and what filters compare.
+//!
+//! The store builds one [`TraceIndex`] for each trace that comes in, on the pipeline's thread; eviction and the filters of
+//! lists read it. Does not: render anything, or measure how long things took.
+
+use sandglass_model::trace::{Cause, JourneyReason};
+use sandglass_model::{CniCommand, Detail, Span, Status, Trace};
+use serde::Serialize;
+
+use crate::sinks::creation;
+
+/// State of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Open.
+    Running,
+    /// Open: the sandbox is created, and its first traffic is pending.
+    Waiting,
+    /// Closed, not failed.
+    Ok,
+    /// Closed, failed.
+    Failed,
+}
+
+/// What a trace is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceKind {
+    /// The creation of a sandbox.
+    Sandbox,
+    /// One CNI operation outside of a creation.
+    Operation,
+    /// A failed, slow, retried or dropped lookup or connection.
+    Journey,
+}
+
+/// What eviction and filters compare; built once when a trace comes in.
+#[derive(Clone, Debug)]
+pub struct TraceIndex {
+    /// State of the trace.
+    pub outcome: Outcome,
+    /// What it is about.
+    pub kind: TraceKind,
+    /// The verb, for an operation.
+    pub command: Option<CniCommand>,
+    /// Plugin types in order of first appearance.
+    pub plugins: Vec<String>,
+    /// Why it is a journey, if it is one.
+    pub reason: Option<JourneyReason>,
+    /// Causes of failed and slow lookups and connections in the trace, each once.
+    pub causes: Vec<String>,
+    /// Lower-case text that the text filter searches, at most [`MAX_TEXT`] bytes.
+    pub text: String,
+    /// Begin of the root, nanoseconds since 1970.
+    pub start_unix_ns: u64,
+}
+
+impl TraceIndex {
+    /// The index of `trace`; reads every span once.
+    #[must_use]
+    pub fn of(trace: &Trace) -> TraceIndex {
+        let root = trace.root();
+        let (kind, command) = match &root.detail {
+            Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
+            Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
+            Detail::Journey(_) | Detail::Lookup(_) | Detail::Connect(_) => (TraceKind::Journey, None),
+            Detail::Activity(_) | Detail::VnicWait(_) => (TraceKind::Operation, None),
+            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
+                (TraceKind::Sandbox, None)
+            }
+        };
+        let mut plugins: Vec<String> = Vec::new();
+        for span in &trace.spans {
+            if let Detail::Plugin(plugin) = &span.detail
+                && !plugins.iter().any(|known| **known == *plugin.plugin)
+            {
+                plugins.push(plugin.plugin.to_string());
+            }
+        }
+        TraceIndex {
+            outcome: match (trace.closed, root.status.is_error()) {
+                (false, false) if creation::waits_for_traffic(trace) => Outcome::Waiting,
+                (false, _) => Outcome::Running,
+                (true, false) => Outcome::Ok,
+                (true, true) => Outcome::Failed,
+            },
+            kind,
+            command,
+            plugins,
+            reason: match &root.detail {
+                Detail::Journey(journey) => Some(journey.reason),
+                _ => None,
+            },
+            causes: causes(trace),
+            text: searched_text(trace),
+            start_unix_ns: trace.anchor.unix_ns(root.start),
+        }
+    }
+}
+
+/// Every cause in the trace, once each.
+fn causes(trace: &Trace) -> Vec<String> {
+    let mut causes: Vec<String> = Vec::new();
+    for cause in trace.spans.iter().filter_map(cause) {
+        if !causes.contains(&cause.cause) {
+            causes.push(cause.cause.clone());
+        }
+    }
+    causes
+}
+
+/// The cause of a failed or slow lookup or connection.
+#[must_use]
+pub fn cause(span: &Span) -> Option<&Cause> {
+    match &span.detail {
+        Detail::Lookup(lookup) => lookup.cause.as_ref(),
+        Detail::Connect(connect) => connect.cause.as_ref(),
+        _ => None,
+    }
+}
+
+/// Every text by which a person may search for the trace, cut at [`MAX_TEXT`] bytes.
+fn searched_text(trace: &Trace) -> String {
+    let mut text = SearchedText::default();
+    text.add(&trace.identity.namespace);
+    text.add(&trace.identity.name);
+    text.add(&trace.identity.uid);
+    if let Some(sandbox) = &trace.sandbox {
+        text.add(&sandbox.0);
+    }
+    text.add(&trace.id.to_string());
+    for span in &trace.spans {
+        match &span.detail {
+            Detail::Operation(operation) => {
+                text.add(operation.command.as_str());
+                text.add(&operation.network);
+                text.add(&operation.ifname);
+                operation.addresses.iter().for_each(|address| text.add(address));
+            }
+            Detail::Plugin(plugin) => text.add(&plugin.plugin),
+            Detail::Command(command) => text.add(&command.name),
+            Detail::Sandbox(sandbox) => text.add(&sandbox.runtime),
+            Detail::Lookup(lookup) => text.add(&lookup.name),
+            Detail::Connect(connect) => text.add(&connect.remote.to_string()),
+            Detail::Journey(journey) => text.add(&journey.target),
+            Detail::Activity(activity) => text.add(&activity.name),
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) | Detail::VnicWait(_) => {}
+        }
+        if let Status::Error { class, message } = &span.status {
+            text.add(class);
+            text.add(message);
+        }
+    }
+    for (key, value) in &trace.identity.labels {
+        text.add(&format!("{key}={value}"));
+    }
+    text.0
+}
+
+#[derive(Default)]
+struct SearchedText(String);
+
+impl SearchedText {
+    fn add(&mut self, word: &str) {
+        if !word.is_empty() && self.0.len() + word.len() < MAX_TEXT {
+            self.0.push_str(&word.to_lowercase());
+            self.0.push('\n');
+        }
+    }
+}
+
+/// Bound on the searched text of one trace, in bytes.
+const MAX_TEXT: usize = 4_096;

@@ -1,0 +1,87 @@
+//! An estimate of the memory that a trace takes in the store.
+//!
+//! Used to hold the store within its bound in bytes. A test compares the estimate with the resident memory of the process.
+//! Does not: ask the allocator; counting real allocations would cost more than the estimate's error.
+
+use sandglass_model::network::Asker;
+use sandglass_model::trace::{Cause, SpanEvent};
+use sandglass_model::{Detail, Span, Status, Trace};
+
+/// Estimated bytes of a trace in the store: its structures, their texts, the rounding of the allocator, and the store's
+/// own entries.
+#[must_use]
+pub fn estimate(trace: &Trace) -> usize {
+    let labels: usize = trace
+        .identity
+        .labels
+        .iter()
+        .map(|(key, value)| text_bytes(key) + text_bytes(value))
+        .sum();
+    // 2 KiB: a usual searched text, list row and index entries.
+    size_of_val(trace) + 2_048 + labels + trace.spans.iter().map(span_bytes).sum::<usize>()
+}
+
+/// Paths of programs and cgroups are left out: traces share them.
+fn span_bytes(span: &Span) -> usize {
+    let process = span
+        .process()
+        .map_or(0, |process| 2 * size_of_val(process) + process.args.bytes() + 16);
+    let own = match &span.detail {
+        Detail::Operation(operation) => {
+            size_of_val(&**operation)
+                + text_bytes(&operation.network)
+                + text_bytes(&operation.netns)
+                + texts_bytes(&operation.plugins)
+                + texts_bytes(&operation.addresses)
+        }
+        Detail::Plugin(plugin) => plugin
+            .error
+            .as_ref()
+            .map_or(0, |error| text_bytes(&error.msg) + text_bytes(&error.details)),
+        Detail::Lookup(lookup) => {
+            size_of_val(&**lookup)
+                + text_bytes(&lookup.name)
+                + texts_bytes(&lookup.types)
+                + size_of_val(lookup.servers.as_slice())
+                + size_of_val(lookup.addresses.as_slice())
+                + traffic_bytes(lookup.asker.as_ref(), lookup.cause.as_ref())
+        }
+        Detail::Connect(connect) => {
+            size_of_val(&**connect)
+                + text_bytes(&connect.name)
+                + traffic_bytes(connect.asker.as_ref(), connect.cause.as_ref())
+        }
+        Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
+        Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
+        Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
+        Detail::Sandbox(sandbox) => size_of_val(&**sandbox) + text_bytes(&sandbox.runtime),
+        Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
+    };
+    let status = match &span.status {
+        Status::Error { class, message } => text_bytes(class) + text_bytes(message),
+        Status::Unset => 0,
+    };
+    let event_bytes = |event: &SpanEvent| {
+        let attributes = event
+            .attributes
+            .iter()
+            .map(|(key, value)| text_bytes(key) + text_bytes(value));
+        size_of_val(event) + text_bytes(&event.name) + attributes.sum::<usize>()
+    };
+    let events: usize = span.events.iter().map(event_bytes).sum();
+    size_of_val(span) + process + own + status + events + size_of_val(span.links.as_slice())
+}
+
+fn traffic_bytes(asker: Option<&Asker>, cause: Option<&Cause>) -> usize {
+    let cause = cause.map_or(0, |cause| text_bytes(&cause.cause) + texts_bytes(&cause.evidence));
+    asker.map_or(0, |asker| text_bytes(&asker.comm)) + cause
+}
+
+fn texts_bytes(list: &[impl AsRef<str>]) -> usize {
+    list.iter().map(|text| text_bytes(text.as_ref())).sum()
+}
+
+/// A text's own bytes, its `String`, and the allocator's rounding.
+fn text_bytes(text: &str) -> usize {
+    text.len() + size_of::<String>() + 16
+}

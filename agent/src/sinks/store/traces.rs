@@ -1,0 +1,187 @@
+//! The traces that the store keeps, by root, within bounds: which one replaces which, and which one is evicted next.
+//!
+//! Used by [`super::Store`] under its lock. Failed traces have a quarter of the room to themselves, so that a busy hour of
+//! successes does not push them out. Does not: lock, notify readers, or render.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use sandglass_model::{RootId, SpanId, Trace, TraceId};
+
+use super::index::{Outcome, TraceIndex, TraceKind};
+use super::size;
+
+/// One trace that is kept. `R` is what readers derive from a closed trace; it lives as long as the trace is kept.
+#[derive(Debug)]
+pub struct Kept<R> {
+    /// The trace.
+    pub trace: Arc<Trace>,
+    /// What filters compare.
+    pub index: TraceIndex,
+    /// Position in the order in which traces first came in.
+    pub arrival: u64,
+    bytes: usize,
+    derived: OnceLock<R>,
+}
+
+impl<R> Kept<R> {
+    fn new(trace: Arc<Trace>, arrival: u64) -> Kept<R> {
+        Kept {
+            index: TraceIndex::of(&trace),
+            bytes: size::estimate(&trace),
+            arrival,
+            derived: OnceLock::new(),
+            trace,
+        }
+    }
+
+    /// Reads what `make` derives from the trace: once for a closed trace, anew on each call for an open one, which changes
+    /// and whose times depend on the clock.
+    pub fn derived<T>(&self, make: impl FnOnce() -> R, read: impl FnOnce(&R) -> T) -> T {
+        if self.trace.closed {
+            read(self.derived.get_or_init(make))
+        } else {
+            read(&make())
+        }
+    }
+}
+
+/// Bounded set of traces.
+#[derive(Debug)]
+pub(super) struct Traces<R> {
+    by_root: BTreeMap<RootId, Arc<Kept<R>>>,
+    /// The same traces by outcome and arrival: the order of eviction.
+    order: BTreeMap<Outcome, BTreeSet<(u64, RootId)>>,
+    arrivals: u64,
+    bytes: usize,
+    evicted: u64,
+}
+
+impl<R> Default for Traces<R> {
+    fn default() -> Traces<R> {
+        Traces {
+            by_root: BTreeMap::new(),
+            order: BTreeMap::new(),
+            arrivals: 0,
+            bytes: 0,
+            evicted: 0,
+        }
+    }
+}
+
+impl<R> Traces<R> {
+    /// Inserts a trace or replaces the kept snapshot of it. `None` for an open snapshot of a trace that is closed already:
+    /// it is stale.
+    pub(super) fn insert(&mut self, trace: Arc<Trace>) -> Option<&Kept<R>> {
+        let root = trace.root_id();
+        let mut arrival = self.arrivals;
+        if let Some(old) = self.by_root.get(&root) {
+            if old.trace.closed && !trace.closed {
+                return None;
+            }
+            arrival = old.arrival;
+            self.remove(root);
+        } else {
+            self.arrivals += 1;
+        }
+        let kept = Kept::new(trace, arrival);
+        self.bytes += kept.bytes;
+        self.order
+            .entry(kept.index.outcome)
+            .or_default()
+            .insert((arrival, root));
+        Some(self.by_root.entry(root).or_insert(Arc::new(kept)))
+    }
+
+    /// Evicts until both bounds hold. One trace always stays, however large: the newest is worth more than the bound.
+    pub(super) fn shrink(&mut self, max_traces: usize, max_bytes: usize) {
+        while self.by_root.len() > 1 && (self.by_root.len() > max_traces || self.bytes > max_bytes) {
+            let Some(victim) = self.victim(max_traces / 4) else {
+                return;
+            };
+            self.remove(victim);
+            self.evicted += 1;
+        }
+    }
+
+    /// The oldest success; the oldest failure when there are more than `failed_share` failures or no success is left; an
+    /// open trace last, since its end will come in.
+    fn victim(&self, failed_share: usize) -> Option<RootId> {
+        let oldest = |outcome| Some(self.order.get(&outcome)?.first()?.1);
+        let first = if self.count(Outcome::Failed) > failed_share {
+            [Outcome::Failed, Outcome::Ok]
+        } else {
+            [Outcome::Ok, Outcome::Failed]
+        };
+        oldest(first[0])
+            .or_else(|| oldest(first[1]))
+            .or_else(|| oldest(Outcome::Waiting))
+            .or_else(|| oldest(Outcome::Running))
+    }
+
+    fn remove(&mut self, root: RootId) {
+        if let Some(kept) = self.by_root.remove(&root) {
+            self.bytes -= kept.bytes;
+            if let Some(order) = self.order.get_mut(&kept.index.outcome) {
+                order.remove(&(kept.arrival, root));
+            }
+        }
+    }
+
+    pub(super) fn get(&self, root: RootId) -> Option<Arc<Kept<R>>> {
+        self.by_root.get(&root).cloned()
+    }
+
+    /// All of them, by root.
+    pub(super) fn all(&self) -> Vec<Arc<Kept<R>>> {
+        self.by_root.values().cloned().collect()
+    }
+
+    /// Those that run, in order of arrival.
+    pub(super) fn running(&self) -> Vec<Arc<Kept<R>>> {
+        let roots = self.order.get(&Outcome::Running).into_iter().flatten();
+        roots.filter_map(|(_, root)| self.get(*root)).collect()
+    }
+
+    /// The trace with this id that has the span. Without a span, and if several have the id: the creation of a sandbox,
+    /// else the newest.
+    pub(super) fn find(&self, id: TraceId, span: Option<SpanId>) -> Option<Arc<Kept<R>>> {
+        let mut of_id = self.by_root.range(RootId::all_of(id)).map(|(_, kept)| kept);
+        let found = match span {
+            Some(span) => of_id.find(|kept| kept.trace.spans.iter().any(|one| one.id == span)),
+            None => of_id.max_by_key(|kept| {
+                let TraceIndex {
+                    kind, start_unix_ns, ..
+                } = kept.index;
+                (kind == TraceKind::Sandbox, start_unix_ns, kept.arrival)
+            }),
+        };
+        found.cloned()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_root.len()
+    }
+
+    pub(super) fn count(&self, outcome: Outcome) -> usize {
+        self.order.get(&outcome).map_or(0, BTreeSet::len)
+    }
+
+    /// Estimated bytes of all of them.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Traces evicted since the start.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Panics unless the byte count and the order of eviction agree with the traces.
+    #[cfg(test)]
+    pub(super) fn assert_consistent(&self) {
+        let bytes: usize = self.by_root.values().map(|kept| kept.bytes).sum();
+        let ordered: usize = self.order.values().map(BTreeSet::len).sum();
+        assert_eq!((bytes, ordered), (self.bytes, self.by_root.len()));
+    }
+}
