@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use crate::cni_conf::CniOptions;
 use crate::config::Config;
 use crate::cri::RuntimeChoice;
-use crate::failure::Failure;
+use crate::failure::{Failure, NO_THREADS};
 use crate::health::{Health, ProbeStatus};
 use crate::http::{self, HttpOptions, Services};
 use crate::identity::{Identity, IdentityOptions};
@@ -114,7 +114,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         metrics.register(|registry| otlp.register(registry));
     }
     let recorder = match &options.record {
-        Some(path) => Some(Recorder::create(path, &recording_header(&node, anchor)).map_err(Failure::runtime)?),
+        Some(path) => Some(Recorder::create(path, &recording_header(&node, anchor))?),
         None => None,
     };
 
@@ -151,7 +151,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
         source_options.netns_directories.extend(options.netns_directories);
         source_options
     };
-    let source = native::start(source_options, sender.clone(), health.clone()).map_err(source_failure)?;
+    let source = native::start(source_options, sender.clone(), health.clone())?;
     #[cfg(target_os = "linux")]
     let namespaces = Some(source.namespace_look());
     #[cfg(not(target_os = "linux"))]
@@ -202,7 +202,7 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
             pipeline.run(&receiver, clock::now, &mut fan_out, beat);
             fan_out
         })
-        .map_err(|error| Failure::runtime(format!("cannot start the pipeline's thread: {error}")))?;
+        .map_err(|error| Failure::runtime(format!("cannot start the pipeline's thread: {error}"), NO_THREADS))?;
     pulse.started.store(true, Ordering::Relaxed);
     // Only now: a start that fails says why, and nothing else.
     let address = server.as_ref().map(|server| server.address);
@@ -235,9 +235,7 @@ impl App {
         let fan_out = match joined {
             Ok(Ok(fan_out)) => fan_out,
             _ => {
-                return Err(Failure::runtime(
-                    "the pipeline's thread broke off\nhint: this is a defect; please report it",
-                ));
+                return Err(Failure::defect("the pipeline's thread panicked"));
             }
         };
         if let Some(otlp) = self.otlp {
@@ -247,9 +245,10 @@ impl App {
         if let Some(server) = self.server {
             server.stopped().await;
         }
-        fan_out
-            .recorder
-            .map_or(Ok(0), |recorder| recorder.finish().map_err(Failure::runtime))
+        match fan_out.recorder {
+            Some(recorder) => Ok(recorder.finish()?),
+            None => Ok(0),
+        }
     }
 }
 
@@ -304,16 +303,12 @@ pub fn start_otlp(
     health: &Health,
 ) -> Result<Option<OtlpSink>, Failure> {
     let env = |name: &str| std::env::var(name).ok();
-    let resolution = otlp_config::resolve(flags, &env, &config.otlp)
-        .map_err(|error| Failure::usage(format!("{error}\nhint: {}", error.hint())))?;
-    match resolution {
+    match otlp_config::resolve(flags, &env, &config.otlp)? {
         Resolution::Off(reason) => {
             tracing::debug!(reason, "traces are not exported");
             Ok(None)
         }
-        Resolution::On(resolved) => OtlpSink::start(*resolved, node.clone(), health.clone())
-            .map(Some)
-            .map_err(|error| Failure::usage(format!("{}\nhint: {}", with_sources(&error), error.hint()))),
+        Resolution::On(resolved) => Ok(Some(OtlpSink::start(*resolved, node.clone(), health.clone())?)),
     }
 }
 
@@ -353,9 +348,7 @@ pub async fn serve(
             })
         }),
     };
-    http::serve(options, services, stop)
-        .await
-        .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
+    Ok(http::serve(options, services, stop).await?)
 }
 
 /// Whether the agent sees what begins from now on. On Windows the sessions of providers do without the kernel logger's.
@@ -398,7 +391,7 @@ pub fn source_options(config: &Config) -> Result<native::Options, Failure> {
 
 /// What is known of the names of HNS's and HCS's activities.
 pub fn activity_names(config: &Config) -> Result<ActivityNames, Failure> {
-    ActivityNames::with_file(config.windows.activities.as_deref()).map_err(Failure::usage)
+    Ok(ActivityNames::with_file(config.windows.activities.as_deref())?)
 }
 
 /// Where the CNI configuration is looked for.
@@ -427,12 +420,12 @@ fn start_identity(
 
 /// Which runtime to ask.
 pub fn runtime_choice(config: &Config) -> Result<RuntimeChoice, Failure> {
-    RuntimeChoice::parse(&config.cri.endpoint)
-        .map_err(|error| {
-            Failure::usage(format!(
-                "configuration key cri.endpoint: {error}\nhint: write unix:///path/to/socket, tcp://127.0.0.1:port, auto or none"
-            ))
-        })
+    RuntimeChoice::parse(&config.cri.endpoint).map_err(|error| {
+        Failure::usage(
+            format!("configuration key cri.endpoint: {error}"),
+            "write unix:///path/to/socket, tcp://127.0.0.1:port, auto or none",
+        )
+    })
 }
 
 fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
@@ -447,29 +440,6 @@ fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
         boot_id: node.boot_id.clone(),
         clock,
     }
-}
-
-fn source_failure(error: native::StartError) -> Failure {
-    Failure {
-        message: format!("{}\nhint: {}", with_sources(&error), error.hint()),
-        exit: error.exit_code(),
-    }
-}
-
-/// The cause chain in one line.
-pub fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        // Some errors repeat their source in their own words.
-        let part = error.to_string();
-        if !text.ends_with(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -13,10 +13,9 @@ use std::io::Write;
 
 use clap::CommandFactory;
 
-use crate::app::with_sources;
 use crate::cli::{Cli, Command, ConfigArgs, WatchArgs};
 use crate::config::{Config, Layers};
-use crate::failure::Failure;
+use crate::failure::{Failure, NO_THREADS};
 use crate::watch::{self, WatchOptions};
 
 /// Runs one command to its end.
@@ -29,10 +28,11 @@ pub fn run(command: Command) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
         Command::Demo(args) => block_on(demo::demo(args)),
         #[cfg(not(target_os = "linux"))]
-        Command::Demo(_) => Err(Failure {
-            message: "the demo needs Linux: it makes real pod sandboxes there\nhint: replay a recording or an .etl file instead: sandglass replay FILE --serve".to_owned(),
-            exit: 69,
-        }),
+        Command::Demo(_) => Err(Failure::new(
+            crate::failure::Exit::Unavailable,
+            "the demo needs Linux: it makes real pod sandboxes there",
+            "replay a recording or an .etl file instead: sandglass replay FILE --serve",
+        )),
         Command::Watch(args) => block_on(watch(args)),
         Command::Replay(args) => block_on(replay::replay(args)),
         Command::Record(args) => block_on(record::record(args)),
@@ -46,10 +46,10 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Man { directory } => std::fs::create_dir_all(&directory)
             .and_then(|()| clap_mangen::generate_to(Cli::command(), &directory))
             .map_err(|error| {
-                Failure::runtime(format!(
-                    "cannot write man pages into {}: {error}\nhint: give a directory you may write",
-                    directory.display()
-                ))
+                Failure::runtime(
+                    format!("cannot write man pages into {}: {error}", directory.display()),
+                    "give a directory you may write",
+                )
             }),
     }
 }
@@ -73,9 +73,10 @@ fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
     }
     for pair in &args.set {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(Failure::usage(format!(
-                "--set {pair:?} has no value\nhint: write --set KEY=VALUE"
-            )));
+            return Err(Failure::usage(
+                format!("--set {pair:?} has no value"),
+                "write --set KEY=VALUE",
+            ));
         };
         layers.flag("--set", key, value)?;
     }
@@ -88,9 +89,7 @@ async fn watch(args: WatchArgs) -> Result<(), Failure> {
         address: host_and_port(&args.address).to_owned(),
         once: args.once,
     };
-    watch::run(options)
-        .await
-        .map_err(|error| Failure::runtime(format!("{}\nhint: {}", with_sources(&error), error.hint())))
+    Ok(watch::run(options).await?)
 }
 
 /// The agent's address, also out of the address of its page.
@@ -111,9 +110,10 @@ fn print_config(args: &ConfigArgs) -> Result<(), Failure> {
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::runtime(format!(
-            "cannot write to standard output: {error}\nhint: what it is redirected to must have room and be writable"
-        ))),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::runtime(
+            format!("cannot write to standard output: {error}"),
+            "what it is redirected to must have room and be writable",
+        )),
         _ => Ok(()),
     }
 }
@@ -124,6 +124,6 @@ fn block_on<F: Future<Output = Result<(), Failure>>>(command: F) -> Result<(), F
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|error| Failure::runtime(format!("cannot start the runtime: {error}")))?
+        .map_err(|error| Failure::runtime(format!("cannot start the runtime: {error}"), NO_THREADS))?
         .block_on(command)
 }

@@ -4,6 +4,7 @@
 //! runtime is a peer, not a friend: every call has a deadline, answers are bounded ([`crate::grpc::MAX_ANSWER`]).
 //! A connection that broke between calls is made anew. Does not: stream events, pull images, run containers.
 
+use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
 
+use crate::failure::Advice;
 use crate::grpc::{self, CallError};
 
 mod endpoint;
@@ -124,11 +126,11 @@ impl CriError {
     pub fn is_unimplemented(&self) -> bool {
         self.status() == Some(grpc_status::UNIMPLEMENTED)
     }
+}
 
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for CriError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
             CriError::Endpoint(_) => "give a socket as /path or unix:///path, a TCP address as tcp://host:port",
             CriError::Connect { source, .. } => match source.kind() {
                 std::io::ErrorKind::PermissionDenied => {
@@ -150,7 +152,8 @@ impl CriError {
                 "is this a CRI v1 socket? `crictl version` asks the same"
             }
             CriError::Deadline { .. } => "the runtime is overloaded or hangs: see its own log",
-        }
+        };
+        hint.into()
     }
 }
 

@@ -5,6 +5,7 @@
 //! ([`verify`]). Whatever ends it (Ctrl-C, SIGTERM, an error, a panic), the node is taken down again.
 //! Does not: know how the agent is built; it sees an [`Observer`].
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ pub mod services;
 pub mod verify;
 
 use crate::cri::{Cri, CriError};
-use crate::failure::Failure;
+use crate::failure::{Advice, Exit, Failure};
 use crate::grpc::CallError;
 use crate::scheduling;
 use rig::{Rig, RigError, RigOptions, TeardownError};
@@ -94,26 +95,22 @@ pub enum DemoError {
     Teardown(#[source] TeardownError),
 }
 
-impl DemoError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
+impl Advice for DemoError {
+    fn hint(&self) -> Cow<'_, str> {
         match self {
-            DemoError::Rig(error) => Some(error.hint()),
-            DemoError::Cri(error) => Some(error.hint().to_owned()),
-            DemoError::Teardown(_) => Some("the next `sandglass demo` tries again".to_owned()),
-            DemoError::Agent(_) | DemoError::Image(_) | DemoError::Signals(_) | DemoError::Output(_) => None,
+            DemoError::Rig(error) => error.hint(),
+            DemoError::Cri(error) => error.hint(),
+            DemoError::Teardown(_) => "the next `sandglass demo` tries again".into(),
+            // A failed agent brings its own.
+            DemoError::Agent(_) | DemoError::Image(_) | DemoError::Signals(_) | DemoError::Output(_) => "".into(),
         }
     }
 
-    /// The exit code it should end the program with.
-    #[must_use]
-    pub fn exit(&self) -> u8 {
+    fn exit(&self) -> Exit {
         match self {
-            DemoError::Rig(RigError::NotRoot) => 77,
-            DemoError::Rig(RigError::Missing { .. } | RigError::NoCgroup) => 69,
-            DemoError::Agent(error) => error.downcast_ref::<Failure>().map_or(1, |failure| failure.exit),
-            _ => 1,
+            DemoError::Rig(error) => error.exit(),
+            DemoError::Agent(error) => error.downcast_ref::<Failure>().map_or(Exit::Runtime, Failure::exit),
+            _ => Exit::Runtime,
         }
     }
 }

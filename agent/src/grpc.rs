@@ -14,6 +14,8 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioExecutor;
 
+use crate::failure::causes;
+
 /// Largest answer that is read, in bytes.
 pub const MAX_ANSWER: usize = 16 << 20;
 
@@ -55,7 +57,7 @@ where
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream))
             .await
-            .map_err(|error| CallError::Transport(cause_chain(&error)))?;
+            .map_err(|error| CallError::Transport(causes(&error)))?;
     tokio::spawn(async move {
         // The caller learns of a broken connection from its call.
         let _ = connection.await;
@@ -102,7 +104,7 @@ pub async fn call_bounded(
             HeaderValue::from_static("gzip"),
         );
     }
-    let transport = |error: hyper::Error| CallError::Transport(cause_chain(&error));
+    let transport = |error: hyper::Error| CallError::Transport(causes(&error));
     sender.ready().await.map_err(transport)?;
     let response = sender.send_request(request).await.map_err(transport)?;
     answer(response, max_answer).await
@@ -119,7 +121,7 @@ async fn answer(response: hyper::Response<Incoming>, max_answer: usize) -> Resul
         if error.is::<LengthLimitError>() {
             CallError::TooLarge(max_answer)
         } else {
-            CallError::Transport(cause_chain(error.as_ref()))
+            CallError::Transport(causes(error.as_ref()))
         }
     })?;
     match body.trailers() {
@@ -191,22 +193,6 @@ fn inflate(message: &[u8], max: usize) -> Result<Bytes, CallError> {
     } else {
         Ok(plain.into())
     }
-}
-
-/// An error with all its causes, each once: hyper's errors say what broke only in their sources.
-#[must_use]
-pub fn cause_chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let cause = source.to_string();
-        if !text.ends_with(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-        next = source.source();
-    }
-    text
 }
 
 /// Decodes `%41`; what is not a whole escape stays as it is, and bytes that are not UTF-8 become U+FFFD.

@@ -11,6 +11,7 @@ mod parameters;
 mod routes;
 mod stream;
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
+use crate::failure::Advice;
 use crate::health::Health;
 use crate::view::Store;
 use guard::PatientIo;
@@ -101,11 +103,9 @@ pub enum ServeError {
     },
 }
 
-impl ServeError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for ServeError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
             ServeError::Listen { source, .. } => match source.kind() {
                 std::io::ErrorKind::AddrInUse => {
                     "another program, perhaps another sandglass, listens there: choose another port with --listen"
@@ -113,7 +113,8 @@ impl ServeError {
                 std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher one",
                 _ => "--listen wants an address of this node, as 127.0.0.1:9477",
             },
-        }
+        };
+        hint.into()
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::cri::{Cri, CriError, Endpoint, RuntimeChoice};
+use crate::failure::{Advice, causes};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, NamespaceLook, NamespacePlace};
 
@@ -270,7 +271,7 @@ impl Asking {
                 None => self.no_runtime(),
                 Some(endpoint) => match self.converse(endpoint, &mut pause).await {
                     End::Stopped => return,
-                    End::Broken(error) => without(&chain(&error), error.hint()),
+                    End::Broken(error) => without(&causes(&error), &error.hint()),
                 },
             };
             if last != status.consequence {
@@ -396,7 +397,7 @@ impl Asking {
                 None => self.metrics.add(Outcome::Unknown),
             },
             Err(error) if error.status().is_some() => {
-                tracing::debug!(error = chain(&error), "the container runtime refused an answer");
+                tracing::debug!(error = causes(&error), "the container runtime refused an answer");
                 self.metrics.add(Outcome::Failed);
             }
             Err(error) => {
@@ -484,18 +485,6 @@ fn without(why: &str, hint: &str) -> ProbeStatus {
         consequence: format!("no labels, sandboxes older than the agent are not listed: {why}"),
         hint: hint.to_owned(),
     }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 fn unix_now_ns() -> u64 {

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use clap::Parser;
 use clap::error::ErrorKind;
 use sandglass::cli::{Cli, Command};
+use sandglass::failure::Exit;
 use sandglass::log_file::{self, LogFile};
 use sandglass::{commands, resident};
 use tracing_subscriber::EnvFilter;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
             {
                 eprintln!("error: {failure}");
             }
-            ExitCode::from(failure.exit)
+            ExitCode::from(failure.exit().code())
         }
     }
 }
@@ -84,7 +85,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return match error.exit_code() {
             0 => ExitCode::SUCCESS,
-            _ => ExitCode::from(64),
+            _ => ExitCode::from(Exit::Usage.code()),
         };
     }
     let text = error.render();
@@ -97,5 +98,5 @@ fn refuse(error: &clap::Error) -> ExitCode {
         "hint: for the commands and flags there are, try",
     );
     let _ = std::io::stderr().write_all(text.as_bytes());
-    ExitCode::from(64)
+    ExitCode::from(Exit::Usage.code())
 }

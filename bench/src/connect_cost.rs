@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use prometheus_client::metrics::gauge::Gauge;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sandglass::failure::Advice as _;
 use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::{self, LinuxSource, Options, ProgramTime};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::failure::Advice as _;
 use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::{self, LinuxSource, Options};

@@ -11,7 +11,7 @@ use super::run::otlp_flags;
 use crate::app::{self, App, Options};
 use crate::cli::DemoArgs;
 use crate::config::{Config, HttpConfig, Period};
-use crate::demo::observability::{Observability, ObservabilityError, Programs};
+use crate::demo::observability::{Observability, Programs};
 use crate::demo::rig::Rig;
 use crate::demo::verify::network::Seen;
 use crate::demo::{self, DemoOptions, Ended, Observer};
@@ -30,36 +30,19 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let record = args.record;
     // Before anything is started: what is missing is said at once.
     let programs = match args.observability {
-        true => Some(Programs::find().map_err(not_observable)?),
+        true => Some(Programs::find()?),
         false => None,
     };
     let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
         observe(config, flags, record, programs, rig).await.map_err(Into::into)
     })
-    .await
-    .map_err(|error| {
-        let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        Failure {
-            message: app::with_sources(&error) + &hint,
-            exit: error.exit(),
-        }
-    })?;
+    .await?;
     match ended {
         Ended::Passed | Ended::Interrupted => Ok(()),
         Ended::Failed => Err(Failure::runtime(
-            "not every sandbox was traced completely\nhint: the list above says which, and what is missing",
+            "not every sandbox was traced completely",
+            "the list above says which, and what is missing",
         )),
-    }
-}
-
-fn not_observable(error: ObservabilityError) -> Failure {
-    Failure {
-        message: format!("{}\nhint: {}", app::with_sources(&error), error.hint()),
-        exit: if matches!(error, ObservabilityError::Missing { .. }) {
-            69
-        } else {
-            1
-        },
     }
 }
 
@@ -80,7 +63,7 @@ async fn observe(
         config.http.address.set_port(0);
     }
     let mut beside = match programs {
-        Some(programs) => Some(Observability::start(programs, rig).await.map_err(not_observable)?),
+        Some(programs) => Some(Observability::start(programs, rig).await?),
         None => None,
     };
     if let Some(beside) = &beside {
@@ -103,7 +86,7 @@ async fn observe(
     .await?;
     if let (Some(beside), Some(agent)) = (&mut beside, app.address) {
         let node = app::node_info(&config).name;
-        beside.scrape(agent, &node, rig).await.map_err(not_observable)?;
+        beside.scrape(agent, &node, rig).await?;
     }
     let page = app.address.map(|address| format!("http://{address}/"));
     let seen = Mutex::new((received, Vec::<Arc<Trace>>::new()));

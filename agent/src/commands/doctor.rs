@@ -7,7 +7,7 @@ use crate::app;
 use crate::cli::DoctorArgs;
 use crate::config::Config;
 use crate::doctor::{self, DoctorOptions, render};
-use crate::failure::Failure;
+use crate::failure::{Advice, Exit, Failure};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{self, native};
 use crate::terminal;
@@ -30,16 +30,17 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     })?;
     match report.exit_code() {
         0 => Ok(()),
-        exit => Err(Failure {
-            message: "something above is broken\nhint: follow the hints above".to_owned(),
+        _ => Err(Failure::new(
             // A kernel or a privilege that keeps the probes out weighs more than the rest.
-            exit: refused.unwrap_or(exit),
-        }),
+            refused.unwrap_or(Exit::Runtime),
+            "something above is broken",
+            "follow the hints above",
+        )),
     }
 }
 
 /// Starts the source and stops it at once; what it says of its probes stays, and the exit code of a refusal.
-async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<u8>), Failure> {
+async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<Exit>), Failure> {
     let health = Health::default();
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let (options, seen) = (app::source_options(config)?, health.clone());
@@ -52,11 +53,11 @@ async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<u8>), Failu
                 source.stop();
                 None
             }
-            Err(error) => Some(error.exit_code()),
+            Err(error) => Some(error.exit()),
         }
     });
     let refused = attaching
         .await
-        .map_err(|error| Failure::runtime(format!("cannot try the probes: {error}\nhint: try again")))?;
+        .map_err(|error| Failure::runtime(format!("cannot try the probes: {error}"), "try again"))?;
     Ok((health.probes(), refused))
 }

@@ -7,7 +7,7 @@ use super::run::until_stopped;
 use super::{configuration, print};
 use crate::app::{self, Options};
 use crate::cli::RecordArgs;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 /// Records.
 pub async fn record(args: RecordArgs) -> Result<(), Failure> {
@@ -49,15 +49,12 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
 async fn etl(args: &RecordArgs) -> Result<(), Failure> {
     use crate::sources::windows::live::{self, file};
     if args.recording.exists() {
-        return Err(Failure::runtime(format!(
-            "{} exists already\nhint: give another name, or remove it",
-            args.recording.display()
-        )));
+        return Err(Failure::runtime(
+            format!("{} exists already", args.recording.display()),
+            "give another name, or remove it",
+        ));
     }
-    let session = file::record(&args.recording, &live::Options::default()).map_err(|error| Failure {
-        message: format!("{error}\nhint: {}", error.hint()),
-        exit: error.exit_code(),
-    })?;
+    let session = file::record(&args.recording, &live::Options::default())?;
     tracing::info!(file = %args.recording.display(), "ETW writes; end it with Ctrl-C");
     tokio::select! {
         () = until_stopped() => {}
@@ -74,11 +71,12 @@ async fn etl(args: &RecordArgs) -> Result<(), Failure> {
 #[cfg(not(windows))]
 #[expect(clippy::unused_async, reason = "the same as on Windows")]
 async fn etl(args: &RecordArgs) -> Result<(), Failure> {
-    Err(Failure {
-        message: format!(
-            "cannot record {}: only ETW writes .etl files, and that is on Windows\nhint: give the file another ending",
+    Err(Failure::new(
+        Exit::Unavailable,
+        format!(
+            "cannot record {}: only ETW writes .etl files, and that is on Windows",
             args.recording.display()
         ),
-        exit: 69,
-    })
+        "give the file another ending",
+    ))
 }

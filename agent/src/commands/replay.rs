@@ -50,7 +50,7 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
         "windows-demo".clone_into(&mut config.node_name);
     }
     let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), app::activity_names(&config)?);
-    let recording = Replay::Etl(Box::new(file.map_err(Failure::runtime)?));
+    let recording = Replay::Etl(Box::new(file?));
     let args = ReplayArgs {
         recording: PathBuf::new(),
         print: Print::Tree,
@@ -109,8 +109,7 @@ pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config:
         .record
         .as_deref()
         .map(|path| Recorder::create(path, &header))
-        .transpose()
-        .map_err(Failure::runtime)?;
+        .transpose()?;
     let mut progress = Progress::new();
     while let Some(event) = recording.next_event()? {
         if let Some(recorder) = &mut recorder {
@@ -122,7 +121,7 @@ pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config:
     }
     pipeline.finish(&mut replayed);
     if let Some(recorder) = recorder {
-        recorder.finish().map_err(Failure::runtime)?;
+        recorder.finish()?;
     }
     progress.clear();
     report_unused(&recording);
@@ -250,14 +249,14 @@ impl Replayed {
                         incomplete: trace.incomplete,
                         spans: view::timeline(trace, end(trace)),
                     };
-                    rendered.push_str(&serde_json::to_string(&line).map_err(Failure::runtime)?);
+                    rendered.push_str(&serde_json::to_string(&line).map_err(Failure::defect)?);
                     rendered.push('\n');
                 }
             }
             Print::Metrics => {
                 rendered = metrics
                     .encode()
-                    .map_err(|_| Failure::runtime("cannot encode the metrics"))?;
+                    .map_err(|_| Failure::defect("cannot encode the metrics"))?;
             }
         }
         Ok(rendered)
@@ -270,7 +269,10 @@ fn end(trace: &Trace) -> Timestamp {
 
 fn exporter(args: &ReplayArgs, config: &Config, node: &NodeInfo, health: &Health) -> Result<OtlpSink, Failure> {
     app::start_otlp(config, &otlp_flags(&args.config), node, health)?.ok_or_else(|| {
-        Failure::usage("no OTLP endpoint to export to\nhint: give --otlp-endpoint or set OTEL_EXPORTER_OTLP_ENDPOINT")
+        Failure::usage(
+            "no OTLP endpoint to export to",
+            "give --otlp-endpoint or set OTEL_EXPORTER_OTLP_ENDPOINT",
+        )
     })
 }
 
@@ -281,13 +283,16 @@ async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
     if lost == 0 {
         return print(&format!("{} spans exported to {}\n", status.delivered, status.endpoint));
     }
-    Err(Failure::runtime(format!(
-        "{lost} of {} spans did not reach {}: {}\nhint: check that an OTLP receiver listens there and speaks this protocol; \
-         with https, that its certificate is trusted (otlp.ca_file)",
-        lost + status.delivered,
-        status.endpoint,
-        status.last_error.unwrap_or_else(|| "no answer".to_owned()),
-    )))
+    Err(Failure::runtime(
+        format!(
+            "{lost} of {} spans did not reach {}: {}",
+            lost + status.delivered,
+            status.endpoint,
+            status.last_error.unwrap_or_else(|| "no answer".to_owned()),
+        ),
+        "check that an OTLP receiver listens there and speaks this protocol; with https, that its certificate is trusted \
+         (otlp.ca_file)",
+    ))
 }
 
 /// A store that keeps everything: what a recording holds was asked for.

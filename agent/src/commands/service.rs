@@ -16,16 +16,17 @@ use windows_service::{define_windows_service, service_dispatcher};
 
 use super::{block_on, run};
 use crate::cli::RunArgs;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 /// Hands the process over to the service control manager until the service is stopped.
 pub fn service(args: RunArgs) -> Result<(), Failure> {
     *ARGS.lock().unwrap_or_else(PoisonError::into_inner) = Some(args);
-    service_dispatcher::start(NAME, service_entry).map_err(|error| Failure {
-        message: format!(
-            "cannot reach the service control manager: {error}\nhint: only it starts this command; by hand it is sandglass run"
-        ),
-        exit: 69,
+    service_dispatcher::start(NAME, service_entry).map_err(|error| {
+        Failure::new(
+            Exit::Unavailable,
+            format!("cannot reach the service control manager: {error}"),
+            "only it starts this command; by hand it is sandglass run",
+        )
     })?;
     let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner).take();
     failed.map_or(Ok(()), Err)
@@ -52,7 +53,7 @@ fn serve(_: Vec<OsString>) {
     };
     tell(handle, ServiceState::Running, 0);
     let ended = block_on(run::run(args));
-    let code = ended.as_ref().err().map_or(0, |failure| failure.exit);
+    let code = ended.as_ref().err().map_or(0, |failure| failure.exit().code());
     *FAILED.lock().unwrap_or_else(PoisonError::into_inner) = ended.err();
     tell(handle, ServiceState::Stopped, code);
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::{Error as YamlError, MessageFormatter, UserMessageFormatter};
 
 use super::Config;
+use crate::failure::{Advice, Exit};
 
 /// Largest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -40,7 +41,7 @@ impl fmt::Display for Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read configuration {}: {source}\nhint: give the right path with --config, or leave it out: every key has a default", path.display())]
+    #[error("cannot read configuration {}: {source}", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
@@ -49,7 +50,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is no configuration: syntax or type of a value.
-    #[error("configuration {} is not valid: {problem}\nhint: `sandglass print-config` shows every key with a valid value", path.display())]
+    #[error("configuration {} is not valid: {problem}", path.display())]
     Parse {
         /// Which file.
         path: PathBuf,
@@ -57,7 +58,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// A key that does not exist.
-    #[error("unknown configuration key {key:?} in {from}\nhint: {hint}")]
+    #[error("unknown configuration key {key:?} in {from}")]
     UnknownKey {
         /// The key, dotted.
         key: String,
@@ -67,13 +68,30 @@ pub enum ConfigError {
         hint: String,
     },
     /// A value that is not allowed.
-    #[error("configuration key {key}: {problem}\nhint: `sandglass print-config` shows every key with a valid value")]
+    #[error("configuration key {key}: {problem}")]
     Value {
         /// The key, dotted.
         key: String,
         /// What is wrong.
         problem: String,
     },
+}
+
+impl Advice for ConfigError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
+            ConfigError::Read { .. } => "give the right path with --config, or leave it out: every key has a default",
+            ConfigError::Parse { .. } | ConfigError::Value { .. } => {
+                "`sandglass print-config` shows every key with a valid value"
+            }
+            ConfigError::UnknownKey { hint, .. } => hint,
+        };
+        hint.into()
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Usage
+    }
 }
 
 /// The merged configuration before it is typed.

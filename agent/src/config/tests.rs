@@ -1,11 +1,17 @@
 use std::io::Write;
 
 use super::*;
+use crate::failure::Failure;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
+}
+
+/// The error as the user of a command sees it.
+fn read_by_users<T: std::fmt::Debug>(refused: Result<T, ConfigError>) -> String {
+    Failure::from(refused.unwrap_err()).to_string()
 }
 
 fn load(text: &str) -> Result<Config, ConfigError> {
@@ -43,15 +49,10 @@ fn a_flag_beats_the_file_and_the_file_beats_the_default() {
 
 #[test]
 fn an_unknown_key_names_the_nearest_one() {
-    let error = load("correlation:\n  setle: 2s\n").unwrap_err().to_string();
+    let error = read_by_users(load("correlation:\n  setle: 2s\n"));
     assert!(error.contains("\"correlation.setle\""), "{error}");
     assert!(error.contains("did you mean \"correlation.settle\"?"), "{error}");
-    assert!(
-        load("zzzzzzzzzz: 1\n")
-            .unwrap_err()
-            .to_string()
-            .contains("print-config")
-    );
+    assert!(read_by_users(load("zzzzzzzzzz: 1\n")).contains("print-config"));
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn traffic_keys_have_the_correlators_defaults_and_reach_it() {
     assert!(!config.probes.conntrack && config.probes.dns && config.probes.connect && config.probes.drops);
     let bounds = config.traffic.bounds();
     assert_eq!((bounds.slow_lookup_ns, bounds.max_flows), (250_000_000, 7));
-    let error = load("traffic:\n  slow_lokup: 1s\n").unwrap_err().to_string();
+    let error = read_by_users(load("traffic:\n  slow_lokup: 1s\n"));
     assert!(error.contains("did you mean \"traffic.slow_lookup\"?"), "{error}");
 }
 
@@ -90,7 +91,7 @@ fn bad_syntax_and_bad_values_say_where() {
         ("traffic:\n  search_gap: 1m\n", "longer than traffic.search_gap"),
         ("traffic:\n  slow_lookup: soon\n", "soon"),
     ] {
-        let error = load(text).unwrap_err().to_string();
+        let error = read_by_users(load(text));
         assert!(error.contains(part) && error.contains("hint:"), "{text:?}: {error}");
     }
 }
@@ -110,17 +111,8 @@ fn every_hostile_file_is_an_error_and_never_a_panic() {
         assert!(load(text).is_err(), "{text:?}");
     }
     let mut layers = Layers::default();
-    assert!(
-        layers
-            .file(std::path::Path::new("/nonexistent/sandglass.yaml"))
-            .unwrap_err()
-            .to_string()
-            .contains("hint:")
-    );
-    let refused = layers
-        .flag("--set", "store.max_traces", "many")
-        .unwrap_err()
-        .to_string();
+    assert!(read_by_users(layers.file(std::path::Path::new("/nonexistent/sandglass.yaml"))).contains("hint:"));
+    let refused = read_by_users(layers.flag("--set", "store.max_traces", "many"));
     assert!(refused.contains("store.max_traces (flag --set)"), "{refused}");
     assert!(Layers::default().flag("--set", "nope", "1").is_err());
 }
@@ -149,7 +141,7 @@ fn what_is_of_the_wrong_kind_is_named_by_place_and_kind() {
         (": [", "line 1 column 1: null is not allowed here"),
         ("http: [1", "line 1 column 7: unclosed bracket '['"),
     ] {
-        let refused = load(text).unwrap_err().to_string();
+        let refused = read_by_users(load(text));
         assert!(refused.contains(expected), "{text:?}: {refused}");
     }
 }
@@ -177,12 +169,9 @@ fn a_flag_can_set_every_kind_of_key_and_its_error_names_that_key() {
     assert_eq!(config.http.hosts, ["a", "b"]);
 
     let mut layers = Layers::default();
-    let refused = layers
-        .flag("--set", "correlation.settle", "abc")
-        .unwrap_err()
-        .to_string();
+    let refused = read_by_users(layers.flag("--set", "correlation.settle", "abc"));
     assert!(refused.contains("correlation.settle (flag --set)"), "{refused}");
-    let refused = layers.flag("--set", "correlation", "{}").unwrap_err().to_string();
+    let refused = read_by_users(layers.flag("--set", "correlation", "{}"));
     assert!(refused.contains("it is a section"), "{refused}");
 }
 
@@ -191,7 +180,7 @@ fn what_yaml_writes_as_a_number_or_as_nothing_is_taken_as_the_key_wants_it() {
     let config = load("node_name: 5\nstore:\n  max_traces: 7\ncni:\notlp:\n  headers:\n    a: b\n").unwrap();
     assert_eq!((config.node_name.as_str(), config.store.max_traces), ("5", 7));
     assert_eq!(config.otlp.headers.unwrap()["a"].0, "b");
-    let refused = load("otlp:\n  headers:\n    a: 5\n").unwrap_err().to_string();
+    let refused = read_by_users(load("otlp:\n  headers:\n    a: 5\n"));
     assert!(refused.contains("otlp.headers must be texts"), "{refused}");
 }
 
@@ -217,7 +206,7 @@ fn a_file_without_an_end_is_refused() {
         eprintln!("SKIPPED a_file_without_an_end_is_refused: no /dev/zero");
         return;
     }
-    let refused = Layers::default().file(endless).unwrap_err().to_string();
+    let refused = read_by_users(Layers::default().file(endless));
     assert!(
         refused.contains("no configuration") && refused.contains("hint:"),
         "{refused}"
@@ -231,6 +220,6 @@ fn flows_of_the_virtual_switch_are_off_and_never_for_long() {
         load("windows:\n  vfp: 90s\n").unwrap().windows.vfp,
         Period::from_secs(90)
     );
-    let error = load("windows:\n  vfp: 11m\n").unwrap_err().to_string();
+    let error = read_by_users(load("windows:\n  vfp: 11m\n"));
     assert!(error.contains("windows.vfp") && error.contains("10m"), "{error}");
 }

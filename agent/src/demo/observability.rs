@@ -5,6 +5,7 @@
 //! have in the rig's directory and run in its cgroup, so they go with the rig, even when the demo is killed.
 //! Does not: install or build them (`scripts/setup.sh`, `scripts/peer.sh`); bring up Grafana.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 use super::rig::Rig;
+use crate::failure::{Advice, Exit};
 
 /// What keeps Prometheus or Jaeger from coming up.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +48,21 @@ pub enum ObservabilityError {
     },
 }
 
-impl ObservabilityError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for ObservabilityError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint: &str = match self {
             ObservabilityError::Missing { hint, .. } => hint,
             ObservabilityError::Start { .. } | ObservabilityError::NotUp { .. } => {
                 "the demo without --observability needs neither"
             }
+        };
+        hint.into()
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            ObservabilityError::Missing { .. } => Exit::Unavailable,
+            ObservabilityError::Start { .. } | ObservabilityError::NotUp { .. } => Exit::Runtime,
         }
     }
 }

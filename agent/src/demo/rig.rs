@@ -10,6 +10,7 @@ mod config;
 mod mounts;
 mod teardown;
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -27,6 +28,7 @@ use sandglass_model::time::Timestamp;
 use super::scenarios::PluginClock;
 use super::services::Services;
 use super::{image, networks};
+use crate::failure::{Advice, Exit};
 use teardown::Site;
 pub use teardown::TeardownError;
 
@@ -125,14 +127,13 @@ pub enum RigError {
     Metrics(#[source] io::Error),
 }
 
-impl RigError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> String {
+impl Advice for RigError {
+    fn hint(&self) -> Cow<'_, str> {
         match self {
-            RigError::NotRoot => "run it with sudo".to_owned(),
+            RigError::NotRoot => "run it with sudo".into(),
             RigError::Missing { package, .. } => {
                 format!("`make setup` installs what is missing; on Debian and Ubuntu it is the package {package}")
+                    .into()
             }
             RigError::SetUp { .. } => {
                 "the directory must be root's own, on a disk with space, not mounted noexec".into()
@@ -142,8 +143,16 @@ impl RigError {
             }
             RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
             RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
-                "SANDGLASS_LOG=debug shows containerd's whole log".to_owned()
+                "SANDGLASS_LOG=debug shows containerd's whole log".into()
             }
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            RigError::NotRoot => Exit::NoPermission,
+            RigError::Missing { .. } | RigError::NoCgroup => Exit::Unavailable,
+            _ => Exit::Runtime,
         }
     }
 }

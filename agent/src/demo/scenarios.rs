@@ -25,6 +25,7 @@ use crate::cri::messages::{
     PodSandboxMetadata, PortMapping, Protocol,
 };
 use crate::cri::{Cri, CriError};
+use crate::failure::causes;
 use crate::grpc::{self, CallError};
 
 /// A pod to make.
@@ -232,7 +233,7 @@ pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
     CallRecord {
         pod,
         run,
-        outcome: answer.map(SandboxId).map_err(|error| chain(&error)),
+        outcome: answer.map(SandboxId).map_err(|error| causes(&error)),
         stop: None,
         plugin_clock: None,
         talked: None,
@@ -267,7 +268,7 @@ async fn netns(cri: &Cri, id: &SandboxId) -> Result<PathBuf, String> {
     let answer = cri
         .pod_sandbox_status(&id.0, true)
         .await
-        .map_err(|error| chain(&error))?;
+        .map_err(|error| causes(&error))?;
     let info = answer.info.get("info").map_or("", String::as_str);
     let info: serde_json::Value = serde_json::from_str(info).map_err(|error| error.to_string())?;
     let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array();
@@ -353,17 +354,6 @@ struct ImageStatusRequest {
 struct ImageSpec {
     #[prost(string, tag = "1")]
     image: String,
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 const DELETE_DEADLINE: Duration = Duration::from_secs(60);

@@ -10,6 +10,7 @@ use super::{DoctorOptions, Finding, Level};
 use crate::cni_conf::RuntimeKind;
 use crate::cri::messages::StatusResponse;
 use crate::cri::{Cri, CriError, RuntimeChoice};
+use crate::failure::{Advice, causes};
 
 /// What the runtime says of itself.
 #[derive(Debug, Default)]
@@ -183,12 +184,6 @@ fn pace(method: &str, median: Duration) -> Finding {
 }
 
 fn failed(method: &str, error: &CriError) -> Finding {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
     let statistics = method.ends_with("Stats");
     let level = if statistics && error.is_unimplemented() {
         Level::Note
@@ -200,7 +195,9 @@ fn failed(method: &str, error: &CriError) -> Finding {
     } else {
         "no labels, sandboxes older than the agent are not listed; traces work without"
     };
-    Finding::new(level, "cri.call", text).why(why).hint(error.hint())
+    Finding::new(level, "cri.call", causes(error))
+        .why(why)
+        .hint(error.hint())
 }
 
 fn conditions(status: &StatusResponse) -> Vec<Finding> {

@@ -4,6 +4,7 @@
 //! we block rather than shed, so that a recording is whole. When the disk fails, the recording ends there, the error
 //! is kept, and everything else goes on.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -14,11 +15,13 @@ use sandglass_model::Event;
 use sandglass_model::recording::{self, Header};
 use tokio::sync::Notify;
 
+use crate::failure::Advice;
+
 /// Why a recording cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be made.
-    #[error("cannot create recording {}: {source}\nhint: give the path of a new file in a directory you may write", path.display())]
+    #[error("cannot create recording {}: {source}", path.display())]
     Create {
         /// Which file.
         path: PathBuf,
@@ -27,7 +30,7 @@ pub enum RecordError {
         source: std::io::Error,
     },
     /// The file cannot be written on.
-    #[error("cannot write recording {}: {source}\nhint: free space on its file system; the lines up to here are whole", path.display())]
+    #[error("cannot write recording {}: {source}", path.display())]
     Write {
         /// Which file.
         path: PathBuf,
@@ -35,6 +38,16 @@ pub enum RecordError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl Advice for RecordError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
+            RecordError::Create { .. } => "give the path of a new file in a directory you may write",
+            RecordError::Write { .. } => "free space on its file system; the lines up to here are whole",
+        };
+        hint.into()
+    }
 }
 
 /// A recording being written.
@@ -180,8 +193,8 @@ mod tests {
         assert!(
             Recorder::create(&path, &header())
                 .unwrap_err()
-                .to_string()
-                .contains("hint:")
+                .hint()
+                .contains("new file")
         );
     }
 

@@ -3,6 +3,7 @@
 //! A line that is not an event is skipped and counted with its number; nothing else is lost by it.
 //! Does not pace itself: a night's recording replays in seconds.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,12 +13,13 @@ use sandglass_model::recording::{self, Header, LineError, MAX_LINE};
 
 use super::windows::file::{EtlFile, FileError};
 use super::windows::normalize::ActivityNames;
+use crate::failure::{Advice, Exit};
 
 /// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The file cannot be opened or read.
-    #[error("cannot read recording {}: {source}\nhint: make one with `sandglass record FILE`", path.display())]
+    #[error("cannot read recording {}: {source}", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
@@ -26,7 +28,7 @@ pub enum ReplayError {
         source: std::io::Error,
     },
     /// The first line is not a header this agent reads.
-    #[error("cannot replay {}: {source}\nhint: {}", path.display(), hint(source))]
+    #[error("cannot replay {}: {source}", path.display())]
     Header {
         /// Which file.
         path: PathBuf,
@@ -37,6 +39,29 @@ pub enum ReplayError {
     /// An `.etl` file cannot be read on.
     #[error(transparent)]
     Etl(FileError),
+}
+
+impl Advice for ReplayError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
+            ReplayError::Read { .. } => "make one with `sandglass record FILE`",
+            ReplayError::Header { source, .. } => match source {
+                LineError::TooNew { .. } => "replay it with the agent that made it, or a newer one",
+                LineError::NotARecording | LineError::NotAnEvent(_) | LineError::TooLong => {
+                    "make a recording with `sandglass record FILE`, or give an .etl file of a Windows node"
+                }
+            },
+            ReplayError::Etl(error) => return error.hint(),
+        };
+        hint.into()
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            ReplayError::Read { .. } | ReplayError::Etl(_) => Exit::Runtime,
+            ReplayError::Header { .. } => Exit::Usage,
+        }
+    }
 }
 
 /// What can be replayed, told apart by what is in it.
@@ -84,15 +109,6 @@ impl Replay {
         match self {
             Replay::Recording(recording) => recording.progress(),
             Replay::Etl(file) => file.progress(),
-        }
-    }
-}
-
-fn hint(error: &LineError) -> &'static str {
-    match error {
-        LineError::TooNew { .. } => "replay it with the agent that made it, or a newer one",
-        LineError::NotARecording | LineError::NotAnEvent(_) | LineError::TooLong => {
-            "make a recording with `sandglass record FILE`, or give an .etl file of a Windows node"
         }
     }
 }
@@ -215,6 +231,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::failure::Failure;
     use sandglass_model::{Body, ClockAnchor, Timestamp};
 
     fn header() -> String {
@@ -273,7 +290,7 @@ mod tests {
     #[test]
     fn what_is_no_recording_is_refused_with_a_hint() {
         for first in [&b""[..], b"{}", b"\xff", b"hello"] {
-            let error = Recording::open(file(&[first]).path()).unwrap_err().to_string();
+            let error = Failure::from(Recording::open(file(&[first]).path()).unwrap_err()).to_string();
             assert!(
                 error.contains("not a sandglass recording") && error.contains("hint:"),
                 "{error}"
@@ -282,8 +299,8 @@ mod tests {
         assert!(
             Recording::open(Path::new("/nonexistent"))
                 .unwrap_err()
-                .to_string()
-                .contains("hint:")
+                .hint()
+                .contains("sandglass record")
         );
         assert!(Recording::open(Path::new("/")).is_err());
     }

@@ -2,6 +2,7 @@
 //!
 //! The peer is trusted to be an agent, but not to be well: answers and events are bounded, waits have deadlines.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Row;
+use crate::failure::Advice;
 
 /// Why watching ended.
 #[derive(Debug, thiserror::Error)]
@@ -57,16 +59,15 @@ pub enum WatchError {
     },
 }
 
-impl WatchError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for WatchError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
             WatchError::Connect { .. } => "start one with `sandglass run`, or give the address it listens on",
             WatchError::Refused { .. } => "is another program listening there? the agent's log says more",
             WatchError::Answer { .. } => "is it a sandglass agent of the same version?",
             WatchError::Write { .. } => "the reader of the pipe has gone away",
-        }
+        };
+        hint.into()
     }
 }
 

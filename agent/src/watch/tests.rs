@@ -2,6 +2,7 @@
 
 use super::client::Parser;
 use super::*;
+use crate::failure::Advice as _;
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreOptions;
 use crate::view::{self, KindFilter, Query, Store};

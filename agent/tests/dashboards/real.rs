@@ -67,8 +67,11 @@ async fn wake(test: &str) {
     };
     let agent = match app::start(&config, options).await {
         Ok(agent) => agent,
-        Err(failure) if matches!(failure.exit, 69 | 77) => {
-            eprintln!("SKIPPED {test}: {}", failure.message.lines().next().unwrap_or_default());
+        Err(failure) if matches!(failure.exit().code(), 69 | 77) => {
+            eprintln!(
+                "SKIPPED {test}: {}",
+                failure.to_string().lines().next().unwrap_or_default()
+            );
             return;
         }
         Err(failure) => panic!("the agent does not start: {failure}"),

@@ -73,8 +73,11 @@ async fn start(node: &Node, test: &str) -> Option<(App, mpsc::Receiver<Arc<Trace
     };
     match app::start(&config, options).await {
         Ok(app) => Some((app, closed)),
-        Err(failure) if matches!(failure.exit, 69 | 77) => {
-            eprintln!("SKIPPED {test}: {}", failure.message.lines().next().unwrap_or_default());
+        Err(failure) if matches!(failure.exit().code(), 69 | 77) => {
+            eprintln!(
+                "SKIPPED {test}: {}",
+                failure.to_string().lines().next().unwrap_or_default()
+            );
             None
         }
         Err(failure) => panic!("the agent does not start: {failure}"),

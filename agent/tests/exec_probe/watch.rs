@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::failure::{self, Advice as _, causes_in_short};
 use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options};
@@ -39,8 +40,10 @@ impl Watch {
             Ok(source) => source,
             Err(error) => {
                 // Not allowed here is a reason to skip; anything else, a rejected program above all, is a failure.
-                let cause = chain(&error);
-                let not_here = error.exit_code() == 77 || cause.contains("os error 1)") || cause.contains("vmlinux");
+                let cause = causes_in_short(&error);
+                let not_here = error.exit() == failure::Exit::NoPermission
+                    || cause.contains("os error 1)")
+                    || cause.contains("vmlinux");
                 assert!(not_here, "{cause}");
                 eprintln!("SKIPPED {test}: {cause}");
                 return None;
@@ -134,14 +137,6 @@ impl Watch {
         self.source.take().unwrap().stop();
         self.events.0.lock().unwrap().clone()
     }
-}
-
-/// The error and its causes in one line, without the verifier's log.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes: Vec<String> = std::iter::successors(Some(error), |error| error.source())
-        .map(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
-        .collect();
-    causes.join(": ")
 }
 
 pub fn execs(events: &[Event]) -> impl Iterator<Item = (Timestamp, Exec)> {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
+use sandglass::failure::{self, Advice as _, causes_in_short};
 use sandglass::health::{Health, ProbeLabel, ProbeStatus};
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options, ProgramTime};
@@ -142,8 +143,10 @@ impl Watch {
         let source = match outcome {
             Ok(source) => source,
             Err(error) => {
-                let cause = chain(&error);
-                let not_here = error.exit_code() == 77 || cause.contains("os error 1)") || cause.contains("vmlinux");
+                let cause = causes_in_short(&error);
+                let not_here = error.exit() == failure::Exit::NoPermission
+                    || cause.contains("os error 1)")
+                    || cause.contains("vmlinux");
                 assert!(not_here, "{cause}");
                 eprintln!("SKIPPED {test}: {cause}");
                 return None;
@@ -235,11 +238,4 @@ pub fn counts(events: &[Event], netns: u64) -> Vec<ConntrackCounts> {
         _ => None,
     });
     counts.collect()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes: Vec<String> = std::iter::successors(Some(error), |error| error.source())
-        .map(|error| error.to_string().lines().next().unwrap_or_default().to_owned())
-        .collect();
-    causes.join(": ")
 }

@@ -131,8 +131,11 @@ impl Agent {
                 traces: Vec::new(),
             }),
             // Privilege or a kernel feature is missing: nothing that a test could mend.
-            Err(failure) if matches!(failure.exit, 69 | 77) => {
-                eprintln!("SKIPPED {test}: {}", failure.message.lines().next().unwrap_or_default());
+            Err(failure) if matches!(failure.exit().code(), 69 | 77) => {
+                eprintln!(
+                    "SKIPPED {test}: {}",
+                    failure.to_string().lines().next().unwrap_or_default()
+                );
                 None
             }
             Err(failure) => panic!("the agent does not start: {failure}"),

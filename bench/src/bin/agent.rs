@@ -11,7 +11,7 @@ fn main() -> std::process::ExitCode {
         Err(failure) => {
             use std::io::Write as _;
             let _ = writeln!(std::io::stderr(), "error: {failure}");
-            std::process::ExitCode::from(failure.exit)
+            std::process::ExitCode::from(failure.exit().code())
         }
     }
 }
@@ -32,7 +32,8 @@ mod agent {
         resident::keep_small();
         let address = std::env::args().nth(1).and_then(|address| address.parse().ok());
         let mut config = Config::default();
-        config.http.address = address.ok_or_else(|| Failure::usage("needs the address to listen on"))?;
+        config.http.address =
+            address.ok_or_else(|| Failure::usage("needs the address to listen on", "give 127.0.0.1:PORT"))?;
         "none".clone_into(&mut config.cri.endpoint);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -56,7 +57,12 @@ mod agent {
             let hooked = match order.as_str() {
                 "off" => false,
                 "on" => true,
-                _ => return Err(Failure::usage(format!("no such order: {order}"))),
+                _ => {
+                    return Err(Failure::usage(
+                        format!("no such order: {order}"),
+                        "the orders are on and off",
+                    ));
+                }
             };
             app.source.set_hooked(hooked).map_err(failed)?;
             writeln!(answers, "{order}")
@@ -67,6 +73,6 @@ mod agent {
     }
 
     fn failed(error: impl std::fmt::Display) -> Failure {
-        Failure::runtime(error.to_string())
+        Failure::runtime(error, "")
     }
 }

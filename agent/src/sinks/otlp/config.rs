@@ -9,6 +9,7 @@
 //! collector there by default), and gzip is the default.
 //! Does not: read the process environment (the caller gives a lookup) or files, follow proxies, or print header values.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use hyper::header::HeaderMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use self::layers::Layers;
+use crate::failure::{Advice, Exit};
 
 mod layers;
 mod parse;
@@ -231,16 +233,19 @@ pub enum ConfigError {
     },
 }
 
-impl ConfigError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for ConfigError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint: &str = match self {
             ConfigError::Value { hint, .. } => hint,
             ConfigError::HalfClient { .. } => {
                 "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither"
             }
-        }
+        };
+        hint.into()
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Usage
     }
 }
 

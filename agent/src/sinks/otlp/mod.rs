@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use self::delivery::Delivery;
 use self::metrics::{Metrics, Outcome};
 use self::outbox::Outbox;
 use self::transport::Transport;
+use crate::failure::{Advice, Exit};
 use crate::health::{Health, SinkLabel};
 use crate::node::NodeInfo;
 
@@ -72,15 +74,18 @@ pub enum StartError {
     NoRuntime(#[source] tokio::runtime::TryCurrentError),
 }
 
-impl StartError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
-            StartError::Tls { source, .. } => source.hint(),
+impl Advice for StartError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
+            StartError::Tls { source, .. } => return source.hint(),
             StartError::Encoder(_) => "unset the OTEL_EXPORTER_OTLP_* variables that hold no valid text",
             StartError::NoRuntime(_) => "this is a bug in sandglass",
-        }
+        };
+        hint.into()
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Usage
     }
 }
 

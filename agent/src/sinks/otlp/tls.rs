@@ -3,6 +3,7 @@
 //! Used by `transport.rs`. The files are read once, at the start of the sink, so that a wrong path is an error then.
 //! Does not: offer a way to skip verification; a private authority goes into a CA file.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::config::{Protocol, TlsFiles};
+use crate::failure::Advice;
 
 /// TLS that cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -46,18 +48,17 @@ pub enum TlsError {
     Setup(#[source] rustls::Error),
 }
 
-impl TlsError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for TlsError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
             TlsError::File { .. } => "give the path of a PEM file that the agent may read",
             TlsError::NoRoots { .. } => {
                 "install the package ca-certificates, or set OTEL_EXPORTER_OTLP_CERTIFICATE to a CA file"
             }
             TlsError::Client { .. } => "the private key must be the one that the certificate was made for",
             TlsError::Setup(_) => "this is a bug in sandglass",
-        }
+        };
+        hint.into()
     }
 }
 

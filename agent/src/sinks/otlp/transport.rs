@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 use super::config::{Protocol, Resolved, Target};
 use super::tls::{self, TlsError};
 use super::verdict::{self, Verdict};
+use crate::failure::causes;
 use crate::grpc::{self, CallError};
 
 /// The way to the collector.
@@ -152,7 +153,7 @@ impl Transport {
         let response = timeout_at(deadline, exchange)
             .await
             .map_err(|_| self.timed_out())?
-            .map_err(|error| self.broken(grpc::cause_chain(&error)))?;
+            .map_err(|error| self.broken(causes(&error)))?;
         self.read(response, deadline).await
     }
 
@@ -230,7 +231,7 @@ impl Transport {
             Protocol::Http => {
                 let (sender, connection) = http1::handshake(hyper_util::rt::TokioIo::new(stream))
                     .await
-                    .map_err(|error| self.broken(grpc::cause_chain(&error)))?;
+                    .map_err(|error| self.broken(causes(&error)))?;
                 tokio::spawn(async move {
                     // The sender learns of a broken connection from its request.
                     let _ = connection.await;

@@ -18,7 +18,8 @@ use sandglass_model::{Body, Event, Timestamp};
 use super::Rung;
 use super::loader::family::{Family, Loader, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
+use crate::failure::causes_in_short;
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped};
 
@@ -54,7 +55,7 @@ impl ConnectProbe {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        let why = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| reason(&error));
+        let why = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| causes_in_short(&error));
         health.set_probe(missing(&why, "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON"));
         None
     }
@@ -182,7 +183,7 @@ fn in_use(rung: Rung, refused: Option<&LoadError>) -> ProbeStatus {
     if let Some(error) = refused {
         status.consequence = format!(
             "a lower rung is in use, which sees the same at a little more cost: {}",
-            reason(error)
+            causes_in_short(error)
         );
         status.hint = "a kernel of 5.12 or newer takes tp_btf".to_owned();
     }

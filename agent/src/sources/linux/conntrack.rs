@@ -28,7 +28,8 @@ use self::tables::Tables;
 use super::decode::DecodeError;
 use super::loader::family::{Family, Loader, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
+use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
+use crate::failure::causes_in_short;
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
 
@@ -84,7 +85,7 @@ impl Conntrack {
                     health.set_probe(in_use("ctnetlink filter", ""));
                     return Some(conntrack);
                 }
-                Err(error) => refused = reason(&error),
+                Err(error) => refused = causes_in_short(&error),
             }
         }
         match with_socket(options, &common) {
@@ -94,7 +95,7 @@ impl Conntrack {
             }
             Err(error) => {
                 health.set_probe(missing(
-                    &reason(&error),
+                    &causes_in_short(&error),
                     "needs CAP_NET_ADMIN, and a kernel with CONFIG_NF_CT_NETLINK",
                 ));
                 None

@@ -20,6 +20,7 @@ mod running;
 mod speech;
 mod stream;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -43,6 +44,7 @@ pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
 use super::{EventSender, NamespaceLook, clock};
+use crate::failure::{Advice, Exit, causes_in_short};
 use crate::health::{Health, ProbeStatus};
 use crate::resident;
 
@@ -126,11 +128,9 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
-impl StartError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for StartError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
             StartError::NoBtf(_) => {
                 "needs a kernel built with CONFIG_DEBUG_INFO_BTF=y, and /sys/kernel/btf visible to the agent"
             }
@@ -140,16 +140,15 @@ impl StartError {
                  `sandglass doctor` says which part is missing"
             }
             StartError::Thread(_) => "the node is out of threads or file descriptors: raise the limits of the agent",
-        }
+        };
+        hint.into()
     }
 
-    /// Exit code of the class of error: 69 feature missing, 77 privilege missing, 1 otherwise.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
+    fn exit(&self) -> Exit {
         match self {
-            StartError::NoBtf(_) | StartError::NotSupported(_) => 69,
-            StartError::NoPrivilege(_) => 77,
-            StartError::Thread(_) => 1,
+            StartError::NoBtf(_) | StartError::NotSupported(_) => Exit::Unavailable,
+            StartError::NoPrivilege(_) => Exit::NoPermission,
+            StartError::Thread(_) => Exit::Runtime,
         }
     }
 }
@@ -387,14 +386,11 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
 
 /// A probe that is optional and could not be had.
 fn unavailable(probe: &str, consequence: &str, hint: &str, error: &LoadError) -> ProbeStatus {
-    let causes: Vec<String> = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
-        .filter_map(|error| error.to_string().lines().next().map(str::to_owned))
-        .collect();
     ProbeStatus {
         probe: probe.to_owned(),
         hook: "none".to_owned(),
         attached: false,
-        consequence: format!("{consequence}: {}", causes.join(": ")),
+        consequence: format!("{consequence}: {}", causes_in_short(error)),
         hint: hint.to_owned(),
     }
 }
@@ -416,7 +412,7 @@ fn unattached(error: &StartError) -> ProbeStatus {
         hook: "none".to_owned(),
         attached: false,
         consequence: "no plugin or command can be seen: no traces from this node".to_owned(),
-        hint: error.hint().to_owned(),
+        hint: error.hint().into_owned(),
     }
 }
 

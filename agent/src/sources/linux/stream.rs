@@ -208,14 +208,6 @@ impl Outlet {
 
 /// So many records are forwarded before losses are looked at, and whether the thread is to end: it never stays in a flood.
 pub const AT_ONCE: usize = 4096;
-/// An error and its causes, without the verifier's log.
-pub fn reason(error: &dyn std::error::Error) -> String {
-    let causes: Vec<String> = std::iter::successors(Some(error), |error| error.source())
-        .filter_map(|error| error.to_string().lines().next().map(str::to_owned))
-        .collect();
-    causes.join(": ")
-}
-
 /// Delay of a record that wakes nobody.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// A burst has ended when nothing came for so long. Short: most connections of a quiet node (health probes) come alone, and

@@ -3,6 +3,7 @@
 //! Used by `sandglass replay`. The file says what a recording's header says: which Windows, booted when, and its clock, by
 //! which all ids are made. Does not: pace itself; what cannot be read or decoded is counted.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Cursor, Read, Seek};
@@ -14,16 +15,23 @@ use sandglass_model::{Body, ClockAnchor, Event, Timestamp, TraceId};
 
 use super::NODE_COMPARTMENT;
 use super::normalize::{ActivityNames, DNS_CLIENT, Normalizer, TCPIP};
+use crate::failure::Advice;
 
 /// Why a file cannot be replayed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot replay {}: {source}\nhint: give a file that an ETW session wrote (pktmon, wpr, logman, netsh trace)", path.display())]
+#[error("cannot replay {}: {source}", path.display())]
 pub struct FileError {
     /// Which file.
     pub path: PathBuf,
     /// Why.
     #[source]
     pub source: EtlError,
+}
+
+impl Advice for FileError {
+    fn hint(&self) -> Cow<'_, str> {
+        "give a file that an ETW session wrote (pktmon, wpr, logman, netsh trace)".into()
+    }
 }
 
 /// What can be read at any place.

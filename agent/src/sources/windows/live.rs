@@ -16,6 +16,7 @@ mod statistics;
 #[cfg(not(windows))]
 mod tests;
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ use sandglass_model::{Body, Event};
 
 use super::NODE_COMPARTMENT;
 use super::normalize::{self, ActivityNames, Normalizer};
+use crate::failure::{Advice, Exit};
 use crate::health::{Health, ProbeLabel, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
 
@@ -94,11 +96,9 @@ pub enum StartError {
     Thread(#[source] std::io::Error),
 }
 
-impl StartError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Advice for StartError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
             StartError::Session { denied: true, .. } => {
                 "run it as SYSTEM or administrator: as a service, or in a HostProcess container"
             }
@@ -106,16 +106,15 @@ impl StartError {
                 "a host has 64 sessions at most (`logman query -ets` lists them): stop one that nobody needs"
             }
             StartError::Thread(_) => "the node is out of threads or memory: raise the limits of the agent",
-        }
+        };
+        hint.into()
     }
 
-    /// Exit code of the class of error: 77 privilege missing, 69 feature missing, 1 otherwise.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
+    fn exit(&self) -> Exit {
         match self {
-            StartError::Session { denied: true, .. } => 77,
-            StartError::Session { denied: false, .. } => 69,
-            StartError::Thread(_) => 1,
+            StartError::Session { denied: true, .. } => Exit::NoPermission,
+            StartError::Session { denied: false, .. } => Exit::Unavailable,
+            StartError::Thread(_) => Exit::Runtime,
         }
     }
 }
@@ -139,12 +138,12 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<So
         threads: Vec::new(),
     };
     source.start_events(&options, &intake).inspect_err(|error| {
-        health.set_probe(unattached("etw", NO_TRACES, error, error.hint()));
+        health.set_probe(unattached("etw", NO_TRACES, error, &error.hint()));
     })?;
     health.set_probe(attached("etw", "user session"));
     match source.start_processes(&options, &intake) {
         Ok(()) => health.set_probe(attached("exec", "kernel logger")),
-        Err(error) => health.set_probe(unattached("exec", NO_COMMANDS, &error, error.hint())),
+        Err(error) => health.set_probe(unattached("exec", NO_COMMANDS, &error, &error.hint())),
     }
     drop(intake);
     let decoding = Decoding {

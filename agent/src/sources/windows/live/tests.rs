@@ -460,7 +460,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
         let etw = FakeEtw::new();
         etw.refuse(EVENTS, refusal);
         let (error, health) = *begin(Options::default(), 64).err().unwrap();
-        assert_eq!(error.exit_code(), code, "{error}");
+        assert_eq!(error.exit().code(), code, "{error}");
         assert!(error.hint().contains(hint), "{error}");
         assert!(error.to_string().contains("sandglass-events"), "{error}");
         assert!(
@@ -475,7 +475,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
     let etw = FakeEtw::new();
     etw.refuse_provider(normalize::DNS_CLIENT, ACCESS_DENIED);
     let (error, _) = *begin(Options::default(), 64).err().unwrap();
-    assert_eq!(error.exit_code(), 77);
+    assert_eq!(error.exit(), Exit::NoPermission);
     assert_eq!(etw.sessions(), Vec::<String>::new());
 }
 
@@ -631,5 +631,5 @@ fn a_file_is_written_by_one_session_with_all_providers() {
     assert_eq!(etw.sessions(), Vec::<String>::new());
     etw.refuse("sandglass-record", ACCESS_DENIED);
     let error = file::record(Path::new("node.etl"), &Options::default()).err().unwrap();
-    assert_eq!(error.exit_code(), 77, "{error}");
+    assert_eq!(error.exit(), Exit::NoPermission, "{error}");
 }

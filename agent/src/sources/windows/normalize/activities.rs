@@ -3,6 +3,7 @@
 //! Names vary by Windows build and are not documented, so that nothing here depends on one: the table of names only says
 //! which are noise and what a name means, and a user can add to it. Shape: microsoft/wil, include/wil/Tracelogging.h.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -13,6 +14,7 @@ use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service}
 use sandglass_model::{Body, TextPairs};
 
 use super::{bounded, guid_text, object_id};
+use crate::failure::{Advice, Exit};
 
 /// What is known of activity names: a table of three columns, service, name and what to do with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub struct ActivityNames {
 
 /// A line of a table of activity names that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {reason}\nhint: write `hns<TAB>Name<TAB>span` or `hns<TAB>Name<TAB>ignore`")]
+#[error("line {line}: {reason}")]
 pub struct NamesError {
     /// Which line, from 1.
     pub line: usize,
@@ -34,7 +36,7 @@ pub struct NamesError {
 #[derive(Debug, thiserror::Error)]
 pub enum NamesFileError {
     /// It cannot be read.
-    #[error("cannot read the activity names in {}: {source}\nhint: windows.activities gives the path of a text file of three columns", path.display())]
+    #[error("cannot read the activity names in {}: {source}", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
@@ -51,6 +53,20 @@ pub enum NamesFileError {
         #[source]
         source: NamesError,
     },
+}
+
+impl Advice for NamesFileError {
+    fn hint(&self) -> Cow<'_, str> {
+        let hint = match self {
+            NamesFileError::Read { .. } => "windows.activities gives the path of a text file of three columns",
+            NamesFileError::Line { .. } => "write `hns<TAB>Name<TAB>span` or `hns<TAB>Name<TAB>ignore`",
+        };
+        hint.into()
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Usage
+    }
 }
 
 impl Default for ActivityNames {
