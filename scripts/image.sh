@@ -2,7 +2,7 @@
 # Builds the static release binary and an OCI archive that holds nothing else, without a container engine.
 # Usage: scripts/image.sh [amd64] [arm64] (default: amd64). Into image/ of cargo's target directory: ARCH/sandglass and
 # sandglass-ARCH.tar.
-# IMAGE names the image (default docker.io/sandglass-dev/sandglass:VERSION). Import it with
+# IMAGE names the image (default localhost/sandglass:VERSION). Import it with
 # `ctr --namespace k8s.io images import`, `docker load`, `podman load` or `skopeo copy oci-archive:...`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ export PATH=$PATH:$HOME/.cargo/bin
 target=$(target_place)
 readonly MAX_BYTES=25000000
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-image=${IMAGE:-docker.io/sandglass-dev/sandglass:$version}
+image=${IMAGE:-localhost/sandglass:$version}
 
 # A pure-Rust static link needs no C library; ring's C and assembly need a compiler that can make objects for the target.
 compiler() {

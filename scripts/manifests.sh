@@ -7,6 +7,7 @@ folder=${1:-deploy/manifests}
 helm=${SANDGLASS_HELM:-$(scripts/peer.sh helm)}
 mkdir -p "$folder"
 
+# The images are named in the reserved domain .invalid: whoever applies a manifest puts the own registry there.
 # render FILE WHAT ARGUMENTS..: nothing of Helm stays in it, and no hook.
 render() {
     local file=$1 what=$2
@@ -14,7 +15,8 @@ render() {
     {
         echo "# $what Rendered from deploy/helm/sandglass by scripts/manifests.sh: change the chart, not this file."
         "$helm" template sandglass deploy/helm/sandglass --namespace sandglass --no-hooks --kube-version 1.31.0 \
-            --set namespace.create=true "$@" 2> /dev/null |
+            --set namespace.create=true --set image.repository=registry.invalid/sandglass \
+            --set windows.image.repository=registry.invalid/sandglass-windows "$@" 2> /dev/null |
             sed -e '/^# Source:/d' -e '/helm\.sh\/chart:/d' -e '/app\.kubernetes\.io\/managed-by:/d' | cat -s
     } > "$folder/$file"
 }

@@ -124,6 +124,11 @@ fn a_typo_in_the_values_is_refused() {
         ("podMonitor.enabled=maybe", "podMonitor/enabled"),
         ("image.digest=latest", "image/digest"),
         ("linux.maxUnavailable=0", "maxUnavailable"),
+        (
+            "image.repository=",
+            "helm upgrade --install sandglass ... --set image.repository=",
+        ),
+        ("image.repository=has space/x", "image/repository"),
     ] {
         let refused = helm.template(&[argument.to_owned()], "1.36.0", &[]);
         let error = refused.expect_err(argument);

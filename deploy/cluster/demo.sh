@@ -11,7 +11,7 @@ readonly node=10.244.255.1
 kubectl create namespace sandglass > /dev/null
 kubectl label namespace sandglass pod-security.kubernetes.io/enforce=privileged > /dev/null
 helm install sandglass "$here/../helm/sandglass" --namespace sandglass --wait --timeout 90s \
-    --set linux.cni.confDir="$dir/cni" --set linux.cni.binDir="$dir/plugins" --set linux.runtimeConfigDir="$dir/etc" \
+    --set image.repository=localhost/sandglass --set linux.cni.confDir="$dir/cni" --set linux.cni.binDir="$dir/plugins" --set linux.runtimeConfigDir="$dir/etc" \
     --set otlp.endpoint=http://127.0.0.1:4317 > /dev/null 2>&1
 kubectl create namespace shop > /dev/null
 until kubectl get serviceaccount default --namespace shop > /dev/null 2>&1; do sleep 0.2; done

@@ -40,7 +40,7 @@ cp "$target/image/sandglass-amd64.tar" "$dir/images/"
 # The same image under a second tag, for `helm upgrade`.
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 python3 deploy/image/oci.py --binary "$target/image/amd64/sandglass" --arch amd64 --version next \
-    --name docker.io/sandglass-dev/sandglass:next --out "$dir/images/sandglass-next.tar"
+    --name localhost/sandglass:next --out "$dir/images/sandglass-next.tar"
 
 # Whatever ends this script ends the tests and the node with it; after a failure the node's logs stay.
 log=$(mktemp)

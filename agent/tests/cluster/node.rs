@@ -186,6 +186,7 @@ impl Node {
             chart.to_str().unwrap(),
             "--namespace",
             NAMESPACE,
+            "--set=image.repository=localhost/sandglass",
         ];
         arguments.extend(values.iter().map(String::as_str));
         arguments.extend(more);

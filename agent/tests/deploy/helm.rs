@@ -26,6 +26,10 @@ impl Helm {
         let mut command = Command::new(&self.0);
         command.args(["template", "sandglass"]).arg(chart());
         command.args(["--namespace", "sandglass", "--kube-version", version]);
+        // Required values; an argument of the same name comes later and wins.
+        for required in REPOSITORIES {
+            command.args(["--set", required]);
+        }
         for argument in arguments {
             command.args(["--set", argument]);
         }
@@ -57,6 +61,12 @@ impl Helm {
         );
     }
 }
+
+/// Values that the chart demands: no registry serves the images.
+const REPOSITORIES: [&str; 2] = [
+    "image.repository=registry.invalid/sandglass",
+    "windows.image.repository=registry.invalid/sandglass-windows",
+];
 
 /// A path of the tree.
 pub fn root(path: &str) -> PathBuf {

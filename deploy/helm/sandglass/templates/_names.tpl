@@ -35,8 +35,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* Takes a dict: image (repository, tag, digest) and version. */}}
+{{/* Takes a dict: image (repository, tag, digest), version, and system (linux, windows). No registry serves the image, so that a
+missing repository is an error with the commands that help, and not a pod whose image cannot be pulled. */}}
 {{- define "sandglass.image" -}}
+{{- if not .image.repository }}{{ include (printf "sandglass.missingImage.%s" .system) . | fail }}{{ end -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
 {{- else -}}
@@ -53,4 +55,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not $known }}{{ fail (printf "this cluster does not know monitoring.coreos.com/v1 %s: install the Prometheus operator first, or set enabled to auto" .kind) }}{{ end -}}
 yes
 {{- end -}}
+{{- end -}}
+
+{{- define "sandglass.missingImage.linux" }}
+image.repository is not set, and no public registry serves this image. Build it, push it, set it:
+  make image
+  skopeo copy oci-archive:target/image/sandglass-amd64.tar docker://REGISTRY/sandglass:{{ .version }}
+  helm upgrade --install sandglass ... --set image.repository=REGISTRY/sandglass
+{{- end -}}
+
+{{- define "sandglass.missingImage.windows" }}
+windows.image.repository is not set, and no public registry serves this image. Build it, push it, set it:
+  docker buildx build --platform windows/amd64 --file deploy/image/Dockerfile.windows --tag REGISTRY/sandglass-windows:{{ .version }} target/x86_64-pc-windows-gnu/release
+  docker push REGISTRY/sandglass-windows:{{ .version }}
+  helm upgrade --install sandglass ... --set windows.image.repository=REGISTRY/sandglass-windows
 {{- end -}}
