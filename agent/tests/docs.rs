@@ -46,7 +46,9 @@ fn registered(path: &str) -> BTreeSet<String> {
 #[test]
 fn the_readme_names_the_metrics_that_exist() {
     let mut product = registered("src/sinks/prometheus/product.rs");
-    product.extend(registered("src/sinks/prometheus/traffic.rs"));
+    for file in ["conntrack", "readiness", "traffic"] {
+        product.extend(registered(&format!("src/sinks/prometheus/{file}.rs")));
+    }
     let others = [
         "src/sinks/prometheus/in_flight.rs",
         "src/sinks/prometheus/windows.rs",

@@ -1,13 +1,13 @@
-//! Bounds the values of a label: the first so many distinct ones are kept, the rest are counted as `other`.
+//! Bounds the number of values of a label: the first distinct ones up to the bound are kept, others count as `other`.
 //!
-//! Plugins, commands and networks are few on a sane node, but their names come from outside: a plugin that spawns
-//! randomly named binaries must not grow the agent or its Prometheus.
+//! Plugins, commands and networks are few on a node, but their names are untrusted input: a plugin that starts randomly named
+//! binaries must not grow the agent or the Prometheus server. Does not: expire values; a time series keeps its name.
 
 use std::collections::BTreeSet;
 
-/// What further values are counted as.
+/// The value for all others.
 pub const OTHER: &str = "other";
-/// What an unknown (empty) value is counted as.
+/// The value for an empty one.
 pub const UNKNOWN: &str = "unknown";
 /// Longest label value, in bytes.
 const MAX_BYTES: usize = 64;
@@ -15,17 +15,17 @@ const MAX_BYTES: usize = 64;
 /// The values of one label.
 #[derive(Clone, Debug)]
 pub struct BoundedLabel {
-    seen: BTreeSet<String>,
-    most: usize,
+    values: BTreeSet<String>,
+    max: usize,
 }
 
 impl BoundedLabel {
-    /// A label with at most `most` values besides `other` and `unknown`.
+    /// A label with at most `max` values besides `other` and `unknown`.
     #[must_use]
-    pub fn new(most: usize) -> BoundedLabel {
+    pub fn new(max: usize) -> BoundedLabel {
         BoundedLabel {
-            seen: BTreeSet::new(),
-            most,
+            values: BTreeSet::new(),
+            max,
         }
     }
 
@@ -34,17 +34,17 @@ impl BoundedLabel {
         if value.is_empty() {
             return UNKNOWN.to_owned();
         }
-        // Nobody names a plugin so but to paint on the terminal of whoever reads the metrics.
+        // Such a name is no plugin's: it would move the cursor of a terminal that prints the metrics.
         if value.chars().any(unprintable) {
             return OTHER.to_owned();
         }
-        if self.seen.contains(value) {
+        if self.values.contains(value) {
             return value.to_owned();
         }
-        if value.len() > MAX_BYTES || self.seen.len() >= self.most {
+        if value.len() > MAX_BYTES || self.values.len() >= self.max {
             return OTHER.to_owned();
         }
-        self.seen.insert(value.to_owned());
+        self.values.insert(value.to_owned());
         value.to_owned()
     }
 }

@@ -1,14 +1,15 @@
-//! Histograms of durations: one set of buckets for all of them, exemplars that carry a trace id.
+//! Histograms of durations: one set of buckets for all of them, and exemplars with a trace id.
 //!
-//! Used by the metrics of set-up ([`super::product`]) and of traffic ([`super::traffic`]).
+//! Used by all product metrics. Does not: hold a histogram of the agent's own work.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use sandglass_model::TraceId;
 
-/// Upper edges of all duration buckets, seconds: 1 ms to 240 s, the kubelet's limit for a sandbox. With edges at
-/// 1, 5, 10, 30, 60, 120 and 240 s, where the time-outs of the field cluster.
+/// Upper bounds of the buckets in seconds: 1 ms to 240 s, the kubelet's timeout for a sandbox (twice its
+/// `--runtime-request-timeout` of 2 min). Bounds at 1, 5, 10, 30, 60, 120 and 240 s, the usual timeouts of plugins,
+/// resolvers and runtimes.
 const BUCKETS: [f64; 20] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0,
     240.0,
@@ -20,7 +21,7 @@ pub struct TraceLabel {
     trace_id: String,
 }
 
-/// Makes a histogram with [`BUCKETS`].
+/// Creates histograms with [`BUCKETS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Durations;
 
@@ -38,7 +39,7 @@ pub fn durations<Labels: Clone + std::hash::Hash + Eq>() -> DurationFamily<Label
     Family::new_with_constructor(Durations)
 }
 
-/// Counts one duration, with the trace it can be seen in.
+/// Counts one duration, with the trace that shows it as exemplar.
 pub fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, ns: u64, trace: Option<TraceId>)
 where
     Labels: Clone + std::hash::Hash + Eq,

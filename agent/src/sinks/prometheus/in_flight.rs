@@ -1,7 +1,7 @@
-//! Operations that run now: how many, and how old the oldest is, per verb.
+//! Operations that run now: their number and the age of the oldest, per verb.
 //!
-//! The pipeline replaces the picture when open traces change; the age is made at scrape time, so a stuck operation
-//! grows old on a node where nothing else happens.
+//! The pipeline replaces the snapshot when open traces change. The age is computed at scrape time, so that of a stuck
+//! operation grows on a node where nothing else happens. Does not: list operations (`view` does).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,24 +11,24 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use sandglass_model::{CniCommand, Detail, Timestamp, Trace};
 
-/// Gives the present time of the boot clock.
+/// Returns the current time of the boot clock.
 pub type Clock = fn() -> Timestamp;
 
-/// The picture, cheap to clone.
+/// The snapshot; cheap to clone, all clones are one snapshot.
 #[derive(Clone, Debug)]
 pub struct InFlight {
     clock: Clock,
-    running: Arc<Mutex<[Running; CniCommand::ALL.len()]>>,
+    running: Arc<Mutex<[VerbInFlight; CniCommand::ALL.len()]>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Running {
+struct VerbInFlight {
     count: i64,
     oldest: Option<Timestamp>,
 }
 
 impl InFlight {
-    /// Nothing runs.
+    /// An empty snapshot.
     #[must_use]
     pub fn new(clock: Clock) -> InFlight {
         InFlight {
@@ -37,19 +37,19 @@ impl InFlight {
         }
     }
 
-    /// Replaces the picture by what runs in `open`.
+    /// Replaces the snapshot by the running operations of `open`.
     pub fn set<'a>(&self, open: impl Iterator<Item = &'a Trace>) {
-        let mut picture = [Running::default(); CniCommand::ALL.len()];
+        let mut snapshot = [VerbInFlight::default(); CniCommand::ALL.len()];
         for (command, start) in open.flat_map(running_operations) {
-            let place = &mut picture[command as usize];
-            place.count += 1;
-            place.oldest = Some(place.oldest.map_or(start, |oldest| oldest.min(start)));
+            let entry = &mut snapshot[command as usize];
+            entry.count += 1;
+            entry.oldest = Some(entry.oldest.map_or(start, |oldest| oldest.min(start)));
         }
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = picture;
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
     }
 }
 
-/// Operations of which a plugin runs now. One whose plugins have all ended only waits to be closed.
+/// Operations with a running plugin. One whose plugins have all ended is only waiting for its settle time.
 fn running_operations(trace: &Trace) -> impl Iterator<Item = (CniCommand, Timestamp)> {
     trace
         .spans
@@ -67,24 +67,24 @@ fn running_operations(trace: &Trace) -> impl Iterator<Item = (CniCommand, Timest
 
 impl Collector for InFlight {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let picture = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (self.clock)();
         let mut family = encoder.encode_descriptor(
             "cni_operations_in_flight",
-            "CNI operations that run now",
+            "VerbInFlight CNI operations",
             None,
             MetricType::Gauge,
         )?;
-        for (command, running) in CniCommand::ALL.iter().zip(picture) {
+        for (command, running) in CniCommand::ALL.iter().zip(snapshot) {
             ConstGauge::new(running.count).encode(family.encode_family(&[("operation", command.as_str())])?)?;
         }
         let mut family = encoder.encode_descriptor(
             "cni_operation_oldest_age_seconds",
-            "Age of the oldest CNI operation that runs now; 0 when none runs",
+            "Age of the oldest running CNI operation; 0 if none runs",
             None,
             MetricType::Gauge,
         )?;
-        for (command, running) in CniCommand::ALL.iter().zip(picture) {
+        for (command, running) in CniCommand::ALL.iter().zip(snapshot) {
             let age = running.oldest.map_or(0.0, |oldest| now.since(oldest) as f64 / 1e9);
             ConstGauge::new(age).encode(family.encode_family(&[("operation", command.as_str())])?)?;
         }

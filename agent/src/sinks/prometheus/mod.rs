@@ -1,13 +1,15 @@
-//! The Prometheus sink: product metrics from what the correlator found, and the registry that `/metrics` encodes.
+//! The Prometheus sink: product metrics from the correlator's outputs, and the registry that `/metrics` encodes.
 //!
-//! OpenMetrics text, base units, labels from closed sets or bounded ones ([`bounded`]): never pod, container, address or
-//! name of a lookup. Those are in the traces; exemplars carry the trace id. Does not: serve HTTP (`crate::http` does).
+//! OpenMetrics text, base units, labels from closed or bounded sets ([`bounded`]): never a pod, container, address or name of
+//! a lookup. Those are in traces; exemplars carry the trace id. Does not: serve HTTP (`crate::http` does).
 
 mod bounded;
+mod conntrack;
 mod durations;
 mod in_flight;
 mod process;
 mod product;
+mod readiness;
 mod traffic;
 mod windows;
 
@@ -25,10 +27,10 @@ use crate::node::NodeInfo;
 pub use in_flight::InFlight;
 pub use product::ProductMetrics;
 
-/// Content type of what [`Metrics::encode`] gives.
+/// Content type of the text of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The registry, shared by those who register and the HTTP server.
+/// The registry; cheap to clone, all clones are one registry.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
@@ -94,12 +96,12 @@ impl Metrics {
         self.register(|registry| registry.register_collector(Box::new(process::ProcessCollector)));
     }
 
-    /// Lets an owner register its metrics.
+    /// Passes the registry to `owner`, which registers its metrics.
     pub fn register(&self, owner: impl FnOnce(&mut Registry)) {
         owner(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The whole of `/metrics`.
+    /// The text of `/metrics`.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
         self.probes.info.clear();
         self.probes.attached.clear();
@@ -121,8 +123,8 @@ impl Metrics {
     }
 }
 
-/// The same text with the samples of each family ordered by their labels: families are hash tables, and a replay is to
-/// give the same text twice. The samples of one label set keep their order, which histograms need.
+/// The same text with the samples of each family sorted by labels. Families are hash tables, and two replays of one
+/// recording must print the same text. The samples of one label set keep their order: buckets must not be sorted as text.
 fn in_order(text: &str) -> String {
     let mut ordered = String::with_capacity(text.len());
     let mut samples: Vec<(String, &str)> = Vec::new();
@@ -147,7 +149,7 @@ fn flush(samples: &mut Vec<(String, &str)>, ordered: &mut String) {
     }
 }
 
-/// Labels of a sample without the bucket's edge.
+/// Labels of a sample without `le`.
 fn label_set(line: &str) -> String {
     let Some((_, rest)) = line.split_once('{') else {
         return String::new();
@@ -164,9 +166,9 @@ fn label_set(line: &str) -> String {
         false
     });
     let labels = &rest[..end.unwrap_or(rest.len())];
-    // The encoder writes the edge first.
-    let edge = labels.strip_prefix("le=\"").and_then(|rest| rest.split_once('"'));
-    let labels = edge.map_or(labels, |(_, rest)| rest.strip_prefix(',').unwrap_or(rest));
+    // The encoder writes `le` first.
+    let bucket = labels.strip_prefix("le=\"").and_then(|rest| rest.split_once('"'));
+    let labels = bucket.map_or(labels, |(_, rest)| rest.strip_prefix(',').unwrap_or(rest));
     labels.to_owned()
 }
 

@@ -1,6 +1,7 @@
-//! The agent's own processor time, memory, files and start, under the names every Prometheus client uses.
+//! The agent's own processor time, memory and open files, under the names that Prometheus client libraries use
+//! (<https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>).
 //!
-//! Read from `/proc/self` at scrape time; where that does not exist the metrics are absent.
+//! Read from `/proc/self` at scrape time; where that does not exist the metrics are absent. Does not: cache.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -12,7 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 #[derive(Debug)]
 pub struct ProcessCollector;
 
-/// Clock ticks a second and bytes a page, as Linux has them on every architecture we build for.
+/// Clock ticks per second: `USER_HZ`, 100 on x86_64 and arm64 (sysconf(3), `_SC_CLK_TCK`).
 const TICKS: f64 = 100.0;
 
 impl Collector for ProcessCollector {

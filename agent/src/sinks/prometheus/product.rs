@@ -1,6 +1,7 @@
 //! Product metrics: durations, failures and retries of sandboxes, operations, plugins, commands and runtime steps.
 //!
-//! Fed by the pipeline with every output of the correlator; each span counts once, when it has ended.
+//! The pipeline passes every output of the correlator; each span counts once, when it has ended. Does not: count traffic
+//! ([`super::traffic`]) or activities of Windows services ([`super::windows`]).
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -13,6 +14,7 @@ use sandglass_model::{CniCommand, Detail, Status, Trace, TraceId, registry};
 
 use super::bounded::BoundedLabel;
 use super::durations::{DurationFamily, durations, observe};
+use super::readiness::ReadinessMetrics;
 use super::traffic::TrafficMetrics;
 use super::windows::WindowsMetrics;
 use crate::sinks::creation;
@@ -82,12 +84,13 @@ pub struct ProductMetrics {
     plugin_label: BoundedLabel,
     command_label: BoundedLabel,
     network_label: BoundedLabel,
+    readiness: ReadinessMetrics,
     traffic: TrafficMetrics,
     windows: WindowsMetrics,
 }
 
 impl ProductMetrics {
-    /// Metrics whose outside labels have at most `max_label_values` values each. Known label sets start at 0.
+    /// Metrics whose labels from outside have at most `max_label_values` values each. Series of closed label sets start at 0.
     #[must_use]
     pub fn new(max_label_values: usize) -> ProductMetrics {
         let metrics = ProductMetrics {
@@ -104,6 +107,7 @@ impl ProductMetrics {
             plugin_label: BoundedLabel::new(max_label_values),
             command_label: BoundedLabel::new(max_label_values),
             network_label: BoundedLabel::new(max_label_values),
+            readiness: ReadinessMetrics::new(),
             traffic: TrafficMetrics::new(max_label_values),
             windows: WindowsMetrics::new(max_label_values),
         };
@@ -121,36 +125,36 @@ impl ProductMetrics {
         metrics
     }
 
-    /// Registers all of them; `sandglass` is the registry's prefix.
+    /// Registers all of them; the registry adds the prefix `sandglass`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "sandbox_setup_duration_seconds",
-            "Set-up of a sandbox, from its first evidence until it was ready or had failed",
+            "Creation of a sandbox, from its first evidence until the runtime had started it or it had failed",
             self.sandboxes.clone(),
         );
         registry.register(
             "sandbox_phase_duration_seconds",
-            "Part of a sandbox's set-up that a phase took; the phases of a sandbox add up to its set-up",
+            "Time of each phase of a sandbox's creation; the phases of a sandbox add up to its creation",
             self.phases.clone(),
         );
         registry.register(
             "sandbox_retries",
-            "Sandboxes made because an earlier one of the same pod did not do",
+            "Sandboxes created after an earlier attempt for the same pod",
             self.sandbox_retries.clone(),
         );
         registry.register(
             "traces_incomplete",
-            "Closed traces in which records were lost or whose beginning was not seen",
+            "Closed traces with lost records or an unobserved begin",
             self.incomplete.clone(),
         );
         registry.register(
             "cni_operation_duration_seconds",
-            "CNI operation of one attachment, from its first plugin's start to its last plugin's end",
+            "CNI operations of one attachment, from the start of the first plugin to the end of the last",
             self.operations.clone(),
         );
         registry.register(
             "cni_operation_errors",
-            "Failed CNI operations by the plugin that failed and the class of the error",
+            "Failed CNI operations, by failed plugin and class of error",
             self.operation_errors.clone(),
         );
         registry.register(
@@ -160,19 +164,20 @@ impl ProductMetrics {
         );
         registry.register(
             "cni_plugin_duration_seconds",
-            "One exec of a CNI plugin",
+            "CNI plugin invocations",
             self.plugins.clone(),
         );
         registry.register(
             "cni_command_duration_seconds",
-            "One command that a CNI plugin spawned",
+            "Commands started by CNI plugins",
             self.commands.clone(),
         );
         registry.register(
             "runtime_step_duration_seconds",
-            "One step of the runtime while it made a sandbox",
+            "Steps of the runtime during the creation of a sandbox",
             self.steps.clone(),
         );
+        self.readiness.register(registry);
         self.traffic.register(registry);
         self.windows.register(registry);
     }
@@ -189,13 +194,14 @@ impl ProductMetrics {
                 if trace.incomplete {
                     self.incomplete.inc();
                 }
-                // Those of a sandbox's creation were counted when that was over.
+                // Those of a creation were counted when it ended.
                 if !matches!(trace.root().detail, Detail::Sandbox(_)) {
                     self.operations(trace);
                 }
             }
             Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
         }
+        self.readiness.record(output);
         self.traffic.record(output);
         self.windows.record(output);
     }
@@ -222,7 +228,7 @@ impl ProductMetrics {
         }
     }
 
-    /// Counts a sandbox's set-up. What it did with its network since is not part of that.
+    /// Counts a creation, without the traffic after it.
     fn sandbox(&mut self, trace: &Trace) {
         let root = trace.root();
         let (Detail::Sandbox(sandbox), Some(created)) = (&root.detail, creation::created(trace)) else {
@@ -246,7 +252,7 @@ impl ProductMetrics {
             network: self.network_label.admit(&operation.network),
             result: result(span.status.is_error()),
         };
-        observe(&self.operations, &labels, length(span), Some(trace));
+        observe(&self.operations, &labels, duration(span), Some(trace));
         if operation.attempt > 1 {
             self.operation_retries
                 .get_or_create(&VerbLabels {
@@ -306,11 +312,11 @@ fn result(failed: bool) -> &'static str {
     if failed { "error" } else { "success" }
 }
 
-fn length(span: &Span) -> u64 {
+fn duration(span: &Span) -> u64 {
     span.duration_ns(span.start)
 }
 
-/// The phases of a set-up on this system; those of another appear when a recording has them.
+/// The phases of a creation on this operating system, whose series start at 0; a recording may add others.
 fn set_up_phases() -> impl Iterator<Item = Phase> {
     Phase::ALL.into_iter().filter(|phase| match phase {
         Phase::Application | Phase::Lookup | Phase::Connect => false,

@@ -1,35 +1,22 @@
-//! Metrics of traffic: lookups, connections, conntrack, dropped packets; and when a sandbox's network proved usable.
+//! Metrics of traffic: lookups, connects, dropped packets, causes and journeys.
 //!
-//! Fed with every output of the correlator, by [`super::ProductMetrics`]. Every lookup and connection counts, good or
-//! bad, with a trace of its own or without. Labels come from closed sets, all of which start at 0, but for the kernel's
-//! reasons of drops, which are bounded. Names asked, addresses and pods are in the traces only.
-
-use std::collections::BTreeSet;
+//! Used by [`super::ProductMetrics`] with every output of the correlator. Counts every lookup and connect, with or without a
+//! trace of its own. Labels are from closed sets, whose series all start at 0, except the kernel's reasons of drops, which
+//! are bounded. Names, addresses and pods are in traces only.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::Output;
-use sandglass_correlator::traffic::{ConnectEnded, LookupEnded, Nat, QueryType, Scope, Traffic};
-use sandglass_model::network::{ConnectFailure, ConntrackCounts, DroppedPacket, FlowChange, Transport};
-use sandglass_model::trace::{Cause, JourneyReason, LookupResult, SandboxDetail};
-use sandglass_model::{Detail, RootId, Timestamp, Trace, registry};
+use sandglass_correlator::traffic::{ConnectEnded, LookupEnded, QueryType, Scope, Traffic};
+use sandglass_model::network::{ConnectFailure, DroppedPacket, Transport};
+use sandglass_model::trace::{Cause, JourneyReason, LookupResult};
+use sandglass_model::{Detail, registry};
 
 use super::bounded::BoundedLabel;
+use super::conntrack::{ConntrackMetrics, ScopeCounter, ScopeLabels};
 use super::durations::{DurationFamily, durations, observe};
-use crate::sinks::creation;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ScopeLabels {
-    scope: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabels {
-    result: &'static str,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LookupLabels {
@@ -51,18 +38,6 @@ struct ConnectLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FlowLabels {
-    scope: &'static str,
-    change: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NatLabels {
-    scope: &'static str,
-    nat: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DropLabels {
     scope: &'static str,
     packet: &'static str,
@@ -79,16 +54,9 @@ struct ReasonLabels {
     reason: &'static str,
 }
 
-type ScopeCounter = Family<ScopeLabels, Counter>;
-
 /// All metrics of traffic.
 #[derive(Debug)]
 pub struct TrafficMetrics {
-    ready: DurationFamily<ResultLabels>,
-    wait: DurationFamily<ResultLabels>,
-    silent: Counter,
-    /// Sandboxes that are created and whose traces are open: those whose traffic is waited for.
-    waiting: BTreeSet<RootId>,
     lookups: DurationFamily<LookupLabels>,
     queries: Family<QueryLabels, Counter>,
     retransmissions: ScopeCounter,
@@ -105,28 +73,11 @@ pub struct TrafficMetrics {
     held_back: Counter,
 }
 
-#[derive(Debug, Default)]
-struct ConntrackMetrics {
-    flows: Family<FlowLabels, Counter>,
-    nat: Family<NatLabels, Counter>,
-    insert_failed: ScopeCounter,
-    drop: ScopeCounter,
-    early_drop: ScopeCounter,
-    clash_resolve: ScopeCounter,
-    search_restart: ScopeCounter,
-    entries: Family<ScopeLabels, Gauge>,
-    limit: Family<ScopeLabels, Gauge>,
-}
-
 impl TrafficMetrics {
     /// Metrics with at most `max_label_values` reasons of drops. Known label sets start at 0.
     #[must_use]
     pub fn new(max_label_values: usize) -> TrafficMetrics {
         let metrics = TrafficMetrics {
-            ready: durations(),
-            wait: durations(),
-            silent: Counter::default(),
-            waiting: BTreeSet::new(),
             lookups: durations(),
             queries: Family::default(),
             retransmissions: Family::default(),
@@ -146,12 +97,8 @@ impl TrafficMetrics {
         metrics
     }
 
-    /// Makes every series of a closed label set.
+    /// Creates every series of a closed label set.
     fn begin(&self) {
-        for result in ["ready", "failed"] {
-            drop(self.ready.get_or_create(&ResultLabels { result }));
-            drop(self.wait.get_or_create(&ResultLabels { result }));
-        }
         for scope in Scope::ALL.map(Scope::as_str) {
             for rcode in LookupResult::NAMES {
                 drop(self.lookups.get_or_create(&LookupLabels { scope, rcode }));
@@ -164,15 +111,16 @@ impl TrafficMetrics {
                     drop(self.queries.get_or_create(&query_labels(scope, kind, transport)));
                 }
             }
-            for counter in self.per_scope() {
+            for counter in [
+                &self.retransmissions,
+                &self.unanswered,
+                &self.search_names,
+                &self.truncated,
+                &self.connect_retransmissions,
+            ] {
                 drop(counter.get_or_create(&ScopeLabels { scope }));
             }
-            for change in ["new", "destroyed"] {
-                drop(self.conntrack.flows.get_or_create(&FlowLabels { scope, change }));
-            }
-            for nat in Nat::ALL.map(Nat::as_str) {
-                drop(self.conntrack.nat.get_or_create(&NatLabels { scope, nat }));
-            }
+            self.conntrack.begin(scope);
         }
         for &cause in registry::CAUSES {
             drop(self.causes.get_or_create(&CauseLabels { cause }));
@@ -182,98 +130,67 @@ impl TrafficMetrics {
         }
     }
 
-    fn per_scope(&self) -> [&ScopeCounter; 10] {
-        let conntrack = &self.conntrack;
-        [
-            &self.retransmissions,
-            &self.unanswered,
-            &self.search_names,
-            &self.truncated,
-            &self.connect_retransmissions,
-            &conntrack.insert_failed,
-            &conntrack.drop,
-            &conntrack.early_drop,
-            &conntrack.clash_resolve,
-            &conntrack.search_restart,
-        ]
-    }
-
     /// Registers all of them.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
-            "network_ready_duration_seconds",
-            "From a sandbox's end of creation until its first lookup was answered and its first connection stood, or until it had failed to",
-            self.ready.clone(),
-        );
-        registry.register(
-            "network_wait_duration_seconds",
-            "The network's part of that: from the sandbox's first query or SYN on",
-            self.wait.clone(),
-        );
-        registry.register(
-            "network_silent",
-            "Sandboxes that sent nothing within the deadline",
-            self.silent.clone(),
-        );
-        registry.register(
             "dns_lookup_duration_seconds",
-            "One DNS name asked, with its retries and search path, from the first query to the deciding answer",
+            "DNS lookups of one name, with retries and search path, from the first query to the deciding answer",
             self.lookups.clone(),
         );
         registry.register(
             "dns_queries",
-            "DNS questions sent, by record type and transport",
+            "DNS queries sent, by record type and transport",
             self.queries.clone(),
         );
         registry.register(
             "dns_retransmissions",
-            "DNS questions sent again",
+            "DNS queries retransmitted",
             self.retransmissions.clone(),
         );
         registry.register(
             "dns_unanswered",
-            "DNS questions that never got an answer",
+            "DNS queries without an answer",
             self.unanswered.clone(),
         );
         registry.register(
             "dns_search_names",
-            "DNS names asked only because of the search path (ndots)",
+            "DNS names queried only because of the search path (ndots)",
             self.search_names.clone(),
         );
         registry.register(
             "dns_truncated",
-            "Lookups of which an answer was cut and asked for again over TCP",
+            "DNS lookups with a truncated answer that were retried over TCP",
             self.truncated.clone(),
         );
         registry.register(
             "connect_duration_seconds",
-            "Set-up of one TCP connection, from its first SYN until it stood or had failed",
+            "TCP connects, from the first SYN until the connection was established or had failed",
             self.connects.clone(),
         );
         registry.register(
             "connect_retransmissions",
-            "SYNs sent again",
+            "SYNs retransmitted",
             self.connect_retransmissions.clone(),
         );
         self.conntrack.register(registry);
         registry.register(
             "packet_drops",
-            "DNS packets and SYNs that the kernel dropped, by its reason",
+            "DNS packets and SYNs that the kernel dropped, by its drop reason",
             self.drops.clone(),
         );
         registry.register(
             "root_causes",
-            "Lookups and connections that went badly, by cause",
+            "Failed, slow, retried and dropped lookups and connects, by cause",
             self.causes.clone(),
         );
         registry.register(
             "journeys",
-            "Lookups and connections that went badly and became traces of their own",
+            "Failed, slow, retried and dropped lookups and connects with a trace of their own",
             self.journeys.clone(),
         );
         registry.register(
             "journeys_held_back",
-            "Lookups and connections that went badly and got no trace of their own, because there were too many",
+            "Failed, slow, retried and dropped lookups and connects without a trace, since their rate was above the limit",
             self.held_back.clone(),
         );
     }
@@ -281,61 +198,22 @@ impl TrafficMetrics {
     /// Counts one output of the correlator.
     pub fn record(&mut self, output: &Output) {
         match output {
-            Output::Created(trace) if !trace.closed => {
-                self.waiting.insert(trace.root_id());
-            }
             Output::Traffic(traffic) => self.traffic(traffic),
-            Output::Closed(trace) => match &trace.root().detail {
-                Detail::Journey(journey) => {
+            Output::Closed(trace) => {
+                if let Detail::Journey(journey) = &trace.root().detail {
                     let reason = journey.reason.as_str();
                     self.journeys.get_or_create(&ReasonLabels { reason }).inc();
                 }
-                Detail::Sandbox(sandbox) => self.sandbox(trace, sandbox),
-                _ => {}
-            },
+            }
             Output::Created(_) | Output::Ended(_) | Output::Asked(_) | Output::Known { .. } => {}
         }
-    }
-
-    /// How a sandbox's wait for its first traffic ended. One that nobody waited for says nothing.
-    fn sandbox(&mut self, trace: &Trace, sandbox: &SandboxDetail) {
-        if !self.waiting.remove(&trace.root_id()) {
-            return;
-        }
-        let (Some(created), Some(ended)) = (creation::created(trace), trace.root().end) else {
-            return;
-        };
-        let Some(first) = sandbox.first_attempt else {
-            // One that was removed, or whose agent stopped, while it was waited for was not silent.
-            self.silent.inc_by(u64::from(sandbox.silent));
-            return;
-        };
-        let (result, usable): (_, Timestamp) = match sandbox.network_ready {
-            Some(ready) => ("ready", ready),
-            None => ("failed", ended),
-        };
-        let labels = ResultLabels { result };
-        observe(&self.ready, &labels, usable.since(created), Some(trace.id));
-        observe(&self.wait, &labels, usable.since(first), Some(trace.id));
     }
 
     fn traffic(&mut self, traffic: &Traffic) {
         match traffic {
             Traffic::Lookup(lookup) => self.lookup(lookup),
             Traffic::Connect(connect) => self.connect(connect),
-            Traffic::Flow { scope, change, nat } => {
-                let scope = scope.as_str();
-                let change = match change {
-                    FlowChange::New => "new",
-                    FlowChange::Destroyed => "destroyed",
-                };
-                self.conntrack.flows.get_or_create(&FlowLabels { scope, change }).inc();
-                // An entry that goes was translated when it came.
-                if let (Some(nat), "new") = (nat, change) {
-                    let nat = nat.as_str();
-                    self.conntrack.nat.get_or_create(&NatLabels { scope, nat }).inc();
-                }
-            }
+            Traffic::Flow { scope, change, nat } => self.conntrack.flow(*scope, *change, *nat),
             Traffic::Conntrack { scope, counts } => self.conntrack.count(*scope, counts),
             Traffic::Dropped { scope, packet, reason } => self.dropped(*scope, *packet, reason),
             Traffic::JourneyHeldBack => {
@@ -361,7 +239,7 @@ impl TrafficMetrics {
             (&self.search_names, detail.search_names),
             (&self.truncated, u32::from(detail.truncated)),
         ] {
-            // Most lookups have none of these: nothing to look up.
+            // Most lookups have none of these: skips the search for the series.
             if count == 0 {
                 continue;
             }
@@ -400,78 +278,6 @@ impl TrafficMetrics {
     }
 }
 
-impl ConntrackMetrics {
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "conntrack_flows",
-            "Conntrack entries that came or went",
-            self.flows.clone(),
-        );
-        registry.register(
-            "conntrack_nat",
-            "Conntrack entries that came and were translated: destination, source or both",
-            self.nat.clone(),
-        );
-        registry.register(
-            "conntrack_insert_failed",
-            "Conntrack entries that lost a race for one tuple: their packet was dropped",
-            self.insert_failed.clone(),
-        );
-        registry.register(
-            "conntrack_drop",
-            "Packets dropped because conntrack could make no entry: the table was full, mostly",
-            self.drop.clone(),
-        );
-        registry.register(
-            "conntrack_early_drop",
-            "Conntrack entries thrown out early to make room",
-            self.early_drop.clone(),
-        );
-        registry.register(
-            "conntrack_clash_resolve",
-            "Races for one tuple that conntrack resolved without a drop",
-            self.clash_resolve.clone(),
-        );
-        registry.register(
-            "conntrack_search_restart",
-            "Searches of the conntrack table begun again because it changed under them",
-            self.search_restart.clone(),
-        );
-        registry.register(
-            "conntrack_entries",
-            "Entries in the node's conntrack table",
-            self.entries.clone(),
-        );
-        registry.register(
-            "conntrack_entries_limit",
-            "Most entries the node's conntrack table takes",
-            self.limit.clone(),
-        );
-    }
-
-    fn count(&self, scope: Scope, counts: &ConntrackCounts) {
-        let labels = ScopeLabels { scope: scope.as_str() };
-        for (counter, count) in [
-            (&self.insert_failed, counts.insert_failed),
-            (&self.drop, counts.drop),
-            (&self.early_drop, counts.early_drop),
-            (&self.clash_resolve, counts.clash_resolve),
-            (&self.search_restart, counts.search_restart),
-        ] {
-            if count == 0 {
-                continue;
-            }
-            counter.get_or_create(&labels).inc_by(count);
-        }
-        // There are as many tables as sandboxes: only the node's has a gauge.
-        if scope == Scope::Node {
-            let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-            self.entries.get_or_create(&labels).set(gauge(counts.entries));
-            self.limit.get_or_create(&labels).set(gauge(counts.limit));
-        }
-    }
-}
-
 fn query_labels(scope: &'static str, kind: QueryType, transport: Transport) -> QueryLabels {
     QueryLabels {
         scope,
@@ -483,7 +289,7 @@ fn query_labels(scope: &'static str, kind: QueryType, transport: Transport) -> Q
 fn connect_result(failure: Option<ConnectFailure>) -> &'static str {
     match failure {
         None => "established",
-        // The program's own doing says nothing of the network.
+        // The program abandoned it: that says nothing about the network.
         Some(ConnectFailure::Abandoned) => ConnectFailure::Other.as_str(),
         Some(failure) => failure.as_str(),
     }

@@ -1,6 +1,7 @@
-//! Product metrics of Windows nodes: what HNS and HCS took for whom, and whether endpoints are left behind.
+//! Product metrics of Windows nodes: durations of HNS and HCS activities, and leaked endpoints.
 //!
-//! Registered on every system and empty elsewhere. Does not: tell pods apart.
+//! Registered on every operating system; the series exist only once such an event was observed. Does not: have a label for
+//! pods.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -20,7 +21,7 @@ struct ActivityLabels {
     result: &'static str,
 }
 
-/// Of a family of one.
+/// Labels of a family with a single series.
 type NoLabels = Vec<(&'static str, &'static str)>;
 
 /// The metrics.
@@ -31,7 +32,7 @@ pub(super) struct WindowsMetrics {
     hns_label: BoundedLabel,
     hcs_label: BoundedLabel,
     vnic_ready: DurationFamily<NoLabels>,
-    /// Families of one, so that nothing is shown of them elsewhere.
+    /// Families of one series, which does not exist on other systems.
     endpoints: Family<NoLabels, Gauge>,
     sandboxes: Family<NoLabels, Gauge>,
     restarts: Family<NoLabels, Counter>,
@@ -54,32 +55,32 @@ impl WindowsMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "hns_operation_duration_seconds",
-            "Activity of the Host Network Service (Windows), by its name, whosever it was",
+            "Activities of the Host Network Service (Windows), by name",
             self.hns.clone(),
         );
         registry.register(
             "hcs_operation_duration_seconds",
-            "Activity of the Host Compute Service, of silos and of the shim (Windows), by its name, whosever it was",
+            "Activities of the Host Compute Service, of silos and of the shim (Windows), by name",
             self.hcs.clone(),
         );
         registry.register(
             "vnic_ready_duration_seconds",
-            "From the end of ADD to the sandbox's interface being there (Windows)",
+            "Time from the end of ADD until the sandbox had its interface (Windows)",
             self.vnic_ready.clone(),
         );
         registry.register(
             "hns_endpoints",
-            "HNS endpoints that were seen made and not deleted since (Windows)",
+            "HNS endpoints that were created and not deleted since the agent started (Windows)",
             self.endpoints.clone(),
         );
         registry.register(
             "sandboxes",
-            "Sandboxes that were seen asked for and not removed since (Windows): endpoints beyond them are left behind",
+            "Sandboxes that were requested and not removed since the agent started (Windows); endpoints beyond them are leaked",
             self.sandboxes.clone(),
         );
         registry.register(
             "hns_restarts",
-            "Times that another process took the place of the Host Network Service (Windows)",
+            "Restarts of the Host Network Service (Windows)",
             self.restarts.clone(),
         );
     }
@@ -93,7 +94,7 @@ impl WindowsMetrics {
                         .get_or_create(&Vec::new())
                         .set(i64::try_from(count).unwrap_or(i64::MAX));
                 };
-                // From here on there are restarts to count.
+                // The series starts at 0 with the first count of endpoints.
                 drop(self.restarts.get_or_create(&Vec::new()));
                 show(&self.endpoints, *endpoints);
                 show(&self.sandboxes, *sandboxes);
@@ -120,7 +121,7 @@ impl WindowsMetrics {
     }
 
     fn activity(&mut self, ended: &ActivityEnded) {
-        // Of a single event only its end is known: that is no duration. Failures are counted all the same.
+        // A single event has no duration. A failed one is counted nevertheless.
         if ended.end == ended.start && !ended.failed {
             return;
         }

@@ -6,9 +6,13 @@ use sandglass_model::trace::{Confidence, ConnectDetail, LookupDetail};
 
 use super::super::{Metrics, ProductMetrics};
 use super::*;
+use sandglass_model::network::{ConntrackCounts, FlowChange};
+use sandglass_model::{Timestamp, Trace};
+
 use crate::health::Health;
 use crate::node::NodeInfo;
 use crate::samples;
+use crate::sinks::creation;
 
 fn metrics() -> (Metrics, ProductMetrics) {
     let metrics = Metrics::new(&NodeInfo::default(), &Health::default());

@@ -1,0 +1,155 @@
+//! Metrics of conntrack: entries created and destroyed, NAT, and the counters of its tables.
+//!
+//! Used by [`super::traffic`]. Does not: have a gauge for a sandbox's table; only the node's table has one, since there are
+//! as many tables as sandboxes.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use sandglass_correlator::traffic::{Nat, Scope};
+use sandglass_model::network::{ConntrackCounts, FlowChange};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ScopeLabels {
+    pub(super) scope: &'static str,
+}
+
+/// A counter for sandboxes and one for the node itself.
+pub(super) type ScopeCounter = Family<ScopeLabels, Counter>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FlowLabels {
+    scope: &'static str,
+    change: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NatLabels {
+    scope: &'static str,
+    nat: &'static str,
+}
+
+/// The metrics.
+#[derive(Debug, Default)]
+pub(super) struct ConntrackMetrics {
+    flows: Family<FlowLabels, Counter>,
+    nat: Family<NatLabels, Counter>,
+    insert_failed: ScopeCounter,
+    drop: ScopeCounter,
+    early_drop: ScopeCounter,
+    clash_resolve: ScopeCounter,
+    search_restart: ScopeCounter,
+    entries: Family<ScopeLabels, Gauge>,
+    limit: Family<ScopeLabels, Gauge>,
+}
+
+impl ConntrackMetrics {
+    /// Creates every series of a scope.
+    pub(super) fn begin(&self, scope: &'static str) {
+        for counter in [
+            &self.insert_failed,
+            &self.drop,
+            &self.early_drop,
+            &self.clash_resolve,
+            &self.search_restart,
+        ] {
+            drop(counter.get_or_create(&ScopeLabels { scope }));
+        }
+        for change in [NEW, DESTROYED] {
+            drop(self.flows.get_or_create(&FlowLabels { scope, change }));
+        }
+        for nat in Nat::ALL.map(Nat::as_str) {
+            drop(self.nat.get_or_create(&NatLabels { scope, nat }));
+        }
+    }
+
+    /// Counts an entry that was created or destroyed. NAT is counted at creation.
+    pub(super) fn flow(&self, scope: Scope, change: FlowChange, nat: Option<Nat>) {
+        let scope = scope.as_str();
+        let change = match change {
+            FlowChange::New => {
+                if let Some(nat) = nat.map(Nat::as_str) {
+                    self.nat.get_or_create(&NatLabels { scope, nat }).inc();
+                }
+                NEW
+            }
+            FlowChange::Destroyed => DESTROYED,
+        };
+        self.flows.get_or_create(&FlowLabels { scope, change }).inc();
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "conntrack_flows",
+            "Conntrack entries created and destroyed",
+            self.flows.clone(),
+        );
+        registry.register(
+            "conntrack_nat",
+            "Conntrack entries created with NAT of the destination, the source or both",
+            self.nat.clone(),
+        );
+        registry.register(
+            "conntrack_insert_failed",
+            "Conntrack entries that lost a race for a tuple, with their packet dropped",
+            self.insert_failed.clone(),
+        );
+        registry.register(
+            "conntrack_drop",
+            "Packets dropped because conntrack could not create an entry, mostly for a full table",
+            self.drop.clone(),
+        );
+        registry.register(
+            "conntrack_early_drop",
+            "Conntrack entries evicted early to make room for new ones",
+            self.early_drop.clone(),
+        );
+        registry.register(
+            "conntrack_clash_resolve",
+            "Races for a tuple that conntrack resolved without a drop",
+            self.clash_resolve.clone(),
+        );
+        registry.register(
+            "conntrack_search_restart",
+            "Searches of the conntrack table restarted because the table changed",
+            self.search_restart.clone(),
+        );
+        registry.register(
+            "conntrack_entries",
+            "Entries in the node's conntrack table",
+            self.entries.clone(),
+        );
+        registry.register(
+            "conntrack_entries_limit",
+            "Maximum number of entries in the node's conntrack table",
+            self.limit.clone(),
+        );
+    }
+
+    /// Adds the growth of a table's counters.
+    pub(super) fn count(&self, scope: Scope, counts: &ConntrackCounts) {
+        let labels = ScopeLabels { scope: scope.as_str() };
+        for (counter, count) in [
+            (&self.insert_failed, counts.insert_failed),
+            (&self.drop, counts.drop),
+            (&self.early_drop, counts.early_drop),
+            (&self.clash_resolve, counts.clash_resolve),
+            (&self.search_restart, counts.search_restart),
+        ] {
+            if count == 0 {
+                continue;
+            }
+            counter.get_or_create(&labels).inc_by(count);
+        }
+        if scope == Scope::Node {
+            let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            self.entries.get_or_create(&labels).set(gauge(counts.entries));
+            self.limit.get_or_create(&labels).set(gauge(counts.limit));
+        }
+    }
+}
+
+const NEW: &str = "new";
+const DESTROYED: &str = "destroyed";
