@@ -1,7 +1,7 @@
-//! How long to wait before the next attempt: exponential with jitter, never less than what the server asks.
+//! The wait before the next attempt: exponential with jitter, never shorter than the collector requests.
 //!
-//! Used by the delivery task. Deterministic for a seed, so that a test can hold it to its promise; nodes have different
-//! seeds, so that a fleet does not come back in step.
+//! Used by the delivery task. Deterministic for a seed, which tests rely on; nodes have different seeds, so that they do not
+//! retry in step. Does not: sleep.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ impl Backoff {
         }
     }
 
-    /// The wait before the next attempt: between half and all of the current step, or what the server asked plus up to
-    /// half a step when that is longer. The step doubles up to the maximum.
-    pub(super) fn pause(&mut self, server_asks: Option<Duration>) -> Duration {
+    /// The next wait: between half and all of the current step; or, if longer, the time that the server requests plus up to
+    /// half a step. The step doubles up to the maximum.
+    pub(super) fn pause(&mut self, requested: Option<Duration>) -> Duration {
         let step = self.next;
         self.next = step.saturating_mul(2).min(self.max);
         let half = step / 2;
         let jitter = half.mul_f64(self.fraction());
-        let asked = server_asks.unwrap_or_default().min(LONGEST_ASKED);
-        asked.max(half).saturating_add(jitter)
+        let at_least = requested.unwrap_or_default().min(MAX_REQUESTED);
+        at_least.max(half).saturating_add(jitter)
     }
 
     /// An attempt succeeded: the next failure waits the first step again.
@@ -51,8 +51,8 @@ impl Backoff {
     }
 }
 
-/// A server that asks for more is taken to be mistaken.
-const LONGEST_ASKED: Duration = Duration::from_secs(3600);
+/// Bound on the wait that a collector can request: a longer one is a mistake of its configuration.
+const MAX_REQUESTED: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
@@ -72,11 +72,11 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_given_at_least_what_it_asks_but_not_for_ever() {
+    fn the_wait_is_what_the_server_requests_up_to_a_bound() {
         let mut backoff = Backoff::new(100 * MS, 1_000 * MS, 7);
         let pause = backoff.pause(Some(5_000 * MS));
         assert!(pause >= 5_000 * MS && pause < 5_100 * MS, "{pause:?}");
-        assert!(backoff.pause(Some(Duration::MAX)) < LONGEST_ASKED + 1_000 * MS);
+        assert!(backoff.pause(Some(Duration::MAX)) < MAX_REQUESTED + 1_000 * MS);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Gathers closed traces into batches, by number of spans and by time, and encodes them.
 //!
-//! Used by the sink as its first task. A resource describes one pod, so the spans of a batch are grouped by pod and each
-//! group is exported by `opentelemetry-otlp` with its own resource; `delivery.rs` joins the groups to one request.
-//! Does not: send. A trace with more spans than fit a request is cut; its spans keep their order.
+//! The sink's first task. A resource describes one pod, so the spans of a batch are grouped by pod, and `opentelemetry-otlp`
+//! encodes each group with its own resource; `delivery.rs` joins the groups to one request. A trace with more spans than a
+//! request holds is split; its spans keep their order. Does not: send.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::convert;
 use super::delivery::Delivery;
 use crate::node::NodeInfo;
 
-/// What the batching task works with.
+/// State of the batching task.
 pub(super) struct Batcher {
     pub(super) exporter: SpanExporter,
     pub(super) delivery: Arc<Delivery>,
@@ -27,18 +27,18 @@ pub(super) struct Batcher {
     pub(super) service: String,
     pub(super) extra: Vec<(String, String)>,
     pub(super) scope: InstrumentationScope,
-    pub(super) most_spans: usize,
-    pub(super) most_bytes: usize,
+    pub(super) max_spans: usize,
+    pub(super) max_bytes: usize,
     pub(super) delay: Duration,
 }
 
-/// The exporter that encodes. Everything that it would take from the process environment is given, or not used.
+/// The exporter, used as an encoder only. Every option that it would read from the process environment is set, or unused.
 pub(super) fn exporter(delivery: Arc<Delivery>) -> Result<SpanExporter, ExporterBuildError> {
     SpanExporter::builder()
         .with_http()
         .with_shared_http_client(delivery)
         .with_protocol(Protocol::HttpBinary)
-        // Never contacted: the delivery knows the target.
+        // Never contacted: requests go through `delivery.rs`.
         .with_endpoint("http://localhost/v1/traces")
         .with_timeout(Duration::from_secs(10))
         .with_retry_policy(RetryPolicy::disabled())
@@ -46,7 +46,7 @@ pub(super) fn exporter(delivery: Arc<Delivery>) -> Result<SpanExporter, Exporter
 }
 
 impl Batcher {
-    /// Runs until every sender is gone or `stopping` turns true, and all that was queued is sealed.
+    /// Runs until all senders are dropped or `stopping` is true, and every queued trace is in a sealed request.
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Arc<Trace>>, mut stopping: watch::Receiver<bool>) {
         let mut pending: Vec<Arc<Trace>> = Vec::new();
         let mut spans = 0;
@@ -67,14 +67,14 @@ impl Batcher {
                     continue;
                 }
                 Next::Stopping => {
-                    // What is queued already is still received.
+                    // Traces queued before this are still received.
                     queue.close();
                     open = false;
                     continue;
                 }
             };
-            // Cutting a trace would leave a small request of its last spans.
-            if spans + trace.spans.len() > self.most_spans {
+            // A split trace would leave a small request with its last spans.
+            if spans + trace.spans.len() > self.max_spans {
                 self.flush(std::mem::take(&mut pending)).await;
                 spans = 0;
             }
@@ -83,7 +83,7 @@ impl Batcher {
             }
             spans += trace.spans.len();
             pending.push(trace);
-            if spans >= self.most_spans {
+            if spans >= self.max_spans {
                 self.flush(std::mem::take(&mut pending)).await;
                 spans = 0;
             }
@@ -92,7 +92,7 @@ impl Batcher {
         self.delivery.close();
     }
 
-    /// Encodes and seals; leaves nothing open.
+    /// Encodes the traces and seals the requests.
     async fn flush(&mut self, traces: Vec<Arc<Trace>>) {
         let mut open_spans = 0;
         for group in by_pod(traces) {
@@ -104,8 +104,8 @@ impl Batcher {
             for span in group.iter().flat_map(|trace| convert::spans(trace, &self.scope)) {
                 let size = convert::encoded_size(&span);
                 let request_spans = open_spans as usize + spans.len();
-                if request_spans >= self.most_spans
-                    || (request_spans > 0 && self.delivery.open_bytes() + bytes + size > self.most_bytes)
+                if request_spans >= self.max_spans
+                    || (request_spans > 0 && self.delivery.open_bytes() + bytes + size > self.max_bytes)
                 {
                     open_spans += self.export(std::mem::take(&mut spans)).await;
                     self.delivery.seal(open_spans);
@@ -120,7 +120,7 @@ impl Batcher {
         self.delivery.seal(open_spans);
     }
 
-    /// Encodes one group; answers how many spans joined the open request.
+    /// Encodes one group into the open request; returns the number of its spans.
     async fn export(&self, spans: Vec<SpanData>) -> u64 {
         let number = spans.len() as u64;
         if number == 0 {
@@ -128,7 +128,7 @@ impl Batcher {
         }
         match self.exporter.export(spans).await {
             Ok(()) => number,
-            // The delivery takes everything; what fails, fails before it: over the size limit.
+            // `Delivery` accepts every body: an error is the encoder's, for a body above its size limit.
             Err(error) => {
                 self.delivery.reject(number, format!("cannot encode spans: {error}"));
                 0
@@ -137,7 +137,7 @@ impl Batcher {
     }
 }
 
-/// What the batching task woke up for.
+/// Why the batching task woke up.
 enum Next {
     Received(Option<Arc<Trace>>),
     Due,
@@ -147,12 +147,12 @@ enum Next {
 /// Traces of the same pod together, in the order in which the pods first appear.
 fn by_pod(traces: Vec<Arc<Trace>>) -> Vec<Vec<Arc<Trace>>> {
     let mut groups: Vec<Vec<Arc<Trace>>> = Vec::new();
-    let mut places: HashMap<[String; 3], usize> = HashMap::new();
+    let mut indices: HashMap<[String; 3], usize> = HashMap::new();
     for trace in traces {
         let pod = &trace.identity;
         let key = [pod.namespace.clone(), pod.name.clone(), pod.uid.clone()];
-        let place = *places.entry(key).or_insert(groups.len());
-        match groups.get_mut(place) {
+        let index = *indices.entry(key).or_insert(groups.len());
+        match groups.get_mut(index) {
             Some(group) => group.push(trace),
             None => groups.push(vec![trace]),
         }

@@ -1,13 +1,12 @@
-//! Where and how spans are sent: flags, the standard `OTEL_*` variables and the configuration file, resolved to one answer.
+//! Settings of OTLP export: flags, the standard `OTEL_*` variables and the configuration file, resolved to one [`Resolved`].
 //!
-//! Precedence, per key: flag, then environment, then file, then default. A header list is taken whole from the highest
-//! origin that has one. Variables: `OTEL_EXPORTER_OTLP_[TRACES_]{ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT,
+//! Precedence, per key: flag, environment, file, default. A header list is taken whole from the first origin that has one. Variables: `OTEL_EXPORTER_OTLP_[TRACES_]{ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT,
 //! CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, INSECURE}` (the traces one wins), `OTEL_SERVICE_NAME`,
 //! `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`; an empty one counts as unset
 //! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
-//! Deviations from that text: without any endpoint the sink is off (localhost is not assumed, a node agent has no
-//! collector there by default), and gzip is the default.
-//! Does not: read the process environment (the caller gives a lookup) or files, follow proxies, or print header values.
+//! Deviations from that text: without an endpoint the sink is off (a node rarely has a collector on localhost), and gzip is
+//! the default.
+//! Does not: read the process environment (the caller passes a function) or files, use proxies, or print header values.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +17,15 @@ use std::time::Duration;
 use hyper::header::HeaderMap;
 use serde::{Deserialize, Serialize, Serializer};
 
-use self::layers::Layers;
+use self::layers::SettingLayers;
 use crate::failure::{Advice, Exit};
 
+pub mod defaults;
 mod layers;
 mod parse;
+mod setting;
 
-/// What one origin (the flags, or the section `otlp` of the configuration file) says; absent keys say nothing.
+/// The settings of one origin: the flags, or the section `otlp` of the configuration file. Absent keys are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -32,15 +33,15 @@ pub struct Settings {
     pub endpoint: Option<String>,
     /// `http/protobuf` (default) or `grpc`.
     pub protocol: Option<String>,
-    /// Headers sent with every request. Values are secrets.
+    /// Headers of every request. Values are secrets.
     pub headers: Option<BTreeMap<String, Secret>>,
     /// `gzip` (default) or `none`.
     pub compression: Option<String>,
-    /// Milliseconds one attempt may take, connecting included (default 10000).
+    /// Longest attempt in milliseconds, connecting included (default 10000).
     pub timeout_ms: Option<u64>,
     /// PEM file of the certificate authorities to trust, instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// PEM file of the certificate chain to show to the collector.
+    /// PEM file of the client certificate chain.
     pub client_certificate_file: Option<PathBuf>,
     /// PEM file of its private key.
     pub client_key_file: Option<PathBuf>,
@@ -58,7 +59,7 @@ pub struct Settings {
     pub queue_bytes: Option<u64>,
 }
 
-/// Text that is never shown.
+/// Text that is neither printed nor serialized.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -78,42 +79,42 @@ impl Serialize for Secret {
 /// Whether and how to export.
 #[derive(Clone, Debug)]
 pub enum Resolution {
-    /// Not at all, and why.
+    /// Off, with the reason.
     Off(String),
-    /// Like this.
+    /// On, with these settings.
     On(Box<Resolved>),
 }
 
-/// Everything the sink needs to know.
+/// Complete settings of the sink.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// Where to.
+    /// The collector.
     pub target: Target,
-    /// How to speak.
-    pub protocol: Protocol,
+    /// The protocol.
+    pub protocol: OtlpProtocol,
     /// Extra headers; the values are marked sensitive, so that `Debug` does not show them.
     pub headers: HeaderMap,
-    /// Compress requests.
+    /// Whether requests are compressed.
     pub gzip: bool,
-    /// Time for one attempt.
+    /// Longest attempt, connecting included.
     pub timeout: Duration,
     /// Certificate files.
     pub tls: TlsFiles,
-    /// `service.name` from the environment; otherwise the node's stands.
+    /// `service.name` from the environment; `None` for the node's.
     pub service: Option<String>,
     /// Attributes added to every resource.
-    pub resource: Attributes,
+    pub resource: ResourceAttributes,
     /// Sizes and times of queues.
     pub tuning: Tuning,
 }
 
 /// Attributes as key and value, sorted by key.
-pub type Attributes = Vec<(String, String)>;
+pub type ResourceAttributes = Vec<(String, String)>;
 
-/// Where the collector is.
+/// Address of the collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// With TLS.
+    /// Whether to use TLS.
     pub tls: bool,
     /// Host name or address, without brackets.
     pub host: String,
@@ -124,7 +125,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// `host` or `host:port` as in a URL; the scheme's own port is left out.
+    /// `host` or `host:port` as in a URL; the default port of the scheme is left out.
     #[must_use]
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') {
@@ -153,9 +154,9 @@ impl fmt::Display for Target {
     }
 }
 
-/// How OTLP is spoken.
+/// Transport protocol of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Protocol {
+pub enum OtlpProtocol {
     /// Protobuf over HTTP/1.1.
     #[serde(rename = "http/protobuf")]
     Http,
@@ -169,60 +170,44 @@ pub enum Protocol {
 pub struct TlsFiles {
     /// Certificate authorities; `None` for the system's.
     pub ca: Option<PathBuf>,
-    /// Certificate chain and private key to show to the collector.
+    /// Client certificate chain and private key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// Sizes and times of queues. Only those of [`Settings`] can be configured; tests change the others.
+/// Bounds and times of queues. Those of [`Settings`] can be configured, the others are constants ([`defaults`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Traces that may wait to be encoded.
     pub queue_traces: usize,
     /// Spans in a request.
     pub batch_spans: usize,
-    /// Bytes in a request before compression, roughly; receivers of old refuse more than 4 MiB.
+    /// Bytes in a request before compression, roughly.
     pub batch_bytes: usize,
-    /// How long a trace waits for others to share its request.
+    /// Longest wait of a trace for others to share its request.
     pub batch_delay: Duration,
     /// Requests that may wait for the collector.
     pub queue_requests: usize,
     /// Bytes of these requests.
     pub queue_bytes: usize,
-    /// First wait after a failure.
+    /// First wait after a failed attempt.
     pub backoff_initial: Duration,
-    /// Longest wait after a failure, unless the server asks for more.
+    /// Longest wait after a failed attempt, unless the collector requests a longer one.
     pub backoff_max: Duration,
-    /// Seed of the jitter; `None` takes it from the node.
+    /// Seed of the jitter; `None` derives it from the node.
     pub seed: Option<u64>,
-}
-
-impl Default for Tuning {
-    fn default() -> Tuning {
-        Tuning {
-            queue_traces: 2_048,
-            batch_spans: 512,
-            batch_bytes: 1 << 20,
-            batch_delay: Duration::from_secs(1),
-            queue_requests: 4_096,
-            queue_bytes: 16 << 20,
-            backoff_initial: Duration::from_millis(500),
-            backoff_max: Duration::from_secs(30),
-            seed: None,
-        }
-    }
 }
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum SettingError {
     /// The value of a key is malformed.
     #[error("cannot use {origin}: {problem}")]
     Value {
         /// Which key of which origin.
         origin: String,
-        /// What is wrong, without showing a secret.
+        /// What is wrong, without a secret.
         problem: String,
-        /// How to write it.
+        /// How to correct it.
         hint: &'static str,
     },
     /// A client certificate without its key, or the other way round.
@@ -233,11 +218,11 @@ pub enum ConfigError {
     },
 }
 
-impl Advice for ConfigError {
+impl Advice for SettingError {
     fn hint(&self) -> Cow<'_, str> {
         let hint: &str = match self {
-            ConfigError::Value { hint, .. } => hint,
-            ConfigError::HalfClient { .. } => {
+            SettingError::Value { hint, .. } => hint,
+            SettingError::HalfClient { .. } => {
                 "set both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither"
             }
         };
@@ -254,19 +239,19 @@ pub fn resolve(
     flags: &Settings,
     env: &dyn Fn(&str) -> Option<String>,
     file: &Settings,
-) -> Result<Resolution, ConfigError> {
-    let layers = Layers { flags, env, file };
+) -> Result<Resolution, SettingError> {
+    let layers = SettingLayers { flags, env, file };
     if let Some(reason) = layers.switched_off() {
         return Ok(Resolution::Off(reason));
     }
     let protocol = match layers.text("protocol", "PROTOCOL", |settings| settings.protocol.clone()) {
         Some(found) => parse::protocol(&found)?,
-        None => Protocol::Http,
+        None => OtlpProtocol::Http,
     };
     let insecure = match layers.text("insecure", "INSECURE", |settings| {
         settings.insecure.map(|insecure| insecure.to_string())
     }) {
-        Some(found) => parse::truth(&found)?,
+        Some(found) => parse::boolean(&found)?,
         None => false,
     };
     let Some(endpoint) = layers.endpoint() else {
@@ -286,7 +271,7 @@ pub fn resolve(
             settings.timeout_ms.map(|timeout| timeout.to_string())
         }) {
             Some(found) => parse::timeout(&found)?,
-            None => Duration::from_secs(10),
+            None => defaults::TIMEOUT,
         },
         tls: layers.tls()?,
         service,

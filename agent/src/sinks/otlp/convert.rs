@@ -1,8 +1,7 @@
 //! Converts a closed trace to OpenTelemetry's `SpanData` and the resource it belongs to.
 //!
-//! Used by the sink's batching task. Pure: names, kinds, attributes and the resource come from
-//! `sandglass_model::registry` and from nowhere else.
-//! Does not: filter, sample, shorten or reorder; `spans[i]` of the trace is `[i]` of the answer.
+//! Used by the sink's batching task. Names, kinds, attributes and the resource come from `sandglass_model::registry` only.
+//! Does not: filter, sample, shorten or reorder: span `i` of the trace is span `i` of the result.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -18,13 +17,13 @@ use sandglass_model::{Span, Trace};
 
 use crate::node::NodeInfo;
 
-/// The spans of a trace that is closed.
+/// The spans of a closed trace.
 #[must_use]
 pub(super) fn spans(trace: &Trace, scope: &InstrumentationScope) -> Vec<SpanData> {
     trace.spans.iter().map(|span| span_data(trace, span, scope)).collect()
 }
 
-/// The resource of a trace: the agent, the node, the pod, and what the user adds to every resource.
+/// The resource of a trace: agent, node, pod, and the attributes configured for every resource.
 #[must_use]
 pub(super) fn resource(trace: &Trace, node: &NodeInfo, service: &str, extra: &[(String, String)]) -> Resource {
     let own = registry::resource(trace, &node.name, service, &node.version)
@@ -33,7 +32,7 @@ pub(super) fn resource(trace: &Trace, node: &NodeInfo, service: &str, extra: &[(
     let extra = extra
         .iter()
         .map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
-    // Later ones win: what the trace says of itself is never overwritten.
+    // Later attributes win: configured ones never overwrite the trace's.
     Resource::builder_empty()
         .with_schema_url(extra.chain(own), SCHEMA_URL)
         .build()
@@ -48,7 +47,7 @@ pub(super) fn scope(version: &str) -> InstrumentationScope {
         .build()
 }
 
-/// Roughly how many bytes a span has when encoded; errs on the low side by framing only.
+/// Encoded size of a span in bytes, roughly: framing is underestimated.
 #[must_use]
 pub(super) fn encoded_size(span: &SpanData) -> usize {
     let attributes = |list: &[KeyValue]| -> usize {
@@ -100,7 +99,7 @@ fn span_data(trace: &Trace, span: &Span, scope: &InstrumentationScope) -> SpanDa
             TraceId::from_bytes(link.trace.0.to_be_bytes()),
             SpanId::from_bytes(link.span.0.to_be_bytes()),
             TraceFlags::SAMPLED,
-            // The caller's context came from another process; the other links are to traces made here.
+            // Only the caller's context is from another process; all other links are to this agent's traces.
             link.relation == Relation::Caller,
             TraceState::NONE,
         );
@@ -123,7 +122,7 @@ fn span_data(trace: &Trace, span: &Span, scope: &InstrumentationScope) -> SpanDa
         },
         name: Cow::Owned(registry::name(span)),
         start_time: time(span.start),
-        // A closed trace has no open span (`Trace::check`); should one come all the same, it has no duration.
+        // A closed trace has no open span (`Trace::check`); one that had would be exported without a duration.
         end_time: time(span.end.unwrap_or(span.start)),
         attributes: registry::attributes(trace, span)
             .into_iter()
@@ -140,7 +139,7 @@ fn span_data(trace: &Trace, span: &Span, scope: &InstrumentationScope) -> SpanDa
     }
 }
 
-/// The parent's id, and whether it is in another process (a root that joined the runtime's own trace).
+/// The parent's id, and whether it is remote: the root of an operation within the runtime's own trace.
 fn parent(trace: &Trace, span: &Span) -> (SpanId, bool) {
     let local = span.parent.and_then(|index| trace.spans.get(index));
     match (local, trace.remote_parent) {

@@ -1,10 +1,10 @@
-//! Owns the fate of every request: delivered, sent again later, or rejected; and counts it.
+//! Owns every request until it is delivered, rejected or evicted, and counts the result.
 //!
-//! As the exporter's `HttpClient` it is given the body of each group of spans. The bodies of one batch are joined to one
-//! request: protobuf lets messages with only repeated fields be concatenated
+//! As the exporter's `HttpClient` it receives the body of each group of spans. The bodies of one batch are joined to one
+//! request: protobuf messages that have only repeated fields may be concatenated
 //! (<https://protobuf.dev/programming-guides/encoding/#last-one-wins>). [`Delivery::seal`] compresses and queues it, and
-//! [`Delivery::drain`] sends what is queued, one by one and in order: newer requests wait behind an older one.
-//! Does not: send from within `send_bytes`; the exporter never waits for the network and never sees a failure of it.
+//! [`Delivery::drain`] sends queued requests one by one and in order: newer ones wait behind an older one.
+//! Does not: send within `send_bytes`; the exporter neither waits for the network nor receives its errors.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,51 +17,51 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::sync::watch;
 
 use super::backoff::Backoff;
-use super::metrics::{Metrics, Outcome};
-use super::outbox::{Outbox, Parcel};
+use super::metrics::{ExportMetrics, ExportOutcome};
+use super::queue::{QueuedRequest, RequestQueue};
+use super::response::AttemptResult;
 use super::transport::Transport;
-use super::verdict::Verdict;
 
-/// Bodies that make up the next request, and the requests that wait.
+/// The bodies of the open request, and the queue of sealed ones.
 #[derive(Debug)]
 pub(super) struct Delivery {
     gzip: bool,
     open: Mutex<Vec<u8>>,
-    outbox: Outbox,
-    metrics: Arc<Metrics>,
-    failure: Mutex<Failure>,
+    queue: RequestQueue,
+    metrics: Arc<ExportMetrics>,
+    failure: Mutex<DeliveryFailure>,
 }
 
-/// The last failure, for the health page and to keep the log short.
+/// The last failure, for the health page; its counts limit the log.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failure {
-    /// What went wrong last; stays after a recovery.
+pub(super) struct DeliveryFailure {
+    /// The last error; kept after a recovery.
     pub(super) last: Option<String>,
-    /// Attempts that failed in a row.
+    /// Consecutive failed attempts.
     pub(super) streak: u64,
-    /// Requests rejected so far.
+    /// Requests rejected since the start.
     rejected: u64,
-    /// How often requests were evicted.
+    /// Evictions since the start.
     evictions: u64,
 }
 
 impl Delivery {
-    pub(super) fn new(gzip: bool, outbox: Outbox, metrics: Arc<Metrics>) -> Delivery {
+    pub(super) fn new(gzip: bool, queue: RequestQueue, metrics: Arc<ExportMetrics>) -> Delivery {
         Delivery {
             gzip,
             open: Mutex::default(),
-            outbox,
+            queue,
             metrics,
             failure: Mutex::default(),
         }
     }
 
-    /// Bytes of the bodies given since the last [`Delivery::seal`].
+    /// Bytes in the open request.
     pub(super) fn open_bytes(&self) -> usize {
         lock(&self.open).len()
     }
 
-    /// Makes one request of the bodies given since the last time, with `spans` spans in them, and queues it.
+    /// Compresses and queues the open request, which holds `spans` spans; begins a new one.
     pub(super) fn seal(&self, spans: u64) {
         let body = std::mem::take(&mut *lock(&self.open));
         if body.is_empty() {
@@ -84,7 +84,7 @@ impl Delivery {
             },
             false => body,
         };
-        let evicted = self.outbox.push(Parcel {
+        let evicted = self.queue.push(QueuedRequest {
             body: Bytes::from(body),
             gzip: self.gzip,
             spans,
@@ -94,14 +94,14 @@ impl Delivery {
         self.evicted(evicted);
     }
 
-    /// No more requests will be sealed: [`Delivery::drain`] ends when none waits.
+    /// No more requests will be sealed: [`Delivery::drain`] ends once the queue is empty.
     pub(super) fn close(&self) {
-        self.outbox.close();
+        self.queue.close();
     }
 
     /// Counts spans that will never reach the collector.
     pub(super) fn reject(&self, spans: u64, why: String) {
-        self.metrics.count(Outcome::rejected, spans);
+        self.metrics.count(ExportOutcome::rejected, spans);
         let mut failure = lock(&self.failure);
         failure.rejected += 1;
         if failure.rejected.is_power_of_two() {
@@ -110,47 +110,47 @@ impl Delivery {
         failure.last = Some(why);
     }
 
-    /// What waits to be sent, the request under way left out.
+    /// Depth of the queue, without the request under way.
     #[cfg(test)]
-    pub(super) fn waiting(&self) -> super::outbox::Waiting {
-        self.outbox.waiting()
+    pub(super) fn waiting(&self) -> super::queue::QueueDepth {
+        self.queue.waiting()
     }
 
     /// The last failure.
-    pub(super) fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> DeliveryFailure {
         lock(&self.failure).clone()
     }
 
-    /// Sends what is queued until the outbox is closed and empty. When `stopping` turns true, the wait that is under way
-    /// is cut short, unless the collector asked for it.
+    /// Sends queued requests until the queue is closed and empty. When `stopping` turns true, the current wait is cut short,
+    /// unless the collector requested it.
     pub(super) async fn drain(
         &self,
         mut transport: Transport,
         mut backoff: Backoff,
         mut stopping: watch::Receiver<bool>,
     ) {
-        while let Some(mut parcel) = self.outbox.take().await {
+        while let Some(mut request) = self.queue.pop().await {
             self.observe_queue();
-            if parcel.attempts > 0 {
+            if request.attempts > 0 {
                 self.metrics.retries.inc();
             }
-            parcel.attempts += 1;
+            request.attempts += 1;
             let begin = Instant::now();
-            let verdict = transport.send(&parcel.body, parcel.gzip).await;
+            let result = transport.send(&request.body, request.gzip).await;
             self.metrics.duration.observe(begin.elapsed().as_secs_f64());
-            let pause = match verdict {
-                Verdict::Later { after, why } => {
+            let pause = match result {
+                AttemptResult::Later { after, why } => {
                     let pause = backoff.pause(after);
                     self.failed(why, pause);
-                    self.evicted(self.outbox.put_back(parcel));
+                    self.evicted(self.queue.requeue(request));
                     Some((pause, after.is_some()))
                 }
-                Verdict::Delivered { refused, note } => {
-                    self.delivered(parcel.spans, refused, &note);
+                AttemptResult::Delivered { refused, note } => {
+                    self.delivered(request.spans, refused, &note);
                     None
                 }
-                Verdict::Rejected { why } => {
-                    self.reject(parcel.spans, why);
+                AttemptResult::Rejected { why } => {
+                    self.reject(request.spans, why);
                     None
                 }
             };
@@ -167,22 +167,22 @@ impl Delivery {
 
     fn delivered(&self, spans: u64, refused: u64, note: &str) {
         let refused = refused.min(spans);
-        self.metrics.count(Outcome::delivered, spans - refused);
-        self.metrics.count(Outcome::partial_rejected, refused);
+        self.metrics.count(ExportOutcome::delivered, spans - refused);
+        self.metrics.count(ExportOutcome::partial_rejected, refused);
         let streak = lock(&self.failure).streak;
         if streak > 0 {
-            let waiting = self.outbox.waiting();
+            let waiting = self.queue.waiting();
             tracing::info!(
                 attempts_failed = streak,
                 spans_waiting = waiting.spans,
-                "the collector takes spans again"
+                "the collector accepts spans again"
             );
         }
         if refused > 0 || !note.is_empty() {
             tracing::warn!(
                 spans_refused = refused,
                 note,
-                "the collector took a request with a remark"
+                "the collector accepted a request with a remark"
             );
             lock(&self.failure).last = Some(format!("{refused} spans refused: {note}"));
         }
@@ -200,11 +200,11 @@ impl Delivery {
 
     fn evicted(&self, spans: u64) {
         if spans > 0 {
-            self.metrics.count(Outcome::evicted, spans);
+            self.metrics.count(ExportOutcome::evicted, spans);
             let mut failure = lock(&self.failure);
             failure.evictions += 1;
             if failure.evictions.is_power_of_two() {
-                let spans_evicted = self.metrics.total(Outcome::evicted);
+                let spans_evicted = self.metrics.total(ExportOutcome::evicted);
                 tracing::warn!(spans_evicted, "the queue of requests is full: the oldest are evicted");
             }
         }
@@ -212,7 +212,7 @@ impl Delivery {
     }
 
     fn observe_queue(&self) {
-        let waiting = self.outbox.waiting();
+        let waiting = self.queue.waiting();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.metrics.queue_spans.set(signed(waiting.spans));
         self.metrics.queue_bytes.set(signed(waiting.bytes as u64));
@@ -226,9 +226,10 @@ impl Delivery {
 
 #[async_trait::async_trait]
 impl HttpClient for Delivery {
-    /// Takes the body of one group of spans. The exporter's own headers are not used: the transport has its own.
+    /// Appends the body of one group of spans to the open request. The exporter's headers are ignored.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The exporter compresses when the process environment says so, whatever it is told; bodies are joined plain.
+        // The exporter compresses if OTEL_EXPORTER_OTLP_COMPRESSION is set, whatever its builder sets; bodies are joined
+        // uncompressed.
         if request.headers().contains_key(CONTENT_ENCODING) {
             let mut plain = Vec::new();
             flate2::read::GzDecoder::new(request.body().as_ref())
@@ -238,14 +239,14 @@ impl HttpClient for Delivery {
         } else {
             lock(&self.open).extend_from_slice(request.body());
         }
-        // An empty body is an answer without partial success.
+        // An empty body is a response without partial success.
         Ok(Response::new(Bytes::new()))
     }
 }
 
 async fn wait(pause: Duration, asked: bool, backoff: &mut Backoff, stopping: &mut watch::Receiver<bool>) {
     let sleep = tokio::time::sleep(pause);
-    // Once the sink was dropped, nobody can stop it any more.
+    // A dropped sink has no sender any more: `wait_for` would return at once.
     if asked || *stopping.borrow() || stopping.has_changed().is_err() {
         return sleep.await;
     }
@@ -265,5 +266,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Largest request that may be sent, before compression (OTLP specification).
+/// Largest request before compression (OTLP specification 1.11, "OTLP/HTTP Request").
 const MAX_REQUEST: usize = 64 << 20;

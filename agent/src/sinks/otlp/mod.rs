@@ -2,8 +2,8 @@
 //!
 //! `offer` (never blocks) -> bounded queue -> `batch.rs` (groups by pod, encodes) -> `delivery.rs` (bounded queue of
 //! requests, retry) -> `transport.rs`. Used by the composition root and by `sandglass replay --export`.
-//! Accounting is exact, in spans: each one offered ends as delivered, rejected, partial_rejected, evicted or shed, or
-//! still waits. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
+//! Every span passed to `offer` ends as delivered, rejected, partial_rejected, evicted or shed, or is pending: the numbers add
+//! up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
 //! Does not: block the pipeline, survive a restart of the agent (the queue is in memory), or use a proxy.
 
 #![forbid(unsafe_code)]
@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 
 use self::backoff::Backoff;
 use self::batch::Batcher;
-use self::config::{Protocol, Resolved};
+use self::config::{OtlpProtocol, Resolved};
 use self::delivery::Delivery;
-use self::metrics::{Metrics, Outcome};
-use self::outbox::Outbox;
+use self::metrics::{ExportMetrics, ExportOutcome};
+use self::queue::RequestQueue;
 use self::transport::Transport;
 use crate::failure::{Advice, Exit};
 use crate::health::{Health, SinkLabel};
@@ -36,33 +36,33 @@ pub mod config;
 mod convert;
 mod delivery;
 mod metrics;
-mod outbox;
+mod queue;
+mod response;
 pub mod tls;
 mod transport;
-mod verdict;
 
-/// The sink. Dropping it without [`OtlpSink::stop`] leaves its tasks to end with the runtime, and what waits unsent.
+/// The sink. Dropping it without [`OtlpSink::stop`] loses pending spans; its tasks end with the runtime.
 #[derive(Debug)]
 pub struct OtlpSink {
     queue: mpsc::Sender<Arc<Trace>>,
     delivery: Arc<Delivery>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ExportMetrics>,
     health: Health,
     stopping: watch::Sender<bool>,
     tasks: Mutex<Option<[JoinHandle<()>; 2]>>,
     endpoint: String,
-    protocol: Protocol,
+    protocol: OtlpProtocol,
 }
 
-/// Why the sink cannot start. That the collector is not there is no reason.
+/// Why the sink cannot start. An unreachable collector is no error: the sink retries.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Certificate files cannot be used.
+pub enum OtlpError {
+    /// TLS cannot be set up from the certificate files.
     #[error("cannot prepare TLS to {endpoint}")]
     Tls {
-        /// Where to.
+        /// The collector.
         endpoint: String,
-        /// Which file, and what is wrong.
+        /// The file, and what is wrong with it.
         #[source]
         source: tls::TlsError,
     },
@@ -74,12 +74,12 @@ pub enum StartError {
     NoRuntime(#[source] tokio::runtime::TryCurrentError),
 }
 
-impl Advice for StartError {
+impl Advice for OtlpError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
-            StartError::Tls { source, .. } => return source.hint(),
-            StartError::Encoder(_) => "unset the OTEL_EXPORTER_OTLP_* variables that hold no valid text",
-            StartError::NoRuntime(_) => "this is a bug in sandglass",
+            OtlpError::Tls { source, .. } => return source.hint(),
+            OtlpError::Encoder(_) => "unset the OTEL_EXPORTER_OTLP_* variables that hold no valid text",
+            OtlpError::NoRuntime(_) => "this is a bug in sandglass",
         };
         hint.into()
     }
@@ -89,46 +89,46 @@ impl Advice for StartError {
     }
 }
 
-/// What the sink says of itself; all numbers are spans.
+/// Status of the sink; all numbers are spans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtlpStatus {
-    /// Where to, without query.
+    /// The collector, without the query of its URL.
     pub endpoint: String,
-    /// How.
-    pub protocol: Protocol,
-    /// The collector has them.
+    /// The protocol.
+    pub protocol: OtlpProtocol,
+    /// Accepted by the collector.
     pub delivered: u64,
-    /// Not yet delivered, and not given up.
+    /// Pending: in a queue, a batch or a request under way.
     pub waiting: u64,
-    /// Refused by the collector, whole requests and parts of them.
+    /// Rejected by the collector, as whole requests or parts of them.
     pub rejected: u64,
-    /// Given up because the queue of requests was full.
+    /// Evicted from the full queue of requests.
     pub evicted: u64,
-    /// Not taken because the input queue was full.
+    /// Shed because the input queue was full.
     pub shed: u64,
-    /// The last attempt failed; the sink tries again.
+    /// The last attempt failed; the sink retries.
     pub failing: bool,
-    /// What went wrong last, even if it works again.
+    /// The last error; kept after a recovery.
     pub last_error: Option<String>,
 }
 
 impl OtlpSink {
     /// Starts the sink's two tasks on the current Tokio runtime. Does not wait for the collector.
-    pub fn start(config: Resolved, node: NodeInfo, health: Health) -> Result<OtlpSink, StartError> {
-        let runtime = Handle::try_current().map_err(StartError::NoRuntime)?;
+    pub fn start(config: Resolved, node: NodeInfo, health: Health) -> Result<OtlpSink, OtlpError> {
+        let runtime = Handle::try_current().map_err(OtlpError::NoRuntime)?;
         let endpoint = config.target.to_string();
-        let transport = Transport::new(&config, &node.version).map_err(|source| StartError::Tls {
+        let transport = Transport::new(&config, &node.version).map_err(|source| OtlpError::Tls {
             endpoint: endpoint.clone(),
             source,
         })?;
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(ExportMetrics::new());
         let tuning = &config.tuning;
         let delivery = Arc::new(Delivery::new(
             config.gzip,
-            Outbox::new(tuning.queue_requests, tuning.queue_bytes),
+            RequestQueue::new(tuning.queue_requests, tuning.queue_bytes),
             Arc::clone(&metrics),
         ));
-        let exporter = batch::exporter(Arc::clone(&delivery)).map_err(StartError::Encoder)?;
+        let exporter = batch::exporter(Arc::clone(&delivery)).map_err(OtlpError::Encoder)?;
         let seed = tuning
             .seed
             .unwrap_or_else(|| SpanId::of(&[node.name.as_bytes(), node.boot_id.as_bytes()]).0);
@@ -142,8 +142,8 @@ impl OtlpSink {
             service: config.service.clone().unwrap_or_else(|| node.service.clone()),
             node,
             extra: config.resource.clone(),
-            most_spans: tuning.batch_spans.max(1),
-            most_bytes: tuning.batch_bytes,
+            max_spans: tuning.batch_spans.max(1),
+            max_bytes: tuning.batch_bytes,
             delay: tuning.batch_delay,
         };
         let batching = runtime.spawn(batcher.run(received, stop_seen.clone()));
@@ -151,7 +151,7 @@ impl OtlpSink {
             let delivery = Arc::clone(&delivery);
             runtime.spawn(async move { delivery.drain(transport, backoff, stop_seen).await })
         };
-        // Known label sets start at 0.
+        // The series starts at 0.
         health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc_by(0);
         tracing::info!(endpoint, protocol = ?config.protocol, gzip = config.gzip, "exporting traces");
         Ok(OtlpSink {
@@ -171,7 +171,7 @@ impl OtlpSink {
         self.metrics.register(registry);
     }
 
-    /// Takes a trace if it is closed and there is room; never blocks. What is not taken for want of room is counted.
+    /// Queues a closed trace; ignores an open one. Never blocks: a trace for which there is no room is shed and counted.
     pub fn offer(&self, trace: &Arc<Trace>) {
         if !trace.closed {
             return;
@@ -179,31 +179,31 @@ impl OtlpSink {
         let spans = trace.spans.len() as u64;
         self.metrics.accept(spans);
         if self.queue.try_send(Arc::clone(trace)).is_err() {
-            self.metrics.turn_away(spans);
+            self.metrics.shed(spans);
             self.health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc();
         }
     }
 
-    /// How it goes.
+    /// Status now.
     #[must_use]
     pub fn status(&self) -> OtlpStatus {
         let failure = self.delivery.failure();
         OtlpStatus {
             endpoint: self.endpoint.clone(),
             protocol: self.protocol,
-            delivered: self.metrics.total(Outcome::delivered),
+            delivered: self.metrics.total(ExportOutcome::delivered),
             waiting: self.metrics.waiting(),
-            rejected: self.metrics.total(Outcome::rejected) + self.metrics.total(Outcome::partial_rejected),
-            evicted: self.metrics.total(Outcome::evicted),
-            shed: self.metrics.total(Outcome::shed),
+            rejected: self.metrics.total(ExportOutcome::rejected) + self.metrics.total(ExportOutcome::partial_rejected),
+            evicted: self.metrics.total(ExportOutcome::evicted),
+            shed: self.metrics.total(ExportOutcome::shed),
             failing: failure.streak > 0,
             last_error: failure.last,
         }
     }
 
-    /// Takes no more traces, sends what waits for at most `timeout`, and answers how many spans are left undelivered.
-    /// A request that is still under way then counts as undelivered. A wait between attempts is cut short once, unless
-    /// the collector asked for it. A second call only answers.
+    /// Accepts no more traces, sends pending ones for at most `timeout`, and returns the number of undelivered spans, those
+    /// of a request under way included. A wait between attempts is cut short once, unless the collector requested it.
+    /// A second call only returns the number.
     pub async fn stop(&self, timeout: Duration) -> u64 {
         self.stopping.send_replace(true);
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();

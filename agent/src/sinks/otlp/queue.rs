@@ -1,9 +1,9 @@
-//! The queue of requests that wait for the collector: bounded in bytes and number, oldest first out, oldest first evicted.
+//! The queue of requests for the collector: bounded in bytes and number, first in first out, the oldest evicted first.
 //!
-//! Used by `delivery.rs`. Every request carries its number of spans, so that whatever leaves is counted exactly.
-//! Order is kept: a request that is put back after a failed attempt is the next one again.
-//! The one request that is under way is outside the bounds; it counts again when it is put back.
-//! Does not: survive the process. A spool on disk has the same five methods.
+//! Used by `delivery.rs`. A channel does not do: a failed request goes back to the front, and the oldest is evicted when a
+//! new one has no room. Every request carries its number of spans, so that evictions are counted in spans.
+//! The request under way is outside of the bounds; it counts again when it is requeued.
+//! Does not: survive the process.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,91 +12,91 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// One request, ready to be sent.
+/// One encoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Parcel {
+pub(super) struct QueuedRequest {
     /// The encoded `ExportTraceServiceRequest`.
     pub(super) body: Bytes,
     /// `body` is compressed.
     pub(super) gzip: bool,
     /// Spans in it.
     pub(super) spans: u64,
-    /// When it was made.
+    /// When it was sealed.
     pub(super) made: SystemTime,
-    /// How often it was sent.
+    /// Attempts so far.
     pub(super) attempts: u32,
 }
 
-/// What waits.
+/// Depth of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct QueueDepth {
     pub(super) requests: usize,
     pub(super) bytes: usize,
     pub(super) spans: u64,
-    /// When the oldest was made.
+    /// When the oldest request was sealed.
     pub(super) oldest: Option<SystemTime>,
 }
 
 /// The queue.
 #[derive(Debug)]
-pub(super) struct Outbox {
-    most_requests: usize,
-    most_bytes: usize,
-    state: Mutex<State>,
+pub(super) struct RequestQueue {
+    max_requests: usize,
+    max_bytes: usize,
+    state: Mutex<QueueState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<Parcel>,
+struct QueueState {
+    queue: VecDeque<QueuedRequest>,
     bytes: usize,
     spans: u64,
     closed: bool,
 }
 
-impl Outbox {
-    pub(super) fn new(most_requests: usize, most_bytes: usize) -> Outbox {
-        Outbox {
-            most_requests,
-            most_bytes,
+impl RequestQueue {
+    pub(super) fn new(max_requests: usize, max_bytes: usize) -> RequestQueue {
+        RequestQueue {
+            max_requests,
+            max_bytes,
             state: Mutex::default(),
             changed: Notify::new(),
         }
     }
 
-    /// Adds at the end; answers how many spans were evicted for it.
+    /// Appends a request; returns the number of spans evicted for it.
     #[must_use]
-    pub(super) fn push(&self, parcel: Parcel) -> u64 {
-        // One that can never fit must not clear the queue first.
-        if parcel.body.len() > self.most_bytes {
-            return parcel.spans;
+    pub(super) fn push(&self, request: QueuedRequest) -> u64 {
+        // A request that can never fit must not evict others first.
+        if request.body.len() > self.max_bytes {
+            return request.spans;
         }
         let mut state = self.lock();
-        state.add(&parcel);
-        state.queue.push_back(parcel);
+        state.add(&request);
+        state.queue.push_back(request);
         let evicted = self.evict(&mut state);
         drop(state);
         self.changed.notify_one();
         evicted
     }
 
-    /// Puts the request that was taken last back to the front; answers how many spans were evicted.
+    /// Inserts the request that was popped last at the front again; returns the number of spans evicted.
     #[must_use]
-    pub(super) fn put_back(&self, parcel: Parcel) -> u64 {
+    pub(super) fn requeue(&self, request: QueuedRequest) -> u64 {
         let mut state = self.lock();
-        state.add(&parcel);
-        state.queue.push_front(parcel);
+        state.add(&request);
+        state.queue.push_front(request);
         self.evict(&mut state)
     }
 
-    /// Takes the oldest; waits for one. `None` when the outbox is closed and empty.
-    pub(super) async fn take(&self) -> Option<Parcel> {
+    /// Removes the oldest request; waits for one. `None` once the queue is closed and empty.
+    pub(super) async fn pop(&self) -> Option<QueuedRequest> {
         loop {
             let changed = self.changed.notified();
             {
                 let mut state = self.lock();
-                if let Some(parcel) = state.remove_first() {
-                    return Some(parcel);
+                if let Some(request) = state.remove_first() {
+                    return Some(request);
                 }
                 if state.closed {
                     return None;
@@ -106,50 +106,50 @@ impl Outbox {
         }
     }
 
-    /// Nothing will be pushed any more.
+    /// No request will be pushed any more.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// What waits now.
-    pub(super) fn waiting(&self) -> Waiting {
+    /// Depth now.
+    pub(super) fn waiting(&self) -> QueueDepth {
         let state = self.lock();
-        Waiting {
+        QueueDepth {
             requests: state.queue.len(),
             bytes: state.bytes,
             spans: state.spans,
-            oldest: state.queue.front().map(|parcel| parcel.made),
+            oldest: state.queue.front().map(|request| request.made),
         }
     }
 
-    fn evict(&self, state: &mut State) -> u64 {
+    fn evict(&self, state: &mut QueueState) -> u64 {
         let mut evicted = 0;
-        while state.bytes > self.most_bytes || state.queue.len() > self.most_requests {
+        while state.bytes > self.max_bytes || state.queue.len() > self.max_requests {
             match state.remove_first() {
-                Some(parcel) => evicted += parcel.spans,
+                Some(request) => evicted += request.spans,
                 None => break,
             }
         }
         evicted
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn add(&mut self, parcel: &Parcel) {
-        self.bytes += parcel.body.len();
-        self.spans += parcel.spans;
+impl QueueState {
+    fn add(&mut self, request: &QueuedRequest) {
+        self.bytes += request.body.len();
+        self.spans += request.spans;
     }
 
-    fn remove_first(&mut self) -> Option<Parcel> {
-        let parcel = self.queue.pop_front()?;
-        self.bytes -= parcel.body.len();
-        self.spans -= parcel.spans;
-        Some(parcel)
+    fn remove_first(&mut self) -> Option<QueuedRequest> {
+        let request = self.queue.pop_front()?;
+        self.bytes -= request.body.len();
+        self.spans -= request.spans;
+        Some(request)
     }
 }
 
@@ -157,8 +157,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn parcel(bytes: usize, spans: u64) -> Parcel {
-        Parcel {
+    fn request(bytes: usize, spans: u64) -> QueuedRequest {
+        QueuedRequest {
             body: Bytes::from(vec![0; bytes]),
             gzip: false,
             spans,
@@ -168,42 +168,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn order_is_kept_and_a_closed_outbox_ends() {
-        let outbox = Outbox::new(10, 100);
+    async fn order_is_kept_and_a_closed_queue_ends() {
+        let queue = RequestQueue::new(10, 100);
         for spans in 1..=3 {
-            assert_eq!(outbox.push(parcel(1, spans)), 0);
+            assert_eq!(queue.push(request(1, spans)), 0);
         }
-        let first = outbox.take().await.unwrap();
-        assert_eq!((first.spans, outbox.waiting().spans), (1, 5));
-        assert_eq!(outbox.put_back(first), 0);
-        outbox.close();
+        let first = queue.pop().await.unwrap();
+        assert_eq!((first.spans, queue.waiting().spans), (1, 5));
+        assert_eq!(queue.requeue(first), 0);
+        queue.close();
         for spans in 1..=3 {
-            assert_eq!(outbox.take().await.unwrap().spans, spans);
+            assert_eq!(queue.pop().await.unwrap().spans, spans);
         }
-        assert_eq!(outbox.take().await, None);
-        assert_eq!(outbox.waiting(), Waiting::default());
+        assert_eq!(queue.pop().await, None);
+        assert_eq!(queue.waiting(), QueueDepth::default());
     }
 
     #[tokio::test]
     async fn the_oldest_are_evicted_by_bytes_and_by_number() {
-        let outbox = Outbox::new(3, 100);
-        assert_eq!(outbox.push(parcel(60, 1)), 0);
-        assert_eq!(outbox.push(parcel(30, 2)), 0);
-        assert_eq!(outbox.push(parcel(30, 4)), 1, "60 + 30 + 30 bytes");
-        assert_eq!(outbox.push(parcel(1, 8)), 0);
-        assert_eq!(outbox.push(parcel(1, 16)), 2, "a fourth request");
-        assert_eq!((outbox.waiting().spans, outbox.waiting().bytes), (28, 32));
-        assert_eq!(outbox.push(parcel(101, 32)), 32, "never fits, and evicts nothing else");
-        assert_eq!(outbox.waiting().spans, 28);
+        let queue = RequestQueue::new(3, 100);
+        assert_eq!(queue.push(request(60, 1)), 0);
+        assert_eq!(queue.push(request(30, 2)), 0);
+        assert_eq!(queue.push(request(30, 4)), 1, "60 + 30 + 30 bytes");
+        assert_eq!(queue.push(request(1, 8)), 0);
+        assert_eq!(queue.push(request(1, 16)), 2, "a fourth request");
+        assert_eq!((queue.waiting().spans, queue.waiting().bytes), (28, 32));
+        assert_eq!(queue.push(request(101, 32)), 32, "never fits, and evicts nothing else");
+        assert_eq!(queue.waiting().spans, 28);
     }
 
     #[tokio::test]
-    async fn a_request_put_back_to_a_full_outbox_is_the_oldest() {
-        let outbox = Outbox::new(3, 100);
-        assert_eq!(outbox.push(parcel(60, 1)), 0);
-        let taken = outbox.take().await.unwrap();
-        assert_eq!(outbox.push(parcel(60, 2)), 0, "the one under way does not count");
-        assert_eq!(outbox.put_back(taken), 1);
-        assert_eq!(outbox.waiting().spans, 2);
+    async fn a_request_requeued_to_a_full_queue_is_the_oldest() {
+        let queue = RequestQueue::new(3, 100);
+        assert_eq!(queue.push(request(60, 1)), 0);
+        let taken = queue.pop().await.unwrap();
+        assert_eq!(queue.push(request(60, 2)), 0, "the one under way does not count");
+        assert_eq!(queue.requeue(taken), 1);
+        assert_eq!(queue.waiting().spans, 2);
     }
 }

@@ -1,8 +1,8 @@
-//! What an answer of the collector means for the request: delivered, retry later, or rejected.
+//! What a response of the collector means for the request: delivered, retry later, or rejected.
 //!
-//! Used by the transport after each attempt. Pure; the rules are those of the OTLP specification 1.11
-//! (<https://opentelemetry.io/docs/specs/otlp/>), sections "OTLP/gRPC Response", "OTLP/HTTP Response" and throttling.
-//! Does not: inflate answers (none is asked for compressed, so none can be a bomb), or log.
+//! Used by the transport after each attempt. The rules are those of the OTLP specification 1.11
+//! (<https://opentelemetry.io/docs/specs/otlp/>), sections "OTLP/gRPC Response", "OTLP/HTTP Response" and the two on throttling.
+//! Does not: decompress responses (the transport requests none), or log.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,41 +16,41 @@ use prost::Message;
 
 use crate::grpc::CallError;
 
-/// The decision about one request after one attempt.
+/// The result of one attempt to send a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The collector has it.
+pub(super) enum AttemptResult {
+    /// The collector accepted it.
     Delivered {
-        /// Spans that the collector refused all the same. They must not be sent again.
+        /// Spans that the collector rejected nevertheless. They must not be sent again.
         refused: u64,
-        /// What the collector said about it, or what is odd in its answer; empty in general.
+        /// The collector's message, or what is odd in its response; usually empty.
         note: String,
     },
-    /// It may succeed later.
+    /// A later attempt may succeed.
     Later {
-        /// At least this long, if the collector said so.
+        /// The shortest wait, if the collector requests one.
         after: Option<Duration>,
         /// What happened.
         why: String,
     },
-    /// It never will succeed.
+    /// No attempt will succeed.
     Rejected {
-        /// What the collector said.
+        /// The collector's message.
         why: String,
     },
 }
 
-/// The verdict on a whole HTTP answer.
-pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Verdict {
+/// The result of an HTTP response.
+pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> AttemptResult {
     if status.is_success() {
         return of_message(body);
     }
-    let why = match said(body) {
-        said if said.is_empty() => format!("the collector answered HTTP {status}"),
-        said => format!("the collector answered HTTP {status}: {said}"),
+    let why = match message_of(body) {
+        message if message.is_empty() => format!("the collector responded with HTTP {status}"),
+        message => format!("the collector responded with HTTP {status}: {message}"),
     };
     if is_retryable_http(status.as_u16()) {
-        Verdict::Later {
+        AttemptResult::Later {
             after: headers
                 .get(RETRY_AFTER)
                 .and_then(|value| value.to_str().ok())
@@ -58,12 +58,12 @@ pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], now:
             why,
         }
     } else {
-        Verdict::Rejected { why }
+        AttemptResult::Rejected { why }
     }
 }
 
-/// The verdict on a gRPC call.
-pub(super) fn of_grpc(result: Result<Bytes, CallError>) -> Verdict {
+/// The result of a gRPC call.
+pub(super) fn of_grpc(result: Result<Bytes, CallError>) -> AttemptResult {
     let error = match result {
         Ok(message) => return of_message(&message),
         Err(error) => error,
@@ -71,47 +71,48 @@ pub(super) fn of_grpc(result: Result<Bytes, CallError>) -> Verdict {
     let why = bounded(&error.to_string());
     match error {
         CallError::Status { code, details, .. } => {
-            let asked = retry_info(&details);
+            let requested = retry_info(&details);
             match code {
                 // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS.
-                1 | 4 | 10 | 11 | 14 | 15 => Verdict::Later {
-                    after: asked.flatten(),
+                1 | 4 | 10 | 11 | 14 | 15 => AttemptResult::Later {
+                    after: requested.flatten(),
                     why,
                 },
-                // RESOURCE_EXHAUSTED: only a collector that says when it recovers, recovers.
-                8 if asked.is_some() => Verdict::Later {
-                    after: asked.flatten(),
+                // RESOURCE_EXHAUSTED is retryable only with RetryInfo (OTLP specification, "OTLP/gRPC Throttling").
+                8 if requested.is_some() => AttemptResult::Later {
+                    after: requested.flatten(),
                     why,
                 },
-                _ => Verdict::Rejected { why },
+                _ => AttemptResult::Rejected { why },
             }
         }
         // gRPC maps these to UNAVAILABLE, and others to codes that are not retried
         // (https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md).
-        CallError::Http(status) if is_retryable_http(status) => Verdict::Later { after: None, why },
-        CallError::Transport(_) => Verdict::Later { after: None, why },
-        // The status was OK, only the message is not to be read.
-        CallError::Frame => Verdict::Delivered { refused: 0, note: why },
-        CallError::Http(_) | CallError::Method(_) | CallError::TooLarge(_) => Verdict::Rejected { why },
+        CallError::Http(status) if is_retryable_http(status) => AttemptResult::Later { after: None, why },
+        CallError::Transport(_) => AttemptResult::Later { after: None, why },
+        // The status was OK; only the message cannot be decoded.
+        CallError::Frame => AttemptResult::Delivered { refused: 0, note: why },
+        CallError::Http(_) | CallError::Method(_) | CallError::TooLarge(_) => AttemptResult::Rejected { why },
     }
 }
 
-/// The verdict on the message of an answer that says success.
-fn of_message(body: &[u8]) -> Verdict {
+/// The result of a response with success and this message.
+fn of_message(body: &[u8]) -> AttemptResult {
     match ExportTraceServiceResponse::decode(body) {
-        Ok(ExportTraceServiceResponse { partial_success: None }) => Verdict::Delivered {
+        Ok(ExportTraceServiceResponse { partial_success: None }) => AttemptResult::Delivered {
             refused: 0,
             note: String::new(),
         },
         Ok(ExportTraceServiceResponse {
             partial_success: Some(partial),
-        }) => Verdict::Delivered {
+        }) => AttemptResult::Delivered {
             refused: u64::try_from(partial.rejected_spans).unwrap_or(0),
             note: bounded(&partial.error_message),
         },
-        Err(_) => Verdict::Delivered {
+        Err(_) => AttemptResult::Delivered {
             refused: 0,
-            note: "the answer says success but is not OTLP protobuf: is the endpoint an OTLP receiver?".to_owned(),
+            note: "the response has a success status but is not OTLP protobuf: is the endpoint an OTLP receiver?"
+                .to_owned(),
         },
     }
 }
@@ -120,7 +121,7 @@ fn is_retryable_http(status: u16) -> bool {
     matches!(status, 429 | 502 | 503 | 504)
 }
 
-/// Seconds, or an HTTP date (RFC 9110, 10.2.3). A date that has passed asks for nothing.
+/// `Retry-After`: seconds, or an HTTP date (RFC 9110, 10.2.3). A date in the past is a wait of zero.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
@@ -130,23 +131,23 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-/// What the collector says for people: the message of a `google.rpc.Status`, or the text of the body.
-fn said(body: &[u8]) -> String {
+/// The collector's message: that of a `google.rpc.Status`, or the text of the body.
+fn message_of(body: &[u8]) -> String {
     match RpcStatus::decode(body) {
         Ok(status) if !status.message.is_empty() => bounded(&status.message),
         _ => std::str::from_utf8(body).map(bounded).unwrap_or_default(),
     }
 }
 
-/// Printable, on one line, and short: it comes from outside and goes into logs and the page.
+/// Printable, on one line, and short: untrusted text for logs and the page.
 fn bounded(text: &str) -> String {
     let visible = |character: char| if character.is_control() { ' ' } else { character };
-    let line: String = text.chars().map(visible).take(LONGEST_NOTE).collect();
-    let more = text.chars().nth(LONGEST_NOTE).is_some();
+    let line: String = text.chars().map(visible).take(MAX_NOTE_CHARS).collect();
+    let more = text.chars().nth(MAX_NOTE_CHARS).is_some();
     format!("{}{}", line.trim(), if more { "…" } else { "" })
 }
 
-/// The `RetryInfo` in `grpc-status-details-bin`: `None` without one, `Some(None)` with one that names no time.
+/// The `RetryInfo` in `grpc-status-details-bin`: `None` without one, `Some(None)` for one without a delay.
 fn retry_info(details: &str) -> Option<Option<Duration>> {
     let bytes = BASE64.decode(details).ok()?;
     let status = RpcStatus::decode(bytes.as_slice()).ok()?;
@@ -162,12 +163,12 @@ fn retry_info(details: &str) -> Option<Option<Duration>> {
     }))
 }
 
-/// gRPC senders may leave out the padding.
+/// gRPC senders may omit the padding (gRPC over HTTP/2, "Binary-Header").
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
-const LONGEST_NOTE: usize = 300;
+const MAX_NOTE_CHARS: usize = 300;
 
 /// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceResponse`.
 #[derive(Clone, PartialEq, Message)]

@@ -14,7 +14,7 @@ use sandglass_model::registry;
 
 use super::*;
 use collector::{Act, Collector};
-use config::Tuning;
+use config::defaults;
 use fixture::{config, full_trace, node, small, small_trace};
 
 mod answers;

@@ -1,7 +1,7 @@
-//! TLS to the collector: which authorities to trust, which certificate to show.
+//! TLS to the collector: trusted authorities and the client certificate.
 //!
-//! Used by `transport.rs`. The files are read once, at the start of the sink, so that a wrong path is an error then.
-//! Does not: offer a way to skip verification; a private authority goes into a CA file.
+//! Used by `transport.rs`. Files are read once, when the sink starts, so that a wrong path is an error at start.
+//! Does not: have an option to skip verification; a private authority goes into a CA file.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::config::{Protocol, TlsFiles};
+use super::config::{OtlpProtocol, TlsFiles};
 use crate::failure::Advice;
 
 /// TLS that cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A PEM file cannot be read or holds nothing of use.
+    /// A PEM file cannot be read or lacks what it should hold.
     #[error("cannot read {what} from {}: {why}", path.display())]
     File {
         /// What it should hold.
@@ -31,15 +31,15 @@ pub enum TlsError {
     /// The system has no certificate authorities.
     #[error("cannot find the system's certificate authorities: {why}")]
     NoRoots {
-        /// What was tried.
+        /// The errors of all sources.
         why: String,
     },
-    /// Certificate and key do not fit, or the like.
+    /// The client certificate cannot be used, for instance since its key is another one's.
     #[error("cannot use the client certificate {}", path.display())]
     Client {
         /// The certificate's file.
         path: PathBuf,
-        /// What the TLS library says.
+        /// The error of rustls.
         #[source]
         source: rustls::Error,
     },
@@ -62,8 +62,8 @@ impl Advice for TlsError {
     }
 }
 
-/// Makes the connector for `protocol`.
-pub(super) fn connector(files: &TlsFiles, protocol: Protocol) -> Result<TlsConnector, TlsError> {
+/// A connector for `protocol`.
+pub(super) fn connector(files: &TlsFiles, protocol: OtlpProtocol) -> Result<TlsConnector, TlsError> {
     let roots = match &files.ca {
         Some(path) => roots_of_file(path)?,
         None => roots_of_system()?,
@@ -82,8 +82,8 @@ pub(super) fn connector(files: &TlsFiles, protocol: Protocol) -> Result<TlsConne
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = match protocol {
-        Protocol::Http => vec![b"http/1.1".to_vec()],
-        Protocol::Grpc => vec![b"h2".to_vec()],
+        OtlpProtocol::Http => vec![b"http/1.1".to_vec()],
+        OtlpProtocol::Grpc => vec![b"h2".to_vec()],
     };
     Ok(TlsConnector::from(Arc::new(config)))
 }
@@ -100,7 +100,7 @@ fn roots_of_file(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// Some of the system's certificates may be unusable; none at all is an error.
+/// The system's authorities. Some may be unusable; if all are, that is an error.
 fn roots_of_system() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

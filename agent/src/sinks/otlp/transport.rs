@@ -1,8 +1,8 @@
 //! One attempt to send one request to the collector, over HTTP/1.1 or gRPC, with or without TLS.
 //!
-//! Used by the delivery task. Keeps its connection between attempts and makes a new one when it is gone; a request that
-//! fails on a connection that was kept is tried once more on a fresh one, since servers close idle connections.
-//! Does not: wait or retry otherwise, follow redirects, use a proxy, accept compressed answers, or log.
+//! Used by the delivery task. Keeps its connection between attempts. A request that fails on a kept connection is sent once
+//! more on a new one, since servers close idle connections.
+//! Does not: wait or retry otherwise, follow redirects, use a proxy, accept compressed responses, or log.
 
 use std::time::SystemTime;
 
@@ -17,16 +17,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::config::{Protocol, Resolved, Target};
+use super::config::{OtlpProtocol, Resolved, Target};
+use super::response::{self, AttemptResult};
 use super::tls::{self, TlsError};
-use super::verdict::{self, Verdict};
 use crate::failure::causes;
 use crate::grpc::{self, CallError};
 
-/// The way to the collector.
+/// The connection to the collector.
 pub(super) struct Transport {
     target: Target,
-    protocol: Protocol,
+    protocol: OtlpProtocol,
     headers: HeaderMap,
     timeout: std::time::Duration,
     tls: Option<TlsConnector>,
@@ -38,9 +38,9 @@ enum Connection {
     Grpc(http2::SendRequest<Full<Bytes>>),
 }
 
-/// Why an attempt gave no answer. All of these may be over later.
+/// Why an attempt got no response. All of these are retried.
 #[derive(Debug, thiserror::Error)]
-enum NoAnswer {
+enum NoResponse {
     #[error("cannot connect to {target}: {source}")]
     Connect {
         target: String,
@@ -69,7 +69,7 @@ enum NoAnswer {
 }
 
 impl Transport {
-    /// Reads the certificate files; does not connect yet.
+    /// Reads the certificate files; does not connect.
     pub(super) fn new(config: &Resolved, agent_version: &str) -> Result<Transport, TlsError> {
         let mut headers = config.headers.clone();
         if !headers.contains_key(USER_AGENT)
@@ -90,40 +90,40 @@ impl Transport {
         })
     }
 
-    /// Sends `body`, an `ExportTraceServiceRequest` that is compressed already if `gzip` says so.
-    pub(super) async fn send(&mut self, body: &Bytes, gzip: bool) -> Verdict {
+    /// Sends `body`, an `ExportTraceServiceRequest`; `gzip` if it is compressed.
+    pub(super) async fn send(&mut self, body: &Bytes, gzip: bool) -> AttemptResult {
         let deadline = Instant::now() + self.timeout;
         let kept = self.connection.as_ref().is_some_and(Connection::is_open);
         if !kept {
             self.connection = None;
         }
         let mut result = self.attempt(body, gzip, deadline).await;
-        if kept && matches!(result, Err(NoAnswer::Broken { .. })) {
+        if kept && matches!(result, Err(NoResponse::Broken { .. })) {
             self.connection = None;
             result = self.attempt(body, gzip, deadline).await;
         }
         result.unwrap_or_else(|error| {
             self.connection = None;
-            Verdict::Later {
+            AttemptResult::Later {
                 after: None,
                 why: error.to_string(),
             }
         })
     }
 
-    async fn attempt(&mut self, body: &Bytes, gzip: bool, deadline: Instant) -> Result<Verdict, NoAnswer> {
+    async fn attempt(&mut self, body: &Bytes, gzip: bool, deadline: Instant) -> Result<AttemptResult, NoResponse> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => timeout_at(deadline, self.connect())
                 .await
                 .map_err(|_| self.timed_out())??,
         };
-        let verdict = match &mut connection {
+        let result = match &mut connection {
             Connection::Http(sender) => self.post(sender, body, gzip, deadline).await?,
             Connection::Grpc(sender) => self.call(sender, body, gzip, deadline).await?,
         };
         self.connection = Some(connection);
-        Ok(verdict)
+        Ok(result)
     }
 
     async fn post(
@@ -132,7 +132,7 @@ impl Transport {
         body: &Bytes,
         gzip: bool,
         deadline: Instant,
-    ) -> Result<Verdict, NoAnswer> {
+    ) -> Result<AttemptResult, NoResponse> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(&self.target.path)
@@ -157,21 +157,25 @@ impl Transport {
         self.read(response, deadline).await
     }
 
-    /// Reads the body. For a status other than success the status decides alone when the body does not come.
-    async fn read(&self, response: Response<hyper::body::Incoming>, deadline: Instant) -> Result<Verdict, NoAnswer> {
+    /// Reads the body. Without a body, a status other than success decides alone.
+    async fn read(
+        &self,
+        response: Response<hyper::body::Incoming>,
+        deadline: Instant,
+    ) -> Result<AttemptResult, NoResponse> {
         let (head, body) = response.into_parts();
-        let body = match timeout_at(deadline, Limited::new(body, MAX_ANSWER).collect()).await {
+        let body = match timeout_at(deadline, Limited::new(body, MAX_RESPONSE).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                return Ok(Verdict::Rejected {
-                    why: format!("the collector's answer (HTTP {}) is larger than 4 MiB", head.status),
+                return Ok(AttemptResult::Rejected {
+                    why: format!("the collector's response (HTTP {}) is larger than 4 MiB", head.status),
                 });
             }
             Ok(Err(_)) | Err(_) if !head.status.is_success() => Bytes::new(),
             Ok(Err(error)) => return Err(self.broken(error.to_string())),
             Err(_) => return Err(self.timed_out()),
         };
-        Ok(verdict::of_http(head.status, &head.headers, &body, SystemTime::now()))
+        Ok(response::of_http(head.status, &head.headers, &body, SystemTime::now()))
     }
 
     async fn call(
@@ -180,60 +184,63 @@ impl Transport {
         body: &Bytes,
         gzip: bool,
         deadline: Instant,
-    ) -> Result<Verdict, NoAnswer> {
+    ) -> Result<AttemptResult, NoResponse> {
         let mut headers = self.headers.clone();
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         if let Ok(left) = HeaderValue::from_str(&format!("{left}m")) {
             headers.insert(HeaderName::from_static("grpc-timeout"), left);
         }
         let origin = format!("{}://{}", self.target.scheme(), self.target.authority());
-        let call = grpc::call_bounded(sender, &origin, EXPORT_METHOD, &headers, body, gzip, MAX_ANSWER);
+        let call = grpc::call_bounded(sender, &origin, EXPORT_METHOD, &headers, body, gzip, MAX_RESPONSE);
         match timeout_at(deadline, call).await {
             Ok(Err(CallError::Transport(why))) => Err(self.broken(why)),
-            Ok(result) => Ok(verdict::of_grpc(result)),
+            Ok(result) => Ok(response::of_grpc(result)),
             Err(_) => Err(self.timed_out()),
         }
     }
 
-    async fn connect(&self) -> Result<Connection, NoAnswer> {
+    async fn connect(&self) -> Result<Connection, NoResponse> {
         let stream = TcpStream::connect((self.target.host.as_str(), self.target.port))
             .await
-            .map_err(|source| NoAnswer::Connect {
+            .map_err(|source| NoResponse::Connect {
                 target: self.target.to_string(),
                 source,
             })?;
-        // Requests are written whole; waiting for more bytes only adds delay.
+        // Requests are written whole: Nagle's algorithm would only add delay.
         let _ = stream.set_nodelay(true);
         match &self.tls {
-            None => self.speak(stream).await,
+            None => self.handshake(stream).await,
             Some(connector) => {
                 let name = ServerName::try_from(self.target.host.clone())
                     .map_err(|error| self.broken(format!("{:?} is no name for TLS: {error}", self.target.host)))?;
-                let stream = connector.connect(name, stream).await.map_err(|source| NoAnswer::Tls {
-                    target: self.target.to_string(),
-                    source,
-                })?;
-                self.speak(stream).await
+                let stream = connector
+                    .connect(name, stream)
+                    .await
+                    .map_err(|source| NoResponse::Tls {
+                        target: self.target.to_string(),
+                        source,
+                    })?;
+                self.handshake(stream).await
             }
         }
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<Connection, NoAnswer>
+    async fn handshake<S>(&self, stream: S) -> Result<Connection, NoResponse>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         match self.protocol {
-            Protocol::Grpc => Ok(Connection::Grpc(
+            OtlpProtocol::Grpc => Ok(Connection::Grpc(
                 grpc::handshake(stream)
                     .await
                     .map_err(|error| self.broken(error.to_string()))?,
             )),
-            Protocol::Http => {
+            OtlpProtocol::Http => {
                 let (sender, connection) = http1::handshake(hyper_util::rt::TokioIo::new(stream))
                     .await
                     .map_err(|error| self.broken(causes(&error)))?;
                 tokio::spawn(async move {
-                    // The sender learns of a broken connection from its request.
+                    // The sender receives the error of a broken connection with its request.
                     let _ = connection.await;
                 });
                 Ok(Connection::Http(sender))
@@ -241,20 +248,20 @@ impl Transport {
         }
     }
 
-    fn broken(&self, why: String) -> NoAnswer {
-        NoAnswer::Broken {
+    fn broken(&self, why: String) -> NoResponse {
+        NoResponse::Broken {
             target: self.target.to_string(),
             why,
             hint: match (self.protocol, self.target.port) {
-                (Protocol::Http, 4317) => " (4317 is the port of gRPC: is the protocol right?)",
-                (Protocol::Grpc, 4318) => " (4318 is the port of http/protobuf: is the protocol right?)",
+                (OtlpProtocol::Http, 4317) => " (4317 is the port of gRPC: is the protocol right?)",
+                (OtlpProtocol::Grpc, 4318) => " (4318 is the port of http/protobuf: is the protocol right?)",
                 _ => "",
             },
         }
     }
 
-    fn timed_out(&self) -> NoAnswer {
-        NoAnswer::Timeout {
+    fn timed_out(&self) -> NoResponse {
+        NoResponse::Timeout {
             target: self.target.to_string(),
             timeout: self.timeout,
         }
@@ -270,16 +277,16 @@ impl Connection {
     }
 }
 
-/// `OTel-OTLP-Exporter-Rust/<its version> sandglass/<version>`, as the exporter specification asks.
+/// `OTel-OTLP-Exporter-Rust/<its version> sandglass/<version>` (OTLP exporter specification, "User Agent").
 fn user_agent(agent_version: &str) -> String {
     format!("OTel-OTLP-Exporter-Rust/{EXPORTER_VERSION} sandglass/{agent_version}")
 }
 
-/// Version of the crate `opentelemetry-otlp`; a test holds it against what that crate says of itself.
+/// Version of the crate `opentelemetry-otlp`; a test compares it with the crate's own.
 pub(super) const EXPORTER_VERSION: &str = "0.33.1";
 const EXPORT_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// Largest answer that is read, as the OTLP specification bounds it.
-const MAX_ANSWER: usize = 4 << 20;
+/// Largest response that is read (OTLP specification 1.11, "OTLP/HTTP Response").
+const MAX_RESPONSE: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {

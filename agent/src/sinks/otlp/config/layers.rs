@@ -1,6 +1,6 @@
 //! The three origins of a setting, looked up in order of precedence.
 //!
-//! Used by `config.rs` only. Does not: know what a value means (`parse.rs` does), or read the process environment.
+//! Used by `config.rs` only. Does not: parse a value (`parse.rs` does), or read the process environment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,45 +8,18 @@ use std::time::Duration;
 
 use hyper::header::HeaderMap;
 
-use super::{Attributes, ConfigError, Settings, TlsFiles, Tuning, parse};
-
-/// A value and where it comes from.
-#[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) value: String,
-    /// For errors: `OTEL_...`, `the flag for otlp.endpoint` or `otlp.endpoint`.
-    pub(super) origin: String,
-    pub(super) kind: Origin,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// A flag or the file.
-    Own,
-    /// `OTEL_EXPORTER_OTLP_*`.
-    General,
-    /// `OTEL_EXPORTER_OTLP_TRACES_*`.
-    Traces,
-}
-
-impl Found {
-    pub(super) fn refuse(&self, problem: impl Into<String>, hint: &'static str) -> ConfigError {
-        ConfigError::Value {
-            origin: self.origin.clone(),
-            problem: problem.into(),
-            hint,
-        }
-    }
-}
+use super::setting::{Setting, SettingOrigin};
+use super::{ResourceAttributes, SettingError, Settings, TlsFiles, Tuning, defaults, parse};
 
 /// The three origins.
-pub(super) struct Layers<'a> {
+pub(super) struct SettingLayers<'a> {
     pub(super) flags: &'a Settings,
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     pub(super) file: &'a Settings,
 }
 
-impl Layers<'_> {
+impl SettingLayers<'_> {
+    /// Why the standard variables switch export off, if they do.
     pub(super) fn switched_off(&self) -> Option<String> {
         if let Some(found) = self.variable("OTEL_SDK_DISABLED")
             && found.value.eq_ignore_ascii_case("true")
@@ -58,11 +31,11 @@ impl Layers<'_> {
         (!otlp).then(|| format!("OTEL_TRACES_EXPORTER is {:?}, not otlp", exporter.value))
     }
 
-    pub(super) fn endpoint(&self) -> Option<Found> {
+    pub(super) fn endpoint(&self) -> Option<Setting> {
         self.text("endpoint", "ENDPOINT", |settings| settings.endpoint.clone())
     }
 
-    pub(super) fn headers(&self) -> Result<HeaderMap, ConfigError> {
+    pub(super) fn headers(&self) -> Result<HeaderMap, SettingError> {
         let own = |settings: &Settings, origin: &str| match &settings.headers {
             Some(headers) => parse::header_table(headers, origin).map(Some),
             None => Ok(None),
@@ -76,7 +49,7 @@ impl Layers<'_> {
         Ok(own(self.file, "otlp.headers")?.unwrap_or_default())
     }
 
-    pub(super) fn tls(&self) -> Result<TlsFiles, ConfigError> {
+    pub(super) fn tls(&self) -> Result<TlsFiles, SettingError> {
         let path = |key, variable, get: fn(&Settings) -> Option<PathBuf>| {
             self.text(key, variable, |settings| {
                 get(settings).map(|path| path.to_string_lossy().into_owned())
@@ -94,9 +67,9 @@ impl Layers<'_> {
             client: match (certificate, key) {
                 (Some(certificate), Some(key)) => Some((certificate, key)),
                 (None, None) => None,
-                (Some(_), None) => return Err(ConfigError::HalfClient { missing: "its key" }),
+                (Some(_), None) => return Err(SettingError::HalfClient { missing: "its key" }),
                 (None, Some(_)) => {
-                    return Err(ConfigError::HalfClient {
+                    return Err(SettingError::HalfClient {
                         missing: "the certificate",
                     });
                 }
@@ -104,9 +77,9 @@ impl Layers<'_> {
         })
     }
 
-    /// `service.name` of the environment, and the attributes added to every resource. Those that would name the agent's
-    /// own pod are left out: a resource here describes the pod that was set up, or none.
-    pub(super) fn resource(&self) -> Result<(Option<String>, Attributes), ConfigError> {
+    /// `service.name` of the environment, and the attributes added to every resource. Attributes of the agent's own pod are
+    /// left out: a resource describes the pod whose sandbox was created, or none.
+    pub(super) fn resource(&self) -> Result<(Option<String>, ResourceAttributes), SettingError> {
         let mut attributes: BTreeMap<String, String> = self.file.resource.clone().unwrap_or_default();
         if let Some(found) = self.variable("OTEL_RESOURCE_ATTRIBUTES") {
             attributes.extend(parse::attributes(&found)?);
@@ -118,15 +91,14 @@ impl Layers<'_> {
         Ok((service, attributes.into_iter().collect()))
     }
 
-    pub(super) fn tuning(&self) -> Result<Tuning, ConfigError> {
-        let default = Tuning::default();
+    pub(super) fn tuning(&self) -> Result<Tuning, SettingError> {
         let number = |key: &'static str, get: fn(&Settings) -> Option<u64>, least: u64, most: u64, otherwise: u64| {
             let origins = [(self.flags, "the flag for otlp."), (self.file, "otlp.")];
             let found = origins
                 .into_iter()
                 .find_map(|(settings, origin)| get(settings).map(|value| (value, origin)));
             match found {
-                Some((value, origin)) if !(least..=most).contains(&value) => Err(ConfigError::Value {
+                Some((value, origin)) if !(least..=most).contains(&value) => Err(SettingError::Value {
                     origin: format!("{origin}{key}"),
                     problem: format!("{value} is not between {least} and {most}"),
                     hint: "leave it out for the default",
@@ -142,40 +114,44 @@ impl Layers<'_> {
                 |settings| settings.batch_spans.map(u64::from),
                 1,
                 8_192,
-                default.batch_spans as u64,
+                defaults::BATCH_SPANS as u64,
             )?),
             batch_delay: Duration::from_millis(number(
                 "batch_delay_ms",
                 |settings| settings.batch_delay_ms,
                 0,
                 60_000,
-                default.batch_delay.as_millis() as u64,
+                defaults::BATCH_DELAY.as_millis() as u64,
             )?),
             queue_traces: size(number(
                 "queue_traces",
                 |settings| settings.queue_traces.map(u64::from),
                 1,
                 1_000_000,
-                default.queue_traces as u64,
+                defaults::QUEUE_TRACES as u64,
             )?),
             queue_bytes: size(number(
                 "queue_bytes",
                 |settings| settings.queue_bytes,
                 1 << 20,
                 1 << 32,
-                default.queue_bytes as u64,
+                defaults::QUEUE_BYTES as u64,
             )?),
-            ..default
+            batch_bytes: defaults::BATCH_BYTES,
+            queue_requests: defaults::QUEUE_REQUESTS,
+            backoff_initial: defaults::BACKOFF_INITIAL,
+            backoff_max: defaults::BACKOFF_MAX,
+            seed: None,
         })
     }
 
     /// A value by precedence: flag, traces variable, general variable, file.
-    pub(super) fn text(&self, key: &str, variable: &str, own: impl Fn(&Settings) -> Option<String>) -> Option<Found> {
+    pub(super) fn text(&self, key: &str, variable: &str, own: impl Fn(&Settings) -> Option<String>) -> Option<Setting> {
         let from = |settings, origin: String| {
-            own(settings).filter(|value| !value.is_empty()).map(|value| Found {
+            own(settings).filter(|value| !value.is_empty()).map(|value| Setting {
                 value,
                 origin,
-                kind: Origin::Own,
+                kind: SettingOrigin::Own,
             })
         };
         from(self.flags, format!("the flag for otlp.{key}"))
@@ -183,26 +159,26 @@ impl Layers<'_> {
             .or_else(|| from(self.file, format!("otlp.{key}")))
     }
 
-    fn otlp_variable(&self, name: &str) -> Option<Found> {
+    fn otlp_variable(&self, name: &str) -> Option<Setting> {
         let traces = self
             .variable(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
-            .map(|found| Found {
-                kind: Origin::Traces,
+            .map(|found| Setting {
+                kind: SettingOrigin::Traces,
                 ..found
             });
         traces.or_else(|| self.variable(&format!("OTEL_EXPORTER_OTLP_{name}")))
     }
 
-    fn variable(&self, name: &str) -> Option<Found> {
+    fn variable(&self, name: &str) -> Option<Setting> {
         let value = (self.env)(name)?;
         let value = value.trim();
-        (!value.is_empty()).then(|| Found {
+        (!value.is_empty()).then(|| Setting {
             value: value.to_owned(),
             origin: name.to_owned(),
-            kind: Origin::General,
+            kind: SettingOrigin::General,
         })
     }
 }
 
-/// Attributes that, coming from the agent's environment, speak of the agent's own pod.
+/// Prefixes of attributes that, in the agent's environment, describe the agent's own pod.
 const OWN_POD: [&str; 4] = ["k8s.pod.", "k8s.namespace.", "k8s.container.", "k8s.daemonset."];

@@ -1,6 +1,7 @@
 //! Parsers of single settings: endpoint, protocol, headers, compression, time, resource attributes.
 //!
-//! Used by `config.rs` only. Every error names the key it came from and never shows a header's value.
+//! Used by `config.rs` and `layers.rs`. Every error names the origin of the value and never shows a header's value. Does not:
+//! look values up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,20 +9,20 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::layers::{Found, Origin};
-use super::{ConfigError, Protocol, Secret, Target};
+use super::setting::{Setting, SettingOrigin};
+use super::{OtlpProtocol, Secret, SettingError, Target};
 use crate::grpc::percent_decode;
 
-pub(super) fn protocol(found: &Found) -> Result<Protocol, ConfigError> {
+pub(super) fn protocol(found: &Setting) -> Result<OtlpProtocol, SettingError> {
     match found.value.as_str() {
-        "http/protobuf" => Ok(Protocol::Http),
-        "grpc" => Ok(Protocol::Grpc),
+        "http/protobuf" => Ok(OtlpProtocol::Http),
+        "grpc" => Ok(OtlpProtocol::Grpc),
         "http/json" => Err(found.refuse("http/json is not supported", PROTOCOLS)),
         other => Err(found.refuse(format!("{other:?} is not an OTLP protocol"), PROTOCOLS)),
     }
 }
 
-pub(super) fn compression(found: &Found) -> Result<bool, ConfigError> {
+pub(super) fn compression(found: &Setting) -> Result<bool, SettingError> {
     match found.value.to_ascii_lowercase().as_str() {
         "gzip" => Ok(true),
         "none" => Ok(false),
@@ -29,7 +30,7 @@ pub(super) fn compression(found: &Found) -> Result<bool, ConfigError> {
     }
 }
 
-pub(super) fn truth(found: &Found) -> Result<bool, ConfigError> {
+pub(super) fn boolean(found: &Setting) -> Result<bool, SettingError> {
     match found.value.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -37,7 +38,7 @@ pub(super) fn truth(found: &Found) -> Result<bool, ConfigError> {
     }
 }
 
-pub(super) fn timeout(found: &Found) -> Result<Duration, ConfigError> {
+pub(super) fn timeout(found: &Setting) -> Result<Duration, SettingError> {
     match found.value.parse() {
         Ok(millis @ 1..=600_000) => Ok(Duration::from_millis(millis)),
         _ => Err(found.refuse(
@@ -47,17 +48,18 @@ pub(super) fn timeout(found: &Found) -> Result<Duration, ConfigError> {
     }
 }
 
-/// Where the requests go. Only a general endpoint is a base to which `v1/traces` is appended.
-pub(super) fn target(found: &Found, protocol: Protocol, insecure: bool) -> Result<Target, ConfigError> {
+/// The target of requests. `v1/traces` is appended to a general endpoint only (OTLP exporter specification, "Endpoint URLs
+/// for OTLP/HTTP").
+pub(super) fn target(found: &Setting, protocol: OtlpProtocol, insecure: bool) -> Result<Target, SettingError> {
     let hint = match protocol {
-        Protocol::Http => "write a URL such as http://collector:4318",
-        Protocol::Grpc => "write a URL such as http://collector:4317, or host:port",
+        OtlpProtocol::Http => "write a URL such as http://collector:4318",
+        OtlpProtocol::Grpc => "write a URL such as http://collector:4317, or host:port",
     };
     let text = match (found.value.contains("://"), protocol) {
         (true, _) => found.value.clone(),
-        (false, Protocol::Grpc) if insecure => format!("http://{}", found.value),
-        (false, Protocol::Grpc) => format!("https://{}", found.value),
-        (false, Protocol::Http) => return Err(found.refuse("it has no scheme", hint)),
+        (false, OtlpProtocol::Grpc) if insecure => format!("http://{}", found.value),
+        (false, OtlpProtocol::Grpc) => format!("https://{}", found.value),
+        (false, OtlpProtocol::Http) => return Err(found.refuse("it has no scheme", hint)),
     };
     let uri: Uri = text.parse().map_err(|_| found.refuse("it is not a URL", hint))?;
     let tls = match uri.scheme_str() {
@@ -77,7 +79,7 @@ pub(super) fn target(found: &Found, protocol: Protocol, insecure: bool) -> Resul
         .filter(|host| !host.is_empty())
         .ok_or_else(|| found.refuse("it has no host", hint))?;
     let port = match uri.authority().map(|authority| authority.as_str()) {
-        // `http` gives no port for one that is out of range.
+        // The crate `http` returns no port for one that is out of range.
         Some(authority) if authority.ends_with(':') || has_bad_port(authority, uri.port_u16()) => {
             return Err(found.refuse("its port is not a number from 1 to 65535", hint));
         }
@@ -96,28 +98,28 @@ fn has_bad_port(authority: &str, port: Option<u16>) -> bool {
     after_host.contains(':') && port.is_none_or(|port| port == 0)
 }
 
-fn path(found: &Found, protocol: Protocol, uri: &Uri) -> Result<String, ConfigError> {
+fn path(found: &Setting, protocol: OtlpProtocol, uri: &Uri) -> Result<String, SettingError> {
     let path = uri.path();
     match (protocol, found.kind) {
-        (Protocol::Grpc, _) if path == "/" || path.is_empty() => Ok(String::new()),
-        (Protocol::Grpc, _) => Err(found.refuse(
+        (OtlpProtocol::Grpc, _) if path == "/" || path.is_empty() => Ok(String::new()),
+        (OtlpProtocol::Grpc, _) => Err(found.refuse(
             format!("a gRPC endpoint has no path, this one has {path:?}"),
             "write only scheme, host and port, or set the protocol to http/protobuf",
         )),
-        (Protocol::Http, Origin::Traces) => Ok(uri
+        (OtlpProtocol::Http, SettingOrigin::Traces) => Ok(uri
             .path_and_query()
             .map_or_else(|| "/".to_owned(), |whole| whole.as_str().to_owned())),
-        (Protocol::Http, _) if uri.query().is_some() => Err(found.refuse(
+        (OtlpProtocol::Http, _) if uri.query().is_some() => Err(found.refuse(
             "a base URL has no query",
             "use OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, which is taken as it is",
         )),
-        (Protocol::Http, Origin::Own) if path.ends_with("/v1/traces") => Ok(path.to_owned()),
-        (Protocol::Http, _) => Ok(format!("{}/v1/traces", path.trim_end_matches('/'))),
+        (OtlpProtocol::Http, SettingOrigin::Own) if path.ends_with("/v1/traces") => Ok(path.to_owned()),
+        (OtlpProtocol::Http, _) => Ok(format!("{}/v1/traces", path.trim_end_matches('/'))),
     }
 }
 
 /// `name=value,name=value`, values percent-encoded (W3C Baggage without properties).
-pub(super) fn header_list(found: &Found) -> Result<HeaderMap, ConfigError> {
+pub(super) fn header_list(found: &Setting) -> Result<HeaderMap, SettingError> {
     let mut headers = HeaderMap::new();
     for (index, pair) in pairs(&found.value).enumerate() {
         let Some((name, value)) = pair.split_once('=') else {
@@ -133,7 +135,7 @@ pub(super) fn header_list(found: &Found) -> Result<HeaderMap, ConfigError> {
     Ok(headers)
 }
 
-pub(super) fn header_table(table: &BTreeMap<String, Secret>, origin: &str) -> Result<HeaderMap, ConfigError> {
+pub(super) fn header_table(table: &BTreeMap<String, Secret>, origin: &str) -> Result<HeaderMap, SettingError> {
     let mut headers = HeaderMap::new();
     for (name, value) in table {
         insert_header(&mut headers, origin, name, &value.0)?;
@@ -141,8 +143,8 @@ pub(super) fn header_table(table: &BTreeMap<String, Secret>, origin: &str) -> Re
     Ok(headers)
 }
 
-fn insert_header(headers: &mut HeaderMap, origin: &str, name: &str, value: &str) -> Result<(), ConfigError> {
-    let refuse = |problem: String, hint| ConfigError::Value {
+fn insert_header(headers: &mut HeaderMap, origin: &str, name: &str, value: &str) -> Result<(), SettingError> {
+    let refuse = |problem: String, hint| SettingError::Value {
         origin: origin.to_owned(),
         problem,
         hint,
@@ -167,7 +169,7 @@ fn insert_header(headers: &mut HeaderMap, origin: &str, name: &str, value: &str)
 }
 
 /// `key=value,key=value`, both percent-encoded.
-pub(super) fn attributes(found: &Found) -> Result<Vec<(String, String)>, ConfigError> {
+pub(super) fn attributes(found: &Setting) -> Result<Vec<(String, String)>, SettingError> {
     pairs(&found.value)
         .map(|pair| match pair.split_once('=') {
             Some((key, value)) if !key.trim().is_empty() => {

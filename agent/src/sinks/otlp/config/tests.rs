@@ -15,7 +15,7 @@ fn lookup(variables: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
     }
 }
 
-fn from_env(variables: &[(&str, &str)]) -> Result<Resolution, ConfigError> {
+fn from_env(variables: &[(&str, &str)]) -> Result<Resolution, SettingError> {
     resolve(&Settings::default(), &lookup(variables), &Settings::default())
 }
 
@@ -59,7 +59,7 @@ fn off_without_endpoint_or_when_told() {
 #[test]
 fn defaults_are_those_documented() {
     let resolved = on(&[ENDPOINT]);
-    assert_eq!(resolved.protocol, Protocol::Http);
+    assert_eq!(resolved.protocol, OtlpProtocol::Http);
     assert!(resolved.gzip);
     assert_eq!(resolved.timeout, Duration::from_secs(10));
     assert_eq!(resolved.tls, TlsFiles::default());
@@ -107,7 +107,7 @@ fn endpoints_over_grpc() {
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
         ]);
         assert_eq!(resolved.target.to_string(), shown, "{value} {insecure}");
-        assert_eq!(resolved.protocol, Protocol::Grpc);
+        assert_eq!(resolved.protocol, OtlpProtocol::Grpc);
     }
 }
 
@@ -237,7 +237,7 @@ fn a_client_certificate_needs_its_key() {
     for name in ["CLIENT_CERTIFICATE", "CLIENT_KEY"] {
         let name = format!("OTEL_EXPORTER_OTLP_{name}");
         let error = from_env(&[ENDPOINT, (&name, "/x.pem")]).unwrap_err();
-        assert!(matches!(error, ConfigError::HalfClient { .. }));
+        assert!(matches!(error, SettingError::HalfClient { .. }));
     }
     let tls = on(&[
         ENDPOINT,

@@ -31,7 +31,7 @@ fn details(details: Vec<Any>) -> String {
     BASE64.encode(status.encode_to_vec()).trim_end_matches('=').to_owned()
 }
 
-fn grpc(code: u32, details: &str) -> Verdict {
+fn grpc(code: u32, details: &str) -> AttemptResult {
     of_grpc(Err(CallError::Status {
         code,
         message: "slow".to_owned(),
@@ -39,7 +39,7 @@ fn grpc(code: u32, details: &str) -> Verdict {
     }))
 }
 
-fn http(status: u16, retry_after: Option<&str>, body: &[u8]) -> Verdict {
+fn http(status: u16, retry_after: Option<&str>, body: &[u8]) -> AttemptResult {
     let mut headers = HeaderMap::new();
     if let Some(value) = retry_after {
         headers.insert(RETRY_AFTER, value.parse().unwrap());
@@ -49,9 +49,9 @@ fn http(status: u16, retry_after: Option<&str>, body: &[u8]) -> Verdict {
     of_http(StatusCode::from_u16(status).unwrap(), &headers, body, now)
 }
 
-fn after(verdict: &Verdict) -> Option<Duration> {
-    match verdict {
-        Verdict::Later { after, .. } => *after,
+fn after(result: &AttemptResult) -> Option<Duration> {
+    match result {
+        AttemptResult::Later { after, .. } => *after,
         other => panic!("{other:?}"),
     }
 }
@@ -71,10 +71,10 @@ fn retry_after_is_seconds_or_a_date() {
         ("1.5", None),
         ("99999999999999999999999999", None),
     ] {
-        let verdict = http(503, Some(value), b"");
-        assert_eq!(after(&verdict), seconds.map(Duration::from_secs), "{value}");
+        let result = http(503, Some(value), b"");
+        assert_eq!(after(&result), seconds.map(Duration::from_secs), "{value}");
     }
-    assert!(matches!(http(400, Some("1"), b""), Verdict::Rejected { .. }));
+    assert!(matches!(http(400, Some("1"), b""), AttemptResult::Rejected { .. }));
 }
 
 #[test]
@@ -89,14 +89,17 @@ fn resource_exhausted_is_retried_only_with_retry_info() {
     }
     let other = details(vec![any("type.googleapis.com/google.rpc.QuotaFailure", Vec::new())]);
     for without in ["", "!!!", "AAAA", other.as_str()] {
-        assert!(matches!(grpc(8, without), Verdict::Rejected { .. }), "{without}");
+        assert!(matches!(grpc(8, without), AttemptResult::Rejected { .. }), "{without}");
     }
     assert_eq!(
         after(&grpc(14, &retry_info(Some((9, 0))))),
         Some(Duration::from_secs(9)),
         "UNAVAILABLE that throttles"
     );
-    assert!(matches!(grpc(3, &retry_info(Some((9, 0)))), Verdict::Rejected { .. }));
+    assert!(matches!(
+        grpc(3, &retry_info(Some((9, 0)))),
+        AttemptResult::Rejected { .. }
+    ));
 }
 
 #[test]
@@ -106,15 +109,15 @@ fn what_the_collector_says_is_shown_short_and_on_one_line() {
         message: "bad\nspan\u{7}".to_owned(),
         details: Vec::new(),
     };
-    let Verdict::Rejected { why } = http(400, None, &status.encode_to_vec()) else {
+    let AttemptResult::Rejected { why } = http(400, None, &status.encode_to_vec()) else {
         panic!()
     };
     assert_eq!(why, "the collector answered HTTP 400 Bad Request: bad span");
-    let Verdict::Rejected { why } = http(404, None, b"no such page") else {
+    let AttemptResult::Rejected { why } = http(404, None, b"no such page") else {
         panic!()
     };
-    assert_eq!(why, "the collector answered HTTP 404 Not Found: no such page");
-    let Verdict::Rejected { why } = http(500, None, "ü".repeat(5_000).as_bytes()) else {
+    assert_eq!(why, "the collector answered HTTP 404 Not Setting: no such page");
+    let AttemptResult::Rejected { why } = http(500, None, "ü".repeat(5_000).as_bytes()) else {
         panic!()
     };
     assert!(why.chars().count() < 400 && why.ends_with("ü…"), "{why}");
@@ -131,7 +134,7 @@ fn rejected_spans_of_a_partial_success_are_read_and_nonsense_is_none() {
             partial_success: Some(partial),
         };
         match http(200, None, &response.encode_to_vec()) {
-            Verdict::Delivered { refused, .. } => refused,
+            AttemptResult::Delivered { refused, .. } => refused,
             other => panic!("{other:?}"),
         }
     };
@@ -149,8 +152,8 @@ proptest! {
         details in "[A-Za-z0-9+/=]{0,80}",
     ) {
         let success = (200..300).contains(&status);
-        let verdict = http(status, Some(&retry_after), &body);
-        prop_assert_eq!(success, matches!(verdict, Verdict::Delivered { .. }));
+        let result = http(status, Some(&retry_after), &body);
+        prop_assert_eq!(success, matches!(result, AttemptResult::Delivered { .. }));
         grpc(code, &details);
         of_grpc(Ok(Bytes::from(body)));
     }

@@ -63,7 +63,7 @@ async fn grpc_codes_are_retried_or_final_as_the_specification_says() {
 async fn a_throttling_collector_is_given_the_time_it_asks() {
     // RESOURCE_EXHAUSTED is retried only because of the RetryInfo; UNAVAILABLE in any case.
     for code in [8, 14] {
-        let details = verdict::tests::retry_info(Some((0, 400_000_000)));
+        let details = response::tests::retry_info(Some((0, 400_000_000)));
         let collector = Collector::grpc(vec![Act::Grpc(code, details, Vec::new())]).await;
         let config = grpc(&collector);
         let (end, seen) = exchange(collector, config).await;

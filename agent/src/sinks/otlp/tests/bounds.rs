@@ -119,22 +119,22 @@ async fn metrics_start_at_zero_and_say_what_happened() {
 
 #[tokio::test]
 async fn a_request_over_the_limit_is_counted_and_not_sent() {
-    let metrics = Arc::new(Metrics::new());
-    let delivery = Delivery::new(true, Outbox::new(10, 1 << 30), Arc::clone(&metrics));
+    let metrics = Arc::new(ExportMetrics::new());
+    let delivery = Delivery::new(true, RequestQueue::new(10, 1 << 30), Arc::clone(&metrics));
     let body = Bytes::from(vec![0; (64 << 20) + 1]);
     let request = Request::post("http://localhost/").body(body).unwrap();
     delivery.send_bytes(request).await.unwrap();
     delivery.seal(17);
-    assert_eq!(metrics.total(Outcome::rejected), 17);
+    assert_eq!(metrics.total(ExportOutcome::rejected), 17);
     assert!(delivery.failure().last.unwrap().contains("64 MiB"));
 }
 
 #[test]
 fn the_sink_needs_a_runtime_and_says_so() {
     let config = config(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")]);
-    assert_eq!(config.tuning.queue_traces, Tuning::default().queue_traces);
+    assert_eq!(config.tuning.queue_traces, defaults::QUEUE_TRACES);
     let error = OtlpSink::start(config, node(), Health::default()).unwrap_err();
-    assert!(matches!(error, StartError::NoRuntime(_)));
+    assert!(matches!(error, OtlpError::NoRuntime(_)));
 }
 
 /// A collector that is away for ten minutes costs no span: here one of them, at 33 sandboxes (200 spans) per second.
@@ -143,14 +143,12 @@ async fn ten_minutes_of_a_busy_node_fit_the_default_queue() {
     const TRACES: u64 = 2_000;
     let gone = Collector::http(Vec::new()).await;
     let mut config = http(&gone);
-    config.tuning = Tuning {
-        // What a second brings, with the delay of a second.
-        batch_spans: 200,
-        queue_traces: TRACES as usize,
-        backoff_initial: SHORT,
-        backoff_max: SHORT,
-        ..Tuning::default()
-    };
+    // The spans of a second, with the delay of a second.
+    config.tuning.batch_delay = defaults::BATCH_DELAY;
+    config.tuning.batch_spans = 200;
+    config.tuning.queue_traces = TRACES as usize;
+    config.tuning.backoff_initial = SHORT;
+    config.tuning.backoff_max = SHORT;
     let address = gone.go_away().await;
     let sink = start(config);
     for number in 0..TRACES {
@@ -170,14 +168,8 @@ async fn ten_minutes_of_a_busy_node_fit_the_default_queue() {
     })
     .await;
     let waiting = sink.delivery.waiting();
-    assert!(
-        waiting.bytes * 10 < Tuning::default().queue_bytes * 3 / 4,
-        "{waiting:?}"
-    );
-    assert!(
-        waiting.requests * 10 < Tuning::default().queue_requests * 3 / 4,
-        "{waiting:?}"
-    );
+    assert!(waiting.bytes * 10 < defaults::QUEUE_BYTES * 3 / 4, "{waiting:?}");
+    assert!(waiting.requests * 10 < defaults::QUEUE_REQUESTS * 3 / 4, "{waiting:?}");
     let back = Collector::start(&address.to_string(), Vec::new(), false, None).await;
     until("delivery", || sink.status().waiting == 0).await;
     let end = sink.status();

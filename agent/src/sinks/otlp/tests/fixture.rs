@@ -13,7 +13,7 @@ use sandglass_model::{
     registry,
 };
 
-use super::super::config::{Resolution, Resolved, Settings, Tuning, resolve};
+use super::super::config::{Resolution, Resolved, Settings, resolve};
 use crate::node::NodeInfo;
 
 pub const BOOT_NS: u64 = 5_000_000_000;
@@ -203,11 +203,9 @@ pub fn config(variables: &[(&str, &str)]) -> Resolved {
         panic!("off: {variables:?}");
     };
     resolved.timeout = Duration::from_secs(5);
-    resolved.tuning = Tuning {
-        batch_delay: Duration::from_millis(5),
-        backoff_initial: Duration::from_millis(10),
-        backoff_max: Duration::from_millis(40),
-        ..Tuning::default()
-    };
+    let tuning = &mut resolved.tuning;
+    tuning.batch_delay = Duration::from_millis(5);
+    tuning.backoff_initial = Duration::from_millis(10);
+    tuning.backoff_max = Duration::from_millis(40);
     *resolved
 }

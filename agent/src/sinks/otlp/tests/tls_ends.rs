@@ -135,7 +135,7 @@ async fn a_wrong_authority_keeps_the_spans_and_says_why() {
             Ok(sink) => sink,
             // A machine without any certificate authority.
             Err(error) if extra.is_none() => {
-                assert!(matches!(error, StartError::Tls { .. }));
+                assert!(matches!(error, OtlpError::Tls { .. }));
                 continue;
             }
             Err(error) => panic!("{error}"),
@@ -209,7 +209,7 @@ async fn unusable_files_are_an_error_at_the_start() {
         all.extend(variables.iter().map(|(name, value)| (*name, value.as_str())));
         let error = OtlpSink::start(config(&all), node(), Health::default()).unwrap_err();
         assert!(!error.hint().is_empty());
-        let StartError::Tls { source, .. } = error else {
+        let OtlpError::Tls { source, .. } = error else {
             panic!("{error}")
         };
         assert!(source.to_string().contains(says), "{source}");
