@@ -1,15 +1,16 @@
-// The agent's own state: what it observes with, what it lost, where its output goes.
+// The agent view: probes, losses, node, store and export. Fed by /api/v1/health and its stream events.
+// Does not: count anything; every number comes from the agent.
 
 import { get } from "./api.js";
 import { fill, h } from "./dom.js";
 import { absolute, bytes, count, duration } from "./format.js";
 
 const LOSSES = [
-  ["lost", "Lost", "records the kernel had no room for, by probe"],
-  ["late", "Late", "events that came after their place in time had passed"],
-  ["orphan", "Orphan", "events whose owner was not found"],
-  ["evicted", "Evicted", "entries that fell out of a full table"],
-  ["shed", "Shed", "outputs that a slow reader or receiver did not take"],
+  ["lost", "Lost", "records for which the kernel had no room, by probe"],
+  ["late", "Late", "events that arrived after the watermark"],
+  ["orphan", "Orphan", "events without a known owner"],
+  ["evicted", "Evicted", "entries evicted from full tables"],
+  ["shed", "Shed", "outputs rejected by full queues of sinks"],
 ];
 
 export function agentView(root, params, shared) {
@@ -30,16 +31,16 @@ export function agentView(root, params, shared) {
         ])),
         h("section.card", {}, h("h2", {}, "Pipeline and store"), table([
           ["events", count(report.events)],
-          ["waiting in the queue", count(report.queue_depth)],
-          ["waiting in the kernel", bytes(report.ring_bytes)],
+          ["events in the queue", count(report.queue_depth)],
+          ["bytes in the ring buffer", bytes(report.ring_bytes)],
           ["records not decoded", count(report.undecodable.total)],
           ["open traces", count(report.open_traces)],
-          ["of them, not on the network yet", count(report.store.waiting)],
+          ["sandboxes without traffic yet", count(report.store.waiting)],
           ["traces kept", `${count(report.store.traces)} / ${count(report.store.max_traces)}`],
-          ["memory for them", `${bytes(report.store.bytes)} / ${bytes(report.store.max_bytes)}`],
-          ["made room since the start", count(report.store.evicted)],
+          ["memory of the store", `${bytes(report.store.bytes)} / ${bytes(report.store.max_bytes)}`],
+          ["traces evicted since the start", count(report.store.evicted)],
           ["pages open", count(report.streams)],
-          ["called stuck after", duration(report.stuck_after_ns)],
+          ["stuck after", duration(report.stuck_after_ns)],
         ])),
         h("section.card", {}, h("h2", {}, "OTLP export"), otlp(report.otlp)),
         known));
@@ -59,11 +60,11 @@ export function agentView(root, params, shared) {
   function showKnown(sandboxes) {
     fill(known, h("h2", {}, "Older than the agent"),
       sandboxes.length
-        ? [h("p.muted", {}, "These sandboxes were there before the agent started: it knows them, but did not see them made."),
+        ? [h("p.muted", {}, "These sandboxes existed before the agent started, so they have no trace of their creation."),
            h("ul.known", {}, sandboxes.slice(0, 200).map((sandbox) => h("li", {},
              h("strong", {}, sandbox.identity.name || sandbox.sandbox.slice(0, 12)), " ",
              h("span.muted", {}, sandbox.identity.namespace || ""))))]
-        : h("p.muted", {}, "None known. Without the runtime's CRI socket, sandboxes older than the agent cannot be seen."));
+        : h("p.muted", {}, "None. The agent needs the runtime's CRI socket to list sandboxes older than itself."));
   }
 
   if (shared.health) health(shared.health);
@@ -73,7 +74,7 @@ export function agentView(root, params, shared) {
 
 function trouble(report) {
   const lines = [report.not_alive, report.not_ready].filter(Boolean);
-  return lines.length ? h("div.stuck", {}, h("h2", {}, "The agent has trouble"), h("ul", {}, lines.map((line) => h("li", {}, line)))) : null;
+  return lines.length ? h("div.stuck", {}, h("h2", {}, "The agent reports a problem"), h("ul", {}, lines.map((line) => h("li", {}, line)))) : null;
 }
 
 function loss(counter, label, meaning) {
@@ -87,19 +88,19 @@ function loss(counter, label, meaning) {
 function probes(list) {
   if (!list.length) return h("p.muted", {}, "No probe has been reported yet.");
   return h("div.scroll", {}, h("table", {},
-    h("thead", {}, h("tr", {}, ["", "Signal", "Hook", "What it means"].map((text) => h("th", { scope: "col" }, text)))),
+    h("thead", {}, h("tr", {}, ["", "Probe", "Hook", "Consequence"].map((text) => h("th", { scope: "col" }, text)))),
     h("tbody", {}, list.map((probe) => h("tr", {},
       h("td", {}, h("span.state", { role: "img", "aria-label": probe.attached ? "attached" : "not attached", data: { state: probe.attached ? (probe.consequence ? "partly" : "ok") : "failed" } })),
       h("th", { scope: "row" }, probe.probe),
       h("td", {}, h("code", {}, probe.hook)),
-      h("td", {}, probe.consequence || "complete", probe.hint ? h("span.hint", {}, probe.hint) : null))))));
+      h("td", {}, probe.consequence || "none: attached and complete", probe.hint ? h("span.hint", {}, probe.hint) : null))))));
 }
 
 function table(rows) {
   return h("dl.attributes", {}, rows.filter(([, value]) => value).map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
 }
 
-/** Whatever the export says of itself, one line per fact. */
+/** Status of the export, one line per field. */
 function otlp(status) {
   if (!status || typeof status !== "object" || !Object.keys(status).length || status.enabled === false) {
     return h("p.muted", {}, "Off. Set ", h("code", {}, "OTEL_EXPORTER_OTLP_ENDPOINT"), " to send every trace to a collector.");

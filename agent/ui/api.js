@@ -1,13 +1,14 @@
-// Talks to the agent: JSON over fetch, and one stream of events that mends itself.
+// Requests to the agent: JSON over fetch, and one event stream that reconnects by itself.
+// Does not: render, or keep state of a view.
 
-/** Asks for JSON. Throws an error with the agent's own words, and its hint. */
+/** Fetches JSON. Throws an error with the agent's message and its hint. */
 export async function get(path, signal) {
   let response;
   try {
     response = await fetch(path, { signal, headers: { accept: "application/json" } });
   } catch (cause) {
     if (cause.name === "AbortError") throw cause;
-    throw Object.assign(new Error("The agent does not answer."), { hint: "Is it still running on this node?" });
+    throw Object.assign(new Error("The agent does not respond."), { hint: "Is it still running on this node?" });
   }
   const body = await response.json().catch(() => ({}));
   if (!response.ok) {
@@ -16,12 +17,12 @@ export async function get(path, signal) {
   return body;
 }
 
-/** What tells a trace from every other, as it stands in addresses: several may have one trace id. */
+/** The key of a trace, as used in URLs: several traces may have one trace id. */
 export function traceKey({ trace_id: id, root_span_id: root }) {
   return `${id}/${root}`;
 }
 
-/** Follows the stream. `on.open` also means: what was shown before may be old. */
+/** Subscribes to the stream. `on.open` also fires after a reconnect: what is shown may be outdated. */
 export function follow(on) {
   let source = null;
   let timer = 0;
@@ -32,7 +33,7 @@ export function follow(on) {
     source.onopen = () => on.open();
     source.onerror = () => {
       on.broken();
-      // The browser tries again by itself, unless the agent refused (too many streams).
+      // The browser reconnects by itself, unless the agent rejected the stream (too many are open).
       if (source && source.readyState === EventSource.CLOSED) {
         clearTimeout(timer);
         timer = setTimeout(connect, 4000);
@@ -46,7 +47,7 @@ export function follow(on) {
     if (source) source.close();
     source = null;
   };
-  // A browser gives one agent six connections, for all its tabs: those that nobody looks at must not hold them.
+  // A browser opens at most six HTTP/1.1 connections to one host, for all its tabs: hidden tabs must not hold them.
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     if (document.hidden) timer = setTimeout(close, 10000);
@@ -59,7 +60,7 @@ export function follow(on) {
   connect();
 }
 
-/** Runs `action` at once, but at most once per `ms`, and never twice at a time; the last wish is always served. */
+/** Runs `action` at most once per `ms` and never twice at a time. A call during a run schedules one more run. */
 export function throttle(action, ms) {
   let timer = 0;
   let busy = false;

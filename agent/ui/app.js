@@ -1,4 +1,4 @@
-// The page's frame: which view is shown, the stream that keeps it fresh, theme and keyboard.
+// The frame of the page: routing to a view, the event stream, theme and keyboard.
 // A view is a function (root, params, shared) that returns { row, health, network, reload, tick, keys, leave }, all optional.
 
 import { follow } from "./api.js";
@@ -14,7 +14,7 @@ const main = document.getElementById("main");
 const live = document.getElementById("live");
 const broken = document.getElementById("broken");
 
-/** What all views share. The agent's clock counts, not this machine's. */
+/** State that all views share. Ages are computed on the agent's clock, not on this machine's. */
 const shared = {
   health: null,
   skewMs: 0,
@@ -74,14 +74,14 @@ follow({
     broken.hidden = true;
     live.className = "live on";
     say(live, "live");
-    // Changes while away were missed; the first time the view loads by itself.
+    // Changes during the disconnect were missed. On the first connect the view loads by itself.
     if (openedBefore && view.reload) view.reload();
     openedBefore = true;
   },
   broken() {
     live.className = "live off";
     say(live, "offline");
-    say(broken, "The connection to the agent is broken; what you see may be old. Trying again…");
+    say(broken, "Disconnected from the agent: what is shown may be outdated. Reconnecting…");
     broken.hidden = false;
   },
   row: (row) => view.row && view.row(row),
@@ -107,7 +107,7 @@ function switchTheme() {
   try {
     localStorage.setItem("sandglass.theme", next);
   } catch {
-    // It then lasts as long as the page.
+    // Storage is forbidden: the theme lasts until the page is closed.
   }
   showTheme();
 }

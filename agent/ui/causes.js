@@ -1,30 +1,30 @@
-// Why lookups and connections go badly: the words for each cause, as the registry names them.
+// Causes of failed and slow lookups and connects: name and meaning of each cause in the registry (`registry::CAUSES`).
 
 const CAUSES = {
-  conntrack_race: ["Conntrack race", "two packets of one socket raced for one conntrack entry, and the loser was dropped; the resolver waits its full timer before it asks again"],
-  conntrack_table_full: ["Conntrack table full", "conntrack had no room for another entry and dropped the packet"],
-  packet_drop: ["Packet dropped", "the kernel of this node dropped a packet of it"],
-  dns_server_silent: ["DNS server silent", "no answer came, and nothing on this node speaks of a drop"],
-  dns_server_error: ["DNS server error", "the server answered that it could not"],
+  conntrack_race: ["Conntrack race", "two packets of one socket raced for one conntrack entry, and one was dropped; the resolver retries after its timeout"],
+  conntrack_table_full: ["Conntrack table full", "conntrack had no room for a new entry and dropped the packet"],
+  packet_drop: ["Packet dropped", "this node's kernel dropped one of its packets"],
+  dns_server_silent: ["DNS server silent", "no answer arrived, and there is no evidence of a drop on this node"],
+  dns_server_error: ["DNS server error", "the server answered with an error"],
   dns_server_slow: ["DNS server slow", "the server answered late"],
-  search_path: ["Search path", "names tried only because of ndots and the search list took the most time"],
-  truncation: ["Truncation", "the answer was cut, and TCP did not help"],
-  connect_refused: ["Connection refused", "the other end said no"],
-  connect_silent: ["No answer", "the other end, or the way to it, was silent"],
-  unreachable: ["Unreachable", "there is no way there"],
+  search_path: ["Search path", "names queried only because of ndots and the search list took the most time"],
+  truncation: ["Truncation", "the answer was truncated, and the retry over TCP failed too"],
+  connect_refused: ["Connection refused", "the remote end refused the connection"],
+  connect_silent: ["No answer", "no reply came from the remote end or the path to it"],
+  unreachable: ["Unreachable", "there is no route to the remote end"],
 };
 
-/** The name of a cause for people. */
+/** Display name of a cause. */
 export function causeName(cause) {
   return CAUSES[cause] ? CAUSES[cause][0] : cause.replaceAll("_", " ");
 }
 
-/** What it means. */
+/** Meaning of a cause, in one sentence; empty for an unknown one. */
 export function causeMeaning(cause) {
   return CAUSES[cause] ? CAUSES[cause][1] : "";
 }
 
-/** The bad lookups and connections of a trace with their causes, longest first. */
+/** The lookups and connects of a trace that have a cause, longest first. */
 export function findings(trace) {
   return trace.timeline
     .filter((span) => span.attributes["sandglass.cause"])

@@ -1,5 +1,6 @@
-// Charts of the last minutes in slots: stacked bars or lines, plain SVG. The pointer or the arrow keys choose a slot, and the
-// legend then tells its numbers; a reader of the screen hears them. Colours stand in style.css, by `data-tone`.
+// Charts over time slots: stacked bars or lines, plain SVG. The pointer or the arrow keys select a slot, and the legend then
+// shows its numbers; screen readers announce them. Colours are in style.css, by `data-tone`.
+// Does not: fetch data.
 
 import { fill, fillOn, h, s, say } from "./dom.js";
 
@@ -7,8 +8,8 @@ const HEIGHT = 100;
 
 /**
  * A chart. `series`: [{ key, label, tone }]. `lines`: lines, not bars. `log`: a logarithmic scale between two powers of
- * ten. `format`: how a number is told. `sum`: the legend's number when no slot is chosen, from all values of a series;
- * `whole`: what that number is of.
+ * ten. `format`: formats a number. `sum`: the legend's number while no slot is selected, from all values of a series;
+ * `whole`: the period of that number.
  */
 export function makeChart({ title, series, lines, log, format, sum, whole = "last" }) {
   const plot = s("svg", { class: "plot", preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -16,10 +17,10 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
   const cursor = h("div.chart-cursor", { hidden: true, "aria-hidden": "true" });
   const area = h("div.chart-area", {
     tabindex: "0", role: "slider", "aria-label": title, "aria-valuemin": "0",
-    onpointermove: (event) => choose(slotAt(event)),
-    onpointerdown: (event) => choose(slotAt(event)),
-    onpointerleave: () => document.activeElement === area || choose(-1),
-    onblur: () => choose(-1),
+    onpointermove: (event) => select(slotAt(event)),
+    onpointerdown: (event) => select(slotAt(event)),
+    onpointerleave: () => document.activeElement === area || select(-1),
+    onblur: () => select(-1),
     onkeydown: key,
   }, marks, plot, cursor);
   const when = h("span.chart-when");
@@ -30,11 +31,11 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
     h("div.hour-head", {}, h("h2", {}, title), when),
     area, h("div.chart-times", { "aria-hidden": "true" }, from, to), legend);
   let data = null;
-  let chosen = -1;
+  let selected = -1;
 
   function show(next) {
     data = next;
-    if (chosen >= data.count) chosen = -1;
+    if (selected >= data.count) selected = -1;
     area.setAttribute("aria-valuemax", String(data.count - 1));
     const top = log ? log[1] : niceTop(Math.max(0, ...data.slots.map((values) => (lines ? Math.max(...keys(values)) : keys(values).reduce((all, one) => all + one, 0)))));
     const height = (value) => {
@@ -49,12 +50,12 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
     fillOn([ends, top], marks, () => ends.map((value) => h("span", { style: { bottom: `${height(value)}%` } }, h("small", {}, format(value)))));
     say(from, data.from);
     say(to, data.to);
-    tell();
+    showSlot();
   }
 
   const keys = (values) => series.map(({ key }) => (values && values[key]) || 0);
 
-  /** One path a series: a rectangle for each slot, on top of the series below it. */
+  /** One path per series: a rectangle for each slot, stacked on the series below it. */
   function barPaths(height) {
     const tops = new Array(data.count).fill(0);
     return series.map(({ key, tone }) => {
@@ -62,7 +63,7 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
       data.slots.forEach((values, at) => {
         const value = (values && values[key]) || 0;
         if (!value) return;
-        // A single one among thousands still shows.
+        // One pixel at least: a single event among thousands stays visible.
         const tall = Math.max(1, height(value));
         parts.push(`M${at} ${(HEIGHT - tops[at]).toFixed(2)}h1v${(-tall).toFixed(2)}h-1z`);
         tops[at] += tall;
@@ -71,7 +72,7 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
     });
   }
 
-  /** One path a series, broken where nothing is known. */
+  /** One path per series, interrupted where a slot has no value. */
   function linePaths(height) {
     return series.map(({ key, tone }) => {
       let down = false;
@@ -98,35 +99,35 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
   function key(event) {
     if (!data) return;
     const last = data.count - 1;
-    const at = chosen < 0 ? last : chosen;
+    const at = selected < 0 ? last : selected;
     const next = {
       ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 30, PageDown: at + 30, Home: 0, End: last, Escape: -1,
     }[event.key];
     if (next === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
-    choose(event.key === "Escape" ? -1 : Math.min(last, Math.max(0, next)));
+    select(event.key === "Escape" ? -1 : Math.min(last, Math.max(0, next)));
   }
 
-  function choose(slot) {
-    if (!data || slot === chosen) return;
-    chosen = slot;
-    tell();
+  function select(slot) {
+    if (!data || slot === selected) return;
+    selected = slot;
+    showSlot();
   }
 
-  function tell() {
+  function showSlot() {
     if (!data) return;
-    cursor.hidden = chosen < 0;
-    cursor.style.setProperty("left", `${(100 * (chosen + 0.5)) / data.count}%`);
-    const values = chosen < 0 ? null : data.slots[chosen];
-    say(when, chosen < 0 ? (whole === "now" ? whole : `${whole} ${data.whole}`) : data.label(chosen));
+    cursor.hidden = selected < 0;
+    cursor.style.setProperty("left", `${(100 * (selected + 0.5)) / data.count}%`);
+    const values = selected < 0 ? null : data.slots[selected];
+    say(when, selected < 0 ? (whole === "now" ? whole : `${whole} ${data.whole}`) : data.label(selected));
     const numbers = series.map(({ key }) => {
-      if (chosen < 0) return sum(data.slots.map((values) => (values ? values[key] : null)).filter((value) => value !== null && value !== undefined));
+      if (selected < 0) return sum(data.slots.map((values) => (values ? values[key] : null)).filter((value) => value !== null && value !== undefined));
       return values && values[key] !== undefined ? values[key] : null;
     });
     fillOn(numbers, legend, () => series.map(({ label, tone }, index) => h("li", { class: numbers[index] ? null : "none" },
       h("span.swatch", { data: { tone }, "aria-hidden": "true" }), label, h("strong", {}, numbers[index] === null ? "–" : format(numbers[index])))));
-    area.setAttribute("aria-valuenow", String(chosen < 0 ? data.count - 1 : chosen));
+    area.setAttribute("aria-valuenow", String(selected < 0 ? data.count - 1 : selected));
     area.setAttribute("aria-valuetext", `${when.textContent}: ${series.map(({ label }, index) => `${label} ${numbers[index] === null ? "none" : format(numbers[index])}`).join(", ")}`);
   }
 
@@ -134,7 +135,7 @@ export function makeChart({ title, series, lines, log, format, sum, whole = "las
   return { element, show };
 }
 
-/** A round number that is not smaller. */
+/** The next round number. */
 function niceTop(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
   return [1, 2, 4, 6, 8, 10].map((factor) => factor * power).find((round) => round >= value) || 10 * power;

@@ -1,7 +1,7 @@
-// Makes elements. Every text from outside goes through text nodes and attributes, never through a parser of markup:
-// names of pods and arguments of commands are written by strangers.
+// Creates elements. Text from the node goes through text nodes and attributes, never through an HTML parser: pod names and
+// command arguments are untrusted input.
 
-/** Makes `tag` ("div.row.wide" gives classes) with attributes and children; a null child is left out. */
+/** Creates `tag` ("div.row.wide" sets classes) with attributes and children; null children are skipped. */
 export function h(tag, attributes = {}, ...children) {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name || "div");
@@ -17,7 +17,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Makes an element of a drawing. */
+/** Creates an SVG element. */
 export function s(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
@@ -25,7 +25,7 @@ export function s(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Replaces what `element` holds. */
+/** Replaces the children of `element`. */
 export function fill(element, ...children) {
   element.replaceChildren();
   append(element, children);
@@ -34,7 +34,7 @@ export function fill(element, ...children) {
 
 const keys = new WeakMap();
 
-/** Fills only when `key` changed: what is being clicked on or focused must not be replaced under the pointer. */
+/** Replaces the children only when `key` changed: an element under the pointer or with the focus must stay. */
 export function fillOn(key, element, make) {
   const text = JSON.stringify(key);
   if (keys.get(element) === text) return;
@@ -42,7 +42,7 @@ export function fillOn(key, element, make) {
   fill(element, make());
 }
 
-/** Sets text only when it changed, so that a live page does not disturb selections and screen readers. */
+/** Sets text only when it changed: an update must not disturb selections and screen readers. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -54,7 +54,7 @@ function append(element, children) {
   }
 }
 
-// Through the object model: the policy of the page forbids style attributes.
+// The page's Content-Security-Policy forbids style attributes; the object model is allowed.
 function setStyle(element, values) {
   for (const [key, value] of Object.entries(values)) element.style.setProperty(key, String(value));
 }

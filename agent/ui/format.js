@@ -1,4 +1,4 @@
-// Numbers and times for people.
+// Formatting of numbers, durations and times.
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
@@ -42,12 +42,12 @@ export function absolute(unixMs) {
   return `${day} ${clock} ${zone}`;
 }
 
-/** Milliseconds of a wall-clock time that the API gives as text in nanoseconds. */
+/** Milliseconds of a wall-clock time; the API sends nanoseconds as text. */
 export function unixMs(text) {
   return Number(BigInt(text) / 1000000n);
 }
 
-/** Bytes. */
+/** A number of bytes. */
 export function bytes(count) {
   if (count < 1024) return `${count} B`;
   if (count < 1024 * 1024) return `${(count / 1024).toFixed(1)} KiB`;
@@ -74,7 +74,7 @@ export function ticks(from, to, wanted) {
   return marks;
 }
 
-/** A round axis mark: no digits that say nothing. */
+/** Label of an axis mark, without trailing zeros. */
 export function mark(ns) {
   if (ns === 0) return "0";
   const [size, unit] = UNITS.find(([size]) => ns >= size) || UNITS[3];

@@ -1,4 +1,4 @@
-// The keyboard: one table of what each key does, and the dialog that shows it.
+// Keyboard shortcuts: the table of keys, the dialog that shows it, and the listener.
 
 import { fill, h } from "./dom.js";
 
@@ -6,17 +6,17 @@ const HELP = [
   ["j / ↓", "next row"],
   ["k / ↑", "previous row"],
   ["Enter", "open the row"],
-  ["Esc", "back to the list; leave the search field"],
-  ["z", "let the chosen span fill the width, or the whole trace"],
+  ["Esc", "back to the list, or leave the search field"],
+  ["z", "zoom to the selected span, or back to the whole trace"],
   ["/", "search"],
   ["g", "sandboxes"],
   ["o", "operations"],
   ["n", "network"],
-  ["← / →", "on a chart: the slot before, the slot after"],
+  ["← / →", "on a chart: previous slot, next slot"],
   ["a", "agent"],
-  ["r", "load again"],
+  ["r", "reload the data"],
   ["t", "light or dark"],
-  ["?", "this help"],
+  ["?", "show this dialog"],
 ];
 
 /** Opens the help. */
@@ -24,14 +24,14 @@ export function showHelp() {
   const dialog = document.getElementById("keys");
   fill(
     dialog,
-    h("h2", { id: "keys-title" }, "Keyboard"),
+    h("h2", { id: "keys-title" }, "Keyboard shortcuts"),
     h("dl.keys", {}, HELP.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
     h("form", { method: "dialog" }, h("button.button", {}, "Close")),
   );
   if (!dialog.open) dialog.showModal();
 }
 
-/** Listens once for the whole page; `actions` maps a key to what it does. */
+/** Adds the page's one key listener; `actions` maps a key to its function. */
 export function listen(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -46,7 +46,7 @@ export function listen(actions) {
   });
 }
 
-/** Moves the focus among `items` by `step`; from outside them to the first. */
+/** Moves the focus among `items` by `step`; to the first one if the focus is elsewhere. */
 export function moveFocus(items, step) {
   if (!items.length) return;
   const at = items.indexOf(document.activeElement);

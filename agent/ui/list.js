@@ -1,5 +1,5 @@
-// The list: recent sandboxes, operations apart from them, or journeys of bad lookups and connections; live.
-// The agent filters and sorts; a row that changes is patched at once and the list asked for again soon after.
+// The list view: recent sandboxes, operations outside of creations, or journeys; updated live.
+// The agent filters and sorts. A row that changes is patched at once, and the list is fetched again soon after.
 
 import { get, throttle, traceKey } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
@@ -22,14 +22,14 @@ const KINDS = {
 };
 const VERBS = ["DEL", "CHECK", "ADD", "GC", "STATUS", "VERSION"];
 const STEP = 100;
-// A row that is new to the list glows only when its trace is new too, not when a filter brought it.
+// A new row is highlighted only if its trace began recently, not if a changed filter brought it.
 const ARRIVAL_MS = 10000;
 
 export function listView(root, { name, params }, shared) {
   const operations = name === "operations";
   const journeys = name === "journeys";
   const [title, one, many] = KINDS[name];
-  const wish = {
+  const filter = {
     tab: params.get("tab") || "newest",
     q: params.get("q") || "",
     plugin: params.get("plugin") || "",
@@ -41,19 +41,19 @@ export function listView(root, { name, params }, shared) {
   let limit = STEP;
   let shown = new Map();
   let busy = false;
-  let asked = 0;
+  let requests = 0;
   let stuckAges = [];
   let gone = false;
 
   const search = h("input", {
     type: "search", id: "search", placeholder: journeys ? "Pod, namespace, name, address, error…" : "Pod, namespace, sandbox, plugin, command, error…",
-    "aria-label": "Search", value: wish.q, autocomplete: "off", spellcheck: "false", maxlength: "200",
+    "aria-label": "Search", value: filter.q, autocomplete: "off", spellcheck: "false", maxlength: "200",
     oninput: () => choose({ q: search.value }),
   });
   const plugin = h("select", { "aria-label": "Plugin", onchange: () => choose({ plugin: plugin.value }) });
-  const result = select("Result", [["", "Any result"], ["ok", "Succeeded"], ["failed", "Failed"]], wish.result, (value) => choose({ result: value }));
-  const verb = select("Verb", [["", "Any verb"], ...VERBS.map((verb) => [verb, verb])], wish.verb, (value) => choose({ verb: value }));
-  const reason = select("Reason", [["", "Any reason"], ...REASONS.map((reason) => [reason, reason])], wish.reason, (value) => choose({ reason: value }));
+  const result = select("Result", [["", "Any result"], ["ok", "Succeeded"], ["failed", "Failed"]], filter.result, (value) => choose({ result: value }));
+  const verb = select("Verb", [["", "Any verb"], ...VERBS.map((verb) => [verb, verb])], filter.verb, (value) => choose({ verb: value }));
+  const reason = select("Reason", [["", "Any reason"], ...REASONS.map((reason) => [reason, reason])], filter.reason, (value) => choose({ reason: value }));
   const cause = h("select", { "aria-label": "Cause", hidden: true, onchange: () => choose({ cause: cause.value }) });
   const tabs = TABS.filter(([key]) => !journeys || key !== "running").map(([key, label]) => {
     const badge = h("span", { class: `badge ${key}`, hidden: true });
@@ -84,15 +84,15 @@ export function listView(root, { name, params }, shared) {
   }
 
   function choose(change) {
-    Object.assign(wish, change);
+    Object.assign(filter, change);
     limit = STEP;
     const next = new URLSearchParams();
-    for (const [key, value] of Object.entries(wish)) {
+    for (const [key, value] of Object.entries(filter)) {
       if (value && !(key === "tab" && value === "newest")) next.set(key, value);
     }
     const text = next.toString();
     const hash = `#/${name === "sandboxes" ? "" : name}${text ? `?${text}` : ""}`;
-    // No new entry in the history for every letter typed, and no new view.
+    // Replaces the history entry: a letter typed is no navigation, and must not rebuild the view.
     history.replaceState(null, "", hash);
     shared.lastList = hash;
     showTabs(null);
@@ -100,24 +100,24 @@ export function listView(root, { name, params }, shared) {
   }
 
   function address() {
-    const tab = TABS.find(([key]) => key === wish.tab) || TABS[0];
+    const tab = TABS.find(([key]) => key === filter.tab) || TABS[0];
     const query = new URLSearchParams(tab[2]);
-    query.set("kind", (operations && wish.verb) || one);
-    if (wish.q.trim()) query.set("q", wish.q.trim());
-    if (wish.plugin) query.set("plugin", wish.plugin);
-    if (wish.reason && journeys) query.set("reason", wish.reason);
-    if (wish.cause && !operations) query.set("cause", wish.cause);
-    if (wish.result && !query.has("result") && wish.tab !== "running") query.set("result", wish.result);
+    query.set("kind", (operations && filter.verb) || one);
+    if (filter.q.trim()) query.set("q", filter.q.trim());
+    if (filter.plugin) query.set("plugin", filter.plugin);
+    if (filter.reason && journeys) query.set("reason", filter.reason);
+    if (filter.cause && !operations) query.set("cause", filter.cause);
+    if (filter.result && !query.has("result") && filter.tab !== "running") query.set("result", filter.result);
     query.set("limit", String(limit));
     return `/api/v1/sandboxes?${query}`;
   }
 
   async function load() {
-    // An answer to an older question may come last: it is not shown.
-    const turn = ++asked;
+    // Responses may arrive out of order: only the newest request's is shown.
+    const turn = ++requests;
     try {
       const [page, running] = await Promise.all([get(address()), get("/api/v1/operations")]);
-      if (gone || turn !== asked) return;
+      if (gone || turn !== requests) return;
       shared.setNow(page.now_unix_ns);
       busy = running.operations.length > 0;
       show(page);
@@ -133,10 +133,10 @@ export function listView(root, { name, params }, shared) {
     showTabs(page.counts);
     showChoice(plugin, page.plugins, "plugin", "Any plugin", String);
     showChoice(cause, page.causes, "cause", "Any cause", causeName);
-    cause.hidden = !page.causes.length && !wish.cause;
-    result.disabled = wish.tab === "failed" || wish.tab === "running";
+    cause.hidden = !page.causes.length && !filter.cause;
+    result.disabled = filter.tab === "failed" || filter.tab === "running";
     say(summary, summarize(page));
-    // What runs on for minutes would make everything else a dot.
+    // Running traces are left out of the scale: one of minutes would shrink all other bars to a dot.
     const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.busy_ns));
     const staying = new Set(page.rows.map(traceKey));
     for (const [key, item] of shown) if (!staying.has(key)) item.element.remove();
@@ -147,13 +147,13 @@ export function listView(root, { name, params }, shared) {
       const item = known || makeRow(row, shared, shared.now() - unixMs(row.start_unix_ns) < ARRIVAL_MS && shown.size > 0);
       item.update(row, longest);
       next.set(traceKey(row), item);
-      // Rows in their place are not touched: the focus stays where it is.
+      // Rows already in place are not moved, which would lose the focus.
       if (item.element === before) before = before.nextElementSibling;
       else rows.insertBefore(item.element, before);
     }
     shown = next;
     const more = page.total - page.rows.length;
-    fillOn([page.rows.length === 0, more, wish], foot, () => [
+    fillOn([page.rows.length === 0, more, filter], foot, () => [
       page.rows.length === 0 ? empty(page) : null,
       more > 0 && limit < 1000
         ? h("button.button", { type: "button", onclick: () => { limit = Math.min(1000, limit + STEP); reload(); } }, `Show ${Math.min(STEP, more)} more of ${count(more)}`)
@@ -164,7 +164,7 @@ export function listView(root, { name, params }, shared) {
   function summarize(page) {
     const { counts } = page;
     const parts = [`${count(page.total)} ${page.total === 1 ? one : many}`];
-    if (counts.waiting) parts.push(`${count(counts.waiting)} not on the network yet`);
+    if (counts.waiting) parts.push(`${count(counts.waiting)} without traffic yet`);
     if (counts.median_ns) parts.push(`median ${duration(counts.median_ns)}`, `95 % within ${duration(counts.p95_ns)}`);
     if (name === "sandboxes" && counts.older_than_agent) parts.push(`${count(counts.older_than_agent)} older than the agent`);
     return parts.join("  ·  ");
@@ -172,7 +172,7 @@ export function listView(root, { name, params }, shared) {
 
   function showTabs(counts) {
     for (const { key, button, badge } of tabs) {
-      button.setAttribute("aria-pressed", String(wish.tab === key));
+      button.setAttribute("aria-pressed", String(filter.tab === key));
       if (!counts) continue;
       const number = { failed: counts.failed, running: counts.running }[key] || 0;
       badge.hidden = number === 0;
@@ -181,11 +181,11 @@ export function listView(root, { name, params }, shared) {
   }
 
   function showChoice(element, names, key, any, word) {
-    const known = wish[key] && !names.includes(wish[key]) ? [wish[key], ...names] : names;
+    const known = filter[key] && !names.includes(filter[key]) ? [filter[key], ...names] : names;
     const seen = known.join("\n");
     if (element.dataset.seen === seen && element.options.length) return;
     element.dataset.seen = seen;
-    fill(element, h("option", { value: "" }, any), known.map((name) => h("option", { value: name, selected: name === wish[key] }, word(name))));
+    fill(element, h("option", { value: "" }, any), known.map((name) => h("option", { value: name, selected: name === filter[key] }, word(name))));
   }
 
   function showStuck({ operations: running, stuck_after_ns: after }) {
@@ -210,11 +210,11 @@ export function listView(root, { name, params }, shared) {
   }
 
   function empty(page) {
-    const filtered = wish.q || wish.plugin || wish.result || wish.verb || wish.reason || wish.cause || wish.tab !== "newest";
-    if (filtered && (page.counts.all > 0 || wish.tab !== "newest")) {
+    const filtered = filter.q || filter.plugin || filter.result || filter.verb || filter.reason || filter.cause || filter.tab !== "newest";
+    if (filtered && (page.counts.all > 0 || filter.tab !== "newest")) {
       return h("div.empty", {},
         h("h2", {}, "Nothing matches"),
-        h("p", {}, "No trace that the agent holds fits these filters."),
+        h("p", {}, "No trace in the agent's store matches these filters."),
         h("button.button", { type: "button", onclick: () => {
           for (const field of [search, result, verb, plugin, reason, cause]) field.value = "";
           choose({ tab: "newest", q: "", plugin: "", result: "", verb: "", reason: "", cause: "" });
@@ -223,14 +223,14 @@ export function listView(root, { name, params }, shared) {
     return h("div.empty", {},
       h("img", { src: "/ui/icon.svg", alt: "", width: "64", height: "64" }),
       h("h2", {}, `No ${one} yet`),
-      journeys ? h("p", {}, "A lookup or connection that is slow, fails, is retried or loses a packet appears here with its whole journey: names, servers, retries, NAT, drops.") :
+      journeys ? h("p", {}, "Lookups and connects that fail, are slow, are retried or lose a packet appear here, with names, servers, retries, NAT and drops.") :
       operations
-        ? h("p", {}, "DEL, CHECK, GC and STATUS appear here when the runtime asks for them: delete a pod to see one.")
+        ? h("p", {}, "DEL, CHECK, GC and STATUS appear here when the runtime requests them: delete a pod to see one.")
         : [
-            h("p", {}, "The agent watches this node. The next pod that is created here shows up by itself, while it is being created."),
+            h("p", {}, "The agent observes this node. The next pod created here appears while it is being created."),
             h("p", {}, "To see one now: ", h("code", {}, "kubectl run hello --image=nginx"), " or run ", h("code", {}, "make demo"), "."),
           ],
-      h("p.muted", {}, "Nothing after a pod was created? ", h("a", { href: "#/agent" }, "See what the agent can observe"), "."));
+      h("p.muted", {}, "Still nothing after a pod was created? ", h("a", { href: "#/agent" }, "Check which probes are attached"), "."));
   }
 
   reload();
@@ -246,7 +246,7 @@ export function listView(root, { name, params }, shared) {
       for (const item of shown.values()) item.tick();
     },
     health() {
-      // Nothing changes in what is stuck; that it is stuck now is told by the clock alone.
+      // A stuck operation sends no change: only the clock makes it stuck.
       if (busy) later();
     },
     leave() {
@@ -261,7 +261,7 @@ export function listView(root, { name, params }, shared) {
   };
 }
 
-/** What a row is called: its pod, or what else is known. */
+/** Name of a row: its pod, else the sandbox id, else the operation. */
 export function podName(row) {
   if (row.pod) return row.pod;
   if (row.sandbox) return shortId(row.sandbox);
@@ -297,7 +297,7 @@ function makeRow(first, shared, arriving) {
       if (scale) longest = scale;
       link.dataset.result = row.result;
       link.dataset.badly = row.result === "ok" && (row.causes || (row.network && row.network.state === "failed")) ? "yes" : "no";
-      const word = { ok: "succeeded", failed: "failed", running: "running", waiting: "created; not on the network yet" }[row.result];
+      const word = { ok: "succeeded", failed: "failed", running: "running", waiting: "created; no traffic yet" }[row.result];
       mark.setAttribute("aria-label", word);
       mark.title = word;
       say(name, podName(row));
@@ -306,16 +306,16 @@ function makeRow(first, shared, arriving) {
       place.title = row.sandbox || "";
       const network = row.network ? row.network.state : "";
       fillOn([row.operation, row.attempt, row.incomplete, network, row.reason], chips, () => [
-        network === "waiting" ? h("span.chip.waiting", { title: "the sandbox is ready; it has not used its network yet" }, "not on the network yet") : null,
-        network === "failed" ? h("span.chip.failed", { title: "it tried to use its network, and nothing worked within the deadline" }, "network never usable") : null,
+        network === "waiting" ? h("span.chip.waiting", { title: "the sandbox is created; it has sent no traffic yet" }, "no traffic yet") : null,
+        network === "failed" ? h("span.chip.failed", { title: "it sent traffic, and none succeeded within the deadline" }, "network never usable") : null,
         row.reason ? h("span.chip", { class: `chip ${["failed", "dropped"].includes(row.reason) ? "failed" : "again"}` }, row.reason) : null,
         row.operation ? h("span.chip", {}, row.operation) : null,
         row.attempt > 1 ? h("span.chip.again", { title: "attempt number" }, `attempt ${row.attempt}`) : null,
-        row.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen" }, "incomplete") : null,
+        row.incomplete ? h("span.chip.gap", { title: "records were lost, or the begin was not observed" }, "incomplete") : null,
       ]);
-      // Cube root, so that the phases of 200 ms can still be told apart beside 10 s; the number says the rest.
+      // Cube root: the phases of 200 ms stay distinguishable beside 10 s.
       const width = Math.cbrt(Math.min(1, row.busy_ns / longest));
-      // How long a program takes until it uses its network says nothing of the node.
+      // The time until a program uses its network is not the node's.
       const { application, ...busy } = row.phases;
       fillOn([busy, width], track, () => phaseBar(busy, row.busy_ns, width));
       say(verdict, row.verdict);

@@ -1,4 +1,5 @@
-// The node's network over the last hour: lookups, connections, conntrack, drops; slow names; journeys.
+// The network view: the last hour of lookups, connects, conntrack and drops, with slow names, causes and journeys.
+// Fed by /api/v1/network. Does not: aggregate anything but the sums in its headline figures.
 
 import { get, throttle, traceKey } from "./api.js";
 import { causeMeaning, causeName } from "./causes.js";
@@ -14,7 +15,7 @@ const RCODES = [
 ];
 const RESULTS = [
   ["established", "established", "good"], ["refused", "refused", "bad"], ["reset", "reset", "odd"], ["unreachable", "unreachable", "odd"],
-  ["timeout", "no answer", "worst"], ["abandoned", "given up by the program", "calm"], ["other", "other", "odd"],
+  ["timeout", "no answer", "worst"], ["abandoned", "abandoned by the program", "calm"], ["other", "other", "odd"],
 ];
 const RANGES = [[60, "10 min", "10 min"], [180, "30 min", "30 min"], [360, "1 hour", "hour"]];
 const total = (values) => values.reduce((all, one) => all + one, 0);
@@ -26,14 +27,14 @@ export function networkView(root, params, shared) {
   const top = h("div.figures");
   const charts = {
     lookups: makeChart({ title: "Lookups", series: named(RCODES), format: count, sum: total }),
-    times: makeChart({ title: "Time of lookups", whole: "worst of the last", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
-      series: [{ key: "p95", label: "95 % within", tone: "bad" }, { key: "p50", label: "half within", tone: "good" }], sum: most }),
+    times: makeChart({ title: "Duration of lookups", whole: "worst of the last", lines: true, log: [1e5, 1e10], format: (ns) => duration(ns),
+      series: [{ key: "p95", label: "95th percentile", tone: "bad" }, { key: "p50", label: "median", tone: "good" }], sum: most }),
     connects: makeChart({ title: "Connections", series: named(RESULTS), format: count, sum: total }),
     trouble: makeChart({ title: "Retries and drops", format: count, sum: total,
-      series: named([["retransmissions", "asked again", "calm"], ["unanswered", "never answered", "bad"], ["drops", "dropped by this kernel", "worst"]]) }),
+      series: named([["retransmissions", "retransmitted queries", "calm"], ["unanswered", "unanswered queries", "bad"], ["drops", "packets dropped by this kernel", "worst"]]) }),
     table: makeChart({ title: "Conntrack entries", whole: "now", lines: true, format: (value) => count(Math.round(value)), sum: last,
       series: [{ key: "entries", label: "entries in the node's table", tone: "good" }] }),
-    counters: makeChart({ title: "Conntrack trouble", format: count, sum: total,
+    counters: makeChart({ title: "Conntrack counters", format: count, sum: total,
       series: named([["insert_failed", "insert_failed", "worst"], ["drop", "drop", "bad"], ["early_drop", "early_drop", "odd"], ["clash_resolve", "clash_resolve", "calm"], ["search_restart", "search_restart", "good"]]) }),
   };
   const names = h("section.card", { "aria-label": "Slow names" });
@@ -41,7 +42,7 @@ export function networkView(root, params, shared) {
   const causes = h("section.card", { "aria-label": "Causes" });
   const journeys = h("section.card", { "aria-label": "Journeys" });
   const note = h("div");
-  // How much of the hour the charts show; until somebody chooses, as much as there is.
+  // Slots that the charts show; 0 until the user selects a range: then all slots with data.
   let range = 0;
   let latest = null;
   const ranges = h("div.tabs", { role: "group", "aria-label": "How much is shown" }, RANGES.map(([slots, label]) =>
@@ -93,7 +94,7 @@ export function networkView(root, params, shared) {
     row: (row) => row.kind === "journey" && reload(),
     reload,
     tick() {
-      // The hour moves on, with traffic or without.
+      // The window moves with the clock, also without traffic.
       ticks += 1;
       if (ticks % 40 === 0) reload();
     },
@@ -102,14 +103,14 @@ export function networkView(root, params, shared) {
   };
 }
 
-/** The shortest range that holds everything that is known. */
+/** The shortest range that covers all slots with data. */
 function fitting(view) {
   if (!view.slots.length) return RANGES[0][0];
   const age = (BigInt(view.until_unix_ns) - BigInt(view.slots[0].at_unix_ns)) / BigInt(view.slot_ns);
   return (RANGES.find(([slots]) => age <= slots) || RANGES[RANGES.length - 1])[0];
 }
 
-/** The newest slots as a dense list, and how its times are told. */
+/** The newest slots as a dense list, with the labels of its times. */
 function hourOf(view, size) {
   const slot = BigInt(view.slot_ns);
   const begin = BigInt(view.until_unix_ns) - slot * BigInt(size);
@@ -123,7 +124,7 @@ function hourOf(view, size) {
   return { slots, count: size, label: (at) => `${clock(at)} to ${clock(at + 1)}`, from: clock(0), to: clock(size), whole: RANGES.find(([slots]) => slots === size)[2] };
 }
 
-/** The table is counted only when it changes: in between it is what it was. */
+/** The table is read only when it changes: a slot without a reading repeats the last one. */
 function carried(hour) {
   let before = null;
   const slots = hour.slots.map((slot) => {
@@ -148,15 +149,15 @@ function figures(view) {
   return [
     figure(count(lookups), "lookups", bad ? `${count(bad)} failed (${percent(bad, lookups)})` : lookups ? "none failed" : "", bad > 0),
     figure(count(connects), "connections", broken ? `${count(broken)} failed (${percent(broken, connects)})` : connects ? "none failed" : "", broken > 0),
-    figure(readiness.wait_p95_ns ? duration(readiness.wait_p95_ns) : "–", "to a usable network",
-      `95 % of ${count(readiness.ready)} sandboxes${readiness.failed ? `; ${count(readiness.failed)} never` : ""}`, readiness.failed > 0),
+    figure(readiness.wait_p95_ns ? duration(readiness.wait_p95_ns) : "–", "until the network is usable",
+      `95 % of ${count(readiness.ready)} sandboxes${readiness.failed ? `; ${count(readiness.failed)} never usable` : ""}`, readiness.failed > 0),
     conntrack
       ? figure(conntrack.limit ? percent(conntrack.entries, conntrack.limit) : count(conntrack.entries), "conntrack table",
           conntrack.limit ? `${count(conntrack.entries)} of ${count(conntrack.limit)}` : "", conntrack.limit && conntrack.entries > 0.8 * conntrack.limit,
           conntrack.limit ? h("meter", { min: "0", max: String(conntrack.limit), high: String(0.8 * conntrack.limit), optimum: "0", value: String(conntrack.entries), "aria-label": "fill of the conntrack table" }) : null)
-      : figure("–", "conntrack table", "not counted", false),
+      : figure("–", "conntrack table", "not read", false),
     figure(count(drops), "packets dropped", "DNS and SYN, by this kernel", drops > 0),
-    figure(count(searched), "names by search path", lookups ? `${(searched / lookups).toFixed(1)} for each lookup` : "", false),
+    figure(count(searched), "search path names", lookups ? `${(searched / lookups).toFixed(1)} for each lookup` : "", false),
   ];
 }
 
@@ -165,9 +166,9 @@ function figure(value, name, more, bad, extra) {
 }
 
 function nameTable(names) {
-  if (!names.length) return [h("h2", {}, "Slow names"), h("p.muted", {}, "No lookup was seen.")];
+  if (!names.length) return [h("h2", {}, "Slow names"), h("p.muted", {}, "No lookup was observed.")];
   return [h("h2", {}, "Slow names"), h("div.scroll", {}, h("table", {},
-    head(["Name", "Lookups", "Failed", "95 % within", "Longest"]),
+    head(["Name", "Lookups", "Failed", "95th percentile", "Longest"]),
     h("tbody", {}, names.slice(0, 12).map((name) => h("tr", {},
       h("th.name", { scope: "row" }, name.name),
       h("td.number", {}, count(name.count)),
@@ -177,15 +178,15 @@ function nameTable(names) {
 }
 
 function dropTable(drops) {
-  if (!drops.length) return [h("h2", {}, "Drops by reason"), h("p.muted", {}, "This kernel dropped no DNS packet and no SYN.")];
+  if (!drops.length) return [h("h2", {}, "Drops by reason"), h("p.muted", {}, "The kernel dropped no DNS packet and no SYN.")];
   return [h("h2", {}, "Drops by reason"), h("div.scroll", {}, h("table", {},
-    head(["Reason", "Packet", "Whose", "Count"]),
+    head(["Reason", "Packet", "Scope", "Count"]),
     h("tbody", {}, drops.map((drop) => h("tr", {},
       h("th.name", { scope: "row" }, drop.reason), h("td", {}, { dns: "DNS", tcp_syn: "SYN" }[drop.packet] || drop.packet), h("td", {}, drop.scope), h("td.number", {}, count(drop.count)))))))];
 }
 
 function causeTable(causes) {
-  if (!causes.length) return [h("h2", {}, "Causes"), h("p.muted", {}, "No lookup or connection went badly for a cause that could be told.")];
+  if (!causes.length) return [h("h2", {}, "Causes"), h("p.muted", {}, "No failed or slow lookup or connect has a known cause.")];
   const largest = causes[0].count;
   return [h("h2", {}, "Causes"), h("ul.causes", {}, causes.map(({ cause, count: number }) => h("li", { title: causeMeaning(cause) },
     h("a.link", { href: `#/journeys?cause=${cause}` }, causeName(cause)), h("strong", {}, count(number)),
@@ -194,9 +195,9 @@ function causeTable(causes) {
 }
 
 function journeyList(view, shared) {
-  const heading = h("h2", {}, "Bad lookups and connections", h("a.link.more", { href: "#/journeys" }, "all"));
-  const held = view.journeys_held_back ? h("p.muted", {}, `${count(view.journeys_held_back)} more were counted, but kept no trace: there were too many.`) : null;
-  if (!view.journeys.length) return [heading, h("p.muted", {}, "None is kept. Slow, failed, retried and dropped ones appear here, each with its whole journey."), held];
+  const heading = h("h2", {}, "Journeys", h("a.link.more", { href: "#/journeys" }, "all"));
+  const held = view.journeys_held_back ? h("p.muted", {}, `${count(view.journeys_held_back)} more were counted without a trace: their rate was above the limit.`) : null;
+  if (!view.journeys.length) return [heading, h("p.muted", {}, "None yet. Failed, slow, retried and dropped lookups and connects appear here, each with its trace."), held];
   return [heading, h("ul.journeys", {}, view.journeys.slice(0, 10).map((row) => h("li", {},
     h("a", { href: `#/trace/${traceKey(row)}` },
       h("span.chip", { class: `chip ${row.reason === "failed" || row.reason === "dropped" ? "failed" : "again"}` }, row.reason),
@@ -207,14 +208,14 @@ function journeyList(view, shared) {
 }
 
 function head(names) {
-  return h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { scope: "col", class: index && /Lookups|Failed|within|Longest|Count/.test(name) ? "number" : null }, name))));
+  return h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { scope: "col", class: index && /Lookups|Failed|percentile|Longest|Count/.test(name) ? "number" : null }, name))));
 }
 
-/** What of the traffic this agent cannot see. */
+/** A warning for each traffic probe that is not attached. */
 function missing(report) {
   if (!report) return null;
   const blind = report.probes.filter((probe) => ["dns", "connect", "conntrack", "drops"].includes(probe.probe) && !probe.attached);
   return blind.length
-    ? h("div.stuck", {}, h("h2", {}, "Not everything can be seen here"), h("ul", {}, blind.map((probe) => h("li", {}, `${probe.probe}: ${probe.consequence || "not attached"}`))))
+    ? h("div.stuck", {}, h("h2", {}, "Some traffic cannot be observed"), h("ul", {}, blind.map((probe) => h("li", {}, `${probe.probe}: ${probe.consequence || "not attached"}`))))
     : null;
 }

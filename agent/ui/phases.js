@@ -1,4 +1,4 @@
-// The phases of time: their words, and the bars that show them. Colours stand in style.css, by `data-phase`.
+// Phases: their names, and the bars that show them. Colours are in style.css, by `data-phase`.
 
 import { h } from "./dom.js";
 import { duration, percent } from "./format.js";
@@ -6,27 +6,27 @@ import { duration, percent } from "./format.js";
 /** In the order bars show them: from the runtime inwards. */
 export const PHASES = [
   ["runtime", "Runtime", "the container runtime: before the first plugin, between operations, its own steps"],
-  ["between_plugins", "Between plugins", "inside a CNI operation, but in no plugin"],
+  ["between_plugins", "Between plugins", "inside a CNI operation, outside of its plugins"],
   ["plugin", "Plugin", "a CNI plugin itself"],
-  ["delegate", "Delegate", "a plugin that another plugin called, IPAM included"],
-  ["command", "Command", "a command that a plugin started"],
+  ["delegate", "Delegate", "a plugin that another plugin executed, IPAM included"],
+  ["command", "Command", "a process that a plugin started"],
 ];
 
 /** Only on Windows. */
 const WINDOWS_PHASES = [
-  ["hns", "HNS", "the host network service"],
-  ["hcs", "HCS", "the host compute service"],
-  ["vnic_wait", "Wait for vNIC", "the plugin had answered, and the adapter was not in the sandbox yet"],
+  ["hns", "HNS", "Host Network Service"],
+  ["hcs", "HCS", "Host Compute Service"],
+  ["vnic_wait", "Wait for vNIC", "from the end of the plugin until the interface was in the sandbox"],
 ];
 
-/** After the sandbox was ready. */
+/** After the sandbox was created. */
 export const TRAFFIC_PHASES = [
-  ["application", "Not on the network", "the sandbox was ready, and its programs had not used the network yet, or did something else"],
-  ["lookup", "Lookup", "DNS lookups until the first was answered"],
-  ["connect", "Connect", "TCP connections until the first stood"],
+  ["application", "No traffic", "the sandbox was created, and its programs sent nothing"],
+  ["lookup", "Lookup", "DNS lookups until one was answered"],
+  ["connect", "Connect", "TCP connects until one was established"],
 ];
 
-/** A stacked bar; `width` is its part of the room, 0 to 1. */
+/** A stacked bar; `width` is its part of the available width, 0 to 1. */
 export function phaseBar(phases, total, width) {
   const bar = h("span.phase-bar", { "aria-hidden": "true", style: { width: `${Math.max(1.5, 100 * width)}%` } });
   for (const [key] of [...PHASES, ...WINDOWS_PHASES, ...TRAFFIC_PHASES]) {
@@ -36,7 +36,7 @@ export function phaseBar(phases, total, width) {
   return bar;
 }
 
-/** Numbers beside the bar; of a journey (`traffic`) only the phases it has. */
+/** Durations by phase; of a journey (`traffic`) only the phases it has. */
 export function legend(phases, total, traffic) {
   return h(
     "ul.legend",

@@ -1,4 +1,4 @@
-// One trace: the verdict, where the time went, the waterfall, and what belongs with it.
+// The trace view: verdict, phases, waterfall and related traces of one trace.
 
 import { get, throttle, traceKey } from "./api.js";
 import { fill, fillOn, h, say } from "./dom.js";
@@ -13,11 +13,11 @@ const RELATIONS = {
   next_attempt: "next attempt",
   sandbox: "creation of the sandbox",
   operation: "operation on the sandbox",
-  journey: "bad lookup or connection",
+  journey: "journey of its traffic",
   same_trace: "in the same trace of the runtime",
 };
 
-/** `within` tells which trace of this id is meant: its root, or (then it is shown first) any other span of it. */
+/** `within` selects one of several traces with this id: its root, or any other span of it, which is then selected first. */
 export function traceView(root, { id, within, span }, shared) {
   let gone = false;
   let trace = null;
@@ -45,7 +45,7 @@ export function traceView(root, { id, within, span }, shared) {
       return;
     }
     if (gone) return;
-    // It stays this one, whatever other comes with this id.
+    // From now on this trace, even if a newer one with this id comes in.
     which = trace.root_span_id;
     shared.setNow(trace.now_unix_ns);
     fill(note);
@@ -58,7 +58,7 @@ export function traceView(root, { id, within, span }, shared) {
   function show() {
     document.title = `${podName(trace)} · sandglass`;
     showHead();
-    // What came in the end, but badly, is neither green nor red.
+    // A success with a cause, such as a retried lookup, has a colour of its own.
     answer.dataset.result = trace.causes && trace.result === "ok" ? "badly" : trace.result;
     say(verdict, sentence(trace));
     fillOn(trace.phases, phases, () => [
@@ -80,22 +80,22 @@ export function traceView(root, { id, within, span }, shared) {
         h("h1", {}, podName(trace), trace.namespace ? h("small", {}, trace.namespace) : null),
         h("div.chips", {},
           h("span.chip", { class: `chip result ${trace.reason && trace.result === "ok" ? "again" : trace.result}` }, { ok: trace.reason || "succeeded", failed: trace.reason || "failed", running: "running", waiting: "created" }[trace.result]),
-          network === "waiting" ? h("span.chip.waiting", {}, "not on the network yet") : null,
+          network === "waiting" ? h("span.chip.waiting", {}, "no traffic yet") : null,
           network === "failed" ? h("span.chip.failed", {}, "network never usable") : null,
           trace.operation ? h("span.chip", {}, trace.operation) : null,
           trace.attempt > 1 ? h("span.chip.again", {}, `attempt ${trace.attempt}`) : null,
-          trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the beginning was not seen: time and children may be missing" }, "incomplete") : null)));
+          trace.incomplete ? h("span.chip.gap", { title: "records were lost, or the begin was not observed: spans may be missing" }, "incomplete") : null)));
     const { network: usable } = trace;
     say(took, duration(usable ? usable.created_ns : trace.duration_ns));
     say(began, ago(start, shared.now()));
     const labels = trace.identity.labels || [];
     const hidden = trace.timeline[0].attributes["sandglass.network_attempts_left_out"];
     fillOn([runtime, trace.sandbox, trace.identity, trace.running, usable, hidden], facts, () => [
-      fact(trace.running ? "has run for" : usable ? "sandbox ready after" : "took", took),
+      fact(trace.running ? "has run for" : usable ? "sandbox created after" : "took", took),
       usable ? fact("network", ...readiness(usable), hidden ? h("span.muted", {}, `; ${count(hidden)} more attempts are not shown`) : null) : null,
       trace.target ? fact("to", trace.target) : null,
       fact("began", began, h("span.muted", {}, ` ${absolute(start)}`)),
-      runtime ? fact("asked by", runtime) : null,
+      runtime ? fact("runtime", runtime) : null,
       trace.sandbox ? fact("sandbox", copyable(trace.sandbox)) : null,
       trace.identity.uid ? fact("pod uid", copyable(trace.identity.uid)) : null,
       fact("trace id", copyable(trace.trace_id)),
@@ -106,7 +106,7 @@ export function traceView(root, { id, within, span }, shared) {
   function showRelated() {
     related.hidden = trace.related.length === 0;
     fillOn(trace.related.map((other) => [traceKey(other), other.result, other.duration_ns]), related, () => [
-      h("h2", {}, "Belongs with"),
+      h("h2", {}, "Related traces"),
       h("ul", {}, trace.related.map((other) =>
         h("li", {}, h("a", { href: `#/trace/${traceKey(other)}`, data: { result: other.result } },
           h("span.state", { role: "img", "aria-label": other.result }),
@@ -149,29 +149,29 @@ function throttleTicks(action, every) {
   };
 }
 
-/** When the network proved usable, and how much of that the network itself took. */
+/** When the network was usable, and how long that took from the first packet on. */
 function readiness({ state, created_ns: created, first_attempt_ns: first, wait_ns: wait }) {
-  if (state === "waiting") return [first === undefined ? "not used yet" : "tried, nothing worked yet"];
-  const tried = h("span.muted", {}, ` sent ${duration(Math.max(0, first - created))} after the sandbox was ready`);
+  if (state === "waiting") return [first === undefined ? "no traffic yet" : "no traffic has succeeded yet"];
+  const tried = h("span.muted", {}, ` sent ${duration(Math.max(0, first - created))} after the sandbox was created`);
   if (state === "failed") return [h("strong.trouble", {}, `not usable ${duration(wait)} after its first packet`), tried];
   return [h("strong", {}, `usable ${duration(wait)} after its first packet`), tried];
 }
 
-/** What a related trace is called: of another sandbox, with whose it is. */
+/** Name of a related trace; with its pod if that is another one. */
 function called(other) {
   const name = other.target || other.operation || podName(other);
   return other.relation === "same_trace" && name !== podName(other) ? `${name} ${podName(other)}` : name;
 }
 
-/** A cause with what speaks for it. */
+/** A cause with its confidence and evidence. */
 function explain({ span, cause, confidence, evidence }) {
   return h("div.cause", {},
-    h("p", {}, h("strong", {}, causeName(cause)), h("span.chip", { class: `chip ${confidence}`, title: "how sure this is" }, confidence),
+    h("p", {}, h("strong", {}, causeName(cause)), h("span.chip", { class: `chip ${confidence}`, title: "confidence" }, confidence),
       h("span.muted", {}, ` ${causeMeaning(cause)}`)),
-    evidence.length ? h("ul.evidence", { "aria-label": `What speaks for it, in ${span.name}` }, evidence.map((line) => h("li", {}, line))) : null);
+    evidence.length ? h("ul.evidence", { "aria-label": `Evidence in ${span.name}` }, evidence.map((line) => h("li", {}, line))) : null);
 }
 
-/** The verdict for a person: what runs, while it runs. */
+/** The verdict; of a running trace the innermost open span. */
 function sentence(trace) {
   if (!trace.running) return trace.verdict;
   const open = trace.timeline.filter((span) => !span.end_unix_ns);

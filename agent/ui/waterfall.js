@@ -1,18 +1,18 @@
-// The waterfall: spans in their order, bars on one time axis, and the details of the one that is looked at.
-// A tree for assistive technology; arrows and j/k move in it, the pointer only previews.
+// The waterfall: spans in tree order, bars on one time axis, and the details of the selected span.
+// A tree for assistive technology; arrows and j/k move the selection, the pointer only previews.
 
 import { causeName } from "./causes.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
 
-/** `onchoose` hears of another chosen span; `below` stands under the chart. */
-export function makeWaterfall(onchoose, below) {
+/** `onselect` receives the id of a newly selected span; `below` is placed under the chart. */
+export function makeWaterfall(onselect, below) {
   const axis = h("div.axis", { "aria-hidden": "true" });
   const lines = h("div.gridlines", { "aria-hidden": "true" });
   const flags = h("div.flags", { hidden: true });
   const tree = h("div.spans", { role: "tree", "aria-label": "Spans" });
   const details = h("aside.card.details", { "aria-label": "Details of the span" });
-  const zoomButton = h("button.zoom", { type: "button", title: "Let the chosen span fill the width (z)", onclick: () => zoom() });
+  const zoomButton = h("button.zoom", { type: "button", title: "Zoom to the selected span (z)", onclick: () => zoom() });
   const column = h("div.column", {},
     h("div.card.chart", {},
       h("div.chart-head", {}, h("div.chart-title", {}, h("h2", {}, "Waterfall"), zoomButton), axis),
@@ -21,12 +21,12 @@ export function makeWaterfall(onchoose, below) {
   const element = h("section.waterfall", { "aria-label": "Waterfall" }, column, details);
   let trace = null;
   let items = new Map();
-  let chosen = "";
-  // Span that fills the width; none means the whole trace.
+  let selected = "";
+  // Id of the zoomed span; empty for the whole trace.
   let zoomed = "";
 
-  /** `wished` is the span to begin with, if there is such a one. */
-  function show(next, wished) {
+  /** `initial` is the id of the span to select first, if it exists. */
+  function show(next, initial) {
     trace = next;
     const fresh = new Map();
     for (const span of trace.timeline) {
@@ -36,12 +36,12 @@ export function makeWaterfall(onchoose, below) {
     }
     for (const [id, item] of items) if (!fresh.has(id)) item.element.remove();
     items = fresh;
-    if (!items.has(chosen)) chosen = items.has(wished) ? wished : interesting(trace);
+    if (!items.has(selected)) selected = items.has(initial) ? initial : interesting(trace);
     draw();
-    select(chosen, false);
+    select(selected, false);
   }
 
-  /** The part of time that is shown, from the begin of the root. */
+  /** The visible time range, from the begin of the root. */
   function range() {
     const span = trace.timeline.find((span) => span.id === zoomed);
     if (!span) return { from: 0, to: Math.max(1, trace.duration_ns) };
@@ -61,12 +61,12 @@ export function makeWaterfall(onchoose, below) {
     zoomButton.setAttribute("aria-pressed", String(!!zoomed));
   }
 
-  /** When the sandbox was ready, and when its network had proven usable. */
+  /** Flags: when the sandbox was created, and when its network was usable. */
   function showFlags(part) {
     const { network } = trace;
     const shown = [];
     if (network) {
-      shown.push(["sandbox", "sandbox ready", network.created_ns]);
+      shown.push(["sandbox", "sandbox created", network.created_ns]);
       if (network.ready_ns !== undefined) shown.push(["network", "network ready", network.ready_ns]);
       else if (network.state === "failed") shown.push(["failed", "network never usable", trace.duration_ns]);
     }
@@ -79,7 +79,7 @@ export function makeWaterfall(onchoose, below) {
 
   function zoom() {
     if (!trace) return;
-    zoomed = zoomed ? "" : chosen;
+    zoomed = zoomed ? "" : selected;
     draw();
   }
 
@@ -92,9 +92,9 @@ export function makeWaterfall(onchoose, below) {
       role: "treeitem", tabindex: "-1", data: { span: first.id },
       onclick: () => choose(first.id, true),
       onfocus: () => choose(first.id, false),
-      // Only when the pointer moves: a row that comes to lie under a resting one is not what is asked for.
+      // Only when the pointer moves: a row that moves under a resting pointer is no preview.
       onmousemove: (event) => (event.movementX || event.movementY) && preview(first.id),
-      onmouseleave: () => preview(chosen),
+      onmouseleave: () => preview(selected),
       ondblclick: () => zoom(),
     }, label, track, time);
     return {
@@ -121,7 +121,7 @@ export function makeWaterfall(onchoose, below) {
         bar.style.setProperty("left", `${100 * left}%`);
         bar.style.setProperty("width", `${100 * Math.max(0, right - left)}%`);
         fillOn([span.events, span.duration_ns], bar, () => span.events.map((event) => h("span.span-event", {
-          title: `${event.name} ${duration(event.offset_ns - span.offset_ns)} after the begin\n${told(event, "\n")}`,
+          title: `${event.name} ${duration(event.offset_ns - span.offset_ns)} after the begin\n${eventText(event, "\n")}`,
           data: { event: event.name.replaceAll(" ", "-") },
           style: { left: `${Math.min(100, Math.max(0, (100 * (event.offset_ns - span.offset_ns)) / Math.max(1, span.duration_ns)))}%` },
         })));
@@ -141,9 +141,9 @@ export function makeWaterfall(onchoose, below) {
   }
 
   function choose(id, focus) {
-    if (id !== chosen) {
-      chosen = id;
-      onchoose(id);
+    if (id !== selected) {
+      selected = id;
+      onselect(id);
     }
     select(id, focus);
   }
@@ -164,7 +164,7 @@ export function makeWaterfall(onchoose, below) {
     zoom,
     move(step) {
       const ids = [...items.keys()];
-      const at = Math.max(0, ids.indexOf(chosen));
+      const at = Math.max(0, ids.indexOf(selected));
       const inside = tree.contains(document.activeElement);
       const next = ids[inside ? Math.min(ids.length - 1, Math.max(0, at + step)) : at];
       if (next) choose(next, true);
@@ -172,7 +172,7 @@ export function makeWaterfall(onchoose, below) {
   };
 }
 
-/** The span that a reader wants to see first: the innermost failed one, the innermost open one, or the one with the most own time. */
+/** The span to select first: the innermost failed one, else the innermost open one, else the one with the most own time. */
 function interesting(trace) {
   const spans = trace.timeline;
   const deepest = (found) => found.reduce((best, span) => (!best || span.depth >= best.depth ? span : best), null);
@@ -187,7 +187,7 @@ function longest(spans) {
   return spans.reduce((best, span) => (!best || span.own_ns > best.own_ns ? span : best), null);
 }
 
-/** What a lookup or connection was to. */
+/** Target of a lookup, connect or journey. */
 function about(span) {
   const { attributes } = span;
   if (span.name === "lookup") return attributes["dns.question.name"];
@@ -203,8 +203,8 @@ const WORDS = {
   "sandglass.nat": "", "sandglass.nat.backend": "to", "sandglass.conntrack.id": "entry",
 };
 
-/** What an event says, in few words: most of its values need no name beside them. */
-function told(event, between) {
+/** The attributes of an event in short form: most values need no name. */
+function eventText(event, between) {
   return event.attributes.map(([key, value]) => {
     const word = WORDS[key] === undefined ? key.replace(/^(sandglass|network|dns)\./, "").replaceAll(/[._]/g, " ") : WORDS[key];
     return word ? `${word} ${value}` : value;
@@ -222,7 +222,7 @@ function describe(span, trace) {
     span.status === "error"
       ? h("div.failure", {},
           h("strong", {}, span.error_class || "failed"),
-          h("p", {}, attributes["cni.error.message"] || span.error_message || "A part of it failed."),
+          h("p", {}, attributes["cni.error.message"] || span.error_message || "A child span failed."),
           attributes["cni.error.details"] ? h("p.muted", {}, attributes["cni.error.details"]) : null)
       : null,
     attributes["sandglass.cause"]
@@ -240,7 +240,7 @@ function describe(span, trace) {
       ? [h("h3", {}, "Events"), h("ol.events", {}, span.events.map((event) => h("li", {},
           h("span.event-at", {}, `+${duration(event.offset_ns - span.offset_ns)}`),
           h("span.event-name", { data: { event: event.name.replaceAll(" ", "-") } }, event.name),
-          h("span.event-more", {}, told(event, " · ")))))]
+          h("span.event-more", {}, eventText(event, " · ")))))]
       : null,
     h("h3", {}, "Attributes"),
     h("dl.attributes", {}, Object.entries(attributes)
@@ -249,7 +249,7 @@ function describe(span, trace) {
     span.links.length
       ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [
           h("dt", {}, link.relation.replaceAll("_", " ")),
-          // The caller's trace is the runtime's own: it is where that exports to.
+          // The caller's trace is the runtime's own and not in this store.
           h("dd", {}, link.relation === "caller" ? link.trace_id : h("a.link", { href: `#/trace/${link.trace_id}/${link.span_id}` }, link.trace_id))]))]
       : null,
   ];
@@ -259,7 +259,7 @@ function row(name, ...value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 }
 
-/** As a shell would want it; control characters made visible. */
+/** Quotes for a shell; control characters become escapes. */
 function quote(text) {
   const visible = text.replace(/[\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, (char) => `\\x${char.charCodeAt(0).toString(16).padStart(2, "0")}`);
   return /^[\w@%+=:,./-]+$/.test(visible) ? visible : `'${visible.replaceAll("'", "'\\''")}'`;
