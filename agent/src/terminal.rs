@@ -180,7 +180,7 @@ fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
 
 /// When a sandbox's network proved usable, and how much of that the network itself took.
 fn readiness(network: &Readiness) -> String {
-    let created = format!("sandbox ready after {}", human(network.created_ns));
+    let created = format!("sandbox created after {}", human(network.created_ns));
     let (Some(first), Some(wait)) = (network.first_attempt_ns, network.wait_ns) else {
         return format!("{created}; its network is not used yet");
     };

@@ -25,12 +25,12 @@ use serde::Serialize;
 use crate::sinks::store;
 use crate::wall_clock::wall_ns;
 
-pub use list::{Counts, KindFilter, Page, Query, Sort, State};
+pub use list::{Counts, KindFilter, Page, Query, Sort, StateFilter};
 pub use network::NetworkView;
 pub use readiness::{Readiness, ReadinessCounts, ReadinessState};
 pub use row::{Row, attempt};
 pub use running::RunningOperation;
-pub use store::index::Outcome;
+pub use store::index::TraceOutcome;
 pub use trace::{SpanView, TraceView, timeline};
 pub use verdict::verdict;
 

@@ -39,7 +39,7 @@ impl Default for WatchOptions {
 
 /// A list row, as far as it is shown.
 #[derive(Clone, Debug, Deserialize)]
-struct Row {
+struct ReceivedRow {
     #[serde(flatten)]
     root: RootId,
     #[serde(default)]
@@ -71,7 +71,7 @@ struct Row {
 
 #[derive(Debug, Deserialize)]
 struct List {
-    rows: Vec<Row>,
+    rows: Vec<ReceivedRow>,
 }
 
 /// What the terminal shows.
@@ -79,7 +79,7 @@ struct List {
 struct Screen {
     node: String,
     /// Newest first.
-    rows: Vec<Row>,
+    rows: Vec<ReceivedRow>,
     trouble: String,
 }
 
@@ -192,7 +192,7 @@ impl Screen {
         }
     }
 
-    fn put(&mut self, row: Row) {
+    fn put(&mut self, row: ReceivedRow) {
         match self.rows.iter_mut().find(|known| known.root == row.root) {
             Some(known) => *known = row,
             None => {
@@ -233,7 +233,7 @@ impl Screen {
             self.rows.len()
         );
         if waiting > 0 {
-            let _ = write!(head, ", {waiting} not on the network yet");
+            let _ = write!(head, ", {waiting} without traffic yet");
         }
         let mut lines = vec![head];
         if self.trouble.is_empty() {
@@ -247,7 +247,12 @@ impl Screen {
         }
         // Each row takes two lines.
         let room = height.saturating_sub(lines.len()) / 2;
-        let longest = self.rows.iter().filter(|row| !row.running).map(Row::busy_ns).max();
+        let longest = self
+            .rows
+            .iter()
+            .filter(|row| !row.running)
+            .map(ReceivedRow::busy_ns)
+            .max();
         for row in self.rows.iter().take(room) {
             lines.extend(row.block(width, longest.unwrap_or(1), color));
         }
@@ -255,7 +260,7 @@ impl Screen {
     }
 }
 
-impl Row {
+impl ReceivedRow {
     fn start(&self) -> u64 {
         self.start_unix_ns.parse().unwrap_or_default()
     }

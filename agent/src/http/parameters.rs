@@ -5,7 +5,7 @@
 use sandglass_model::trace::JourneyReason;
 use sandglass_model::{CniCommand, registry};
 
-use crate::view::{KindFilter, Outcome, Query, Sort, State};
+use crate::view::{KindFilter, Query, Sort, StateFilter, TraceOutcome};
 
 /// Why a query string is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,16 +152,16 @@ fn decode(text: &str) -> Result<String, BadQuery> {
 }
 
 const SORTS: [(&str, Sort); 2] = [("newest", Sort::Newest), ("slowest", Sort::Slowest)];
-const STATES: [(&str, State); 4] = [
-    ("all", State::All),
-    ("running", State::Running),
-    ("waiting", State::Waiting),
-    ("ended", State::Ended),
+const STATES: [(&str, StateFilter); 4] = [
+    ("all", StateFilter::All),
+    ("running", StateFilter::Running),
+    ("waiting", StateFilter::Waiting),
+    ("ended", StateFilter::Ended),
 ];
-const RESULTS: [(&str, Option<Outcome>); 3] = [
+const RESULTS: [(&str, Option<TraceOutcome>); 3] = [
     ("all", None),
-    ("ok", Some(Outcome::Ok)),
-    ("failed", Some(Outcome::Failed)),
+    ("ok", Some(TraceOutcome::Ok)),
+    ("failed", Some(TraceOutcome::Failed)),
 ];
 const KINDS: [(&str, KindFilter); 4] = [
     ("all", KindFilter::All),
@@ -192,8 +192,8 @@ mod tests {
             query,
             Ok(Query {
                 sort: Sort::Slowest,
-                state: State::Ended,
-                result: Some(Outcome::Failed),
+                state: StateFilter::Ended,
+                result: Some(TraceOutcome::Failed),
                 kind: KindFilter::Verb(CniCommand::Del),
                 text: "a b c/d".into(),
                 plugin: "bridge".into(),

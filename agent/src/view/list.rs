@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::json::as_text;
 use super::{Kept, Row, row};
-use crate::sinks::store::index::{Outcome, TraceKind};
+use crate::sinks::store::index::{TraceKind, TraceOutcome};
 
 /// Which traces, in which order, how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub struct Query {
     /// The order.
     pub sort: Sort,
     /// Open ones, closed ones or both.
-    pub state: State,
+    pub state: StateFilter,
     /// Only with this outcome.
-    pub result: Option<Outcome>,
+    pub result: Option<TraceOutcome>,
     /// What they are about.
     pub kind: KindFilter,
     /// Words that must all occur, case aside, in pod, namespace, sandbox id, plugins, commands, networks or errors.
@@ -44,7 +44,7 @@ impl Default for Query {
     fn default() -> Query {
         Query {
             sort: Sort::Newest,
-            state: State::All,
+            state: StateFilter::All,
             result: None,
             kind: KindFilter::All,
             text: String::new(),
@@ -68,7 +68,7 @@ pub enum Sort {
 
 /// Open, closed or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum StateFilter {
     /// Both.
     All,
     /// Open ones, without those whose first traffic alone is pending.
@@ -167,10 +167,10 @@ impl Query {
     fn matches(&self, kept: &Kept, words: &[String]) -> bool {
         let index = &kept.index;
         let state = match self.state {
-            State::All => true,
-            State::Running => index.outcome == Outcome::Running,
-            State::Waiting => index.outcome == Outcome::Waiting,
-            State::Ended => !matches!(index.outcome, Outcome::Running | Outcome::Waiting),
+            StateFilter::All => true,
+            StateFilter::Running => index.outcome == TraceOutcome::Running,
+            StateFilter::Waiting => index.outcome == TraceOutcome::Waiting,
+            StateFilter::Ended => !matches!(index.outcome, TraceOutcome::Running | TraceOutcome::Waiting),
         };
         state
             && self.result.is_none_or(|result| result == index.outcome)
@@ -206,13 +206,13 @@ fn count(traces: &[&Arc<Kept>], known: usize, unix_ns: u64) -> Counts {
     let mut durations = Vec::new();
     for kept in traces {
         match kept.index.outcome {
-            Outcome::Running => counts.running += 1,
-            Outcome::Failed => counts.failed += 1,
-            Outcome::Waiting => {
+            TraceOutcome::Running => counts.running += 1,
+            TraceOutcome::Failed => counts.failed += 1,
+            TraceOutcome::Waiting => {
                 counts.waiting += 1;
                 durations.push(busy_ns(kept, unix_ns));
             }
-            Outcome::Ok => durations.push(busy_ns(kept, unix_ns)),
+            TraceOutcome::Ok => durations.push(busy_ns(kept, unix_ns)),
         }
     }
     durations.sort_unstable();

@@ -14,7 +14,7 @@ use super::json::as_text;
 use super::now::end_or_now;
 use super::readiness::Readiness;
 use super::verdict::verdict;
-use crate::sinks::store::index::{Outcome, TraceIndex, TraceKind};
+use crate::sinks::store::index::{TraceIndex, TraceKind, TraceOutcome};
 
 /// One trace in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,7 +42,7 @@ pub struct Row {
     /// The same without the time in which the sandbox's programs did not use the network: that is not the node's.
     pub busy_ns: u64,
     /// State of the trace.
-    pub result: Outcome,
+    pub result: TraceOutcome,
     /// It is open, and more than first traffic is pending.
     pub running: bool,
     /// Class of the failure that explains it.
@@ -94,7 +94,7 @@ impl Row {
             duration_ns,
             busy_ns: duration_ns.saturating_sub(idle_ns),
             result: index.outcome,
-            running: index.outcome == Outcome::Running,
+            running: index.outcome == TraceOutcome::Running,
             error_class: trace.culprit().and_then(error_class),
             verdict: verdict(trace, now),
             phases: breakdown.phases,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Kept;
 use super::now::now_in;
-use crate::sinks::store::index::Outcome;
+use crate::sinks::store::index::TraceOutcome;
 
 /// An operation or a step of the runtime that has not ended.
 #[derive(Clone, Debug, Serialize)]
@@ -47,7 +47,7 @@ pub struct RunningOperation {
 pub(super) fn operations(open: &[Arc<Kept>], unix_ns: u64, stuck_after_ns: u64) -> Vec<RunningOperation> {
     let mut found: Vec<RunningOperation> = open
         .iter()
-        .filter(|kept| kept.index.outcome == Outcome::Running)
+        .filter(|kept| kept.index.outcome == TraceOutcome::Running)
         .flat_map(|kept| {
             let trace = &kept.trace;
             (0..trace.spans.len()).filter_map(move |index| running_at(trace, index, unix_ns, stuck_after_ns))

@@ -61,7 +61,10 @@ fn operations_that_share_the_runtimes_trace_are_kept_each_by_itself() {
     let listed: Vec<_> = rows.iter().map(|row| (row.root, row.result)).collect();
     assert_eq!(
         listed,
-        [(second.root_id(), Outcome::Ok), (failed.root_id(), Outcome::Failed)]
+        [
+            (second.root_id(), TraceOutcome::Ok),
+            (failed.root_id(), TraceOutcome::Failed)
+        ]
     );
 
     // Each by its root or any other span of it; without one the newest, or the sandbox's.
@@ -149,7 +152,7 @@ fn lists_sort_and_filter() {
 
     let slowest = Query {
         sort: Sort::Slowest,
-        state: State::Ended,
+        state: StateFilter::Ended,
         ..Query::default()
     };
     assert_eq!(pods(&store, &slowest)[..2], ["ingress-0", "checkout-5c7f8d9b4-slow1"]);
@@ -157,14 +160,14 @@ fn lists_sort_and_filter() {
     for (query, expected) in [
         (
             Query {
-                result: Some(Outcome::Failed),
+                result: Some(TraceOutcome::Failed),
                 ..query.clone()
             },
             3,
         ),
         (
             Query {
-                state: State::Running,
+                state: StateFilter::Running,
                 ..query.clone()
             },
             1,
@@ -362,7 +365,7 @@ fn a_created_sandbox_waits_for_traffic_and_is_not_called_running() {
     let root = open.root_id();
     store.update(open);
     let row = row(&store, root).unwrap();
-    assert_eq!((row.result, row.running), (Outcome::Waiting, false));
+    assert_eq!((row.result, row.running), (TraceOutcome::Waiting, false));
     let network = row.network.unwrap();
     assert_eq!(
         (network.state, network.first_attempt_ns),
@@ -385,7 +388,11 @@ fn a_created_sandbox_waits_for_traffic_and_is_not_called_running() {
         .total
     };
     assert_eq!(
-        (state(State::Waiting), state(State::Running), state(State::Ended)),
+        (
+            state(StateFilter::Waiting),
+            state(StateFilter::Running),
+            state(StateFilter::Ended)
+        ),
         (1, 0, 0)
     );
 
@@ -418,7 +425,7 @@ fn traffic_after_the_creation_is_told_apart_from_it() {
         row.verdict,
         "its network never proved usable: connect to 203.0.113.9:443 took 15.0 s: the other end, or the way to it, was silent (likely)"
     );
-    assert_eq!(row.result, Outcome::Ok);
+    assert_eq!(row.result, TraceOutcome::Ok);
 }
 
 #[test]

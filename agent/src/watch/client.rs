@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::Row;
+use super::ReceivedRow;
 use crate::failure::Advice;
 
 /// Why watching ended.
@@ -75,7 +75,7 @@ impl Advice for WatchError {
 #[derive(Debug)]
 pub enum Message {
     /// A trace changed.
-    Row(Box<Row>),
+    Row(Box<ReceivedRow>),
     /// The node's name.
     Node(String),
     /// The stream is open: what was known before may be old.

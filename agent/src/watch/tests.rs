@@ -70,7 +70,7 @@ fn waiting_sandboxes_and_journeys_have_their_own_words() {
     };
     let text = screen.lines(140, 500, false).join("\n");
     assert!(
-        text.contains("4 traces, 1 failed, 0 running, 1 not on the network yet"),
+        text.contains("4 traces, 1 failed, 0 running, 1 without traffic yet"),
         "{text}"
     );
     assert!(

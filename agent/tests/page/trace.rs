@@ -206,7 +206,7 @@ pub async fn a_network_that_proves_usable(agent: &Agent, browser: &Browser) -> R
     agent.store.update(waiting);
     browser.open(&agent.url("#/?q=waits-0")).await?;
     browser
-        .wait("return document.querySelector('a.row .chip.waiting')?.textContent === 'not on the network yet'")
+        .wait("return document.querySelector('a.row .chip.waiting')?.textContent === 'no traffic yet'")
         .await?;
     // It is created: its time stands still, and it is not among those that run.
     let time = browser.text("a.row .time").await?;

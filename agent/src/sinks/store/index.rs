@@ -12,7 +12,7 @@ use crate::sinks::creation;
 /// State of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum TraceOutcome {
     /// Open.
     Running,
     /// Open: the sandbox is created, and its first traffic is pending.
@@ -39,7 +39,7 @@ pub enum TraceKind {
 #[derive(Clone, Debug)]
 pub struct TraceIndex {
     /// State of the trace.
-    pub outcome: Outcome,
+    pub outcome: TraceOutcome,
     /// What it is about.
     pub kind: TraceKind,
     /// The verb, for an operation.
@@ -80,10 +80,10 @@ impl TraceIndex {
         }
         TraceIndex {
             outcome: match (trace.closed, root.status.is_error()) {
-                (false, false) if creation::waits_for_traffic(trace) => Outcome::Waiting,
-                (false, _) => Outcome::Running,
-                (true, false) => Outcome::Ok,
-                (true, true) => Outcome::Failed,
+                (false, false) if creation::waits_for_traffic(trace) => TraceOutcome::Waiting,
+                (false, _) => TraceOutcome::Running,
+                (true, false) => TraceOutcome::Ok,
+                (true, true) => TraceOutcome::Failed,
             },
             kind,
             command,

@@ -24,7 +24,7 @@ use tokio::sync::broadcast;
 
 use crate::node::NodeInfo;
 use hour::TrafficHour;
-use index::Outcome;
+use index::TraceOutcome;
 use traces::Traces;
 
 pub use traces::Kept;
@@ -78,21 +78,21 @@ pub struct Store<R>(Arc<Shared<R>>);
 struct Shared<R> {
     options: StoreOptions,
     node: NodeInfo,
-    state: Mutex<State<R>>,
+    state: Mutex<StoreState<R>>,
     hour: Mutex<TrafficHour>,
     changes: broadcast::Sender<RootId>,
 }
 
 #[derive(Debug)]
-struct State<R> {
+struct StoreState<R> {
     traces: Traces<R>,
-    known: BTreeMap<SandboxId, Known>,
+    known: BTreeMap<SandboxId, OlderSandbox>,
     known_dropped: u64,
 }
 
 /// A sandbox older than the agent.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct OlderSandbox {
     /// Its pod.
     pub identity: PodIdentity,
     /// When the runtime says it was created.
@@ -138,7 +138,7 @@ impl<R> Store<R> {
         Store(Arc::new(Shared {
             options,
             node,
-            state: Mutex::new(State {
+            state: Mutex::new(StoreState {
                 traces: Traces::default(),
                 known: BTreeMap::new(),
                 known_dropped: 0,
@@ -163,12 +163,12 @@ impl<R> Store<R> {
         }
         let root = trace.root_id();
         {
-            let State { traces, known, .. } = &mut *self.state();
+            let StoreState { traces, known, .. } = &mut *self.state();
             let Some(kept) = traces.insert(trace) else {
                 return;
             };
             if kept.index.command == Some(CniCommand::Del)
-                && kept.index.outcome == Outcome::Ok
+                && kept.index.outcome == TraceOutcome::Ok
                 && let Some(sandbox) = &kept.trace.sandbox
             {
                 known.remove(sandbox);
@@ -181,11 +181,11 @@ impl<R> Store<R> {
 
     /// Keeps a sandbox that is older than the agent, and so has no trace, until its DEL succeeds.
     pub fn known(&self, sandbox: SandboxId, identity: PodIdentity, created: Timestamp) {
-        let State {
+        let StoreState {
             known, known_dropped, ..
         } = &mut *self.state();
         if known.len() < self.0.options.max_known || known.contains_key(&sandbox) {
-            known.insert(sandbox, Known { identity, created });
+            known.insert(sandbox, OlderSandbox { identity, created });
         } else {
             *known_dropped += 1;
         }
@@ -247,23 +247,23 @@ impl<R> Store<R> {
 
     /// Sandboxes older than the agent.
     #[must_use]
-    pub fn known_sandboxes(&self) -> BTreeMap<SandboxId, Known> {
+    pub fn known_sandboxes(&self) -> BTreeMap<SandboxId, OlderSandbox> {
         self.state().known.clone()
     }
 
     /// How full the store is.
     #[must_use]
     pub fn size(&self) -> StoreSize {
-        let State {
+        let StoreState {
             traces,
             known,
             known_dropped,
         } = &*self.state();
         StoreSize {
             traces: traces.len(),
-            running: traces.count(Outcome::Running),
-            waiting: traces.count(Outcome::Waiting),
-            failed: traces.count(Outcome::Failed),
+            running: traces.count(TraceOutcome::Running),
+            waiting: traces.count(TraceOutcome::Waiting),
+            failed: traces.count(TraceOutcome::Failed),
             bytes: traces.bytes(),
             max_traces: self.0.options.max_traces,
             max_bytes: self.0.options.max_bytes,
@@ -277,7 +277,7 @@ impl<R> Store<R> {
         self.0.hour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State<R>> {
+    fn state(&self) -> MutexGuard<'_, StoreState<R>> {
         // A panic cannot leave the state half changed: nothing between the parts of a change can fail.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -84,7 +84,10 @@ fn a_stale_snapshot_does_not_open_a_closed_trace_again() {
     let size = store.size();
     assert_eq!((size.traces, size.running), (1, 0));
     let kept = store.traces().remove(0);
-    assert_eq!((kept.trace.root().end, kept.index.outcome), (Some(end), Outcome::Ok));
+    assert_eq!(
+        (kept.trace.root().end, kept.index.outcome),
+        (Some(end), TraceOutcome::Ok)
+    );
 }
 
 #[test]

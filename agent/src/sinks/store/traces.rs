@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use sandglass_model::{RootId, SpanId, Trace, TraceId};
 
-use super::index::{Outcome, TraceIndex, TraceKind};
+use super::index::{TraceIndex, TraceKind, TraceOutcome};
 use super::size;
 
 /// One trace that is kept. `R` is what readers derive from a closed trace; it lives as long as the trace is kept.
@@ -51,7 +51,7 @@ impl<R> Kept<R> {
 pub(super) struct Traces<R> {
     by_root: BTreeMap<RootId, Arc<Kept<R>>>,
     /// The same traces by outcome and arrival: the order of eviction.
-    order: BTreeMap<Outcome, BTreeSet<(u64, RootId)>>,
+    order: BTreeMap<TraceOutcome, BTreeSet<(u64, RootId)>>,
     arrivals: u64,
     bytes: usize,
     evicted: u64,
@@ -108,15 +108,15 @@ impl<R> Traces<R> {
     /// open trace last, since its end will come in.
     fn victim(&self, failed_share: usize) -> Option<RootId> {
         let oldest = |outcome| Some(self.order.get(&outcome)?.first()?.1);
-        let first = if self.count(Outcome::Failed) > failed_share {
-            [Outcome::Failed, Outcome::Ok]
+        let first = if self.count(TraceOutcome::Failed) > failed_share {
+            [TraceOutcome::Failed, TraceOutcome::Ok]
         } else {
-            [Outcome::Ok, Outcome::Failed]
+            [TraceOutcome::Ok, TraceOutcome::Failed]
         };
         oldest(first[0])
             .or_else(|| oldest(first[1]))
-            .or_else(|| oldest(Outcome::Waiting))
-            .or_else(|| oldest(Outcome::Running))
+            .or_else(|| oldest(TraceOutcome::Waiting))
+            .or_else(|| oldest(TraceOutcome::Running))
     }
 
     fn remove(&mut self, root: RootId) {
@@ -139,7 +139,7 @@ impl<R> Traces<R> {
 
     /// Those that run, in order of arrival.
     pub(super) fn running(&self) -> Vec<Arc<Kept<R>>> {
-        let roots = self.order.get(&Outcome::Running).into_iter().flatten();
+        let roots = self.order.get(&TraceOutcome::Running).into_iter().flatten();
         roots.filter_map(|(_, root)| self.get(*root)).collect()
     }
 
@@ -163,7 +163,7 @@ impl<R> Traces<R> {
         self.by_root.len()
     }
 
-    pub(super) fn count(&self, outcome: Outcome) -> usize {
+    pub(super) fn count(&self, outcome: TraceOutcome) -> usize {
         self.order.get(&outcome).map_or(0, BTreeSet::len)
     }
 

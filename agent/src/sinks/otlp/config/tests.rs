@@ -64,7 +64,18 @@ fn defaults_are_those_documented() {
     assert_eq!(resolved.timeout, Duration::from_secs(10));
     assert_eq!(resolved.tls, TlsFiles::default());
     assert!(resolved.headers.is_empty());
-    assert_eq!(resolved.tuning, Tuning::default());
+    let defaults = Tuning {
+        queue_traces: 2_048,
+        batch_spans: 512,
+        batch_bytes: 1 << 20,
+        batch_delay: Duration::from_secs(1),
+        queue_requests: 4_096,
+        queue_bytes: 16 << 20,
+        backoff_initial: Duration::from_millis(500),
+        backoff_max: Duration::from_secs(30),
+        seed: None,
+    };
+    assert_eq!(resolved.tuning, defaults);
     assert_eq!((resolved.service, resolved.resource), (None, Vec::new()));
 }
 

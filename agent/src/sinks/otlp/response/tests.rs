@@ -112,11 +112,11 @@ fn what_the_collector_says_is_shown_short_and_on_one_line() {
     let AttemptResult::Rejected { why } = http(400, None, &status.encode_to_vec()) else {
         panic!()
     };
-    assert_eq!(why, "the collector answered HTTP 400 Bad Request: bad span");
+    assert_eq!(why, "the collector responded with HTTP 400 Bad Request: bad span");
     let AttemptResult::Rejected { why } = http(404, None, b"no such page") else {
         panic!()
     };
-    assert_eq!(why, "the collector answered HTTP 404 Not Setting: no such page");
+    assert_eq!(why, "the collector responded with HTTP 404 Not Setting: no such page");
     let AttemptResult::Rejected { why } = http(500, None, "ü".repeat(5_000).as_bytes()) else {
         panic!()
     };

@@ -6,6 +6,7 @@ use sandglass_model::trace::{Confidence, ConnectDetail, LookupDetail};
 
 use super::super::{Metrics, ProductMetrics};
 use super::*;
+use sandglass_correlator::traffic::Nat;
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::{Timestamp, Trace};
 
