@@ -12,14 +12,14 @@ KEEP = CARGO_TARGET_DIR="$$target" SANDGLASS_CACHE="$$cache"
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
-demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends, --observability adds Prometheus and Jaeger, --cluster: in a Kubernetes)
+demo: ## Trace real pod sandboxes of a private containerd (root; ARGS=--once checks and ends, --observability adds Prometheus and Jaeger, --cluster: in a Kubernetes, --windows: a recording of a Windows node)
 ifneq ($(filter --cluster,$(ARGS)),)
 	@scripts/setup.sh build demo cluster
 	@$(PLACES) && $(SUDO) env $(KEEP) DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
 else
 	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
-	cargo build --profile demo --locked --package sandglass
-	$(PLACES) && $(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )"$$target/demo/sandglass" demo $(ARGS)
+	cargo build --profile demo --locked --package sandglass-demo --bin sandglass-demo
+	$(PLACES) && $(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )"$$target/demo/sandglass-demo" $(ARGS)
 endif
 
 test: ## Run all tests; the last line counts them

@@ -2,9 +2,14 @@
 //!
 //! The same definitions make the help, the shell completions and the man pages.
 
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::Exit;
 
 /// Tells, for every Kubernetes pod sandbox, where its network set-up time went.
 #[derive(Debug, Parser)]
@@ -24,8 +29,6 @@ pub enum Command {
     #[cfg(windows)]
     #[command(hide = true)]
     Service(RunArgs),
-    /// Make pod sandboxes in a private containerd and show their traces
-    Demo(DemoArgs),
     /// Show the sandboxes of a running agent in the terminal, live
     Watch(WatchArgs),
     /// Turn a recording into traces, on any machine
@@ -80,26 +83,6 @@ pub struct RunArgs {
     /// Configuration
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Also record every event into this file
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-}
-
-/// `sandglass demo`
-#[derive(Debug, Args)]
-pub struct DemoArgs {
-    /// Configuration of the agent
-    #[command(flatten)]
-    pub config: ConfigArgs,
-    /// Check every sandbox and end: exit 0 only if all were traced completely
-    #[arg(long)]
-    pub once: bool,
-    /// Bring up Prometheus, with the project's rules and alerts, and Jaeger beside it
-    #[arg(long)]
-    pub observability: bool,
-    /// Show a Windows node's story instead, replayed from an .etl file, on any machine
-    #[arg(long, conflicts_with = "record")]
-    pub windows: bool,
     /// Also record every event into this file
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -175,6 +158,32 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Prints help, or an argument error that ends with a hint like every error, and gives the exit code.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        // Printing help to a closed pipe is no failure.
+        let _ = error.print();
+        return match error.exit_code() {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::from(Exit::Usage.code()),
+        };
+    }
+    let text = error.render();
+    let text = match std::io::stderr().is_terminal() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    let text = text.replace(
+        "For more information, try",
+        "hint: for the commands and flags there are, try",
+    );
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    ExitCode::from(Exit::Usage.code())
 }
 
 #[cfg(test)]

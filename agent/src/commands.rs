@@ -1,7 +1,5 @@
 //! One module a command; each turns its arguments into parts and says how it ended.
 
-#[cfg(target_os = "linux")]
-mod demo;
 mod doctor;
 mod record;
 mod replay;
@@ -13,6 +11,10 @@ use std::io::Write;
 
 use clap::CommandFactory;
 
+// For `sandglass-demo`, which composes an agent of its own.
+pub use replay::replay_from;
+pub use run::otlp_flags;
+
 use crate::cli::{Cli, Command, ConfigArgs, WatchArgs};
 use crate::config::{Config, Layers};
 use crate::failure::{Failure, NO_THREADS};
@@ -22,17 +24,8 @@ use crate::watch::{self, WatchOptions};
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => block_on(run::run(args)),
-        Command::Demo(args) if args.windows => block_on(replay::demo(args)),
         #[cfg(windows)]
         Command::Service(args) => service::service(args),
-        #[cfg(target_os = "linux")]
-        Command::Demo(args) => block_on(demo::demo(args)),
-        #[cfg(not(target_os = "linux"))]
-        Command::Demo(_) => Err(Failure::new(
-            crate::failure::Exit::Unavailable,
-            "the demo needs Linux: it makes real pod sandboxes there",
-            "replay a recording or an .etl file instead: sandglass replay FILE --serve",
-        )),
         Command::Watch(args) => block_on(watch(args)),
         Command::Replay(args) => block_on(replay::replay(args)),
         Command::Record(args) => block_on(record::record(args)),
@@ -55,7 +48,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
 }
 
 /// The layers and the configuration that the flags select.
-fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
+pub fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
     let mut layers = Layers::default();
     if let Some(path) = &args.config {
         layers.file(path)?;
@@ -119,7 +112,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Runs a command on a small runtime: the agent's work is done by a thread of its own, not by tasks.
-fn block_on<F: Future<Output = Result<(), Failure>>>(command: F) -> Result<(), Failure> {
+pub fn block_on<F: Future<Output = Result<(), Failure>>>(command: F) -> Result<(), Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -10,8 +10,6 @@ pub mod cni_conf;
 pub mod commands;
 pub mod config;
 pub mod cri;
-#[cfg(target_os = "linux")]
-pub mod demo;
 pub mod doctor;
 pub mod failure;
 pub mod grpc;

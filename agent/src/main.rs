@@ -1,13 +1,11 @@
 //! The binary: parse the command line, set up logs, run one command, end with its exit code.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
 use clap::Parser;
-use clap::error::ErrorKind;
-use sandglass::cli::{Cli, Command};
-use sandglass::failure::Exit;
+use sandglass::cli::{self, Cli, Command};
 use sandglass::log_file::{self, LogFile};
 use sandglass::{commands, resident};
 use tracing_subscriber::EnvFilter;
@@ -18,7 +16,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            return refuse(&error);
+            return cli::refuse(&error);
         }
     };
     let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(told(&cli.command)));
@@ -73,30 +71,4 @@ fn told(command: &Command) -> &'static str {
         Command::Replay(_) => "warn,sandglass::sinks::otlp=error",
         _ => "info",
     }
-}
-
-/// Shows help or what is wrong with the arguments, which ends with a hint like every error.
-fn refuse(error: &clap::Error) -> ExitCode {
-    if matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    ) {
-        // Printing help to a closed pipe is no failure.
-        let _ = error.print();
-        return match error.exit_code() {
-            0 => ExitCode::SUCCESS,
-            _ => ExitCode::from(Exit::Usage.code()),
-        };
-    }
-    let text = error.render();
-    let text = match std::io::stderr().is_terminal() {
-        true => text.ansi().to_string(),
-        false => text.to_string(),
-    };
-    let text = text.replace(
-        "For more information, try",
-        "hint: for the commands and flags there are, try",
-    );
-    let _ = std::io::stderr().write_all(text.as_bytes());
-    ExitCode::from(Exit::Usage.code())
 }

@@ -195,16 +195,13 @@ fn what_is_no_recording_is_refused() {
 }
 
 #[test]
-fn an_etl_file_is_known_by_its_content_and_the_demo_has_one() {
+fn an_etl_file_is_known_by_its_content() {
     let files = Files::new();
     let story = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/windows-agent-powershell/events.etl");
     let renamed = files.put("events.jsonl", fs::read(story).unwrap());
     let tree = sandglass(&["replay", &renamed]);
     assert!(tree.status.success(), "{}", err(&tree));
     assert!(out(&tree).contains("command powershell"), "{}", out(&tree));
-    let demo = sandglass(&["demo", "--windows", "--once"]);
-    assert!(demo.status.success(), "{}", err(&demo));
-    assert_eq!(out(&demo), out(&tree));
     // Samples of sessions that know nothing of pods.
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("etw/samples/s4_WindowsUpdate.20251008.etl");
     let nothing = sandglass(&["replay", sample.to_str().unwrap()]);
@@ -496,7 +493,6 @@ fn assert_name(family: &str) {
 fn completions_and_man_pages_know_every_command() {
     let commands = [
         "run",
-        "demo",
         "watch",
         "replay",
         "record",

@@ -458,7 +458,7 @@ fn unbound(lab: &Lab, directory: &std::path::Path) -> Child {
 
 /// Where it is installed, or as `scripts/peer.sh coredns` has built it.
 fn coredns() -> Option<std::path::PathBuf> {
-    lab::built::peer("SANDGLASS_COREDNS", "coredns")
+    sandglass_lab::built::peer("SANDGLASS_COREDNS", "coredns")
 }
 
 fn quiet(lab: &Lab, program: &[&str]) -> Child {

@@ -5,9 +5,6 @@
 //! and `kernels/init` as all there is. Skipped, by name, where there is no kernel, no busybox or no QEMU.
 //! Does not: repeat the probes' own tests, or measure; such a machine is about fourteen times slower.
 
-#[path = "lab/built.rs"]
-mod built;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,7 +29,7 @@ const DEADLINE: Duration = Duration::from_secs(400);
 #[test]
 fn every_probe_works_on_other_kernels() -> Result<()> {
     let name = "every_probe_works_on_other_kernels";
-    let place = built::place("kernels");
+    let place = sandglass_lab::built::place("kernels");
     let kernels = kernels(&place);
     let busybox = place.join("busybox");
     let qemu = Command::new("qemu-system-x86_64").arg("--version").output();

@@ -17,7 +17,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use sandglass::demo::rig::Rig;
+use sandglass_demo::rig::Rig;
 
 use crate::Effort;
 use crate::agent::Switched;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use sandglass::cri::Cri;
-use sandglass::demo::networks::Network;
-use sandglass::demo::rig::{Rig, RigOptions};
-use sandglass::demo::scenarios::{self, CallRecord, Pod};
+use sandglass_demo::networks::Network;
+use sandglass_demo::rig::{Rig, RigOptions};
+use sandglass_demo::scenarios::{self, CallRecord, Pod};
 
 use crate::agent::{Agent, Started, Switched};
 use crate::estimate::{bootstrap_interval, hodges_lehmann};

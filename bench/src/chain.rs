@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-use sandglass::demo::networks::Network;
-use sandglass::demo::rig::Rig;
+use sandglass_demo::networks::Network;
+use sandglass_demo::rig::Rig;
 use serde_json::{Map, Value};
 
 use crate::estimate::Took;

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
-use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
@@ -16,8 +14,8 @@ use tokio::sync::watch;
 use super::run::{otlp_flags, until_stopped};
 use super::{configuration, print};
 use crate::app;
-use crate::cli::{DemoArgs, Print, ReplayArgs};
-use crate::config::{Config, HttpConfig};
+use crate::cli::{Print, ReplayArgs};
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus, SessionLabel};
 use crate::http;
@@ -29,7 +27,6 @@ use crate::sinks::recording::Recorder;
 use crate::sinks::store::StoreOptions;
 use crate::sources::clock;
 use crate::sources::replay::Replay;
-use crate::sources::windows::file::EtlFile;
 use crate::view::{self, Store};
 
 /// Replays.
@@ -39,34 +36,8 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     replay_from(recording, args, config).await
 }
 
-/// `sandglass demo --windows`: a story of a Windows node that comes with the agent.
-pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
-    let (_, mut config) = configuration(&args.config)?;
-    // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
-    if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
-        config.http.address.set_port(0);
-    }
-    if config.node_name.is_empty() {
-        "windows-demo".clone_into(&mut config.node_name);
-    }
-    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), app::activity_names(&config)?);
-    let recording = Replay::Etl(Box::new(file?));
-    let args = ReplayArgs {
-        recording: PathBuf::new(),
-        print: Print::Tree,
-        serve: !args.once,
-        export: false,
-        record: None,
-        config: args.config,
-    };
-    replay_from(recording, args, config).await
-}
-
-/// A plugin that waits for its agent, which waits for powershell.
-const STORY: &[u8] = include_bytes!("../../recordings/windows-agent-powershell/events.etl");
-
 /// Replays what is open.
-pub(super) async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config) -> Result<(), Failure> {
+pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config) -> Result<(), Failure> {
     let header = recording.header().clone();
     let node = NodeInfo {
         // An .etl file does not name its machine.

@@ -3,13 +3,13 @@
 //! Does not: judge.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 /// The folder.
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards")
+    sandglass_lab::file("dashboards")
 }
 
 /// A file of the folder.

@@ -13,9 +13,6 @@
 )]
 
 mod alerting;
-#[cfg(target_os = "linux")]
-#[path = "../lab/built.rs"]
-mod built;
 mod documents;
 mod exposition;
 mod linter;
@@ -25,8 +22,6 @@ mod peers;
 mod promql;
 mod queries;
 mod questions;
-#[cfg(target_os = "linux")]
-mod real;
 mod receiver;
 mod schema;
 #[path = "../lab/served.rs"]

@@ -6,7 +6,6 @@
 
 #![allow(dead_code, reason = "each of the tests uses a part of it")]
 
-pub mod built;
 pub mod client;
 pub mod oracle;
 pub mod query;

@@ -1,7 +1,7 @@
 //! End to end: real pod sandboxes on a private containerd with real CNI plugins, traced by the agent.
 //!
 //! Needs root, containerd, the distribution's CNI plugins and a kernel that lets BPF in; where one is missing each
-//! test says `SKIPPED` and why. The judge of single sandboxes is `sandglass::demo::verify`, which is tested by itself.
+//! test says `SKIPPED` and why. The judge of single sandboxes is `sandglass_demo::verify`, which is tested by itself.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,
@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 use rig::witness::Witness;
 use rig::{Agent, Node, assert_passed};
 use sandglass::cri::Cri;
-use sandglass::demo::networks::{HANGING_PLUGIN, Network, SLOW_COMMAND, SLOW_PLUGIN};
-use sandglass::demo::rig::RigOptions;
-use sandglass::demo::scenarios::{self, CallRecord, Pod};
-use sandglass::demo::verify::{self, clock};
+use sandglass_demo::networks::{HANGING_PLUGIN, Network, SLOW_COMMAND, SLOW_PLUGIN};
+use sandglass_demo::rig::RigOptions;
+use sandglass_demo::scenarios::{self, CallRecord, Pod};
+use sandglass_demo::verify::{self, clock};
 use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, OperationDetail, PluginDetail, Span, Trace};
@@ -221,7 +221,7 @@ async fn an_agent_killed_in_the_middle_of_an_add_finds_it_running_again() {
     };
     probe.stop().await;
 
-    let mut first = Command::new(env!("CARGO_BIN_EXE_sandglass"))
+    let mut first = Command::new(env!("CARGO_BIN_EXE_sandglass-demo-agent"))
         .args(["run", "--listen", "127.0.0.1:0", "--cri-endpoint", "none"])
         .stdin(Stdio::null())
         .stderr(Stdio::null())

@@ -4,7 +4,7 @@
 //! image and configuration; own cgroup, so that every process it ever starts is known; own *network namespace for the
 //! node itself*, so that bridges, addresses, `ip_forward` and iptables rules of the demo never meet the host's.
 //! Dropping it removes everything, by [`teardown`]; what a killed owner left behind is removed at the next start.
-//! Does not: speak CRI (that is [`crate::cri`]), touch the host's own runtime, pull from a registry.
+//! Does not: speak CRI (that is [`sandglass::cri`]), touch the host's own runtime, pull from a registry.
 
 mod config;
 mod mounts;
@@ -28,7 +28,7 @@ use sandglass_model::time::Timestamp;
 use super::scenarios::PluginClock;
 use super::services::Services;
 use super::{image, networks};
-use crate::failure::{Advice, Exit};
+use sandglass::failure::{Advice, Exit};
 use teardown::Site;
 pub use teardown::TeardownError;
 

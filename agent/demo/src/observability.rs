@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 use super::rig::Rig;
-use crate::failure::{Advice, Exit};
+use sandglass::failure::{Advice, Exit};
 
 /// What keeps Prometheus or Jaeger from coming up.
 #[derive(Debug, thiserror::Error)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandglass::config::Config;
-use sandglass::demo::image;
 use sandglass::terminal;
+use sandglass_demo::image;
 use sandglass_model::Trace;
 use sandglass_model::cni::CniCommand;
 use sandglass_model::trace::{Detail, OperationDetail, Relation, RuntimeStep, Span};

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::SEARCH;
-use crate::demo::image;
-use crate::demo::networks::Network;
+use crate::image;
+use crate::networks::Network;
 
 /// Port of containerd's metrics, in the node's network namespace.
 pub(super) const METRICS_PORT: u16 = 1338;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandglass::demo::networks::Network;
-use sandglass::demo::rig::RigOptions;
-use sandglass::demo::scenarios::{self, CallRecord, Pod};
-use sandglass::demo::verify;
+use sandglass_demo::networks::Network;
+use sandglass_demo::rig::RigOptions;
+use sandglass_demo::scenarios::{self, CallRecord, Pod};
+use sandglass_demo::verify;
 use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Span, Trace};

@@ -1,7 +1,36 @@
-//! The same with nothing replayed: a private node with real plugins, the real agent, real peers.
+//! Dashboards, rules and alerts with nothing replayed: a private node with real plugins, the real agent, real peers; and
+//! `sandglass-demo --observability` as a user runs it.
 //!
 //! Needs what `end_to_end.rs` needs, and Prometheus, Alertmanager or Jaeger; where one is missing the test is skipped by
-//! name. Other work on the machine that runs CNI plugins is seen by the agent too; where that matters it is said.
+//! name. Other work on the machine that runs CNI plugins is seen by the agent too; a test that counts takes it into account.
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test"
+)]
+
+#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
+#[path = "../../tests/dashboards/documents.rs"]
+mod documents;
+#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
+#[path = "../../tests/dashboards/exposition.rs"]
+mod exposition;
+#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
+#[path = "../../tests/dashboards/peers.rs"]
+mod peers;
+#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
+#[path = "../../tests/dashboards/promql.rs"]
+mod promql;
+#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
+#[path = "../../tests/dashboards/questions.rs"]
+mod questions;
+#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
+#[path = "../../tests/dashboards/receiver.rs"]
+mod receiver;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -13,18 +42,16 @@ use std::time::Duration;
 use sandglass::app;
 use sandglass::config::Config;
 use sandglass::cri::Cri;
-use sandglass::demo::networks::Network;
-use sandglass::demo::rig::{Rig, RigOptions};
-use sandglass::demo::scenarios::{self, Pod};
+use sandglass_demo::networks::Network;
+use sandglass_demo::rig::{Rig, RigOptions};
+use sandglass_demo::scenarios::{self, Pod};
 use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 
-use super::built;
-use super::documents;
-use super::exposition::Exposition;
-use super::peers::{self, Target};
-use super::questions::shortened;
-use super::receiver::Receiver;
+use exposition::Exposition;
+use peers::Target;
+use questions::shortened;
+use receiver::Receiver;
 
 /// One test at a time has the machine: the agent sees every plugin on it.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -220,7 +247,7 @@ impl Demo {
 }
 
 fn jaeger() -> Option<PathBuf> {
-    built::peer("SANDGLASS_JAEGER", "jaeger")
+    sandglass_lab::built::peer("SANDGLASS_JAEGER", "jaeger")
 }
 
 #[test]
@@ -238,15 +265,8 @@ fn the_demo_shows_its_traces_in_jaeger_and_its_numbers_in_prometheus() {
     if !peers::has(test, "prometheus") {
         return;
     }
-    let mut process = Command::new(env!("CARGO_BIN_EXE_sandglass"))
-        .args([
-            "demo",
-            "--observability",
-            "--listen",
-            "127.0.0.1:0",
-            "--node-name",
-            "worker-1",
-        ])
+    let mut process = Command::new(env!("CARGO_BIN_EXE_sandglass-demo"))
+        .args(["--observability", "--listen", "127.0.0.1:0", "--node-name", "worker-1"])
         .env("SANDGLASS_JAEGER", jaeger)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -307,8 +327,8 @@ fn the_demo_says_at_once_what_is_missing() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("prometheus"), "").unwrap();
         let path = if path == "FAKE" { folder.path() } else { Path::new(path) };
-        let output = Command::new(env!("CARGO_BIN_EXE_sandglass"))
-            .args(["demo", "--observability", "--once"])
+        let output = Command::new(env!("CARGO_BIN_EXE_sandglass-demo"))
+            .args(["--observability", "--once"])
             .env_clear()
             .env("PATH", path)
             .env("SANDGLASS_JAEGER", jaeger)

@@ -2,12 +2,12 @@
 //!
 //! Used by the tests that meet real peers. Asks the scripts, so that the places stand in `scripts/places.sh` alone.
 //! Does not: build or fetch anything.
-#![allow(dead_code, reason = "not every test binary uses all of it")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The peer that `variable` names, or that `scripts/peer.sh` has built; `None` where there is neither.
+#[must_use]
 pub fn peer(variable: &str, name: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     named
@@ -16,13 +16,13 @@ pub fn peer(variable: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// One of the places of `scripts/places.sh`; empty where that script does not run.
+#[must_use]
 pub fn place(name: &str) -> PathBuf {
     printed("scripts/places.sh", &[name]).unwrap_or_default()
 }
 
 fn printed(script: &str, arguments: &[&str]) -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(script);
-    let output = Command::new(script).args(arguments).output().ok()?;
+    let output = Command::new(crate::file(script)).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| PathBuf::from(text.trim()))
 }

@@ -1,7 +1,7 @@
 //! What the end-to-end tests stand on: a private node, the agent beside it, and an independent witness.
 //!
 //! Used by `end_to_end.rs`. One test at a time has the machine: the agent sees every plugin of the node, and what is
-//! measured should not be the tests' own crowd. Does not: judge; that is `sandglass::demo::verify` and the tests.
+//! measured should not be the tests' own crowd. Does not: judge; that is `sandglass_demo::verify` and the tests.
 
 pub mod witness;
 
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use sandglass::app::{self, App};
 use sandglass::config::{Config, Period};
 use sandglass::cri::Cri;
-use sandglass::demo::rig::{Rig, RigOptions};
-use sandglass::demo::scenarios::{self, CallRecord, Pod};
-use sandglass::demo::verify::network::Seen;
-use sandglass::demo::verify::{self, Report};
+use sandglass_demo::rig::{Rig, RigOptions};
+use sandglass_demo::scenarios::{self, CallRecord, Pod};
+use sandglass_demo::verify::network::Seen;
+use sandglass_demo::verify::{self, Report};
 use sandglass_model::{Span, Trace};
 use tokio::sync::{Mutex, MutexGuard};
 

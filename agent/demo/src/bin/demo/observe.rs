@@ -1,26 +1,25 @@
-//! `sandglass demo`: the demo's node with this agent beside it.
+//! The demo's node with the agent beside it, in one process: the composition of both.
 
 use std::any::Any;
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use sandglass_model::Trace;
 
-use super::configuration;
-use super::run::otlp_flags;
-use crate::app::{self, App, Options};
-use crate::cli::DemoArgs;
-use crate::config::{Config, HttpConfig, Period};
-use crate::demo::observability::{Observability, Programs};
-use crate::demo::rig::Rig;
-use crate::demo::verify::network::Seen;
-use crate::demo::{self, DemoOptions, Ended, Observer};
-use crate::failure::Failure;
-use crate::sinks::otlp::config::Settings;
-use crate::terminal;
+use sandglass::app::{self, App, Options};
+use sandglass::commands::{configuration, otlp_flags};
+use sandglass::config::{Config, Period};
+use sandglass::failure::Failure;
+use sandglass::sinks::otlp::config::Settings;
+use sandglass::terminal;
+use sandglass_demo::observability::{Observability, Programs};
+use sandglass_demo::rig::Rig;
+use sandglass_demo::show::{self, DemoOptions, Ended, Observer};
+use sandglass_demo::verify::network::Seen;
+
+use crate::{Args, avoid_taken_port};
 
 /// Runs the demo.
-pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
+pub async fn demo(args: Args) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let flags = otlp_flags(&args.config);
     let options = DemoOptions {
@@ -33,7 +32,7 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
         true => Some(Programs::find()?),
         false => None,
     };
-    let ended = demo::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
+    let ended = show::run(&options, &mut std::io::stdout(), async |rig: &Rig| {
         observe(config, flags, record, programs, rig).await.map_err(Into::into)
     })
     .await?;
@@ -58,10 +57,7 @@ async fn observe(
     config.cni.bin_dirs = vec![rig.bin_dir()];
     // Its pods talk at once or never: nobody shall wait half a minute for the latter.
     config.traffic.ready_deadline = READY_DEADLINE;
-    // An agent may run on this machine already; the demo moves aside unless it was told where to listen.
-    if config.http.address == HttpConfig::default().address && TcpListener::bind(config.http.address).is_err() {
-        config.http.address.set_port(0);
-    }
+    avoid_taken_port(&mut config);
     let mut beside = match programs {
         Some(programs) => Some(Observability::start(programs, rig).await?),
         None => None,

@@ -8,7 +8,7 @@ use sandglass_model::trace::{
 };
 
 use super::*;
-use crate::demo::scenarios::{CallTimes, PluginClock, Pod};
+use crate::scenarios::{CallTimes, PluginClock, Pod};
 
 const ALL_SEEN: Seen = Seen {
     dns: true,

@@ -1,8 +1,8 @@
-//! `sandglass demo`: real pod sandboxes on a private node, traced, shown and checked.
+//! The demo: real pod sandboxes on a private node, traced, shown and checked.
 //!
-//! The command line starts it and hands in the agent; it starts the node ([`rig`]), makes and deletes pods on it
-//! ([`scenarios`]), prints each waterfall, and with `--once` holds every trace against the caller's own clock
-//! ([`verify`]). Whatever ends it (Ctrl-C, SIGTERM, an error, a panic), the node is taken down again.
+//! The command line starts it and hands in the agent; it starts the node ([`crate::rig`]), makes and deletes pods on it
+//! ([`crate::scenarios`]), prints each waterfall, and with `--once` holds every trace against the caller's own clock
+//! ([`crate::verify`]). Whatever ends it (Ctrl-C, SIGTERM, an error, a panic), the node is taken down again.
 //! Does not: know how the agent is built; it sees an [`Observer`].
 
 use std::borrow::Cow;
@@ -14,24 +14,14 @@ use sandglass_model::id::RootId;
 use sandglass_model::trace::Trace;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub mod client;
-pub mod dns;
-pub mod image;
-pub mod networks;
-pub mod observability;
-pub mod rig;
-pub mod scenarios;
-pub mod services;
-pub mod verify;
-
-use crate::cri::{Cri, CriError};
-use crate::failure::{Advice, Exit, Failure};
-use crate::grpc::CallError;
-use crate::scheduling;
-use rig::{Rig, RigError, RigOptions, TeardownError};
-use scenarios::CallRecord;
-use verify::network::{self, Seen};
-use verify::{Check, Report};
+use crate::rig::{Rig, RigError, RigOptions, TeardownError};
+use crate::scenarios::{self, CallRecord};
+use crate::verify::network::{self, Seen};
+use crate::verify::{self, Check, Report};
+use sandglass::cri::{Cri, CriError};
+use sandglass::failure::{Advice, Exit, Failure};
+use sandglass::grpc::CallError;
+use sandglass::scheduling;
 
 /// What the demo can be told.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +90,7 @@ impl Advice for DemoError {
         match self {
             DemoError::Rig(error) => error.hint(),
             DemoError::Cri(error) => error.hint(),
-            DemoError::Teardown(_) => "the next `sandglass demo` tries again".into(),
+            DemoError::Teardown(_) => "the next `make demo` tries again".into(),
             // A failed agent brings its own.
             DemoError::Agent(_) | DemoError::Image(_) | DemoError::Signals(_) | DemoError::Output(_) => "".into(),
         }

@@ -14,9 +14,9 @@ use sandglass_model::phases::human;
 use sandglass_model::time::{MILLISECOND, Timestamp};
 use sandglass_model::trace::{Detail, Span, Trace};
 
-use super::super::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
-use super::super::scenarios::{CallRecord, PluginClock};
 use super::Check;
+use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
+use crate::scenarios::{CallRecord, PluginClock};
 
 /// Whether two durations agree; `extra_ns` is what one of the clocks cannot tell.
 pub(super) fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {

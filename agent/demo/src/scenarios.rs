@@ -20,13 +20,13 @@ use super::image;
 use super::networks::Network;
 use super::rig::Rig;
 use super::services::Services;
-use crate::cri::messages::{
+use sandglass::cri::messages::{
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
     PodSandboxMetadata, PortMapping, Protocol,
 };
-use crate::cri::{Cri, CriError};
-use crate::failure::causes;
-use crate::grpc::{self, CallError};
+use sandglass::cri::{Cri, CriError};
+use sandglass::failure::causes;
+use sandglass::grpc::{self, CallError};
 
 /// A pod to make.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::demo::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN};
+use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN};
 
 /// One ADD. Sorted by interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

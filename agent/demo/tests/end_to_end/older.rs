@@ -9,10 +9,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sandglass::app::{self, App};
-use sandglass::demo::client::{self, Talk, Talked};
-use sandglass::demo::networks::Network;
-use sandglass::demo::rig::RigOptions;
-use sandglass::demo::scenarios::Pod;
+use sandglass_demo::client::{self, Talk, Talked};
+use sandglass_demo::networks::Network;
+use sandglass_demo::rig::RigOptions;
+use sandglass_demo::scenarios::Pod;
 use sandglass_model::trace::Detail;
 use sandglass_model::{SandboxId, Trace};
 

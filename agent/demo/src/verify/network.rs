@@ -10,11 +10,11 @@ use sandglass_model::phases::human;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Cause, ConnectDetail, Detail, LookupDetail, LookupResult, Span, Trace};
 
-use super::super::client::{TIMER, Talked};
-use super::super::scenarios::{CallRecord, CallTimes};
-use super::super::services::{BACKEND, DNS_BACKEND, DNS_SERVICE};
 use super::clock::agree;
-use crate::health::ProbeStatus;
+use crate::client::{TIMER, Talked};
+use crate::scenarios::{CallRecord, CallTimes};
+use crate::services::{BACKEND, DNS_BACKEND, DNS_SERVICE};
+use sandglass::health::ProbeStatus;
 
 /// Which traffic the agent sees on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,11 +252,11 @@ mod tests {
     use sandglass_model::network::ConnectFailure;
 
     use super::*;
-    use crate::demo::client::Talk;
-    use crate::demo::networks::Network;
-    use crate::demo::scenarios::Pod;
-    use crate::demo::services::SERVICE;
+    use crate::client::Talk;
+    use crate::networks::Network;
     use crate::samples;
+    use crate::scenarios::Pod;
+    use crate::services::SERVICE;
 
     const ALL: Seen = Seen {
         dns: true,
