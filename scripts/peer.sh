@@ -13,9 +13,11 @@ fi
 
 # Name, module, version, way to build, programs; the last of several is built last, so that a build that was interrupted
 # is done again. `folder`: in the module's own folder, against its own go.sum. Jaeger v2.13 is the tag v1.76.0; its go.mod
-# has a replace line, which `go install` refuses.
+# has a replace line, which `go install` refuses. `local`: a program of this tree, in place of a module; each .mod file in
+# its folder pins the modules of one build, and the folder's checksum is the version.
 table="
 cnitool     github.com/containernetworking/cni   v1.3.0   install  cnitool
+cniloaders  agent/tests/cni_loaders/peer         -        local    containerd-1.5 containerd-1.6 containerd-1.7 containerd-2.0 containerd-2.4
 containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
 coredns     github.com/coredns/coredns           v1.15.0  folder   .
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
@@ -25,6 +27,7 @@ if ! read -r name module version way programs < <(grep "^${1:-} " <<< "$table");
     echo "usage: scripts/peer.sh [--built] $(awk 'NF { printf "%s%s", bar, $1; bar = "|" }' <<< "$table")" >&2
     exit 64
 fi
+[ "$way" != local ] || version=$(cat "$module"/* | cksum | cut -d' ' -f1)
 peers=$(cache_place)/peers
 # The version is in the name: clones of other commits share the cache.
 folder=$peers/$name-$version
@@ -32,7 +35,8 @@ place=$folder/$name
 last=$place
 if [[ $programs = *" "* ]]; then
     place=$folder
-    last=$folder/${programs##*/}
+    last=${programs##* }
+    last=$folder/${last##*/}
 fi
 if ! $build; then
     if [ ! -x "$last" ]; then
@@ -53,6 +57,14 @@ if [ ! -x "$last" ]; then
     fi
     export GOWORK=off GOFLAGS=
     case $way in
+        local)
+            # CRI-O's loader of that time cannot be had for libcni 0.8.
+            for program in $programs; do
+                tags=
+                grep -q ocicni "$module/$program.mod" || tags=nocrio
+                go build -C "$module" -mod=readonly -modfile="$program.mod" -tags="$tags" -o "$place/$program" . >&2
+            done
+            ;;
         folder)
             source=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
             go build -C "$source" -o "$place" "./$programs" >&2

@@ -21,6 +21,7 @@ peer() {
 peer SANDGLASS_JAEGER jaeger "Jaeger, a trace back end to read our traces back from (some minutes)"
 peer SANDGLASS_COREDNS coredns "CoreDNS, the DNS server of clusters (two minutes)"
 peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace (a minute)"
+peer SANDGLASS_CNI_LOADERS cniloaders "the runtimes' loaders of CNI configuration, go-cni and ocicni (a minute)"
 peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 
 scripts/kernels.sh
