@@ -1,22 +1,22 @@
-//! The plugins a configuration names, directly or through delegation, and their binaries.
+//! The plugins a configuration names, directly or through delegation.
 //!
-//! Delegation is each plugin's own invention; known here: `ipam.type`, `delegate` (flannel, ptp-like), `delegates` and
-//! `clusterNetwork`/`defaultNetworks` (Multus). Does not: know what else a plugin may run.
+//! Delegation is each plugin's own invention; known here: `ipam.type` (CNI specification 1.1.0, section 4), `delegate`
+//! (flannel), `delegates`, `clusterNetwork` and `defaultNetworks` (Multus). Plugins are Go programs as well, so that the case
+//! of these keys does not matter. Does not: know what else a plugin may execute.
 
-use std::path::{Path, PathBuf};
-
-use serde_json::{Map, Value};
+use super::json::{Members, Value, folded};
+use super::network::bounded;
 
 /// A plugin and what it delegates to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plugin {
     /// `type`: the name of its binary.
     pub kind: String,
-    /// What it runs in turn.
+    /// What it executes in turn.
     pub delegates: Vec<Delegate>,
 }
 
-/// Something a plugin runs in turn.
+/// Something a plugin executes in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delegate {
     /// The key that names it, e.g. `ipam`.
@@ -55,68 +55,25 @@ impl Plugin {
     }
 }
 
-/// Where a plugin's binary is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Binary {
-    /// Here.
-    Found(PathBuf),
-    /// Here, but not executable.
-    NotExecutable(PathBuf),
-    /// In none of the directories.
-    Missing,
-}
-
-impl Binary {
-    /// Looks for a binary as libcni does: the first directory that has a file of that name.
-    #[must_use]
-    pub fn find(kind: &str, directories: &[PathBuf]) -> Binary {
-        for directory in directories {
-            let path = directory.join(kind);
-            match std::fs::metadata(&path) {
-                Ok(metadata) if metadata.is_file() => {
-                    return if is_executable(&path, &metadata) {
-                        Binary::Found(path)
-                    } else {
-                        Binary::NotExecutable(path)
-                    };
-                }
-                _ => {}
-            }
-        }
-        Binary::Missing
-    }
-}
-
-#[cfg(unix)]
-fn is_executable(_path: &Path, metadata: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    metadata.permissions().mode() & 0o111 != 0
-}
-
-#[cfg(not(unix))]
-fn is_executable(path: &Path, _metadata: &std::fs::Metadata) -> bool {
-    path.extension().is_some_and(|extension| extension == "exe")
-}
-
 /// What a plugin's configuration delegates to.
-pub(super) fn delegates(kind: &str, object: &Map<String, Value>) -> Vec<Delegate> {
-    below(kind, object, MAX_DEPTH)
+pub(super) fn delegates(kind: &str, members: &Members) -> Vec<Delegate> {
+    below(kind, members, MAX_DEPTH)
 }
 
-fn below(kind: &str, object: &Map<String, Value>, depth: usize) -> Vec<Delegate> {
+fn below(kind: &str, members: &Members, depth: usize) -> Vec<Delegate> {
     let mut found = Vec::new();
     if depth == 0 {
         return found;
     }
-    for (key, value) in KEYS.iter().filter_map(|key| Some((*key, object.get(*key)?))) {
+    for (key, value) in KEYS.iter().filter_map(|key| Some((*key, folded(members, key)?))) {
         match value {
-            Value::Object(object) => found.extend(network(kind, key, object, depth)),
-            Value::String(name) if key == "clusterNetwork" => found.push(named(key, name)),
-            Value::Array(values) if key != "ipam" => {
+            Value::Object(members) => found.extend(network(kind, key, members, depth)),
+            Value::Text(name) if key == "clusterNetwork" => found.push(named(key, name)),
+            Value::List(values) if key != "ipam" => {
                 for value in values.iter().take(MAX_DELEGATES) {
                     match value {
-                        Value::Object(object) => found.extend(network(kind, key, object, depth)),
-                        Value::String(name) => found.push(named(key, name)),
+                        Value::Object(members) => found.extend(network(kind, key, members, depth)),
+                        Value::Text(name) => found.push(named(key, name)),
                         _ => {}
                     }
                 }
@@ -124,61 +81,57 @@ fn below(kind: &str, object: &Map<String, Value>, depth: usize) -> Vec<Delegate>
             _ => {}
         }
     }
-    // flannel delegates to bridge when it is not told otherwise.
-    if kind == "flannel" && !object.contains_key("delegate") {
-        found.extend(network(kind, "delegate", &Map::new(), depth));
+    // flannel delegates to bridge unless its configuration names another plugin.
+    if kind == "flannel" && folded(members, "delegate").is_none() {
+        found.extend(network(kind, "delegate", &Members::new(), depth));
     }
     found
 }
 
-fn network(parent: &str, key: &'static str, object: &Map<String, Value>, depth: usize) -> Option<Delegate> {
-    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let plugins: Vec<Plugin> = match object.get("plugins") {
-        Some(Value::Array(plugins)) => {
+fn network(parent: &str, key: &'static str, members: &Members, depth: usize) -> Option<Delegate> {
+    let plugins: Vec<Plugin> = match folded(members, "plugins") {
+        Some(Value::List(plugins)) => {
             let objects = plugins.iter().filter_map(Value::as_object).take(MAX_DELEGATES);
-            objects.filter_map(|object| plugin("", object, depth)).collect()
+            objects.filter_map(|members| plugin("", members, depth)).collect()
         }
-        _ => plugin(if parent == "flannel" { "bridge" } else { "" }, object, depth)
-            .into_iter()
-            .collect(),
+        _ => {
+            let default = if parent == "flannel" { "bridge" } else { "" };
+            plugin(default, members, depth).into_iter().collect()
+        }
     };
     if plugins.is_empty() {
         return None;
     }
-    let name = cut(text("name"));
+    let name = folded(members, "name").and_then(Value::as_text).unwrap_or_default();
+    let name = bounded(name);
     Some(Delegate {
         key,
         to: DelegateTo::Network { name, plugins },
     })
 }
 
-fn plugin(default: &str, object: &Map<String, Value>, depth: usize) -> Option<Plugin> {
-    let kind = match object.get("type") {
-        Some(Value::String(kind)) => kind,
+fn plugin(default: &str, members: &Members, depth: usize) -> Option<Plugin> {
+    let kind = match folded(members, "type") {
+        Some(Value::Text(kind)) => kind,
         None => default,
         Some(_) => return None,
     };
-    if kind.is_empty() || kind.contains('/') || kind.len() > MAX_TEXT {
+    if kind.is_empty() {
         return None;
     }
     Some(Plugin {
-        kind: kind.to_owned(),
-        delegates: below(kind, object, depth - 1),
+        kind: bounded(kind),
+        delegates: below(kind, members, depth - 1),
     })
 }
 
 fn named(key: &'static str, name: &str) -> Delegate {
     Delegate {
         key,
-        to: DelegateTo::Named(cut(name)),
+        to: DelegateTo::Named(bounded(name)),
     }
-}
-
-fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }
 
 const KEYS: [&str; 5] = ["ipam", "delegate", "delegates", "clusterNetwork", "defaultNetworks"];
 const MAX_DEPTH: usize = 4;
 const MAX_DELEGATES: usize = 16;
-const MAX_TEXT: usize = 256;

@@ -40,8 +40,9 @@ impl Node {
         let node = Node::new();
         node.conf(name, text);
         let conf = node.read();
-        assert_eq!(conf.files.len(), 1);
-        conf.files.into_iter().next().unwrap().network
+        let mut files = conf.directories.into_iter().next().unwrap().files;
+        assert_eq!(files.len(), 1);
+        files.remove(0).network
     }
 }
 
@@ -75,7 +76,6 @@ fn a_chain_is_read_with_its_delegates() {
 #[test]
 fn bad_files_say_what_is_wrong_and_where() {
     let deep = "[".repeat(500);
-    let long = format!(r#"{{"name":"{}","type":"x"}}"#, "n".repeat(300));
     for (name, text, expected) in [
         ("a.conf", "", "line 1, column 1: the file is empty"),
         (
@@ -93,32 +93,48 @@ fn bad_files_say_what_is_wrong_and_where() {
             "\u{feff}{}",
             "line 1, column 1: the file starts with a byte order mark, which JSON does not allow",
         ),
-        ("a.conf", "{} {}", "line 1, column 4: trailing characters"),
-        ("a.conf", "[1]", "not a JSON object"),
-        ("a.conf", deep.as_str(), "line 1, column 128: recursion limit exceeded"),
-        ("a.conf", r#"{"type":"bridge"}"#, "\"name\" is missing"),
-        ("a.conf", r#"{"name":"","type":"bridge"}"#, "\"name\" is missing"),
-        ("a.conf", r#"{"name":7,"type":"bridge"}"#, "\"name\" is not a text"),
         (
             "a.conf",
-            r#"{"name":"a b","type":"x"}"#,
-            "\"name\" \"a b\" is not allowed: letters, digits, and after the first also . _ -",
+            "{\n  // name\n",
+            "line 2, column 3: a comment, which JSON does not allow",
         ),
+        (
+            "a.conf",
+            "{\0}\0",
+            "line 1, column 1: the file is UTF-16; JSON is UTF-8",
+        ),
+        ("a.conf", "{} {}", "line 1, column 4: trailing characters"),
+        ("a.conf", "{\"a\": 01}", "line 1, column 8: invalid number"),
+        (
+            "a.conf",
+            "{\"a\": \"\n\"}",
+            "line 1, column 8: a line break, tab or other control character within a string",
+        ),
+        ("a.conf", "{\"a\": tru", "line 1, column 10: the file ends too early"),
+        ("a.conf", "[1]", "\"the plugin\" is not an object"),
+        ("a.conf", deep.as_str(), "line 1, column 501: the file ends too early"),
+        ("a.conf", r#"{"name":7,"type":"bridge"}"#, "\"name\" is not a text"),
         ("a.conf", r#"{"name":"x"}"#, "\"type\" of the plugin is missing"),
         (
             "a.conf",
-            r#"{"name":"x","type":"../evil"}"#,
-            "\"type\" \"../evil\" is not a file name",
+            r#"{"name":"x","type":"","Type":"y"}"#,
+            "\"type\" of the plugin is missing or empty; the last of it and \"Type\" counts",
+        ),
+        (
+            "a.conf",
+            r#"{"name":"x","type":"y","a":1e999}"#,
+            "a number is too large for a 64-bit float",
         ),
         (
             "a.conf",
             BRIDGE,
             "a list (\"plugins\") in a file that is not called .conflist",
         ),
+        ("a.conflist", "[1]", "not a JSON object"),
         (
             "a.conflist",
-            r#"{"name":"x","type":"bridge"}"#,
-            "one plugin (\"type\") in a file that is called .conflist",
+            r#"{"Name":"x","plugins":[]}"#,
+            "\"name\" is missing; \"Name\" does not count, since case matters here",
         ),
         ("a.conflist", r#"{"name":"x"}"#, "\"plugins\" is missing or empty"),
         (
@@ -143,13 +159,23 @@ fn bad_files_say_what_is_wrong_and_where() {
         ),
         (
             "a.conflist",
-            r#"{"name":"x","cniVersion":"one","plugins":[{"type":"a"}]}"#,
-            "\"cniVersion\" \"one\" is not a version",
+            r#"{"name":"x","cniVersion":null,"plugins":[{"type":"a"}]}"#,
+            "\"cniVersion\" is not a text",
         ),
         (
             "a.conflist",
-            r#"{"name":"x","cniVersion":1.0,"plugins":[{"type":"a"}]}"#,
-            "\"cniVersion\" is not a text",
+            r#"{"name":"x","plugins":[{"type":"a","capabilities":{"portMappings":"true"}}]}"#,
+            "\"capabilities.portMappings\" is not true or false",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","plugins":[{"type":"a","dns":{"nameservers":"8.8.8.8"}}]}"#,
+            "\"dns.nameservers\" is not a list",
+        ),
+        (
+            "a.conflist",
+            r#"{"name":"x","plugins":[{"type":"a","ipam":"host-local"}]}"#,
+            "\"ipam\" is not an object",
         ),
         (
             "a.conflist",
@@ -164,17 +190,63 @@ fn bad_files_say_what_is_wrong_and_where() {
     ] {
         let error = Node::one(name, text).unwrap_err();
         assert_eq!(error.to_string(), expected, "{name}: {text:.80}");
-        assert!(!error.hint().is_empty());
+        assert!(!error.hint().is_empty() && !error.is_own_limit());
     }
-    assert!(matches!(Node::one("a.conf", long), Err(ConfError::BadName(name)) if name.len() == 256));
+}
+
+#[test]
+fn a_limit_of_the_agent_is_no_verdict() {
+    let node = Node::new();
+    node.conf("10-a.conf", vec![b' '; (1 << 20) + 1]);
+    node.conf("20-b.conflist", BRIDGE);
+    let conf = node.read();
+    let error = conf.directories[0].files[0].network.as_ref().unwrap_err();
+    assert!(error.is_own_limit());
     assert_eq!(
-        Node::one("a.conf", vec![b' '; (1 << 20) + 1]),
-        Err(ConfError::Read(ReadError::TooLarge))
+        error.to_string(),
+        "larger than 1 MiB, which is the most that the agent reads"
     );
-    assert!(matches!(
-        Node::one("a.conf", [0xff, 0xfe, 0x00]),
-        Err(ConfError::Json { line: 1, .. })
-    ));
+    assert_eq!(conf.directories[0].choice, Choice::Unknown(0));
+}
+
+#[test]
+fn what_serde_refuses_and_go_does_not_is_loaded() {
+    let nested = [
+        r#"{"type":"x","name":"y","z":"#,
+        &"[".repeat(9_000),
+        &"]".repeat(9_000),
+        "}",
+    ]
+    .concat();
+    for text in [
+        nested.as_bytes(),
+        br#"{"type":"x","name":"y","z":"\ud800"}"#,
+        b"{\"type\":\"x\",\"name\":\"y\",\"z\":\"\xff\"}",
+    ] {
+        assert_eq!(Node::one("a.conf", text).unwrap().name, "y");
+    }
+}
+
+#[test]
+fn names_and_versions_that_fail_later_are_loaded() {
+    let remarks = |text: &str| Node::one("a.conf", text).unwrap().remarks;
+    assert_eq!(remarks(r#"{"type":"x","cniVersion":"1.0.0"}"#), [Remark::NoName]);
+    assert_eq!(
+        remarks(r#"{"name":"a b","type":"x","cniVersion":"1.0.0"}"#),
+        [Remark::BadName]
+    );
+    assert_eq!(
+        remarks(r#"{"name":"a","type":"x","cniVersion":"one"}"#),
+        [Remark::BadVersion]
+    );
+    let node = Node::new();
+    node.conf("10-a.conf", r#"{"type":"x","cniVersion":"1.0.0"}"#);
+    let crio = CniConf::read(&node.options(RuntimeKind::Crio));
+    let network = crio.directories[0].files[0].network.as_ref().unwrap();
+    assert_eq!(
+        (network.name.as_str(), &network.remarks[..]),
+        ("10-a.conf", &[Remark::NamedAfterFile][..])
+    );
 }
 
 #[cfg(unix)]
@@ -185,9 +257,15 @@ fn links_to_nowhere_and_special_files_do_not_hang() {
     std::os::unix::fs::symlink("/dev/zero", node.0.path().join("conf/b.conf")).unwrap();
     fs::create_dir(node.0.path().join("conf/c.conf")).unwrap();
     let conf = node.read();
-    assert_eq!(conf.files.len(), 2);
-    assert!(matches!(conf.files[0].network, Err(ConfError::Read(ReadError::Io(_)))));
-    assert_eq!(conf.files[1].network, Err(ConfError::Read(ReadError::NotAFile)));
+    assert_eq!(conf.directories[0].files.len(), 2);
+    assert!(matches!(
+        conf.directories[0].files[0].network,
+        Err(ConfError::Read(ReadError::Io(_)))
+    ));
+    assert_eq!(
+        conf.directories[0].files[1].network,
+        Err(ConfError::Read(ReadError::Special))
+    );
 }
 
 #[test]
@@ -215,7 +293,7 @@ fn versions_decide_what_a_runtime_may_ask() {
     );
     assert_eq!(network("").unwrap().remarks, [Remark::NoVersion]);
     let future = network(r#""cniVersion":"2.0.0","#).unwrap().remarks;
-    assert_eq!(future, [Remark::FutureVersion("2.0.0".to_owned())]);
+    assert_eq!(future, [Remark::FutureVersion]);
 }
 
 #[test]
@@ -245,7 +323,7 @@ fn plugins_in_a_directory_of_the_networks_name_are_appended() {
     node.conf("pods/10-a.conf", r#"{"type":"first"}"#);
     let conf = node.read();
     assert_eq!(
-        kinds(&conf.files[0].network.as_ref().unwrap().plugins),
+        kinds(&conf.directories[0].files[0].network.as_ref().unwrap().plugins),
         ["first", "second"]
     );
 }
@@ -263,14 +341,14 @@ fn delegations_of_multus_and_flannel_are_followed() {
         r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true}}]}"#,
     );
     let conf = node.read();
-    let multus = &conf.files[0].network.as_ref().unwrap().plugins[0];
+    let multus = &conf.directories[0].files[0].network.as_ref().unwrap().plugins[0];
     let all: Vec<_> = multus.all().map(|plugin| plugin.kind.as_str()).collect();
     assert_eq!(all, ["multus", "calico", "calico-ipam", "portmap", "macvlan", "dhcp"]);
     assert!(multus.delegates.contains(&Delegate {
         key: "clusterNetwork",
         to: DelegateTo::Named("/host/etc/cni/net.d/10-calico.conflist".to_owned())
     }));
-    let flannel = &conf.files[1].network.as_ref().unwrap().plugins[0];
+    let flannel = &conf.directories[0].files[1].network.as_ref().unwrap().plugins[0];
     assert_eq!(
         flannel.all().map(|plugin| plugin.kind.as_str()).collect::<Vec<_>>(),
         ["flannel", "bridge"]
@@ -304,21 +382,24 @@ fn the_first_file_by_name_wins_and_a_bad_one_stops_containerd_only() {
     node.conf("README", "no configuration");
     node.conf("05-old.conf.bak", "{");
     let conf = node.read();
-    assert_eq!(conf.choice, Choice::Networks(vec![0]));
-    assert!(conf.files[0].path.ends_with("10-a.conf"));
-    assert_eq!(conf.ignored.len(), 2);
+    assert_eq!(conf.directories[0].choice, Choice::Networks(vec![0]));
+    assert!(conf.directories[0].files[0].path.ends_with("10-a.conf"));
+    assert_eq!(conf.directories[0].ignored.len(), 2);
 
     node.conf("00-broken.json", "{");
-    assert_eq!(node.read().choice, Choice::StoppedAt(0));
+    assert_eq!(node.read().directories[0].choice, Choice::StoppedAt(0));
     let unknown = CniConf::read(&node.options(RuntimeKind::Unknown));
-    assert_eq!(unknown.choice, Choice::Networks(vec![1]));
+    assert_eq!(unknown.directories[0].choice, Choice::Networks(vec![1]));
     // CRI-O passes over networks whose plugins are missing.
-    assert_eq!(CniConf::read(&node.options(RuntimeKind::Crio)).choice, Choice::Nothing);
+    assert_eq!(
+        CniConf::read(&node.options(RuntimeKind::Crio)).directories[0].choice,
+        Choice::Nothing
+    );
 }
 
 #[cfg(unix)]
 #[test]
-fn crio_takes_the_network_it_is_told_to() {
+fn crio_takes_the_network_of_its_settings() {
     use std::os::unix::fs::PermissionsExt;
     let node = Node::new();
     let binary = node.0.path().join("bin/x");
@@ -328,7 +409,11 @@ fn crio_takes_the_network_it_is_told_to() {
     node.conf("20-b.conf", r#"{"name":"b","type":"x"}"#);
     fs::create_dir_all(node.0.path().join("etc/crio")).unwrap();
     let crio_conf = node.0.path().join("etc/crio/crio.conf");
-    let choice = || CniConf::read(&node.options(RuntimeKind::Crio)).choice;
+    let choice = || {
+        CniConf::read(&node.options(RuntimeKind::Crio)).directories[0]
+            .choice
+            .clone()
+    };
     assert_eq!(choice(), Choice::Networks(vec![0]));
     fs::write(&crio_conf, "[crio.network]\ncni_default_network='b'").unwrap();
     assert_eq!(choice(), Choice::Networks(vec![1]));
@@ -366,12 +451,32 @@ fn no_directory_is_no_error() {
         runtime: Some(RuntimeKind::Containerd),
         ..CniOptions::default()
     });
-    assert_eq!(conf.choice, Choice::Nothing);
-    assert_eq!(conf.unreadable, None);
+    assert_eq!(conf.directories[0].choice, Choice::Nothing);
+    assert_eq!(conf.directories[0].unreadable, None);
     assert_eq!(
         kinds_of(&conf),
         [("cni-loopback".to_owned(), vec!["loopback".to_owned()])]
     );
+}
+
+#[test]
+fn a_handlers_directory_is_read_beside_the_default_one() {
+    let node = Node::new();
+    node.conf("a.conflist", BRIDGE);
+    node.conf("../kata/b.conf", r#"{"name":"isolated","type":"x"}"#);
+    let config = os::under(node.0.path(), os::CONTAINERD_CONFIGS[0]);
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let settings = "[plugins.cri.containerd.runtimes.runc]\n\
+        [plugins.cri.containerd.runtimes.kata]\ncni_conf_dir='/kata'\ncni_max_conf_num=-1\n\
+        [plugins.cri.containerd.runtimes.kata-fc]\ncni_conf_dir='/kata'\ncni_max_conf_num=-1\n";
+    fs::write(config, settings).unwrap();
+    let conf = node.read();
+    assert_eq!(conf.directories.len(), 2);
+    assert_eq!(conf.directories[1].handlers, ["kata", "kata-fc"]);
+    assert_eq!(conf.directories[1].max_networks, None);
+    assert_eq!(conf.directories[1].choice, Choice::Networks(vec![0]));
+    let names: Vec<_> = conf.networks().into_iter().map(|list| list.network).collect();
+    assert_eq!(names, ["pods", "isolated", "cni-loopback"]);
 }
 
 #[test]
@@ -401,7 +506,7 @@ fn a_new_settings_file_is_noticed() {
     assert_eq!(watch.poll().unwrap().len(), 1);
     node.conf("a.conflist", BRIDGE);
     assert_eq!(watch.poll(), None);
-    let config = settings::below(node.0.path(), settings::CONTAINERD_CONFIGS[0]);
+    let config = os::under(node.0.path(), os::CONTAINERD_CONFIGS[0]);
     fs::create_dir_all(config.parent().unwrap()).unwrap();
     fs::write(config, "[plugins.cri.cni]\nconf_dir='/conf'").unwrap();
     assert_eq!(watch.poll().unwrap()[0].network, "pods");
@@ -427,7 +532,7 @@ proptest::proptest! {
         fs::create_dir_all(node.0.path().join("etc/containerd")).unwrap();
         fs::write(node.0.path().join("etc/containerd/config.toml"), toml).unwrap();
         let conf = node.read();
-        proptest::prop_assert_eq!(conf.files.len(), 2);
+        proptest::prop_assert_eq!(conf.directories[0].files.len(), 2);
         proptest::prop_assert!(conf.networks().len() <= 3);
     }
 }

@@ -8,19 +8,20 @@ use std::time::SystemTime;
 
 use sandglass_model::cni::NetworkList;
 
-use super::{CniConf, CniOptions, list};
+use super::directory::list;
+use super::{CniConf, CniOptions};
 
-/// Remembers what the configuration looked like.
+/// Remembers what the configuration looked like at the last poll.
 #[derive(Debug)]
 pub struct Watch {
     options: CniOptions,
-    looked: Option<Look>,
-    sent: Option<Vec<NetworkList>>,
+    snapshot: Option<Snapshot>,
+    reported: Option<Vec<NetworkList>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Look {
-    directory: PathBuf,
+struct Snapshot {
+    directories: Vec<PathBuf>,
     files: Vec<(PathBuf, Option<(u64, SystemTime)>)>,
 }
 
@@ -30,32 +31,41 @@ impl Watch {
     pub fn new(options: CniOptions) -> Watch {
         Watch {
             options,
-            looked: None,
-            sent: None,
+            snapshot: None,
+            reported: None,
         }
     }
 
-    /// The networks, when they are others than at the last call; at the first call always.
+    /// The networks, when they differ from those of the last call; at the first call always.
     pub fn poll(&mut self) -> Option<Vec<NetworkList>> {
-        if let Some(looked) = &self.looked
-            && *looked == look(&looked.directory, looked.files.iter().map(|(path, _)| path))
+        if let Some(last) = &self.snapshot
+            && *last == snapshot(last.directories.clone(), last.files.iter().map(|(path, _)| path))
         {
             return None;
         }
         let conf = CniConf::read(&self.options);
-        let settings = &conf.settings;
-        self.looked = Some(look(&settings.conf_dir, settings.watched.iter()));
+        let mut directories: Vec<PathBuf> = conf
+            .directories
+            .iter()
+            .map(|directory| directory.path.clone())
+            .collect();
+        // libcni from 1.3 adds plugins from a directory of the network's name.
+        for directory in &conf.directories {
+            let networks = directory.files.iter().filter_map(|file| file.network.as_ref().ok());
+            directories.extend(networks.map(|network| directory.path.join(&network.name)));
+        }
+        self.snapshot = Some(snapshot(directories, conf.settings.watched.iter()));
         let networks = conf.networks();
-        if self.sent.as_ref() == Some(&networks) {
+        if self.reported.as_ref() == Some(&networks) {
             return None;
         }
-        self.sent = Some(networks.clone());
+        self.reported = Some(networks.clone());
         Some(networks)
     }
 }
 
-fn look<'a>(directory: &Path, extra: impl Iterator<Item = &'a PathBuf>) -> Look {
-    let mut paths = list(directory).files;
+fn snapshot<'a>(directories: Vec<PathBuf>, extra: impl Iterator<Item = &'a PathBuf>) -> Snapshot {
+    let mut paths: Vec<PathBuf> = directories.iter().flat_map(|directory| list(directory).files).collect();
     paths.extend(extra.cloned());
     paths.sort();
     paths.dedup();
@@ -63,8 +73,8 @@ fn look<'a>(directory: &Path, extra: impl Iterator<Item = &'a PathBuf>) -> Look 
         let metadata = std::fs::metadata(path).ok()?;
         Some((metadata.len(), metadata.modified().ok()?))
     };
-    Look {
-        directory: directory.to_owned(),
+    Snapshot {
+        directories,
         files: paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect(),
     }
 }

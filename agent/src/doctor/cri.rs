@@ -7,17 +7,19 @@ use serde_json::Value;
 
 use super::stats::{self, Look};
 use super::{DoctorOptions, Finding, Level};
-use crate::cni_conf::RuntimeKind;
+use crate::cni_conf::{Libcni, RuntimeKind};
 use crate::cri::messages::StatusResponse;
 use crate::cri::{Cri, CriError, RuntimeChoice};
 use crate::failure::{Advice, causes};
 
-/// What the runtime says of itself.
+/// What the runtime reports of itself.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeView {
     pub(super) findings: Vec<Finding>,
     pub(super) stats: Vec<Finding>,
     pub(super) kind: Option<RuntimeKind>,
+    /// The generation of libcni that its version is built with.
+    pub(super) libcni: Option<Libcni>,
     pub(super) cni: Option<LoadedCni>,
 }
 
@@ -27,6 +29,17 @@ pub(super) struct LoadedCni {
     pub(super) conf_dir: String,
     pub(super) bin_dirs: Vec<String>,
     pub(super) max_networks: Option<usize>,
+    /// Directories of runtime handlers; `None` where the runtime does not report its whole configuration.
+    pub(super) handlers: Option<Vec<LoadedHandler>>,
+}
+
+/// A runtime handler with a directory of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LoadedHandler {
+    pub(super) handler: String,
+    pub(super) conf_dir: String,
+    /// `None` for the number of the default directory; within, `None` for all files.
+    pub(super) max_networks: Option<Option<usize>>,
 }
 
 pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
@@ -75,7 +88,9 @@ fn absent(runtime: &RuntimeChoice) -> Finding {
 async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     match timed(|| cri.version()).await {
         Ok((version, median)) => {
-            view.kind = Some(RuntimeKind::from_name(&version.runtime_name));
+            let kind = RuntimeKind::from_name(&version.runtime_name);
+            view.kind = Some(kind);
+            view.libcni = Libcni::of(kind, &version.runtime_version);
             let what = format!(
                 "{} {} at {}",
                 version.runtime_name,
@@ -143,7 +158,7 @@ async fn on_node_network(cri: &Cri, look: &Look) -> Vec<String> {
     ids
 }
 
-/// Asks three times; the answer is the last, the time is the median. Stops at the first error.
+/// Makes a call three times; returns the last response and the median time. Stops at the first error.
 async fn timed<T, F>(mut call: impl FnMut() -> F) -> Result<(T, Duration), CriError>
 where
     F: Future<Output = Result<T, CriError>>,
@@ -241,7 +256,7 @@ fn network_hint(status: &StatusResponse) -> String {
     }
 }
 
-/// `cniconfig` in containerd's verbose status: what it runs with, whatever its files say by now.
+/// `cniconfig` in containerd's verbose status: the settings it runs with, whatever its files contain by now.
 fn loaded_cni(status: &StatusResponse) -> Option<LoadedCni> {
     let config: Value = serde_json::from_str(status.info.get("cniconfig")?).ok()?;
     let directories = config.get("PluginDirs")?.as_array()?;
@@ -249,14 +264,34 @@ fn loaded_cni(status: &StatusResponse) -> Option<LoadedCni> {
     Some(LoadedCni {
         conf_dir: config.get("PluginConfDir")?.as_str()?.to_owned(),
         bin_dirs: bin_dirs.map(str::to_owned).collect(),
-        max_networks: match config.get("PluginMaxConfNum")?.as_u64()? {
-            0 => None,
-            number => usize::try_from(number).ok(),
-        },
+        max_networks: limit(config.get("PluginMaxConfNum")?),
+        handlers: status.info.get("config").and_then(|config| loaded_handlers(config)),
     })
+}
+
+/// `containerd.runtimes` in `config` of the verbose status (`Runtime` of containerd's `internal/cri/config/config.go`).
+fn loaded_handlers(config: &str) -> Option<Vec<LoadedHandler>> {
+    let config: Value = serde_json::from_str(config).ok()?;
+    let runtimes = config.get("containerd")?.get("runtimes")?.as_object()?;
+    let own = runtimes.iter().filter_map(|(handler, runtime)| {
+        let conf_dir = runtime.get("cniConfDir")?.as_str()?;
+        let number = runtime.get("cniMaxConfNum").filter(|number| **number != 0);
+        (!conf_dir.is_empty()).then(|| LoadedHandler {
+            handler: handler.clone(),
+            conf_dir: conf_dir.to_owned(),
+            max_networks: number.map(limit),
+        })
+    });
+    Some(own.take(MAX_HANDLERS).collect())
+}
+
+/// go-cni loads all files when the number is not positive.
+fn limit(number: &Value) -> Option<usize> {
+    usize::try_from(number.as_u64()?).ok().filter(|number| *number > 0)
 }
 
 /// Above this median a call is called slow; the kubelet lists pods every second.
 const SLOW: Duration = Duration::from_secs(1);
 const MAX_CONDITIONS: usize = 32;
 const MAX_ASKED: usize = 50;
+const MAX_HANDLERS: usize = 64;

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::cni_conf::RuntimeKind;
 
 struct Node(tempfile::TempDir);
 
@@ -391,6 +392,93 @@ async fn bad_networks_are_told_apart() {
     let report = node.report().await;
     let what = "15-broken.conf: line 3, column 2: expected `,` or `}`";
     assert_eq!(level_of(&report, "cni.file", what), Level::Fail);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn what_each_runtime_does_with_a_loaded_network_is_said() {
+    let node = Node::new();
+    node.good_kernel()
+        .binary("opt/cni/bin/bridge")
+        .file("etc/cni/net.d/10-a.conf", r#"{"cniVersion":"1.0.0","type":"bridge"}"#)
+        .file(
+            "etc/cni/net.d/20-b.conflist",
+            r#"{"cniVersion":"1.0.0","name":"b","disableCheck":"true","plugins":[{"type":"bridge","ipam":{"TYPE":"gone"}},{"type":"loopback"}]}"#,
+        );
+    let report_of = |runtime, max: u32| {
+        node.file(
+            "etc/containerd/config.toml",
+            format!("[plugins.cri.cni]\nmax_conf_num = {max}"),
+        );
+        let mut options = node.options();
+        options.cni.runtime = Some(runtime);
+        run(options)
+    };
+    let report = report_of(RuntimeKind::Containerd, 2).await;
+    assert_eq!(
+        level_of(&report, "cni.file", "10-a.conf: the network has no name"),
+        Level::Fail
+    );
+    assert_eq!(level_of(&report, "cni.binary", "no plugin \"gone\""), Level::Fail);
+    let older = "20-b.conflist: containerd up to 1.7 does not load it: \"disableCheck\" is not true or false";
+    assert_eq!(level_of(&report, "cni.file", older), Level::Warn);
+    let text = node.text(&report);
+    assert_eq!(text.matches("no plugin \"loopback\"").count(), 1, "{text}");
+
+    let report = report_of(RuntimeKind::Crio, 1).await;
+    assert_eq!(
+        level_of(&report, "cni.file", "10-a.conf: network 10-a.conf 1.0.0: bridge"),
+        Level::Ok
+    );
+    assert_eq!(
+        level_of(&report, "cni.file", "10-a.conf: the network has no name"),
+        Level::Note
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_limit_of_the_agent_is_called_so() {
+    let node = Node::new();
+    node.good_kernel()
+        .file("etc/containerd/config.toml", "")
+        .file("etc/cni/net.d/10-a.conf", vec![b' '; (1 << 20) + 1]);
+    let report = node.report().await;
+    assert_eq!(
+        level_of(&report, "cni.file", "the most that the agent reads"),
+        Level::Warn
+    );
+    assert_eq!(level_of(&report, "cni.choice", "depends on 10-a.conf"), Level::Warn);
+    assert!(
+        node.text(&report)
+            .contains("the limit is the agent's, not the runtime's")
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_hint_of_jq_stands_where_jq_shows_it() {
+    let node = Node::new();
+    node.good_kernel();
+    for (text, hints_at_jq) in [
+        ("{\"a\": }", true),
+        ("{\"a\" 1}", true),
+        ("{\"a\": [1,]}", true),
+        ("{\"a\": \"\\x\"}", true),
+        ("{", true),
+        ("", false),
+        ("\u{feff}{}", false),
+        ("{} {}", false),
+        ("{\"a\": 01}", false),
+        ("{\"a\": NaN}", false),
+        ("{} // x", false),
+    ] {
+        node.file("etc/cni/net.d/10-a.conf", text);
+        let shown = node
+            .text(&node.report().await)
+            .contains("`jq . FILE` shows the same place");
+        assert_eq!(shown, hints_at_jq, "{text}");
+    }
 }
 
 #[cfg(unix)]

@@ -329,6 +329,11 @@ async fn a_network_that_is_not_ready_fails_with_the_runtimes_words() {
                 "cniconfig".to_owned(),
                 r#"{"PluginDirs":["/d1","/d2"],"PluginConfDir":"/c","PluginMaxConfNum":0}"#.to_owned(),
             ),
+            (
+                "config".to_owned(),
+                r#"{"containerd":{"runtimes":{"runc":{"cniConfDir":""},"kata":{"cniConfDir":"/k","cniMaxConfNum":2}}}}"#
+                    .to_owned(),
+            ),
         ]
         .into(),
     };
@@ -346,6 +351,12 @@ async fn a_network_that_is_not_ready_fails_with_the_runtimes_words() {
     assert!(
         settings.contains("/c, plugins in ") && settings.ends_with("/d2 (says the runtime)"),
         "{settings}"
+    );
+    let of_handler = whats(&report, "CNI configuration").into_iter().map(|(_, what)| what);
+    assert!(
+        of_handler
+            .into_iter()
+            .any(|what| what.starts_with("sandboxes of runtime handler kata: /") && what.ends_with("/k"))
     );
     assert_eq!(report.exit_code(), 1);
 }

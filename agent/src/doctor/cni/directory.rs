@@ -1,0 +1,111 @@
+//! One configuration directory: whether there is anything in it, each of its files, and which of them wins.
+
+use super::super::cri::RuntimeView;
+use super::super::{Finding, Level};
+use super::{file, name, paths};
+use crate::cni_conf::{Choice, CniConf, ConfDirectory, RuntimeKind};
+
+pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(of_handlers(directory));
+    findings.extend(listing(conf, directory, runtime));
+    for place in 0..directory.files.len() {
+        findings.extend(file::check(conf, directory, place));
+    }
+    findings.extend(choice(conf, directory));
+    findings
+}
+
+/// Heads the findings of a directory that is not the default one.
+fn of_handlers(directory: &ConfDirectory) -> Option<Finding> {
+    if directory.handlers.is_empty() {
+        return None;
+    }
+    let handlers = directory.handlers.join(", ");
+    let what = format!("sandboxes of runtime handler {handlers}: {}", directory.path.display());
+    Some(Finding::ok("cni.settings", what))
+}
+
+fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> Option<Finding> {
+    let path = directory.path.display();
+    if let Some(error) = &directory.unreadable {
+        return Some(
+            Finding::new(Level::Warn, "cni.directory", format!("cannot list {path}: {error}"))
+                .why("networks are known only by what plugins are seen doing")
+                .hint("run as root, or mount the directory into the agent's container"),
+        );
+    }
+    if directory.files.is_empty() {
+        let has_runtime = runtime.kind.is_some() || conf.settings.loader.runtime != RuntimeKind::Unknown;
+        let level = if has_runtime { Level::Warn } else { Level::Note };
+        let mut finding = Finding::new(level, "cni.directory", format!("no network configuration in {path}"))
+            .why(if directory.handlers.is_empty() {
+                "a runtime without one reports NetworkReady=false, and pods wait"
+            } else {
+                "pods of this runtime handler wait"
+            })
+            .hint("install a network provider, or mount the directory into the agent's container");
+        if !directory.ignored.is_empty() {
+            finding.why = format!(
+                "{}; not read for their names: {}",
+                finding.why,
+                paths(&directory.ignored)
+            );
+        }
+        return Some(finding);
+    }
+    directory.truncated.then(|| {
+        Finding::new(
+            Level::Note,
+            "cni.directory",
+            format!("more than {} files in {path}", directory.files.len()),
+        )
+        .why("the agent does not look at the rest; the runtime does")
+    })
+}
+
+fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
+    let runtime = conf.settings.loader.runtime.name();
+    let file = |place: usize| name(&directory.files[place].path);
+    match &directory.choice {
+        Choice::NotFound(wanted) => Some(
+            Finding::new(
+                Level::Fail,
+                "cni.choice",
+                format!("no file configures network {wanted:?}, which CRI-O's cni_default_network names"),
+            )
+            .why("CRI-O reports NetworkReady=false and pods wait")
+            .hint("mend cni_default_network in CRI-O's settings, or name a network so"),
+        ),
+        Choice::Networks(places) => {
+            let used: Vec<String> = places.iter().map(|place| file(*place)).collect();
+            let unused: Vec<String> = (0..directory.files.len())
+                .filter(|place| !places.contains(place))
+                .map(file)
+                .collect();
+            if unused.is_empty() {
+                return None;
+            }
+            let what = format!("{} wins; {runtime} does not use {}", used.join(", "), unused.join(", "));
+            Some(Finding::new(Level::Note, "cni.choice", what).why("files are taken in the order of their names"))
+        }
+        Choice::Nothing if !directory.files.is_empty() => Some(
+            Finding::new(
+                Level::Fail,
+                "cni.choice",
+                format!("{runtime} can use none of the files"),
+            )
+            .why("it reports NetworkReady=false and pods wait")
+            .hint("mend the files named above"),
+        ),
+        Choice::Unknown(place) => Some(
+            Finding::new(
+                Level::Warn,
+                "cni.choice",
+                format!("which network {runtime} uses depends on {}", file(*place)),
+            )
+            .why("the agent cannot read that file; the runtime perhaps can"),
+        ),
+        Choice::Nothing | Choice::StoppedAt(_) => None,
+    }
+}

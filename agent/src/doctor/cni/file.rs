@@ -1,0 +1,268 @@
+//! One configuration file: the network and chain it configures, what is wrong with it, and its plugins' binaries.
+
+use super::super::{Finding, Level};
+use super::{LOOPBACK, name, paths};
+use crate::cni_conf::{
+    Binary, Choice, CniConf, ConfDirectory, ConfError, DelegateTo, Network, Plugin, Remark, RuntimeKind,
+};
+
+pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, place: usize) -> Vec<Finding> {
+    let file = &directory.files[place];
+    let runtime = conf.settings.loader.runtime;
+    let about = About {
+        name: name(&file.path),
+        runtime,
+        is_chosen: directory.is_chosen(place),
+    };
+    let matters = about.is_chosen || directory.choice == Choice::StoppedAt(place);
+    let mut findings = match &file.network {
+        Ok(network) => about.network(conf, network),
+        Err(error) => vec![about.error(error, directory.choice == Choice::StoppedAt(place))],
+    };
+    if matters {
+        let others = file.judged_otherwise(conf.settings.loader);
+        findings.extend(others.into_iter().map(|(libcni, verdict)| {
+            let releases = libcni.releases(runtime);
+            match verdict {
+                Ok(_) => about.finding(Level::Note, format!("{releases} loads it")),
+                Err(error) => about.finding(Level::Warn, format!("{releases} does not load it: {error}")),
+            }
+            .why("the runtime's version is not known, and its releases do not agree")
+        }));
+    }
+    if let Ok(network) = &file.network {
+        findings.extend(twice(directory, place, network));
+    }
+    findings
+}
+
+/// The file that findings are about.
+struct About {
+    name: String,
+    runtime: RuntimeKind,
+    is_chosen: bool,
+}
+
+impl About {
+    fn finding(&self, level: Level, what: impl AsRef<str>) -> Finding {
+        Finding::new(level, "cni.file", format!("{}: {}", self.name, what.as_ref()))
+    }
+
+    /// A level for a network that sandboxes are attached to, and `Note` for others.
+    fn if_chosen(&self, level: Level) -> Level {
+        if self.is_chosen { level } else { Level::Note }
+    }
+
+    fn error(&self, error: &ConfError, stops: bool) -> Finding {
+        let (level, why) = match self.runtime {
+            _ if error.is_own_limit() => (
+                Level::Warn,
+                "the limit is the agent's, not the runtime's: what the runtime makes of the file is not known",
+            ),
+            _ if stops => (
+                Level::Fail,
+                "containerd loads no network at all when it meets a bad file",
+            ),
+            RuntimeKind::Containerd => (
+                Level::Warn,
+                "containerd does not come to this file; it would stop at it",
+            ),
+            RuntimeKind::Crio => (Level::Warn, "CRI-O passes over this file"),
+            RuntimeKind::Unknown => (Level::Warn, "this file is of no use to the runtime"),
+        };
+        self.finding(level, error.to_string()).why(why).hint(error.hint())
+    }
+
+    fn network(&self, conf: &CniConf, network: &Network) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        if self.is_chosen {
+            findings.push(self.finding(Level::Ok, describe(network)));
+            findings.extend(self.verbs(network));
+        }
+        findings.extend(network.remarks.iter().map(|remark| self.remark(network, remark)));
+        findings.extend(self.binaries(conf, network));
+        findings.extend(self.named_elsewhere(network));
+        findings
+    }
+
+    fn verbs(&self, network: &Network) -> Option<Finding> {
+        let mut missing = Vec::new();
+        if !network.has_check() {
+            let reason = if network.check_disabled {
+                "disableCheck"
+            } else {
+                "from cniVersion 0.4.0"
+            };
+            missing.push(format!("CHECK ({reason})"));
+        }
+        if !network.has_status() {
+            missing.push("STATUS (from cniVersion 1.1.0)".to_owned());
+        }
+        if !network.has_gc() {
+            let reason = if network.gc_disabled {
+                "disableGC"
+            } else {
+                "from cniVersion 1.1.0"
+            };
+            missing.push(format!("GC ({reason})"));
+        }
+        if missing.is_empty() {
+            return None;
+        }
+        let what = format!("{}: not available: {}", self.name, missing.join(", "));
+        Some(Finding::new(Level::Note, "cni.verbs", what).why("the runtime does not ask these of this network"))
+    }
+
+    fn remark(&self, network: &Network, remark: &Remark) -> Finding {
+        let fail = self.if_chosen(Level::Fail);
+        let warn = self.if_chosen(Level::Warn);
+        let name_hint = "give the network a name, for example \"name\": \"pods\"";
+        match remark {
+            Remark::NoName => self
+                .finding(fail, "the network has no name")
+                .why("containerd loads it and every ADD fails, since libcni refuses an empty name; CRI-O takes the file's name")
+                .hint(name_hint),
+            Remark::NamedAfterFile => self
+                .finding(Level::Note, "the network has no name")
+                .why("CRI-O takes the file's name and uses it; with containerd every ADD would fail")
+                .hint(name_hint),
+            Remark::BadName => self
+                .finding(
+                    fail,
+                    format!(
+                        "\"name\" {:?} is not allowed: letters, digits, and after the first also . _ -",
+                        network.name
+                    ),
+                )
+                .why("the runtime loads it and every ADD fails, since libcni refuses the name")
+                .hint(name_hint),
+            Remark::NoVersion => self
+                .finding(warn, "\"cniVersion\" is missing")
+                .why("it is taken as 0.1.0: no CHECK, results in the oldest form, and newer plugins may refuse it")
+                .hint("add \"cniVersion\": \"1.0.0\""),
+            Remark::FutureVersion => self
+                .finding(warn, format!("\"cniVersion\" {} is newer than 1.1.0", network.version))
+                .why(self.unknown_version())
+                .hint("use a version that all plugins of the chain know, or \"cniVersions\""),
+            Remark::BadVersion => self
+                .finding(fail, format!("\"cniVersion\" {:?} is no version of CNI", network.version))
+                .why(self.unknown_version())
+                .hint("use a version that all plugins of the chain know, such as \"1.0.0\""),
+            Remark::NameOverwritten { plugin, name } => self
+                .finding(Level::Note, format!("plugin {plugin} has a name of its own, {name:?}"))
+                .why("the list's name is given to the plugin instead"),
+            Remark::VersionOverwritten { plugin, version } => self
+                .finding(
+                    Level::Note,
+                    format!("plugin {plugin} has a cniVersion of its own, {version}"),
+                )
+                .why("the list's cniVersion is given to the plugin instead"),
+        }
+    }
+
+    fn unknown_version(&self) -> &'static str {
+        match self.runtime {
+            RuntimeKind::Containerd => {
+                "containerd loads it; a plugin refuses a version it does not know, and ADD fails"
+            }
+            RuntimeKind::Crio => "CRI-O passes over a network unless each of its plugins supports just this version",
+            RuntimeKind::Unknown => "runtimes and plugins refuse a version they do not know",
+        }
+    }
+
+    fn binaries(&self, conf: &CniConf, network: &Network) -> Vec<Finding> {
+        let directories = &conf.settings.bin_dirs;
+        let level = self.if_chosen(Level::Fail);
+        // containerd's own need of it is reported by `loopback`, once.
+        let mut seen: Vec<&str> = if conf.settings.loopback_plugin {
+            vec![LOOPBACK]
+        } else {
+            Vec::new()
+        };
+        let mut findings = Vec::new();
+        for plugin in network.plugins.iter().flat_map(Plugin::all) {
+            if seen.contains(&plugin.kind.as_str()) {
+                continue;
+            }
+            seen.push(&plugin.kind);
+            let (what, hint) = match Binary::find(&plugin.kind, directories) {
+                Binary::Found(_) => continue,
+                Binary::NotExecutable(path) => (
+                    format!("{} is not executable", path.display()),
+                    format!("chmod 755 {}", path.display()),
+                ),
+                Binary::Missing => (
+                    format!("no plugin {:?} in {}", plugin.kind, paths(directories)),
+                    "install the plugin there, or set the runtime's plugin directory".to_owned(),
+                ),
+                Binary::NotAName => (
+                    format!("\"type\" {:?} is not a file name", plugin.kind),
+                    "\"type\" names the plugin's binary, for example \"type\": \"bridge\"".to_owned(),
+                ),
+            };
+            findings.push(
+                Finding::new(level, "cni.binary", format!("{}: {what}", self.name))
+                    .why("every ADD that comes to this plugin fails")
+                    .hint(hint),
+            );
+        }
+        findings
+    }
+
+    fn named_elsewhere(&self, network: &Network) -> Vec<Finding> {
+        let plugins = network.plugins.iter().flat_map(Plugin::all);
+        let delegates = plugins.flat_map(|plugin| plugin.delegates.iter().map(move |delegate| (plugin, delegate)));
+        let named = delegates.filter_map(|(plugin, delegate)| match &delegate.to {
+            DelegateTo::Named(to) => Some((plugin, delegate.key, to)),
+            DelegateTo::Network { .. } => None,
+        });
+        let finding = |(plugin, key, to): (&Plugin, &str, &String)| {
+            let what = format!("{}: {} delegates to {to} ({key})", self.name, plugin.kind);
+            Finding::new(Level::Note, "cni.delegate", what)
+                .why("that network is configured elsewhere and not checked here")
+        };
+        named.map(finding).collect()
+    }
+}
+
+/// Another file of the directory that configures a network of the same name.
+fn twice(directory: &ConfDirectory, place: usize, network: &Network) -> Option<Finding> {
+    let is_same = |other: &&Network| other.name == network.name && !other.name.is_empty();
+    let mut others = directory.files[..place].iter();
+    let other = others.find(|other| other.network.as_ref().ok().filter(is_same).is_some())?;
+    let what = format!(
+        "{}: network {:?} is also in {}",
+        name(&directory.files[place].path),
+        network.name,
+        name(&other.path)
+    );
+    Some(
+        Finding::new(Level::Warn, "cni.file", what)
+            .why("plugins keep their state by network name: two configurations of one name disturb each other")
+            .hint("remove one of the files, or rename one network"),
+    )
+}
+
+/// `network pods 1.0.0: bridge (ipam host-local) > portmap > firewall`.
+fn describe(network: &Network) -> String {
+    let chain: Vec<String> = network.plugins.iter().map(chain_link).collect();
+    format!("network {} {}: {}", network.name, network.version, chain.join(" > "))
+}
+
+fn chain_link(plugin: &Plugin) -> String {
+    let delegates: Vec<String> = plugin
+        .delegates
+        .iter()
+        .map(|delegate| match &delegate.to {
+            DelegateTo::Network { plugins, .. } => {
+                let chain: Vec<String> = plugins.iter().map(chain_link).collect();
+                format!("{} {}", delegate.key, chain.join(" > "))
+            }
+            DelegateTo::Named(name) => format!("{} {name}", delegate.key),
+        })
+        .collect();
+    if delegates.is_empty() {
+        return plugin.kind.clone();
+    }
+    format!("{} ({})", plugin.kind, delegates.join(", "))
+}
