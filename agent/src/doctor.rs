@@ -1,22 +1,21 @@
 //! `sandglass doctor`: what this node lets the agent see, what is missing, and how to get it.
 //!
-//! The app gives the probes (it starts the sources for a moment); kernel, privileges, CNI configuration and the
-//! container runtime are looked at here. Each finding says what, why it matters and how to mend it. Nothing is changed.
+//! The command passes the state of the probes (it starts the sources for a moment); this module checks kernel, privileges,
+//! CNI configuration and the container runtime. Each finding has what was found, why it matters and how to mend it.
+//! Does not: change anything.
 //! Input is whatever stands in files and answers: no panic on any of it, no finding without evidence.
 
 mod cni;
 mod cri;
-mod kernel;
 mod network;
 mod probes;
 #[cfg(any(windows, test))]
 pub(crate) mod providers;
 mod render;
 mod stats;
+mod system;
 #[cfg(test)]
 mod tests;
-#[cfg(windows)]
-mod windows;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,18 +29,18 @@ use crate::node::NodeInfo;
 
 pub use render::render;
 
-/// What to look at.
+/// What to check.
 #[derive(Clone, Debug)]
 pub struct DoctorOptions {
     /// The node, for the heading.
     pub node: NodeInfo,
     /// What the sources could attach; empty when they could not be started at all.
     pub probes: Vec<ProbeStatus>,
-    /// Which runtime to ask.
+    /// The endpoint of the container runtime.
     pub runtime: RuntimeChoice,
     /// Deadline of each call to it.
     pub timeout: Duration,
-    /// Pause between two looks at the statistics, to see which figures move.
+    /// Pause between two requests for the statistics, which shows the figures that move.
     pub pause: Duration,
     /// Where CNI configuration is.
     pub cni: CniOptions,
@@ -83,7 +82,7 @@ impl Level {
     /// All levels, best first.
     pub const ALL: [Level; 4] = [Level::Ok, Level::Note, Level::Warn, Level::Fail];
 
-    /// The word for it.
+    /// Its name in the report.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -95,7 +94,7 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
@@ -178,12 +177,10 @@ impl Report {
     }
 }
 
-/// Looks at everything. Takes a few seconds when the runtime has pods, up to a minute when it hangs.
+/// Runs all checks. Takes a few seconds when the runtime has pods, up to a minute when it hangs.
 pub async fn run(options: DoctorOptions) -> Report {
     let probes = probes::check(&options.probes);
-    let kernel = kernel::check(&options.root, &options.probes);
-    #[cfg(windows)]
-    let kernel = [kernel, windows::check()].concat();
+    let system = system::check(&options.root, &options.probes);
     let network = network::check(&options.root);
     let runtime = cri::check(&options).await;
     let cni = cni::check(&options.cni, &runtime);
@@ -192,7 +189,7 @@ pub async fn run(options: DoctorOptions) -> Report {
         node: options.node,
         sections: vec![
             section("probes", probes),
-            section("kernel and privileges", kernel),
+            section("kernel and privileges", system),
             section("names and conntrack", network),
             section("container runtime", runtime.findings),
             section("CNI configuration", cni),

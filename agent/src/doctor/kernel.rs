@@ -1,19 +1,20 @@
 //! What the kernel offers and what this process may use of it, read from `/proc`, `/sys` and `/boot`.
 //!
-//! The probes say what works; this says why not. Does not: load anything into the kernel. On other systems than Linux
-//! these files are absent and nothing is said.
+//! Used by `system.rs`. The probes report what works; this reports why the rest does not. Where these files are absent, as on
+//! other systems than Linux, there are no findings. Does not: load anything into the kernel.
 
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::probes::VITAL;
-use super::{Finding, Level};
+use super::super::{Finding, Level};
 use crate::health::ProbeStatus;
 
-pub(super) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
-    // Wine shows the files of the Linux below it.
-    if cfg!(windows) || !root.join("proc/self/status").exists() {
+/// The probe without which there are no spans.
+pub(crate) const VITAL: &str = "exec";
+
+pub(crate) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
+    if !root.join("proc/self/status").exists() {
         return Vec::new();
     }
     // What the probes got counts for more than what files promise.

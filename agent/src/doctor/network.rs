@@ -1,7 +1,7 @@
-//! What sandboxes and node ask for names with, and what conntrack can hold: read from `/proc`, `/sys` and `resolv.conf`.
+//! How sandboxes and node resolve names, and how much conntrack can hold: read from `/proc`, `/sys` and `resolv.conf`.
 //!
 //! A sandbox's `resolv.conf` is read through a process in its network namespace (`/proc/PID/root`), as its programs see
-//! it. Does not: ask any name, enter a namespace, or change a setting. Where `/proc` is absent nothing is said.
+//! it. Does not: resolve a name, enter a namespace, or change a setting. Where `/proc` is absent there are no findings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// The parts of a `resolv.conf` that say how a name is asked for (resolv.conf(5)).
+/// The parts of a `resolv.conf` that decide how a name is resolved (resolv.conf(5)).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Resolver {
     servers: Vec<String>,
@@ -91,9 +91,9 @@ impl Resolver {
     }
 
     /// What it means, and what to do about it.
-    fn judge(&self, check: &'static str, whose: &str) -> Finding {
+    fn judge(&self, check: &'static str, owner: &str) -> Finding {
         let finding = |level, why: String, hint: &str| {
-            Finding::new(level, check, format!("{whose}: {}", self.words()))
+            Finding::new(level, check, format!("{owner}: {}", self.words()))
                 .why(why)
                 .hint(hint)
         };
@@ -136,7 +136,7 @@ impl Resolver {
         Finding::ok(
             check,
             format!(
-                "{whose}: {}; a lost query costs {} s, {} attempts",
+                "{owner}: {}; a lost query costs {} s, {} attempts",
                 self.words(),
                 self.timeout_s,
                 self.attempts
@@ -196,7 +196,7 @@ fn sandboxes(count: usize) -> String {
     }
 }
 
-/// The resolvers of network namespaces other than the node's, with how many have each; and how many told nothing.
+/// The resolvers of network namespaces other than the node's, with the number that have each; and the number that could not be read.
 fn resolvers(root: &Path) -> (Vec<(Resolver, usize)>, usize) {
     let netns = |pid: &str| fs::read_link(root.join("proc").join(pid).join("ns/net")).ok();
     let node = netns("1").or_else(|| netns("self"));

@@ -1,10 +1,8 @@
 //! Which hook each signal got, in the words the probes themselves chose.
 
+use super::system::VITAL;
 use super::{Finding, Level};
 use crate::health::ProbeStatus;
-
-/// The probe without which there is nothing to show.
-pub(super) const VITAL: &str = if cfg!(windows) { "etw" } else { "exec" };
 
 pub(super) fn check(probes: &[ProbeStatus]) -> Vec<Finding> {
     if probes.is_empty() {

@@ -1,15 +1,15 @@
 //! Which of the ETW providers that traces are made of this Windows has: what it means when one is missing, and how to get it.
 //!
-//! Judges two lists that `windows.rs` asks for: providers with a manifest, and those that some process has registered now.
+//! Judges two lists that `windows.rs` requests: providers with a manifest, and those that some process has registered now.
 //! Providers that describe themselves (TraceLogging) stand in the second only, and only while their program runs.
-//! Does not: ask Windows; so it is tested everywhere.
+//! Does not: call Windows; so it is tested everywhere.
 
 use sandglass_etw::Guid;
 
 use super::{Finding, Level};
 use crate::sources::windows::normalize as of;
 
-/// What Windows said; `None` where it could not be asked.
+/// What Windows reported; `None` where a request failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// Providers with a manifest.
@@ -64,7 +64,7 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
     findings
 }
 
-/// Every provider that the sessions enable, and VFP's, which is enabled when asked for.
+/// Every provider that the sessions enable, and VFP's, which is enabled on demand.
 pub(crate) const PROVIDERS: [Provider; 12] = [
     Provider {
         check: "windows.provider.hns",

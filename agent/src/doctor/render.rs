@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Level, Report};
 
-/// Renders the report; `color` adds ANSI colours, and says nothing that the words do not.
+/// Renders the report; `color` adds ANSI colours, which carry nothing that the words do not.
 #[must_use]
 pub fn render(report: &Report, color: bool) -> String {
     let mut text = String::new();

@@ -9,7 +9,7 @@ use super::{Finding, Level};
 use crate::cri::messages::{Container, ContainerState, PodSandbox, PodSandboxState};
 use crate::cri::stats::{ContainerStats, CpuUsage, LinuxPodSandboxStats, PodSandboxStats, UInt64Value};
 
-/// Everything the runtime said. Statistics are `None` when it gave none.
+/// The runtime's responses. Statistics are `None` when it has none.
 pub(super) struct Look {
     pub(super) sandboxes: Vec<PodSandbox>,
     pub(super) containers: Vec<Container>,

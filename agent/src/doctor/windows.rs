@@ -1,6 +1,8 @@
 //! What this Windows lets the agent do: rights, free ETW sessions, providers, the services that networks and sandboxes need.
 //!
-//! Does not: change or start anything.
+//! Used by `system.rs`. Does not: change or start anything.
+
+use std::path::Path;
 
 use sandglass_etw::Guid;
 use windows::Win32::Foundation::{CloseHandle, ERROR_MORE_DATA, HANDLE};
@@ -17,11 +19,15 @@ use windows::Win32::System::Services::{
 use windows::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 use windows::core::{GUID, HSTRING, PCWSTR, s, w};
 
-use super::providers::{self, Known};
-use super::{Finding, Level};
+use super::super::providers::{self, Known};
+use super::super::{Finding, Level};
+use crate::health::ProbeStatus;
 use crate::log_file;
 
-pub(super) fn check() -> Vec<Finding> {
+/// The provider without which there are no spans.
+pub(crate) const VITAL: &str = "etw";
+
+pub(crate) fn check(_root: &Path, _probes: &[ProbeStatus]) -> Vec<Finding> {
     let mut findings = vec![rights(), sessions()];
     findings.extend(providers::judge(&known_providers()));
     findings.extend(SERVICES.iter().map(service));
@@ -64,8 +70,8 @@ fn elevated() -> Option<bool> {
     let mut elevation = TOKEN_ELEVATION::default();
     let mut length = 0;
     let size = u32::try_from(size_of::<TOKEN_ELEVATION>()).unwrap_or(0);
-    // SAFETY: the buffer is as long as said.
-    let asked = unsafe {
+    // SAFETY: the buffer has the length that is passed.
+    let queried = unsafe {
         GetTokenInformation(
             token,
             TokenElevation,
@@ -76,7 +82,7 @@ fn elevated() -> Option<bool> {
     };
     // SAFETY: opened above, closed once.
     let _ = unsafe { CloseHandle(token) };
-    asked.ok()?;
+    queried.ok()?;
     Some(elevation.TokenIsElevated != 0)
 }
 
@@ -85,7 +91,7 @@ fn sessions() -> Finding {
     let mut pointers: Vec<*mut EVENT_TRACE_PROPERTIES> =
         blocks.iter_mut().map(|block| (&raw mut *block).cast()).collect();
     let mut count = 0;
-    // SAFETY: each block is as long as it says and has room for both names; all outlive the call.
+    // SAFETY: each block has the length that it declares and has room for both names; all outlive the call.
     let status = unsafe { QueryAllTracesW(&mut pointers, &mut count) };
     if status.0 != 0 && status != ERROR_MORE_DATA {
         return Finding::new(
@@ -125,7 +131,7 @@ fn is_wine() -> bool {
 fn manifests() -> Option<Vec<Guid>> {
     grown(|buffer, size| {
         let info: *mut PROVIDER_ENUMERATION_INFO = buffer.as_mut_ptr().cast();
-        // SAFETY: the buffer has the bytes that `size` says, and is aligned as the structure is.
+        // SAFETY: the buffer has `size` bytes, and is aligned as the structure is.
         let status = unsafe { TdhEnumerateProviders(Some(info), size) };
         if status != 0 {
             return Err(status);
@@ -152,7 +158,7 @@ fn registered() -> Option<Vec<Guid>> {
     grown(|buffer, size| {
         let guids: *mut GUID = buffer.as_mut_ptr().cast();
         let mut needed = 0;
-        // SAFETY: the buffer has the bytes that `size` says.
+        // SAFETY: the buffer has `size` bytes.
         let status =
             unsafe { EnumerateTraceGuidsEx(TraceGuidQueryList, None, 0, Some(guids.cast()), *size, &mut needed) };
         if status.0 != 0 {
@@ -166,15 +172,15 @@ fn registered() -> Option<Vec<Guid>> {
     })
 }
 
-/// Asks with a larger buffer as long as Windows wants one. `None` when it cannot be asked.
-fn grown(mut ask: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>) -> Option<Vec<Guid>> {
+/// Repeats a request with a larger buffer as long as Windows wants one. `None` when the request fails.
+fn grown(mut request: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>) -> Option<Vec<Guid>> {
     let mut size: u32 = 64 * 1024;
     // Providers come and go between two calls.
     for _ in 0..8 {
         // Of u64, for the alignment of structures.
         let mut buffer = vec![0_u64; (size as usize).div_ceil(size_of::<u64>())];
         let room = size;
-        match ask(&mut buffer, &mut size) {
+        match request(&mut buffer, &mut size) {
             Ok(guids) => return Some(guids),
             Err(INSUFFICIENT_BUFFER) => size = size.max(room.saturating_mul(2)).min(MOST_BYTES),
             Err(_) => return None,
@@ -199,9 +205,9 @@ fn service(service: &Service) -> Finding {
     }
 }
 
-/// `None` when there is no such service, or it cannot be asked.
+/// `None` when there is no such service, or the request fails.
 fn running(name: &str) -> Option<bool> {
-    // SAFETY: no names are given; the handle is closed below.
+    // SAFETY: no names are passed; the handle is closed below.
     let manager = Closing(unsafe { OpenSCManagerW(PCWSTR::null(), PCWSTR::null(), SC_MANAGER_CONNECT) }.ok()?);
     // SAFETY: the manager's handle is open, the name ends with zero.
     let service = unsafe { OpenServiceW(manager.0, &HSTRING::from(name), SERVICE_QUERY_STATUS) };
