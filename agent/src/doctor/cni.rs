@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::cri::RuntimeView;
 use super::{Finding, Level};
 use crate::cni_conf::{Binary, CniConf, CniOptions, HandlerDirectory, under};
+use crate::failure::causes;
 
 pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let from_files = CniConf::read(options);
@@ -86,12 +87,8 @@ fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Find
     );
     let mut findings = vec![Finding::ok("cni.settings", what)];
     for error in &settings.errors {
-        let mut text = error.to_string();
-        if let Some(cause) = std::error::Error::source(error) {
-            text = format!("{text}: {cause}");
-        }
         findings.push(
-            Finding::new(Level::Warn, "cni.settings", text)
+            Finding::new(Level::Warn, "cni.settings", causes(error))
                 .why("the runtime does not start with a bad settings file; here the defaults are assumed")
                 .hint("mend the file; `containerd config dump` and `crio config` show what the runtime reads"),
         );

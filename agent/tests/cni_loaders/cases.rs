@@ -108,7 +108,7 @@ fn add_directory(case: &mut Case, texts: &[&Vec<u8>], random: &mut Random) {
         return;
     };
     for _ in 0..random.below(3) {
-        let text = random.one_of(&texts);
+        let text = random.one_of(texts);
         let text = if random.chance(50) {
             mutated(text, random)
         } else {
@@ -174,7 +174,7 @@ impl Stage {
 
     /// Leaves the directories where they are, to look at.
     pub fn keep(self) {
-        println!("kept {}", self.0.keep().display());
+        eprintln!("kept {}", self.0.keep().display());
     }
 }
 

@@ -78,7 +78,7 @@ impl Json {
             }
             rest -= size;
         }
-        panic!("there are fewer values")
+        unreachable!("there are fewer values")
     }
 }
 

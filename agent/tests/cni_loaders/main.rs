@@ -4,7 +4,7 @@
 //! Inputs: every JSON text in the sources, tests and documents of those modules, read from the Go module cache; mutations of
 //! them (`mutate.rs`), with a fixed seed; directories of several files (`cases.rs`). One Go process judges all of them.
 //! Does not: judge what happens after loading (ADD, and what plugins say).
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 #![cfg(target_os = "linux")]
 
 mod cases;
@@ -49,7 +49,7 @@ fn every_file_and_mutation_is_judged_as_the_runtimes_do() {
     let compared: usize = results.iter().map(|result| result.compared).sum();
     let loaded: usize = results.iter().map(|result| result.loaded).sum();
     let wrong: Vec<String> = results.into_iter().flat_map(|result| result.wrong).collect();
-    println!(
+    eprintln!(
         "{} texts, {} directories, {compared} judgements, {loaded} of them to load: {} disagreements",
         texts.len(),
         cases.len(),

@@ -1,10 +1,11 @@
 //! The Go programs that load directories as the runtimes do. Does not: know what should come out.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use sandglass::cni_conf::Libcni;
+use sandglass_lab::built;
 
 use crate::cases::{Case, Stage};
 
@@ -53,20 +54,12 @@ pub fn bounded(text: &str) -> String {
 }
 
 impl Peer {
-    /// All of them, from the folder that `SANDGLASS_CNI_LOADERS` names or `scripts/peer.sh` builds, or says `SKIPPED`.
+    /// All of them, from the folder that `SANDGLASS_CNI_LOADERS` names or `scripts/peer.sh` has built; prints `SKIPPED`
+    /// where there is neither.
     pub fn all(test: &str) -> Option<Vec<Peer>> {
-        let folder = match std::env::var_os("SANDGLASS_CNI_LOADERS") {
-            Some(folder) => PathBuf::from(folder),
-            None => {
-                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/peer.sh");
-                let built = Command::new(script).arg("cniloaders").output().unwrap();
-                if !built.status.success() {
-                    let why = String::from_utf8_lossy(&built.stderr);
-                    eprintln!("SKIPPED {test}: no loaders: {}", why.lines().last().unwrap_or_default());
-                    return None;
-                }
-                PathBuf::from(String::from_utf8(built.stdout).unwrap().trim())
-            }
+        let Some(folder) = built::peer("SANDGLASS_CNI_LOADERS", "cniloaders") else {
+            eprintln!("SKIPPED {test}: no loaders; scripts/peer.sh cniloaders builds them");
+            return None;
         };
         let peers = [
             ("containerd-1.5", Libcni::V1_1),
