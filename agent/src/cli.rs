@@ -1,6 +1,6 @@
-//! The command line: every command and flag, as data. `main` dispatches, the modules named here do the work.
+//! The command line: every command and flag, as data.
 //!
-//! The same definitions make the help, the shell completions and the man pages.
+//! `commands` runs them. The help, the shell completions and the man pages are generated from these definitions.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::config::defaults::HTTP_ADDRESS;
 use crate::failure::Exit;
 
-/// Tells, for every Kubernetes pod sandbox, where its network set-up time went.
+/// Shows, for every Kubernetes pod sandbox, where its network set-up time went.
 #[derive(Debug, Parser)]
 #[command(name = "sandglass", version, propagate_version = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -26,7 +27,6 @@ pub enum Command {
     /// Trace the sandboxes of this node and serve page, API and metrics
     Run(RunArgs),
     /// Like run, started by the service control manager of Windows
-    #[cfg(windows)]
     #[command(hide = true)]
     Service(RunArgs),
     /// Show the sandboxes of a running agent in the terminal, live
@@ -35,9 +35,9 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Record the events of this node into a file, until Ctrl-C
     Record(RecordArgs),
-    /// Say what the agent can observe on this node, and check its CNI configuration and its CRI
+    /// Report what the agent can observe on this node, and check its CNI configuration and its CRI
     Doctor(DoctorArgs),
-    /// Show every configuration key with its value and where that came from
+    /// Show every configuration key with its value and the origin of the value
     PrintConfig(ConfigArgs),
     /// Print a completion script for a shell
     Completions {
@@ -46,7 +46,7 @@ pub enum Command {
     },
     /// Write the man pages into a directory
     Man {
-        /// Directory; made when absent
+        /// Directory; created when absent
         directory: PathBuf,
     },
 }
@@ -92,7 +92,7 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct WatchArgs {
     /// Address of the running agent
-    #[arg(default_value = "127.0.0.1:9477", value_name = "ADDRESS:PORT")]
+    #[arg(default_value_t = HTTP_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
     pub address: String,
     /// Print once and end
     #[arg(long)]
@@ -129,7 +129,7 @@ pub enum Print {
     Tree,
     /// One JSON object a trace
     Spans,
-    /// The metrics, as /metrics would give them
+    /// The metrics, as /metrics serves them
     Metrics,
     /// Nothing
     Nothing,
@@ -141,7 +141,7 @@ pub struct RecordArgs {
     /// File to write; must not exist
     #[arg(value_name = "FILE")]
     pub recording: PathBuf,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<u64>,
     /// Configuration
@@ -160,7 +160,7 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Prints help, or an argument error that ends with a hint like every error, and gives the exit code.
+/// Prints help, or an error in the arguments with a hint as every error has one; returns the exit code.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     if matches!(
         error.kind(),

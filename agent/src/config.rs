@@ -1,9 +1,10 @@
-//! Configuration: one YAML file under the flags, every key with a default and an origin.
+//! Configuration: one YAML file below the flags, every key with a default and an origin.
 //!
-//! Precedence: flag, then file, then default; `print-config` shows each key with where its value came from. The
-//! environment gives the log filter (`SANDGLASS_LOG`), the node name (`NODE_NAME`, from the downward API) and what
-//! OpenTelemetry defines (`OTEL_*`, see `sinks::otlp`). Unknown keys are errors that name the nearest valid one.
+//! Used by all commands. Precedence: flag, then file, then default; `print-config` shows each key with the origin of its
+//! value. The environment sets the log filter (`SANDGLASS_LOG`), the node name (`NODE_NAME`, from the downward API) and
+//! what OpenTelemetry defines (`OTEL_*`, see `sinks::otlp`). An unknown key is an error that names the nearest valid one.
 
+pub mod defaults;
 pub mod duration;
 mod layers;
 mod traffic;
@@ -31,15 +32,15 @@ pub struct Config {
     pub http: HttpConfig,
     /// The hooks of this node.
     pub probes: ProbesConfig,
-    /// Which messages are DNS.
+    /// Which packets count as DNS.
     pub dns: DnsConfig,
-    /// What is made of lookups, connections and conntrack entries.
+    /// Deadlines, thresholds and bounds for lookups, connections and conntrack entries.
     pub traffic: TrafficConfig,
     /// Deadlines and bounds of the correlator.
     pub correlation: CorrelationConfig,
-    /// The runtime's CRI socket, an optional enrichment.
+    /// The runtime's CRI socket: labels of pods, and sandboxes older than the agent.
     pub cri: CriConfig,
-    /// Where the CNI configuration lies.
+    /// Location of the CNI configuration.
     pub cni: CniConfig,
     /// OTLP export; off without an endpoint here or in `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub otlp: Settings,
@@ -47,7 +48,7 @@ pub struct Config {
     pub store: StoreConfig,
     /// Bounds of `/metrics`.
     pub metrics: MetricsConfig,
-    /// What is particular to Windows.
+    /// Settings of Windows nodes.
     pub windows: WindowsConfig,
 }
 
@@ -55,9 +56,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
-    /// Address and port; loopback unless told otherwise.
+    /// Address and port to listen on; loopback by default.
     pub address: SocketAddr,
-    /// Host names besides the address under which the page may be asked for (protection against DNS rebinding).
+    /// Host names that requests may name besides the address (protection against DNS rebinding).
     pub hosts: Vec<String>,
 }
 
@@ -67,15 +68,15 @@ pub struct HttpConfig {
 pub struct ProbesConfig {
     /// Size of the kernel's ring buffer in bytes; rounded up to a power of two of pages.
     pub ring_buffer_bytes: u32,
-    /// Read what plugins say on standard output, for their error messages, where the kernel lets us.
+    /// Read the standard output of plugins, for their error messages, where the kernel allows it.
     pub stdio: bool,
-    /// See DNS queries and answers.
+    /// Observe DNS queries and answers.
     pub dns: bool,
-    /// See TCP connections being set up.
+    /// Observe the establishment of TCP connections.
     pub connect: bool,
-    /// See conntrack entries come and go, and read conntrack's counters.
+    /// Observe conntrack entries being created and destroyed, and read conntrack's counters.
     pub conntrack: bool,
-    /// See the kernel drop DNS packets and SYNs.
+    /// Observe DNS packets and SYNs that the kernel drops.
     pub drops: bool,
     /// Events that may wait between the sources and the correlator.
     pub queue_events: usize,
@@ -87,11 +88,11 @@ pub struct ProbesConfig {
 pub struct CorrelationConfig {
     /// How long events of different processors are held to put them in order.
     pub reorder: Period,
-    /// How long an operation whose plugins have ended waits for the next plugin of its chain.
+    /// How long an operation stays open for the next plugin of its chain after the last one ended.
     pub settle: Period,
-    /// How long a sandbox waits for the runtime's next step.
+    /// How long a sandbox's trace waits for the runtime's next step.
     pub runtime_wait: Period,
-    /// How long a plugin may run before it is given up.
+    /// How long a plugin may run until its operation is closed as incomplete.
     pub deadline: Period,
     /// How long a running operation may take before the page calls it stuck.
     pub stuck_after: Period,
@@ -101,7 +102,7 @@ pub struct CorrelationConfig {
     pub max_processes: usize,
     /// Most spans in one trace.
     pub max_spans: usize,
-    /// Most ended sandboxes remembered, for links and attempt numbers.
+    /// Most ended sandboxes kept in memory, for links and attempt numbers.
     pub max_remembered: usize,
 }
 
@@ -115,7 +116,7 @@ pub struct CriConfig {
     pub timeout: Period,
 }
 
-/// `cni`: where the CNI configuration lies.
+/// `cni`: location of the CNI configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CniConfig {
@@ -141,75 +142,10 @@ pub struct MetricsConfig {
     pub max_label_values: usize,
 }
 
-impl Default for HttpConfig {
-    fn default() -> HttpConfig {
-        HttpConfig {
-            address: SocketAddr::from(([127, 0, 0, 1], 9477)),
-            hosts: Vec::new(),
-        }
-    }
-}
-
-impl Default for ProbesConfig {
-    fn default() -> ProbesConfig {
-        ProbesConfig {
-            ring_buffer_bytes: 1 << 20,
-            stdio: true,
-            dns: true,
-            connect: true,
-            conntrack: true,
-            drops: true,
-            queue_events: 8_192,
-        }
-    }
-}
-
-impl Default for CorrelationConfig {
-    fn default() -> CorrelationConfig {
-        CorrelationConfig {
-            reorder: Period::from_millis(100),
-            settle: Period::from_millis(500),
-            runtime_wait: Period::from_secs(10),
-            deadline: Period::from_secs(300),
-            stuck_after: Period::from_secs(30),
-            max_traces: 4_096,
-            max_processes: 16_384,
-            max_spans: 512,
-            max_remembered: 8_192,
-        }
-    }
-}
-
-impl Default for CriConfig {
-    fn default() -> CriConfig {
-        CriConfig {
-            endpoint: "auto".to_owned(),
-            timeout: Period::from_secs(2),
-        }
-    }
-}
-
-impl Default for StoreConfig {
-    fn default() -> StoreConfig {
-        StoreConfig { max_traces: 1_000 }
-    }
-}
-
-impl Default for MetricsConfig {
-    fn default() -> MetricsConfig {
-        MetricsConfig { max_label_values: 50 }
-    }
-}
-
 impl Config {
-    /// Refuses what no type can refuse: zero bounds and deadlines that contradict each other.
+    /// Checks what types cannot: zero bounds, and deadlines that contradict each other.
     fn validate(&self) -> Result<(), ConfigError> {
-        let bad = |key: &str, problem: &str| {
-            Err(ConfigError::Value {
-                key: key.to_owned(),
-                problem: problem.to_owned(),
-            })
-        };
+        let bad = |key: &str, problem: &str| Err(ConfigError::value(key, problem));
         let correlation = &self.correlation;
         for (key, bound) in [
             ("correlation.max_traces", correlation.max_traces),

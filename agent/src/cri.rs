@@ -16,6 +16,7 @@ use prost::Message;
 
 use crate::failure::Advice;
 use crate::grpc::{self, CallError};
+use crate::platform;
 
 mod endpoint;
 pub mod messages;
@@ -373,15 +374,8 @@ impl Cri {
             source,
         };
         let opened = match &self.endpoint {
-            #[cfg(unix)]
-            Endpoint::Unix(path) => {
-                let stream = tokio::net::UnixStream::connect(path).await.map_err(refused)?;
-                grpc::handshake(stream).await
-            }
-            #[cfg(not(unix))]
-            Endpoint::Unix(_) => return Err(refused(std::io::ErrorKind::Unsupported.into())),
-            #[cfg(windows)]
-            Endpoint::Pipe(path) => grpc::handshake(pipe(path).await.map_err(refused)?).await,
+            Endpoint::Unix(path) => grpc::handshake(platform::connect_socket(path).await.map_err(refused)?).await,
+            Endpoint::Pipe(path) => grpc::handshake(platform::connect_pipe(path).await.map_err(refused)?).await,
             Endpoint::Tcp(address) => {
                 let stream = tokio::net::TcpStream::connect(address).await.map_err(refused)?;
                 grpc::handshake(stream).await
@@ -412,20 +406,6 @@ impl Cri {
             endpoint: self.endpoint.clone(),
             method,
             after,
-        }
-    }
-}
-
-/// Connects to a named pipe; all its instances may be taken for a moment.
-#[cfg(windows)]
-async fn pipe(path: &str) -> std::io::Result<tokio::net::windows::named_pipe::NamedPipeClient> {
-    const PIPE_BUSY: i32 = 231;
-    loop {
-        match tokio::net::windows::named_pipe::ClientOptions::new().open(path) {
-            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) => {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            opened => return opened,
         }
     }
 }

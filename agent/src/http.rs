@@ -55,10 +55,12 @@ pub struct HttpOptions {
     pub stuck_after: Duration,
 }
 
-impl Default for HttpOptions {
-    fn default() -> HttpOptions {
+impl HttpOptions {
+    /// Options with the built-in limits; `stuck_after` is the age at which a running operation counts as stuck.
+    #[must_use]
+    pub fn new(listen: SocketAddr, stuck_after: Duration) -> HttpOptions {
         HttpOptions {
-            listen: SocketAddr::from(([127, 0, 0, 1], 9477)),
+            listen,
             host_names: Vec::new(),
             max_connections: 64,
             max_streams: 16,
@@ -67,7 +69,7 @@ impl Default for HttpOptions {
             write_timeout: Duration::from_secs(30),
             max_body_bytes: 64 << 10,
             health_interval: Duration::from_secs(3),
-            stuck_after: Duration::from_secs(30),
+            stuck_after,
         }
     }
 }

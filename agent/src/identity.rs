@@ -47,13 +47,15 @@ pub struct IdentityOptions {
     pub namespaces: Option<NamespaceLook>,
 }
 
-impl Default for IdentityOptions {
-    fn default() -> IdentityOptions {
+impl IdentityOptions {
+    /// Options with the built-in pauses; `timeout` holds for each call.
+    #[must_use]
+    pub fn new(runtime: RuntimeChoice, timeout: Duration) -> IdentityOptions {
         IdentityOptions {
-            runtime: RuntimeChoice::Auto,
-            timeout: Duration::from_secs(5),
+            runtime,
+            timeout,
             backoff: (Duration::from_secs(1), Duration::from_secs(60)),
-            // The question comes when the sandbox is seen to run: the runtime may still have to note that.
+            // The correlator asks when it sees the sandbox run; the runtime may record it later than that.
             ask_again: [1, 4, 15, 60, 240].map(Duration::from_secs).to_vec(),
             root: PathBuf::from("/"),
             namespaces: None,

@@ -19,6 +19,7 @@ pub mod identity;
 pub mod log_file;
 pub mod node;
 pub mod pipeline;
+pub mod platform;
 pub mod resident;
 pub mod scheduling;
 pub mod sinks;

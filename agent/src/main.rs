@@ -1,4 +1,4 @@
-//! The binary: parse the command line, set up logs, run one command, end with its exit code.
+//! The binary: parses the command line, sets up the log, runs one command, ends with its exit code.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -19,7 +19,8 @@ fn main() -> ExitCode {
             return cli::refuse(&error);
         }
     };
-    let filter = EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(told(&cli.command)));
+    let filter =
+        EnvFilter::try_from_env("SANDGLASS_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter(&cli.command)));
     let (writer, on_terminal) = log_writer(&cli.command);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
             if is_service {
                 tracing::error!("{failure}");
             }
-            #[expect(clippy::print_stderr, reason = "the one place where a failed command speaks")]
+            #[expect(clippy::print_stderr, reason = "the one place where a failed command prints")]
             {
                 eprintln!("error: {failure}");
             }
@@ -42,11 +43,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the log goes, and whether that understands colours. A service has no standard error.
+/// Where the log goes, and whether that shows colours. A service has no standard error.
 fn log_writer(command: &Command) -> (BoxMakeWriter, bool) {
     if is_service(command) {
         let path = log_file::of_service(std::env::var_os("ProgramData").map(Into::into));
-        // Where there can be none, the service runs without a log.
+        // A service whose log file cannot be opened runs without a log.
         if let Ok(file) = LogFile::open(&path, log_file::MAX_BYTES) {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
             return (BoxMakeWriter::new(Mutex::new(file)), false);
@@ -55,18 +56,12 @@ fn log_writer(command: &Command) -> (BoxMakeWriter, bool) {
     (BoxMakeWriter::new(std::io::stderr), std::io::stderr().is_terminal())
 }
 
-#[cfg(windows)]
 fn is_service(command: &Command) -> bool {
     matches!(command, Command::Service(_))
 }
 
-#[cfg(not(windows))]
-fn is_service(_: &Command) -> bool {
-    false
-}
-
-/// What is logged when nothing else is asked for: a command that ends with a result says it there, once.
-fn told(command: &Command) -> &'static str {
+/// The log filter without `SANDGLASS_LOG`. `replay` ends with a result that names what failed, so its log repeats none.
+fn default_filter(command: &Command) -> &'static str {
     match command {
         Command::Replay(_) => "warn,sandglass::sinks::otlp=error",
         _ => "info",

@@ -12,6 +12,7 @@ use sandglass_model::event::ExitStatus;
 use sandglass_model::phases::{Phase, human};
 use sandglass_model::{Detail, Span, Status, Timestamp, Trace, registry};
 
+use crate::platform::terminal_size;
 use crate::view::{self, Readiness, ReadinessState};
 
 /// A trace as a tree with bars, `width` cells wide, a line feed after each line. Open spans reach to the newest time
@@ -121,7 +122,7 @@ pub fn size() -> (usize, usize) {
         let value = std::env::var(name).ok().and_then(|value| value.parse().ok());
         value.filter(|cells| (20..=1_000).contains(cells)).unwrap_or(otherwise)
     };
-    let (columns, rows) = window().unwrap_or((80, 24));
+    let (columns, rows) = terminal_size().unwrap_or((80, 24));
     (from("COLUMNS", columns), from("LINES", rows))
 }
 
@@ -131,17 +132,6 @@ pub fn size() -> (usize, usize) {
 pub fn colors() -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     wanted && std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
-}
-
-#[cfg(target_os = "linux")]
-fn window() -> Option<(usize, usize)> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn window() -> Option<(usize, usize)> {
-    None
 }
 
 /// Whose trace it is, how it went, and the verdict.

@@ -14,6 +14,7 @@ use sandglass_model::RootId;
 use sandglass_model::phases::{Phase, human};
 use serde::Deserialize;
 
+use crate::platform::until_stopped;
 use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
 use crate::wall_clock::wall_ns;
 pub use client::WatchError;
@@ -26,15 +27,6 @@ pub struct WatchOptions {
     pub address: String,
     /// Write the list once and leave.
     pub once: bool,
-}
-
-impl Default for WatchOptions {
-    fn default() -> WatchOptions {
-        WatchOptions {
-            address: "127.0.0.1:9477".to_owned(),
-            once: false,
-        }
-    }
 }
 
 /// A list row, as far as it is shown.
@@ -104,14 +96,14 @@ async fn show(options: WatchOptions) -> Result<(), WatchError> {
         write("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l", "")?;
         let outcome = tokio::select! {
             outcome = screen.live(&options.address) => outcome,
-            () = asked_to_stop() => Ok(()),
+            () = until_stopped() => Ok(()),
         };
         write("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l", "")?;
         outcome
     } else {
         tokio::select! {
             outcome = screen.log(&options.address) => outcome,
-            () = asked_to_stop() => Ok(()),
+            () = until_stopped() => Ok(()),
         }
     }
 }
@@ -354,22 +346,6 @@ impl ReceivedRow {
             paint(&verdict, "2", color)
         )
     }
-}
-
-/// Ctrl-C, or a polite kill: the terminal is to be put back in both cases.
-async fn asked_to_stop() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-            return;
-        }
-    }
-    let _ = tokio::signal::ctrl_c().await;
 }
 
 fn write(text: &str, end: &str) -> Result<(), WatchError> {

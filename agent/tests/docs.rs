@@ -212,3 +212,13 @@ fn what_the_readme_runs_exists() {
     }
     assert!(seen >= 8, "{seen}");
 }
+
+#[test]
+fn readme_and_chart_repeat_the_defaults() {
+    let address = sandglass::config::Config::default().http.address;
+    assert!(read("../README.md").contains(&format!("page, API and metrics on {address}")));
+    let values: serde_json::Value = serde_saphyr::from_str(&read("../deploy/helm/sandglass/values.yaml")).unwrap();
+    assert_eq!(values["http"]["port"], address.port());
+    // The chart leaves all other keys to the agent.
+    assert_eq!(values["config"], serde_json::json!({}));
+}

@@ -2,8 +2,9 @@
 //!
 //! The probes are really loaded and attached for a moment: nothing else tells whether this kernel lets them in.
 
-use super::{configuration, print};
-use crate::app;
+use super::console::print;
+use super::flags::configuration;
+use crate::app::settings;
 use crate::cli::DoctorArgs;
 use crate::config::Config;
 use crate::doctor::{self, DoctorOptions, render};
@@ -17,10 +18,10 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let (probes, refused) = attach(&config).await?;
     let options = DoctorOptions {
-        runtime: app::runtime_choice(&config)?,
+        runtime: settings::runtime_choice(&config)?,
         timeout: config.cri.timeout.into(),
-        cni: app::conf_options(&config),
-        ..DoctorOptions::new(app::node_info(&config), probes)
+        cni: settings::cni_options(&config),
+        ..DoctorOptions::new(settings::node_info(&config), probes)
     };
     let report = doctor::run(options).await;
     print(&if args.json {
@@ -43,7 +44,10 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
 async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<Exit>), Failure> {
     let health = Health::default();
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
-    let (options, seen) = (app::source_options(config)?, health.clone());
+    let (options, seen) = (
+        native::Options::from_settings(settings::source_settings(config))?,
+        health.clone(),
+    );
     let attaching = tokio::task::spawn_blocking(move || {
         // A refusal is a finding, not a failure: it stands in the probe's status.
         match native::start(options, sender, seen) {

@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use super::run::until_stopped;
-use super::{configuration, print};
+use super::console::print;
+use super::flags::configuration;
+use super::native::record_etl;
 use crate::app::{self, Options};
 use crate::cli::RecordArgs;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
+use crate::platform::until_stopped;
 
-/// Records.
+/// Records until Ctrl-C, or for `--seconds`.
 pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     if args
@@ -18,7 +20,7 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
         .and_then(OsStr::to_str)
         .is_some_and(|extension| extension.eq_ignore_ascii_case("etl"))
     {
-        return etl(&args).await;
+        return record_etl(&args).await;
     }
     // Recording is for later: nothing is served or exported meanwhile, whatever the environment says.
     let options = Options {
@@ -34,7 +36,7 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
             None => std::future::pending().await,
         }
     };
-    // A recording that cannot go on is not waited with until somebody looks.
+    // A recording that cannot be continued ends the command at once.
     tokio::select! {
         () = until_stopped() => {}
         () = over => {}
@@ -42,41 +44,4 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     }
     let events = app.stop().await?;
     print(&format!("{events} events recorded in {}\n", args.recording.display()))
-}
-
-/// ETW itself writes the file, and nothing is decoded meanwhile.
-#[cfg(windows)]
-async fn etl(args: &RecordArgs) -> Result<(), Failure> {
-    use crate::sources::windows::live::{self, file};
-    if args.recording.exists() {
-        return Err(Failure::runtime(
-            format!("{} exists already", args.recording.display()),
-            "give another name, or remove it",
-        ));
-    }
-    let session = file::record(&args.recording, &live::Options::default())?;
-    tracing::info!(file = %args.recording.display(), "ETW writes; end it with Ctrl-C");
-    tokio::select! {
-        () = until_stopped() => {}
-        () = tokio::time::sleep(args.seconds.map_or(Duration::MAX, Duration::from_secs)) => {}
-    }
-    let lost = session.stop();
-    let bytes = std::fs::metadata(&args.recording).map_or(0, |metadata| metadata.len());
-    print(&format!(
-        "{bytes} bytes in {}, {lost} events lost\n",
-        args.recording.display()
-    ))
-}
-
-#[cfg(not(windows))]
-#[expect(clippy::unused_async, reason = "the same as on Windows")]
-async fn etl(args: &RecordArgs) -> Result<(), Failure> {
-    Err(Failure::new(
-        Exit::Unavailable,
-        format!(
-            "cannot record {}: only ETW writes .etl files, and that is on Windows",
-            args.recording.display()
-        ),
-        "give the file another ending",
-    ))
 }

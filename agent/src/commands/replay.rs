@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::Output;
@@ -11,9 +10,10 @@ use sandglass_model::{ClockAnchor, Event, Timestamp, Trace, TraceId, text};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::run::{otlp_flags, until_stopped};
-use super::{configuration, print};
-use crate::app;
+use super::console::print;
+use super::flags::{configuration, otlp_flags};
+use crate::app::serving::{self, Pulse, Shown};
+use crate::app::{self, settings};
 use crate::cli::{Print, ReplayArgs};
 use crate::config::Config;
 use crate::failure::Failure;
@@ -21,6 +21,7 @@ use crate::health::{Health, ProbeStatus, SessionLabel};
 use crate::http;
 use crate::node::NodeInfo;
 use crate::pipeline::{Outputs, Pipeline};
+use crate::platform::until_stopped;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
@@ -32,7 +33,7 @@ use crate::view::{self, Store};
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let recording = Replay::open(&args.recording, app::activity_names(&config)?)?;
+    let recording = Replay::open(&args.recording, settings::activity_names(&config)?)?;
     replay_from(recording, args, config).await
 }
 
@@ -72,7 +73,7 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
     };
 
     let mut pipeline = Pipeline::new(
-        app::correlator_config(&config, &node, header.clock),
+        settings::correlator_config(&config, &node, header.clock),
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
@@ -282,12 +283,14 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
     // Of this process, and so no part of what is printed.
     metrics.register_process();
     let (shutdown, stop) = watch::channel(false);
-    // Nothing moves any more in a replay, and nothing begins: its pipeline counts as alive and ready for good.
-    let pulse = Arc::new(app::Pulse {
-        moved: AtomicU64::new(u64::MAX),
-        started: AtomicBool::new(true),
-    });
-    let server = app::serve(config, &store, health, metrics, None, pulse, stop).await?;
+    let shown = Shown {
+        store,
+        health: health.clone(),
+        metrics: metrics.clone(),
+        otlp: None,
+        pulse: Arc::new(Pulse::of_replay()),
+    };
+    let server = serving::serve(config, shown, stop).await?;
     http::announce(server.address);
     print(&format!("http://{}/ (end with Ctrl-C)\n", server.address))?;
     until_stopped().await;

@@ -1,12 +1,10 @@
-//! `sandglass run`: the agent until SIGTERM or Ctrl-C.
+//! `sandglass run`: the agent until SIGTERM, Ctrl-C, or the end of the Windows service.
 
-use tokio::signal;
-
-use super::configuration;
+use super::flags::{configuration, otlp_flags};
 use crate::app::{self, Options};
-use crate::cli::{ConfigArgs, RunArgs};
+use crate::cli::RunArgs;
 use crate::failure::Failure;
-use crate::sinks::otlp::config::Settings;
+use crate::platform::until_stopped;
 
 /// Runs the agent.
 pub async fn run(args: RunArgs) -> Result<(), Failure> {
@@ -18,7 +16,7 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
         ..Options::default()
     };
     let app = app::start(&config, options).await?;
-    // The identity speaks for itself, when it has found out.
+    // The identity logs its own status, as soon as it has one.
     for probe in app
         .health
         .probes()
@@ -40,31 +38,4 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
     until_stopped().await;
     tracing::info!("stopping");
     app.stop().await.map(|_| ())
-}
-
-/// What the flags say of OTLP: they stand above the environment.
-pub fn otlp_flags(args: &ConfigArgs) -> Settings {
-    Settings {
-        endpoint: args.otlp_endpoint.clone(),
-        protocol: args.otlp_protocol.clone(),
-        ..Settings::default()
-    }
-}
-
-/// Waits for Ctrl-C, on Unix for SIGTERM, on Windows for the service control manager.
-pub async fn until_stopped() {
-    #[cfg(unix)]
-    {
-        if let Ok(mut terminate) = signal::unix::signal(signal::unix::SignalKind::terminate()) {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = signal::ctrl_c() => {}
-            }
-        }
-    }
-    #[cfg(windows)]
-    tokio::select! {
-        () = super::service::stopped() => {}
-        _ = signal::ctrl_c() => {}
-    }
 }

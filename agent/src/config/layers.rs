@@ -1,4 +1,6 @@
-//! Layers of configuration (default, file, flag), merged key by key, each key remembering its origin.
+//! Layers of configuration (default, file, flag), merged key by key; each key keeps its origin.
+//!
+//! Used by `commands`. Does not: read the environment.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -49,7 +51,7 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// The file is no configuration: syntax or type of a value.
+    /// The file is not a configuration: its syntax, or the type of a value.
     #[error("configuration {} is not valid: {problem}", path.display())]
     Parse {
         /// Which file.
@@ -77,6 +79,16 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// `key` has a value that is not allowed.
+    pub(super) fn value(key: &str, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Value {
+            key: key.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}
+
 impl Advice for ConfigError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
@@ -97,7 +109,7 @@ impl Advice for ConfigError {
 /// The merged configuration before it is typed.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    /// What the values are laid over: says which objects are sections and which are values.
+    /// The defaults. They also tell sections from values that are objects.
     defaults: Value,
     merged: Value,
     origins: BTreeMap<String, Origin>,
@@ -105,7 +117,7 @@ pub struct Layers {
 
 impl Default for Layers {
     fn default() -> Layers {
-        // A Config of plain data always serializes; an empty object would only mean "no keys are known".
+        // Plain data always serializes; an empty object would mean that no key exists.
         let defaults = serde_json::to_value(Config::default()).unwrap_or(Value::Object(Map::new()));
         Layers {
             merged: defaults.clone(),
@@ -116,13 +128,16 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// Lays a file over what is there.
+    /// Merges a file over the layers so far.
+    ///
+    /// # Errors
+    /// The file cannot be read or is larger than [`MAX_FILE_BYTES`]; its text, a key or a value is not valid.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let read = |source| ConfigError::Read {
             path: path.to_owned(),
             source,
         };
-        // The size is not asked for beforehand: a device has none and does not end.
+        // Bounded while reading: a device such as /dev/zero has no size and no end.
         let mut text = String::new();
         std::fs::File::open(path)
             .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
@@ -146,29 +161,29 @@ impl Layers {
             path: path.to_owned(),
             problem: position_and_problem(&problem),
         };
-        let unreadable = |error: YamlError| parse(error.render_with_formatter(&InWordsOfUsers));
-        let tree: Value = serde_saphyr::from_str(text).map_err(unreadable)?;
+        let not_yaml = |error: YamlError| parse(error.render_with_formatter(&PlainMessages));
+        let tree: Value = serde_saphyr::from_str(text).map_err(not_yaml)?;
         if !tree.is_object() {
             return Err(parse("it must be a mapping of keys".to_owned()));
         }
         let mut leaves = Vec::new();
         flatten("", &tree, &self.defaults, &mut leaves);
-        // A section with nothing below it, or with a value of its own, which typing refuses with line and column.
+        // A section that is empty or has a value itself: typing refuses it below, with line and column.
         leaves.retain(|(key, _)| !lookup(&self.defaults, key).is_some_and(Value::is_object));
         for (key, _) in &leaves {
             self.known(key, &path.display().to_string())?;
         }
-        // Typed from the text itself: its errors know line and column.
-        let typed: Config = serde_saphyr::from_str(text).map_err(unreadable)?;
+        // Typed from the text, not from the tree, so that errors have line and column.
+        let typed: Config = serde_saphyr::from_str(text).map_err(not_yaml)?;
         let typed = serde_json::to_value(typed).map_err(|error| parse(error.to_string()))?;
         for (key, value) in leaves {
             let value = match (self.fits(&key, &value), lookup(&typed, &key)) {
                 (Ok(()), _) => value,
-                // Secrets do not survive being written out.
+                // Secrets serialize as `***`: the typed value cannot be taken.
                 (Err(_), _) if SECRET.contains(&key.as_str()) => {
                     return Err(parse(format!("{key} must be texts: write them in quotes")));
                 }
-                // A number where the key wants text, an empty section: as the typed reading took it.
+                // A number where the key wants text, or an empty section: the typed value.
                 (Err(_), Some(typed)) => typed.clone(),
                 (Err(_), None) => continue,
             };
@@ -177,8 +192,11 @@ impl Layers {
         Ok(())
     }
 
-    /// Lays one flag over what is there; `value` is text, or YAML where the key wants no text. A list of one may be
-    /// written without its brackets.
+    /// Merges one flag over the layers so far; `value` is text, or YAML where the key wants no text. A list of one may
+    /// be written without its brackets.
+    ///
+    /// # Errors
+    /// The key does not exist, or does not accept the value.
     pub fn flag(&mut self, flag: &str, key: &str, value: &str) -> Result<(), ConfigError> {
         self.known(key, &format!("flag {flag}"))?;
         let text = Value::String(value.to_owned());
@@ -199,13 +217,10 @@ impl Layers {
                 Err(error) => problem = error.to_string(),
             }
         }
-        Err(ConfigError::Value {
-            key: format!("{key} (flag {flag})"),
-            problem,
-        })
+        Err(ConfigError::value(&format!("{key} (flag {flag})"), problem))
     }
 
-    /// Whether `key` takes `value`, whatever the other keys are.
+    /// Whether `key` accepts `value`, independent of the other keys.
     fn fits(&self, key: &str, value: &Value) -> Result<(), serde_json::Error> {
         let mut alone = self.defaults.clone();
         if let Some(place) = place(&mut alone, key) {
@@ -215,12 +230,13 @@ impl Layers {
     }
 
     /// The typed, validated configuration.
+    ///
+    /// # Errors
+    /// Values contradict each other.
     pub fn resolve(&self) -> Result<Config, ConfigError> {
-        // Each value was tried when it was laid down: this fails for none of them.
-        let config: Config = serde_json::from_value(self.merged.clone()).map_err(|error| ConfigError::Value {
-            key: "(all)".to_owned(),
-            problem: error.to_string(),
-        })?;
+        // Each value was checked when it was merged, so this does not fail for one of them.
+        let config: Config = serde_json::from_value(self.merged.clone())
+            .map_err(|error| ConfigError::value("(all)", error.to_string()))?;
         config.validate()?;
         Ok(config)
     }
@@ -313,10 +329,10 @@ fn position_and_problem(text: &str) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// What is expected, where the library would name it by a Rust type or an event of its parser.
-struct InWordsOfUsers;
+/// Names what is expected in words of users; the library names a Rust type or an event of its parser.
+struct PlainMessages;
 
-impl MessageFormatter for InWordsOfUsers {
+impl MessageFormatter for PlainMessages {
     fn format_message<'a>(&self, error: &'a YamlError) -> Cow<'a, str> {
         let expected = match error {
             YamlError::InvalidScalar { ty: "u16", .. } => "a whole number up to 65535",
@@ -343,7 +359,7 @@ impl MessageFormatter for InWordsOfUsers {
     }
 }
 
-/// Names stay, values go.
+/// Replaces the values and keeps the names.
 fn redact(value: &mut Value) {
     match value {
         Value::Object(map) => map.values_mut().for_each(redact),

@@ -1,69 +1,44 @@
-//! `dns` and `traffic`: which messages are DNS, and what is made of lookups, connections and conntrack entries.
+//! `dns` and `traffic`: which packets count as DNS; deadlines and bounds for lookups, connections, conntrack entries.
 //!
-//! Used by [`super::Config`]. Defaults are the correlator's own, so that they stand in one place.
+//! Used by [`super::Config`]. Defaults: [`super::defaults`].
 
 use sandglass_correlator::TrafficConfig as Bounds;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Period};
 
-/// `dns`: which messages are DNS.
+/// `dns`: which packets count as DNS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DnsConfig {
-    /// Ports of DNS servers, over UDP and TCP; further ones where a node-local cache listens on another.
+    /// Ports of DNS servers, over UDP and TCP, at most 8. Add that of a node-local cache on another port.
     pub ports: Vec<u16>,
 }
 
-/// `traffic`: deadlines, thresholds and bounds of what is made of lookups and connections.
+/// `traffic`: deadlines, thresholds and bounds for lookups, connections and conntrack entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrafficConfig {
-    /// A sandbox that has sent nothing for so long after it was ready counts as silent, and its trace ends.
+    /// A sandbox that sends nothing for this long after it was ready counts as silent, and its trace ends.
     pub ready_deadline: Period,
-    /// After the first answered lookup, how long to wait for the first connection to begin, and the other way round.
+    /// How long to wait for the first connection after the first answered lookup, or for the lookup after the connection.
     pub ready_grace: Period,
-    /// How long a query without an answer is waited for.
+    /// How long a query waits for its answer.
     pub lookup_deadline: Period,
-    /// After an answer that names nothing, how long to wait for the next name of the search path.
+    /// How long to wait for the next name of the search path after a negative answer.
     pub search_gap: Period,
-    /// A lookup that takes longer is slow, and becomes a journey.
+    /// A lookup that takes longer is slow: it becomes a journey.
     pub slow_lookup: Period,
-    /// A connection whose set-up takes longer is slow, and becomes a journey.
+    /// A connection that takes longer to establish is slow: it becomes a journey.
     pub slow_connect: Period,
-    /// Most journeys (traces of bad lookups and connections) a minute; those held back are counted.
+    /// Most journeys (traces of failed or slow lookups and connections) a minute; further ones are counted only.
     pub journeys_per_minute: u32,
     /// Most lookups open at once.
     pub max_lookups: usize,
     /// Most connections open at once.
     pub max_connects: usize,
-    /// Most conntrack entries remembered, to join translations.
+    /// Most conntrack entries kept, to attribute address translations.
     pub max_flows: usize,
-}
-
-impl Default for DnsConfig {
-    fn default() -> DnsConfig {
-        DnsConfig { ports: vec![53] }
-    }
-}
-
-impl Default for TrafficConfig {
-    fn default() -> TrafficConfig {
-        let bounds = Bounds::default();
-        let period = |ns: u64| Period::from_millis(ns / 1_000_000);
-        TrafficConfig {
-            ready_deadline: period(bounds.ready_deadline_ns),
-            ready_grace: period(bounds.ready_grace_ns),
-            lookup_deadline: period(bounds.lookup_deadline_ns),
-            search_gap: period(bounds.search_gap_ns),
-            slow_lookup: period(bounds.slow_lookup_ns),
-            slow_connect: period(bounds.slow_connect_ns),
-            journeys_per_minute: bounds.journeys_per_minute,
-            max_lookups: bounds.max_lookups,
-            max_connects: bounds.max_connects,
-            max_flows: bounds.max_flows,
-        }
-    }
 }
 
 impl DnsConfig {
@@ -77,7 +52,7 @@ impl DnsConfig {
         } else {
             return Ok(());
         };
-        Err(bad("dns.ports", problem))
+        Err(ConfigError::value("dns.ports", problem))
     }
 }
 
@@ -106,25 +81,24 @@ impl TrafficConfig {
             ("traffic.max_flows", self.max_flows),
         ] {
             if bound == 0 {
-                return Err(bad(key, "must be at least 1"));
+                return Err(ConfigError::value(key, "must be at least 1"));
             }
         }
         if self.ready_deadline <= self.ready_grace {
-            return Err(bad("traffic.ready_deadline", "must be longer than traffic.ready_grace"));
+            return Err(ConfigError::value(
+                "traffic.ready_deadline",
+                "must be longer than traffic.ready_grace",
+            ));
         }
         if self.lookup_deadline <= self.search_gap {
-            return Err(bad("traffic.lookup_deadline", "must be longer than traffic.search_gap"));
+            return Err(ConfigError::value(
+                "traffic.lookup_deadline",
+                "must be longer than traffic.search_gap",
+            ));
         }
         Ok(())
     }
 }
 
-fn bad(key: &str, problem: &str) -> ConfigError {
-    ConfigError::Value {
-        key: key.to_owned(),
-        problem: problem.to_owned(),
-    }
-}
-
-/// As many as the kernel side's table of ports holds.
+/// Size of the kernel side's table of ports (`DNS_PORTS_MAX` of the wire records).
 const MAX_PORTS: usize = 8;

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::platform::{HAS_PIPES, is_socket, pipes};
+
 /// Sockets of containerd, CRI-O, k3s and RKE2, cri-dockerd, k0s and MicroK8s, in the order they are tried.
 pub const DEFAULT_SOCKETS: [&str; 10] = [
     "/run/containerd/containerd.sock",
@@ -26,8 +28,7 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// `host:port`, unencrypted.
     Tcp(String),
-    /// A named pipe, `\\.\pipe\name`.
-    #[cfg(windows)]
+    /// A named pipe, `\\.\pipe\name`; on Windows.
     Pipe(String),
 }
 
@@ -80,8 +81,7 @@ impl Endpoint {
             why,
         };
         let trimmed = text.trim();
-        #[cfg(windows)]
-        if let Some(name) = pipe_name(trimmed) {
+        if HAS_PIPES && let Some(name) = pipe_name(trimmed) {
             return match name.is_empty() || name.len() > 200 {
                 true => Err(bad("a pipe is given as npipe:////./pipe/NAME")),
                 false => Ok(Endpoint::Pipe(format!("{PIPES}{name}"))),
@@ -118,9 +118,10 @@ impl Endpoint {
     /// The first of [`DEFAULT_SOCKETS`] that exists below `root` (normally `/`).
     #[must_use]
     pub fn find(root: &Path) -> Option<Endpoint> {
-        #[cfg(windows)]
-        if let Some(pipe) = find_pipe() {
-            return Some(pipe);
+        let pipes = pipes();
+        let pipe = DEFAULT_PIPES.iter().find(|name| pipes.iter().any(|pipe| pipe == *name));
+        if let Some(name) = pipe {
+            return Some(Endpoint::Pipe(format!("{PIPES}{name}")));
         }
         DEFAULT_SOCKETS
             .iter()
@@ -133,10 +134,8 @@ impl Endpoint {
     #[must_use]
     pub(super) fn origin(&self) -> String {
         match self {
-            Endpoint::Unix(_) => "http://localhost".to_owned(),
+            Endpoint::Unix(_) | Endpoint::Pipe(_) => "http://localhost".to_owned(),
             Endpoint::Tcp(address) => format!("http://{address}"),
-            #[cfg(windows)]
-            Endpoint::Pipe(_) => "http://localhost".to_owned(),
         }
     }
 
@@ -145,7 +144,6 @@ impl Endpoint {
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Unix(_) => true,
-            #[cfg(windows)]
             Endpoint::Pipe(path) => path.starts_with(PIPES),
             Endpoint::Tcp(address) => {
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
@@ -161,14 +159,12 @@ impl fmt::Display for Endpoint {
         match self {
             Endpoint::Unix(path) => write!(f, "unix://{}", path.display()),
             Endpoint::Tcp(address) => write!(f, "tcp://{address}"),
-            #[cfg(windows)]
             Endpoint::Pipe(path) => write!(f, "npipe://{}", path.replace('\\', "/")),
         }
     }
 }
 
 /// The name in `npipe:////./pipe/NAME`, as kubelet writes it, or in the pipe's path.
-#[cfg(windows)]
 fn pipe_name(text: &str) -> Option<String> {
     let slashes = text.replace('\\', "/");
     let path = slashes.strip_prefix("npipe:").unwrap_or(&slashes);
@@ -180,36 +176,10 @@ fn pipe_name(text: &str) -> Option<String> {
     }
 }
 
-/// The first of [`DEFAULT_PIPES`] that exists; to list them is not to connect.
-#[cfg(windows)]
-fn find_pipe() -> Option<Endpoint> {
-    let pipes = std::fs::read_dir(PIPES).ok()?;
-    let names: Vec<_> = pipes
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    let found = DEFAULT_PIPES
-        .iter()
-        .find(|name| names.iter().any(|there| there == *name))?;
-    Some(Endpoint::Pipe(format!("{PIPES}{found}")))
-}
-
-#[cfg(windows)]
+/// Directory of named pipes on this machine.
 const PIPES: &str = r"\\.\pipe\";
 /// Pipes of containerd and cri-dockerd.
-#[cfg(windows)]
 const DEFAULT_PIPES: [&str; 2] = ["containerd-containerd", "cri-dockerd"];
-
-#[cfg(unix)]
-fn is_socket(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
-}
-
-#[cfg(not(unix))]
-fn is_socket(_path: &Path) -> bool {
-    false
-}
 
 #[cfg(test)]
 mod tests {
@@ -234,21 +204,18 @@ mod tests {
         assert_eq!(Endpoint::parse("tcp://10.0.0.1:3000").map(|e| e.is_local()), Ok(false));
     }
 
-    #[cfg(windows)]
     #[test]
-    fn pipes_are_read() {
+    fn pipes_are_read_where_there_are_some() {
         for text in [
             "npipe:////./pipe/containerd-containerd",
             r"\\.\pipe\containerd-containerd",
         ] {
-            let pipe = Endpoint::parse(text).unwrap();
-            assert_eq!(
-                pipe,
-                Endpoint::Pipe(r"\\.\pipe\containerd-containerd".to_owned()),
-                "{text:?}"
-            );
-            assert_eq!(pipe.to_string(), "npipe:////./pipe/containerd-containerd");
+            assert_eq!(pipe_name(text).as_deref(), Some("containerd-containerd"), "{text:?}");
+            let pipe = Endpoint::Pipe(r"\\.\pipe\containerd-containerd".to_owned());
+            assert_eq!(Endpoint::parse(text).ok(), HAS_PIPES.then_some(pipe), "{text:?}");
         }
+        let pipe = Endpoint::Pipe(r"\\.\pipe\containerd-containerd".to_owned());
+        assert_eq!(pipe.to_string(), "npipe:////./pipe/containerd-containerd");
         assert!(Endpoint::parse("npipe://elsewhere").is_err());
     }
 
@@ -270,8 +237,6 @@ mod tests {
             "run/a.sock",
             "unix://",
             "http://localhost:1",
-            #[cfg(not(windows))]
-            "npipe:////./pipe/containerd-containerd",
             "tcp://localhost",
             "tcp://:80",
             "tcp://h:0",
@@ -281,20 +246,5 @@ mod tests {
         ] {
             assert!(Endpoint::parse(text).is_err(), "{text:?}");
         }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn only_a_socket_is_found_by_itself() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(Endpoint::find(root.path()), None);
-        let containerd = root.path().join("run/containerd/containerd.sock");
-        std::fs::create_dir_all(containerd.parent().unwrap()).unwrap();
-        std::fs::write(&containerd, "not a socket").unwrap();
-        assert_eq!(Endpoint::find(root.path()), None);
-        let crio = root.path().join("run/crio/crio.sock");
-        std::fs::create_dir_all(crio.parent().unwrap()).unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(&crio).unwrap();
-        assert_eq!(Endpoint::find(root.path()), Some(Endpoint::Unix(crio)));
     }
 }

@@ -322,3 +322,17 @@ async fn a_real_sandbox_is_made_and_removed() {
     assert_eq!(linux.network.unwrap().default_interface.unwrap().name, "eth0");
     assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
 }
+
+#[test]
+fn only_a_socket_is_found_by_itself() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(Endpoint::find(root.path()), None);
+    let containerd = root.path().join("run/containerd/containerd.sock");
+    std::fs::create_dir_all(containerd.parent().unwrap()).unwrap();
+    std::fs::write(&containerd, "not a socket").unwrap();
+    assert_eq!(Endpoint::find(root.path()), None);
+    let crio = root.path().join("run/crio/crio.sock");
+    std::fs::create_dir_all(crio.parent().unwrap()).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&crio).unwrap();
+    assert_eq!(Endpoint::find(root.path()), Some(Endpoint::Unix(crio)));
+}

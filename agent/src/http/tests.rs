@@ -33,10 +33,7 @@ impl Rig {
             node,
         );
         let health = Health::default();
-        let mut options = HttpOptions {
-            listen: ([127, 0, 0, 1], 0).into(),
-            ..HttpOptions::default()
-        };
+        let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), Duration::from_secs(30));
         change(&mut options);
         let services = Services {
             store: store.clone(),
@@ -563,10 +560,7 @@ async fn a_taken_port_is_a_clear_error() {
         ready: Arc::new(|| Ok(())),
         otlp: Arc::new(|| Value::Null),
     };
-    let options = HttpOptions {
-        listen: rig.address,
-        ..HttpOptions::default()
-    };
+    let options = HttpOptions::new(rig.address, Duration::from_secs(30));
     let error = serve(options, services, stopped).await.map(|_| ()).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot listen on {}", rig.address));
     assert!(error.hint().contains("another port"));

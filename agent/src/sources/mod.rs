@@ -4,6 +4,7 @@
 //! the one place that buffers and counts what it loses.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
@@ -24,6 +25,33 @@ pub mod native {
     pub use super::linux::{LinuxSource as Source, Options, StartError, start};
     #[cfg(windows)]
     pub use super::windows::live::{Options, Source, StartError, start};
+}
+
+/// What the configuration selects for the source of this node; each operating system takes what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceSettings {
+    /// Linux: size of the kernel's ring buffer in bytes; rounded up to a power of two of pages.
+    pub ring_bytes: u32,
+    /// Linux: read the standard output of plugins.
+    pub stdio: bool,
+    /// Linux: observe DNS messages.
+    pub dns: bool,
+    /// Linux: observe the establishment of TCP connections.
+    pub connect: bool,
+    /// Linux: observe conntrack's flows and counters.
+    pub conntrack: bool,
+    /// Linux: observe dropped DNS packets and SYNs.
+    pub drops: bool,
+    /// Linux: ports of DNS servers.
+    pub dns_ports: Vec<u16>,
+    /// Linux: the node's network namespace, where it is not that of process 1.
+    pub node_netns: Option<PathBuf>,
+    /// Linux: further directories in which a runtime names network namespaces.
+    pub netns_directories: Vec<String>,
+    /// Windows: how long from the start flows of the virtual switch are recorded.
+    pub vfp: Duration,
+    /// Windows: a table of activity names, added to the agent's own.
+    pub activities: Option<PathBuf>,
 }
 
 /// The sources' end of the channel to the pipeline; cheap to clone.

@@ -150,10 +150,7 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
         ready: Arc::new(|| Ok(())),
         otlp: Arc::new(|| serde_json::Value::Null),
     };
-    let options = HttpOptions {
-        listen: ([127, 0, 0, 1], 0).into(),
-        ..HttpOptions::default()
-    };
+    let options = HttpOptions::new(([127, 0, 0, 1], 0).into(), Duration::from_secs(30));
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = serve(options, services, stopped).await.unwrap();
     let address = server.address.to_string();

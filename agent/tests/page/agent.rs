@@ -71,9 +71,8 @@ impl Agent {
             ),
         };
         let options = HttpOptions {
-            listen: ([127, 0, 0, 1], 0).into(),
             health_interval: Duration::from_millis(500),
-            ..HttpOptions::default()
+            ..HttpOptions::new(([127, 0, 0, 1], 0).into(), Duration::from_secs(30))
         };
         let (stop, stopped) = watch::channel(false);
         let server = serve(options, services, stopped).await?;

@@ -43,7 +43,9 @@ use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
 use self::ring::RingThread;
-use super::{EventSender, NamespaceLook, clock};
+use super::windows::normalize::NamesFileError;
+use super::{EventSender, NamespaceLook, SourceSettings, clock};
+use crate::config::defaults;
 use crate::failure::{Advice, Exit, causes_in_short};
 use crate::health::{Health, ProbeStatus};
 use crate::resident;
@@ -79,7 +81,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            ring_bytes: 4 << 20,
+            ring_bytes: defaults::RING_BUFFER_BYTES,
             stdio: true,
             rungs: Rung::ALL.to_vec(),
             connect: true,
@@ -87,10 +89,32 @@ impl Default for Options {
             flows: FlowOptions::default(),
             dns: true,
             drops: true,
-            dns_ports: vec![53],
+            dns_ports: vec![defaults::DNS_PORT],
             node_netns: None,
             netns_directories: NETNS_DIRECTORIES.map(str::to_owned).to_vec(),
         }
+    }
+}
+
+impl Options {
+    /// The configured options.
+    ///
+    /// # Errors
+    /// None here; on Windows the table of activity names may be unreadable.
+    pub fn from_settings(settings: SourceSettings) -> Result<Options, NamesFileError> {
+        let mut options = Options {
+            ring_bytes: settings.ring_bytes,
+            stdio: settings.stdio,
+            dns: settings.dns,
+            connect: settings.connect,
+            conntrack: settings.conntrack,
+            drops: settings.drops,
+            dns_ports: settings.dns_ports,
+            node_netns: settings.node_netns,
+            ..Options::default()
+        };
+        options.netns_directories.extend(settings.netns_directories);
+        Ok(options)
     }
 }
 
@@ -258,8 +282,8 @@ impl LinuxSource {
 
     /// Looks at the network namespaces of sandboxes that are older than the agent.
     #[must_use]
-    pub fn namespace_look(&self) -> NamespaceLook {
-        netns::look_at_older(self.namespaces.clone())
+    pub fn namespace_look(&self) -> Option<NamespaceLook> {
+        Some(netns::look_at_older(self.namespaces.clone()))
     }
 
     /// Takes the probes off the kernel's hooks, or puts them on again, within a millisecond or two; loaded they stay. So

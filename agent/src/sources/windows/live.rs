@@ -32,10 +32,10 @@ use sandglass_etw::{Decoded, Decoder, Guid, RawRecord, Tables, Undecodable};
 use sandglass_model::{Body, Event};
 
 use super::NODE_COMPARTMENT;
-use super::normalize::{self, ActivityNames, Normalizer};
+use super::normalize::{self, ActivityNames, NamesFileError, Normalizer};
 use crate::failure::{Advice, Exit};
 use crate::health::{Health, ProbeLabel, ProbeStatus};
-use crate::sources::{EventSender, Stopped, clock};
+use crate::sources::{EventSender, NamespaceLook, SourceSettings, Stopped, clock};
 
 /// What can be chosen about the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,20 @@ impl Default for Options {
             names: ActivityNames::default(),
             vfp: Duration::ZERO,
         }
+    }
+}
+
+impl Options {
+    /// The configured options.
+    ///
+    /// # Errors
+    /// The table of activity names cannot be used.
+    pub fn from_settings(settings: SourceSettings) -> Result<Options, NamesFileError> {
+        Ok(Options {
+            vfp: settings.vfp,
+            names: ActivityNames::with_file(settings.activities.as_deref())?,
+            ..Options::default()
+        })
     }
 }
 
@@ -174,6 +188,12 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<So
 impl Source {
     /// Stops the sessions; what they had delivered is still decoded.
     pub fn stop(self) {}
+
+    /// Windows has no network namespaces with a path.
+    #[must_use]
+    pub fn namespace_look(&self) -> Option<NamespaceLook> {
+        None
+    }
 
     fn start_events(&mut self, options: &Options, intake: &Intake) -> Result<(), StartError> {
         let mut builder = UserTrace::new()

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use sandglass_model::Trace;
 
-use sandglass::app::{self, App, Options};
+use sandglass::app::{self, App, Options, settings};
 use sandglass::commands::{configuration, otlp_flags};
 use sandglass::config::{Config, Period};
 use sandglass::failure::Failure;
@@ -81,7 +81,7 @@ async fn observe(
     )
     .await?;
     if let (Some(beside), Some(agent)) = (&mut beside, app.address) {
-        let node = app::node_info(&config).name;
+        let node = settings::node_info(&config).name;
         beside.scrape(agent, &node, rig).await?;
     }
     let page = app.address.map(|address| format!("http://{address}/"));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sandglass::app;
+use sandglass::app::settings;
 use sandglass::cli::{Print, ReplayArgs};
 use sandglass::commands;
 use sandglass::failure::Failure;
@@ -18,7 +18,7 @@ pub async fn show(args: Args) -> Result<(), Failure> {
     if config.node_name.is_empty() {
         "windows-demo".clone_into(&mut config.node_name);
     }
-    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), app::activity_names(&config)?);
+    let file = EtlFile::from_bytes("the demo's story", STORY.to_vec(), settings::activity_names(&config)?);
     let recording = Replay::Etl(Box::new(file?));
     let args = ReplayArgs {
         recording: PathBuf::new(),

@@ -1,0 +1,157 @@
+//! From the configuration to the options of each part of the agent.
+//!
+//! Used by the composition root and by the commands that start single parts (`replay`, `doctor`). Reads the boot clock's
+//! facts of the node and `NODE_NAME`; starts nothing.
+
+use sandglass_correlator::Config as CorrelatorConfig;
+use sandglass_model::ClockAnchor;
+use sandglass_model::recording::{self, Header};
+
+use crate::cni_conf::CniOptions;
+use crate::config::Config;
+use crate::cri::RuntimeChoice;
+use crate::failure::Failure;
+use crate::http::HttpOptions;
+use crate::node::NodeInfo;
+use crate::sinks::store::StoreOptions;
+use crate::sources::windows::normalize::ActivityNames;
+use crate::sources::{SourceSettings, clock};
+
+/// Facts about this node, with the configured name.
+#[must_use]
+pub fn node_info(config: &Config) -> NodeInfo {
+    let facts = clock::node_facts();
+    let named = [
+        config.node_name.clone(),
+        std::env::var("NODE_NAME").unwrap_or_default(),
+        facts.host,
+    ];
+    NodeInfo {
+        name: named.into_iter().find(|name| !name.is_empty()).unwrap_or_default(),
+        service: "sandglass".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: facts.boot_id,
+        os: facts.os,
+        kernel: facts.kernel,
+        machine: facts.machine,
+    }
+}
+
+/// Deadlines and bounds of the correlator.
+#[must_use]
+pub fn correlator_config(config: &Config, node: &NodeInfo, anchor: ClockAnchor) -> CorrelatorConfig {
+    let correlation = &config.correlation;
+    CorrelatorConfig {
+        boot_id: node.boot_id.clone(),
+        anchor,
+        settle_ns: correlation.settle.as_nanos(),
+        runtime_wait_ns: correlation.runtime_wait.as_nanos(),
+        deadline_ns: correlation.deadline.as_nanos(),
+        labels_wait_ns: match RuntimeChoice::parse(&config.cri.endpoint) {
+            Ok(RuntimeChoice::Off) => 0,
+            Ok(RuntimeChoice::Auto | RuntimeChoice::At(_)) | Err(_) => CorrelatorConfig::default().labels_wait_ns,
+        },
+        max_traces: correlation.max_traces,
+        max_processes: correlation.max_processes,
+        max_spans: correlation.max_spans,
+        max_remembered: correlation.max_remembered,
+        traffic: config.traffic.bounds(),
+        windows: node.os == "Windows",
+    }
+}
+
+/// What this node's source observes.
+#[must_use]
+pub fn source_settings(config: &Config) -> SourceSettings {
+    let probes = &config.probes;
+    SourceSettings {
+        ring_bytes: probes.ring_buffer_bytes,
+        stdio: probes.stdio,
+        dns: probes.dns,
+        connect: probes.connect,
+        conntrack: probes.conntrack,
+        drops: probes.drops,
+        dns_ports: config.dns.ports.clone(),
+        node_netns: None,
+        netns_directories: Vec::new(),
+        vfp: config.windows.vfp.into(),
+        activities: config.windows.activities.clone(),
+    }
+}
+
+/// Names of HNS's and HCS's activities.
+///
+/// # Errors
+/// The configured table cannot be used.
+pub fn activity_names(config: &Config) -> Result<ActivityNames, Failure> {
+    Ok(ActivityNames::with_file(config.windows.activities.as_deref())?)
+}
+
+/// Where the CNI configuration is looked for.
+#[must_use]
+pub fn cni_options(config: &Config) -> CniOptions {
+    CniOptions {
+        conf_dir: config.cni.conf_dir.clone(),
+        bin_dirs: config.cni.bin_dirs.clone(),
+        ..CniOptions::default()
+    }
+}
+
+/// Which container runtime is asked for labels.
+///
+/// # Errors
+/// The key is not an endpoint.
+pub fn runtime_choice(config: &Config) -> Result<RuntimeChoice, Failure> {
+    RuntimeChoice::parse(&config.cri.endpoint).map_err(|error| {
+        Failure::usage(
+            format!("configuration key cri.endpoint: {error}"),
+            "write unix:///path/to/socket, tcp://127.0.0.1:port, auto or none",
+        )
+    })
+}
+
+/// Bounds of the store behind the page.
+#[must_use]
+pub fn store_options(config: &Config) -> StoreOptions {
+    StoreOptions::live(config.store.max_traces)
+}
+
+/// Where the HTTP server listens, and its limits.
+#[must_use]
+pub fn http_options(config: &Config) -> HttpOptions {
+    HttpOptions {
+        host_names: config.http.hosts.clone(),
+        ..HttpOptions::new(config.http.address, config.correlation.stuck_after.into())
+    }
+}
+
+/// The header of a recording made on this node.
+pub(super) fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
+    Header {
+        recording: "sandglass".to_owned(),
+        version: recording::VERSION,
+        agent: node.version.clone(),
+        os: node.os.clone(),
+        kernel: node.kernel.clone(),
+        machine: node.machine.clone(),
+        node: node.name.clone(),
+        boot_id: node.boot_id.clone(),
+        clock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_waited_for_only_where_a_runtime_may_give_them() {
+        let waits = |endpoint: &str| {
+            let mut config = Config::default();
+            config.cri.endpoint = endpoint.to_owned();
+            correlator_config(&config, &NodeInfo::default(), ClockAnchor::default()).labels_wait_ns > 0
+        };
+        assert!(waits("auto") && waits("unix:///run/cri.sock"));
+        assert!(!waits("none"));
+    }
+}

@@ -1,0 +1,26 @@
+//! Linux: neither `.etl` files nor services; both commands say so.
+
+use crate::cli::{RecordArgs, RunArgs};
+use crate::failure::{Exit, Failure};
+
+/// Only ETW writes `.etl` files.
+#[expect(clippy::unused_async, reason = "the same as on Windows")]
+pub async fn record_etl(args: &RecordArgs) -> Result<(), Failure> {
+    Err(Failure::new(
+        Exit::Unavailable,
+        format!(
+            "cannot record {}: only ETW writes .etl files, and that is on Windows",
+            args.recording.display()
+        ),
+        "give the file another ending",
+    ))
+}
+
+/// Only Windows has a service control manager.
+pub fn service(_args: RunArgs) -> Result<(), Failure> {
+    Err(Failure::new(
+        Exit::Unavailable,
+        "the service control manager is a part of Windows",
+        "elsewhere it is sandglass run",
+    ))
+}

@@ -1,0 +1,54 @@
+//! Linux: POSIX signals, `TIOCGWINSZ`, Unix sockets; no named pipes.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use tokio::net::UnixStream;
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Waits for Ctrl-C or SIGTERM.
+pub async fn until_stopped() {
+    if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = ctrl_c() => {}
+        }
+        return;
+    }
+    let _ = ctrl_c().await;
+}
+
+/// Columns and rows of the terminal behind standard output; `None` when there is none.
+#[must_use]
+pub fn terminal_size() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
+}
+
+/// Whether `path` is a Unix socket.
+#[must_use]
+pub fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+/// Connects to a Unix socket.
+pub async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(path).await
+}
+
+/// Whether this system has named pipes.
+pub const HAS_PIPES: bool = false;
+
+/// Names of the pipes that exist.
+#[must_use]
+pub fn pipes() -> Vec<String> {
+    Vec::new()
+}
+
+/// There is no such pipe.
+#[expect(clippy::unused_async, reason = "the same as on Windows")]
+pub async fn connect_pipe(_path: &str) -> io::Result<UnixStream> {
+    Err(io::ErrorKind::Unsupported.into())
+}

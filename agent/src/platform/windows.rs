@@ -1,0 +1,69 @@
+//! Windows: Ctrl-C and the service control manager, named pipes; no Unix sockets, no size of a terminal.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::net::windows::named_pipe::{ClientOptions, NamedPipeClient};
+use tokio::signal::ctrl_c;
+use tokio::sync::Notify;
+
+/// Waits for Ctrl-C, or until the service control manager stops the service ([`stop`]).
+pub async fn until_stopped() {
+    tokio::select! {
+        () = STOP.notified() => {}
+        _ = ctrl_c() => {}
+    }
+}
+
+/// Ends [`until_stopped`]. The service control manager has asked for it.
+pub fn stop() {
+    STOP.notify_one();
+}
+
+/// Unknown: `COLUMNS` and `LINES` decide.
+#[must_use]
+pub fn terminal_size() -> Option<(usize, usize)> {
+    None
+}
+
+/// Nothing here is a Unix socket.
+#[must_use]
+pub fn is_socket(_path: &Path) -> bool {
+    false
+}
+
+/// There are no Unix sockets.
+#[expect(clippy::unused_async, reason = "the same as on Linux")]
+pub async fn connect_socket(_path: &Path) -> io::Result<NamedPipeClient> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Whether this system has named pipes.
+pub const HAS_PIPES: bool = true;
+
+/// Names of the pipes that exist. Listing them connects to none.
+#[must_use]
+pub fn pipes() -> Vec<String> {
+    let entries = std::fs::read_dir(r"\\.\pipe\");
+    let names = entries.into_iter().flatten().flatten();
+    names
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Connects to a named pipe. While all its instances are taken, it tries again.
+pub async fn connect_pipe(path: &str) -> io::Result<NamedPipeClient> {
+    loop {
+        match ClientOptions::new().open(path) {
+            Err(error) if error.raw_os_error() == Some(ERROR_PIPE_BUSY) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+static STOP: Notify = Notify::const_new();
+/// winerror.h: all instances of the pipe are in use.
+const ERROR_PIPE_BUSY: i32 = 231;
