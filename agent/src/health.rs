@@ -1,18 +1,21 @@
-//! The agent's account of itself: what it observes with, what it lost, how full it is.
+//! The health of the agent: its probes, its losses, its queues.
 //!
-//! Sources, pipeline and sinks count here; `/metrics`, `/api/v1/health`, the page and `sandglass watch` read it.
+//! Sources, pipeline and sinks count here; `/metrics` and `/api/v1/health` read the same counters.
 //! Five words, five counters, never interchangeable: lost, late, orphan, evicted, shed (ARCHITECTURE.md).
+
+mod family;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-/// One signal the agent wants, and which hook it got for it.
+pub use family::{Count, CounterFamily, Label};
+
+/// One probe, and the hook it is attached to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProbeStatus {
     /// What it observes: `exec`, `stdio`, ...
@@ -21,28 +24,28 @@ pub struct ProbeStatus {
     pub hook: String,
     /// Whether it is attached.
     pub attached: bool,
-    /// What is missing without it, or why a lower rung is used; empty when the best rung is in use.
+    /// What is missing without it, or why a lower rung is in use; empty on the best rung.
     pub consequence: String,
-    /// How to get it; empty when the best rung is in use.
+    /// How to get the best rung; empty on it.
     pub hint: String,
 }
 
 /// Label: which probe.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct ProbeLabel {
     /// Name as in [`ProbeStatus::probe`].
     pub probe: String,
 }
 
 /// Label: which ETW session (Windows).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct SessionLabel {
     /// Its name: one of the agent's own, or that of the session that wrote a replayed file.
     pub session: String,
 }
 
 impl SessionLabel {
-    /// Of a session of that name; a name that is longer than a session's can be is cut.
+    /// The label of a session. A name longer than ETW allows is cut.
     #[must_use]
     pub fn new(session: &str) -> SessionLabel {
         SessionLabel {
@@ -52,46 +55,71 @@ impl SessionLabel {
 }
 
 /// Label: which table of the correlator.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct TableLabel {
     /// Name of the table.
     pub table: &'static str,
 }
 
 /// Label: which sink.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct SinkLabel {
     /// `otlp` or `store`: a recording blocks instead.
     pub sink: &'static str,
 }
 
+impl Label for ProbeLabel {
+    fn value(&self) -> &str {
+        &self.probe
+    }
+}
+
+impl Label for SessionLabel {
+    fn value(&self) -> &str {
+        &self.session
+    }
+}
+
+impl Label for TableLabel {
+    fn value(&self) -> &str {
+        self.table
+    }
+}
+
+impl Label for SinkLabel {
+    fn value(&self) -> &str {
+        self.sink
+    }
+}
+
+/// Bound of a label's value; the name of an ETW session is shorter.
 const MAX_SESSION_NAME: usize = 128;
 
-/// Counters and facts, shared by all parts; cheap to clone.
+/// Counters and probes, shared by all parts; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     /// Events that reached the pipeline.
     pub events: Counter,
     /// Records lost on the kernel side, per probe.
-    pub lost: Family<ProbeLabel, Counter>,
-    /// Events that ETW lost before the agent could read them, in buffers that were given up included, per session
-    /// (Windows). Part of what `lost` counts.
-    pub etw_lost: Family<SessionLabel, Counter>,
+    pub lost: CounterFamily<ProbeLabel>,
+    /// Events that ETW lost before the agent could read them, those in lost buffers included, per session (Windows).
+    /// `lost` counts them too.
+    pub etw_lost: CounterFamily<SessionLabel>,
     /// Events that came after the reorder window had passed them.
     pub late: Counter,
     /// Events whose owner was not found.
     pub orphan: Counter,
-    /// Entries dropped because a table was full, per table.
-    pub evicted: Family<TableLabel, Counter>,
-    /// Outputs dropped because a sink's queue was full, per sink.
-    pub shed: Family<SinkLabel, Counter>,
+    /// Entries evicted because a table was full, per table.
+    pub evicted: CounterFamily<TableLabel>,
+    /// Outputs shed because a sink's queue was full, per sink.
+    pub shed: CounterFamily<SinkLabel>,
     /// Records that could not be decoded, per probe.
-    pub undecodable: Family<ProbeLabel, Counter>,
+    pub undecodable: CounterFamily<ProbeLabel>,
     /// DNS messages that could not be parsed, wholly or in part.
     pub dns_malformed: Counter,
     /// Events waiting between the sources and the correlator.
     pub queue_depth: Gauge,
-    /// Bytes waiting in the kernel's ring buffer when last looked at.
+    /// Bytes waiting in the kernel's ring buffer at the last look.
     pub ring_bytes: Gauge,
     /// Traces that are open.
     pub open_traces: Gauge,
@@ -99,9 +127,9 @@ pub struct Health {
 }
 
 impl Health {
-    /// Says which hook a probe got; a later call for the same probe replaces the earlier one.
+    /// Sets the status of a probe, and replaces an earlier one of the same probe.
     pub fn set_probe(&self, status: ProbeStatus) {
-        // From here on the series exist, at 0: an alert on a rate needs a beginning.
+        // The series exist from now on, at 0: an alert on a rate needs a first sample.
         let label = ProbeLabel {
             probe: status.probe.clone(),
         };
@@ -144,12 +172,12 @@ impl Health {
         registry.register("events_orphan", "Events whose owner was not found", self.orphan.clone());
         registry.register(
             "evicted",
-            "Entries dropped because a table of the correlator was full",
+            "Entries evicted because a table of the correlator was full",
             self.evicted.clone(),
         );
         registry.register(
             "shed",
-            "Outputs dropped because a sink's queue was full",
+            "Outputs shed because a sink's queue was full",
             self.shed.clone(),
         );
         registry.register(
@@ -169,7 +197,7 @@ impl Health {
         );
         registry.register(
             "ring_used_bytes",
-            "Bytes waiting in the kernel's ring buffer when last looked at",
+            "Bytes waiting in the kernel's ring buffer at the last look",
             self.ring_bytes.clone(),
         );
         registry.register("open_traces", "Traces that are open", self.open_traces.clone());

@@ -8,7 +8,9 @@ mod assets;
 mod guard;
 mod health;
 mod parameters;
+mod response;
 mod routes;
+mod server;
 mod stream;
 
 use std::borrow::Cow;
@@ -27,7 +29,8 @@ use crate::health::Health;
 use crate::view::Store;
 use guard::PatientIo;
 pub use health::HealthReport;
-use routes::{Answering, Server};
+use routes::Answering;
+use server::Server;
 
 /// Where to listen, and every limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

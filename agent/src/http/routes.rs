@@ -1,120 +1,22 @@
-//! From a request to its answer.
+//! From a request to its response.
 //!
-//! Does not: accept connections or feed streams. Every error is JSON with `error` and `hint`.
+//! Does not: accept connections or feed streams.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
-use prometheus_client::registry::Registry;
+use hyper::{Method, Request, Response, StatusCode, header};
 use sandglass_model::{SpanId, TraceId};
-use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
 
-use super::assets::{self, Asset};
-use super::guard;
-use super::health::{self, Counters, HealthReport};
-use super::parameters::{self, BadQuery};
-use super::stream::{self, EventStream};
-use super::{HttpOptions, Services};
+use super::response::{Body, Refusal, file, json, probe, refused, typed};
+use super::server::Server;
+use super::{assets, guard, parameters, stream};
 use crate::view;
-use crate::wall_clock::wall_ns;
-
-/// The body of an answer.
-pub type Body = Either<Full<Bytes>, EventStream>;
-
-/// What all connections share.
-pub struct Server {
-    pub options: HttpOptions,
-    pub services: Services,
-    pub shutdown: watch::Receiver<bool>,
-    /// Host names are checked: bound to loopback, or names were configured.
-    check_host: bool,
-    streams: Arc<Semaphore>,
-    counters: Mutex<Registry>,
-}
-
-/// An answer that is not what was asked for.
-struct Refusal {
-    status: StatusCode,
-    error: String,
-    hint: &'static str,
-}
-
-impl Refusal {
-    fn new(status: StatusCode, error: impl Into<String>, hint: &'static str) -> Refusal {
-        Refusal {
-            status,
-            error: error.into(),
-            hint,
-        }
-    }
-}
-
-impl From<BadQuery> for Refusal {
-    fn from(bad: BadQuery) -> Refusal {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            bad.to_string(),
-            "/api/v1/sandboxes takes sort, state, result, kind, q, plugin, reason, cause, limit and offset; other addresses take none",
-        )
-    }
-}
 
 impl Server {
-    pub fn new(
-        options: HttpOptions,
-        services: Services,
-        address: SocketAddr,
-        shutdown: watch::Receiver<bool>,
-    ) -> Server {
-        Server {
-            check_host: address.ip().is_loopback() || !options.host_names.is_empty(),
-            streams: Arc::new(Semaphore::new(options.max_streams)),
-            counters: Mutex::new(health::registry(&services.health)),
-            options,
-            services,
-            shutdown,
-        }
-    }
-
-    /// The agent's account of itself, now.
-    pub fn health_report(&self) -> HealthReport {
-        let counters = Counters::read(&self.counters.lock().unwrap_or_else(PoisonError::into_inner));
-        let Services { store, health, .. } = &self.services;
-        HealthReport {
-            node: store.node().clone(),
-            now_unix_ns: wall_ns().to_string(),
-            not_alive: (self.services.alive)().err().unwrap_or_default(),
-            not_ready: (self.services.ready)().err().unwrap_or_default(),
-            probes: health.probes(),
-            events: counters.count("events").total,
-            lost: counters.count("events_lost"),
-            late: counters.count("events_late"),
-            orphan: counters.count("events_orphan"),
-            evicted: counters.count("evicted"),
-            shed: counters.count("shed"),
-            undecodable: counters.count("events_undecodable"),
-            queue_depth: counters.gauge("queue_depth"),
-            ring_bytes: counters.gauge("ring_used_bytes"),
-            open_traces: counters.gauge("open_traces"),
-            store: store.size(),
-            streams: self.options.max_streams - self.streams.available_permits(),
-            stuck_after_ns: self.stuck_after_ns(),
-            otlp: (self.services.otlp)(),
-        }
-    }
-
-    fn stuck_after_ns(&self) -> u64 {
-        u64::try_from(self.options.stuck_after.as_nanos()).unwrap_or(u64::MAX)
-    }
-
     async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Response<Body> {
         let limit = self.options.request_timeout;
         let mut response = match tokio::time::timeout(limit, self.dispatch(request)).await {
@@ -133,7 +35,7 @@ impl Server {
     async fn dispatch(self: Arc<Server>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         self.check_peer(&request)?;
         let (head, body) = request.into_parts();
-        self.pass_over(body).await?;
+        self.discard(body).await?;
         let path = head.uri.path();
         let query = head.uri.query().unwrap_or_default();
         if let Some(asset) = assets::find(path) {
@@ -198,8 +100,8 @@ impl Server {
         ))
     }
 
-    /// Reads and forgets a body, so that the connection can be used again.
-    async fn pass_over(&self, body: Incoming) -> Result<(), Refusal> {
+    /// Reads a body and discards it, so that the connection can be used again.
+    async fn discard(&self, body: Incoming) -> Result<(), Refusal> {
         let limit = usize::try_from(self.options.max_body_bytes).unwrap_or(usize::MAX);
         let too_large = || {
             Refusal::new(
@@ -292,75 +194,3 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
         Box::pin(async move { Ok(server.answer(request).await) })
     }
 }
-
-/// An answer to the kubelet: 200 `ok`, or 503 with the reason.
-fn probe(result: Result<(), String>) -> Result<Response<Body>, Refusal> {
-    match result {
-        Ok(()) => Ok(typed(
-            StatusCode::OK,
-            "text/plain; charset=utf-8",
-            Either::Left(Full::from("ok\n")),
-        )),
-        Err(reason) => Err(Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            reason,
-            "see /api/v1/health and the agent's log; `sandglass doctor` says what the node lacks",
-        )),
-    }
-}
-
-fn file(asset: &Asset, known: Option<&HeaderValue>) -> Response<Body> {
-    let tag = asset.tag();
-    let same = known.is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let (status, body) = if same {
-        (StatusCode::NOT_MODIFIED, Full::default())
-    } else {
-        (StatusCode::OK, Full::from(asset.bytes))
-    };
-    let mut response = typed(status, asset.content_type, Either::Left(body));
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        headers.insert(header::ETAG, tag);
-    }
-    response
-}
-
-fn json(value: &impl Serialize) -> Response<Body> {
-    match serde_json::to_vec(value) {
-        Ok(bytes) => typed(StatusCode::OK, JSON, Either::Left(Full::from(bytes))),
-        Err(error) => refused(&Refusal::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            error.to_string(),
-            "this is a defect of the agent; please report it",
-        )),
-    }
-}
-
-fn refused(refusal: &Refusal) -> Response<Body> {
-    let body = serde_json::json!({ "error": refusal.error, "hint": refusal.hint });
-    let mut response = typed(refusal.status, JSON, Either::Left(Full::from(body.to_string())));
-    if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
-        let headers = response.headers_mut();
-        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-    }
-    if matches!(
-        refusal.status,
-        StatusCode::METHOD_NOT_ALLOWED | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
-    ) {
-        // What is left of the body is not read.
-        let headers = response.headers_mut();
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
-}
-
-fn typed(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
-const JSON: &str = "application/json";

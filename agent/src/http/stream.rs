@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 
-use super::routes::Server;
+use super::server::Server;
 use crate::health::SinkLabel;
 use crate::view;
 

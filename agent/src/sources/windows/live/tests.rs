@@ -324,12 +324,7 @@ fn a_story_seen_live_is_the_story_of_its_file() {
 fn what_etw_lost_is_said_and_counted_once() {
     let etw = FakeEtw::new();
     let run = running(Options::default(), 64);
-    let of_session = |session: &str| {
-        run.health
-            .etw_lost
-            .get_or_create_owned(&SessionLabel::new(session))
-            .get()
-    };
+    let of_session = |session: &str| run.health.etw_lost.get_or_create(&SessionLabel::new(session)).get();
     etw.lose(EVENTS, 5, 0);
     let lost = |event: &Event| match &event.body {
         Body::Lost { probe, count } if probe == "etw" => *count,
@@ -341,7 +336,7 @@ fn what_etw_lost_is_said_and_counted_once() {
     assert_eq!((of_session(EVENTS), of_session(PROCESSES)), (5, 3));
     // Between the last look and the end.
     etw.lose(EVENTS, 7, 0);
-    let counted = run.health.lost.get_or_create_owned(&label());
+    let counted = run.health.lost.get_or_create(&label());
     assert_eq!(run.stop().iter().map(lost).sum::<u64>(), 7);
     assert_eq!(counted.get(), 15);
 }

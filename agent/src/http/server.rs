@@ -1,0 +1,72 @@
+//! The state that all connections of the server share.
+//!
+//! Used by `routes`, which answers requests, and by `stream`, which feeds event streams. Does not: speak HTTP.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+
+use super::health::HealthReport;
+use super::{HttpOptions, Services};
+use crate::health::Count;
+use crate::wall_clock::wall_ns;
+
+/// What all connections share.
+pub struct Server {
+    pub options: HttpOptions,
+    pub services: Services,
+    pub shutdown: watch::Receiver<bool>,
+    /// Host names are checked: bound to loopback, or names were configured.
+    pub check_host: bool,
+    /// One permit for each event stream.
+    pub streams: Arc<Semaphore>,
+}
+
+impl Server {
+    pub fn new(
+        options: HttpOptions,
+        services: Services,
+        address: SocketAddr,
+        shutdown: watch::Receiver<bool>,
+    ) -> Server {
+        Server {
+            check_host: address.ip().is_loopback() || !options.host_names.is_empty(),
+            streams: Arc::new(Semaphore::new(options.max_streams)),
+            options,
+            services,
+            shutdown,
+        }
+    }
+
+    /// The agent's health, now.
+    pub fn health_report(&self) -> HealthReport {
+        let Services { store, health, .. } = &self.services;
+        HealthReport {
+            node: store.node().clone(),
+            now_unix_ns: wall_ns().to_string(),
+            not_alive: (self.services.alive)().err().unwrap_or_default(),
+            not_ready: (self.services.ready)().err().unwrap_or_default(),
+            probes: health.probes(),
+            events: health.events.get(),
+            lost: health.lost.count(),
+            late: Count::from(&health.late),
+            orphan: Count::from(&health.orphan),
+            evicted: health.evicted.count(),
+            shed: health.shed.count(),
+            undecodable: health.undecodable.count(),
+            queue_depth: health.queue_depth.get(),
+            ring_bytes: health.ring_bytes.get(),
+            open_traces: health.open_traces.get(),
+            store: store.size(),
+            streams: self.options.max_streams - self.streams.available_permits(),
+            stuck_after_ns: self.stuck_after_ns(),
+            otlp: (self.services.otlp)(),
+        }
+    }
+
+    /// Age at which a running operation counts as stuck.
+    pub fn stuck_after_ns(&self) -> u64 {
+        u64::try_from(self.options.stuck_after.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
