@@ -1,58 +1,55 @@
 //! The pipeline: events in order through the correlator, outputs to the sinks.
 //!
-//! One thread, used alike by `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the
-//! reorder stage lets go; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
+//! One thread, the same in `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the reorder
+//! stage releases events; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
 //!
-//! The first event of a burst wakes it; after that it looks by the clock, every [`BUSY`]. A source that wakes it for each
-//! batch does so from the processor where the source runs, and the kernel then moves this thread to another: a plugin's.
+//! The first event of a burst wakes the thread; after that it polls the channel every [`BUSY`]. If a source woke it for
+//! each batch, the kernel would move this thread to another processor, often the one that a plugin runs on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use sandglass_correlator::{Config, Correlator, Counters, Output, Reorder};
-use sandglass_model::{Body, Event, RootId, Timestamp, Trace, TraceId};
+use sandglass_correlator::{Config, Correlator, Counters, Output, Reorder, Snapshots};
+use sandglass_model::{Body, Event, Timestamp, Trace, TraceId};
 
 use crate::health::{Health, TableLabel};
 use crate::sources::{EventReceiver, Stopped};
 
-/// What receives the correlator's findings.
+/// Receives what the pipeline emits.
 pub trait Outputs {
     /// An event arrived, before it is ordered: recordings are made of these.
     fn arrived(&mut self, event: &Event);
-    /// The correlator found something.
+    /// The correlator emitted an output.
     fn output(&mut self, output: &Output);
-    /// Open traces changed; called at most a few times a second, with all that are open and the ids of the changed: of
-    /// several with one id, one at least has.
+    /// Open traces changed; called at most five times a second. `open` yields all open traces; `changed` holds the ids of
+    /// those that changed. When several open traces have one id, at least one of them changed.
     fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>);
 }
 
-/// Reorder stage, correlator, and the account of both.
+/// Reorder stage and correlator, and their counters.
 #[derive(Debug)]
 pub struct Pipeline {
     reorder: Reorder,
     correlator: Correlator,
     health: Health,
     counted: Counters,
-    /// Open traces as they were shown last with what HNS and HCS did for them.
-    running: BTreeMap<RootId, Trace>,
-    /// What HNS and HCS do has changed since.
-    running_changed: bool,
-    /// Events in the reorder stage that are no ticks: a tick that waits there waits for nothing.
+    snapshots: Snapshots,
+    /// Events in the reorder stage, ticks left out: nothing depends on a tick that is held.
     held: usize,
-    /// Empty but for while it is drained; keeps its room.
+    /// Empty except while it is drained; kept for its capacity.
     outputs: Vec<Output>,
     newest: Timestamp,
     refreshed: Instant,
 }
 
-/// A tick says "nothing older than this will come any more": events that wait in the kernel's buffer or the channel
-/// while the machine is busy must not come late because of one.
+/// A tick means that nothing older will come. It lags by this much, so that events that wait in the kernel's buffer or in
+/// the channel while the node is busy are not late because of it.
 const TICK_SLACK_NS: u64 = 250_000_000;
-/// How often open traces are shown to the sinks.
+/// How often the sinks receive open traces.
 const REFRESH: Duration = Duration::from_millis(200);
-/// Longest silence without a tick; the heartbeat of `/healthz`.
+/// Longest silence without a tick, and without a heartbeat for `/healthz`.
 const IDLE: Duration = Duration::from_secs(5);
-/// While something is held or due soon.
+/// Longest wait while an event is held or a deadline is near.
 const BUSY: Duration = Duration::from_millis(50);
 
 impl Pipeline {
@@ -64,8 +61,7 @@ impl Pipeline {
             correlator: Correlator::new(config),
             health,
             counted: Counters::default(),
-            running: BTreeMap::new(),
-            running_changed: false,
+            snapshots: Snapshots::default(),
             held: 0,
             outputs: Vec::new(),
             newest: Timestamp(0),
@@ -73,7 +69,7 @@ impl Pipeline {
         }
     }
 
-    /// Runs until every source is gone, then ends what is open. `clock` is the boot clock; `heartbeat` is called at
+    /// Runs until every source has gone, then closes open traces. `clock` is the boot clock; `heartbeat` is called at
     /// least every few seconds.
     pub fn run(
         mut self,
@@ -85,7 +81,7 @@ impl Pipeline {
         let mut taken = 0;
         loop {
             let mut patience = self.patience(clock());
-            // Sources must not come to wait for this thread while it rests.
+            // Not when the last batch was large: the channel must not fill up while this thread sleeps.
             if patience == BUSY && taken <= events.capacity() / 8 {
                 std::thread::sleep(BUSY);
                 patience = Duration::ZERO;
@@ -120,13 +116,13 @@ impl Pipeline {
             if ordered.late {
                 self.health.late.inc();
             }
-            self.running_changed |= matches!(&ordered.event.body, Body::ActivitySeen(_) | Body::SiloSeen(_));
+            self.snapshots.observe(&ordered.event.body);
             self.correlator.handle(ordered.event);
         }
         self.drain(outputs);
     }
 
-    /// The end of the input: releases what is held and ends what is open.
+    /// At the end of the input: releases held events and closes open traces.
     pub fn finish(&mut self, outputs: &mut impl Outputs) {
         while let Some(ordered) = self.reorder.flush() {
             self.correlator.handle(ordered.event);
@@ -143,29 +139,19 @@ impl Pipeline {
         }
     }
 
-    /// Shows open traces to the sinks and brings the account up to date, a few times a second.
+    /// Passes open traces to the sinks and updates the counters, at most every [`REFRESH`].
     fn refresh(&mut self, outputs: &mut impl Outputs) {
         if self.refreshed.elapsed() < REFRESH {
             return;
         }
         self.refreshed = Instant::now();
         self.show(outputs);
-        self.running_changed = false;
         self.account();
     }
 
     fn show(&mut self, outputs: &mut impl Outputs) {
-        let mut changed = self.correlator.take_changed();
-        let running = self.correlator.with_running();
-        let running: BTreeMap<RootId, Trace> = running.into_iter().map(|trace| (trace.root_id(), trace)).collect();
-        let before = std::mem::replace(&mut self.running, running);
-        let differs = |(root, trace): &(&RootId, &Trace)| self.running.get(root) != Some(trace);
-        let ended = before.iter().filter(differs).map(|(root, _)| root);
-        let began = self.running.keys().filter(|root| !before.contains_key(root));
-        changed.extend(ended.chain(began).map(|root| root.trace));
-        let open = self.correlator.open();
-        let mut shown = open.map(|trace| self.running.get(&trace.root_id()).unwrap_or(trace));
-        outputs.changed(&mut shown, &changed);
+        let (changed, mut open) = self.snapshots.take(&mut self.correlator);
+        outputs.changed(&mut open, &changed);
     }
 
     fn account(&mut self) {
@@ -182,7 +168,7 @@ impl Pipeline {
             ("flows", now.evicted_flows, before.evicted_flows),
             ("windows", now.evicted_windows, before.evicted_windows),
         ] {
-            // Other systems have no such table.
+            // Only Windows nodes fill this table; elsewhere its series would always be 0.
             if table == "windows" && now == 0 {
                 continue;
             }
@@ -198,7 +184,7 @@ impl Pipeline {
 
     /// How long to wait for the next event.
     fn patience(&self, now: Timestamp) -> Duration {
-        if self.held > 0 || self.running_changed || self.correlator.has_changed() {
+        if self.held > 0 || self.snapshots.is_stale(&self.correlator) {
             return BUSY;
         }
         let due = self
@@ -212,61 +198,9 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use prometheus_client::metrics::gauge::Gauge;
-    use sandglass_model::event::Exec;
-    use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeSaid, Service};
-    use sandglass_model::{PodIdentity, ProcessKey, text};
 
     use super::*;
     use crate::sources::channel;
-
-    /// What was shown of open traces that had changed.
-    #[derive(Default)]
-    struct Shown(Vec<String>);
-
-    impl Outputs for Shown {
-        fn arrived(&mut self, _: &Event) {}
-        fn output(&mut self, _: &Output) {}
-        fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>) {
-            let told = open.filter(|trace| changed.contains(&trace.id));
-            self.0.extend(told.map(|trace| text::tree(trace, Timestamp(0))));
-        }
-    }
-
-    /// The runtime runs a plugin to take an interface away.
-    fn del(pid: u32, ifname: &str, traceparent: &str) -> Body {
-        let env = [
-            ("CNI_COMMAND", "DEL"),
-            ("CNI_CONTAINERID", "sb"),
-            ("CNI_IFNAME", ifname),
-            ("TRACEPARENT", traceparent),
-        ];
-        Body::ProcessExecuted(Box::new(Exec {
-            process: ProcessKey::new(pid, 0),
-            parent: ProcessKey::new(1, 0),
-            parent_comm: "containerd".into(),
-            path: "/opt/cni/bin/bridge".into(),
-            args: Default::default(),
-            args_truncated: false,
-            env: env.into_iter().collect(),
-            cgroup: String::new(),
-            netns: 0,
-            running: false,
-        }))
-    }
-
-    fn hns_begins() -> Body {
-        Body::ActivitySeen(Box::new(ActivityStep {
-            service: Service::Hns,
-            name: "Delete".into(),
-            activity: "a".into(),
-            related: String::new(),
-            pid: 1,
-            tid: 2,
-            step: ActivityChange::Started,
-            keys: Vec::new(),
-            fields: Default::default(),
-        }))
-    }
 
     /// When what arrived had happened; ticks are left out.
     #[derive(Default)]
@@ -305,89 +239,5 @@ mod tests {
         pipeline.run(&receiver, || Timestamp(1_000), &mut arrived, || {});
         source.join().unwrap();
         assert_eq!(arrived.0, (1..=1_000).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn open_operations_of_one_trace_are_shown_each() {
-        let mut pipeline = Pipeline::new(Config::default(), 0, Health::default());
-        let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let bodies = [del(10, "lo", caller), del(11, "eth0", caller), hns_begins(), Body::Tick];
-        let mut shown = Shown::default();
-        for (at, body) in bodies.into_iter().enumerate() {
-            let at = Timestamp(1_000_000 * (at as u64 + 1));
-            pipeline.feed(Event { at, body }, &mut shown);
-        }
-        pipeline.refreshed = Instant::now().checked_sub(REFRESH).unwrap();
-        pipeline.refresh(&mut shown);
-        let all = shown.0.join("");
-        assert_eq!(shown.0.len(), 2, "{all}");
-        // What HNS does for one of them does not hide the other.
-        for part in ["[sb, lo,", "[sb, eth0,", "hns Delete"] {
-            assert_eq!(all.matches(part).count(), 1, "{part}: {all}");
-        }
-    }
-
-    #[test]
-    fn what_hcs_does_is_shown_when_it_begins_and_when_it_ends() {
-        let config = Config {
-            windows: true,
-            ..Config::default()
-        };
-        let mut pipeline = Pipeline::new(config, 0, Health::default());
-        let mut at = 0;
-        let mut after = |body: Body| {
-            at += 1_000_000;
-            let mut shown = Shown::default();
-            pipeline.feed(
-                Event {
-                    at: Timestamp(at),
-                    body,
-                },
-                &mut shown,
-            );
-            pipeline.feed(
-                Event {
-                    at: Timestamp(at + 1),
-                    body: Body::Tick,
-                },
-                &mut shown,
-            );
-            pipeline.refreshed = Instant::now().checked_sub(REFRESH).unwrap();
-            pipeline.refresh(&mut shown);
-            shown.0.join("")
-        };
-        let identity = PodIdentity {
-            name: "web".into(),
-            ..PodIdentity::default()
-        };
-        let created = after(Body::RuntimeSaid(Box::new(RuntimeSaid::RunBegan {
-            identity,
-            attempt: 0,
-        })));
-        assert!(
-            created.contains("sandbox.create") && !created.contains("hcs"),
-            "{created}"
-        );
-        let step = |step| {
-            Body::ActivitySeen(Box::new(ActivityStep {
-                service: Service::Hcs,
-                name: "Create".into(),
-                activity: "a".into(),
-                related: String::new(),
-                pid: 1,
-                tid: 2,
-                step,
-                keys: Vec::new(),
-                fields: Default::default(),
-            }))
-        };
-        let begun = after(step(ActivityChange::Started));
-        assert!(begun.contains("hcs Create"), "{begun}");
-        assert_eq!(after(Body::Tick), "", "nothing has changed");
-        let (result, message) = (Some(0), String::new());
-        let ended = after(step(ActivityChange::Stopped { result, message }));
-        assert_eq!(ended.matches("hcs Create").count(), 1, "{ended}");
-        assert_eq!(after(Body::Tick), "");
-        assert!(pipeline.running.is_empty());
     }
 }

@@ -14,10 +14,12 @@ mod plugins;
 mod reorder;
 mod sandboxes;
 mod slots;
+mod snapshots;
 mod timers;
 pub mod traffic;
 mod windows;
 
 pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};
 pub use reorder::{Ordered, Reorder};
+pub use snapshots::Snapshots;
 pub use traffic::{ActivityEnded, Traffic, TrafficConfig};

@@ -4,7 +4,6 @@ use crate::cli::{RecordArgs, RunArgs};
 use crate::failure::{Exit, Failure};
 
 /// Only ETW writes `.etl` files.
-#[expect(clippy::unused_async, reason = "the same as on Windows")]
 pub async fn record_etl(args: &RecordArgs) -> Result<(), Failure> {
     Err(Failure::new(
         Exit::Unavailable,
