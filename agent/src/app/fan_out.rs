@@ -19,13 +19,13 @@ use crate::wall_clock::wall_ns;
 pub struct FanOut {
     /// Product metrics.
     pub product: ProductMetrics,
-    /// Operations that run now.
+    /// Running operations.
     pub in_flight: InFlight,
     /// The store behind the page.
     pub store: Option<Store>,
     /// OTLP export.
     pub otlp: Option<Arc<OtlpSink>>,
-    /// Who answers whose a sandbox is. Taken away at stop: its answers keep the pipeline's channel open.
+    /// Resolves sandboxes to pods. Taken away at stop, since its answers keep the pipeline's channel open.
     pub identity: Arc<Mutex<Option<Identity>>>,
     /// The recording being made.
     pub recorder: Option<Recorder>,
@@ -51,13 +51,13 @@ impl Outputs for FanOut {
                     otlp.offer(trace);
                 }
                 if let Some(closed) = &self.closed {
-                    // Nobody listens any more: the demo is over.
+                    // A demo that has ended no longer receives.
                     let _ = closed.send(Arc::clone(trace));
                 }
             }
             Output::Asked(sandbox) => {
                 if let Some(identity) = &*self.identity.lock().unwrap_or_else(PoisonError::into_inner) {
-                    identity.ask(sandbox.clone());
+                    identity.resolve(sandbox.clone());
                 }
             }
             Output::Known {

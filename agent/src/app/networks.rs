@@ -1,4 +1,4 @@
-//! Watches the CNI configuration and sends what it says as an event, at start and after every change.
+//! Watches the CNI configuration and sends its networks as an event, at start and after every change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use sandglass_model::{Body, Event};
 use crate::cni_conf::{CniOptions, Watch};
 use crate::sources::{EventSender, clock};
 
-/// The watching thread: it may block on the pipeline, so it is no task.
+/// The watching thread. It may block on the pipeline, so it is not a task.
 #[derive(Debug)]
 pub struct NetworkWatch {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often the directory is looked at.
+/// How often the directory is read.
 const PERIOD: Duration = Duration::from_secs(5);
 
 impl NetworkWatch {
@@ -45,7 +45,7 @@ impl NetworkWatch {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread {
             thread.thread().unpark();
-            // A panic there has been reported; it ends nothing else.
+            // A panic there has been logged; the agent stops all the same.
             let _ = thread.join();
         }
     }

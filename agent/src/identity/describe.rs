@@ -1,4 +1,4 @@
-//! From the runtime's words about a sandbox to a bounded description.
+//! From the CRI's answer about a sandbox to a bounded description.
 //!
 //! Labels are sorted; the three that repeat the pod's identity are left out, as are those beyond the bounds.
 
@@ -13,8 +13,8 @@ pub(super) fn listed(sandbox: PodSandbox) -> Option<SandboxDescription> {
     describe(sandbox.id, sandbox.metadata, sandbox.labels, sandbox.created_at, ready)
 }
 
-/// A sandbox that was asked for. `None` when it has no usable id.
-pub(super) fn asked(status: PodSandboxStatus) -> Option<SandboxDescription> {
+/// One sandbox, from its status. `None` when it has no usable id.
+pub(super) fn status(status: PodSandboxStatus) -> Option<SandboxDescription> {
     let ready = status.state() == PodSandboxState::SandboxReady;
     describe(status.id, status.metadata, status.labels, status.created_at, ready)
 }
@@ -114,6 +114,6 @@ mod tests {
             id: "x".repeat(300),
             ..PodSandboxStatus::default()
         };
-        assert_eq!(asked(long), None);
+        assert_eq!(status(long), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Where the network namespace of a sandbox is that is older than the agent: from the runtime's own texts about it.
+//! Locates the network namespace of a sandbox that is older than the agent, from its verbose status.
 //!
-//! containerd and CRI-O both give the sandbox's runtime specification and process when asked verbosely. That is no part
-//! of the CRI: anything else than what is expected is no answer. Does not: look at the namespace.
+//! containerd and CRI-O both add the sandbox's runtime specification (OCI, `linux.namespaces`) and process id. The CRI does
+//! not specify that text: any other content is no answer. Does not: open the namespace.
 
 use sandglass_model::SandboxId;
 use serde_json::Value;
@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::cri::messages::PodSandboxStatusResponse;
 use crate::sources::NamespacePlace;
 
-/// It has none of its own.
+/// The sandbox shares the node's network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OnNode;
 
-/// The place; `None` when the runtime does not tell.
+/// The place; `None` when the answer does not contain it.
 pub(super) fn place(sandbox: SandboxId, answer: &PodSandboxStatusResponse) -> Option<Result<NamespacePlace, OnNode>> {
     if answer.status.as_ref().is_some_and(|status| status.on_node_network()) {
         return Some(Err(OnNode));
@@ -34,7 +34,7 @@ pub(super) fn place(sandbox: SandboxId, answer: &PodSandboxStatusResponse) -> Op
     (!place.path.is_empty() || place.pid != 0).then_some(Ok(place))
 }
 
-/// No path is longer on Linux.
+/// `PATH_MAX` (linux/limits.h).
 const MAX_PATH: usize = 4_096;
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
         LinuxPodSandboxStatus, Namespace, NamespaceMode, NamespaceOption, PodSandboxStatus, PodSandboxStatusResponse,
     };
 
-    fn told(info: &str) -> Option<Result<NamespacePlace, OnNode>> {
+    fn placed(info: &str) -> Option<Result<NamespacePlace, OnNode>> {
         let answer = PodSandboxStatusResponse {
             info: [("info".to_owned(), info.to_owned())].into(),
             ..PodSandboxStatusResponse::default()
@@ -64,15 +64,15 @@ mod tests {
     fn the_path_and_the_process_are_found_where_both_runtimes_put_them() {
         let text = r#"{"pid": 812, "runtimeSpec": {"ociVersion": "1.0.2", "linux": {"namespaces":
             [{"type": "pid"}, {"type": "network", "path": "/var/run/netns/cni-1"}]}}}"#;
-        assert_eq!(told(text), at("/var/run/netns/cni-1", 812));
+        assert_eq!(placed(text), at("/var/run/netns/cni-1", 812));
         let without_path = r#"{"pid": 812, "runtimeSpec": {"linux": {"namespaces": [{"type": "network"}]}}}"#;
-        assert_eq!(told(without_path), at("", 812));
+        assert_eq!(placed(without_path), at("", 812));
     }
 
     #[test]
     fn a_sandbox_on_the_nodes_network_has_none() {
         let text = r#"{"pid": 812, "runtimeSpec": {"linux": {"namespaces": [{"type": "pid"}]}}}"#;
-        assert_eq!(told(text), Some(Err(OnNode)));
+        assert_eq!(placed(text), Some(Err(OnNode)));
         let options = NamespaceOption {
             network: NamespaceMode::Node.into(),
             ..NamespaceOption::default()
@@ -102,13 +102,13 @@ mod tests {
             r#"{"pid": -1, "runtimeSpec": {"linux": {"namespaces": [{"type": "network", "path": 7}]}}}"#,
             r#"{"pid": 1e99, "runtimeSpec": {"linux": {"namespaces": ["network", {"type": "network"}]}}}"#,
         ] {
-            assert_eq!(told(text), None, "{text}");
+            assert_eq!(placed(text), None, "{text}");
         }
         let long = format!(
             r#"{{"runtimeSpec": {{"linux": {{"namespaces": [{{"type": "network", "path": "/{}"}}]}}}}}}"#,
             "x".repeat(5_000)
         );
-        assert_eq!(told(&long), None);
+        assert_eq!(placed(&long), None);
         let answer = PodSandboxStatusResponse::default();
         assert_eq!(place(SandboxId("sb".to_owned()), &answer), None);
     }

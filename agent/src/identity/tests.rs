@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 
+use sandglass_model::event::SandboxDescription;
+use sandglass_model::{Body, Event};
+use tokio::time::Instant;
+
 use super::*;
 use crate::cri::messages::{
     ListPodSandboxResponse, PodSandbox, PodSandboxMetadata, PodSandboxStatus, PodSandboxStatusResponse,
@@ -91,7 +95,7 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
     let (young, receiver) = next(receiver).await;
     assert_eq!((young.sandbox.0.as_str(), young.preexisting), ("young", false));
 
-    identity.ask(SandboxId("asked".to_owned()));
+    identity.resolve(SandboxId("asked".to_owned()));
     let (asked, _receiver) = next(receiver).await;
     assert_eq!(asked.identity.labels, [("app".to_owned(), "cart".to_owned())]);
     assert!(!asked.preexisting);
@@ -171,17 +175,17 @@ async fn an_unknown_sandbox_is_asked_for_again_and_given_up() {
     runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse::default()));
     runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
     let (identity, receiver, _health) = start(&runtime.endpoint());
-    identity.ask(SandboxId("late".to_owned()));
+    identity.resolve(SandboxId("late".to_owned()));
     until(|| runtime.called("PodSandboxStatus") >= 2).await;
     runtime.on("PodSandboxStatus", status("late"));
     let (late, _receiver) = next(receiver).await;
     assert_eq!(late.sandbox.0, "late");
 
     runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
-    identity.ask(SandboxId("never".to_owned()));
+    identity.resolve(SandboxId("never".to_owned()));
     until(|| identity.metrics().count(Outcome::Unknown) == 1).await;
     runtime.on("PodSandboxStatus", Answer::Status(13, "internal"));
-    identity.ask(SandboxId("refused".to_owned()));
+    identity.resolve(SandboxId("refused".to_owned()));
     until(|| identity.metrics().count(Outcome::Failed) == 1).await;
 }
 
@@ -192,7 +196,7 @@ async fn a_runtime_that_goes_and_comes_back_loses_no_question() {
     let (identity, receiver, health) = start(&runtime.endpoint());
     until(|| health.probes().iter().any(|probe| probe.attached)).await;
     runtime.stop().await;
-    identity.ask(SandboxId("x".to_owned()));
+    identity.resolve(SandboxId("x".to_owned()));
     until(|| health.probes().iter().any(|probe| !probe.attached)).await;
     let probe = health.probes().remove(0);
     assert_eq!(probe.hook, "none");
@@ -214,8 +218,8 @@ async fn without_a_runtime_questions_are_shed_beyond_the_bound_and_all_stops_wit
     let (identity, receiver, health) = start("auto");
     until(|| !health.probes().is_empty()).await;
     assert!(health.probes()[0].consequence.contains("no CRI socket found"));
-    for n in 0..3 * MAX_WAITING {
-        identity.ask(SandboxId(n.to_string()));
+    for n in 0..3 * MAX_PENDING {
+        identity.resolve(SandboxId(n.to_string()));
     }
     until(|| identity.metrics().count(Outcome::Shed) > 0).await;
     drop(identity);
@@ -255,7 +259,7 @@ async fn a_real_sandbox_is_described() {
     let id = containerd.make_sandbox(&cri).await;
     let (identity, receiver, _health) = start(&containerd.endpoint());
     let (listed, receiver) = next(receiver).await;
-    identity.ask(SandboxId(id.clone()));
+    identity.resolve(SandboxId(id.clone()));
     let (asked, _receiver) = next(receiver).await;
     containerd.remove_sandbox(&cri, &id).await;
 
