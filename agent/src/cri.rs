@@ -1,10 +1,9 @@
 //! A client of the Container Runtime Interface, version v1, on a Unix socket or a TCP address.
 //!
-//! `identity` asks it who a sandbox belongs to, `doctor` times it, the demo and the tests make sandboxes with it. The
-//! runtime is a peer, not a friend: every call has a deadline, answers are bounded ([`crate::grpc::MAX_ANSWER`]).
-//! A connection that broke between calls is made anew. Does not: stream events, pull images, run containers.
+//! `identity` resolves sandboxes with it, `doctor` times it, the demo and the tests make sandboxes with it. The runtime is
+//! not trusted: every call has a deadline, answers are bounded ([`crate::grpc::MAX_ANSWER`]). A connection that broke
+//! between calls is opened again. Does not: stream events, pull images, run containers.
 
-use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ use hyper::client::conn::http2::SendRequest;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
 
-use crate::failure::Advice;
 use crate::grpc::{self, CallError};
 use crate::platform;
 
 mod endpoint;
+mod error;
 pub mod messages;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
@@ -32,6 +31,7 @@ pub mod stats;
 mod tests;
 
 pub use endpoint::{BadEndpoint, DEFAULT_SOCKETS, Endpoint, RuntimeChoice};
+pub use error::CriError;
 
 use messages::{
     Container, ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
@@ -54,115 +54,6 @@ pub struct Cri {
     connection: Mutex<Option<Connection>>,
 }
 
-/// Why the runtime gave no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum CriError {
-    /// The address is none.
-    #[error("no container runtime can be asked")]
-    Endpoint(#[source] BadEndpoint),
-    /// Nobody listens there, or it is not allowed.
-    #[error("cannot connect to the container runtime at {endpoint}")]
-    Connect {
-        /// Where.
-        endpoint: Endpoint,
-        /// Why not.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The other side does not speak HTTP/2, or broke off, or answered with an error.
-    #[error("CRI {method} at {endpoint}")]
-    Call {
-        /// Where.
-        endpoint: Endpoint,
-        /// Which call.
-        method: &'static str,
-        /// What went wrong.
-        #[source]
-        source: CallError,
-    },
-    /// No answer in time.
-    #[error("CRI {method} at {endpoint} gave no answer within {after:?}")]
-    Deadline {
-        /// Where.
-        endpoint: Endpoint,
-        /// Which call.
-        method: &'static str,
-        /// The deadline.
-        after: Duration,
-    },
-    /// The answer is not the message it should be.
-    #[error("CRI {method} at {endpoint}: the answer cannot be decoded")]
-    Decode {
-        /// Where.
-        endpoint: Endpoint,
-        /// Which call.
-        method: &'static str,
-        /// Why not.
-        #[source]
-        source: prost::DecodeError,
-    },
-}
-
-impl CriError {
-    /// The gRPC status, when the runtime itself said no.
-    #[must_use]
-    pub fn status(&self) -> Option<u32> {
-        match self {
-            CriError::Call {
-                source: CallError::Status { code, .. },
-                ..
-            } => Some(*code),
-            _ => None,
-        }
-    }
-
-    /// Whether the runtime has no such sandbox.
-    #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        self.status() == Some(grpc_status::NOT_FOUND)
-    }
-
-    /// Whether the runtime does not know the method.
-    #[must_use]
-    pub fn is_unimplemented(&self) -> bool {
-        self.status() == Some(grpc_status::UNIMPLEMENTED)
-    }
-}
-
-impl Advice for CriError {
-    fn hint(&self) -> Cow<'_, str> {
-        let hint = match self {
-            CriError::Endpoint(_) => "give a socket as /path or unix:///path, a TCP address as tcp://host:port",
-            CriError::Connect { source, .. } => match source.kind() {
-                std::io::ErrorKind::PermissionDenied => {
-                    "run as root, or mount the socket so that the agent may open it"
-                }
-                std::io::ErrorKind::NotFound => {
-                    "set the endpoint, or mount the runtime's socket into the agent's container"
-                }
-                _ => "is the container runtime running, and is this its CRI socket?",
-            },
-            CriError::Call { .. } if self.is_unimplemented() => {
-                "the runtime has no such method: its CRI plugin is disabled, or it is older than CRI v1"
-            }
-            CriError::Call {
-                source: CallError::Status { .. },
-                ..
-            } => "the runtime itself says so: its log may say more",
-            CriError::Call { .. } | CriError::Decode { .. } => {
-                "is this a CRI v1 socket? `crictl version` asks the same"
-            }
-            CriError::Deadline { .. } => "the runtime is overloaded or hangs: see its own log",
-        };
-        hint.into()
-    }
-}
-
-mod grpc_status {
-    pub(super) const NOT_FOUND: u32 = 5;
-    pub(super) const UNIMPLEMENTED: u32 = 12;
-}
-
 /// Whether a call may be sent a second time after the connection broke under the first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
@@ -177,7 +68,7 @@ impl Cri {
         Cri::connect_to(Endpoint::parse(endpoint).map_err(CriError::Endpoint)?, timeout).await
     }
 
-    /// Like [`Cri::connect`], with an address that is already read.
+    /// Like [`Cri::connect`], with a parsed address.
     pub async fn connect_to(endpoint: Endpoint, timeout: Duration) -> Result<Cri, CriError> {
         let cri = Cri {
             endpoint,
@@ -196,23 +87,23 @@ impl Cri {
         &self.endpoint
     }
 
-    /// Which runtime answers.
+    /// Name and version of the runtime.
     pub async fn version(&self) -> Result<VersionResponse, CriError> {
         let request = VersionRequest {
             version: "v1".to_owned(),
         };
-        self.ask("Version", &request, Repeat::Safe).await
+        self.call("Version", &request, Repeat::Safe).await
     }
 
     /// The runtime's conditions; with `verbose` also its configuration.
     pub async fn status(&self, verbose: bool) -> Result<StatusResponse, CriError> {
-        self.ask("Status", &StatusRequest { verbose }, Repeat::Safe).await
+        self.call("Status", &StatusRequest { verbose }, Repeat::Safe).await
     }
 
     /// All sandboxes.
     pub async fn list_pod_sandbox(&self) -> Result<Vec<PodSandbox>, CriError> {
         let answer: ListPodSandboxResponse = self
-            .ask("ListPodSandbox", &ListPodSandboxRequest {}, Repeat::Safe)
+            .call("ListPodSandbox", &ListPodSandboxRequest {}, Repeat::Safe)
             .await?;
         Ok(answer.items)
     }
@@ -223,13 +114,13 @@ impl Cri {
             pod_sandbox_id: id.to_owned(),
             verbose,
         };
-        self.ask("PodSandboxStatus", &request, Repeat::Safe).await
+        self.call("PodSandboxStatus", &request, Repeat::Safe).await
     }
 
     /// All containers.
     pub async fn list_containers(&self) -> Result<Vec<Container>, CriError> {
         let answer: ListContainersResponse = self
-            .ask("ListContainers", &ListContainersRequest {}, Repeat::Safe)
+            .call("ListContainers", &ListContainersRequest {}, Repeat::Safe)
             .await?;
         Ok(answer.containers)
     }
@@ -237,7 +128,7 @@ impl Cri {
     /// Statistics of all sandboxes.
     pub async fn list_pod_sandbox_stats(&self) -> Result<Vec<PodSandboxStats>, CriError> {
         let answer: ListPodSandboxStatsResponse = self
-            .ask("ListPodSandboxStats", &ListPodSandboxStatsRequest {}, Repeat::Safe)
+            .call("ListPodSandboxStats", &ListPodSandboxStatsRequest {}, Repeat::Safe)
             .await?;
         Ok(answer.stats)
     }
@@ -245,13 +136,13 @@ impl Cri {
     /// Statistics of all containers.
     pub async fn list_container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
         let answer: ListContainerStatsResponse = self
-            .ask("ListContainerStats", &ListContainerStatsRequest {}, Repeat::Safe)
+            .call("ListContainerStats", &ListContainerStatsRequest {}, Repeat::Safe)
             .await?;
         Ok(answer.stats)
     }
 
-    /// Makes a sandbox and gives its id. Takes as long as its plugins do, so it has a deadline of its own. Never sent
-    /// twice: a broken connection may hide a sandbox that was made.
+    /// Makes a sandbox and returns its id. Takes as long as its plugins do, so it has a deadline of its own. Never sent
+    /// twice: the sandbox may have been made before the connection broke.
     pub async fn run_pod_sandbox(
         &self,
         config: PodSandboxConfig,
@@ -263,18 +154,18 @@ impl Cri {
             runtime_handler: runtime_handler.to_owned(),
         };
         let answer: RunPodSandboxResponse = self
-            .ask_within("RunPodSandbox", &request, Repeat::Never, deadline)
+            .call_within("RunPodSandbox", &request, Repeat::Never, deadline)
             .await?;
         Ok(answer.pod_sandbox_id)
     }
 
-    /// Stops a sandbox: its network goes (CNI DEL). Has a deadline of its own.
+    /// Stops a sandbox: the runtime removes its network (CNI DEL). Has a deadline of its own.
     pub async fn stop_pod_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
         let request = StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         };
         let _: StopPodSandboxResponse = self
-            .ask_within("StopPodSandbox", &request, Repeat::Safe, deadline)
+            .call_within("StopPodSandbox", &request, Repeat::Safe, deadline)
             .await?;
         Ok(())
     }
@@ -285,21 +176,21 @@ impl Cri {
             pod_sandbox_id: id.to_owned(),
         };
         let _: RemovePodSandboxResponse = self
-            .ask_within("RemovePodSandbox", &request, Repeat::Safe, deadline)
+            .call_within("RemovePodSandbox", &request, Repeat::Safe, deadline)
             .await?;
         Ok(())
     }
 
-    async fn ask<A: Message + Default>(
+    async fn call<A: Message + Default>(
         &self,
         method: &'static str,
         request: &impl Message,
         repeat: Repeat,
     ) -> Result<A, CriError> {
-        self.ask_within(method, request, repeat, self.timeout).await
+        self.call_within(method, request, repeat, self.timeout).await
     }
 
-    async fn ask_within<A: Message + Default>(
+    async fn call_within<A: Message + Default>(
         &self,
         method: &'static str,
         request: &impl Message,
@@ -311,7 +202,7 @@ impl Cri {
         let answer = match tokio::time::timeout(deadline, exchange).await {
             Ok(answer) => answer?,
             Err(_) => {
-                // A connection that swallows calls is not worth keeping: the next call starts afresh.
+                // The connection may be dead without an error: the next call opens another.
                 self.keep(None);
                 return Err(self.late(method, deadline));
             }
@@ -330,14 +221,14 @@ impl Cri {
         repeat: Repeat,
         deadline: Duration,
     ) -> Result<Bytes, CriError> {
-        let kept = self.kept();
+        let kept = self.open_connection();
         let was_kept = kept.is_some();
         let connection = match kept {
             Some(connection) => connection,
             None => self.open(method).await?,
         };
         let first = self.send(connection, method, message, deadline).await;
-        // The runtime may have been restarted since the last call: that shows only now.
+        // If the runtime was restarted since the last call, only this one shows it.
         if was_kept && repeat == Repeat::Safe && matches!(first, Err(CallError::Transport(_))) {
             let connection = self.open(method).await?;
             let second = self.send(connection, method, message, deadline).await;
@@ -384,7 +275,7 @@ impl Cri {
         opened.map_err(|source| self.failed(method, source))
     }
 
-    fn kept(&self) -> Option<Connection> {
+    fn open_connection(&self) -> Option<Connection> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         connection.clone().filter(|connection| !connection.is_closed())
     }
@@ -410,5 +301,5 @@ impl Cri {
     }
 }
 
-/// `grpc-timeout` has at most 8 digits.
+/// `grpc-timeout` has at most 8 digits (gRPC over HTTP/2, "Requests").
 const MAX_GRPC_TIMEOUT: u128 = 99_999_999;

@@ -1,4 +1,4 @@
-//! Where a container runtime listens: an address given by the user, or the first well-known socket that exists.
+//! The address of a container runtime: configured, or the first default socket that exists.
 //!
 //! Used by [`super::Cri`] and `doctor`. Does not: connect.
 
@@ -32,15 +32,15 @@ pub enum Endpoint {
     Pipe(String),
 }
 
-/// Which runtime to ask, as the user says it.
+/// Which runtime to use, as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RuntimeChoice {
     /// `auto`: the first of [`DEFAULT_SOCKETS`] that exists.
     #[default]
     Auto,
-    /// `none`: do without.
+    /// `none`: no runtime.
     Off,
-    /// This one.
+    /// The runtime at this address.
     At(Endpoint),
 }
 
@@ -54,7 +54,7 @@ impl RuntimeChoice {
         }
     }
 
-    /// The runtime's address, looked for below `root` (normally `/`) when it is not given.
+    /// The runtime's address; default sockets are looked for below `root` (normally `/`).
     #[must_use]
     pub fn endpoint(&self, root: &Path) -> Option<Endpoint> {
         match self {
@@ -65,7 +65,7 @@ impl RuntimeChoice {
     }
 }
 
-/// An address that is none.
+/// Text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad CRI endpoint {text:?}: {why}")]
 pub struct BadEndpoint {
@@ -108,7 +108,7 @@ impl Endpoint {
         if !path.starts_with('/') || path.len() < 2 {
             return Err(bad("a socket is given by its absolute path"));
         }
-        // sun_path has 108 bytes, one of them for the final zero (unix(7)).
+        // sun_path has 108 bytes, one of them for the terminating zero (unix(7)).
         if path.len() > 107 {
             return Err(bad("the path of a socket has at most 107 bytes"));
         }
@@ -130,7 +130,7 @@ impl Endpoint {
             .map(Endpoint::Unix)
     }
 
-    /// The `scheme://authority` of requests. For a Unix socket any name does; `localhost` is what gRPC clients send.
+    /// The `scheme://authority` of requests. For a Unix socket any name is valid; gRPC clients send `localhost`.
     #[must_use]
     pub(super) fn origin(&self) -> String {
         match self {
@@ -139,7 +139,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether what is said there stays on this node.
+    /// Whether calls stay on this node.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {

@@ -129,9 +129,11 @@ impl Containerd {
             sandbox_config: Some(self.sandbox_config()),
         };
         let made: ContainerId = cri
-            .ask_within("CreateContainer", &create, Repeat::Never, PATIENCE)
+            .call_within("CreateContainer", &create, Repeat::Never, PATIENCE)
             .await?;
-        let _: Nothing = cri.ask_within("StartContainer", &made, Repeat::Never, PATIENCE).await?;
+        let _: Nothing = cri
+            .call_within("StartContainer", &made, Repeat::Never, PATIENCE)
+            .await?;
         Ok(made.container_id)
     }
 

@@ -8,6 +8,7 @@ use super::messages::{NamespaceMode, NamespaceOption, PodSandboxMetadata, PodSan
 use super::scripted::{Answer, Runtime};
 use super::stats::{CpuUsage, LinuxPodSandboxStats, UInt64Value};
 use super::*;
+use crate::failure::Advice as _;
 
 const SECOND: Duration = Duration::from_secs(1);
 
