@@ -19,15 +19,15 @@ p.dashboard('dns', 'DNS and conntrack', 'Lookups, connections, NAT and the conne
     p.lines('Lookups timed out by node', 'On which node do lookups time out?', 'percentunit', [
       p.query('topk(10, sum by (node) (rate(%s_count{SEL, rcode="timeout"}[$__rate_interval])) / sum by (node) (rate(%s_count{SEL}[$__rate_interval])))' % [dns, dns], '{{node}}'),
     ]) + p.byNode,
-    p.lines('Queries', 'What is asked, and over which transport?', 'ops', [p.query(rate('sandglass_dns_queries_total', 'type, transport'), '{{type}} {{transport}}')]),
+    p.lines('Queries', 'Which types are queried, over which transport?', 'ops', [p.query(rate('sandglass_dns_queries_total', 'type, transport'), '{{type}} {{transport}}')]),
     p.lines('Queries without need or answer', 'How many queries are sent again, stay without an answer, come from the search path, or are cut short?', 'ops', [
       p.query(rate('sandglass_dns_retransmissions_total', 'scope'), 'sent again, {{scope}}'),
       p.query(rate('sandglass_dns_unanswered_total', 'scope'), 'no answer, {{scope}}'),
       p.query(rate('sandglass_dns_search_names_total', 'scope'), 'search path, {{scope}}'),
       p.query(rate('sandglass_dns_truncated_total', 'scope'), 'truncated, {{scope}}'),
     ]),
-    p.lines('Malformed messages', 'Does anybody send what is no DNS message?', 'ops', [p.query('sum by (node) (rate(sandglass_dns_malformed_total{SEL}[$__rate_interval]))', '{{node}}')]) + p.byNode,
-    p.lines('Causes', 'What is to blame for bad lookups and connections?', 'ops', [p.query(rate('sandglass_root_causes_total', 'cause') + ' > 0', '{{cause}}')]),
+    p.lines('Malformed messages', 'Are there messages that are no DNS messages?', 'ops', [p.query('sum by (node) (rate(sandglass_dns_malformed_total{SEL}[$__rate_interval]))', '{{node}}')]) + p.byNode,
+    p.lines('Causes', 'Which causes do bad lookups and connections have?', 'ops', [p.query(rate('sandglass_root_causes_total', 'cause') + ' > 0', '{{cause}}')]),
   ]),
   p.row('Connections', [
     p.lines('Connect duration', 'How long does it take to set up a connection?', 's', p.quantiles('sandglass_connect_duration_seconds_bucket{SEL, result="established"}')),

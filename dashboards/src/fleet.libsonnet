@@ -2,7 +2,7 @@
 local p = import 'panel.libsonnet';
 local add = 'sandglass_cni_operation_duration_seconds';
 local plugin = 'sandglass_cni_plugin_duration_seconds';
-// Loopback is asked for beside every attachment and would halve every number.
+// Loopback is requested beside every attachment and would halve every number.
 local sel = 'SEL, operation="ADD", network!="cni-loopback"';
 local plugins = 'SEL, operation="ADD", plugin!="loopback"';
 

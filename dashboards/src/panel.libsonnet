@@ -25,7 +25,7 @@ local tempo(condition) = explore({
 });
 
 {
-  // A query; `exemplar` asks for the trace ids that stand at the buckets.
+  // A query; `exemplar` requests the trace ids at the buckets.
   query(expr, legend, exemplar=false):: {
     datasource: datasource,
     expr: std.strReplace(expr, 'SEL', sel),

@@ -16,7 +16,7 @@ p.dashboard('windows', 'Windows', 'Windows nodes: HNS, HCS, and how long after A
     p.heat('HNS distribution', 'Do HNS operations cluster at a time-out?', hns + '_bucket{SEL}'),
     p.lines('HNS p99 by operation', 'Which HNS operation is slow?', 's', [p.p99By(hns + '_bucket{SEL}', 'operation')]),
     p.lines('HNS p99 by node', 'On which node is HNS slow?', 's', [p.p99By(hns + '_bucket{SEL}', 'node')]) + p.byNode,
-    p.lines('HNS operations', 'What is HNS asked for, and how often?', 'ops', [p.query('sum by (operation) (rate(%s_count{SEL}[$__rate_interval]))' % hns, '{{operation}}')]),
+    p.lines('HNS operations', 'Which operations does HNS run, and how often?', 'ops', [p.query('sum by (operation) (rate(%s_count{SEL}[$__rate_interval]))' % hns, '{{operation}}')]),
     p.lines('HNS failures', 'Which HNS operation fails?', 'percentunit', [p.query(failed(hns), '{{operation}}')]),
     p.lines('HNS restarts', 'Where was HNS started again, and interrupted by that?', 'short', [p.query('sum by (node) (increase(sandglass_hns_restarts_total{SEL}[$__rate_interval]))', '{{node}}')]) + p.byNode,
   ]),
