@@ -196,7 +196,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     let own = human(breakdown.own_ns[index]);
     let why = because(span);
     // A journey is about little else; its reader wants to know why.
-    if !why.is_empty() && matches!(trace.root().detail, Detail::Journey(_)) {
+    if !why.is_empty() && trace.root().detail.as_journey().is_some() {
         return format!("{}{whose} took {own}{why}", registry::name(span));
     }
     let total = human(breakdown.total_ns);
@@ -208,20 +208,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
 
 /// The cause of a lookup or a connection that went badly, with how sure it is, as the end of a sentence.
 fn because(span: &Span) -> String {
-    let cause = match &span.detail {
-        Detail::Lookup(lookup) => lookup.cause.as_ref(),
-        Detail::Connect(connect) => connect.cause.as_ref(),
-        Detail::Sandbox(_)
-        | Detail::SandboxCreate(_)
-        | Detail::Operation(_)
-        | Detail::Plugin(_)
-        | Detail::Command(_)
-        | Detail::RuntimeStep(_)
-        | Detail::Journey(_)
-        | Detail::Activity(_)
-        | Detail::VnicWait(_) => None,
-    };
-    cause.map_or_else(String::new, |cause| {
+    span.detail.cause().map_or_else(String::new, |cause| {
         format!(
             ": {} ({})",
             registry::cause_text(&cause.cause),

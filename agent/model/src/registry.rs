@@ -295,18 +295,11 @@ pub fn name(span: &Span) -> String {
 /// Its kind.
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
-    match &span.detail {
-        Detail::Sandbox(_)
-        | Detail::SandboxCreate(_)
-        | Detail::Operation(_)
-        | Detail::Journey(_)
-        | Detail::VnicWait(_) => Kind::Internal,
-        Detail::Plugin(_)
-        | Detail::Command(_)
-        | Detail::RuntimeStep(_)
-        | Detail::Lookup(_)
-        | Detail::Connect(_)
-        | Detail::Activity(_) => Kind::Client,
+    // Client is a span that waits for another process or server; a frame only encloses others.
+    if span.detail.is_frame() || span.detail.as_vnic_wait().is_some() {
+        Kind::Internal
+    } else {
+        Kind::Client
     }
 }
 

@@ -6,18 +6,24 @@
 //! a span's parent stands before it, and an ended span lies within its ended parent.
 //! What a span is called and which attributes it has in OTLP, JSON and text stands in [`crate::registry`].
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+mod detail;
+mod setup;
+mod traffic;
+mod windows;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cni::{CniCommand, CniError, PodIdentity};
-use crate::event::ExitStatus;
+use crate::cni::PodIdentity;
 use crate::id::{RootId, SandboxId, SpanId, TraceId};
-use crate::network::{Asker, ConnectFailure, Transport};
-use crate::text_list::TextList;
 use crate::time::{ClockAnchor, Timestamp};
-use crate::windows::Service;
+
+pub use detail::Detail;
+pub use setup::{
+    CommandDetail, CreateDetail, OperationDetail, PluginDetail, ProcessDetail, RuntimeStep, RuntimeStepDetail,
+    SandboxDetail,
+};
+pub use traffic::{Cause, Confidence, ConnectDetail, JourneyDetail, JourneyReason, LookupDetail, LookupResult};
+pub use windows::{ActivityDetail, VnicWaitDetail};
 
 /// One trace, open or closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,380 +90,6 @@ impl Status {
     #[must_use]
     pub fn is_error(&self) -> bool {
         matches!(self, Status::Error { .. })
-    }
-}
-
-/// What a span is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Detail {
-    /// Root of a sandbox's creation: first evidence to network ready (or sandbox ready). In a box, as most that follow: a
-    /// trace has few of them, and every span takes the room of the largest.
-    Sandbox(Box<SandboxDetail>),
-    /// The runtime's view: namespace creation to pause process running.
-    SandboxCreate(CreateDetail),
-    /// One CNI operation for one attachment.
-    Operation(Box<OperationDetail>),
-    /// One exec of a plugin binary.
-    Plugin(Box<PluginDetail>),
-    /// Anything else a plugin spawned.
-    Command(Box<CommandDetail>),
-    /// A step of the runtime: shim start, `runc create`, `runc start`.
-    RuntimeStep(Box<RuntimeStepDetail>),
-    /// Root of a trace of its own: a bad lookup or connection of a sandbox (or of the node), with what belongs to it.
-    Journey(Box<JourneyDetail>),
-    /// One DNS name asked, with all its answers and retries.
-    Lookup(Box<LookupDetail>),
-    /// The set-up of one TCP connection.
-    Connect(Box<ConnectDetail>),
-    /// One activity of HNS, HCS or a silo (Windows).
-    Activity(Box<ActivityDetail>),
-    /// From the end of ADD to the sandbox's interface being there (Windows, where ADD returns before it is).
-    VnicWait(Box<VnicWaitDetail>),
-}
-
-/// Root of a sandbox's creation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxDetail {
-    /// Which attempt for this pod: 1 for the first, 2 when an earlier sandbox of the same pod was tried before, and so on.
-    pub attempt: u32,
-    /// Who asked: `containerd`, `cri-o`, or the caller's `comm` as it is.
-    pub runtime: String,
-    /// When its network had proven usable: the first answered lookup, and the first connection if one was begun. `None`
-    /// when nothing was sent within the deadline, or nobody watched.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network_ready: Option<Timestamp>,
-    /// When it first tried: its first query or SYN.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_attempt: Option<Timestamp>,
-    /// Its traffic was watched until the deadline, and it sent nothing. Not so of one that was removed before.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub silent: bool,
-    /// Lookups and connections that it tried before its network was ready and that are not shown: there were too many.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub attempts_left_out: u32,
-}
-
-/// The runtime's view of a sandbox's creation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CreateDetail {
-    /// The begin is when the network namespace was created; otherwise it is the first plugin's exec.
-    pub netns_seen: bool,
-    /// The end is when the runtime had started the pause process; otherwise it is the end of the last operation.
-    pub runtime_seen: bool,
-}
-
-/// One CNI operation for one attachment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OperationDetail {
-    /// Its verb.
-    pub command: CniCommand,
-    /// `CNI_IFNAME`; empty for GC, STATUS and VERSION.
-    pub ifname: String,
-    /// Network name; empty when not known.
-    pub network: String,
-    /// `CNI_NETNS`; empty when not given.
-    pub netns: String,
-    /// Which attempt of this verb for this attachment, from 1: a DEL that is repeated counts up.
-    pub attempt: u32,
-    /// Plugins of the chain that ran, in order, joined by `,`: a bounded description for people and labels.
-    pub plugins: Vec<Arc<str>>,
-    /// Addresses given, when the result could be read.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub addresses: Vec<String>,
-}
-
-/// One process of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessDetail {
-    /// Process id in the initial pid namespace.
-    pub pid: u32,
-    /// The parent's.
-    pub parent_pid: u32,
-    /// Path as given to `execve`. Shared, as is the cgroup: a node runs the same few programs all day.
-    pub path: Arc<str>,
-    /// Arguments, `argv[0]` included.
-    pub args: TextList,
-    /// Path of the cgroup; empty when not known.
-    #[serde(default, skip_serializing_if = "str::is_empty")]
-    pub cgroup: Arc<str>,
-    /// Inode of its network namespace at exec; 0 when not known.
-    #[serde(default)]
-    pub netns: u64,
-    /// How it ended; `None` while it runs, or when it outlived its parent.
-    pub exit: Option<ExitStatus>,
-    /// It was already running when the agent started; the begin is from `/proc`, to 10 ms.
-    #[serde(default)]
-    pub found_running: bool,
-    /// It ran on after its parent had ended (a daemon); the span ends with its parent.
-    #[serde(default)]
-    pub outlived_parent: bool,
-    /// Whose it is was inferred, and more than one sandbox fitted (Windows): it was given to the likeliest.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub ambiguous: bool,
-}
-
-/// One exec of a plugin binary.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PluginDetail {
-    /// Plugin type: the file name of the executable. Shared: a node has a handful of them and runs them all day.
-    pub plugin: Arc<str>,
-    /// The verb it was given.
-    pub command: CniCommand,
-    /// Called by another plugin, not by the runtime (IPAM included).
-    pub delegate: bool,
-    /// `cniVersion` of its configuration; empty when not known.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub spec_version: String,
-    /// Its error result, where it could be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<CniError>,
-    /// The process.
-    pub process: ProcessDetail,
-}
-
-/// A command that a plugin spawned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommandDetail {
-    /// File name of the executable.
-    pub name: Arc<str>,
-    /// The plugin it ran for.
-    pub plugin: Arc<str>,
-    /// The process.
-    pub process: ProcessDetail,
-}
-
-/// A step of the runtime.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuntimeStepDetail {
-    /// Which.
-    pub step: RuntimeStep,
-    /// The process.
-    pub process: ProcessDetail,
-}
-
-/// A step of the runtime that has a process of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RuntimeStep {
-    /// containerd's shim or CRI-O's conmon comes up.
-    Shim,
-    /// `runc create` or `crun create` of the sandbox's pause container.
-    Create,
-    /// `runc start` or `crun start` of it.
-    Start,
-}
-
-/// Root of the trace of a bad lookup or connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JourneyDetail {
-    /// Why it has a trace of its own.
-    pub reason: JourneyReason,
-    /// What was asked or connected to first: a name, or an address.
-    pub target: String,
-    /// It is the node's own, not a sandbox's.
-    #[serde(default)]
-    pub node: bool,
-}
-
-/// Why a lookup or connection has a trace of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JourneyReason {
-    /// It failed.
-    Failed,
-    /// A packet of it was dropped.
-    Dropped,
-    /// It had to be tried again.
-    Retried,
-    /// It took longer than the configured threshold.
-    Slow,
-}
-
-impl JourneyReason {
-    /// All reasons, the gravest first.
-    pub const ALL: [JourneyReason; 4] = [
-        JourneyReason::Failed,
-        JourneyReason::Dropped,
-        JourneyReason::Retried,
-        JourneyReason::Slow,
-    ];
-
-    /// Name in metrics and attributes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            JourneyReason::Failed => "failed",
-            JourneyReason::Dropped => "dropped",
-            JourneyReason::Retried => "retried",
-            JourneyReason::Slow => "slow",
-        }
-    }
-}
-
-/// How a lookup ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LookupResult {
-    /// With an answer of this response code.
-    Rcode(u16),
-    /// Without an answer.
-    Unanswered,
-}
-
-impl LookupResult {
-    /// Every name that [`as_str`](LookupResult::as_str) gives.
-    pub const NAMES: [&'static str; 8] = [
-        "noerror", "nxdomain", "servfail", "refused", "formerr", "notimp", "other", "timeout",
-    ];
-
-    /// Name in metrics and attributes: a closed set.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LookupResult::Rcode(0) => "noerror",
-            LookupResult::Rcode(1) => "formerr",
-            LookupResult::Rcode(2) => "servfail",
-            LookupResult::Rcode(3) => "nxdomain",
-            LookupResult::Rcode(4) => "notimp",
-            LookupResult::Rcode(5) => "refused",
-            LookupResult::Rcode(_) => "other",
-            LookupResult::Unanswered => "timeout",
-        }
-    }
-
-    /// The network and the server did their part: there is such a name, or there is none.
-    #[must_use]
-    pub fn is_answer(self) -> bool {
-        matches!(self, LookupResult::Rcode(0 | 3))
-    }
-}
-
-/// One DNS name asked, with all its answers and retries.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LookupDetail {
-    /// The name as the program meant it, as far as it can be told: without what the search path added.
-    pub name: String,
-    /// Record types asked, in the order of asking: `A`, `AAAA`, `TYPE65`, ...
-    pub types: Vec<String>,
-    /// Servers asked, in the order of asking, as the client sees them.
-    pub servers: Vec<SocketAddr>,
-    /// How the last answer travelled.
-    pub transport: Transport,
-    /// How it ended; `None` while it runs.
-    pub result: Option<LookupResult>,
-    /// Messages sent, all in all.
-    pub queries: u32,
-    /// Of these: the same question sent again.
-    pub retransmissions: u32,
-    /// Questions that never got an answer.
-    pub unanswered: u32,
-    /// Names tried before or besides the one that decided (the search path, ndots).
-    pub search_names: u32,
-    /// An answer was cut and asked for again over TCP.
-    #[serde(default)]
-    pub truncated: bool,
-    /// Addresses found.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub addresses: Vec<IpAddr>,
-    /// The server behind the service address, where conntrack translated it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<SocketAddr>,
-    /// Who asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
-    /// Why it went badly.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
-}
-
-/// The set-up of one TCP connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectDetail {
-    /// The connecting end.
-    pub local: SocketAddr,
-    /// The other end as the client sees it.
-    pub remote: SocketAddr,
-    /// The end behind a service address, where conntrack translated it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<SocketAddr>,
-    /// The name whose lookup gave the address, where one did.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub name: String,
-    /// SYNs sent again.
-    pub retransmits: u32,
-    /// Why it came to nothing; `None` while it runs, and when it was established.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<ConnectFailure>,
-    /// Who connects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
-    /// Why it went badly.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
-}
-
-/// One activity of HNS, HCS or a silo.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ActivityDetail {
-    /// Whose.
-    pub service: Service,
-    /// As the provider names it; shared, there are some dozens of names.
-    pub name: Arc<str>,
-    /// HRESULT or NTSTATUS of its end; `None` while it runs or when it ended without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<u32>,
-    /// The namespace, endpoint, port and so on that it named, as `kind=id`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub objects: Vec<String>,
-    /// More than one sandbox fitted: it was given to the likeliest.
-    #[serde(default)]
-    pub ambiguous: bool,
-}
-
-/// From the end of ADD to the sandbox's interface being there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VnicWaitDetail {
-    /// The endpoint, where known.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub endpoint: String,
-    /// What showed that it is there: `endpoint attached`, `interface added`, ...
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub evidence: String,
-}
-
-/// Why something went badly, with what speaks for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cause {
-    /// Which: one of [`crate::registry::CAUSES`].
-    pub cause: String,
-    /// How sure.
-    pub confidence: Confidence,
-    /// What speaks for it, one sentence each.
-    pub evidence: Vec<String>,
-}
-
-/// How sure a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Confidence {
-    /// Some of the evidence, and nothing against it.
-    Possible,
-    /// Most of the evidence.
-    Likely,
-    /// All of it: the kernel said so.
-    Certain,
-}
-
-impl Confidence {
-    /// Name in attributes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Confidence::Possible => "possible",
-            Confidence::Likely => "likely",
-            Confidence::Certain => "certain",
-        }
     }
 }
 
@@ -549,17 +181,20 @@ impl Trace {
     #[must_use]
     pub fn culprit(&self) -> Option<&Span> {
         let failed = |index: usize| self.spans[index].status.is_error();
-        let is_asked = |index: usize| matches!(self.spans[index].detail, Detail::Operation(_));
+        let is_asked = |index: usize| self.spans[index].detail.as_operation().is_some();
         let mut culprit = (0..self.spans.len().min(1)).find(|&root| failed(root)).or_else(|| {
             let mut asked = (0..self.spans.len()).filter(|&index| !self.closed && failed(index) && is_asked(index));
             asked.rfind(|&index| self.spans[index].parent.is_none_or(|parent| parent <= 1))
         })?;
         loop {
-            let says = matches!(&self.spans[culprit].detail, Detail::Plugin(plugin) if plugin.error.is_some());
+            let says = self.spans[culprit]
+                .detail
+                .as_plugin()
+                .is_some_and(|plugin| plugin.error.is_some());
             let below = (culprit + 1..self.spans.len())
                 .filter(|&index| self.spans[index].parent == Some(culprit) && failed(index))
                 .filter(|&index| {
-                    !matches!(self.spans[index].detail, Detail::Command(_)) || (!says && self.is_last_child(index))
+                    self.spans[index].detail.as_command().is_none() || (!says && self.is_last_child(index))
                 })
                 .max_by_key(|&index| self.spans[index].end);
             match below {
@@ -640,41 +275,12 @@ impl Span {
     /// The process behind it, if it is one.
     #[must_use]
     pub fn process(&self) -> Option<&ProcessDetail> {
-        match &self.detail {
-            Detail::Plugin(plugin) => Some(&plugin.process),
-            Detail::Command(command) => Some(&command.process),
-            Detail::RuntimeStep(step) => Some(&step.process),
-            Detail::Sandbox(_)
-            | Detail::SandboxCreate(_)
-            | Detail::Operation(_)
-            | Detail::Journey(_)
-            | Detail::Lookup(_)
-            | Detail::Connect(_)
-            | Detail::Activity(_)
-            | Detail::VnicWait(_) => None,
-        }
+        self.detail.process()
     }
 
-    /// The process behind it, if it is one, to change.
+    /// The process behind it, if it is one, mutable.
     #[must_use]
     pub fn process_mut(&mut self) -> Option<&mut ProcessDetail> {
-        match &mut self.detail {
-            Detail::Plugin(plugin) => Some(&mut plugin.process),
-            Detail::Command(command) => Some(&mut command.process),
-            Detail::RuntimeStep(step) => Some(&mut step.process),
-            Detail::Sandbox(_)
-            | Detail::SandboxCreate(_)
-            | Detail::Operation(_)
-            | Detail::Journey(_)
-            | Detail::Lookup(_)
-            | Detail::Connect(_)
-            | Detail::Activity(_)
-            | Detail::VnicWait(_) => None,
-        }
+        self.detail.process_mut()
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }

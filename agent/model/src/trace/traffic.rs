@@ -1,0 +1,191 @@
+//! Details of the spans of traffic: journeys, lookups and connects, and the cause of one that failed or was slow.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::network::{Asker, ConnectFailure, Transport};
+
+/// Root of the trace of a bad lookup or connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JourneyDetail {
+    /// Why it has a trace of its own.
+    pub reason: JourneyReason,
+    /// What was asked or connected to first: a name, or an address.
+    pub target: String,
+    /// It is the node's own, not a sandbox's.
+    #[serde(default)]
+    pub node: bool,
+}
+
+/// Why a lookup or connection has a trace of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JourneyReason {
+    /// It failed.
+    Failed,
+    /// A packet of it was dropped.
+    Dropped,
+    /// It had to be tried again.
+    Retried,
+    /// It took longer than the configured threshold.
+    Slow,
+}
+
+impl JourneyReason {
+    /// All reasons, the gravest first.
+    pub const ALL: [JourneyReason; 4] = [
+        JourneyReason::Failed,
+        JourneyReason::Dropped,
+        JourneyReason::Retried,
+        JourneyReason::Slow,
+    ];
+
+    /// Name in metrics and attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            JourneyReason::Failed => "failed",
+            JourneyReason::Dropped => "dropped",
+            JourneyReason::Retried => "retried",
+            JourneyReason::Slow => "slow",
+        }
+    }
+}
+
+/// How a lookup ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LookupResult {
+    /// With an answer of this response code.
+    Rcode(u16),
+    /// Without an answer.
+    Unanswered,
+}
+
+impl LookupResult {
+    /// Every name that [`as_str`](LookupResult::as_str) gives.
+    pub const NAMES: [&'static str; 8] = [
+        "noerror", "nxdomain", "servfail", "refused", "formerr", "notimp", "other", "timeout",
+    ];
+
+    /// Name in metrics and attributes: a closed set.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LookupResult::Rcode(0) => "noerror",
+            LookupResult::Rcode(1) => "formerr",
+            LookupResult::Rcode(2) => "servfail",
+            LookupResult::Rcode(3) => "nxdomain",
+            LookupResult::Rcode(4) => "notimp",
+            LookupResult::Rcode(5) => "refused",
+            LookupResult::Rcode(_) => "other",
+            LookupResult::Unanswered => "timeout",
+        }
+    }
+
+    /// The network and the server did their part: there is such a name, or there is none.
+    #[must_use]
+    pub fn is_answer(self) -> bool {
+        matches!(self, LookupResult::Rcode(0 | 3))
+    }
+}
+
+/// One DNS name asked, with all its answers and retries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LookupDetail {
+    /// The name as the program meant it, as far as it can be told: without what the search path added.
+    pub name: String,
+    /// Record types asked, in the order of asking: `A`, `AAAA`, `TYPE65`, ...
+    pub types: Vec<String>,
+    /// Servers asked, in the order of asking, as the client sees them.
+    pub servers: Vec<SocketAddr>,
+    /// How the last answer travelled.
+    pub transport: Transport,
+    /// How it ended; `None` while it runs.
+    pub result: Option<LookupResult>,
+    /// Messages sent, all in all.
+    pub queries: u32,
+    /// Of these: the same question sent again.
+    pub retransmissions: u32,
+    /// Questions that never got an answer.
+    pub unanswered: u32,
+    /// Names tried before or besides the one that decided (the search path, ndots).
+    pub search_names: u32,
+    /// An answer was cut and asked for again over TCP.
+    #[serde(default)]
+    pub truncated: bool,
+    /// Addresses found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// The server behind the service address, where conntrack translated it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+    /// Who asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
+    /// Why it went badly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+}
+
+/// The set-up of one TCP connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectDetail {
+    /// The connecting end.
+    pub local: SocketAddr,
+    /// The other end as the client sees it.
+    pub remote: SocketAddr,
+    /// The end behind a service address, where conntrack translated it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+    /// The name whose lookup gave the address, where one did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// SYNs sent again.
+    pub retransmits: u32,
+    /// Why it came to nothing; `None` while it runs, and when it was established.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<ConnectFailure>,
+    /// Who connects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
+    /// Why it went badly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+}
+
+/// Why something went badly, with what speaks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// Which: one of [`crate::registry::CAUSES`].
+    pub cause: String,
+    /// How sure.
+    pub confidence: Confidence,
+    /// What speaks for it, one sentence each.
+    pub evidence: Vec<String>,
+}
+
+/// How sure a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// Some of the evidence, and nothing against it.
+    Possible,
+    /// Most of the evidence.
+    Likely,
+    /// All of it: the kernel said so.
+    Certain,
+}
+
+impl Confidence {
+    /// Name in attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Confidence::Possible => "possible",
+            Confidence::Likely => "likely",
+            Confidence::Certain => "certain",
+        }
+    }
+}
