@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sandglass::health::Health;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sources::linux::decode::decode;
-use sandglass_correlator::{Config, Output, Reorder, Traffic};
+use sandglass_correlator::{Config, Finding, Output, Reorder};
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::{Body, Event, PodIdentity, SandboxId, Trace, TraceId};
 
@@ -229,11 +229,11 @@ impl Outputs for Found {
                 self.closed += 1;
                 self.wrong += u64::from(trace.incomplete || trace.root().status.is_error());
             }
-            Output::Asked(sandbox) => self.asked.push(sandbox.clone()),
-            Output::Traffic(Traffic::Lookup(ended)) => {
+            Output::LabelsNeeded(sandbox) => self.asked.push(sandbox.clone()),
+            Output::Finding(Finding::Lookup(ended)) => {
                 self.lookups += u64::from(ended.detail.queries == 2 && ended.detail.backend.is_some());
             }
-            Output::Traffic(Traffic::Connect(ended)) => {
+            Output::Finding(Finding::Connect(ended)) => {
                 self.connects += u64::from(!ended.detail.name.is_empty() && ended.detail.backend.is_some());
             }
             _ => {}

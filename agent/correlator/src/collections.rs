@@ -6,3 +6,4 @@ pub(crate) mod bounded;
 pub(crate) mod bucket;
 pub(crate) mod by_text;
 pub(crate) mod mix;
+pub(crate) mod recent;

@@ -1,237 +1,31 @@
-//! The state machine: which process is a plugin, which operation it belongs to, which sandbox that is for.
+//! The correlator: routes events to the rooms, and what one room reports to the rooms that need it.
 //!
-//! This file is its outside: what goes in, what comes out, how time passes. The inside is told by subject: `plugins`
-//! follows processes and makes spans and operations of them, `sandboxes` opens and closes traces and adds what the
-//! runtime and the CRI tell, `traffic` joins DNS, connections and conntrack, `windows` infers what cannot be seen there.
-//! An open trace is in `open.rs`, all of them in `slots.rs`, what falls due in `timers.rs`.
+//! A reader finds here in which order rooms get an event (`handle` and what it calls) and a fact (`route`), and that is
+//! the only coupling between rooms: no room knows another. Everything else is in the rooms. Does not: decide anything.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use sandglass_model::cni::NetworkList;
-use sandglass_model::time::{MILLISECOND, SECOND};
-use sandglass_model::trace::RuntimeStep;
-use sandglass_model::{
-    Body, ClockAnchor, CniCommand, Detail, Event, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId,
-    registry,
-};
+use sandglass_model::event::Exec as ExecEvent;
+use sandglass_model::time::SECOND;
+use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp, Trace, TraceId, registry};
 
-use crate::collections::by_text::ByText;
-use crate::open::{Cut, Effects, TraceKey};
-use crate::plugins::invocation::Image;
-use crate::plugins::names::Names;
-use crate::plugins::operations::OperationRef;
-use crate::plugins::processes::Processes;
-use crate::sandboxes::labels::Unlabelled;
-use crate::sandboxes::memory::Memory;
-use crate::slots::Slots;
+use crate::config::Config;
+use crate::context::Context;
+use crate::counters::{Counters, Sizes};
+use crate::facts::{CreationRequest, Fact};
+use crate::invocation::{Image, Invocation};
+use crate::keys::{SpanRef, TraceKey};
+use crate::open_trace::Cut;
+use crate::output::Output;
+use crate::plugins::Plugins;
+use crate::plugins::exec::Exec;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::closing::Closing;
+use crate::sandboxes::opening::Removal;
 use crate::timers::Timer;
-use crate::traffic::watch::Watch;
-use crate::traffic::{Traffic, TrafficConfig};
+use crate::traffic::Traffic;
 use crate::windows::Windows;
-
-/// Deadlines and bounds. All times in nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Boot id of the node: part of every trace id.
-    pub boot_id: String,
-    /// Both clocks at the start, for traces that begin before the first `ClockAnchored`.
-    pub anchor: ClockAnchor,
-    /// An operation whose plugins have all ended waits this long for the next plugin of its chain.
-    pub settle_ns: u64,
-    /// A sandbox whose operations have all succeeded waits this long for the runtime's next step when the caller is
-    /// a runtime whose steps are known (containerd, CRI-O).
-    pub runtime_wait_ns: u64,
-    /// A plugin that runs this long is given up: its span ends with `deadline`.
-    pub deadline_ns: u64,
-    /// A complete trace waits this long for what the runtime tells of its pod, if nothing was told yet; 0 where no runtime
-    /// is asked.
-    pub labels_wait_ns: u64,
-    /// Most traces open at once.
-    pub max_traces: usize,
-    /// Most processes tracked at once.
-    pub max_processes: usize,
-    /// Most spans in one trace.
-    pub max_spans: usize,
-    /// Most ended sandboxes and pods remembered, for links and attempt numbers.
-    pub max_remembered: usize,
-    /// What is made of traffic.
-    pub traffic: TrafficConfig,
-    /// The node runs Windows: environments cannot be seen, and what plugins are called for is inferred.
-    pub windows: bool,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            boot_id: String::new(),
-            anchor: ClockAnchor::default(),
-            settle_ns: 500 * MILLISECOND,
-            runtime_wait_ns: 10 * SECOND,
-            deadline_ns: 300 * SECOND,
-            labels_wait_ns: 2 * SECOND,
-            max_traces: 4_096,
-            max_processes: 16_384,
-            max_spans: 512,
-            max_remembered: 8_192,
-            traffic: TrafficConfig::default(),
-            windows: false,
-        }
-    }
-}
-
-/// What the correlator found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// A span ended, once and for all. Metrics count these.
-    Ended(EndedSpan),
-    /// The creation of a sandbox is over, well or not. Its trace stays open until its network has proven usable, or
-    /// closes at once. Told once of every sandbox's trace; metrics of the set-up count these.
-    Created(Arc<Trace>),
-    /// A finding about traffic.
-    Traffic(Traffic),
-    /// A trace is complete. Exported and stored.
-    Closed(Arc<Trace>),
-    /// A sandbox was created whose labels only the runtime can tell.
-    Asked(SandboxId),
-    /// A sandbox that is older than the agent.
-    Known {
-        /// The sandbox.
-        sandbox: SandboxId,
-        /// Its pod.
-        identity: PodIdentity,
-        /// When the runtime says it was created.
-        created: Timestamp,
-    },
-}
-
-/// A span that ended: as much of it as what counts spans has use for. Copying it whole would be the dearest part of an
-/// exit's handling.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndedSpan {
-    /// Its trace.
-    pub trace: TraceId,
-    /// The trace is incomplete.
-    pub incomplete: bool,
-    /// Its id.
-    pub id: SpanId,
-    /// Begin.
-    pub start: Timestamp,
-    /// End.
-    pub end: Timestamp,
-    /// Its status is an error.
-    pub failed: bool,
-    /// What it is.
-    pub what: EndedKind,
-}
-
-/// What a span that ended is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EndedKind {
-    /// One exec of a plugin binary.
-    Plugin {
-        /// Plugin type.
-        plugin: Arc<str>,
-        /// The verb it was given.
-        command: CniCommand,
-    },
-    /// A command that a plugin spawned.
-    Command {
-        /// File name of the executable.
-        name: Arc<str>,
-        /// The plugin it ran for.
-        plugin: Arc<str>,
-    },
-    /// A step of the runtime.
-    RuntimeStep(RuntimeStep),
-    /// A sandbox, its creation, or an operation: told whole when the trace closes. A lookup or a connection: told by
-    /// [`Output::Traffic`].
-    Enclosing,
-}
-
-impl EndedSpan {
-    /// Of a span of the trace; one without an end counts as ending when it begins.
-    #[must_use]
-    pub fn of(trace: &Trace, span: &Span) -> EndedSpan {
-        EndedSpan {
-            trace: trace.id,
-            incomplete: trace.incomplete,
-            id: span.id,
-            start: span.start,
-            end: span.end.unwrap_or(span.start),
-            failed: span.status.is_error(),
-            what: match &span.detail {
-                Detail::Plugin(plugin) => EndedKind::Plugin {
-                    plugin: Arc::clone(&plugin.plugin),
-                    command: plugin.command,
-                },
-                Detail::Command(command) => EndedKind::Command {
-                    name: Arc::clone(&command.name),
-                    plugin: Arc::clone(&command.plugin),
-                },
-                Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
-                Detail::Sandbox(_)
-                | Detail::SandboxCreate(_)
-                | Detail::Operation(_)
-                | Detail::Journey(_)
-                | Detail::Lookup(_)
-                | Detail::Connect(_)
-                | Detail::Activity(_)
-                | Detail::VnicWait(_) => EndedKind::Enclosing,
-            },
-        }
-    }
-}
-
-/// What was counted; only ever grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Events whose owner was not found.
-    pub orphan: u64,
-    /// Traces given up because too many were open.
-    pub evicted_traces: u64,
-    /// Processes given up because too many were tracked.
-    pub evicted_processes: u64,
-    /// Spans not made because a trace was full.
-    pub evicted_spans: u64,
-    /// Remembered sandboxes and pods forgotten.
-    pub evicted_remembered: u64,
-    /// Lookups given up because too many were open.
-    pub evicted_lookups: u64,
-    /// Connections given up because too many were open.
-    pub evicted_connects: u64,
-    /// Conntrack entries forgotten because too many were remembered.
-    pub evicted_flows: u64,
-    /// Activities, objects and sandboxes of Windows forgotten because too many were remembered.
-    pub evicted_windows: u64,
-}
-
-/// How full the correlator's tables are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
-    /// Open traces; at most [`Config::max_traces`].
-    pub traces: usize,
-    /// Tracked processes; at most [`Config::max_processes`].
-    pub processes: usize,
-    /// Remembered sandboxes; at most [`Config::max_remembered`].
-    pub sandboxes: usize,
-    /// Remembered pods; at most [`Config::max_remembered`].
-    pub pods: usize,
-    /// Open lookups; at most [`TrafficConfig::max_lookups`].
-    pub lookups: usize,
-    /// Open connections; at most [`TrafficConfig::max_connects`].
-    pub connects: usize,
-    /// Remembered conntrack entries; at most [`TrafficConfig::max_flows`].
-    pub flows: usize,
-    /// Remembered network namespaces and addresses; at most three times [`Config::max_remembered`].
-    pub owners: usize,
-    /// Journeys that may go on; at most 256.
-    pub journeys: usize,
-    /// Complete traces that wait for their pods' labels; at most 1,024.
-    pub unlabelled: usize,
-    /// Sandboxes, activities, objects and lookups of Windows; at most five times [`Config::max_remembered`] and 6,144.
-    pub windows: usize,
-}
+use crate::windows::calls::Inferred;
 
 /// The correlator.
 ///
@@ -239,150 +33,345 @@ pub struct Sizes {
 /// [`drain`](Correlator::drain). At the end of the input, [`finish`](Correlator::finish) and drain once more.
 #[derive(Debug)]
 pub struct Correlator {
-    pub(crate) config: Config,
-    /// The newest time seen; while a timer fires, the time it was due.
-    pub(crate) now: Timestamp,
-    pub(crate) anchor: ClockAnchor,
-    /// Traces that begin up to here may miss records that were lost.
-    pub(crate) lost_until: Option<Timestamp>,
-    pub(crate) serial: u64,
-    pub(crate) networks: Vec<NetworkList>,
-    /// File names of executables.
-    pub(crate) names: Names,
-    pub(crate) processes: Processes,
-    pub(crate) traces: Slots,
-    pub(crate) by_id: BTreeSet<(TraceId, TraceKey)>,
-    /// Sandboxes that are being created.
-    pub(crate) creations: ByText<TraceKey>,
-    /// Sandboxes whose network is waited for.
-    pub(crate) waiting: ByText<TraceKey>,
-    /// Complete traces that wait for their pods' labels.
-    pub(crate) unlabelled: Unlabelled,
-    pub(crate) watch: Watch,
-    /// Open operations that the runtime asked for, by container id.
-    pub(crate) attached: ByText<Vec<OperationRef>>,
-    pub(crate) memory: Memory,
-    pub(crate) windows: Windows,
-    pub(crate) effects: Effects,
+    ctx: Context,
+    plugins: Plugins,
+    sandboxes: Sandboxes,
+    traffic: Traffic,
+    windows: Windows,
 }
 
-/// A loss is told when it is noticed; what it concerns may begin this much later.
+/// A loss is reported when it is noticed; events that it concerns may come until this much later.
 const LOSS_REACH_NS: u64 = SECOND;
 /// Probes whose records are of traffic.
 const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
+
+// === what goes in ===
 
 impl Correlator {
     /// A correlator that has seen nothing.
     #[must_use]
     pub fn new(config: Config) -> Correlator {
         Correlator {
-            now: Timestamp(0),
-            anchor: config.anchor,
-            lost_until: None,
-            serial: 0,
-            networks: Vec::new(),
-            names: Names::default(),
-            processes: Processes::new(config.max_processes),
-            traces: Slots::default(),
-            by_id: BTreeSet::new(),
-            creations: ByText::new(config.max_traces),
-            waiting: ByText::new(config.max_traces),
-            unlabelled: Unlabelled::new(),
-            watch: Watch::new(&config),
-            attached: ByText::new(config.max_traces),
-            memory: Memory::new(config.max_remembered),
+            plugins: Plugins::new(&config),
+            sandboxes: Sandboxes::new(&config),
+            traffic: Traffic::new(&config),
             windows: Windows::new(&config),
-            effects: Effects::default(),
-            config,
+            ctx: Context::new(config),
         }
     }
 
-    /// Open traces, oldest first.
-    pub fn open(&self) -> impl Iterator<Item = &Trace> {
-        self.traces.iter().map(|open| &open.trace)
-    }
-
-    /// The open trace with this id; the oldest, should a runtime have given one id to several.
-    #[must_use]
-    pub fn open_trace(&self, id: TraceId) -> Option<&Trace> {
-        self.find(id).map(|open| &open.trace)
-    }
-
-    /// When the next deadline fires, if nothing else happens: a tick is needed then. `None` when nothing is open.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.effects.timers.first()
-    }
-
-    /// What was counted so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.effects.counters
-    }
-
-    /// How full the tables are.
-    #[must_use]
-    pub fn sizes(&self) -> Sizes {
-        Sizes {
-            traces: self.traces.len(),
-            processes: self.processes.len(),
-            sandboxes: self.memory.sandboxes.len(),
-            pods: self.memory.pods.len(),
-            lookups: self.watch.lookups.len(),
-            connects: self.watch.connects.len(),
-            flows: self.watch.flows.len(),
-            owners: self.watch.owners.len(),
-            journeys: self.watch.journeys.len(),
-            unlabelled: self.unlabelled.len(),
-            windows: self.windows.len(),
-        }
-    }
-
-    /// Takes one event, and what becomes part of a span with it. Events come in time order but for late ones, whose
-    /// time may lie before the newest seen.
+    /// Takes one event. Events come in time order but for late ones, whose time may lie before the newest seen.
     pub fn handle(&mut self, event: Event) {
         let at = event.at;
         self.pass_time(at);
+        let ctx = &mut self.ctx;
         match event.body {
-            Body::ProcessForked(fork) => self.forked(at, &fork),
+            Body::ProcessForked(fork) => self.plugins.on_fork(ctx, at, &fork),
+            Body::ProcessExecuted(exec) if ctx.config.windows => self.on_windows_exec(at, exec),
             Body::ProcessExecuted(exec) => {
-                let (mut image, env) = Image::split(exec);
-                if self.config.windows {
-                    image.windows = true;
-                    self.windows_executed(at, image);
-                } else {
-                    self.executed(at, image, &env);
+                let (image, env) = Image::split(exec);
+                self.on_exec(at, image, &env);
+            }
+            // Windows reports every process of the node, not only those that are tracked.
+            Body::ProcessExited(exit) if ctx.config.windows && !self.plugins.is_tracked(exit.process) => {
+                self.windows.on_process_exit(ctx, at, exit.process.pid);
+            }
+            Body::ProcessExited(exit) => self.plugins.on_exit(ctx, at, &exit),
+            Body::PluginSpoke(io) => self.plugins.on_io(ctx, &io),
+            Body::SandboxDescribed(described) => {
+                let known = self.plugins.on_described(ctx, &described);
+                self.sandboxes.on_described(ctx, at, &described, known);
+            }
+            Body::NetnsObserved(netns) => {
+                self.traffic.on_netns(ctx, netns.inode, &netns.sandbox.0, netns.created);
+                self.sandboxes.on_netns(ctx, &netns);
+            }
+            Body::TrafficWatched { node_netns } => {
+                self.traffic.on_traffic_watched(node_netns);
+                self.sandboxes.on_traffic_watched();
+            }
+            Body::DnsSeen(message) => self.traffic.on_dns(ctx, at, *message),
+            Body::ConnectSeen(step) => {
+                if ctx.config.windows {
+                    self.windows.on_connect(ctx, at, &step);
+                    self.route();
+                }
+                self.traffic.on_connect(&mut self.ctx, at, *step);
+            }
+            Body::FlowSeen(flow) => self.traffic.on_flow(ctx, at, *flow),
+            Body::ConntrackCounted(counts) => self.traffic.on_conntrack_counters(ctx, at, *counts),
+            Body::PacketDropped(packet) => self.traffic.on_packet_drop(ctx, at, *packet),
+            Body::NetworksConfigured { networks } => ctx.networks = networks,
+            Body::ClockAnchored { unix_ns } => ctx.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
+            Body::Lost { probe, count } => self.on_loss(at, &probe, count),
+            Body::ActivitySeen(step) => self.windows.on_activity(ctx, at, *step),
+            Body::RuntimeSaid(report) => self.windows.on_runtime(ctx, at, *report),
+            Body::SiloSeen(step) => self.windows.on_silo(ctx, at, &step),
+            Body::InterfaceSeen(step) => self.windows.on_interface(ctx, at, step),
+            Body::LookupSeen(step) => {
+                let owner = self.windows.owner_of_silo(&step.silo);
+                let home = self.traffic.home_of(ctx, &owner);
+                self.windows.on_lookup(ctx, at, &step, owner, home);
+            }
+            Body::Tick => {}
+        }
+        self.route();
+    }
+
+    /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still runs is
+    /// incomplete; what only waits for a next step is not.
+    pub fn finish(&mut self) {
+        self.traffic.finish(&mut self.ctx);
+        self.route();
+        self.windows.finish(&mut self.ctx);
+        self.route();
+        self.sandboxes.on_labels_due(&mut self.ctx, Timestamp(u64::MAX));
+        while let Some(trace) = self.ctx.traces.oldest() {
+            self.close(trace, Cut::Abandoned);
+            self.route();
+        }
+        self.traffic.finish_journeys(&mut self.ctx);
+        self.route();
+    }
+
+    /// Fires the timers that are due at `at`, each at its own time.
+    fn pass_time(&mut self, at: Timestamp) {
+        while let Some((due, timer)) = self.ctx.effects.timers.pop(at) {
+            self.ctx.now = self.ctx.now.max(due);
+            let ctx = &mut self.ctx;
+            match timer {
+                Timer::Plugin(process) => self.plugins.on_plugin_due(ctx, due, process),
+                Timer::Settle(operation) => self.plugins.close_operation(ctx, operation),
+                Timer::Trace(trace) | Timer::Ready(trace) => self.review(trace),
+                Timer::Labels => self.sandboxes.on_labels_due(ctx, due),
+                Timer::Lookup(lookup) => self.traffic.on_lookup_due(ctx, lookup),
+                Timer::ServiceLookup(lookup) => self.windows.on_lookup_due(ctx, lookup),
+                Timer::Connect(connect) => self.traffic.on_connect_due(ctx, connect),
+                Timer::Journey(lookup) => self.traffic.on_journey_due(ctx, lookup),
+            }
+            self.route();
+        }
+        self.ctx.now = self.ctx.now.max(at);
+        self.plugins.expire(self.ctx.now);
+    }
+
+    fn on_loss(&mut self, at: Timestamp, probe: &str, count: u64) {
+        let until = Some(at.plus(LOSS_REACH_NS));
+        let of_traffic = TRAFFIC_PROBES.contains(&probe);
+        let losses = &mut self.ctx.losses;
+        if of_traffic {
+            losses.traffic = losses.traffic.max(until);
+            self.traffic.on_loss();
+        } else {
+            losses.processes = losses.processes.max(until);
+        }
+        let attributes = [
+            (registry::LOST_PROBE, probe.to_owned()),
+            (registry::LOST_COUNT, count.to_string()),
+        ];
+        self.sandboxes.on_loss(&mut self.ctx, at, of_traffic, &attributes);
+    }
+}
+
+// === routes ===
+
+impl Correlator {
+    /// An exec whose environment is known.
+    fn on_exec(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
+        match self.plugins.on_exec(&mut self.ctx, at, image, env) {
+            Exec::Done => {}
+            Exec::Operation(image, call) => self.on_operation_begin(at, image, &call),
+            Exec::Step(image, step, id) => {
+                let process = image.process;
+                let trace = self.sandboxes.creation_of(&self.ctx, &id);
+                let span = trace.and_then(|trace| {
+                    let span = self.sandboxes.on_step_begin(&mut self.ctx, at, image, step, trace);
+                    self.plugins.close_idle(&mut self.ctx, &id, Some(trace));
+                    self.route();
+                    self.review(trace);
+                    span
+                });
+                self.plugins.add_step(&mut self.ctx, at, process, span);
+            }
+        }
+        self.route();
+    }
+
+    /// The runtime executes the first plugin of an operation.
+    fn on_operation_begin(&mut self, at: Timestamp, image: Image, call: &Invocation<'_>) {
+        self.plugins.supersede(&mut self.ctx, call);
+        self.route();
+        if call.command == CniCommand::Del {
+            match self.sandboxes.on_removal(&self.ctx, call.container) {
+                Removal::Nothing => {}
+                Removal::Review(trace) => self.review(trace),
+                Removal::Close(trace) => self.close(trace, Cut::Outlived),
+            }
+            self.route();
+        }
+        let placement = self.sandboxes.on_operation_begin(&mut self.ctx, at, &image, call);
+        self.bound_traces();
+        self.plugins.begin_operation(&mut self.ctx, at, image, call, placement);
+    }
+
+    /// An exec on a node whose environments are not visible.
+    fn on_windows_exec(&mut self, at: Timestamp, exec: Box<ExecEvent>) {
+        let (mut image, _) = Image::split(exec);
+        image.windows = true;
+        let process = image.process;
+        let standing = self.plugins.standing(process, image.parent);
+        let inferred = self.windows.on_exec(&mut self.ctx, image, standing);
+        self.route();
+        match inferred {
+            Inferred::Nothing => {}
+            Inferred::Exec(image, env) => self.on_exec(at, image, &env),
+            Inferred::Plugin(image, env, annotation) => {
+                self.on_exec(at, image, &env);
+                if let Some(span) = self.plugins.span_of(process) {
+                    self.windows.annotate(&mut self.ctx, span, &annotation);
                 }
             }
-            // On Windows every process of the node is told of, not only those that are followed.
-            Body::ProcessExited(exit) if self.config.windows && self.processes.role(exit.process).is_none() => {
-                self.hns_ended(at, exit.process.pid);
+            Inferred::Command(image, span, ambiguous) => {
+                self.plugins
+                    .on_exec_below(&mut self.ctx, at, image, &TextPairs::default(), span);
+                if let Some(SpanRef { trace, span }) = self.plugins.span_of(process)
+                    && let Some(open) = self.ctx.traces.get_mut(trace)
+                    && let Some(process) = open.trace.spans[span].process_mut()
+                {
+                    process.ambiguous = ambiguous;
+                }
             }
-            Body::ProcessExited(exit) => self.exited(at, &exit),
-            Body::PluginSpoke(io) => self.spoke(&io),
-            Body::SandboxDescribed(described) => self.sandbox_described(at, &described),
-            Body::NetnsObserved(netns) => self.netns_observed(&netns),
-            Body::TrafficWatched { node_netns } => self.traffic_watched(node_netns),
-            Body::DnsSeen(message) => self.dns_seen(at, *message),
-            Body::ConnectSeen(step) => {
-                self.compartment_of(at, &step);
-                self.connect_seen(at, *step);
-            }
-            Body::FlowSeen(flow) => self.flow_seen(at, *flow),
-            Body::ConntrackCounted(counts) => self.conntrack_counted(at, *counts),
-            Body::PacketDropped(packet) => self.packet_dropped(at, *packet),
-            Body::NetworksConfigured { networks } => self.networks = networks,
-            Body::ClockAnchored { unix_ns } => self.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
-            Body::Lost { probe, count } => self.lost(at, &probe, count),
-            Body::ActivitySeen(step) => self.activity_seen(at, *step),
-            Body::RuntimeSaid(said) => self.runtime_said(at, *said),
-            Body::SiloSeen(step) => self.silo_seen(at, &step),
-            Body::InterfaceSeen(step) => self.interface_seen(at, step),
-            Body::LookupSeen(step) => self.windows_lookup_seen(at, *step),
-            Body::Tick => {}
         }
     }
 
+    /// Routes every fact to the rooms that need it, in order, those that come up meanwhile included.
+    fn route(&mut self) {
+        while let Some(fact) = self.ctx.facts.pop() {
+            let ctx = &mut self.ctx;
+            match fact {
+                Fact::OperationOpened(operation) => {
+                    if ctx.config.windows {
+                        self.windows.on_operation_opened(ctx, operation);
+                    }
+                }
+                Fact::OperationRetried(operation) => self.sandboxes.on_operation_retried(operation),
+                Fact::OperationClosed(operation) => {
+                    if self.sandboxes.on_operation_closed(ctx, operation) {
+                        self.traffic.on_detached(ctx.traces.sandbox_of(operation.trace));
+                    }
+                    if ctx.config.windows {
+                        self.windows.on_operation_closed(ctx, operation);
+                    }
+                    self.review(operation.trace);
+                }
+                Fact::AddressesReported(operation) => {
+                    if let Some(open) = ctx.traces.get(operation.trace)
+                        && let Some(detail) = open.operation(operation.span)
+                        && self.traffic.on_addresses(ctx, open.sandbox(), detail)
+                    {
+                        self.sandboxes.on_network_known(operation.trace);
+                    }
+                }
+                Fact::StepEnded { at, span, how } => {
+                    self.sandboxes.on_step_end(ctx, at, span, how);
+                    self.review(span.trace);
+                }
+                Fact::ExchangeBegan { home, id, at, detail } => {
+                    self.sandboxes.on_exchange_began(ctx, home, id, at, detail);
+                }
+                Fact::ExchangeChanged {
+                    home,
+                    id,
+                    detail,
+                    events,
+                } => self.sandboxes.on_exchange_changed(ctx, home, id, detail, events),
+                Fact::ExchangeEnded { home, ended } => {
+                    self.sandboxes.on_exchange_ended(ctx, home, ended);
+                    self.review(home);
+                }
+                Fact::ExchangeLost { home, id } => {
+                    self.sandboxes.on_exchange_lost(ctx, home, id);
+                    self.review(home);
+                }
+                Fact::ExchangeDetached(id) => self.traffic.on_exchange_detached(id),
+                Fact::ExchangeReleased(ended) => self.traffic.on_exchange_released(ctx, &ended),
+                Fact::AddressesResolved(resolved) => self.traffic.on_addresses_reported(ctx, *resolved),
+                Fact::JourneyClosed(trace) => self.sandboxes.on_journey_closed(ctx, *trace),
+                Fact::CreationRequested(request) => self.on_creation_requested(*request),
+                Fact::CreationReported(trace, end) => {
+                    self.plugins.close_idle(ctx, &end.container, None);
+                    self.route();
+                    if let Some(trace) = trace {
+                        self.sandboxes.on_creation_reported(&mut self.ctx, trace, *end);
+                        self.review(trace);
+                    }
+                }
+                Fact::SandboxRenamed(name) => {
+                    self.plugins.on_renamed(&name.before, &name.id);
+                    self.sandboxes.on_renamed(ctx, &name);
+                    if let Some(compartment) = name.compartment {
+                        self.traffic.on_compartment(ctx, compartment, &name.id);
+                    }
+                }
+                Fact::CompartmentKnown(compartment, sandbox) => self.traffic.on_compartment(ctx, compartment, &sandbox),
+                Fact::NetworkKnown(trace) => self.sandboxes.on_network_known(trace),
+            }
+        }
+    }
+
+    /// A runtime reported that it begins to create a sandbox.
+    fn on_creation_requested(&mut self, request: CreationRequest) {
+        let CreationRequest { number, at, env } = request;
+        let Some(call) = Invocation::of(&env) else {
+            return;
+        };
+        let trace = self
+            .sandboxes
+            .open_creation(&mut self.ctx, at, "containerd", &call, true);
+        self.bound_traces();
+        self.review(trace);
+        self.windows.on_creation_opened(&mut self.ctx, number, trace);
+    }
+
+    /// Closes a trace that is complete.
+    fn review(&mut self, trace: TraceKey) {
+        if let Some(cut) = self.sandboxes.review(&mut self.ctx, trace) {
+            self.close(trace, cut);
+        }
+    }
+
+    /// Closes a trace, or the creation in it: what rooms know of it becomes part of it before it is given out.
+    fn close(&mut self, trace: TraceKey, cut: Cut) {
+        if self.ctx.config.windows {
+            self.windows.on_closing(&mut self.ctx, trace);
+        }
+        if self.ctx.traces.get(trace).is_some_and(|open| !open.is_created()) {
+            self.plugins.on_closing(&mut self.ctx, trace, cut);
+        }
+        match self.sandboxes.close(&mut self.ctx, trace, cut) {
+            Closing::Closed => {}
+            Closing::AwaitsNetwork => self.review(trace),
+        }
+    }
+
+    /// Evicts the oldest traces when too many are open.
+    fn bound_traces(&mut self) {
+        let max = self.ctx.config.max_traces.clamp(1, TraceKey::MAX_OPEN);
+        while self.ctx.traces.len() > max
+            && let Some(oldest) = self.ctx.traces.oldest()
+        {
+            self.ctx.effects.counters.evicted_traces += 1;
+            if let Some(oldest) = self.ctx.traces.get_mut(oldest) {
+                oldest.trace.incomplete = true;
+            }
+            self.close(oldest, Cut::Abandoned);
+        }
+    }
+}
+
+// === what comes out ===
+
+impl Correlator {
     /// Outputs since the last call, in order.
     pub fn drain(&mut self) -> Vec<Output> {
         let mut outputs = Vec::new();
@@ -390,79 +379,70 @@ impl Correlator {
         outputs
     }
 
-    /// The same as [`drain`](Correlator::drain), appended to `outputs`: who drains after every event keeps its room.
+    /// The same as [`drain`](Correlator::drain), appended to `outputs`, whose capacity a caller can keep.
     pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
-        outputs.append(&mut self.effects.outputs);
+        outputs.append(&mut self.ctx.effects.outputs);
+    }
+
+    /// Open traces, oldest first.
+    pub fn open(&self) -> impl Iterator<Item = &Trace> {
+        self.ctx.traces.iter().map(|open| &open.trace)
+    }
+
+    /// The open traces of a Windows node for whose sandboxes HNS or HCS is at work, with those activities as spans that
+    /// run. All others are as [`open`](Correlator::open) gives them.
+    #[must_use]
+    pub fn with_running(&self) -> Vec<Trace> {
+        self.windows.with_running(&self.ctx)
+    }
+
+    /// The open trace with this id; the oldest, should a runtime have given one id to several.
+    #[must_use]
+    pub fn open_trace(&self, id: TraceId) -> Option<&Trace> {
+        self.ctx.traces.find(id).map(|open| &open.trace)
+    }
+
+    /// When the next deadline fires, if nothing else happens: a tick is needed then. `None` when nothing is open.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.ctx.effects.timers.first()
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.ctx.effects.counters
+    }
+
+    /// How full the tables are.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        let mut sizes = Sizes {
+            traces: self.ctx.traces.len(),
+            ..Sizes::default()
+        };
+        self.plugins.fill_sizes(&mut sizes);
+        self.sandboxes.fill_sizes(&mut sizes);
+        self.traffic.fill_sizes(&mut sizes);
+        self.windows.fill_sizes(&mut sizes);
+        sizes
     }
 
     /// An open trace changed since [`take_changed`](Correlator::take_changed) was last called.
     #[must_use]
     pub fn has_changed(&self) -> bool {
-        !self.effects.changed.is_empty()
+        !self.ctx.effects.changed.is_empty()
     }
 
     /// The open traces that changed since the last call: take a fresh copy of each with [`Correlator::open`].
     pub fn take_changed(&mut self) -> BTreeSet<TraceId> {
         let mut changed = BTreeSet::new();
-        for key in self.effects.changed.drain(..) {
-            if let Some(open) = self.traces.get_mut(key) {
+        for key in self.ctx.effects.changed.drain(..) {
+            if let Some(open) = self.ctx.traces.get_mut(key) {
                 open.clean();
                 changed.insert(open.trace.id);
             }
         }
         changed
-    }
-
-    /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still ran is
-    /// marked incomplete; what only waited for a next step is not.
-    pub fn finish(&mut self) {
-        self.finish_traffic();
-        self.finish_windows();
-        self.release_unlabelled(Timestamp(u64::MAX));
-        while let Some(key) = self.traces.oldest() {
-            self.close(key, Cut::Abandoned);
-        }
-        self.close_journeys();
-    }
-
-    /// Fires the timers that are due at `at`, each at its own time.
-    fn pass_time(&mut self, at: Timestamp) {
-        while let Some((due, timer)) = self.effects.timers.pop(at) {
-            self.now = self.now.max(due);
-            match timer {
-                Timer::Plugin(process) => self.plugin_overdue(due, process),
-                Timer::Settle(trace, operation) => self.close_operation(OperationRef { trace, operation }),
-                Timer::Trace(trace) => self.review(trace),
-                Timer::Ready(trace) => self.review_network(trace),
-                Timer::Labels => self.release_unlabelled(due),
-                Timer::Lookup(lookup) => self.lookup_over(lookup),
-                Timer::Connect(connect) => self.connect_over(connect),
-                Timer::Journey(lookup) => self.review_journey(lookup),
-            }
-        }
-        self.now = self.now.max(at);
-        self.processes.expire(self.now);
-    }
-
-    fn lost(&mut self, at: Timestamp, probe: &str, count: u64) {
-        let until = at.plus(LOSS_REACH_NS);
-        let of_traffic = TRAFFIC_PROBES.contains(&probe);
-        if of_traffic {
-            self.watch.lose(until);
-        } else {
-            self.lost_until = self.lost_until.max(Some(until));
-        }
-        let attributes = [
-            (registry::LOST_PROBE, probe.to_owned()),
-            (registry::LOST_COUNT, count.to_string()),
-        ];
-        let all: Vec<TraceKey> = self.traces.keys().collect();
-        for key in all {
-            if let Some(open) = self.traces.get_mut(key).filter(|open| open.loses(of_traffic)) {
-                open.trace.incomplete = true;
-                open.mark(0, at, registry::EVENT_LOST, &attributes);
-                open.touch(&mut self.effects);
-            }
-        }
     }
 }

@@ -7,19 +7,41 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
+mod by_trace;
+mod chains;
 mod collections;
+mod config;
+mod context;
 mod correlator;
-mod open;
+mod counters;
+mod effects;
+mod exchange;
+mod facts;
+pub mod finding;
+mod invocation;
+mod keys;
+mod lookup_status;
+mod names;
+mod notes;
+mod open_trace;
+mod output;
+mod owner;
+mod placement;
 mod plugins;
 mod reorder;
 mod sandboxes;
-mod slots;
 mod snapshots;
+mod stand_in;
+mod standing;
 mod timers;
-pub mod traffic;
+mod traces;
+mod traffic;
 mod windows;
 
-pub use correlator::{Config, Correlator, Counters, EndedKind, EndedSpan, Output, Sizes};
+pub use config::{Config, TrafficConfig};
+pub use correlator::Correlator;
+pub use counters::{Counters, Sizes};
+pub use finding::{ActivityEnded, Finding};
+pub use output::{EndedKind, EndedSpan, Output};
 pub use reorder::{Ordered, Reorder};
 pub use snapshots::Snapshots;
-pub use traffic::{ActivityEnded, Traffic, TrafficConfig};

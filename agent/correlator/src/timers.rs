@@ -9,26 +9,28 @@ use std::collections::BinaryHeap;
 use sandglass_model::{ProcessKey, Timestamp};
 
 use crate::collections::bucket::Bucket;
-use crate::open::TraceKey;
+use crate::keys::{SpanRef, TraceKey};
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// A plugin asked by the runtime has run too long.
+    /// Timeout of a plugin that the runtime executed.
     Plugin(ProcessKey),
-    /// No next plugin came to an operation's chain.
-    Settle(TraceKey, usize),
-    /// Nothing more came to a sandbox whose operations have all ended.
+    /// The settle time of an operation is over: no next plugin of its chain came.
+    Settle(SpanRef),
+    /// A sandbox whose operations are all closed got nothing more from its runtime.
     Trace(TraceKey),
-    /// A sandbox's network was waited for long enough.
+    /// The deadline of a sandbox's readiness.
     Ready(TraceKey),
-    /// The labels of the oldest of all that wait for theirs were waited for long enough.
+    /// The oldest trace that is held back for its labels was held back long enough.
     Labels,
     /// A lookup is over, by its serial number.
     Lookup(u64),
-    /// A connection is over, by its serial number.
+    /// A lookup that a DNS client service reports is over, by its serial number (Windows).
+    ServiceLookup(u64),
+    /// A connect is over, by its serial number.
     Connect(u64),
-    /// Nothing more belongs to the journey of a lookup.
+    /// The journey that begins with this lookup may be over.
     Journey(u64),
 }
 
@@ -127,11 +129,11 @@ fn holds(due: &[Bucket<(Timer, Timestamp)>], (at, timer): &(Timestamp, Timer)) -
 fn place(timer: Timer) -> usize {
     let number = match timer {
         Timer::Plugin(process) => process.pid as usize,
-        Timer::Settle(trace, operation) => trace.serial() as usize + operation,
+        Timer::Settle(SpanRef { trace, span }) => trace.serial() as usize + span,
         Timer::Trace(trace) => trace.serial() as usize + BUCKETS / 2,
         Timer::Ready(trace) => trace.serial() as usize + BUCKETS / 4,
         Timer::Labels => 0,
-        Timer::Lookup(serial) | Timer::Connect(serial) => serial as usize,
+        Timer::Lookup(serial) | Timer::ServiceLookup(serial) | Timer::Connect(serial) => serial as usize,
         Timer::Journey(serial) => serial as usize + BUCKETS / 2,
     };
     number & (BUCKETS - 1)

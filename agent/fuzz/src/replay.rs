@@ -59,13 +59,13 @@ impl Outputs for Sinks {
             Output::Ended(span) => {
                 assert!(self.ended.insert(span.id, span.end).is_none(), "a span ended twice");
             }
-            Output::Traffic(traffic) => self.store.traffic(traffic, 1),
-            Output::Known {
+            Output::Finding(traffic) => self.store.traffic(traffic, 1),
+            Output::Preexisting {
                 sandbox,
                 identity,
                 created,
             } => self.store.known(sandbox.clone(), identity.clone(), *created),
-            Output::Created(_) | Output::Asked(_) => {}
+            Output::Created(_) | Output::LabelsNeeded(_) => {}
         }
     }
 

@@ -55,12 +55,12 @@ impl Outputs for FanOut {
                     let _ = closed.send(Arc::clone(trace));
                 }
             }
-            Output::Asked(sandbox) => {
+            Output::LabelsNeeded(sandbox) => {
                 if let Some(identity) = &*self.identity.lock().unwrap_or_else(PoisonError::into_inner) {
                     identity.resolve(sandbox.clone());
                 }
             }
-            Output::Known {
+            Output::Preexisting {
                 sandbox,
                 identity,
                 created,
@@ -69,7 +69,7 @@ impl Outputs for FanOut {
                     store.known(sandbox.clone(), identity.clone(), *created);
                 }
             }
-            Output::Traffic(traffic) => {
+            Output::Finding(traffic) => {
                 if let Some(store) = &self.store {
                     store.traffic(traffic, wall_ns());
                 }

@@ -167,7 +167,7 @@ impl Outputs for Replayed {
 
     fn output(&mut self, output: &Output) {
         self.product.record(output);
-        if let (Output::Traffic(traffic), Some(store)) = (output, &self.store) {
+        if let (Output::Finding(traffic), Some(store)) = (output, &self.store) {
             store.traffic(traffic, self.anchor.unix_ns(self.at));
         }
         if let Output::Closed(trace) = output {

@@ -1,7 +1,7 @@
 //! What lists, traces and figures show of a store.
 
 use super::*;
-use sandglass_correlator::traffic::Traffic;
+use sandglass_correlator::finding::Finding;
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::trace::{ActivityDetail, Status};
 use sandglass_model::windows::Service;
@@ -494,7 +494,7 @@ fn an_hour_in_slots_adds_up() {
     let listed: u32 = view.slots.iter().flat_map(|slot| slot.lookups.values()).sum();
     let lookups = findings
         .iter()
-        .filter(|(_, finding)| matches!(finding, Traffic::Lookup(_)));
+        .filter(|(_, finding)| matches!(finding, Finding::Lookup(_)));
     assert_eq!(listed as usize, lookups.count());
     assert_eq!(view.slots.len(), 350);
     let last = view.slots.last().unwrap();

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use sandglass::sources::linux::FlowOptions;
-use sandglass_correlator::{Config, Correlator, Output, Traffic};
+use sandglass_correlator::{Config, Correlator, Finding, Output};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Cause, Confidence};
@@ -61,13 +61,13 @@ pub fn record_all(test: &str, cluster: &Cluster) {
     record(test, &story(cluster, service));
 }
 
-fn told(events: &[Event]) -> Vec<Traffic> {
+fn told(events: &[Event]) -> Vec<Finding> {
     let mut correlator = Correlator::new(Config::default());
     for event in events {
         correlator.handle(event.clone());
     }
     let traffic = |output| match output {
-        Output::Traffic(traffic) => Some(traffic),
+        Output::Finding(traffic) => Some(traffic),
         _ => None,
     };
     correlator.drain().into_iter().filter_map(traffic).collect()
@@ -160,7 +160,7 @@ fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {
     let causes: Vec<(String, Option<Cause>)> = told(&events)
         .into_iter()
         .filter_map(|traffic| match traffic {
-            Traffic::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
+            Finding::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
             _ => None,
         })
         .collect();
@@ -266,7 +266,7 @@ fn races_of_both_types_of_one_socket_are_resolved_by_this_kernel_and_blamed_on_n
     let lookups: Vec<_> = told(&events)
         .into_iter()
         .filter_map(|traffic| match traffic {
-            Traffic::Lookup(ended) => Some(ended.detail),
+            Finding::Lookup(ended) => Some(ended.detail),
             _ => None,
         })
         .collect();
@@ -315,7 +315,7 @@ fn connections_have_their_backends_and_their_causes() {
     let mut ends: Vec<String> = told(&events)
         .iter()
         .filter_map(|traffic| match traffic {
-            Traffic::Connect(ended) => {
+            Finding::Connect(ended) => {
                 let connect = &ended.detail;
                 let cause = connect.cause.as_ref().map_or("fine", |cause| &cause.cause);
                 let backend = connect
@@ -440,8 +440,8 @@ fn is_about(event: &Event, name: &str) -> bool {
 /// Every lookup and connection that ended, and what was blamed.
 fn causes(events: &[Event]) -> Vec<(String, Option<Cause>)> {
     let ended = told(events).into_iter().filter_map(|traffic| match traffic {
-        Traffic::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
-        Traffic::Connect(ended) => Some((ended.detail.remote.to_string(), ended.detail.cause)),
+        Finding::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
+        Finding::Connect(ended) => Some((ended.detail.remote.to_string(), ended.detail.cause)),
         _ => None,
     });
     ended.collect()

@@ -19,7 +19,7 @@ use sandglass::identity::IdentityMetrics;
 use sandglass::node::NodeInfo;
 use sandglass::sinks::otlp::config::Settings;
 use sandglass::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
-use sandglass_correlator::{ActivityEnded, Output, Traffic};
+use sandglass_correlator::{ActivityEnded, Finding, Output};
 use sandglass_model::windows::Service;
 use sandglass_model::{CniCommand, Detail, Timestamp, Trace};
 
@@ -147,9 +147,9 @@ fn of_a_running_agent() -> Exposition {
 /// Lookups, connections, conntrack and drops, good and bad, and sandboxes whose network did or did not prove usable.
 fn record_traffic(product: &mut ProductMetrics) {
     for (_, traffic) in samples::an_hour(unix_ns()) {
-        product.record(&Output::Traffic(traffic));
+        product.record(&Output::Finding(traffic));
     }
-    product.record(&Output::Traffic(Traffic::JourneyHeldBack));
+    product.record(&Output::Finding(Finding::JourneyHeldBack));
     let ready = samples::network_ready("shop", "db-0", 1, unix_ns());
     let journeys = [
         samples::stalled_journey(&ready, unix_ns()),
@@ -174,7 +174,7 @@ fn record_windows(product: &mut ProductMetrics) {
         (Service::Hcs, "HcsCreateComputeSystem"),
     ] {
         for failed in [false, true] {
-            product.record(&Output::Traffic(Traffic::Activity(Box::new(ActivityEnded {
+            product.record(&Output::Finding(Finding::Activity(Box::new(ActivityEnded {
                 service,
                 name: name.into(),
                 start: Timestamp(0),
@@ -183,11 +183,11 @@ fn record_windows(product: &mut ProductMetrics) {
             }))));
         }
     }
-    product.record(&Output::Traffic(Traffic::Endpoints {
+    product.record(&Output::Finding(Finding::Endpoints {
         endpoints: 3,
         sandboxes: 2,
     }));
-    product.record(&Output::Traffic(Traffic::HnsRestarted));
+    product.record(&Output::Finding(Finding::HnsRestarted));
     let mut late = samples::usual("shop", "web-7", 7, unix_ns());
     let mut wait = late.spans[0].clone();
     wait.parent = Some(0);

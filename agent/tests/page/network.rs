@@ -50,8 +50,8 @@ pub async fn the_nodes_network(agent: &Agent, browser: &Browser) -> Result<()> {
     browser.click("[data-slots='360']").await?;
     // New findings come by themselves.
     let drops = "return document.querySelector('[aria-label=Drops]').innerText";
-    let dropped = sandglass_correlator::Traffic::Dropped {
-        scope: sandglass_correlator::traffic::Scope::Node,
+    let dropped = sandglass_correlator::Finding::Dropped {
+        scope: sandglass_correlator::finding::Scope::Node,
         packet: sandglass_model::network::DroppedPacket::TcpSyn,
         reason: "TCP_OVERWINDOW".into(),
     };

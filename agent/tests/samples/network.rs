@@ -317,8 +317,8 @@ pub fn refused_journey(start_unix_ns: u64) -> Trace {
 
 /// Traffic of a node over the last hour, as a wall-clock time and a finding each: mostly good, with a bad quarter of an
 /// hour in which lookups time out and conntrack loses entries.
-pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Traffic)> {
-    use sandglass_correlator::traffic::{ConnectEnded, LookupEnded, Nat, QueryType, Scope, Traffic};
+pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Finding)> {
+    use sandglass_correlator::finding::{ConnectEnded, Finding, LookupEnded, Nat, QueryType, Scope};
     use sandglass_model::network::{ConntrackCounts, DroppedPacket, FlowChange};
     const NAMES: [&str; 6] = [
         NAME,
@@ -359,12 +359,12 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Traffic)> {
             }
             found.push((
                 at,
-                Traffic::Lookup(Box::new(LookupEnded {
+                Finding::Lookup(Box::new(LookupEnded {
                     scope: Scope::Sandbox,
                     start: Timestamp(0),
                     end: Timestamp(took),
                     detail,
-                    asked: vec![(QueryType::A, Transport::Udp, 1)],
+                    queries: vec![(QueryType::A, Transport::Udp, 1)],
                     trace: None,
                 })),
             ));
@@ -379,10 +379,10 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Traffic)> {
                 detail,
                 trace: None,
             };
-            found.push((at, Traffic::Connect(Box::new(ended))));
+            found.push((at, Finding::Connect(Box::new(ended))));
             found.push((
                 at,
-                Traffic::Flow {
+                Finding::Flow {
                     scope: Scope::Sandbox,
                     change: if number % 3 == 0 {
                         FlowChange::Destroyed
@@ -395,7 +395,7 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Traffic)> {
         }
         found.push((
             at,
-            Traffic::Conntrack {
+            Finding::Conntrack {
                 scope: Scope::Node,
                 counts: ConntrackCounts {
                     netns: 4_026_531_840,
@@ -410,7 +410,7 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Traffic)> {
         if bad && tens % 4 == 0 {
             found.push((
                 at,
-                Traffic::Dropped {
+                Finding::Dropped {
                     scope: Scope::Sandbox,
                     packet: if tens % 8 == 0 {
                         DroppedPacket::Dns

@@ -1,73 +1,60 @@
-//! What others say of a sandbox: the steps of its runtime, its network namespace, the CRI.
+//! What others report of a sandbox: its runtime's steps, its network namespace, the CRI, and its operations.
 //!
-//! Each only adds to traces that the plugins have opened; nothing here opens one.
+//! Each only adds to traces that plugins have opened; nothing here opens one.
 
 use sandglass_model::event::{ExitStatus, Netns, SandboxDescription};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Detail, RuntimeStep, RuntimeStepDetail, Status};
-use sandglass_model::{Timestamp, registry};
+use sandglass_model::{CniCommand, Timestamp, registry};
 
-use crate::correlator::{Correlator, Output};
-use crate::open::{Cut, SpanRef, TraceKey};
-use crate::plugins::invocation::{Image, failure_of};
-use crate::plugins::operations::OperationRef;
-use crate::sandboxes::CREATE;
-use crate::sandboxes::memory;
+use crate::context::Context;
+use crate::invocation::{Image, failure_of};
+use crate::keys::{SpanRef, TraceKey};
+use crate::open_trace::{CREATE, Cut};
+use crate::output::Output;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::memory::RememberedSandbox;
 
-/// A namespace older than this was not made for this sandbox now.
+/// A namespace that is older than this when it is first seen was not made for this creation.
 const NETNS_REACH_NS: u64 = 60 * SECOND;
 
-impl Correlator {
-    /// A step of the runtime began. `None` when it is not for a sandbox that is being created.
-    pub(crate) fn step_began(&mut self, at: Timestamp, image: Image, step: RuntimeStep, id: &str) -> Option<SpanRef> {
-        let key = *self.creations.get(id)?;
-        let (process, running) = (image.process, image.running);
-        // The runtime goes on: its operations are over.
-        let idle: Vec<OperationRef> = self
-            .attached
-            .get(id)
-            .into_iter()
-            .flatten()
-            .filter(|reference| {
-                reference.trace == key
-                    && self
-                        .traces
-                        .get(key)
-                        .is_some_and(|open| open.operations[reference.operation].is_idle())
-            })
-            .copied()
-            .collect();
-        let open = self.traces.get_mut(key)?;
+impl Sandboxes {
+    /// The runtime begins a step for the container with this id. `None` when that is no sandbox in creation.
+    pub(crate) fn on_step_begin(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        step: RuntimeStep,
+        trace: TraceKey,
+    ) -> Option<SpanRef> {
+        let running = image.running;
+        let open = ctx.traces.get_mut(trace)?;
         let detail = Detail::RuntimeStep(Box::new(RuntimeStepDetail {
             step,
-            process: image.into_detail(&mut self.names),
+            process: image.into_detail(&mut ctx.names),
         }));
         let Some(span) = open.begin(Some(CREATE), at, detail) else {
             open.trace.incomplete = true;
-            self.effects.counters.evicted_spans += 1;
+            ctx.effects.counters.evicted_spans += 1;
             return None;
         };
-        open.states[span].process = Some(process);
         open.trace.incomplete |= running;
-        if let Some(creation) = &mut open.creation {
+        if let Some(creation) = self.creations.get_mut(trace) {
             creation.running_steps.push((span, at));
             creation.awaits_runtime = true;
         }
-        open.touch(&mut self.effects);
-        for reference in idle {
-            self.close_operation(reference);
-        }
-        self.review(key);
-        Some(SpanRef { trace: key, span })
+        open.touch(&mut ctx.effects);
+        Some(open.reference(span))
     }
 
-    /// A step of the runtime ended.
-    pub(crate) fn step_ended(&mut self, at: Timestamp, reference: SpanRef, how: ExitStatus) {
-        let SpanRef { trace: key, span } = reference;
-        let Some(open) = self.traces.get_mut(key).filter(|open| open.is_open(span)) else {
+    /// The process of a runtime step ended.
+    pub(crate) fn on_step_end(&mut self, ctx: &mut Context, at: Timestamp, reference: SpanRef, how: ExitStatus) {
+        let SpanRef { trace, span } = reference;
+        let Some(open) = ctx.traces.get_mut(trace).filter(|open| open.is_open(span)) else {
             return;
         };
-        let Detail::RuntimeStep(step) = &mut open.trace.spans[span].detail else {
+        let Some(step) = open.trace.spans[span].detail.as_step_mut() else {
             return;
         };
         step.process.exit = Some(how);
@@ -80,44 +67,64 @@ impl Correlator {
                 message: message.clone(),
             };
         }
-        open.end(span, at, Cut::Outlived, &mut self.effects);
-        if let Some(creation) = &mut open.creation {
+        open.end(span, at, Cut::Outlived, &mut ctx.effects);
+        if let Some(creation) = self.creations.get_mut(trace) {
             creation.running_steps.retain(|(running, _)| *running != span);
             creation.started |= starts;
             creation.failed_step = creation.failed_step.take().or(failure.map(|(_, message)| message));
         }
-        self.review(key);
     }
 
-    pub(crate) fn netns_observed(&mut self, netns: &Netns) {
-        let (inode, sandbox) = (netns.inode, &netns.sandbox.0);
-        let new = self.watch.owners.own_since(inode, sandbox, netns.created, self.now);
-        self.begin_with(netns);
-        if new {
-            self.find_owners(inode);
+    /// An operation is over. Returns whether the sandbox has lost its last interface by it.
+    pub(crate) fn on_operation_closed(&mut self, ctx: &Context, operation: SpanRef) -> bool {
+        let Some(open) = ctx.traces.get(operation.trace) else {
+            return false;
+        };
+        let Some(detail) = open
+            .operation(operation.span)
+            .filter(|_| !open.has_failed(operation.span))
+        else {
+            return false;
+        };
+        let Some(sandbox) = self.memory.sandboxes.get_mut(open.sandbox()) else {
+            return false;
+        };
+        match detail.command {
+            CniCommand::Add => sandbox.attach(&detail.ifname),
+            CniCommand::Del => {
+                sandbox.detach(&detail.ifname);
+                return sandbox.attached.is_empty();
+            }
+            CniCommand::Check | CniCommand::Gc | CniCommand::Status | CniCommand::Version => {}
+        }
+        false
+    }
+
+    /// An operation that failed is attempted again: its failure does not decide the creation.
+    pub(crate) fn on_operation_retried(&mut self, operation: SpanRef) {
+        if let Some(creation) = self.creations.get_mut(operation.trace) {
+            creation.retried.push(operation.span);
         }
     }
 
-    /// A sandbox that is being created begins with its namespace.
-    fn begin_with(&mut self, netns: &Netns) {
-        let Some(key) = self.creations.get(&netns.sandbox.0) else {
-            // Operations on a sandbox that exists have a namespace too, but no use for its begin.
+    /// The network namespace of a sandbox was observed: its creation begins with it.
+    pub(crate) fn on_netns(&mut self, ctx: &mut Context, netns: &Netns) {
+        let Some(trace) = self.creation_of(ctx, &netns.sandbox.0) else {
+            // Operations on a sandbox that exists have a namespace too, whose begin nobody needs.
             if self.memory.sandboxes.get(&netns.sandbox.0).is_none() {
-                self.effects.counters.orphan += 1;
+                ctx.effects.counters.orphan += 1;
             }
             return;
         };
-        let Some(open) = self.traces.get_mut(*key) else {
+        let (Some(open), Some(creation)) = (ctx.traces.get_mut(trace), self.creations.get_mut(trace)) else {
             return;
         };
-        if let Some(creation) = &mut open.creation {
-            creation.readiness.known |= netns.inode != 0;
-        }
+        creation.network_known |= netns.inode != 0;
         let Some(created) = netns.created else {
             return;
         };
         let first = open.trace.start();
-        if let Some(Detail::SandboxCreate(create)) = open.trace.spans.get_mut(CREATE).map(|span| &mut span.detail)
+        if let Some(create) = open.trace.spans[CREATE].detail.as_create_mut()
             && !create.netns_seen
             && created < first
             && first.since(created) <= NETNS_REACH_NS
@@ -127,32 +134,28 @@ impl Correlator {
             if let Some(there) = netns.there {
                 open.mark(CREATE, there, registry::EVENT_NETNS, &[]);
             }
-            open.touch(&mut self.effects);
+            open.touch(&mut ctx.effects);
         }
     }
 
-    pub(crate) fn sandbox_described(&mut self, at: Timestamp, described: &SandboxDescription) {
+    /// The runtime reported the labels of a sandbox. `known` when an open operation on it carries them already.
+    pub(crate) fn on_described(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        described: &SandboxDescription,
+        mut known: bool,
+    ) {
         let id = &described.sandbox.0;
-        let mut known = false;
-        let creations = self.creations.get(id).into_iter().chain(self.waiting.get(id));
-        let open = creations.chain(
-            self.attached
-                .get(id)
-                .into_iter()
-                .flatten()
-                .map(|reference| &reference.trace),
-        );
-        for key in open {
-            if let Some(open) = self.traces.get_mut(*key) {
-                known = true;
-                open.trace.identity.merge(&described.identity);
-                if let Some(creation) = &mut open.creation {
-                    creation.described = true;
-                }
-                open.touch(&mut self.effects);
-            }
+        if let Some(trace) = ctx.traces.creation_of(id)
+            && let (Some(open), Some(creation)) = (ctx.traces.get_mut(trace), self.creations.get_mut(trace))
+        {
+            known = true;
+            open.trace.identity.merge(&described.identity);
+            creation.described = true;
+            open.touch(&mut ctx.effects);
         }
-        self.labels_told(described);
+        self.held_back.on_described(described, &mut ctx.effects);
         if let Some(sandbox) = self.memory.sandboxes.get_mut(id) {
             known = true;
             sandbox.identity.merge(&described.identity);
@@ -160,28 +163,40 @@ impl Correlator {
         if known || !described.preexisting || id.is_empty() {
             return;
         }
-        let sandbox = memory::Sandbox {
+        let sandbox = RememberedSandbox {
             identity: described.identity.clone(),
             created: true,
-            ..memory::Sandbox::default()
+            ..RememberedSandbox::default()
         };
-        self.remember(id, sandbox);
+        self.remember(ctx, id, sandbox);
         let created = match described.created_unix_ns {
             0 => at,
-            unix_ns => self.anchor.boot(unix_ns),
+            unix_ns => ctx.anchor.boot(unix_ns),
         };
-        self.effects.outputs.push(Output::Known {
+        ctx.effects.outputs.push(Output::Preexisting {
             sandbox: described.sandbox.clone(),
             identity: described.identity.clone(),
             created,
         });
     }
 
-    /// The runtime removes a sandbox whose creation was not seen to end.
-    pub(crate) fn remove_sandbox(&mut self, key: TraceKey) {
-        if let Some(creation) = self.traces.get_mut(key).and_then(|open| open.creation.as_mut()) {
-            creation.removed = true;
+    /// Records were lost at this time, of traffic or of processes: every open trace that may miss them is incomplete.
+    pub(crate) fn on_loss(&self, ctx: &mut Context, at: Timestamp, of_traffic: bool, attributes: &[(&str, String)]) {
+        let traces: Vec<TraceKey> = ctx.traces.keys().collect();
+        for trace in traces {
+            let Some(open) = ctx.traces.get_mut(trace) else {
+                continue;
+            };
+            let concerned = match (open.is_creation(), open.is_created()) {
+                (true, true) => of_traffic,
+                (true, false) => !of_traffic || self.watched,
+                (false, _) => !of_traffic,
+            };
+            if concerned {
+                open.trace.incomplete = true;
+                open.mark(0, at, registry::EVENT_LOST, attributes);
+                open.touch(&mut ctx.effects);
+            }
         }
-        self.review(key);
     }
 }

@@ -10,13 +10,13 @@ use sandglass_model::phases::human;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Cause, Confidence, JourneyReason, LookupResult};
 
-use crate::correlator::Correlator;
+use crate::config::TrafficConfig;
+use crate::notes::type_name;
+use crate::owner::Owner;
 use crate::traffic::connect::Connect;
-use crate::traffic::conntrack::Rise;
+use crate::traffic::counters::{CounterHistory, Rise};
 use crate::traffic::lookup::matching::RETRY_NS;
-use crate::traffic::lookup::{Dropped, Lookup, Sent};
-use crate::traffic::notes::type_name;
-use crate::traffic::owners::Party;
+use crate::traffic::lookup::{Dropped, Lookup, SentQuery};
 
 /// Queries of one socket within this time are sent at the same instant: the second leaves before the first's conntrack
 /// entry is confirmed.
@@ -38,43 +38,41 @@ struct Race {
     waited_ns: Option<u64>,
 }
 
-// === what is bad ===
-
-impl Correlator {
-    pub(crate) fn reason_of_lookup(
-        &self,
-        lookup: &Lookup,
-        result: LookupResult,
-        end: Timestamp,
-    ) -> Option<JourneyReason> {
-        if !result.is_answer() {
-            Some(JourneyReason::Failed)
-        } else if harmful(&lookup.drops).next().is_some() {
-            Some(JourneyReason::Dropped)
-        } else if lookup.retransmissions > 0 {
-            Some(JourneyReason::Retried)
-        } else {
-            (end.since(lookup.start) > self.config.traffic.slow_lookup_ns).then_some(JourneyReason::Slow)
-        }
+/// Why a lookup deserves a journey; `None` when it went well.
+pub(crate) fn reason_of_lookup(
+    lookup: &Lookup,
+    result: LookupResult,
+    end: Timestamp,
+    config: &TrafficConfig,
+) -> Option<JourneyReason> {
+    if !result.is_answer() {
+        Some(JourneyReason::Failed)
+    } else if harmful(&lookup.drops).next().is_some() {
+        Some(JourneyReason::Dropped)
+    } else if lookup.retransmissions > 0 {
+        Some(JourneyReason::Retried)
+    } else {
+        (end.since(lookup.start) > config.slow_lookup_ns).then_some(JourneyReason::Slow)
     }
+}
 
-    pub(crate) fn reason_of_connect(&self, connect: &Connect, end: Timestamp) -> Option<JourneyReason> {
-        let slow = end.since(connect.start) > self.config.traffic.slow_connect_ns;
-        let failed = match connect.failure() {
-            // Programs that try several addresses at once close the others as soon as one stands.
-            Some(ConnectFailure::Abandoned) => slow || connect.retransmits > 0,
-            Some(_) => true,
-            None => false,
-        };
-        if failed {
-            Some(JourneyReason::Failed)
-        } else if harmful(&connect.drops).next().is_some() {
-            Some(JourneyReason::Dropped)
-        } else if connect.retransmits > 0 {
-            Some(JourneyReason::Retried)
-        } else {
-            slow.then_some(JourneyReason::Slow)
-        }
+/// Why a connect deserves a journey; `None` when it went well.
+pub(crate) fn reason_of_connect(connect: &Connect, end: Timestamp, config: &TrafficConfig) -> Option<JourneyReason> {
+    let slow = end.since(connect.start) > config.slow_connect_ns;
+    let failed = match connect.failure() {
+        // Programs that try several addresses at once close the others as soon as one is established.
+        Some(ConnectFailure::Abandoned) => slow || connect.retransmits > 0,
+        Some(_) => true,
+        None => false,
+    };
+    if failed {
+        Some(JourneyReason::Failed)
+    } else if harmful(&connect.drops).next().is_some() {
+        Some(JourneyReason::Dropped)
+    } else if connect.retransmits > 0 {
+        Some(JourneyReason::Retried)
+    } else {
+        slow.then_some(JourneyReason::Slow)
     }
 }
 
@@ -106,21 +104,29 @@ fn cause(cause: &str, confidence: Confidence, evidence: Vec<String>) -> Cause {
     }
 }
 
-// === lookups ===
+/// Conntrack's counters, as evidence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables<'a> {
+    counters: &'a CounterHistory,
+    /// The network namespace of the node, where it is known.
+    node: Option<u64>,
+}
 
-impl Correlator {
-    /// Conntrack's tables that a packet of this party goes through.
-    fn tables(&self, party: &Party) -> [u64; 2] {
-        [party.netns, self.watch.owners.node.unwrap_or(party.netns)]
+impl<'a> Tables<'a> {
+    pub(crate) fn new(counters: &'a CounterHistory, node: Option<u64>) -> Tables<'a> {
+        Tables { counters, node }
+    }
+
+    /// Conntrack's tables that a packet of this owner goes through.
+    fn tables(&self, owner: &Owner) -> [u64; 2] {
+        [owner.netns, self.node.unwrap_or(owner.netns)]
     }
 
     pub(crate) fn cause_of_lookup(&self, lookup: &Lookup, result: LookupResult, end: Timestamp) -> Option<Cause> {
-        let tables = self.tables(&lookup.party);
+        let tables = self.tables(&lookup.owner);
         let unanswered = lookup.sent.iter().filter(|sent| sent.is_missed());
-        let rises: Vec<Rise> = unanswered
-            .map(|sent| self.watch.counts.around(tables, sent.at))
-            .collect();
-        let counted = self.watch.counts.around(tables, lookup.start).counted;
+        let rises: Vec<Rise> = unanswered.map(|sent| self.counters.around(tables, sent.at)).collect();
+        let counted = self.counters.around(tables, lookup.start).counted;
         self.race_of(lookup)
             .or_else(|| full_table(&rises, &lookup.drops))
             .or_else(|| {
@@ -138,7 +144,7 @@ impl Correlator {
 
     fn race_of(&self, lookup: &Lookup) -> Option<Cause> {
         let race = race_in(lookup)?;
-        let rise = self.watch.counts.around(self.tables(&lookup.party), race.at);
+        let rise = self.counters.around(self.tables(&lookup.owner), race.at);
         let dropped = harmful(&lookup.drops)
             .find(|dropped| by_netfilter(dropped) && !dropped.inbound && dropped.at.since(race.at) <= DROP_NS);
         let mut evidence = vec![
@@ -241,7 +247,7 @@ fn full_table(rises: &[Rise], drops: &[Dropped]) -> Option<Cause> {
 
 /// A server said that it could not.
 fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
-    let silent = lookup.sent.iter().any(Sent::is_missed);
+    let silent = lookup.sent.iter().any(SentQuery::is_missed);
     if lookup.truncated && result == LookupResult::Unanswered {
         let evidence = vec!["the answer was cut, and over TCP none came".to_owned()];
         return Some(cause("truncation", Confidence::Certain, evidence));
@@ -312,9 +318,7 @@ fn slowness(lookup: &Lookup, end: Timestamp) -> Cause {
     cause("dns_server_slow", Confidence::Likely, evidence.into_iter().collect())
 }
 
-// === connections ===
-
-impl Correlator {
+impl Tables<'_> {
     pub(crate) fn cause_of_connect(&self, connect: &Connect, end: Timestamp) -> Option<Cause> {
         let took = human(end.since(connect.start));
         match connect.failure() {
@@ -329,8 +333,8 @@ impl Correlator {
             Some(ConnectFailure::Reset | ConnectFailure::Other) => return None,
             Some(ConnectFailure::TimedOut | ConnectFailure::Abandoned) | None => {}
         }
-        let tables = self.tables(&connect.party);
-        let rise = self.watch.counts.around(tables, connect.start);
+        let tables = self.tables(&connect.owner);
+        let rise = self.counters.around(tables, connect.start);
         if let Some(full) = full_table(&[rise], &connect.drops) {
             return Some(full);
         }

@@ -10,15 +10,15 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{Asker, ConnectFailure, ConnectStep};
 use sandglass_model::trace::{ConnectDetail, Status};
 
-use crate::open::TraceKey;
+use crate::keys::TraceKey;
+use crate::notes::{self, Note, NoteKind};
+use crate::owner::Owner;
 use crate::traffic::lookup::Dropped;
-use crate::traffic::notes::{self, Note, What};
-use crate::traffic::owners::Party;
 
 /// A connection being set up, or one that was a moment ago.
 #[derive(Debug)]
 pub(crate) struct Connect {
-    pub(crate) party: Party,
+    pub(crate) owner: Owner,
     pub(crate) asker: Option<Asker>,
     pub(crate) start: Timestamp,
     pub(crate) socket: u64,
@@ -43,9 +43,9 @@ pub(crate) struct Connect {
 const MAX_DROPS: usize = 8;
 
 impl Connect {
-    pub(crate) fn new(at: Timestamp, party: Party, step: &ConnectStep) -> Connect {
+    pub(crate) fn new(at: Timestamp, owner: Owner, step: &ConnectStep) -> Connect {
         Connect {
-            party,
+            owner,
             asker: step.asker.clone(),
             start: at,
             socket: step.socket,
@@ -79,7 +79,7 @@ impl Connect {
         if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
             return;
         }
-        let what = What::Drop {
+        let what = NoteKind::Drop {
             reason: Arc::clone(&dropped.reason),
             function: Arc::clone(&dropped.function),
         };

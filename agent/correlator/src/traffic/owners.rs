@@ -1,57 +1,33 @@
-//! Whose traffic it is: from a network namespace, or an address, to a sandbox.
+//! The owner of traffic: from a network namespace, or an address, to a sandbox.
 //!
-//! A namespace is a sandbox's once its plugin has named it, and until its last interface is removed: the kernel gives
-//! the numbers out again. Addresses are learnt from the plugins' results and from the traffic itself; they tell whose a
-//! packet is that is seen outside of its sandbox. Who owns a namespace may be known late: what is open then is asked
-//! about again (`attempts.rs`). Bounded: what was entered first goes first.
+//! A namespace belongs to a sandbox once its plugin has named it, and until its last interface is removed: the kernel
+//! reuses the numbers. Addresses come from the plugins' results and from the traffic itself; they attribute a packet that is
+//! seen outside of its sandbox. Bounded: the oldest entries are evicted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use sandglass_model::trace::OperationDetail;
 use sandglass_model::{CniCommand, Timestamp};
 
 use crate::collections::bounded::Bounded;
-use crate::plugins::operations::Operation;
-use crate::sandboxes::memory::Recent;
-use crate::traffic::Scope;
-
-/// Whose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Party {
-    /// The network namespace; 0 when not known.
-    pub(crate) netns: u64,
-    /// The sandbox; `None` for the node.
-    pub(crate) sandbox: Option<Arc<str>>,
-}
-
-impl Party {
-    /// In this namespace, and no sandbox is known for it.
-    pub(crate) fn is_nobodys(&self, netns: u64) -> bool {
-        self.netns == netns && self.sandbox.is_none()
-    }
-
-    pub(crate) fn scope(&self) -> Scope {
-        match self.sandbox {
-            Some(_) => Scope::Sandbox,
-            None => Scope::Node,
-        }
-    }
-}
+use crate::collections::recent::Recent;
+use crate::owner::Owner;
 
 /// Everything known.
 #[derive(Debug)]
 pub(crate) struct Owners {
     /// The node's own, once somebody watches.
     pub(crate) node: Option<u64>,
-    by_netns: Bounded<u64, Owner>,
+    by_netns: Bounded<u64, NetnsOwner>,
     by_address: Bounded<IpAddr, Arc<str>>,
     /// The other way round: a sandbox that goes must not cost a walk through all that is known.
     owned: Recent<Owned>,
 }
 
-/// Whose a network namespace is.
+/// The sandbox that a network namespace belongs to.
 #[derive(Clone, Debug)]
-struct Owner {
+struct NetnsOwner {
     sandbox: Arc<str>,
     /// When the namespace was created, as far as that is known: what is older was another's with the same number.
     created: Timestamp,
@@ -82,20 +58,22 @@ impl Owners {
         self.by_netns.len() + self.by_address.len()
     }
 
-    /// The namespace is this sandbox's from now on, whoever had its number before.
-    pub(crate) fn own(&mut self, netns: u64, sandbox: &str, now: Timestamp) {
-        self.own_since(netns, sandbox, None, now);
-    }
-
-    /// The same of a namespace whose age is known. `false` when nothing is new about it.
-    pub(crate) fn own_since(&mut self, netns: u64, sandbox: &str, created: Option<Timestamp>, now: Timestamp) -> bool {
+    /// The namespace belongs to this sandbox from now on, whichever sandbox had its number before. Returns whether that is
+    /// new. `created` is when the namespace was made, where known.
+    pub(crate) fn assign_netns(
+        &mut self,
+        netns: u64,
+        sandbox: &str,
+        created: Option<Timestamp>,
+        now: Timestamp,
+    ) -> bool {
         let usable = netns != 0 && self.node != Some(netns) && !sandbox.is_empty();
         let known = self
             .by_netns
             .get(&netns)
             .is_some_and(|owner| *owner.sandbox == *sandbox);
         if usable {
-            let owner = Owner {
+            let owner = NetnsOwner {
                 sandbox: sandbox.into(),
                 created: created.unwrap_or_default(),
             };
@@ -105,33 +83,33 @@ impl Owners {
         usable && !known
     }
 
-    pub(crate) fn own_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
+    pub(crate) fn assign_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
         if is_foreign(address) && self.by_address.get(&address) != Some(sandbox) {
             self.by_address.insert(address, Arc::clone(sandbox), now);
             self.note(sandbox, |owned| push(&mut owned.addresses, address));
         }
     }
 
-    /// A plugin gave these addresses, with the length of their prefix, to an interface. Returns whether the sandbox's
-    /// traffic can be told by one of them.
-    pub(crate) fn learn(&mut self, operation: &Operation, addresses: &[String], now: Timestamp) -> bool {
-        if operation.command != CniCommand::Add || operation.container.is_empty() {
+    /// An ADD gave an interface these addresses, each with the length of its prefix (CNI spec 1.1.0, section 5, "Add
+    /// Success"). Returns whether one of them identifies the sandbox's traffic.
+    pub(crate) fn assign_addresses(&mut self, sandbox: &str, operation: &OperationDetail, now: Timestamp) -> bool {
+        if operation.command != CniCommand::Add || sandbox.is_empty() {
             return false;
         }
-        let mut told = false;
-        let sandbox: Arc<str> = operation.container.as_str().into();
-        for address in addresses {
+        let mut identifies = false;
+        let sandbox: Arc<str> = sandbox.into();
+        for address in &operation.addresses {
             let address = address.split('/').next().unwrap_or_default();
             if let Ok(address) = address.parse::<IpAddr>() {
-                self.own_address(address, &sandbox, now);
-                told |= is_foreign(address);
+                self.assign_address(address, &sandbox, now);
+                identifies |= is_foreign(address);
             }
         }
-        told
+        identifies
     }
 
     /// The sandbox has no network any more.
-    pub(crate) fn disown(&mut self, sandbox: &str) {
+    pub(crate) fn release(&mut self, sandbox: &str) {
         let Some(owned) = self.owned.get_mut(sandbox).map(std::mem::take) else {
             return;
         };
@@ -160,23 +138,32 @@ impl Owners {
         self.owned.insert(sandbox, owned);
     }
 
-    /// Whose traffic it is that a socket of this namespace, with this address, sends.
-    pub(crate) fn party(&self, netns: u64, address: IpAddr) -> Party {
+    /// The owner of what a socket of this namespace, with this address, sends.
+    pub(crate) fn owner_of_socket(&self, netns: u64, address: IpAddr) -> Owner {
         let sandbox = match self.by_netns.get(&netns) {
             Some(owner) => Some(&owner.sandbox),
             None if self.node == Some(netns) => None,
             None => self.of_address(address),
         };
-        Party {
+        Owner {
             netns,
             sandbox: sandbox.cloned(),
         }
     }
 
-    /// Whose traffic it is that nobody's was when it began.
+    /// The same, and learns the address where the owner is a sandbox.
+    pub(crate) fn attribute(&mut self, netns: u64, address: IpAddr, now: Timestamp) -> Owner {
+        let owner = self.owner_of_socket(netns, address);
+        if let Some(sandbox) = &owner.sandbox {
+            self.assign_address(address, sandbox, now);
+        }
+        owner
+    }
+
+    /// The owner of an exchange that had none when it began at `began`.
     pub(crate) fn late_owner(&self, netns: u64, address: IpAddr, began: Timestamp) -> Option<Arc<str>> {
         match self.by_netns.get(&netns) {
-            // What the node asks itself: most of what nobody owns.
+            // The node's own traffic is most of what has no owner.
             None if self.node == Some(netns) => None,
             Some(owner) if owner.created > began => None,
             Some(owner) => Some(Arc::clone(&owner.sandbox)),
@@ -184,19 +171,19 @@ impl Owners {
         }
     }
 
-    /// Whose a packet is that was seen in this namespace, perhaps on its way through the node.
-    pub(crate) fn party_of_packet(&self, netns: u64, ends: [IpAddr; 2]) -> Party {
+    /// The owner of a packet that was seen in this namespace, perhaps on its way through the node.
+    pub(crate) fn owner_of_packet(&self, netns: u64, ends: [IpAddr; 2]) -> Owner {
         let sandbox = self.by_netns.get(&netns).map(|owner| &owner.sandbox);
         let sandbox = sandbox.or_else(|| ends.into_iter().find_map(|address| self.of_address(address)));
-        Party {
+        Owner {
             netns,
             sandbox: sandbox.cloned(),
         }
     }
 
-    /// Whose network namespace it is.
-    pub(crate) fn party_of_netns(&self, netns: u64) -> Party {
-        Party {
+    /// The owner of a network namespace.
+    pub(crate) fn owner_of_netns(&self, netns: u64) -> Owner {
+        Owner {
             netns,
             sandbox: self.by_netns.get(&netns).map(|owner| Arc::clone(&owner.sandbox)),
         }
@@ -227,26 +214,32 @@ mod tests {
         let mut owners = Owners::new(8);
         owners.node = Some(1);
         let address = IpAddr::from([10, 0, 0, 9]);
-        let owner = |owners: &Owners, netns| owners.party(netns, address).sandbox.as_deref().map(str::to_owned);
+        let owner = |owners: &Owners, netns| {
+            owners
+                .owner_of_socket(netns, address)
+                .sandbox
+                .as_deref()
+                .map(str::to_owned)
+        };
         assert_eq!(owner(&owners, 5), None);
-        owners.own(5, "a", Timestamp(1));
-        owners.own_address(address, &"a".into(), Timestamp(1));
+        owners.assign_netns(5, "a", None, Timestamp(1));
+        owners.assign_address(address, &"a".into(), Timestamp(1));
         assert_eq!(owner(&owners, 5).as_deref(), Some("a"));
         assert_eq!(owner(&owners, 0).as_deref(), Some("a"));
         assert_eq!(owner(&owners, 1), None);
-        owners.own(1, "a", Timestamp(1));
+        owners.assign_netns(1, "a", None, Timestamp(1));
         assert_eq!(owner(&owners, 1), None);
-        let forwarded = owners.party_of_packet(1, [IpAddr::from([10, 0, 0, 1]), address]);
+        let forwarded = owners.owner_of_packet(1, [IpAddr::from([10, 0, 0, 1]), address]);
         assert_eq!(forwarded.sandbox.as_deref(), Some("a"));
-        assert!(owners.own_since(5, "b", Some(Timestamp(2)), Timestamp(2)));
-        assert!(!owners.own_since(5, "b", Some(Timestamp(2)), Timestamp(3)), "known");
+        assert!(owners.assign_netns(5, "b", Some(Timestamp(2)), Timestamp(2)));
+        assert!(!owners.assign_netns(5, "b", Some(Timestamp(2)), Timestamp(3)), "known");
         let late = |began| owners.late_owner(5, IpAddr::from([10, 0, 0, 7]), Timestamp(began));
         assert_eq!((late(1), late(2)), (None, Some("b".into())));
-        owners.disown("a");
+        owners.release("a");
         assert_eq!(owner(&owners, 5).as_deref(), Some("b"));
         assert_eq!(owner(&owners, 0), None);
         assert_eq!(owners.len(), 1);
-        owners.own_address(IpAddr::from([127, 0, 0, 1]), &"b".into(), Timestamp(2));
+        owners.assign_address(IpAddr::from([127, 0, 0, 1]), &"b".into(), Timestamp(2));
         assert_eq!(owners.len(), 1);
     }
 }

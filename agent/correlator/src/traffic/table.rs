@@ -1,25 +1,23 @@
-//! What is open of one kind (lookups, connections), by serial number, with an index over whatever they can be found by.
+//! Open exchanges of one kind (lookups, connects) by serial number, with an index over everything that identifies one.
 //!
-//! Used for traffic, several times per record. What an index entry leads to may be another's with the same hash: who
-//! looks checks. Serial numbers only grow, so that the lowest is the oldest. Does not: bound itself; who inserts evicts
-//! first.
+//! Used by the traffic room, several times per record. The index compares hashes only, so an entry that it leads to may be
+//! another one: callers check. Serial numbers only grow: the lowest is the oldest. Does not: bound itself; callers evict
+//! before they insert.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-
-use sandglass_model::network::Transport;
 
 use crate::collections::bounded::Hashed;
-use crate::collections::mix::mix;
+
+use crate::traffic::table_key::TableKey;
 
 /// Entries and their index.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct ExchangeTable<T> {
     entries: BTreeMap<u64, Entry<T>>,
     index: Index,
 }
 
-/// Serial numbers by key, in buckets; in each in the order of their coming.
+/// Hash of a key and serial number, in buckets, each in order of insertion.
 #[derive(Debug, Default)]
 struct Index(Vec<Vec<(u64, u64)>>);
 
@@ -29,27 +27,27 @@ struct Entry<T> {
     keys: Vec<u64>,
 }
 
-/// Most entries looked at under one key, the newest: a process that asks one name a thousand times at once must not make
-/// every event slow.
+/// Bound on the entries that a look-up under one key visits, the newest first: a process that resolves one name a thousand
+/// times at once must not make every event slow.
 const MAX_LOOK: usize = 16;
-/// Most keys of one entry.
+/// Bound on the keys of one entry.
 const MAX_KEYS: usize = 256;
 
-impl<T> Default for Table<T> {
-    fn default() -> Table<T> {
-        Table {
+impl<T> Default for ExchangeTable<T> {
+    fn default() -> ExchangeTable<T> {
+        ExchangeTable {
             entries: BTreeMap::new(),
             index: Index::default(),
         }
     }
 }
 
-impl<T> Table<T> {
+impl<T> ExchangeTable<T> {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// `serial` was never used before.
+    /// `serial` must be new.
     pub(crate) fn insert(&mut self, serial: u64, value: T) {
         let entry = Entry {
             value: Box::new(value),
@@ -58,20 +56,20 @@ impl<T> Table<T> {
         self.entries.insert(serial, entry);
     }
 
-    /// From now on the entry is found by `key` too.
-    pub(crate) fn key(&mut self, serial: u64, key: Key) {
+    /// Adds the entry to the index under `key`.
+    pub(crate) fn key(&mut self, serial: u64, key: TableKey) {
         if let Some(entry) = self.entries.get_mut(&serial)
             && entry.keys.len() < MAX_KEYS
-            && !entry.keys.contains(&key.0)
+            && !entry.keys.contains(&key.hash())
         {
-            entry.keys.push(key.0);
-            self.index.insert(key.0, serial);
+            entry.keys.push(key.hash());
+            self.index.insert(key.hash(), serial);
         }
     }
 
-    /// What may be meant by `key`, what has had it for the shortest time first.
-    pub(crate) fn newest(&self, key: Key) -> impl Iterator<Item = (u64, &T)> {
-        let newest = self.index.newest(key.0).take(MAX_LOOK);
+    /// Entries under `key`, the latest added first; a hash collision may add others.
+    pub(crate) fn newest(&self, key: TableKey) -> impl Iterator<Item = (u64, &T)> {
+        let newest = self.index.newest(key.hash()).take(MAX_LOOK);
         newest.filter_map(|serial| Some((serial, self.get(serial)?)))
     }
 
@@ -142,117 +140,19 @@ fn place(key: u64) -> usize {
     key as usize & (BUCKETS - 1)
 }
 
-/// What an entry can be found by, hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(u64);
-
-impl Key {
-    /// A message sent from here, with this id.
-    pub(crate) fn message(client: SocketAddr, transport: Transport, id: u16) -> Key {
-        end(1, client, u64::from(id) << 1 | u64::from(transport == Transport::Tcp))
-    }
-
-    /// A message sent by this socket, with this id.
-    pub(crate) fn message_by(cookie: u64, transport: Transport, id: u16) -> Key {
-        let more = u64::from(id) << 1 | u64::from(transport == Transport::Tcp);
-        Key(mix(mix(12, &cookie.to_le_bytes()), &more.to_le_bytes()))
-    }
-
-    /// A packet of this protocol from or to here.
-    pub(crate) fn client(protocol: u8, client: SocketAddr) -> Key {
-        end(2, client, u64::from(protocol))
-    }
-
-    /// A DNS message with this id, whatever its addresses were translated to.
-    pub(crate) fn id(id: u16) -> Key {
-        Key(mix(3, &id.to_le_bytes()))
-    }
-
-    /// A name asked from this socket.
-    pub(crate) fn name_from(client: SocketAddr, name: &str) -> Key {
-        end(4, client, mix(0, name.as_bytes()))
-    }
-
-    /// A name asked by this one.
-    pub(crate) fn name_by(who: Who, name: &str) -> Key {
-        Key(mix(who.0 ^ 5, name.as_bytes()))
-    }
-
-    /// A name with this first label asked by this one.
-    pub(crate) fn label_by(who: Who, name: &str) -> Key {
-        let label = name.split('.').next().unwrap_or_default();
-        Key(mix(who.0 ^ 6, label.as_bytes()))
-    }
-
-    /// Anything asked by this one.
-    pub(crate) fn by(who: Who) -> Key {
-        Key(mix(who.0, &[7]))
-    }
-
-    /// A connection's socket.
-    pub(crate) fn socket(cookie: u64) -> Key {
-        Key(mix(8, &cookie.to_le_bytes()))
-    }
-
-    /// A connection to here, from whatever port of this address.
-    pub(crate) fn remote(local: SocketAddr, remote: SocketAddr) -> Key {
-        let mut address = local;
-        address.set_port(0);
-        end(9, remote, end(0, address, 0).0)
-    }
-
-    /// A connection to an address that this lookup gave.
-    pub(crate) fn after(lookup: u64) -> Key {
-        Key(mix(10, &lookup.to_le_bytes()))
-    }
-}
-
-impl Hashed for Key {
-    fn hash(&self) -> u64 {
-        self.0
-    }
-}
-
-/// Who asks: a process where it is known, else an address of a network namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Who(u64);
-
-impl Who {
-    pub(crate) fn of(netns: u64, process: Option<sandglass_model::ProcessKey>, client: SocketAddr) -> Who {
-        match process {
-            Some(process) => Who(mix(
-                netns ^ u64::from(process.pid) << 32,
-                &process.start_ticks.to_le_bytes(),
-            )),
-            None => {
-                let mut address = client;
-                address.set_port(0);
-                Who(end(11, address, netns).0)
-            }
-        }
-    }
-}
-
-fn end(tag: u64, end: SocketAddr, more: u64) -> Key {
-    let mut bytes = [0; 26];
-    match end.ip() {
-        std::net::IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
-        std::net::IpAddr::V6(address) => bytes[..16].copy_from_slice(&address.octets()),
-    }
-    bytes[16..18].copy_from_slice(&end.port().to_le_bytes());
-    bytes[18..].copy_from_slice(&more.to_le_bytes());
-    Key(mix(tag << 1 | u64::from(end.is_ipv6()), &bytes))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use sandglass_model::network::Transport;
+
     use super::*;
 
     #[test]
     fn an_entry_is_found_by_its_keys_until_it_is_removed() {
-        let mut table = Table::default();
+        let mut table = ExchangeTable::default();
         let client = SocketAddr::from(([10, 0, 0, 1], 4_000));
-        let key = |id| Key::message(client, Transport::Udp, id);
+        let key = |id| TableKey::message(client, Transport::Udp, id);
         for serial in 1..=40 {
             table.insert(serial, serial);
             table.key(serial, key(7));
@@ -262,7 +162,7 @@ mod tests {
         assert_eq!(table.newest(key(7)).map(|(serial, _)| serial).max(), Some(40));
         assert_eq!(table.newest(key(7)).count(), MAX_LOOK);
         assert_eq!(table.newest(key(8)).count(), 1);
-        assert_eq!(table.newest(Key::message(client, Transport::Tcp, 8)).count(), 0);
+        assert_eq!(table.newest(TableKey::message(client, Transport::Tcp, 8)).count(), 0);
         assert_eq!(table.remove(3).as_deref(), Some(&3));
         assert_eq!(
             (table.newest(key(8)).count(), table.len(), table.oldest()),
@@ -272,29 +172,5 @@ mod tests {
             table.remove(serial);
         }
         assert!(table.index.0.iter().all(Vec::is_empty));
-    }
-
-    #[test]
-    fn keys_of_one_thing_in_different_senses_differ() {
-        let client = SocketAddr::from(([10, 0, 0, 1], 4_000));
-        let other = SocketAddr::from(([10, 0, 0, 1], 4_001));
-        let (who, whose) = (Who::of(1, None, client), Who::of(1, None, other));
-        assert_eq!(who, whose);
-        assert_ne!(who, Who::of(2, None, client));
-        let keys = [
-            Key::client(17, client),
-            Key::client(6, client),
-            Key::client(17, other),
-            Key::name_from(client, "a.b"),
-            Key::name_by(who, "a.b"),
-            Key::label_by(who, "a.b"),
-            Key::by(who),
-            Key::remote(client, other),
-        ];
-        for (index, key) in keys.iter().enumerate() {
-            assert!(!keys[..index].contains(key), "{index}");
-        }
-        assert_eq!(Key::remote(client, other), Key::remote(other, other));
-        assert_eq!(Key::label_by(who, "a.b"), Key::label_by(who, "a.c"));
     }
 }

@@ -9,38 +9,38 @@ use sandglass_model::Timestamp;
 use sandglass_model::time::SECOND;
 
 use crate::collections::bounded::Bounded;
-use crate::correlator::Config;
-use crate::traffic::attempts::Part;
+use crate::config::Config;
+use crate::traffic::exchanges::Exchange;
 use crate::traffic::connect::Connect;
-use crate::traffic::conntrack::{Counts, Flows};
+use crate::traffic::conntrack::{CounterHistory, FlowTable};
 use crate::traffic::journeys::Journeys;
 use crate::traffic::lookup::Lookup;
-use crate::traffic::owners::{Owners, Party};
-use crate::traffic::table::{Key, Table};
+use crate::traffic::owners::{Owners, Owner};
+use crate::traffic::table::{Key, ExchangeTable};
 
 /// An address that a lookup gave.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct Resolved {
     /// Serial number of the lookup.
     pub(crate) lookup: u64,
     pub(crate) name: Arc<str>,
     /// The lookup, once it is over.
-    pub(crate) part: Option<Arc<Part>>,
+    pub(crate) part: Option<Arc<Exchange>>,
 }
 
 /// Everything kept.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) owners: Owners,
-    pub(crate) lookups: Table<Lookup>,
-    pub(crate) connects: Table<Connect>,
-    pub(crate) flows: Flows,
-    pub(crate) counts: Counts,
+    pub(crate) lookups: ExchangeTable<Lookup>,
+    pub(crate) connects: ExchangeTable<Connect>,
+    pub(crate) flows: FlowTable,
+    pub(crate) counts: CounterHistory,
     /// By network namespace and address.
-    pub(crate) given: Bounded<(u64, IpAddr), Given>,
+    pub(crate) given: Bounded<(u64, IpAddr), Resolved>,
     pub(crate) journeys: Journeys,
     /// Messages of lookups that are over: their late answers are no orphans.
-    past: Bounded<Key, ()>,
+    past_queries: Bounded<Key, ()>,
     /// Lookups and connections that begin up to here may miss records that were lost.
     lost_until: Option<Timestamp>,
     serial: u64,
@@ -54,13 +54,13 @@ impl Watch {
         let traffic = &config.traffic;
         Watch {
             owners: Owners::new(config.max_remembered),
-            lookups: Table::default(),
-            connects: Table::default(),
-            flows: Flows::new(traffic.max_flows),
-            counts: Counts::new(config.max_traces),
+            lookups: ExchangeTable::default(),
+            connects: ExchangeTable::default(),
+            flows: FlowTable::new(traffic.max_flows),
+            counts: CounterHistory::new(config.max_traces),
             given: Bounded::new(traffic.max_lookups),
             journeys: Journeys::new(traffic.journeys_per_minute),
-            past: Bounded::new(traffic.max_lookups),
+            past_queries: Bounded::new(traffic.max_lookups),
             lost_until: None,
             serial: 0,
         }
@@ -73,28 +73,28 @@ impl Watch {
     }
 
     /// Whose a socket's traffic is; what it shows of addresses is learnt.
-    pub(crate) fn party(&mut self, netns: u64, address: IpAddr, now: Timestamp) -> Party {
-        let party = self.owners.party(netns, address);
-        if let Some(sandbox) = &party.sandbox {
+    pub(crate) fn owner(&mut self, netns: u64, address: IpAddr, now: Timestamp) -> Owner {
+        let owner = self.owners.owner(netns, address);
+        if let Some(sandbox) = &owner.sandbox {
             self.owners.own_address(address, sandbox, now);
         }
-        party
+        owner
     }
 
     /// Takes a lookup out of the open ones.
     pub(crate) fn take_lookup(&mut self, serial: u64, now: Timestamp) -> Option<Lookup> {
         let lookup = *self.lookups.remove(serial)?;
-        self.past.expire(now.minus(REACH_NS));
+        self.past_queries.expire(now.minus(REACH_NS));
         for sent in &lookup.sent {
             let key = Key::message(sent.client, sent.transport, sent.id);
-            self.past.insert(key, (), now);
+            self.past_queries.insert(key, (), now);
         }
         Some(lookup)
     }
 
     /// The message was one of a lookup that is over.
-    pub(crate) fn was_asked(&self, message: Key) -> bool {
-        self.past.get(&message).is_some()
+    pub(crate) fn is_past_query(&self, message: Key) -> bool {
+        self.past_queries.get(&message).is_some()
     }
 
     /// What a lookup that is over gave can still be joined.
@@ -104,7 +104,7 @@ impl Watch {
         addresses: &[IpAddr],
         lookup: u64,
         name: &str,
-        part: &Arc<Part>,
+        part: &Arc<Exchange>,
     ) {
         for address in addresses {
             if let Some(given) = self.given.get_mut(&(netns, address.to_canonical()))

@@ -1,19 +1,44 @@
-//! Programs that the runtime runs, as calls of plugins; and commands that a CNI agent's service runs for them.
+//! Execs on Windows: programs that the runtime runs, as calls of plugins; and commands of a CNI agent's service.
 //!
-//! A child of the runtime that is no helper of its own is a plugin. What it is called for is what the runtime is doing:
-//! making a sandbox means ADD, removing one DEL, and neither CHECK. After a failed ADD the runtime cleans up: DEL.
-//! Does not: tell what a plugin read or wrote.
+//! A child of the runtime that is no helper of its own is a plugin. Its command is what the runtime does: ADD while it
+//! creates a sandbox, DEL while it removes one, else CHECK. After a failed ADD the runtime cleans up: DEL.
+//! Does not: know what a plugin read or wrote.
 
 use sandglass_model::{CniCommand, TextPairs, Timestamp};
 
-use super::{Sandbox, Stage, parameters};
-use crate::correlator::Correlator;
-use crate::open::{OpenTrace, SpanRef};
-use crate::plugins::invocation::{Image, RuntimeExec, without_exe};
-use crate::plugins::processes::{Role, Seen};
+use crate::context::Context;
+use crate::invocation::{Image, RuntimeExec, without_exe};
+use crate::keys::SpanRef;
+use crate::open_trace::OpenTrace;
+use crate::standing::Standing;
+use crate::windows::Windows;
+use crate::windows::runtime::parameters;
+use crate::windows::sandbox_table::RuntimeSandbox;
+use crate::windows::stage::Stage;
 
-/// What a program of the runtime's is called for.
-struct Call {
+/// An exec as the room of plugins understands it.
+#[derive(Debug)]
+pub(crate) enum Inferred {
+    /// It does not matter.
+    Nothing,
+    /// An exec with this environment.
+    Exec(Image, TextPairs),
+    /// A plugin that the runtime executes: [`Windows::annotate`] follows.
+    Plugin(Image, TextPairs, Annotation),
+    /// A command for the plugin at this span; `ambiguous` when others fit.
+    Command(Image, SpanRef, bool),
+}
+
+/// What is known of an inferred call besides its parameters.
+#[derive(Debug)]
+pub(crate) struct Annotation {
+    /// The sandbox's HCN namespace; empty when not known.
+    namespace: String,
+    ambiguous: bool,
+}
+
+/// What a program of the runtime is called for.
+struct InferredCall {
     number: u64,
     command: CniCommand,
     ambiguous: bool,
@@ -41,125 +66,101 @@ const HELPERS: [&str; 8] = [
 /// Shorter texts in a command line say nothing.
 const MIN_NAME: usize = 6;
 
-impl Correlator {
-    /// A process started. Of most nothing is kept.
-    pub(crate) fn windows_executed(&mut self, at: Timestamp, image: Image) {
-        let seen = self.processes.look_up(image.process);
-        // Every console program has one, to no effect.
-        if matches!(seen, Seen::Known(_)) || image.file_name().eq_ignore_ascii_case("conhost") {
-            return;
+impl Windows {
+    /// A process began; most are ignored.
+    pub(crate) fn on_exec(&mut self, ctx: &mut Context, image: Image, standing: Standing) -> Inferred {
+        // conhost.exe is started for every console program, and has no effect.
+        if image.file_name().eq_ignore_ascii_case("conhost") {
+            return Inferred::Nothing;
         }
-        match self.processes.role(image.parent) {
-            Some(Role::Spanned(span) | Role::Forked(span)) => {
-                let env = self.parameters_below(&image, span);
-                self.executed(at, image, &env);
+        match standing {
+            Standing::Known => Inferred::Nothing,
+            Standing::Below(span) => {
+                let env = parameters_below(ctx, &image, span).unwrap_or_default();
+                Inferred::Exec(image, env)
             }
-            Some(Role::Detached | Role::Gone { below_plugin: true }) => {
-                self.executed(at, image, &TextPairs::default());
-            }
-            Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) | None => {
+            Standing::Detached => Inferred::Exec(image, TextPairs::default()),
+            Standing::Free => {
                 let parent = without_exe(&image.parent_comm).to_ascii_lowercase();
                 if parent == "containerd" || parent == "rke2" {
-                    self.runtime_executed(at, image);
+                    self.on_runtime_exec(ctx, image)
                 } else if AGENTS.contains(&parent.as_str()) {
-                    self.agent_executed(at, image);
+                    agent_command(ctx, image)
+                } else {
+                    Inferred::Nothing
                 }
             }
         }
     }
 
-    /// A program below a plugin: another plugin when it lies beside it, and then called with the same parameters.
-    fn parameters_below(&self, image: &Image, span: SpanRef) -> TextPairs {
-        let call = || {
-            let open = self.traces.get(span.trace)?;
-            let caller = open.nearest_plugin(span.span)?;
-            let path = &open.trace.spans[caller].process()?.path;
-            let (directory, _) = path.rsplit_once('/')?;
-            let (beside, _) = image.path.rsplit_once('/')?;
-            if !directory.eq_ignore_ascii_case(beside) {
-                return None;
-            }
-            let operation = &open.operations[open.states[caller].operation?];
-            let found_in = image.directory()?;
-            Some(parameters(
-                operation.command,
-                &operation.container,
-                &open.trace.identity,
-                found_in,
-            ))
-        };
-        call().unwrap_or_default()
-    }
-
-    fn runtime_executed(&mut self, at: Timestamp, image: Image) {
+    fn on_runtime_exec(&mut self, ctx: &mut Context, image: Image) -> Inferred {
         let name = image.file_name().to_ascii_lowercase();
         if name.starts_with("containerd-shim") {
             if let Some(RuntimeExec::Step(_, id)) = RuntimeExec::of(&image) {
                 let id = id.to_owned();
-                self.shim_of(&id, false);
+                self.on_shim(ctx, &id, false);
             }
-            return self.executed(at, image, &TextPairs::default());
+            return Inferred::Exec(image, TextPairs::default());
         }
         if name.starts_with("containerd") || name.starts_with("docker-credential") || HELPERS.contains(&name.as_str()) {
-            return;
+            return Inferred::Nothing;
         }
-        let Some(call) = self.call_of(image.file_name()) else {
-            self.effects.counters.orphan += 1;
-            return;
+        let Some(call) = self.call_of(ctx, image.file_name()) else {
+            ctx.effects.counters.orphan += 1;
+            return Inferred::Nothing;
         };
-        let Some(sandbox) = self.windows.sandboxes.get_mut(&call.number) else {
-            return;
+        let Some(sandbox) = self.sandboxes.get_mut(call.number) else {
+            return Inferred::Nothing;
         };
         sandbox.called = true;
         let directory = image.directory().unwrap_or_default();
         let env = parameters(call.command, &sandbox.container, &sandbox.identity, directory);
-        let namespace = sandbox.namespace.clone();
-        let process = image.process;
-        self.executed(at, image, &env);
-        if let Some(Role::Spanned(span)) = self.processes.role(process) {
-            self.called(span, &namespace, call.ambiguous);
-        }
+        let annotation = Annotation {
+            namespace: sandbox.namespace.clone(),
+            ambiguous: call.ambiguous,
+        };
+        Inferred::Plugin(image, env, annotation)
     }
 
-    /// Adds what is known of a call that was inferred.
-    fn called(&mut self, span: SpanRef, namespace: &str, ambiguous: bool) {
-        let Some(open) = self.traces.get_mut(span.trace) else {
+    /// Adds what is known of an inferred call to the plugin's span and to its operation.
+    pub(crate) fn annotate(&self, ctx: &mut Context, span: SpanRef, annotation: &Annotation) {
+        let Some(open) = ctx.traces.get_mut(span.trace) else {
             return;
         };
         if let Some(process) = open.trace.spans[span.span].process_mut() {
-            process.ambiguous = ambiguous;
+            process.ambiguous = annotation.ambiguous;
         }
-        let operation = open.states[span.span].operation;
-        if let Some(detail) = operation.and_then(|operation| open.operation_detail_mut(operation)) {
-            namespace.clone_into(&mut detail.netns);
+        let operation = open.nearest_operation(span.span);
+        if let Some(detail) = operation.and_then(|operation| open.operation_mut(operation)) {
+            annotation.namespace.clone_into(&mut detail.netns);
         }
     }
 
     /// What the runtime runs a plugin for now.
-    fn call_of(&self, plugin: &str) -> Option<Call> {
-        let waits = |(_, sandbox): &(u64, &Sandbox)| !self.is_busy(&sandbox.container);
+    fn call_of(&self, ctx: &Context, plugin: &str) -> Option<InferredCall> {
+        let waits = |(_, sandbox): &(u64, &RuntimeSandbox)| !self.is_busy(ctx, &sandbox.container);
         let asked = self
-            .windows
-            .in_stage(Stage::Asked)
+            .sandboxes
+            .in_stage(Stage::Creating)
             .filter(|(_, sandbox)| !sandbox.shimmed);
-        let stopping = self.windows.in_stage(Stage::Stopping);
-        let mut fits: Vec<(u64, &Sandbox)> = asked.chain(stopping).filter(waits).collect();
+        let stopping = self.sandboxes.in_stage(Stage::Stopping);
+        let mut fits: Vec<(u64, &RuntimeSandbox)> = asked.chain(stopping).filter(waits).collect();
         if fits.is_empty() {
             return self.check_of();
         }
         let ambiguous = fits.len() > 1;
         // Who has waited longest for its first plugin comes first, then who can go on with its chain.
         fits.sort_by_key(|(number, sandbox)| {
-            let goes_on = sandbox.called && self.goes_on(&sandbox.container, plugin);
+            let goes_on = sandbox.called && self.goes_on(ctx, &sandbox.container, plugin);
             (sandbox.called && !goes_on, sandbox.called, sandbox.since, *number)
         });
         let (number, sandbox) = *fits.first()?;
         let command = match sandbox.stage {
-            Stage::Asked if self.has_failed_add(sandbox) => CniCommand::Del,
-            Stage::Asked => CniCommand::Add,
+            Stage::Creating if self.has_failed_add(ctx, sandbox) => CniCommand::Del,
+            Stage::Creating => CniCommand::Add,
             Stage::Created | Stage::Stopping | Stage::Over => CniCommand::Del,
         };
-        Some(Call {
+        Some(InferredCall {
             number,
             command,
             ambiguous,
@@ -167,73 +168,71 @@ impl Correlator {
     }
 
     /// The newest sandbox there is: who else would be checked while nothing else goes on.
-    fn check_of(&self) -> Option<Call> {
-        let asked = self.windows.in_stage(Stage::Asked).rev();
+    fn check_of(&self) -> Option<InferredCall> {
+        let asked = self.sandboxes.in_stage(Stage::Creating).rev();
         let asked = asked.filter(|(_, sandbox)| sandbox.shimmed).take(2);
-        let created = self.windows.in_stage(Stage::Created).rev().take(2);
+        let created = self.sandboxes.in_stage(Stage::Created).rev().take(2);
         let fits: Vec<u64> = asked.chain(created).map(|(number, _)| number).collect();
-        Some(Call {
+        Some(InferredCall {
             number: *fits.iter().max()?,
             command: CniCommand::Check,
             ambiguous: fits.len() > 1,
         })
     }
 
-    fn goes_on(&self, container: &str, plugin: &str) -> bool {
-        self.attached.get(container).into_iter().flatten().any(|reference| {
-            let open = self.traces.get(reference.trace);
-            open.is_some_and(|open| open.can_join(reference.operation, plugin, &self.networks))
-        })
-    }
-
-    fn has_failed_add(&self, sandbox: &Sandbox) -> bool {
+    fn has_failed_add(&self, ctx: &Context, sandbox: &RuntimeSandbox) -> bool {
         let Some(key) = sandbox.trace else {
             return false;
         };
         // A trace that is over while the runtime still works on its sandbox has failed.
-        self.traces.get(key).is_none_or(|open| {
-            let mut operations = open.operations.iter();
-            operations.any(|operation| operation.command == CniCommand::Add && operation.failed)
+        ctx.traces.get(key).is_none_or(|open| {
+            let mut operations = (0..open.trace.spans.len()).filter_map(|span| Some((span, open.operation(span)?)));
+            operations.any(|(span, detail)| detail.command == CniCommand::Add && open.has_failed(span))
         })
     }
+}
 
-    /// A service of the network's ran a command: the plugin that waits for it is likely why.
-    fn agent_executed(&mut self, at: Timestamp, image: Image) {
-        let mut running: Vec<(Timestamp, SpanRef, bool)> = self
-            .traces
-            .iter()
-            .flat_map(|open| {
-                let named = is_named(open, &image);
-                waiting_plugins(open).map(move |(start, span)| (start, span, named))
-            })
-            .collect();
-        if running.iter().any(|(.., named)| *named) {
-            running.retain(|(.., named)| *named);
-        }
-        let mut sandboxes: Vec<_> = running.iter().map(|(_, span, _)| span.trace).collect();
-        sandboxes.dedup();
-        let Some((_, span, _)) = running
-            .iter()
-            .max_by_key(|(start, span, _)| (*start, span.trace))
-            .copied()
-        else {
-            return;
-        };
-        let process = image.process;
-        self.executed_below(at, image, &TextPairs::default(), span);
-        if let Some(Role::Spanned(span)) = self.processes.role(process)
-            && let Some(open) = self.traces.get_mut(span.trace)
-            && let Some(process) = open.trace.spans[span.span].process_mut()
-        {
-            process.ambiguous = sandboxes.len() > 1;
-        }
+/// The parameters of a program below a plugin: it is another plugin when it lies beside that one, and then has the same.
+fn parameters_below(ctx: &Context, image: &Image, span: SpanRef) -> Option<TextPairs> {
+    let open = ctx.traces.get(span.trace)?;
+    let caller = open.nearest_plugin(span.span)?;
+    let path = &open.trace.spans[caller].process()?.path;
+    let (directory, _) = path.rsplit_once('/')?;
+    let (beside, _) = image.path.rsplit_once('/')?;
+    if !directory.eq_ignore_ascii_case(beside) {
+        return None;
+    }
+    let operation = open.operation(open.nearest_operation(caller)?)?;
+    let (identity, found_in) = (&open.trace.identity, image.directory()?);
+    Some(parameters(operation.command, open.sandbox(), identity, found_in))
+}
+
+/// A service of a CNI agent ran a command: likely for the plugin that waits for it.
+fn agent_command(ctx: &Context, image: Image) -> Inferred {
+    let mut running: Vec<(Timestamp, SpanRef, bool)> = ctx
+        .traces
+        .iter()
+        .flat_map(|open| {
+            let named = is_named(open, &image);
+            waiting_plugins(open).map(move |(start, span)| (start, span, named))
+        })
+        .collect();
+    if running.iter().any(|(.., named)| *named) {
+        running.retain(|(.., named)| *named);
+    }
+    let mut traces: Vec<_> = running.iter().map(|(_, span, _)| span.trace).collect();
+    traces.dedup();
+    let newest = running.iter().max_by_key(|(start, span, _)| (*start, span.trace));
+    match newest {
+        Some((_, span, _)) => Inferred::Command(image, *span, traces.len() > 1),
+        None => Inferred::Nothing,
     }
 }
 
 /// The plugins of a trace that run now, asked for by the runtime.
 fn waiting_plugins(open: &OpenTrace) -> impl Iterator<Item = (Timestamp, SpanRef)> {
     (0..open.trace.spans.len())
-        .filter(|&span| open.states[span].in_chain && open.is_open(span))
+        .filter(|&span| is_member(open, span) && open.is_open(span))
         .map(|span| {
             let reference = SpanRef { trace: open.key, span };
             (open.trace.spans[span].start, reference)
@@ -248,25 +247,8 @@ fn is_named(open: &OpenTrace, image: &Image) -> bool {
     names.any(|name| image.args.iter().any(|arg| arg.contains(name)))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plugins::invocation::Invocation;
-    use sandglass_model::PodIdentity;
-
-    #[test]
-    fn inferred_parameters_are_those_of_a_call() {
-        let identity = PodIdentity {
-            namespace: "shop".into(),
-            name: "web-0".into(),
-            ..PodIdentity::default()
-        };
-        let env = parameters(CniCommand::Del, "abc", &identity, "/opt/cni/bin");
-        let call = Invocation::of(&env).unwrap();
-        assert_eq!(
-            (call.command, call.container, call.ifname),
-            (CniCommand::Del, "abc", "eth0")
-        );
-        assert_eq!(PodIdentity::from_cni_args(call.args), identity);
-    }
+/// The plugin at `span` is a member of a chain: its parent is the operation.
+pub(crate) fn is_member(open: &OpenTrace, span: usize) -> bool {
+    let parent = open.trace.spans[span].parent;
+    open.trace.spans[span].detail.as_plugin().is_some() && parent.is_some_and(|parent| open.operation(parent).is_some())
 }

@@ -6,13 +6,10 @@
 use std::collections::BTreeMap;
 
 use sandglass_model::Timestamp;
-use sandglass_model::network::ConnectStep;
-use sandglass_model::windows::{ObjectKey, SiloChange, SiloStep};
+use sandglass_model::windows::ObjectKey;
 
-use super::Stage;
 use crate::collections::bounded::{Bounded, Hashed};
 use crate::collections::mix::mix;
-use crate::correlator::Correlator;
 
 /// Everything known.
 #[derive(Debug)]
@@ -21,10 +18,10 @@ pub(crate) struct Keys {
     /// The other way round: a sandbox that goes must not cost a walk through all that is known.
     owned: BTreeMap<u64, Vec<ObjectKey>>,
     /// Named together, by each of both.
-    pairs: Bounded<(ObjectKey, ObjectKey), ()>,
-    waiting: Vec<(ObjectKey, ObjectKey)>,
+    pub(super) pairs: Bounded<(ObjectKey, ObjectKey), ()>,
+    pub(super) waiting: Vec<(ObjectKey, ObjectKey)>,
     /// Processes of sandboxes, seen by their lookups.
-    processes: Bounded<u32, u64>,
+    pub(super) processes: Bounded<u32, u64>,
 }
 
 /// Most objects known of one sandbox.
@@ -121,7 +118,7 @@ impl Keys {
     }
 
     /// Enters a key; returns how many others were forgotten for it. `None` when the sandbox has too many.
-    fn enter(&mut self, key: &ObjectKey, number: u64, at: Timestamp) -> Option<u64> {
+    pub(super) fn enter(&mut self, key: &ObjectKey, number: u64, at: Timestamp) -> Option<u64> {
         let owned = self.owned.entry(number).or_default();
         if owned.len() >= MAX_OWNED {
             return None;
@@ -132,148 +129,5 @@ impl Keys {
 
     pub(crate) fn len(&self) -> usize {
         self.owners.len()
-    }
-}
-
-impl Correlator {
-    /// The keys are of one object, or of objects of one sandbox.
-    pub(crate) fn join_keys(&mut self, at: Timestamp, keys: &[ObjectKey]) {
-        match self.windows.keys.owner_of(keys) {
-            Some(number) => {
-                for key in keys {
-                    self.learn(at, number, key.clone());
-                }
-            }
-            None => {
-                for (one, other) in keys.iter().zip(keys.iter().skip(1)) {
-                    if tells(one) && tells(other) {
-                        let pair = (one.clone(), other.clone());
-                        self.effects.counters.evicted_windows += self.windows.keys.pairs.insert(pair.clone(), (), at);
-                        let keys = &mut self.windows.keys;
-                        keys.waiting
-                            .retain(|waiting| *waiting != pair && keys.pairs.get(waiting).is_some());
-                        keys.waiting.push(pair);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The key is of this sandbox, and so is what waits for it.
-    pub(crate) fn learn(&mut self, at: Timestamp, number: u64, key: ObjectKey) {
-        let mut learnt = vec![key];
-        while let Some(key) = learnt.pop() {
-            if !tells(&key) || self.windows.keys.owner(&key).is_some() || !self.windows.sandboxes.contains_key(&number)
-            {
-                continue;
-            }
-            let Some(forgotten) = self.windows.keys.enter(&key, number, at) else {
-                self.effects.counters.evicted_windows += 1;
-                continue;
-            };
-            self.effects.counters.evicted_windows += forgotten;
-            self.note_key(number, &key);
-            let keys = &mut self.windows.keys;
-            let pairs = &mut keys.pairs;
-            keys.waiting.retain(|pair| {
-                let other = match pair {
-                    (one, other) if *one == key => other,
-                    (other, one) if *one == key => other,
-                    _ => return true,
-                };
-                learnt.push(other.clone());
-                pairs.remove(pair);
-                false
-            });
-            learnt.extend(self.place_waiting(&key, number));
-        }
-    }
-
-    /// What a key says besides whose it is.
-    fn note_key(&mut self, number: u64, key: &ObjectKey) {
-        let Some(sandbox) = self.windows.sandboxes.get_mut(&number) else {
-            return;
-        };
-        let (trace, container) = (sandbox.trace, sandbox.container.clone());
-        let mut known = false;
-        match key {
-            ObjectKey::Namespace(id) => {
-                if sandbox.namespace.is_empty() {
-                    sandbox.namespace.clone_from(id);
-                }
-            }
-            ObjectKey::Endpoint(id) => {
-                if sandbox.endpoint.is_empty() {
-                    sandbox.endpoint.clone_from(id);
-                }
-            }
-            ObjectKey::Compartment(compartment) => {
-                sandbox.compartment = Some(*compartment);
-                known = true;
-                self.watch.owners.own(u64::from(*compartment), &container, self.now);
-            }
-            ObjectKey::Silo(_) => known = true,
-            ObjectKey::Port(_)
-            | ObjectKey::Network(_)
-            | ObjectKey::Container(_)
-            | ObjectKey::Job(_)
-            | ObjectKey::Operation(_) => {}
-        }
-        let Some(open) = trace.and_then(|key| self.traces.get_mut(key)) else {
-            return;
-        };
-        if let Some(creation) = open.creation.as_mut().filter(|_| known) {
-            creation.readiness.known = true;
-        }
-        if let ObjectKey::Namespace(id) = key {
-            for operation in 0..open.operations.len() {
-                if let Some(detail) = open
-                    .operation_detail_mut(operation)
-                    .filter(|detail| detail.netns.is_empty())
-                {
-                    detail.netns.clone_from(id);
-                }
-            }
-        }
-    }
-
-    /// A process of a silo asked for a name: what else it does is its sandbox's too.
-    pub(crate) fn process_of_silo(&mut self, at: Timestamp, pid: u32, silo: &str) {
-        if let Some(number) = self.windows.keys.owner(&ObjectKey::Silo(silo.to_owned())) {
-            self.windows.keys.processes.insert(pid, number, at);
-        }
-    }
-
-    /// A connection tells its compartment, and its process may tell whose that is.
-    pub(crate) fn compartment_of(&mut self, at: Timestamp, step: &ConnectStep) {
-        let (Ok(compartment), Some(asker)) = (u32::try_from(step.netns), &step.asker) else {
-            return;
-        };
-        if self.config.windows
-            && let Some(number) = self.windows.keys.processes.get(&asker.process.pid).copied()
-        {
-            self.learn(at, number, ObjectKey::Compartment(compartment));
-        }
-    }
-
-    pub(crate) fn silo_seen(&mut self, at: Timestamp, step: &SiloStep) {
-        let keys = [ObjectKey::Silo(step.silo.clone()), ObjectKey::Job(step.job)];
-        if step.step == SiloChange::Terminated {
-            return;
-        }
-        self.join_keys(at, &keys);
-        if self.windows.keys.owner_of(&keys).is_none() && step.step == SiloChange::Started {
-            // A silo is made for a container. The only sandbox that waits for its own is likely meant.
-            let waits = self
-                .windows
-                .in_stage(Stage::Asked)
-                .filter(|(_, sandbox)| sandbox.called);
-            let waits: Vec<u64> = waits.map(|(number, _)| number).collect();
-            if let [number] = waits[..] {
-                self.learn(at, number, keys[0].clone());
-                self.learn(at, number, keys[1].clone());
-            }
-        }
-        self.silo_callback(at, step);
     }
 }

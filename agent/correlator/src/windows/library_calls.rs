@@ -1,4 +1,4 @@
-//! Calls of `getaddrinfo` that have begun: a lookup that the DNS client service tells of began with its program's call.
+//! LibraryCalls of `getaddrinfo` that have begun: a lookup that the DNS client service tells of began with its program's call.
 //!
 //! By silo, process and name. A call that the service hears nothing of (a name in the hosts file, an address) is no
 //! lookup: nothing of it goes to a server, and it says nothing of a network. Bounded.
@@ -11,10 +11,10 @@ use sandglass_model::windows::LookupStep;
 
 /// Open calls, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Calls(VecDeque<Call>);
+pub(super) struct LibraryCalls(VecDeque<LibraryCall>);
 
 #[derive(Debug)]
-struct Call {
+struct LibraryCall {
     silo: String,
     pid: u32,
     name: String,
@@ -25,13 +25,13 @@ const MAX_CALLS: usize = 512;
 /// Nobody waits longer for the library before it asks the service.
 const REACH_NS: u64 = 5 * SECOND;
 
-impl Call {
+impl LibraryCall {
     fn is_of(&self, step: &LookupStep) -> bool {
         self.pid == step.process.pid && self.name == step.name && self.silo == step.silo
     }
 }
 
-impl Calls {
+impl LibraryCalls {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -49,7 +49,7 @@ impl Calls {
         if self.0.len() >= MAX_CALLS {
             self.0.pop_front();
         }
-        self.0.push_back(Call {
+        self.0.push_back(LibraryCall {
             silo: step.silo.clone(),
             pid: step.process.pid,
             name: step.name.clone(),

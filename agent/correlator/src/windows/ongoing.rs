@@ -11,7 +11,7 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::Link;
 use sandglass_model::windows::{ActivityStep, ObjectKey, Service};
 
-use crate::traffic::ActivityEnded;
+use crate::finding::ActivityEnded;
 
 /// An activity.
 #[derive(Clone, Debug)]

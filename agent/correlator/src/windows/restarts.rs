@@ -6,9 +6,11 @@
 
 use sandglass_model::Timestamp;
 
-use super::nests::Nest;
-use crate::correlator::{Correlator, Output};
-use crate::traffic::Traffic;
+use crate::context::Context;
+use crate::finding::Finding;
+use crate::output::Output;
+use crate::windows::Windows;
+use crate::windows::nest::Nest;
 
 /// The processes that log as HNS.
 #[derive(Debug, Default)]
@@ -62,34 +64,34 @@ impl HnsProcesses {
     }
 }
 
-impl Correlator {
+impl Windows {
     /// A process logged as HNS.
-    pub(crate) fn hns_logged(&mut self, at: Timestamp, pid: u32) {
-        if let Logged::Restarted(before) = self.windows.hns.logs(pid) {
-            self.effects.outputs.push(Output::Traffic(Traffic::HnsRestarted));
+    pub(crate) fn hns_logged(&mut self, ctx: &mut Context, at: Timestamp, pid: u32) {
+        if let Logged::Restarted(before) = self.hns.logs(pid) {
+            ctx.effects.outputs.push(Output::Finding(Finding::HnsRestarted));
             if let Some(before) = before {
-                self.hns_interrupted(at, before);
+                self.hns_interrupted(ctx, at, before);
             }
         }
     }
 
     /// A process ended; mostly it is none of HNS's.
-    pub(crate) fn hns_ended(&mut self, at: Timestamp, pid: u32) {
-        if self.windows.hns.ends(pid) {
-            self.hns_interrupted(at, pid);
+    pub(crate) fn on_process_exit(&mut self, ctx: &mut Context, at: Timestamp, pid: u32) {
+        if self.hns.ends(pid) {
+            self.hns_interrupted(ctx, at, pid);
         }
     }
 
-    fn hns_interrupted(&mut self, at: Timestamp, pid: u32) {
+    fn hns_interrupted(&mut self, ctx: &mut Context, at: Timestamp, pid: u32) {
         let mut numbers = Vec::new();
-        for (number, ended) in self.windows.activities.interrupt(at, pid) {
+        for (number, ended) in self.activities.interrupt(at, pid) {
             numbers.push(number);
-            let ended = Traffic::Activity(Box::new(ended));
-            self.effects.outputs.push(Output::Traffic(ended));
+            let ended = Finding::Activity(Box::new(ended));
+            ctx.effects.outputs.push(Output::Finding(ended));
         }
         for number in numbers {
-            if let Some(activities) = self.windows.activities.take_whole(number) {
-                self.nest_ended(at, Nest::new(activities));
+            if let Some(activities) = self.activities.take_whole(number) {
+                self.nest_ended(ctx, at, Nest::new(activities));
             }
         }
     }

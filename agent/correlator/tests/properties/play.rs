@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandglass_correlator::{Config, Correlator, Output, Reorder, Traffic, TrafficConfig};
+use sandglass_correlator::{Config, Correlator, Finding, Output, Reorder, TrafficConfig};
 use sandglass_model::{Detail, Event, RootId, SpanId, Timestamp, Trace, TraceId};
 
 /// What came out, in a form that does not depend on the order of traces that end at the same time.
@@ -68,16 +68,16 @@ pub fn play(config: &Config, events: &[Event]) -> Outcome {
                     creations += 1;
                     created.insert(trace.id);
                 }
-                Output::Traffic(Traffic::Lookup(ended)) => {
+                Output::Finding(Finding::Lookup(ended)) => {
                     assert!(ended.start <= ended.end && ended.detail.result.is_some());
                     told.extend(ended.trace);
                 }
-                Output::Traffic(Traffic::Connect(ended)) => {
+                Output::Finding(Finding::Connect(ended)) => {
                     assert!(ended.start <= ended.end);
                     told.extend(ended.trace);
                 }
-                Output::Asked(sandbox) => assert!(!sandbox.0.starts_with("unnamed:"), "nobody knows {sandbox}"),
-                Output::Known { .. } | Output::Traffic(_) => {}
+                Output::LabelsNeeded(sandbox) => assert!(!sandbox.0.starts_with("unnamed:"), "nobody knows {sandbox}"),
+                Output::Preexisting { .. } | Output::Finding(_) => {}
             }
         }
         let sizes = correlator.sizes();

@@ -1,7 +1,7 @@
 //! Journeys: what becomes of traffic once its sandbox's network is ready, and of the node's own; conntrack's records.
 
-use sandglass_correlator::traffic::{Nat, Scope};
-use sandglass_correlator::{Output, Traffic};
+use sandglass_correlator::finding::{Nat, Scope};
+use sandglass_correlator::{Finding, Output};
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::network::{ConnectFailure, ConntrackCounts, DroppedPacket, FlowChange};
 use sandglass_model::trace::Relation;
@@ -213,13 +213,13 @@ fn a_packet_on_its_way_through_the_node_is_its_sandboxs() {
     assert_eq!(scene.events.len() - before, 6);
     let played = scene.play();
     let traffic = played.outputs.iter().filter_map(|output| match output {
-        Output::Traffic(traffic) => Some(traffic),
+        Output::Finding(traffic) => Some(traffic),
         _ => None,
     });
     let found: Vec<(Scope, Option<Nat>)> = traffic
         .filter_map(|traffic| match traffic {
-            Traffic::Flow { scope, nat, .. } => Some((*scope, *nat)),
-            Traffic::Dropped { scope, .. } | Traffic::Conntrack { scope, .. } => Some((*scope, None)),
+            Finding::Flow { scope, nat, .. } => Some((*scope, *nat)),
+            Finding::Dropped { scope, .. } | Finding::Conntrack { scope, .. } => Some((*scope, None)),
             _ => None,
         })
         .collect();
@@ -244,8 +244,8 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
     let backends = |scene: &mut Scene| {
         let played = scene.then_nothing().play().finish();
         let found = played.outputs.iter().filter_map(|output| match output {
-            Output::Traffic(Traffic::Lookup(ended)) => Some(ended.detail.backend),
-            Output::Traffic(Traffic::Connect(ended)) if ended.detail.remote.port() == 443 => Some(ended.detail.backend),
+            Output::Finding(Finding::Lookup(ended)) => Some(ended.detail.backend),
+            Output::Finding(Finding::Connect(ended)) if ended.detail.remote.port() == 443 => Some(ended.detail.backend),
             _ => None,
         });
         found
@@ -315,7 +315,7 @@ fn of_several_connections_without_a_port_each_finds_its_own_entry() {
         .outputs
         .iter()
         .filter_map(|output| match output {
-            Output::Traffic(Traffic::Connect(ended)) if ended.detail.remote.port() == 443 => {
+            Output::Finding(Finding::Connect(ended)) if ended.detail.remote.port() == 443 => {
                 Some((ended.detail.local.port(), ended.detail.backend?.to_string()))
             }
             _ => None,
@@ -332,11 +332,11 @@ fn of_several_connections_without_a_port_each_finds_its_own_entry() {
 
 // === bounds ===
 
-fn count(played: &Played, is: impl Fn(&Traffic) -> bool) -> usize {
+fn count(played: &Played, is: impl Fn(&Finding) -> bool) -> usize {
     let traffic = played
         .outputs
         .iter()
-        .filter(|output| matches!(output, Output::Traffic(traffic) if is(traffic)));
+        .filter(|output| matches!(output, Output::Finding(traffic) if is(traffic)));
     traffic.count()
 }
 
@@ -368,8 +368,8 @@ fn a_flood_of_bad_lookups_makes_no_more_journeys_than_asked_for() {
     let played = scene.then_nothing().play().finish();
     let journeys: Vec<bool> = played.closed[1..].iter().map(|trace| trace.sandbox.is_some()).collect();
     assert_eq!(journeys, [false, false, false, true, true, true, true]);
-    assert_eq!(count(&played, |traffic| *traffic == Traffic::JourneyHeldBack), 43);
-    assert_eq!(count(&played, |traffic| matches!(traffic, Traffic::Connect(_))), 51);
+    assert_eq!(count(&played, |traffic| *traffic == Finding::JourneyHeldBack), 43);
+    assert_eq!(count(&played, |traffic| matches!(traffic, Finding::Connect(_))), 51);
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn what_does_not_fit_goes_and_is_counted() {
         (6, 7, 8)
     );
     let played = scene.then_nothing().play().finish();
-    assert_eq!(count(&played, |traffic| matches!(traffic, Traffic::Lookup(_))), 4);
+    assert_eq!(count(&played, |traffic| matches!(traffic, Finding::Lookup(_))), 4);
     assert_eq!(played.correlator.sizes().lookups, 0);
 }
 
@@ -409,7 +409,7 @@ fn one_socket_that_asks_without_end_stays_one_small_lookup_after_the_other() {
     }
     let played = scene.then_nothing().play().finish();
     assert!(played.correlator.sizes().lookups == 0);
-    let lookups = count(&played, |traffic| matches!(traffic, Traffic::Lookup(_)));
+    let lookups = count(&played, |traffic| matches!(traffic, Finding::Lookup(_)));
     assert_eq!(lookups, 59);
     let events = played
         .closed

@@ -36,9 +36,9 @@ fn description(labels: &[(&str, &str)]) -> SandboxDescription {
 fn told(played: &Played) -> Vec<&'static str> {
     let outputs = played.outputs.iter().filter_map(|output| match output {
         Output::Created(_) => Some("created"),
-        Output::Asked(_) => Some("asked"),
+        Output::LabelsNeeded(_) => Some("asked"),
         Output::Closed(_) => Some("closed"),
-        Output::Ended(_) | Output::Traffic(_) | Output::Known { .. } => None,
+        Output::Ended(_) | Output::Finding(_) | Output::Preexisting { .. } => None,
     });
     outputs.collect()
 }

@@ -34,7 +34,11 @@ sandbox              +0 ns    110 ms  [shop/cart-0, sb, containerd]
     runtime start    +100 ms  10.0 ms
 ",
     );
-    assert!(played.outputs.contains(&Output::Asked(SandboxId("sb".to_owned()))));
+    assert!(
+        played
+            .outputs
+            .contains(&Output::LabelsNeeded(SandboxId("sb".to_owned())))
+    );
     assert_eq!(played.counters().orphan, 0);
     assert_eq!(played.correlator.next_deadline(), None);
 }
@@ -456,11 +460,11 @@ fn the_cri_tells_whose_sandbox_it_is() {
     let known: Vec<_> = played
         .outputs
         .iter()
-        .filter(|output| matches!(output, Output::Known { .. } | Output::Asked(_)))
+        .filter(|output| matches!(output, Output::Preexisting { .. } | Output::LabelsNeeded(_)))
         .collect();
     assert_eq!(
         known,
-        [&Output::Known {
+        [&Output::Preexisting {
             sandbox: SandboxId("sb".to_owned()),
             identity: described(true).identity,
             // Before the node booted, as far as the clocks tell.

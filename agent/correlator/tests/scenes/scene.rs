@@ -355,7 +355,7 @@ impl Played {
                     }
                     self.closed.push(Trace::clone(trace));
                 }
-                Output::Asked(_) | Output::Known { .. } | Output::Created(_) | Output::Traffic(_) => {}
+                Output::LabelsNeeded(_) | Output::Preexisting { .. } | Output::Created(_) | Output::Finding(_) => {}
             }
             self.outputs.push(output);
         }

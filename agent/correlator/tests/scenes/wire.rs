@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use sandglass_correlator::{Output, Traffic};
+use sandglass_correlator::{Finding, Output};
 use sandglass_model::event::Netns;
 use sandglass_model::network::{
     Answer, Asker, ConnectFailure, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange,
@@ -142,9 +142,9 @@ pub const NXDOMAIN: u16 = 3;
 pub fn told(played: &Played) -> String {
     let mut text = String::new();
     for output in &played.outputs {
-        let Output::Traffic(traffic) = output else { continue };
+        let Output::Finding(traffic) = output else { continue };
         match traffic {
-            Traffic::Lookup(ended) => {
+            Finding::Lookup(ended) => {
                 let lookup = &ended.detail;
                 let result = lookup.result.map_or("-", |result| result.as_str());
                 let (scope, name, types) = (ended.scope.as_str(), &lookup.name, lookup.types.join("+"));
@@ -166,7 +166,7 @@ pub fn told(played: &Played) -> String {
                 }
                 text.push_str(&cause(lookup.cause.as_ref()));
             }
-            Traffic::Connect(ended) => {
+            Finding::Connect(ended) => {
                 let connect = &ended.detail;
                 let result = connect.failure.map_or("established", |failure| failure.as_str());
                 let (scope, remote, name) = (ended.scope.as_str(), connect.remote, &connect.name);
@@ -180,13 +180,13 @@ pub fn told(played: &Played) -> String {
                 }
                 text.push_str(&cause(connect.cause.as_ref()));
             }
-            Traffic::JourneyHeldBack => text.push_str("held back"),
-            Traffic::Flow { .. }
-            | Traffic::Conntrack { .. }
-            | Traffic::Dropped { .. }
-            | Traffic::Activity(_)
-            | Traffic::Endpoints { .. }
-            | Traffic::HnsRestarted => continue,
+            Finding::JourneyHeldBack => text.push_str("held back"),
+            Finding::Flow { .. }
+            | Finding::Conntrack { .. }
+            | Finding::Dropped { .. }
+            | Finding::Activity(_)
+            | Finding::Endpoints { .. }
+            | Finding::HnsRestarted => continue,
         }
         text.push('\n');
     }
@@ -208,8 +208,8 @@ impl Played {
     /// Lookups and connections that were told to be seen in this trace: their ends.
     pub fn told_in(&self, id: Option<TraceId>) -> impl Iterator<Item = Timestamp> {
         self.outputs.iter().filter_map(move |output| match output {
-            Output::Traffic(Traffic::Lookup(ended)) if ended.trace == id => Some(ended.end),
-            Output::Traffic(Traffic::Connect(ended)) if ended.trace == id => Some(ended.end),
+            Output::Finding(Finding::Lookup(ended)) if ended.trace == id => Some(ended.end),
+            Output::Finding(Finding::Connect(ended)) if ended.trace == id => Some(ended.end),
             _ => None,
         })
     }
@@ -226,8 +226,8 @@ impl Played {
     /// What speaks for the cause of the only lookup or connection that has one.
     pub fn evidence(&self) -> Vec<String> {
         let causes = self.outputs.iter().filter_map(|output| match output {
-            Output::Traffic(Traffic::Lookup(ended)) => ended.detail.cause.clone(),
-            Output::Traffic(Traffic::Connect(ended)) => ended.detail.cause.clone(),
+            Output::Finding(Finding::Lookup(ended)) => ended.detail.cause.clone(),
+            Output::Finding(Finding::Connect(ended)) => ended.detail.cause.clone(),
             _ => None,
         });
         let mut causes: Vec<Cause> = causes.collect();

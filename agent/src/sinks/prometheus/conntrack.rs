@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sandglass_correlator::traffic::{Nat, Scope};
+use sandglass_correlator::finding::{Nat, Scope};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

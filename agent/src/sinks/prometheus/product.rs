@@ -199,7 +199,7 @@ impl ProductMetrics {
                     self.operations(trace);
                 }
             }
-            Output::Asked(_) | Output::Known { .. } | Output::Traffic(_) => {}
+            Output::LabelsNeeded(_) | Output::Preexisting { .. } | Output::Finding(_) => {}
         }
         self.readiness.record(output);
         self.traffic.record(output);
@@ -290,7 +290,7 @@ impl ProductMetrics {
                 observe(&self.steps, &labels, ns, Some(ended.trace));
             }
             // Counted when the trace is complete: the failed plugin and the network's name are known then.
-            EndedKind::Enclosing => {}
+            EndedKind::Other => {}
         }
     }
 }

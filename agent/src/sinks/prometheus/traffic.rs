@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::Output;
-use sandglass_correlator::traffic::{ConnectEnded, LookupEnded, QueryType, Scope, Traffic};
+use sandglass_correlator::finding::{ConnectEnded, Finding, LookupEnded, QueryType, Scope};
 use sandglass_model::network::{ConnectFailure, DroppedPacket, Transport};
 use sandglass_model::trace::{Cause, JourneyReason, LookupResult};
 use sandglass_model::{Detail, registry};
@@ -198,29 +198,29 @@ impl TrafficMetrics {
     /// Counts one output of the correlator.
     pub fn record(&mut self, output: &Output) {
         match output {
-            Output::Traffic(traffic) => self.traffic(traffic),
+            Output::Finding(traffic) => self.traffic(traffic),
             Output::Closed(trace) => {
                 if let Detail::Journey(journey) = &trace.root().detail {
                     let reason = journey.reason.as_str();
                     self.journeys.get_or_create(&ReasonLabels { reason }).inc();
                 }
             }
-            Output::Created(_) | Output::Ended(_) | Output::Asked(_) | Output::Known { .. } => {}
+            Output::Created(_) | Output::Ended(_) | Output::LabelsNeeded(_) | Output::Preexisting { .. } => {}
         }
     }
 
-    fn traffic(&mut self, traffic: &Traffic) {
+    fn traffic(&mut self, traffic: &Finding) {
         match traffic {
-            Traffic::Lookup(lookup) => self.lookup(lookup),
-            Traffic::Connect(connect) => self.connect(connect),
-            Traffic::Flow { scope, change, nat } => self.conntrack.flow(*scope, *change, *nat),
-            Traffic::Conntrack { scope, counts } => self.conntrack.count(*scope, counts),
-            Traffic::Dropped { scope, packet, reason } => self.dropped(*scope, *packet, reason),
-            Traffic::JourneyHeldBack => {
+            Finding::Lookup(lookup) => self.lookup(lookup),
+            Finding::Connect(connect) => self.connect(connect),
+            Finding::Flow { scope, change, nat } => self.conntrack.flow(*scope, *change, *nat),
+            Finding::Conntrack { scope, counts } => self.conntrack.count(*scope, counts),
+            Finding::Dropped { scope, packet, reason } => self.dropped(*scope, *packet, reason),
+            Finding::JourneyHeldBack => {
                 self.held_back.inc();
             }
             // Counted in `windows.rs`.
-            Traffic::Activity(_) | Traffic::Endpoints { .. } | Traffic::HnsRestarted => {}
+            Finding::Activity(_) | Finding::Endpoints { .. } | Finding::HnsRestarted => {}
         }
     }
 
@@ -229,7 +229,7 @@ impl TrafficMetrics {
         let rcode = detail.result.unwrap_or(LookupResult::Unanswered).as_str();
         let labels = LookupLabels { scope, rcode };
         observe(&self.lookups, &labels, ended.end.since(ended.start), ended.trace);
-        for &(kind, transport, count) in &ended.asked {
+        for &(kind, transport, count) in &ended.queries {
             let labels = query_labels(scope, kind, transport);
             self.queries.get_or_create(&labels).inc_by(u64::from(count));
         }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sandglass_correlator::{ActivityEnded, Output, Traffic};
+use sandglass_correlator::{ActivityEnded, Finding, Output};
 use sandglass_model::Detail;
 use sandglass_model::windows::Service;
 
@@ -87,8 +87,8 @@ impl WindowsMetrics {
 
     pub(super) fn record(&mut self, output: &Output) {
         match output {
-            Output::Traffic(Traffic::Activity(ended)) => self.activity(ended),
-            Output::Traffic(Traffic::Endpoints { endpoints, sandboxes }) => {
+            Output::Finding(Finding::Activity(ended)) => self.activity(ended),
+            Output::Finding(Finding::Endpoints { endpoints, sandboxes }) => {
                 let show = |gauge: &Family<NoLabels, Gauge>, count: u64| {
                     gauge
                         .get_or_create(&Vec::new())
@@ -99,7 +99,7 @@ impl WindowsMetrics {
                 show(&self.endpoints, *endpoints);
                 show(&self.sandboxes, *sandboxes);
             }
-            Output::Traffic(Traffic::HnsRestarted) => {
+            Output::Finding(Finding::HnsRestarted) => {
                 self.restarts.get_or_create(&Vec::new()).inc();
             }
             Output::Closed(trace) => {

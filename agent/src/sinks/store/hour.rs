@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use sandglass_correlator::traffic::{ConnectEnded, LookupEnded, Scope, Traffic};
+use sandglass_correlator::finding::{ConnectEnded, Finding, LookupEnded, Scope};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::registry;
 use sandglass_model::trace::{Cause, LookupResult};
@@ -97,12 +97,12 @@ pub struct ConntrackTable {
 
 impl TrafficHour {
     /// Records one finding at a wall-clock time.
-    pub(super) fn record(&mut self, traffic: &Traffic, unix_ns: u64) {
+    pub(super) fn record(&mut self, traffic: &Finding, unix_ns: u64) {
         self.revision += 1;
         match traffic {
-            Traffic::Lookup(lookup) => self.record_lookup(lookup, unix_ns),
-            Traffic::Connect(connect) => self.record_connect(connect, unix_ns),
-            Traffic::Flow { change, nat, .. } => {
+            Finding::Lookup(lookup) => self.record_lookup(lookup, unix_ns),
+            Finding::Connect(connect) => self.record_connect(connect, unix_ns),
+            Finding::Flow { change, nat, .. } => {
                 let slot = self.slot(unix_ns);
                 match change {
                     FlowChange::New => {
@@ -112,8 +112,8 @@ impl TrafficHour {
                     FlowChange::Destroyed => slot.flows_destroyed += 1,
                 }
             }
-            Traffic::Conntrack { scope, counts } => self.record_conntrack(*scope, counts, unix_ns),
-            Traffic::Dropped { scope, packet, reason } => {
+            Finding::Conntrack { scope, counts } => self.record_conntrack(*scope, counts, unix_ns),
+            Finding::Dropped { scope, packet, reason } => {
                 self.slot(unix_ns).drops += 1;
                 let mut key = DropKey {
                     scope: scope.as_str(),
@@ -125,9 +125,9 @@ impl TrafficHour {
                 }
                 *self.drops.entry(key).or_default() += 1;
             }
-            Traffic::JourneyHeldBack => self.journeys_held_back += 1,
+            Finding::JourneyHeldBack => self.journeys_held_back += 1,
             // Not network traffic: only metrics count these.
-            Traffic::Activity(_) | Traffic::Endpoints { .. } | Traffic::HnsRestarted => {}
+            Finding::Activity(_) | Finding::Endpoints { .. } | Finding::HnsRestarted => {}
         }
     }
 

@@ -17,7 +17,7 @@ mod traces;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandglass_correlator::traffic::Traffic;
+use sandglass_correlator::finding::Finding;
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, SpanId, Timestamp, Trace, TraceId};
 use serde::Serialize;
 use tokio::sync::broadcast;
@@ -192,7 +192,7 @@ impl<R> Store<R> {
     }
 
     /// Records one finding about traffic, at a wall-clock time.
-    pub fn traffic(&self, traffic: &Traffic, unix_ns: u64) {
+    pub fn traffic(&self, traffic: &Finding, unix_ns: u64) {
         self.hour().record(traffic, unix_ns);
     }
 

@@ -6,32 +6,32 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, Transport};
 use sandglass_model::time::MILLISECOND;
 
-use super::{Lookup, Sent};
-use crate::traffic::TrafficConfig;
+use super::{Lookup, SentQuery};
+use crate::config::TrafficConfig;
 
 /// How a message goes with what was asked before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum QueryKind {
     /// Nothing like it was asked yet.
     First,
-    /// Asked of another server at the same instant (musl), or again over TCP.
-    Besides,
-    /// Asked again.
-    Again,
+    /// QuestionState of another server at the same instant (musl), or again over TCP.
+    Parallel,
+    /// QuestionState again.
+    Retry,
 }
 
 /// How an answer goes with what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum AnswerMatch {
     /// It answers.
     Answer,
     /// What it answers was answered already.
     Late,
     /// The very same record a second time.
-    Twice,
+    Duplicate,
     /// It answers by socket, id and question, but comes from elsewhere than the message went. The socket is not
     /// connected then: either its packets were translated behind it, or the client will not take it and asks again.
-    Elsewhere,
+    OtherAddress,
     /// It came from elsewhere.
     Stray,
     /// It has nothing to do with this lookup.
@@ -44,22 +44,22 @@ pub(super) const PARALLEL_NS: u64 = 50 * MILLISECOND;
 pub(crate) const RETRY_NS: u64 = 200 * MILLISECOND;
 impl Lookup {
     /// How `message` would go with this lookup, if it asks `question` again; `None` when it is another lookup's.
-    pub(crate) fn manner(
+    pub(crate) fn query_kind(
         &self,
         at: Timestamp,
         message: &DnsMessage,
         question: usize,
         config: &TrafficConfig,
-    ) -> Option<Manner> {
+    ) -> Option<QueryKind> {
         let asked = self.questions.get(question)?;
         if self.has(at, message, question) {
-            return Some(Manner::Again);
+            return Some(QueryKind::Retry);
         }
-        let from_here = |sent: &&Sent| sent.client == message.client && sent.transport == message.transport;
+        let from_here = |sent: &&SentQuery| sent.client == message.client && sent.transport == message.transport;
         let same_socket = self.sent.iter().any(|sent| from_here(&sent));
         let gap = at.since(asked.last);
         if self.goes_over_to_tcp(message, question) {
-            return Some(Manner::Besides);
+            return Some(QueryKind::Parallel);
         }
         // musl asks server by server, and the first may answer before the next is asked.
         let known_server = self
@@ -67,31 +67,31 @@ impl Lookup {
             .iter()
             .any(|sent| sent.question == question && sent.server == message.server);
         if same_socket && !known_server && at.since(asked.first) <= PARALLEL_NS {
-            return Some(Manner::Besides);
+            return Some(QueryKind::Parallel);
         }
         if let Some(outcome) = asked.outcome {
             if outcome.elsewhere && same_socket {
-                return Some(Manner::Again);
+                return Some(QueryKind::Retry);
             }
             if outcome.truncated {
-                return Some(Manner::Besides);
+                return Some(QueryKind::Parallel);
             }
             if !outcome.is_final() {
-                return Some(Manner::Again);
+                return Some(QueryKind::Retry);
             }
             // glibc asks both again once it has waited for one of them in vain. When nothing is waited for, another
             // socket begins another lookup: glibc does so where its buffer was too small for the answers.
-            let troubled = match self.is_waiting() {
+            let troubled = match self.is_pending() {
                 true => self.retransmissions > 0 || (same_socket && at.since(asked.first) >= RETRY_NS),
                 false => self.retransmissions > 0 && same_socket,
             };
-            return troubled.then_some(Manner::Again);
+            return troubled.then_some(QueryKind::Retry);
         }
         if at.since(asked.first) >= config.lookup_deadline_ns {
             return None;
         }
         // Over TCP nothing is lost that would have to be asked again so soon: a resolver asks for somebody else.
-        let on_this_connection = |sent: &Sent| sent.question == question && from_here(&sent);
+        let on_this_connection = |sent: &SentQuery| sent.question == question && from_here(&sent);
         if message.transport == Transport::Tcp && gap < RETRY_NS && self.sent.iter().any(on_this_connection) {
             return None;
         }
@@ -99,7 +99,7 @@ impl Lookup {
             .sent
             .iter()
             .any(|sent| sent.question == question && sent.transport != message.transport);
-        (same_socket || gap >= RETRY_NS || changes_transport).then_some(Manner::Again)
+        (same_socket || gap >= RETRY_NS || changes_transport).then_some(QueryKind::Retry)
     }
 
     /// An answer was cut, and now this question is asked over TCP, for the first time since it was over UDP. glibc asks
@@ -122,8 +122,8 @@ impl Lookup {
     }
 
     /// How an answer goes with this lookup. The id, and the client's end or its socket, are those of a message of it.
-    pub(crate) fn judge(&self, at: Timestamp, message: &DnsMessage) -> (Taken, Option<usize>) {
-        let (mut judged, mut elsewhere) = ((Taken::No, None), None);
+    pub(crate) fn match_answer(&self, at: Timestamp, message: &DnsMessage) -> (AnswerMatch, Option<usize>) {
+        let (mut found, mut elsewhere) = ((AnswerMatch::No, None), None);
         for (index, sent) in self.sent.iter().enumerate().rev() {
             let asked = &self.questions[sent.question];
             let about = message.questions.is_empty()
@@ -139,7 +139,7 @@ impl Lookup {
                 continue;
             }
             if sent.answered == Some(at) {
-                judged = (Taken::Twice, None);
+                found = (AnswerMatch::Duplicate, None);
                 continue;
             }
             let open = sent.answered.is_none()
@@ -150,20 +150,20 @@ impl Lookup {
                 if open && same_socket && !message.questions.is_empty() {
                     elsewhere = elsewhere.or(Some(index));
                 }
-                judged = (Taken::Stray, None);
+                found = (AnswerMatch::Stray, None);
                 continue;
             }
             if open {
-                return (Taken::Answer, Some(index));
+                return (AnswerMatch::Answer, Some(index));
             }
             // Messages that were sent again may have one id.
-            if judged.0 != Taken::Twice {
-                judged = (Taken::Late, Some(index));
+            if found.0 != AnswerMatch::Duplicate {
+                found = (AnswerMatch::Late, Some(index));
             }
         }
-        match (judged, elsewhere) {
-            ((Taken::Stray, _), Some(index)) => (Taken::Elsewhere, Some(index)),
-            _ => judged,
+        match (found, elsewhere) {
+            ((AnswerMatch::Stray, _), Some(index)) => (AnswerMatch::OtherAddress, Some(index)),
+            _ => found,
         }
     }
 }

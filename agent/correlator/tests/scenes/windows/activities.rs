@@ -1,6 +1,6 @@
 //! Activities of HNS and HCS: given to sandboxes by their objects, nested, counted, and ended with their service.
 
-use sandglass_correlator::{Output, Traffic};
+use sandglass_correlator::{Finding, Output};
 use sandglass_model::trace::Detail;
 use sandglass_model::windows::{ActivityChange, ObjectKey, RuntimeSaid, Service};
 use sandglass_model::{Body, SandboxId, Timestamp, Trace, text};
@@ -219,7 +219,7 @@ fn endpoints_are_counted_by_what_requests_did_to_them() {
         .outputs
         .iter()
         .filter_map(|output| match output {
-            Output::Traffic(Traffic::Endpoints { endpoints, .. }) => Some(*endpoints),
+            Output::Finding(Finding::Endpoints { endpoints, .. }) => Some(*endpoints),
             _ => None,
         })
         .collect();
@@ -281,12 +281,12 @@ fn another_process_in_the_place_of_hns_ends_what_the_first_was_at() {
     let restarts = played
         .outputs
         .iter()
-        .filter(|output| matches!(output, Output::Traffic(Traffic::HnsRestarted)));
+        .filter(|output| matches!(output, Output::Finding(Finding::HnsRestarted)));
     assert_eq!(restarts.count(), 1);
     // What was interrupted made no endpoint.
     assert!(
         played.outputs.iter().all(|output| {
-            !matches!(output, Output::Traffic(Traffic::Endpoints { endpoints, .. }) if *endpoints > 0)
+            !matches!(output, Output::Finding(Finding::Endpoints { endpoints, .. }) if *endpoints > 0)
         })
     );
 }

@@ -91,10 +91,10 @@ fn a_request_told_twice_makes_one_trace_also_when_it_was_answered_meanwhile() {
     let asked = played
         .outputs
         .iter()
-        .filter(|output| matches!(output, Output::Asked(_)));
+        .filter(|output| matches!(output, Output::LabelsNeeded(_)));
     assert_eq!(
         asked.collect::<Vec<_>>(),
-        [&Output::Asked(id)],
+        [&Output::LabelsNeeded(id)],
         "once, by the id it has at last"
     );
 }

@@ -6,7 +6,7 @@ use sandglass_model::trace::{Confidence, ConnectDetail, LookupDetail};
 
 use super::super::{Metrics, ProductMetrics};
 use super::*;
-use sandglass_correlator::traffic::Nat;
+use sandglass_correlator::finding::Nat;
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::{Timestamp, Trace};
 
@@ -32,7 +32,7 @@ fn expect(metrics: &Metrics, expected: &[(&str, &str)]) {
     }
 }
 
-fn lookup(result: LookupResult, cause: Option<&str>) -> Traffic {
+fn lookup(result: LookupResult, cause: Option<&str>) -> Finding {
     let detail = LookupDetail {
         name: "db.shop.svc.cluster.local".into(),
         types: vec!["A".into(), "AAAA".into()],
@@ -53,17 +53,17 @@ fn lookup(result: LookupResult, cause: Option<&str>) -> Traffic {
             evidence: Vec::new(),
         }),
     };
-    Traffic::Lookup(Box::new(LookupEnded {
+    Finding::Lookup(Box::new(LookupEnded {
         scope: Scope::Sandbox,
         start: Timestamp(SECOND),
         end: Timestamp(6 * SECOND),
         detail,
-        asked: vec![(QueryType::A, Transport::Udp, 3), (QueryType::Aaaa, Transport::Tcp, 2)],
+        queries: vec![(QueryType::A, Transport::Udp, 3), (QueryType::Aaaa, Transport::Tcp, 2)],
         trace: Some(TraceId(9)),
     }))
 }
 
-fn connect(failure: Option<ConnectFailure>) -> Traffic {
+fn connect(failure: Option<ConnectFailure>) -> Finding {
     let detail = ConnectDetail {
         local: "10.22.0.7:40000".parse().unwrap(),
         remote: "10.96.0.1:443".parse().unwrap(),
@@ -74,7 +74,7 @@ fn connect(failure: Option<ConnectFailure>) -> Traffic {
         asker: None,
         cause: None,
     };
-    Traffic::Connect(Box::new(ConnectEnded {
+    Finding::Connect(Box::new(ConnectEnded {
         scope: Scope::Node,
         start: Timestamp(0),
         end: Timestamp(3 * SECOND),
@@ -112,9 +112,9 @@ fn lookups_and_connections_count_with_their_labels_and_exemplars() {
         connect(None),
         connect(Some(ConnectFailure::Abandoned)),
         connect(Some(ConnectFailure::Refused)),
-        Traffic::JourneyHeldBack,
+        Finding::JourneyHeldBack,
     ] {
-        product.record(&Output::Traffic(traffic));
+        product.record(&Output::Finding(traffic));
     }
     expect(
         &metrics,
@@ -170,20 +170,20 @@ fn conntrack_and_drops_count_and_reasons_are_bounded() {
         drop: 1,
         ..ConntrackCounts::default()
     };
-    let flow = |change, nat| Traffic::Flow {
+    let flow = |change, nat| Finding::Flow {
         scope: Scope::Sandbox,
         change,
         nat,
     };
-    let dropped = |reason: &str| Traffic::Dropped {
+    let dropped = |reason: &str| Finding::Dropped {
         scope: Scope::Sandbox,
         packet: DroppedPacket::Dns,
         reason: reason.into(),
     };
     let (sandbox, node) = (Scope::Sandbox, Scope::Node);
     for traffic in [
-        Traffic::Conntrack { scope: node, counts },
-        Traffic::Conntrack {
+        Finding::Conntrack { scope: node, counts },
+        Finding::Conntrack {
             scope: sandbox,
             counts: ConntrackCounts { entries: 4, ..counts },
         },
@@ -196,7 +196,7 @@ fn conntrack_and_drops_count_and_reasons_are_bounded() {
         dropped("c"),
         dropped("d"),
     ] {
-        product.record(&Output::Traffic(traffic));
+        product.record(&Output::Finding(traffic));
     }
     expect(
         &metrics,

@@ -6,13 +6,13 @@ use sandglass_model::time::SECOND;
 use super::*;
 use crate::samples;
 
-fn lookup(name: &str, ns: u64) -> Traffic {
-    Traffic::Lookup(Box::new(LookupEnded {
+fn lookup(name: &str, ns: u64) -> Finding {
+    Finding::Lookup(Box::new(LookupEnded {
         scope: Scope::Sandbox,
         start: sandglass_model::Timestamp(0),
         end: sandglass_model::Timestamp(ns),
         detail: samples::lookup_detail(name),
-        asked: Vec::new(),
+        queries: Vec::new(),
         trace: None,
     }))
 }
@@ -24,7 +24,7 @@ fn nothing_grows_without_bound() {
     let mut hour = TrafficHour::default();
     for number in 0..5_000 {
         let reason: Arc<str> = format!("REASON_{number}").into();
-        let dropped = Traffic::Dropped {
+        let dropped = Finding::Dropped {
             scope: Scope::Node,
             packet: DroppedPacket::Dns,
             reason,

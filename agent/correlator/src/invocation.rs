@@ -7,11 +7,11 @@ use std::ops::Deref;
 
 use memchr::memrchr;
 use sandglass_model::event::{Exec, ExitStatus};
-use sandglass_model::trace::{ProcessDetail, RuntimeStep};
+use sandglass_model::trace::{OperationDetail, ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
 use crate::collections::mix::mix;
-use crate::plugins::names::Names;
+use crate::names::Names;
 
 /// What an exec brings into a span: the event without its environment, which is read and dropped. Handed on as it came:
 /// it is too large to be copied from step to step.
@@ -156,6 +156,21 @@ impl<'a> Invocation<'a> {
         self.path
             .split(':')
             .any(|entry| !entry.is_empty() && entry.trim_end_matches('/') == directory)
+    }
+}
+
+impl Invocation<'_> {
+    /// The operation as its span shows it, before its first plugin.
+    pub(crate) fn to_operation(self, attempt: u32) -> OperationDetail {
+        OperationDetail {
+            command: self.command,
+            ifname: self.ifname.to_owned(),
+            network: String::new(),
+            netns: self.netns.to_owned(),
+            attempt,
+            plugins: Vec::with_capacity(2),
+            addresses: Vec::new(),
+        }
     }
 }
 

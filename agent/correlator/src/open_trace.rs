@@ -1,83 +1,34 @@
-//! An open trace: its spans, and what is kept beside each while it runs.
+//! An open trace: its spans, and what keeps them consistent while it is open.
 //!
-//! Used by the state machine. Keeps the invariants of [`Trace::check`] by construction: a span is only ever begun below
-//! an open span, whatever is open below a span ends with it, and a parent never ends before what ended in it.
-//! Does not: decide when something ends.
+//! Used by every room through the [`Context`](crate::context::Context). Keeps the invariants of [`Trace::check`] by
+//! construction: a span only begins below an open span, everything open below a span ends with it, and a parent never ends
+//! before a child. Does not: decide when something ends.
 
 use sandglass_model::event::ExitStatus;
 use sandglass_model::time::SECOND;
-use sandglass_model::trace::{Detail, SpanEvent, Status};
-use sandglass_model::{ClockAnchor, PodIdentity, ProcessKey, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
+use sandglass_model::trace::{Detail, OperationDetail, SpanEvent, Status};
+use sandglass_model::{ClockAnchor, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
-use crate::correlator::{Counters, EndedSpan, Output};
-use crate::plugins::operations::Operation;
-use crate::sandboxes::Creation;
-use crate::timers::{Timer, Timers};
+use crate::effects::Effects;
+use crate::keys::{SpanRef, TraceKey};
+use crate::output::{EndedSpan, Output};
+use crate::timers::Timer;
 
-/// Names an open trace, in the order they were opened. Trace ids may come from outside and need not be unique.
-///
-/// A serial number, and below it the place in [`crate::slots::Slots`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TraceKey(u64);
-
-impl TraceKey {
-    /// Stands before every other.
-    pub(crate) const FIRST: TraceKey = TraceKey(0);
-    /// More places than this a key cannot tell apart; one is for the trace that is about to come.
-    pub(crate) const MAX_OPEN: usize = (1 << Self::SLOT_BITS) - 1;
-    /// What is left counts a thousand traces per second for thirty years.
-    const SLOT_BITS: u32 = 24;
-
-    pub(crate) fn new(serial: u64, slot: u32) -> TraceKey {
-        TraceKey(serial << Self::SLOT_BITS | u64::from(slot))
-    }
-
-    /// How many traces were opened before it.
-    pub(crate) fn serial(self) -> u64 {
-        self.0 >> Self::SLOT_BITS
-    }
-
-    pub(crate) fn slot(self) -> usize {
-        self.0 as usize & Self::MAX_OPEN
-    }
-}
-
-/// Names a span of an open trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpanRef {
-    pub(crate) trace: TraceKey,
-    pub(crate) span: usize,
-}
-
-/// What the state machine brings about besides its own state.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    pub(crate) outputs: Vec<Output>,
-    pub(crate) changed: Vec<TraceKey>,
-    pub(crate) counters: Counters,
-    pub(crate) timers: Timers,
-}
-
-/// What is kept beside a span.
+/// State of a span besides what it exports.
 #[derive(Debug, Default)]
 pub(crate) struct SpanState {
-    /// The process behind it.
-    pub(crate) process: Option<ProcessKey>,
-    /// How many spans directly below it are open.
+    /// Open spans directly below it.
     open_children: u32,
-    /// The latest end of a span directly below it; never before its own begin.
+    /// The latest end of a span directly below it, and at least its own begin.
     pub(crate) latest: Timestamp,
-    /// A plugin's operation, as index in [`OpenTrace::operations`].
-    pub(crate) operation: Option<usize>,
-    /// The plugin is a member of its operation's chain, not called by another member.
-    pub(crate) in_chain: bool,
-    /// Of the CNI parameters in a plugin's environment: see [`crate::plugins::invocation::Invocation::fingerprint`].
-    pub(crate) environment: u64,
-    /// When it last executed an image.
-    pub(crate) executed: Timestamp,
+    /// Cancelled when the span ends.
+    pub(crate) timer: Option<Timer>,
     /// It turned out not to belong to the trace.
     withdrawn: bool,
 }
+
+/// Index of the span `sandbox.create` in the trace of a sandbox's creation, whose root is span 0.
+pub(crate) const CREATE: usize = 1;
 
 /// An open trace.
 #[derive(Debug)]
@@ -86,13 +37,11 @@ pub(crate) struct OpenTrace {
     pub(crate) trace: Trace,
     /// One per span.
     pub(crate) states: Vec<SpanState>,
-    /// All operations, nested ones included, in order of begin.
-    pub(crate) operations: Vec<Operation>,
-    /// For the trace of a sandbox's creation.
-    pub(crate) creation: Option<Creation>,
-    /// Our own id, also where the trace goes by the runtime's: two sandboxes may share that one.
+    /// Our own trace id, also where the trace goes by the runtime's id, which two sandboxes may share. Span ids are made of
+    /// it.
     seed: TraceId,
     max_spans: usize,
+    /// It is in [`Effects::changed`].
     dirty: bool,
 }
 
@@ -144,8 +93,6 @@ impl OpenTrace {
                 spans: Vec::new(),
             },
             states: Vec::new(),
-            operations: Vec::new(),
-            creation: None,
             seed,
             max_spans: max_spans.max(8),
             dirty: false,
@@ -162,18 +109,9 @@ impl OpenTrace {
     /// that runs hundreds of them does not hide the next plugin.
     pub(crate) fn begin(&mut self, parent: Option<usize>, at: Timestamp, detail: Detail) -> Option<usize> {
         let index = self.trace.spans.len();
-        let room = match &detail {
-            Detail::Command(_) => self.max_spans - self.max_spans / 8,
-            Detail::Sandbox(_)
-            | Detail::SandboxCreate(_)
-            | Detail::Operation(_)
-            | Detail::Plugin(_)
-            | Detail::RuntimeStep(_)
-            | Detail::Journey(_)
-            | Detail::Lookup(_)
-            | Detail::Connect(_)
-            | Detail::Activity(_)
-            | Detail::VnicWait(_) => self.max_spans,
+        let room = match detail.as_command() {
+            Some(_) => self.max_spans - self.max_spans / 8,
+            None => self.max_spans,
         };
         if index >= room {
             return None;
@@ -194,7 +132,6 @@ impl OpenTrace {
         });
         self.states.push(SpanState {
             latest: start,
-            executed: at,
             ..SpanState::default()
         });
         Some(index)
@@ -212,7 +149,80 @@ impl OpenTrace {
     /// The plugin span that `span` is, or lies below.
     pub(crate) fn nearest_plugin(&self, span: usize) -> Option<usize> {
         self.ancestors(span)
-            .find(|&index| matches!(self.trace.spans[index].detail, Detail::Plugin(_)))
+            .find(|&index| self.trace.spans[index].detail.as_plugin().is_some())
+    }
+
+    /// The operation span that `span` is, or lies below.
+    pub(crate) fn nearest_operation(&self, span: usize) -> Option<usize> {
+        self.ancestors(span)
+            .find(|&index| self.trace.spans[index].detail.as_operation().is_some())
+    }
+
+    /// The operation is open, and no plugin of its chain runs.
+    pub(crate) fn is_idle(&self, operation: usize) -> bool {
+        let runs =
+            |span: &Span| span.parent == Some(operation) && span.end.is_none() && span.detail.as_plugin().is_some();
+        self.is_open(operation)
+            && (self.states[operation].open_children == 0 || !self.trace.spans[operation..].iter().any(runs))
+    }
+
+    /// It is the trace of a sandbox's creation.
+    pub(crate) fn is_creation(&self) -> bool {
+        self.trace
+            .spans
+            .first()
+            .is_some_and(|root| root.detail.as_sandbox().is_some())
+    }
+
+    /// It is the trace of a sandbox's creation, and that is over: only readiness is pending.
+    pub(crate) fn is_created(&self) -> bool {
+        self.is_creation() && !self.is_open(CREATE)
+    }
+
+    /// Operations that the runtime requested, in order of begin: an operation that a plugin requests lies below a plugin.
+    pub(crate) fn runtime_operations(&self) -> impl Iterator<Item = (usize, &OperationDetail)> {
+        let parent = self.is_creation().then_some(CREATE);
+        let spans = self.trace.spans.iter().enumerate();
+        spans
+            .filter(move |(_, span)| span.parent == parent)
+            .filter_map(|(index, span)| Some((index, span.detail.as_operation()?)))
+    }
+
+    pub(crate) fn operation(&self, span: usize) -> Option<&OperationDetail> {
+        self.trace.spans.get(span)?.detail.as_operation()
+    }
+
+    pub(crate) fn operation_mut(&mut self, span: usize) -> Option<&mut OperationDetail> {
+        self.trace.spans.get_mut(span)?.detail.as_operation_mut()
+    }
+
+    /// The operation failed.
+    pub(crate) fn has_failed(&self, span: usize) -> bool {
+        self.trace.spans.get(span).is_some_and(|span| span.status.is_error())
+    }
+
+    /// Moves the begin of the root and of `sandbox.create`, never forward.
+    pub(crate) fn begin_earlier(&mut self, at: Timestamp) {
+        for span in self.trace.spans.iter_mut().take(CREATE + 1) {
+            span.start = span.start.min(at);
+        }
+    }
+
+    pub(crate) fn reference(&self, span: usize) -> SpanRef {
+        SpanRef { trace: self.key, span }
+    }
+
+    /// Sets a timer that is cancelled when the span ends.
+    pub(crate) fn set_timer(&mut self, span: usize, timer: Timer, at: Timestamp, effects: &mut Effects) {
+        self.states[span].timer = Some(timer);
+        effects.timers.set(timer, at);
+    }
+
+    /// Cancels the span's timer.
+    pub(crate) fn clear_timer(&mut self, span: usize, effects: &mut Effects) {
+        if let Some(timer) = self.states[span].timer.take() {
+            effects.timers.clear(timer);
+        }
     }
 
     /// `span`, its parent, and so on to the root.
@@ -240,17 +250,12 @@ impl OpenTrace {
         if !self.is_open(span) {
             return;
         }
-        if let Detail::Activity(_) | Detail::VnicWait(_) = &self.trace.spans[span].detail {
-            return self.end(span, at, cut, effects);
-        }
         let Some(process) = self.trace.spans[span].process_mut() else {
-            // An operation ends with its last plugin, a sandbox with its last part.
-            let start = self.trace.spans[span].start;
-            if let Some(operation) = self.operations.iter().position(|operation| operation.span == span) {
-                self.operations[operation].closed = true;
-                effects.timers.clear(Timer::Settle(self.key, operation));
-            }
-            return self.end(span, start, cut, effects);
+            // An activity or a wait is cut here; anything else ends with the last span in it.
+            let Span { start, detail, .. } = &self.trace.spans[span];
+            let cut_here = detail.as_activity().is_some() || detail.as_vnic_wait().is_some();
+            let at = if cut_here { at } else { *start };
+            return self.end(span, at, cut, effects);
         };
         match cut {
             Cut::Outlived => process.outlived_parent = true,
@@ -268,11 +273,8 @@ impl OpenTrace {
     }
 
     fn end_leaf(&mut self, index: usize, at: Timestamp, effects: &mut Effects) {
-        let state = &self.states[index];
-        let end = at.max(state.latest);
-        if let Some(process) = state.process {
-            effects.timers.clear(Timer::Plugin(process));
-        }
+        self.clear_timer(index, effects);
+        let end = at.max(self.states[index].latest);
         let span = &mut self.trace.spans[index];
         span.end = Some(end);
         if let Some(parent) = span.parent {

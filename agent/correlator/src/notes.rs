@@ -1,5 +1,6 @@
-//! What happened to a lookup or a connection, instant by instant: kept small while it is open, rendered as span events
-//! only where a span is made of it. Most lookups go well and leave nothing.
+//! Instants of a lookup or a connect: small while it is open, rendered as span events only where a span is made of it.
+//!
+//! Most exchanges go well and their notes are never rendered.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,18 +9,18 @@ use sandglass_model::network::Transport;
 use sandglass_model::trace::{LookupResult, SpanEvent};
 use sandglass_model::{Timestamp, registry};
 
-use crate::traffic::Nat;
+use crate::finding::Nat;
 
 /// An instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) at: Timestamp,
-    pub(crate) what: What,
+    pub(crate) kind: NoteKind,
 }
 
 /// What happened then.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum NoteKind {
     Query {
         name: Arc<str>,
         kind: u16,
@@ -55,14 +56,14 @@ pub(crate) enum What {
 const MAX_NOTES: usize = 48;
 
 /// Adds a note in its place, if there is room. `false` when it is there already: its record came twice.
-pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, what: What) -> bool {
+pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, kind: NoteKind) -> bool {
     let place = notes.partition_point(|note| note.at <= at);
     let same = notes[..place].iter().rev().take_while(|note| note.at == at);
-    if same.into_iter().any(|note| note.what == what) {
+    if same.into_iter().any(|note| note.kind == kind) {
         return false;
     }
     if notes.len() < MAX_NOTES {
-        notes.insert(place, Note { at, what });
+        notes.insert(place, Note { at, kind });
     }
     true
 }
@@ -74,8 +75,8 @@ pub(crate) fn events(notes: &[Note], from: Timestamp, to: Option<Timestamp>) -> 
 }
 
 fn event(note: &Note, from: Timestamp) -> SpanEvent {
-    let (name, attributes): (&str, Vec<(&str, String)>) = match &note.what {
-        What::Query {
+    let (name, attributes): (&str, Vec<(&str, String)>) = match &note.kind {
+        NoteKind::Query {
             name,
             kind,
             id,
@@ -98,7 +99,7 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
             };
             (name, attributes)
         }
-        What::Answer {
+        NoteKind::Answer {
             kind,
             id,
             rcode,
@@ -119,20 +120,20 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
             };
             (name, attributes)
         }
-        What::Stray { id, from } => (
+        NoteKind::Stray { id, from } => (
             registry::EVENT_STRAY_ANSWER,
             vec![
                 (registry::PEER_ADDRESS, from.ip().to_string()),
                 (registry::DNS_ID, id.to_string()),
             ],
         ),
-        What::Flow { id, nat, backend } => {
+        NoteKind::Flow { id, nat, backend } => {
             let mut attributes = vec![(registry::FLOW_ID, id.to_string())];
             attributes.extend(nat.map(|nat| (registry::NAT, nat.as_str().to_owned())));
             attributes.extend(backend.map(|backend| (registry::BACKEND, backend.to_string())));
             (registry::EVENT_FLOW, attributes)
         }
-        What::Drop { reason, function } => {
+        NoteKind::Drop { reason, function } => {
             let mut attributes = vec![(registry::DROP_REASON, reason.to_string())];
             if !function.is_empty() {
                 attributes.push((registry::DROP_FUNCTION, function.to_string()));
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn notes_are_in_time_order_and_bounded() {
         let mut notes = Vec::new();
-        let stray = |id| What::Stray {
+        let stray = |id| NoteKind::Stray {
             id,
             from: SocketAddr::from(([10, 0, 0, 1], 53)),
         };

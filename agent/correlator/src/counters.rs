@@ -1,0 +1,53 @@
+//! What the correlator counts about itself: losses, and how full its tables are.
+
+/// Losses since the start; these numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Events whose owner was not found.
+    pub orphan: u64,
+    /// Traces closed early because too many were open.
+    pub evicted_traces: u64,
+    /// Processes removed because too many were tracked.
+    pub evicted_processes: u64,
+    /// Spans not made because a trace was full.
+    pub evicted_spans: u64,
+    /// Sandboxes and pods no longer remembered because there were too many.
+    pub evicted_remembered: u64,
+    /// Lookups removed because too many were open.
+    pub evicted_lookups: u64,
+    /// Connects removed because too many were open.
+    pub evicted_connects: u64,
+    /// Conntrack entries no longer remembered because there were too many.
+    pub evicted_flows: u64,
+    /// Activities, objects and sandboxes of Windows no longer remembered because there were too many.
+    pub evicted_windows: u64,
+}
+
+/// Entries in the correlator's tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Open traces; at most [`Config::max_traces`](crate::Config::max_traces).
+    pub traces: usize,
+    /// Tracked processes; at most [`Config::max_processes`](crate::Config::max_processes).
+    pub processes: usize,
+    /// Remembered sandboxes; at most [`Config::max_remembered`](crate::Config::max_remembered).
+    pub sandboxes: usize,
+    /// Remembered pods; at most [`Config::max_remembered`](crate::Config::max_remembered).
+    pub pods: usize,
+    /// Open lookups; at most [`TrafficConfig::max_lookups`](crate::TrafficConfig::max_lookups).
+    pub lookups: usize,
+    /// Open connects; at most [`TrafficConfig::max_connects`](crate::TrafficConfig::max_connects).
+    pub connects: usize,
+    /// Remembered conntrack entries; at most [`TrafficConfig::max_flows`](crate::TrafficConfig::max_flows).
+    pub flows: usize,
+    /// Remembered network namespaces and addresses; at most three times
+    /// [`Config::max_remembered`](crate::Config::max_remembered).
+    pub owners: usize,
+    /// Open journeys; at most 256.
+    pub journeys: usize,
+    /// Complete traces that are held back for their pods' labels; at most 1,024.
+    pub unlabelled: usize,
+    /// Sandboxes, activities, objects and lookups of Windows; at most five times
+    /// [`Config::max_remembered`](crate::Config::max_remembered) and 6,144.
+    pub windows: usize,
+}

@@ -1,0 +1,110 @@
+//! One lookup or connect that is over, as rooms hand it to one another.
+//!
+//! Made by `traffic` and `windows`; `sandboxes` keeps the ones that belong to a sandbox until its network is ready. An
+//! exchange is a lookup or a connect where the difference does not matter. Imports no room.
+
+use std::sync::Arc;
+
+use sandglass_model::network::Transport;
+use sandglass_model::trace::{ConnectDetail, Detail, JourneyReason, LookupDetail, SpanEvent, Status};
+use sandglass_model::{Timestamp, TraceId};
+
+use crate::finding::{ConnectEnded, Finding, LookupEnded, QueryType};
+use crate::notes::{self, Note};
+use crate::output::Output;
+use crate::owner::Owner;
+
+/// Key of an exchange, open or over: its serial number, of one sequence for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExchangeId {
+    Lookup(u64),
+    Connect(u64),
+}
+
+/// An exchange that is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) start: Timestamp,
+    pub(crate) end: Timestamp,
+    pub(crate) status: Status,
+    /// Why it deserves a journey; `None` when it went well.
+    pub(crate) reason: Option<JourneyReason>,
+    pub(crate) detail: ExchangeDetail,
+    pub(crate) notes: Vec<Note>,
+    /// Records were lost while it was open.
+    pub(crate) lost: bool,
+    /// Distinguishes it from others that began at the same time; part of its journey's trace id.
+    pub(crate) seed: u64,
+}
+
+/// Which of both it is.
+#[derive(Clone, Debug)]
+pub(crate) enum ExchangeDetail {
+    Lookup {
+        detail: Box<LookupDetail>,
+        queries: Vec<(QueryType, Transport, u32)>,
+    },
+    Connect {
+        detail: Box<ConnectDetail>,
+        /// Serial number of the lookup that resolved the address.
+        after: Option<u64>,
+    },
+}
+
+impl Exchange {
+    /// It proves that the network works.
+    pub(crate) fn works(&self) -> bool {
+        match &self.detail {
+            ExchangeDetail::Lookup { detail, .. } => detail.result.is_some_and(|result| result.is_answer()),
+            ExchangeDetail::Connect { detail, .. } => detail.failure.is_none(),
+        }
+    }
+
+    pub(crate) fn is_connect(&self) -> bool {
+        matches!(self.detail, ExchangeDetail::Connect { .. })
+    }
+
+    pub(crate) fn to_detail(&self) -> Detail {
+        match &self.detail {
+            ExchangeDetail::Lookup { detail, .. } => Detail::Lookup(detail.clone()),
+            ExchangeDetail::Connect { detail, .. } => Detail::Connect(detail.clone()),
+        }
+    }
+
+    pub(crate) fn events(&self) -> Vec<SpanEvent> {
+        notes::events(&self.notes, self.start, None)
+    }
+}
+
+/// An exchange that is over, with its key and its owner.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedExchange {
+    pub(crate) owner: Owner,
+    pub(crate) id: ExchangeId,
+    pub(crate) exchange: Arc<Exchange>,
+}
+
+impl EndedExchange {
+    /// The finding for metrics; `trace` is the trace that shows the exchange.
+    pub(crate) fn finding(&self, trace: Option<TraceId>) -> Output {
+        let exchange = &self.exchange;
+        let (scope, start, end) = (self.owner.scope(), exchange.start, exchange.end);
+        Output::Finding(match &exchange.detail {
+            ExchangeDetail::Lookup { detail, queries } => Finding::Lookup(Box::new(LookupEnded {
+                scope,
+                start,
+                end,
+                detail: LookupDetail::clone(detail),
+                queries: queries.clone(),
+                trace,
+            })),
+            ExchangeDetail::Connect { detail, .. } => Finding::Connect(Box::new(ConnectEnded {
+                scope,
+                start,
+                end,
+                detail: ConnectDetail::clone(detail),
+                trace,
+            })),
+        })
+    }
+}

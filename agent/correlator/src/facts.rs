@@ -1,0 +1,124 @@
+//! Facts: what one room reports for another, in a queue that `correlator.rs` routes.
+//!
+//! Small on purpose: keys, times and boxes that exist anyway. A room that gets a fact reads the trace it names through
+//! the [`Context`](crate::context::Context). Imports no room.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use sandglass_model::event::ExitStatus;
+use sandglass_model::trace::{Detail, SpanEvent};
+use sandglass_model::{TextPairs, Timestamp, Trace};
+
+use crate::exchange::{EndedExchange, Exchange, ExchangeId};
+use crate::keys::{SpanRef, TraceKey};
+
+/// What happened, for whom it concerns.
+#[derive(Debug)]
+pub(crate) enum Fact {
+    /// A runtime's operation began; the span is the operation's.
+    OperationOpened(SpanRef),
+    /// An operation failed before, and another attempt of the same began.
+    OperationRetried(SpanRef),
+    /// A runtime's operation is over.
+    OperationClosed(SpanRef),
+    /// A plugin of this operation reported the addresses of its interface.
+    AddressesReported(SpanRef),
+    /// The process of a runtime step ended.
+    StepEnded {
+        at: Timestamp,
+        span: SpanRef,
+        how: ExitStatus,
+    },
+    /// An exchange began in a sandbox whose network is not ready.
+    ExchangeBegan {
+        home: TraceKey,
+        id: ExchangeId,
+        at: Timestamp,
+        detail: Detail,
+    },
+    /// It is still open and looks different now.
+    ExchangeChanged {
+        home: TraceKey,
+        id: ExchangeId,
+        detail: Detail,
+        events: Vec<SpanEvent>,
+    },
+    /// It is over.
+    ExchangeEnded { home: TraceKey, ended: EndedExchange },
+    /// It was evicted, or the input ended: how it ends is not known.
+    ExchangeLost { home: TraceKey, id: ExchangeId },
+    /// The network became ready, or its trace closed, while the exchange was open: it goes on outside of the trace.
+    ExchangeDetached(ExchangeId),
+    /// It is over and belongs to no sandbox's trace.
+    ExchangeReleased(EndedExchange),
+    /// A lookup that a service reported as a whole resolved these addresses (Windows).
+    AddressesResolved(Box<ResolvedAddresses>),
+    /// A journey is complete, but for its pod's labels and its link to the sandbox.
+    JourneyClosed(Box<Trace>),
+    /// A runtime reported that it begins to create a sandbox (Windows).
+    CreationRequested(Box<CreationRequest>),
+    /// It reported the end of that; the trace, when its begin was seen.
+    CreationReported(Option<TraceKey>, Box<CreationEnd>),
+    /// It reported the id of a sandbox that went by a stand-in.
+    SandboxRenamed(Box<NewName>),
+    /// A network compartment belongs to this sandbox (Windows).
+    CompartmentKnown(u32, String),
+    /// The traffic of this trace's sandbox can be attributed now.
+    NetworkKnown(TraceKey),
+}
+
+/// The begin of a creation, as a runtime reports it.
+#[derive(Debug)]
+pub(crate) struct CreationRequest {
+    /// The sandbox in the room that reports it.
+    pub(crate) number: u64,
+    pub(crate) at: Timestamp,
+    /// The parameters of an ADD for it.
+    pub(crate) env: TextPairs,
+}
+
+/// The end of a creation, as a runtime reports it.
+#[derive(Debug)]
+pub(crate) struct CreationEnd {
+    pub(crate) at: Timestamp,
+    pub(crate) container: String,
+    /// Why it failed; empty when the runtime gave no reason.
+    pub(crate) failure: Option<String>,
+}
+
+/// A sandbox's new id.
+#[derive(Debug)]
+pub(crate) struct NewName {
+    pub(crate) before: String,
+    pub(crate) id: String,
+    /// The trace of its creation, when the begin of that was seen.
+    pub(crate) trace: Option<TraceKey>,
+    pub(crate) compartment: Option<u32>,
+}
+
+/// Addresses that a lookup resolved.
+#[derive(Debug)]
+pub(crate) struct ResolvedAddresses {
+    pub(crate) netns: u64,
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Serial number of the lookup.
+    pub(crate) lookup: u64,
+    pub(crate) name: Arc<str>,
+    pub(crate) exchange: Arc<Exchange>,
+}
+
+/// Facts that are not routed yet, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Facts(VecDeque<Fact>);
+
+impl Facts {
+    pub(crate) fn push(&mut self, fact: Fact) {
+        self.0.push_back(fact);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Fact> {
+        self.0.pop_front()
+    }
+}

@@ -1,0 +1,190 @@
+//! Findings: what the correlator reports of traffic for metrics, whether or not a span is made of it.
+//!
+//! Used by the sinks: metrics count every finding; traces show only sandboxes' first exchanges and journeys. Imports no
+//! room.
+
+use std::sync::Arc;
+
+use sandglass_model::network::{ConntrackCounts, DroppedPacket, FlowChange, Transport};
+use sandglass_model::trace::{ConnectDetail, LookupDetail};
+use sandglass_model::windows::Service;
+use sandglass_model::{Timestamp, TraceId};
+
+/// Whose traffic a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// A sandbox's.
+    Sandbox,
+    /// The node itself, or a network namespace without a known sandbox.
+    Node,
+}
+
+impl Scope {
+    /// Both.
+    pub const ALL: [Scope; 2] = [Scope::Sandbox, Scope::Node];
+
+    /// Name in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Sandbox => "sandbox",
+            Scope::Node => "node",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A lookup ended.
+    Lookup(Box<LookupEnded>),
+    /// A connect ended.
+    Connect(Box<ConnectEnded>),
+    /// A conntrack entry came or went.
+    Flow {
+        /// The owner.
+        scope: Scope,
+        /// It came or it went.
+        change: FlowChange,
+        /// Which addresses were translated.
+        nat: Option<Nat>,
+    },
+    /// Conntrack's counters grew, or its table's fill changed.
+    Conntrack {
+        /// The owner of the table.
+        scope: Scope,
+        /// By how much they grew.
+        counts: ConntrackCounts,
+    },
+    /// The kernel dropped a DNS packet or a SYN.
+    Dropped {
+        /// The owner.
+        scope: Scope,
+        /// DNS or SYN.
+        packet: DroppedPacket,
+        /// The kernel's reason.
+        reason: Arc<str>,
+    },
+    /// A lookup or connect that deserved a journey got none, because of the rate limit.
+    JourneyHeldBack,
+    /// An activity of HNS, HCS or a silo ended, whether or not its sandbox is known (Windows).
+    Activity(Box<ActivityEnded>),
+    /// The Host Network Service was started again (Windows).
+    HnsRestarted,
+    /// HNS endpoints that were created and not deleted since the agent started, and sandboxes (Windows).
+    Endpoints {
+        /// Endpoints.
+        endpoints: u64,
+        /// Sandboxes.
+        sandboxes: u64,
+    },
+}
+
+/// An activity that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActivityEnded {
+    /// The service that logged it.
+    pub service: Service,
+    /// As its provider names it.
+    pub name: Arc<str>,
+    /// Begin.
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+    /// It failed.
+    pub failed: bool,
+}
+
+/// What conntrack translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Nat {
+    /// The destination.
+    Dnat,
+    /// The source.
+    Snat,
+    /// Both.
+    Both,
+}
+
+impl Nat {
+    /// All three.
+    pub const ALL: [Nat; 3] = [Nat::Dnat, Nat::Snat, Nat::Both];
+
+    /// Name in metrics and attributes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Nat::Dnat => "dnat",
+            Nat::Snat => "snat",
+            Nat::Both => "both",
+        }
+    }
+}
+
+/// A lookup that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupEnded {
+    /// The owner.
+    pub scope: Scope,
+    /// The first query.
+    pub start: Timestamp,
+    /// The last answer that mattered, or the timeout.
+    pub end: Timestamp,
+    /// As its span shows it.
+    pub detail: LookupDetail,
+    /// How many queries of which type over which transport.
+    pub queries: Vec<(QueryType, Transport, u32)>,
+    /// The trace that shows it: its sandbox's, or its journey.
+    pub trace: Option<TraceId>,
+}
+
+/// A connect that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectEnded {
+    /// The owner.
+    pub scope: Scope,
+    /// The first SYN.
+    pub start: Timestamp,
+    /// The end of the handshake, or of the attempt.
+    pub end: Timestamp,
+    /// As its span shows it.
+    pub detail: ConnectDetail,
+    /// The trace that shows it: its sandbox's, or its journey.
+    pub trace: Option<TraceId>,
+}
+
+/// DNS record types as metrics distinguish them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QueryType {
+    /// IPv4 addresses.
+    A,
+    /// IPv6 addresses.
+    Aaaa,
+    /// Anything else.
+    Other,
+}
+
+impl QueryType {
+    /// All three.
+    pub const ALL: [QueryType; 3] = [QueryType::A, QueryType::Aaaa, QueryType::Other];
+
+    /// Of the number of a record type (RFC 1035 3.2.2, RFC 3596 2.1).
+    #[must_use]
+    pub fn of(kind: u16) -> QueryType {
+        match kind {
+            1 => QueryType::A,
+            28 => QueryType::Aaaa,
+            _ => QueryType::Other,
+        }
+    }
+
+    /// Name in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QueryType::A => "A",
+            QueryType::Aaaa => "AAAA",
+            QueryType::Other => "other",
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Keys of open traces and of their spans: what rooms hold and pass on in place of references.
+
+/// Key of an open trace. Keys sort in the order in which the traces were opened. Trace ids do not serve as keys: they may
+/// come from outside, and then several open traces may share one.
+///
+/// A serial number, and below it the slot in [`crate::traces::Traces`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TraceKey(u64);
+
+impl TraceKey {
+    /// Sorts before every other key.
+    pub(crate) const FIRST: TraceKey = TraceKey(0);
+    /// Bound on open traces that keys can address; one slot is for the trace that is being opened.
+    pub(crate) const MAX_OPEN: usize = (1 << Self::SLOT_BITS) - 1;
+    /// The 40 bits above count a thousand traces a second for thirty years.
+    const SLOT_BITS: u32 = 24;
+
+    pub(crate) fn new(serial: u64, slot: u32) -> TraceKey {
+        TraceKey(serial << Self::SLOT_BITS | u64::from(slot))
+    }
+
+    /// How many traces were opened before it.
+    pub(crate) fn serial(self) -> u64 {
+        self.0 >> Self::SLOT_BITS
+    }
+
+    /// Where the trace lies.
+    pub(crate) fn slot(self) -> usize {
+        self.0 as usize & Self::MAX_OPEN
+    }
+}
+
+/// Key of a span of an open trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SpanRef {
+    pub(crate) trace: TraceKey,
+    /// Index in the trace's spans as long as the trace is open.
+    pub(crate) span: usize,
+}

@@ -1,0 +1,106 @@
+//! What the correlator gives out: ended spans, complete traces, findings.
+//!
+//! Drained by the pipeline, which passes it to the sinks. Does not: render anything.
+
+use std::sync::Arc;
+
+use sandglass_model::trace::RuntimeStep;
+use sandglass_model::{CniCommand, Detail, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
+
+use crate::finding::Finding;
+
+/// What the correlator found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A span ended, once and for all. Metrics count these.
+    Ended(EndedSpan),
+    /// The creation of a sandbox is over, well or not. Its trace stays open until its network has proven usable, or
+    /// closes at once. Told once of every sandbox's trace; metrics of the set-up count these.
+    Created(Arc<Trace>),
+    /// A finding about traffic.
+    Finding(Finding),
+    /// A trace is complete. Exported and stored.
+    Closed(Arc<Trace>),
+    /// A sandbox was created whose pod's labels only the runtime knows: resolve them.
+    LabelsNeeded(SandboxId),
+    /// A sandbox is older than the agent.
+    Preexisting {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// Its pod.
+        identity: PodIdentity,
+        /// When the runtime says it was created.
+        created: Timestamp,
+    },
+}
+
+/// A span that ended: as much of it as what counts spans has use for. Copying it whole would be the dearest part of an
+/// exit's handling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedSpan {
+    /// Its trace.
+    pub trace: TraceId,
+    /// The trace is incomplete.
+    pub incomplete: bool,
+    /// Its id.
+    pub id: SpanId,
+    /// Begin.
+    pub start: Timestamp,
+    /// End.
+    pub end: Timestamp,
+    /// Its status is an error.
+    pub failed: bool,
+    /// What it is.
+    pub what: EndedKind,
+}
+
+/// What a span that ended is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndedKind {
+    /// One exec of a plugin binary.
+    Plugin {
+        /// Plugin type.
+        plugin: Arc<str>,
+        /// The verb it was given.
+        command: CniCommand,
+    },
+    /// A command that a plugin spawned.
+    Command {
+        /// File name of the executable.
+        name: Arc<str>,
+        /// The plugin it ran for.
+        plugin: Arc<str>,
+    },
+    /// A step of the runtime.
+    RuntimeStep(RuntimeStep),
+    /// Anything else. Sinks get sandboxes and operations with their whole trace, lookups and connects as
+    /// [`Output::Finding`].
+    Other,
+}
+
+impl EndedSpan {
+    /// Of a span of the trace; one without an end counts as ending when it begins.
+    #[must_use]
+    pub fn of(trace: &Trace, span: &Span) -> EndedSpan {
+        EndedSpan {
+            trace: trace.id,
+            incomplete: trace.incomplete,
+            id: span.id,
+            start: span.start,
+            end: span.end.unwrap_or(span.start),
+            failed: span.status.is_error(),
+            what: match &span.detail {
+                Detail::Plugin(plugin) => EndedKind::Plugin {
+                    plugin: Arc::clone(&plugin.plugin),
+                    command: plugin.command,
+                },
+                Detail::Command(command) => EndedKind::Command {
+                    name: Arc::clone(&command.name),
+                    plugin: Arc::clone(&command.plugin),
+                },
+                Detail::RuntimeStep(step) => EndedKind::RuntimeStep(step.step),
+                _ => EndedKind::Other,
+            },
+        }
+    }
+}

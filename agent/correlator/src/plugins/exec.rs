@@ -1,0 +1,256 @@
+//! An exec: a plugin invocation, a delegate, a command, a runtime step, or another image of a process that has a span.
+//!
+//! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
+//! only a process that lies where plugins lie, or has CNI parameters of its own, is a plugin. Forks make no spans.
+
+use std::sync::Arc;
+
+use sandglass_model::event::Fork;
+use sandglass_model::trace::{CommandDetail, Detail, PluginDetail, RuntimeStep};
+use sandglass_model::{ProcessKey, TextPairs, Timestamp, registry};
+
+use crate::context::Context;
+use crate::invocation::{Image, Invocation, RuntimeExec};
+use crate::keys::SpanRef;
+use crate::open_trace::OpenTrace;
+use crate::plugins::Plugins;
+use crate::plugins::role::{Role, Seen};
+use crate::plugins::state::TraceState;
+use crate::standing::Standing;
+
+/// What an exec was, as far as other rooms are concerned.
+pub(crate) enum Exec<'e> {
+    /// It is handled.
+    Done,
+    /// The runtime runs the first plugin of an operation: [`Plugins::begin_operation`] follows.
+    Operation(Image, Invocation<'e>),
+    /// The runtime runs a step for the container with this id: [`Plugins::add_step`] follows.
+    Step(Image, RuntimeStep, String),
+}
+
+impl Plugins {
+    pub(crate) fn on_fork(&mut self, ctx: &mut Context, at: Timestamp, fork: &Fork) {
+        let seen = self.processes.look_up(fork.process);
+        if matches!(seen, Seen::Known(_)) || !self.take_pid(ctx, at, fork.process, seen) {
+            return;
+        }
+        let role = match self.processes.role(fork.parent) {
+            Some(Role::Forked(span)) => Role::Forked(span),
+            Some(Role::Spanned(span)) if ctx.traces.is_open(span) => Role::Forked(span),
+            Some(Role::Spanned(_) | Role::Detached | Role::Gone { below_plugin: true }) => Role::Detached,
+            Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) => Role::Runtime(None),
+            None => {
+                ctx.effects.counters.orphan += 1;
+                return;
+            }
+        };
+        self.add_process(ctx, at, fork.process, role);
+    }
+
+    pub(crate) fn on_exec<'e>(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        env: &'e TextPairs,
+    ) -> Exec<'e> {
+        let seen = self.processes.look_up(image.process);
+        match seen {
+            Seen::Known(Role::Spanned(span)) => self.on_next_image(ctx, at, image, env, span),
+            Seen::Known(Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
+            Seen::Known(Role::Runtime(None)) => return self.on_runtime_exec(ctx, at, image, env),
+            // The second image of a runtime step is the same step. The record of a process that ended came twice.
+            Seen::Known(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
+            Seen::Namesake(..) | Seen::Never => {
+                if !self.take_pid(ctx, at, image.process, seen) {
+                    return Exec::Done;
+                }
+                match self.processes.role(image.parent) {
+                    Some(Role::Spanned(span) | Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
+                    Some(Role::Detached | Role::Gone { below_plugin: true }) => {
+                        self.add_process(ctx, at, image.process, Role::Detached);
+                    }
+                    Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) | None => {
+                        return self.on_runtime_exec(ctx, at, image, env);
+                    }
+                }
+            }
+        }
+        Exec::Done
+    }
+
+    /// An exec by a process that is not below a plugin.
+    fn on_runtime_exec<'e>(&mut self, ctx: &mut Context, at: Timestamp, image: Image, env: &'e TextPairs) -> Exec<'e> {
+        if let Some(call) = Invocation::of(env) {
+            return match self.joinable(ctx, &call, image.parent, image.file_name()) {
+                Some(operation) => {
+                    self.join_operation(ctx, at, image, &call, operation);
+                    Exec::Done
+                }
+                None => Exec::Operation(image, call),
+            };
+        }
+        match RuntimeExec::of(&image) {
+            Some(RuntimeExec::Step(step, id)) => {
+                let id = id.to_owned();
+                Exec::Step(image, step, id)
+            }
+            Some(RuntimeExec::Other) => {
+                self.add_process(ctx, at, image.process, Role::Runtime(None));
+                Exec::Done
+            }
+            None => {
+                ctx.effects.counters.orphan += 1;
+                Exec::Done
+            }
+        }
+    }
+
+    /// A process of the runtime; `span` where it is a step of a sandbox that is being created.
+    pub(crate) fn add_step(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey, span: Option<SpanRef>) {
+        self.add_process(ctx, at, process, Role::Runtime(span));
+    }
+
+    /// An exec below a plugin: a delegate or a command. `span` is that of its nearest ancestor.
+    pub(crate) fn on_exec_below(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        env: &TextPairs,
+        span: SpanRef,
+    ) {
+        let process = image.process;
+        let role = self.begin_below(ctx, at, image, env, span).unwrap_or(Role::Detached);
+        self.add_process(ctx, at, process, role);
+    }
+
+    fn begin_below(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        env: &TextPairs,
+        span: SpanRef,
+    ) -> Option<Role> {
+        let key = span.trace;
+        let open = ctx.traces.get(key)?;
+        let parent = open.reference(open.nearest_open(span.span)?);
+        let caller = open.nearest_plugin(parent.span)?;
+        // Found running with its parent's own image and arguments: forked, not executed.
+        let is_copy = image.running
+            && open.trace.spans[parent.span]
+                .process()
+                .is_some_and(|process| *process.path == *image.path && process.args == image.args);
+        if is_copy {
+            return Some(Role::Forked(parent));
+        }
+        let begun = match called_as_plugin(self.traces.get(key)?, caller, &image, env) {
+            Some(call) => self.begin_delegate(ctx, at, image, &call, parent, caller),
+            None => {
+                let plugin = open.trace.spans[caller].detail.as_plugin();
+                let detail = Detail::Command(Box::new(CommandDetail {
+                    plugin: plugin.map_or_else(Arc::default, |plugin| Arc::clone(&plugin.plugin)),
+                    name: ctx.names.get(image.file_name()),
+                    process: image.into_detail(&mut ctx.names),
+                }));
+                self.begin_process(ctx, at, parent, detail)
+            }
+        };
+        // In a full trace the process has no span; what runs below it is still the plugin's.
+        Some(begun.map_or(Role::Forked(parent), Role::Spanned))
+    }
+
+    /// Another image in a process that has a span.
+    fn on_next_image(&mut self, ctx: &mut Context, at: Timestamp, mut image: Image, env: &TextPairs, span: SpanRef) {
+        let index = span.span;
+        let (Some(open), Some(state)) = (ctx.traces.get_mut(span.trace), self.traces.get_mut(span.trace)) else {
+            return;
+        };
+        let Some(executed) = state.process(index).map(|process| process.executed) else {
+            return;
+        };
+        // The search through /proc and the kernel's record may both report one exec.
+        let seen_running = open.trace.spans[index]
+            .process()
+            .is_some_and(|process| process.found_running && *process.path == *image.path);
+        let repeated = seen_running && executed == open.trace.spans[index].start;
+        if !open.is_open(index) || image.running || at == executed || repeated {
+            return;
+        }
+        if let Some(process) = state.process_mut(index) {
+            process.executed = at;
+        }
+        let caller = open.trace.spans[index]
+            .parent
+            .and_then(|parent| open.nearest_plugin(parent));
+        let call = caller.and_then(|caller| called_as_plugin(state, caller, &image, env));
+        let earlier = open.trace.spans[index].detail.as_command_mut().map(|command| {
+            command.name = ctx.names.get(image.file_name());
+            command.process.args = image.take_args();
+            std::mem::replace(&mut command.process.path, ctx.names.get(&image.path))
+        });
+        let path = earlier.as_deref().unwrap_or(&image.path).to_owned();
+        open.mark(index, at, registry::EVENT_EXEC, &[(registry::PROCESS_PATH, path)]);
+        if let (Some(call), Some(caller), Some(_)) = (call, caller, earlier) {
+            become_delegate(open, state, index, caller, &call);
+        }
+        open.touch(&mut ctx.effects);
+    }
+
+    /// What is known of a process that executes an image, and of its parent.
+    pub(crate) fn standing(&self, process: ProcessKey, parent: ProcessKey) -> Standing {
+        if let Seen::Known(_) = self.processes.look_up(process) {
+            return Standing::Known;
+        }
+        match self.processes.role(parent) {
+            Some(Role::Spanned(span) | Role::Forked(span)) => Standing::Below(span),
+            Some(Role::Detached | Role::Gone { below_plugin: true }) => Standing::Detached,
+            Some(Role::Runtime(_) | Role::Gone { below_plugin: false }) | None => Standing::Free,
+        }
+    }
+
+    pub(crate) fn is_tracked(&self, process: ProcessKey) -> bool {
+        self.processes.role(process).is_some()
+    }
+
+    /// The span of a plugin or a command.
+    pub(crate) fn span_of(&self, process: ProcessKey) -> Option<SpanRef> {
+        match self.processes.role(process)? {
+            Role::Spanned(span) => Some(span),
+            Role::Forked(_) | Role::Runtime(_) | Role::Detached | Role::Gone { .. } => None,
+        }
+    }
+}
+
+/// The exec below the plugin at `caller` as a call of another plugin: it lies where plugins lie, or has CNI parameters of
+/// its own.
+fn called_as_plugin<'e>(
+    state: &TraceState,
+    caller: usize,
+    image: &Image,
+    env: &'e TextPairs,
+) -> Option<Invocation<'e>> {
+    let call = Invocation::of(env)?;
+    let inherited = state.process(caller).map(|caller| caller.environment);
+    (call.is_in_plugin_path(image) || Some(call.fingerprint) != inherited).then_some(call)
+}
+
+/// A wrapper such as `env` or `ip netns exec` was replaced by the plugin that it was to call.
+fn become_delegate(open: &mut OpenTrace, state: &mut TraceState, span: usize, caller: usize, call: &Invocation<'_>) {
+    let operation = state.process(caller).and_then(|caller| caller.operation);
+    if let Some(process) = state.process_mut(span) {
+        process.operation = operation;
+        process.environment = call.fingerprint;
+    }
+    if let Some(command) = open.trace.spans[span].detail.as_command_mut() {
+        open.trace.spans[span].detail = Detail::Plugin(Box::new(PluginDetail {
+            plugin: std::mem::take(&mut command.name),
+            command: call.command,
+            delegate: true,
+            spec_version: String::new(),
+            error: None,
+            process: std::mem::take(&mut command.process),
+        }));
+    }
+}

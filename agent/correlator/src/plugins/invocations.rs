@@ -1,0 +1,310 @@
+//! Plugin invocations: into the operation of the runtime, of another plugin, or a new one.
+
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::cni::NetworkList;
+use sandglass_model::trace::{Detail, Link, PluginDetail, Relation};
+
+use crate::chains;
+use crate::context::Context;
+use crate::facts::Fact;
+use crate::invocation::{Image, Invocation, has_attachment};
+use crate::keys::{SpanRef, TraceKey};
+use crate::open_trace::{CREATE, OpenTrace};
+use crate::placement::Placement;
+use crate::plugins::Plugins;
+use crate::plugins::role::Role;
+use crate::plugins::state::{Caller, Operation, TraceState};
+use crate::timers::Timer;
+
+/// How a plugin invocation relates to its operation.
+#[derive(Clone, Copy, Debug)]
+enum Membership {
+    /// The runtime executed it: a member of the chain.
+    Chain,
+    /// Another plugin executed it as a member of a nested operation's chain.
+    NestedChain,
+    /// Another plugin of the same operation executed it.
+    Delegate,
+}
+
+impl Plugins {
+    /// The runtime begins an operation with this plugin, in the trace that the room of sandboxes chose.
+    pub(crate) fn begin_operation(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        call: &Invocation<'_>,
+        placement: Placement,
+    ) {
+        let process = image.process;
+        let caller = Caller::Runtime(image.parent);
+        let operation = match placement {
+            Placement::Single(trace) => {
+                let root = SpanRef { trace, span: 0 };
+                self.add_operation(ctx, root, call, caller);
+                Some(root)
+            }
+            Placement::Creation(trace) => self.begin_attachment(ctx, at, trace, &image, call),
+        };
+        let Some(operation) = operation else {
+            return self.add_process(ctx, at, process, Role::Detached);
+        };
+        match self.open.get_mut(call.container) {
+            Some(open) => open.push(operation),
+            None => self.open.insert(call.container, vec![operation]),
+        }
+        ctx.facts.push(Fact::OperationOpened(operation));
+        self.begin_member(ctx, at, image, call, operation);
+    }
+
+    /// The plugin is the next one of the chain of an open operation.
+    pub(crate) fn join_operation(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        call: &Invocation<'_>,
+        operation: SpanRef,
+    ) {
+        if let Some(open) = ctx.traces.get_mut(operation.trace) {
+            open.clear_timer(operation.span, &mut ctx.effects);
+        }
+        self.begin_member(ctx, at, image, call, operation);
+    }
+
+    fn begin_member(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        call: &Invocation<'_>,
+        operation: SpanRef,
+    ) {
+        let process = image.process;
+        let span = self.begin_plugin(ctx, at, image, call, operation, operation, Membership::Chain);
+        self.add_process(ctx, at, process, span.map_or(Role::Detached, Role::Spanned));
+        match span {
+            Some(span) => {
+                if let Some(open) = ctx.traces.get_mut(span.trace).filter(|open| open.is_open(span.span)) {
+                    let deadline = at.plus(ctx.config.deadline_ns);
+                    open.set_timer(span.span, Timer::Plugin(process), deadline, &mut ctx.effects);
+                }
+            }
+            // The trace is full: the operation must not stay open for a plugin that is not tracked.
+            None => self.close_operation(ctx, operation),
+        }
+    }
+
+    /// Another attachment of a sandbox that is being created.
+    fn begin_attachment(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        trace: TraceKey,
+        image: &Image,
+        call: &Invocation<'_>,
+    ) -> Option<SpanRef> {
+        let caller = Caller::Runtime(image.parent);
+        let open = ctx.traces.get_mut(trace)?;
+        let mut attempt = 1;
+        if let Some(state) = self.traces.get_mut(trace) {
+            // The same attachment with the same first plugin again is a retry of what failed.
+            let plugin = image.file_name();
+            let first = |span| open.operation(span).and_then(|detail| detail.plugins.first());
+            let again = state.operations().iter().filter(|operation| {
+                operation.is_for(open, call, caller)
+                    && !open.is_open(operation.span)
+                    && first(operation.span).is_some_and(|first| **first == *plugin)
+            });
+            let again: Vec<usize> = again.map(|operation| operation.span).collect();
+            for span in again {
+                ctx.facts.push(Fact::OperationRetried(SpanRef { trace, span }));
+                attempt += 1;
+            }
+        }
+        open.begin_earlier(at);
+        let detail = Detail::Operation(Box::new(call.to_operation(attempt)));
+        let Some(span) = open.begin(Some(CREATE), at, detail) else {
+            open.trace.incomplete = true;
+            ctx.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        open.touch(&mut ctx.effects);
+        ctx.effects.timers.clear(Timer::Trace(trace));
+        let operation = SpanRef { trace, span };
+        self.add_operation(ctx, operation, call, caller);
+        Some(operation)
+    }
+
+    fn add_operation(&mut self, ctx: &Context, span: SpanRef, call: &Invocation<'_>, caller: Caller) {
+        let Some(open) = ctx.traces.get(span.trace) else {
+            return;
+        };
+        let operation = Operation::new(span.span, call, caller, open);
+        match self.traces.get_mut(span.trace) {
+            Some(state) => state.add_operation(operation),
+            None => {
+                let mut state = self.spare.pop().unwrap_or_default();
+                state.add_operation(operation);
+                self.traces.insert(span.trace, state);
+            }
+        }
+    }
+
+    /// A plugin that the plugin at `caller` executed: a delegate for the same interface, a nested operation for another.
+    pub(crate) fn begin_delegate(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        call: &Invocation<'_>,
+        parent: SpanRef,
+        caller: usize,
+    ) -> Option<SpanRef> {
+        let trace = parent.trace;
+        let (open, state) = (ctx.traces.get_mut(trace)?, self.traces.get(trace)?);
+        let around = state.process(caller)?.operation?;
+        let same =
+            open.operation(around)?.ifname == call.ifname && state.operation(around)?.container(open) == call.container;
+        if same || !has_attachment(call.command) {
+            let operation = SpanRef { trace, span: around };
+            return self.begin_plugin(ctx, at, image, call, operation, parent, Membership::Delegate);
+        }
+        let requested_by = Caller::Plugin(caller);
+        let going_on = state.operations().iter().rev().find(|operation| {
+            operation.is_for(open, call, requested_by)
+                && chains::can_join(open, operation.span, image.file_name(), &ctx.networks)
+        });
+        let operation = match going_on {
+            Some(operation) => {
+                open.clear_timer(operation.span, &mut ctx.effects);
+                open.reference(operation.span)
+            }
+            None => self.begin_nested(ctx, at, call, parent, requested_by)?,
+        };
+        self.begin_plugin(ctx, at, image, call, operation, operation, Membership::NestedChain)
+    }
+
+    fn begin_nested(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        call: &Invocation<'_>,
+        parent: SpanRef,
+        caller: Caller,
+    ) -> Option<SpanRef> {
+        let trace = parent.trace;
+        let (open, state) = (ctx.traces.get(trace)?, self.traces.get(trace)?);
+        let same = || {
+            let operations = state.operations().iter();
+            operations.filter(|operation| operation.is_for(open, call, caller))
+        };
+        let failed = same().filter(|operation| open.has_failed(operation.span)).count();
+        let attempt = u32::try_from(1 + failed).unwrap_or(u32::MAX);
+        let over: Vec<usize> = same()
+            .map(|operation| operation.span)
+            .filter(|&span| open.is_idle(span))
+            .collect();
+        for span in over {
+            self.close_operation(ctx, SpanRef { trace, span });
+        }
+        let open = ctx.traces.get_mut(trace)?;
+        let detail = Detail::Operation(Box::new(call.to_operation(attempt)));
+        let Some(span) = open.begin(Some(parent.span), at, detail) else {
+            open.trace.incomplete = true;
+            ctx.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        let operation = SpanRef { trace, span };
+        self.add_operation(ctx, operation, call, caller);
+        Some(operation)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an exec, and its place in the trace")]
+    fn begin_plugin(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        call: &Invocation<'_>,
+        operation: SpanRef,
+        parent: SpanRef,
+        membership: Membership,
+    ) -> Option<SpanRef> {
+        let plugin = ctx.names.get(image.file_name());
+        let (delegate, in_chain) = match membership {
+            Membership::Chain => (false, true),
+            Membership::NestedChain => (true, true),
+            Membership::Delegate => (true, false),
+        };
+        let detail = Detail::Plugin(Box::new(PluginDetail {
+            plugin: Arc::clone(&plugin),
+            command: call.command,
+            delegate,
+            spec_version: String::new(),
+            error: None,
+            process: image.into_detail(&mut ctx.names),
+        }));
+        let span = self.begin_process(ctx, at, parent, detail)?;
+        let (open, state) = (ctx.traces.get_mut(span.trace)?, self.traces.get_mut(span.trace)?);
+        if let Some(process) = state.process_mut(span.span) {
+            process.operation = Some(operation.span);
+            process.in_chain = in_chain;
+            process.environment = call.fingerprint;
+        }
+        if in_chain {
+            add_to_chain(state, operation.span, open, plugin, &ctx.networks);
+        }
+        if let Some((trace, caller)) = call.caller.filter(|(trace, _)| *trace != open.trace.id) {
+            open.trace.spans[span.span].links.push(Link {
+                trace,
+                span: caller,
+                relation: Relation::Caller,
+            });
+        }
+        Some(span)
+    }
+
+    pub(crate) fn begin_process(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        parent: SpanRef,
+        detail: Detail,
+    ) -> Option<SpanRef> {
+        let open = ctx.traces.get_mut(parent.trace)?;
+        open.touch(&mut ctx.effects);
+        let found_running = detail.process().is_some_and(|process| process.found_running);
+        let Some(span) = open.begin(Some(parent.span), at, detail) else {
+            open.trace.incomplete = true;
+            ctx.effects.counters.evicted_spans += 1;
+            return None;
+        };
+        open.trace.incomplete |= found_running;
+        self.traces.get_mut(parent.trace)?.add_process(span, at);
+        Some(open.reference(span))
+    }
+}
+
+/// Adds the chain's next plugin to the operation, and the network if only one configured list begins with the chain.
+fn add_to_chain(
+    state: &TraceState,
+    operation: usize,
+    open: &mut OpenTrace,
+    plugin: Arc<str>,
+    networks: &[NetworkList],
+) {
+    let reported = state.operation(operation).is_some_and(|state| state.network_reported);
+    if let Some(detail) = open.operation_mut(operation) {
+        detail.plugins.push(plugin);
+        if !reported {
+            detail.network = match chains::only_match(networks, detail) {
+                Some(list) => list.network.clone(),
+                None => String::new(),
+            };
+        }
+    }
+}

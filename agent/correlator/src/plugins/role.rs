@@ -1,0 +1,34 @@
+//! The role of a process: what its exec and exit mean.
+
+use sandglass_model::ProcessKey;
+
+use crate::keys::SpanRef;
+
+/// What a process is to the correlator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Forked below a plugin, has not executed an image; the span is its nearest ancestor's.
+    Forked(SpanRef),
+    /// A plugin or a command, with its span.
+    Spanned(SpanRef),
+    /// A process of the runtime; with a span when it is a step of a sandbox that is being created.
+    Runtime(Option<SpanRef>),
+    /// A daemon: the plugin that it was below has ended. Its events are no orphans, and make no spans.
+    Detached,
+    /// Has ended.
+    Gone {
+        /// It was a plugin or below one: its children are detached.
+        below_plugin: bool,
+    },
+}
+
+/// The result of a look-up by pid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// The process.
+    Known(Role),
+    /// Not it, but another one with its pid.
+    Namesake(ProcessKey, Role),
+    /// Neither.
+    Never,
+}

@@ -1,0 +1,145 @@
+//! Closing traces: when one is complete, and what it says then.
+
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::trace::Status;
+
+use crate::context::Context;
+use crate::facts::Fact;
+use crate::keys::TraceKey;
+use crate::open_trace::{CREATE, Cut, OpenTrace};
+use crate::output::Output;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::creation::{Creation, Outlook, outlook};
+use crate::sandboxes::labels;
+use crate::stand_in;
+use crate::timers::Timer;
+
+/// What closing a trace came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// It was given out.
+    Closed,
+    /// Only the creation in it is over: it stays open until the network is ready.
+    AwaitsNetwork,
+}
+
+impl Sandboxes {
+    /// Whether the trace is complete, and how to close it then; else sets the timer for when it will be.
+    pub(crate) fn review(&mut self, ctx: &mut Context, trace: TraceKey) -> Option<Cut> {
+        let open = ctx.traces.get(trace)?;
+        let creation = self.creations.get(trace);
+        if let Some(creation) = creation.filter(|_| open.is_created()) {
+            let until = creation.readiness.due(&ctx.config.traffic);
+            if until <= ctx.now {
+                return Some(Cut::Outlived);
+            }
+            ctx.effects.timers.set(Timer::Ready(trace), until);
+            return None;
+        }
+        match outlook(open, creation, ctx.now, &ctx.config) {
+            Outlook::Open => ctx.effects.timers.clear(Timer::Trace(trace)),
+            Outlook::OpenUntil(until) => ctx.effects.timers.set(Timer::Trace(trace), until),
+            Outlook::Complete => {
+                let deadline_ns = ctx.config.deadline_ns;
+                let overdue = creation.is_some_and(|creation| creation.is_overdue(ctx.now, deadline_ns));
+                return Some(if overdue {
+                    Cut::Deadline { deadline_ns }
+                } else {
+                    Cut::Outlived
+                });
+            }
+        }
+        None
+    }
+
+    /// Ends what is open in a trace and gives the trace out. The trace of a creation that went well stays open for its
+    /// network, and is closed when this is called again.
+    pub(crate) fn close(&mut self, ctx: &mut Context, trace: TraceKey, cut: Cut) -> Closing {
+        let now = ctx.now;
+        let Some(open) = ctx.traces.get_mut(trace) else {
+            return Closing::Closed;
+        };
+        let was_created = open.is_created();
+        if !was_created {
+            ctx.effects.timers.clear(Timer::Trace(trace));
+            if let Some(creation) = self.creations.get_mut(trace) {
+                let failure = creation.failure(open, matches!(cut, Cut::Deadline { .. }));
+                conclude(open, creation, failure.as_deref());
+                if let Some(sandbox) = self.memory.sandboxes.get_mut(open.sandbox()) {
+                    sandbox.created = failure.is_none();
+                    sandbox.failed = failure.is_some();
+                    sandbox.identity.merge(&open.trace.identity);
+                }
+                if cut == Cut::Outlived && self.watched && creation.awaits_network(open) {
+                    open.cut(CREATE, now, Cut::Outlived, &mut ctx.effects);
+                    creation.readiness.created = open.trace.spans[CREATE].end.or(Some(now));
+                    let unlabelled = creation.wants_labels(open);
+                    labels::give_out_created(Arc::new(open.trace_so_far()), unlabelled, &mut ctx.effects);
+                    open.touch(&mut ctx.effects);
+                    return Closing::AwaitsNetwork;
+                }
+            }
+        }
+        let Some(mut open) = ctx.traces.remove(trace) else {
+            return Closing::Closed;
+        };
+        let mut creation = self.creations.remove(trace);
+        let released = match &mut creation {
+            Some(creation) => settle_network(ctx, &mut open, creation),
+            None => Vec::new(),
+        };
+        for span in (0..open.trace.spans.len()).rev() {
+            open.cut(span, now, cut, &mut ctx.effects);
+        }
+        let give_out_created = creation.is_some() && !was_created;
+        let unlabelled = creation.is_some_and(|creation| creation.wants_labels(&open));
+        let mut closed = open.into_trace();
+        stand_in::remove_from(&mut closed);
+        let closed = Arc::new(closed);
+        if give_out_created {
+            labels::give_out_created(Arc::clone(&closed), unlabelled, &mut ctx.effects);
+        }
+        if unlabelled && cut == Cut::Outlived {
+            self.held_back.push(closed, now, &ctx.config, &mut ctx.effects);
+        } else {
+            ctx.effects.outputs.push(Output::Closed(closed));
+        }
+        for ended in released {
+            ctx.facts.push(Fact::ExchangeReleased(ended));
+        }
+        Closing::Closed
+    }
+
+    /// The time of the oldest trace that is held back for its labels may be over.
+    pub(crate) fn on_labels_due(&mut self, ctx: &mut Context, now: Timestamp) {
+        self.held_back.release(now, &mut ctx.effects);
+    }
+}
+
+/// Writes the outcome of a creation into the root and `sandbox.create`.
+fn conclude(open: &mut OpenTrace, creation: &Creation, failure: Option<&str>) {
+    for span in open.trace.spans.iter_mut().take(CREATE + 1) {
+        if let Some(message) = failure {
+            span.status = Status::Error {
+                class: "sandbox_failed".to_owned(),
+                message: message.to_owned(),
+            };
+        }
+        if let Some(create) = span.detail.as_create_mut() {
+            create.runtime_seen = creation.started;
+        }
+    }
+}
+
+/// Ends what a sandbox tried before its network was ready. Returns the exchanges that turned out not to belong to that.
+fn settle_network(
+    ctx: &mut Context,
+    open: &mut OpenTrace,
+    creation: &mut Creation,
+) -> Vec<crate::exchange::EndedExchange> {
+    ctx.effects.timers.clear(Timer::Ready(open.key));
+    let readiness = std::mem::take(&mut creation.readiness);
+    readiness.settle(open, ctx)
+}

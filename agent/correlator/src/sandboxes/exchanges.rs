@@ -1,0 +1,122 @@
+//! Exchanges of sandboxes whose network is not ready: shown as spans of the trace, and weighed for readiness.
+//!
+//! Also journeys, which need the pod's labels and the link to the sandbox that only this room remembers.
+
+use std::sync::Arc;
+
+use sandglass_model::trace::{Detail, Relation, SpanEvent};
+use sandglass_model::{SandboxId, Timestamp, Trace};
+
+use crate::context::Context;
+use crate::exchange::{EndedExchange, ExchangeId};
+use crate::facts::Fact;
+use crate::keys::TraceKey;
+use crate::output::{EndedSpan, Output};
+use crate::sandboxes::Sandboxes;
+
+impl Sandboxes {
+    /// The agent observes traffic from now on. Of a sandbox that is being created nothing was missed: programs in it begin
+    /// after its creation.
+    pub(crate) fn on_traffic_watched(&mut self) {
+        self.watched = true;
+    }
+
+    pub(crate) fn on_exchange_began(
+        &mut self,
+        ctx: &mut Context,
+        home: TraceKey,
+        id: ExchangeId,
+        at: Timestamp,
+        detail: Detail,
+    ) {
+        let (Some(open), Some(creation)) = (ctx.traces.get_mut(home), self.creations.get_mut(home)) else {
+            return;
+        };
+        // Exchanges that are left out on purpose are counted; only a span that a full trace refuses makes it incomplete.
+        let room = creation.readiness.has_room();
+        let span = if room { open.begin(Some(0), at, detail) } else { None };
+        if room && span.is_none() {
+            open.trace.incomplete = true;
+            ctx.effects.counters.evicted_spans += 1;
+        }
+        creation.readiness.began(id, span, at);
+        open.touch(&mut ctx.effects);
+    }
+
+    pub(crate) fn on_exchange_changed(
+        &mut self,
+        ctx: &mut Context,
+        home: TraceKey,
+        id: ExchangeId,
+        detail: Detail,
+        events: Vec<SpanEvent>,
+    ) {
+        let (Some(open), Some(creation)) = (ctx.traces.get_mut(home), self.creations.get(home)) else {
+            return;
+        };
+        if let Some(span) = creation.readiness.span(id) {
+            open.trace.spans[span].detail = detail;
+            open.trace.spans[span].events = events;
+            open.touch(&mut ctx.effects);
+        }
+    }
+
+    /// The exchange is over. Released to the room of traffic when the trace is closed.
+    pub(crate) fn on_exchange_ended(&mut self, ctx: &mut Context, home: TraceKey, ended: EndedExchange) {
+        let (Some(open), Some(creation)) = (ctx.traces.get_mut(home), self.creations.get_mut(home)) else {
+            ctx.facts.push(Fact::ExchangeReleased(ended));
+            return;
+        };
+        let readiness = &mut creation.readiness;
+        let exchange = Arc::clone(&ended.exchange);
+        if readiness.is_wanted(&ended)
+            && let Some(span) = open.begin(Some(0), exchange.start, exchange.to_detail())
+        {
+            readiness.show_late(&ended, span);
+        }
+        if let Some(span) = readiness.span(ended.id) {
+            let span = &mut open.trace.spans[span];
+            span.end = Some(exchange.end.max(span.start));
+            span.status = exchange.status.clone();
+            span.detail = exchange.to_detail();
+            span.events = crate::notes::events(&exchange.notes, span.start, None);
+        }
+        // Until something works every exchange belongs to the time before readiness; after that it is open which do.
+        let reported = !readiness.works();
+        let held = readiness.ended(&ended, reported);
+        open.touch(&mut ctx.effects);
+        if !held {
+            ctx.effects.outputs.push(ended.finding(Some(open.trace.id)));
+        }
+    }
+
+    /// How the exchange ends is not known.
+    pub(crate) fn on_exchange_lost(&mut self, ctx: &mut Context, home: TraceKey, id: ExchangeId) {
+        let now = ctx.now;
+        let Some(open) = ctx.traces.get_mut(home) else {
+            return;
+        };
+        open.trace.incomplete = true;
+        let creation = self.creations.get_mut(home);
+        if let Some(span) = creation.and_then(|creation| creation.readiness.lose(id, now)) {
+            let span = &mut open.trace.spans[span];
+            span.end = Some(now.max(span.start));
+        }
+        open.touch(&mut ctx.effects);
+    }
+
+    /// A journey is complete: adds the pod's labels and the link to its sandbox, and gives it out.
+    pub(crate) fn on_journey_closed(&mut self, ctx: &mut Context, mut trace: Trace) {
+        let sandbox = trace.sandbox.as_ref();
+        let remembered = sandbox.and_then(|SandboxId(sandbox)| self.memory.sandboxes.get(sandbox));
+        if let Some(remembered) = remembered {
+            trace.identity = remembered.identity.clone();
+            let link = remembered.root.map(|root| root.link(Relation::Sandbox));
+            trace.spans[0].links.extend(link);
+        }
+        for span in trace.spans.iter().rev() {
+            ctx.effects.outputs.push(Output::Ended(EndedSpan::of(&trace, span)));
+        }
+        ctx.effects.outputs.push(Output::Closed(Arc::new(trace)));
+    }
+}

@@ -1,0 +1,203 @@
+//! Opening traces: for the creation of a sandbox, or for an operation of its own.
+
+use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail};
+use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, Trace, TraceId};
+
+use crate::context::Context;
+use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
+use crate::keys::TraceKey;
+use crate::open_trace::OpenTrace;
+use crate::placement::Placement;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::creation::Creation;
+use crate::sandboxes::memory::{self, PodAttempt, RememberedSandbox};
+
+impl Sandboxes {
+    /// The runtime begins an operation: the trace it goes to, opened where there is none.
+    pub(crate) fn on_operation_begin(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: &Image,
+        call: &Invocation<'_>,
+    ) -> Placement {
+        let of_creation = call.command == CniCommand::Add && !call.container.is_empty();
+        if !of_creation {
+            return Placement::Single(self.open_single(ctx, at, image, call));
+        }
+        let exists = |sandboxes: &Sandboxes| {
+            let remembered = sandboxes.memory.sandboxes.get(call.container);
+            remembered.is_some_and(|sandbox| sandbox.created)
+        };
+        match self.creation_of(ctx, call.container) {
+            Some(trace) => Placement::Creation(trace),
+            None if exists(self) => Placement::Single(self.open_single(ctx, at, image, call)),
+            None => Placement::Creation(self.open_creation(ctx, at, runtime_name(&image.parent_comm), call, false)),
+        }
+    }
+
+    /// The open trace of a sandbox whose creation is not over.
+    pub(crate) fn creation_of(&self, ctx: &Context, sandbox: &str) -> Option<TraceKey> {
+        let trace = ctx.traces.creation_of(sandbox)?;
+        ctx.traces.get(trace).filter(|open| !open.is_created()).map(|_| trace)
+    }
+
+    /// The runtime begins to remove a sandbox: its creation is over, and its network does not become ready any more.
+    pub(crate) fn on_removal(&mut self, ctx: &Context, sandbox: &str) -> Removal {
+        let Some(open) = ctx.traces.creation_of(sandbox).and_then(|trace| ctx.traces.get(trace)) else {
+            return Removal::Nothing;
+        };
+        if open.is_created() {
+            return Removal::Close(open.key);
+        }
+        match self.creations.get_mut(open.key) {
+            // Where the runtime itself reports the end, a DEL may clean up between two attempts.
+            Some(creation) if !creation.reported => {
+                creation.removed = true;
+                Removal::Review(open.key)
+            }
+            Some(_) | None => Removal::Nothing,
+        }
+    }
+
+    /// Opens the trace of a sandbox's creation. `reported` where the runtime itself reports when that is over.
+    pub(crate) fn open_creation(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        runtime: &str,
+        call: &Invocation<'_>,
+        reported: bool,
+    ) -> TraceKey {
+        let seed = TraceId::of(&[
+            ctx.config.boot_id.as_bytes(),
+            b"sandbox",
+            call.container.as_bytes(),
+            &at.0.to_le_bytes(),
+        ]);
+        let mut open = new_trace(ctx, seed, call);
+        open.expect_sandbox();
+        let root = open.begin(None, at, Detail::Sandbox(Box::default()));
+        open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
+        let (attempt, previous) = self.count_attempt(ctx, call.container, &open.trace);
+        open.trace.spans[0].detail = Detail::Sandbox(Box::new(SandboxDetail {
+            attempt,
+            runtime: runtime.to_owned(),
+            ..SandboxDetail::default()
+        }));
+        open.trace.spans[0]
+            .links
+            .extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
+        let creation = Creation {
+            awaits_runtime: has_known_steps(runtime),
+            reported,
+            ..Creation::default()
+        };
+        self.creations.insert(open.key, creation);
+        insert(ctx, open)
+    }
+
+    /// The number of this attempt to create a sandbox, and the attempt before it: of the same pod, or of the same sandbox if
+    /// that failed.
+    fn count_attempt(&mut self, ctx: &mut Context, container: &str, trace: &Trace) -> (u32, Option<RootId>) {
+        let root = trace.root_id();
+        let pod = memory::pod_key(&trace.identity);
+        let of_pod = pod.as_deref().and_then(|pod| self.memory.pods.get(pod));
+        let of_sandbox = self.memory.sandboxes.get(container).filter(|sandbox| sandbox.failed);
+        let (attempt, previous) = match (of_pod, of_sandbox) {
+            (Some(before), _) if before.sandbox != container => (before.number.saturating_add(1), Some(before.root)),
+            (_, Some(before)) => (before.attempt.saturating_add(1), before.root),
+            (Some(_) | None, None) => (1, None),
+        };
+        if let Some(pod) = pod {
+            let newest = PodAttempt {
+                sandbox: container.to_owned(),
+                number: attempt,
+                root,
+            };
+            ctx.effects.counters.evicted_remembered += self.memory.pods.insert(&pod, newest);
+        }
+        let remembered = RememberedSandbox {
+            identity: trace.identity.clone(),
+            root: Some(root),
+            attempt,
+            ..RememberedSandbox::default()
+        };
+        self.remember(ctx, container, remembered);
+        (attempt, previous)
+    }
+
+    /// Opens the trace of an operation of its own; its root is the operation.
+    fn open_single(&mut self, ctx: &mut Context, at: Timestamp, image: &Image, call: &Invocation<'_>) -> TraceKey {
+        let seed = TraceId::of(&[
+            ctx.config.boot_id.as_bytes(),
+            call.command.as_str().as_bytes(),
+            call.container.as_bytes(),
+            call.ifname.as_bytes(),
+            &at.0.to_le_bytes(),
+            &image.process.pid.to_le_bytes(),
+            &image.process.start_ticks.to_le_bytes(),
+        ]);
+        let mut open = new_trace(ctx, seed, call);
+        open.begin(None, at, Detail::Operation(Box::new(call.to_operation(1))));
+        if !call.container.is_empty() {
+            let attempt = self.link_single(ctx, call, &mut open.trace);
+            if let Some(detail) = open.operation_mut(0) {
+                detail.attempt = attempt;
+            }
+        }
+        insert(ctx, open)
+    }
+
+    /// Links an operation to its sandbox and to its previous attempt; returns the number of this attempt.
+    fn link_single(&mut self, ctx: &mut Context, call: &Invocation<'_>, trace: &mut Trace) -> u32 {
+        let root = trace.root_id();
+        if self.memory.sandboxes.get(call.container).is_none() {
+            self.remember(ctx, call.container, RememberedSandbox::default());
+        }
+        let Some(sandbox) = self.memory.sandboxes.get_mut(call.container) else {
+            return 1;
+        };
+        trace.identity.merge(&sandbox.identity);
+        let links = &mut trace.spans[0].links;
+        links.extend(sandbox.root.map(|root| root.link(Relation::Sandbox)));
+        let (attempt, previous) = match call.command {
+            CniCommand::Add | CniCommand::Del => sandbox.count(call.command, call.ifname, root),
+            // A CHECK that comes again is the next check, not another attempt at the last one.
+            CniCommand::Check | CniCommand::Gc | CniCommand::Status | CniCommand::Version => (1, None),
+        };
+        links.extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
+        attempt
+    }
+
+    pub(crate) fn remember(&mut self, ctx: &mut Context, container: &str, sandbox: RememberedSandbox) {
+        ctx.effects.counters.evicted_remembered += self.memory.sandboxes.insert(container, sandbox);
+    }
+}
+
+/// What the begin of a removal means for the trace of the creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// There is none, or it stays as it is.
+    Nothing,
+    /// It may be complete.
+    Review(TraceKey),
+    /// It is complete.
+    Close(TraceKey),
+}
+
+fn new_trace(ctx: &mut Context, seed: TraceId, call: &Invocation<'_>) -> OpenTrace {
+    let key = ctx.traces.reserve();
+    let mut open = OpenTrace::new(key, seed, call.caller, ctx.anchor, ctx.config.max_spans);
+    open.trace.sandbox = (!call.container.is_empty()).then(|| SandboxId(call.container.to_owned()));
+    open.trace.identity = PodIdentity::from_cni_args(call.args);
+    open.trace.incomplete = ctx.losses.processes_at(ctx.now);
+    open
+}
+
+fn insert(ctx: &mut Context, mut open: OpenTrace) -> TraceKey {
+    let key = open.key;
+    open.touch(&mut ctx.effects);
+    ctx.traces.insert(open);
+    key
+}

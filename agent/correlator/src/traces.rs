@@ -1,0 +1,144 @@
+//! The open traces: by key, by trace id, and the one of each sandbox that is being created; in the order of opening.
+//!
+//! Used by every room, several times per event. A key says where its trace lies, so that a look-up is no search; only
+//! opening and closing a trace touch the order. Knows no room: what a room keeps beside a trace is in a table of its own
+//! ([`ByTrace`](crate::by_trace::ByTrace)). Does not: bound itself below what a key can address.
+
+use std::collections::BTreeSet;
+
+use sandglass_model::{SandboxId, TraceId};
+
+use crate::collections::by_text::ByText;
+use crate::keys::{SpanRef, TraceKey};
+use crate::open_trace::OpenTrace;
+
+/// The traces.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    /// Each in a box: open traces are large.
+    slots: Vec<Option<Box<OpenTrace>>>,
+    free: Vec<u32>,
+    /// Keys of the traces that are in, oldest first.
+    order: BTreeSet<TraceKey>,
+    by_id: BTreeSet<(TraceId, TraceKey)>,
+    /// By sandbox id, the trace of its creation.
+    creations: ByText<TraceKey>,
+    /// How many keys were given out.
+    serial: u64,
+}
+
+impl Traces {
+    /// Without traces; `expected` is about how many may be open at once.
+    pub(crate) fn new(expected: usize) -> Traces {
+        Traces {
+            slots: Vec::new(),
+            free: Vec::new(),
+            order: BTreeSet::new(),
+            by_id: BTreeSet::new(),
+            creations: ByText::new(expected),
+            serial: 0,
+        }
+    }
+
+    /// The key of the trace that is opened next. Its slot stays reserved until the trace is inserted.
+    pub(crate) fn reserve(&mut self) -> TraceKey {
+        self.serial += 1;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        TraceKey::new(self.serial, slot)
+    }
+
+    /// Puts a trace into the slot that was reserved for it.
+    pub(crate) fn insert(&mut self, open: OpenTrace) {
+        let key = open.key;
+        if let Some(slot) = self.slots.get_mut(key.slot()) {
+            self.by_id.insert((open.trace.id, key));
+            if let Some(SandboxId(sandbox)) = open.trace.sandbox.as_ref().filter(|_| open.is_creation()) {
+                self.creations.insert(sandbox.as_str(), key);
+            }
+            *slot = Some(Box::new(open));
+            self.order.insert(key);
+        }
+    }
+
+    pub(crate) fn get(&self, key: TraceKey) -> Option<&OpenTrace> {
+        let open = self.slots.get(key.slot())?.as_deref()?;
+        (open.key == key).then_some(open)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: TraceKey) -> Option<&mut OpenTrace> {
+        let open = self.slots.get_mut(key.slot())?.as_deref_mut()?;
+        (open.key == key).then_some(open)
+    }
+
+    /// The span is open, and so is its trace.
+    pub(crate) fn is_open(&self, span: SpanRef) -> bool {
+        self.get(span.trace).is_some_and(|open| open.is_open(span.span))
+    }
+
+    pub(crate) fn remove(&mut self, key: TraceKey) -> Option<Box<OpenTrace>> {
+        if !self.order.remove(&key) {
+            return None;
+        }
+        self.free.push(key.slot() as u32);
+        let open = self.slots.get_mut(key.slot())?.take()?;
+        self.by_id.remove(&(open.trace.id, key));
+        if open.is_creation() && self.creation_of(open.sandbox()) == Some(key) {
+            self.creations.remove(open.sandbox());
+        }
+        Some(open)
+    }
+
+    /// The open trace of this sandbox's creation.
+    pub(crate) fn creation_of(&self, sandbox: &str) -> Option<TraceKey> {
+        self.creations.get(sandbox).copied()
+    }
+
+    /// Id of an open trace's sandbox; empty when it has none.
+    pub(crate) fn sandbox_of(&self, key: TraceKey) -> &str {
+        self.get(key).map_or("", OpenTrace::sandbox)
+    }
+
+    /// The sandbox of an open trace has another id now.
+    pub(crate) fn rename_sandbox(&mut self, key: TraceKey, sandbox: &str) {
+        let Some(open) = self.get_mut(key) else {
+            return;
+        };
+        let before = open.trace.sandbox.replace(SandboxId(sandbox.to_owned()));
+        if let Some(SandboxId(before)) = before.filter(|SandboxId(before)| self.creation_of(before) == Some(key)) {
+            self.creations.remove(&before);
+            self.creations.insert(sandbox, key);
+        }
+    }
+
+    /// The open trace with this id: the oldest, when several share it.
+    pub(crate) fn find(&self, id: TraceId) -> Option<&OpenTrace> {
+        let (_, key) = self
+            .by_id
+            .range((id, TraceKey::FIRST)..)
+            .next()
+            .filter(|(found, _)| *found == id)?;
+        self.get(*key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The key of the trace that was opened first.
+    pub(crate) fn oldest(&self) -> Option<TraceKey> {
+        self.order.first().copied()
+    }
+
+    /// The traces, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &OpenTrace> {
+        self.order.iter().filter_map(|key| self.get(*key))
+    }
+
+    /// The keys of the traces, oldest first.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = TraceKey> {
+        self.order.iter().copied()
+    }
+}

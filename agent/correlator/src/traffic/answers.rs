@@ -1,0 +1,115 @@
+//! DNS answers into lookups: which query an answer belongs to.
+//!
+//! An answer that matches no query is noted at the lookup that it came near to, or counted as an orphan.
+
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::{Answer, DnsMessage};
+
+use crate::context::Context;
+use crate::notes::{self, NoteKind};
+use crate::traffic::Traffic;
+use crate::traffic::lookup::matching::AnswerMatch;
+use crate::traffic::resolved::ResolvedAddress;
+use crate::traffic::table_key::TableKey;
+
+impl Traffic {
+    /// An answer came: it belongs to every open lookup whose query it matches.
+    pub(crate) fn on_answer(&mut self, ctx: &mut Context, at: Timestamp, message: &DnsMessage, answer: &Answer) {
+        let key = TableKey::message(message.client, message.transport, message.id);
+        let mut serials: Vec<u64> = self.lookups.newest(key).map(|(serial, _)| serial).collect();
+        if message.socket != 0 {
+            // Behind a socket that is not connected, packets may be translated: a query goes out with other addresses
+            // than its answer comes in with.
+            let by_socket = TableKey::message_by(message.socket, message.transport, message.id);
+            let more = self.lookups.newest(by_socket).map(|(serial, _)| serial);
+            let more: Vec<u64> = more.filter(|serial| !serials.contains(serial)).collect();
+            serials.extend(more);
+        }
+        let (mut answers, mut stray, mut late) = (false, None, None);
+        for serial in serials {
+            let Some(lookup) = self.lookups.get_mut(serial) else {
+                continue;
+            };
+            if lookup.owner.netns != message.netns && lookup.owner.netns != 0 && message.netns != 0 {
+                continue;
+            }
+            let mut took = false;
+            let taken = loop {
+                match lookup.match_answer(at, message) {
+                    (AnswerMatch::Answer, Some(index)) => {
+                        lookup.answer(at, index, message, answer, false);
+                        took = true;
+                    }
+                    (AnswerMatch::OtherAddress, Some(index)) => {
+                        lookup.answer(at, index, message, answer, false);
+                        notes::add(&mut lookup.notes, at, stray_note(message));
+                        took = true;
+                    }
+                    (taken, index) => break (taken, index),
+                }
+            };
+            answers |= took || taken.0 == AnswerMatch::Duplicate;
+            match taken {
+                (AnswerMatch::Late, Some(index)) => late = late.or(Some((serial, index))),
+                (AnswerMatch::Stray, _) => stray = stray.or(Some(serial)),
+                _ => {}
+            }
+            if took {
+                self.on_addresses_resolved(ctx, at, serial, answer);
+                self.lookup_changed(ctx, serial);
+            }
+        }
+        if answers {
+            return;
+        }
+        if let Some((serial, index)) = late {
+            if let Some(lookup) = self.lookups.get_mut(serial) {
+                lookup.answer(at, index, message, answer, true);
+            }
+            return self.lookup_changed(ctx, serial);
+        }
+        match stray.or_else(|| self.waiting_for(message)) {
+            Some(serial) => {
+                if let Some(lookup) = self.lookups.get_mut(serial) {
+                    notes::add(&mut lookup.notes, at, stray_note(message));
+                }
+                self.lookup_changed(ctx, serial);
+            }
+            None if self.resolved.has_query(key) => {}
+            None => ctx.effects.counters.orphan += 1,
+        }
+    }
+
+    /// The open lookup that is_question_pending at the same socket for an answer to the same question, under another id.
+    fn waiting_for(&self, message: &DnsMessage) -> Option<u64> {
+        let question = message.questions.first()?;
+        let mut open = self.lookups.newest(TableKey::name_from(message.client, &question.name));
+        let found = open.find(|(_, lookup)| lookup.question(question).is_some() && lookup.is_pending());
+        found.map(|(serial, _)| serial)
+    }
+
+    fn on_addresses_resolved(&mut self, ctx: &mut Context, at: Timestamp, serial: u64, answer: &Answer) {
+        let Some(lookup) = self.lookups.get(serial).filter(|_| !answer.addresses.is_empty()) else {
+            return;
+        };
+        self.resolved.expire(ctx.now);
+        let (netns, name): (u64, Arc<str>) = (lookup.owner.netns, lookup.name().into());
+        for address in &answer.addresses {
+            let resolved = ResolvedAddress {
+                lookup: serial,
+                name: Arc::clone(&name),
+                exchange: None,
+            };
+            self.resolved.insert(netns, *address, resolved, at);
+        }
+    }
+}
+
+fn stray_note(message: &DnsMessage) -> NoteKind {
+    NoteKind::Stray {
+        id: message.id,
+        from: message.server,
+    }
+}

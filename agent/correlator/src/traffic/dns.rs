@@ -1,0 +1,178 @@
+//! DNS queries into lookups: which open lookup a query belongs to, or a new one.
+//!
+//! One lookup joins the A and AAAA questions of one name, what is sent again (to the same or another server, over UDP or
+//! TCP), and the names of the search path. A resolver that serves others queries many names from one socket: there only
+//! equal names are joined. Answers are in `answers.rs`. Does not: guess.
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::{DnsMessage, Question};
+use sandglass_model::trace::Detail;
+
+use crate::context::Context;
+use crate::exchange::ExchangeId;
+use crate::facts::Fact;
+use crate::owner::Owner;
+use crate::traffic::Traffic;
+use crate::traffic::flows::protocol_of;
+use crate::traffic::lookup::matching::QueryKind;
+use crate::traffic::lookup::{Lookup, MAX_NAMES, base};
+use crate::traffic::table_key::{Client, TableKey};
+
+/// How a query belongs to an open lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueryMatch {
+    /// By a name that the lookup has tried.
+    Name(QueryKind),
+    /// As the next name of the search path.
+    NextName,
+}
+
+impl Traffic {
+    pub(crate) fn on_dns(&mut self, ctx: &mut Context, at: Timestamp, mut message: DnsMessage) {
+        for end in [&mut message.client, &mut message.server] {
+            end.set_ip(end.ip().to_canonical());
+        }
+        let message = &message;
+        let owner = self.owners.attribute(message.netns, message.client.ip(), ctx.now);
+        match &message.answer {
+            Some(answer) => self.on_answer(ctx, at, message, answer),
+            None => {
+                for question in &message.questions {
+                    self.on_query(ctx, at, &owner, message, question);
+                }
+            }
+        }
+    }
+
+    fn on_query(&mut self, ctx: &mut Context, at: Timestamp, owner: &Owner, message: &DnsMessage, question: &Question) {
+        let process = message.asker.as_ref().map(|asker| asker.process);
+        let client = Client::of(message.netns, process, message.client);
+        let (serial, kind) = match self.place(ctx, at, message, question, client) {
+            Some((serial, QueryMatch::Name(kind))) => (serial, kind),
+            Some((serial, QueryMatch::NextName)) => {
+                if let Some(lookup) = self.lookups.get_mut(serial) {
+                    lookup.names.push(question.name.as_str().into());
+                }
+                (serial, QueryKind::First)
+            }
+            None => (self.open_lookup(ctx, at, owner, message, question), QueryKind::First),
+        };
+        let Some(lookup) = self.lookups.get_mut(serial) else {
+            return;
+        };
+        if !lookup.ask(at, message, question, kind) {
+            return;
+        }
+        for key in [
+            TableKey::message(message.client, message.transport, message.id),
+            TableKey::message_by(message.socket, message.transport, message.id),
+            TableKey::client(protocol_of(message.transport), message.client),
+            TableKey::id(message.id),
+            TableKey::name_from(message.client, &question.name),
+            TableKey::name_by(client, &question.name),
+            TableKey::label_by(client, &question.name),
+            TableKey::by(client),
+        ] {
+            self.lookups.key(serial, key);
+        }
+        self.join_known_flow(serial, message);
+        self.lookup_changed(ctx, serial);
+    }
+
+    /// The open lookup that a question belongs to.
+    fn place(
+        &self,
+        ctx: &Context,
+        at: Timestamp,
+        message: &DnsMessage,
+        question: &Question,
+        client: Client,
+    ) -> Option<(u64, QueryMatch)> {
+        let (lookups, config) = (&self.lookups, &ctx.config.traffic);
+        let name = question.name.as_str();
+        for key in [
+            TableKey::name_from(message.client, name),
+            TableKey::name_by(client, name),
+        ] {
+            for (serial, lookup) in lookups.newest(key) {
+                if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| **tried == *name) {
+                    continue;
+                }
+                let kind = match lookup.question(question) {
+                    Some(index) => lookup.query_kind(at, message, index, config),
+                    None => {
+                        let goes_on = *lookup.names[lookup.current()] == *name
+                            && at.since(lookup.last_sign()) <= config.search_gap_ns;
+                        goes_on.then_some(QueryKind::First)
+                    }
+                };
+                if let Some(kind) = kind {
+                    return Some((serial, QueryMatch::Name(kind)));
+                }
+            }
+        }
+        let mut candidates = lookups.newest(TableKey::label_by(client, name));
+        let next = candidates.find(|(serial, lookup)| {
+            lookup.owner.netns == message.netns
+                && lookup.found_nothing()
+                && at.since(lookup.last_answer()) <= config.search_gap_ns
+                && self.is_next_name(*serial, lookup, message, name, client)
+        });
+        next.map(|(serial, _)| (serial, QueryMatch::NextName))
+    }
+
+    /// `name` is what the search path makes next of the name that `lookup` is about. Two names with the same beginning
+    /// may also be two clients' of one resolver: the less the names say, the less else may be going on.
+    fn is_next_name(&self, serial: u64, lookup: &Lookup, message: &DnsMessage, name: &str, client: Client) -> bool {
+        let tried = || lookup.names.iter().map(AsRef::as_ref);
+        let base = base(tried().chain([name]));
+        if base.is_empty() || lookup.names.len() >= MAX_NAMES || tried().any(|before| before == name) {
+            return false;
+        }
+        let behind = |name: &str| name.get(base.len() + 1..).unwrap_or_default().to_owned();
+        let (before, after) = (behind(&lookup.names[lookup.current()]), behind(name));
+        let nested = |longer: &str, shorter: &str| {
+            longer
+                .strip_suffix(shorter)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        // Only names with dots are tried as they are before the search path is.
+        let as_it_is = base.contains('.') && tried().any(|before| before == base);
+        if name == base || as_it_is || nested(&before, &after) || nested(&after, &before) {
+            return true;
+        }
+        let mut others = self.lookups.newest(TableKey::by(client));
+        let alone = !others.any(|(other, lookup)| other != serial && lookup.is_pending());
+        let same_socket = lookup.sent.iter().any(|sent| sent.client == message.client);
+        alone && (!same_socket || lookup.names.len() > 1)
+    }
+
+    fn open_lookup(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        owner: &Owner,
+        message: &DnsMessage,
+        question: &Question,
+    ) -> u64 {
+        while self.lookups.len() >= ctx.config.traffic.max_lookups.max(1)
+            && let Some(oldest) = self.lookups.oldest()
+        {
+            ctx.effects.counters.evicted_lookups += 1;
+            self.give_up(ctx, ExchangeId::Lookup(oldest));
+        }
+        let serial = ctx.next_serial();
+        let mut lookup = Lookup::new(at, owner.clone(), message, &question.name);
+        lookup.lost = ctx.losses.traffic_at(at);
+        lookup.home = self.home_of(ctx, owner);
+        let home = lookup.home;
+        let detail = home.map(|_| lookup.detail(None));
+        self.lookups.insert(serial, lookup);
+        if let (Some(home), Some(detail)) = (home, detail) {
+            let id = ExchangeId::Lookup(serial);
+            let detail = Detail::Lookup(Box::new(detail));
+            ctx.facts.push(Fact::ExchangeBegan { home, id, at, detail });
+        }
+        serial
+    }
+}

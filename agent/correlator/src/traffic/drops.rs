@@ -1,0 +1,103 @@
+//! Packets that the kernel dropped: joined to the lookup or connect that they belong to.
+//!
+//! A packet may be seen with addresses that are translated already; a DNS packet's id is not translated. Does not: decide
+//! what a drop means; see `causes.rs`.
+
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::{DroppedPacket, PacketDrop};
+use sandglass_model::time::MILLISECOND;
+
+use crate::context::Context;
+use crate::finding::Finding;
+use crate::output::Output;
+use crate::traffic::Traffic;
+use crate::traffic::flows::{TCP, UDP};
+use crate::traffic::lookup::{Dropped, Lookup};
+use crate::traffic::table_key::TableKey;
+
+/// A packet that is known by its id alone was sent no longer ago.
+const FLIGHT_NS: u64 = 5 * MILLISECOND;
+
+impl Traffic {
+    pub(crate) fn on_packet_drop(&mut self, ctx: &mut Context, at: Timestamp, mut packet: PacketDrop) {
+        for end in [&mut packet.source, &mut packet.destination] {
+            end.set_ip(end.ip().to_canonical());
+        }
+        let ends = [packet.source.ip(), packet.destination.ip()];
+        let owner = self.owners.owner_of_packet(packet.netns, ends);
+        let reason = ctx.names.get(&packet.reason);
+        let function = ctx.names.get(&packet.function);
+        ctx.effects.outputs.push(Output::Finding(Finding::Dropped {
+            scope: owner.scope(),
+            packet: packet.packet,
+            reason: Arc::clone(&reason),
+        }));
+        let dropped = |inbound| Dropped {
+            at,
+            reason: Arc::clone(&reason),
+            function: Arc::clone(&function),
+            inbound,
+        };
+        match packet.packet {
+            DroppedPacket::Dns => {
+                if let Some((serial, inbound)) = self.lookup_of_packet(at, &packet) {
+                    if let Some(lookup) = self.lookups.get_mut(serial) {
+                        lookup.drop_packet(dropped(inbound));
+                    }
+                    self.lookup_changed(ctx, serial);
+                }
+            }
+            DroppedPacket::TcpSyn => {
+                if let Some((serial, inbound)) = self.connect_of_packet(&packet) {
+                    if let Some(connect) = self.connects.get_mut(serial) {
+                        connect.drop_packet(dropped(inbound));
+                    }
+                    self.connect_changed(ctx, serial);
+                }
+            }
+        }
+    }
+
+    /// The lookup that a packet belongs to, and whether it was on its way to the client.
+    fn lookup_of_packet(&self, at: Timestamp, packet: &PacketDrop) -> Option<(u64, bool)> {
+        let has_id = |lookup: &Lookup| {
+            packet
+                .dns_id
+                .is_none_or(|id| lookup.sent.iter().any(|sent| sent.id == id))
+        };
+        for (client, inbound) in [(packet.source, false), (packet.destination, true)] {
+            let mut open = self.lookups.newest(TableKey::client(UDP, client));
+            if let Some((serial, _)) = open.find(|(_, lookup)| has_id(lookup)) {
+                return Some((serial, inbound));
+            }
+        }
+        // Translated beyond recognition: the id is left.
+        let id = packet.dns_id?;
+        let mut open = self.lookups.newest(TableKey::id(id)).filter(|(_, lookup)| {
+            lookup.is_pending()
+                && lookup
+                    .sent
+                    .iter()
+                    .any(|sent| sent.id == id && sent.answered.is_none() && at.since(sent.at) <= FLIGHT_NS)
+        });
+        let (serial, _) = open.next().filter(|_| open.next().is_none())?;
+        Some((serial, false))
+    }
+
+    fn connect_of_packet(&self, packet: &PacketDrop) -> Option<(u64, bool)> {
+        let ways = [
+            (packet.source, packet.destination, false),
+            (packet.destination, packet.source, true),
+        ];
+        ways.into_iter().find_map(|(client, remote, inbound)| {
+            let mut by_port = self.connects.newest(TableKey::client(TCP, client));
+            let mut by_address = self.connects.newest(TableKey::remote(client, remote));
+            let (serial, _) = by_port
+                .find(|(_, connect)| connect.outcome.is_none())
+                .or_else(|| by_address.find(|(_, connect)| connect.outcome.is_none() && connect.local.port() == 0))?;
+            Some((serial, inbound))
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! The end of an exchange: its result, its cause if it went badly, and who gets it.
+//!
+//! Called when a timer of `exchanges.rs` fires: every answer is there and no next name came, the handshake ended a moment
+//! ago, or the timeout passed.
+
+use std::sync::Arc;
+
+use sandglass_model::network::ConnectFailure;
+
+use crate::context::Context;
+use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
+use crate::lookup_status;
+use crate::timers::Timer;
+use crate::traffic::Traffic;
+use crate::traffic::causes::{self, Tables};
+use crate::traffic::connect;
+use crate::traffic::lookup::Lookup;
+
+impl Traffic {
+    /// A lookup is over: every answer is there and no next name came, or it was waited for long enough.
+    pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
+        self.find_owner(ctx, ExchangeId::Lookup(serial));
+        let Some(mut lookup) = self.take_lookup(serial, ctx.now) else {
+            return;
+        };
+        let (result, end) = lookup.ending(ctx.now);
+        let mut detail = Box::new(lookup.detail(Some(result)));
+        let reason = causes::reason_of_lookup(&lookup, result, end, &ctx.config.traffic);
+        let tables = Tables::new(&self.counters, self.owners.node);
+        detail.cause = reason.and_then(|_| tables.cause_of_lookup(&lookup, result, end));
+        let exchange = Arc::new(Exchange {
+            start: lookup.start,
+            end,
+            status: lookup_status::of(&detail.name, result),
+            reason,
+            seed: lookup.seed(),
+            detail: ExchangeDetail::Lookup {
+                queries: lookup.queries(),
+                detail,
+            },
+            notes: lookup.notes,
+            lost: lookup.lost,
+        });
+        if let ExchangeDetail::Lookup { detail, .. } = &exchange.detail {
+            let netns = lookup.owner.netns;
+            self.resolved
+                .complete(netns, &detail.addresses, serial, &detail.name, &exchange);
+        }
+        let ended = EndedExchange {
+            owner: lookup.owner,
+            id: ExchangeId::Lookup(serial),
+            exchange,
+        };
+        self.exchange_ended(ctx, ended, lookup.home);
+    }
+
+    /// A connection has ended a moment ago, or was never heard of again.
+    pub(crate) fn on_connect_due(&mut self, ctx: &mut Context, serial: u64) {
+        self.find_owner(ctx, ExchangeId::Connect(serial));
+        let Some(mut connect) = self.take_connect(serial) else {
+            return;
+        };
+        ctx.effects.timers.clear(Timer::Connect(serial));
+        if let Some((lookup, name)) = &mut connect.lookup
+            && let Some(resolved) = self.resolved.address(connect.owner.netns, connect.remote.ip())
+            && resolved.lookup == *lookup
+        {
+            *name = Arc::clone(&resolved.name);
+        }
+        // No kernel is_question_pending so long: its end was not seen.
+        let unseen = (ctx.now, Some(ConnectFailure::TimedOut));
+        connect.lost |= connect.outcome.is_none();
+        let (end, _) = *connect.outcome.get_or_insert(unseen);
+        let mut detail = Box::new(connect.detail());
+        let reason = causes::reason_of_connect(&connect, end, &ctx.config.traffic);
+        let tables = Tables::new(&self.counters, self.owners.node);
+        detail.cause = reason.and_then(|_| tables.cause_of_connect(&connect, end));
+        let exchange = Exchange {
+            start: connect.start,
+            end,
+            status: connect::status(&detail),
+            reason,
+            seed: connect.socket ^ u64::from(connect.local.port()) << 48 ^ u64::from(connect.remote.port()) << 32,
+            detail: ExchangeDetail::Connect {
+                detail,
+                after: connect.lookup.map(|(lookup, _)| lookup),
+            },
+            notes: connect.notes,
+            lost: connect.lost,
+        };
+        let ended = EndedExchange {
+            owner: connect.owner,
+            id: ExchangeId::Connect(serial),
+            exchange: Arc::new(exchange),
+        };
+        self.exchange_ended(ctx, ended, connect.home);
+    }
+
+    /// Ends what is open: exchanges with a result end with it, of the others the end is not known.
+    pub(crate) fn finish(&mut self, ctx: &mut Context) {
+        let lookups: Vec<u64> = self.lookups.serials().collect();
+        for serial in lookups {
+            let pending = self.lookups.get(serial).is_some_and(Lookup::is_pending);
+            ctx.effects.timers.clear(Timer::Lookup(serial));
+            if pending {
+                self.give_up(ctx, ExchangeId::Lookup(serial));
+            } else {
+                self.on_lookup_due(ctx, serial);
+            }
+        }
+        let connects: Vec<u64> = self.connects.serials().collect();
+        for serial in connects {
+            let connect = self.connects.get(serial);
+            if connect.is_some_and(|connect| connect.outcome.is_some()) {
+                self.on_connect_due(ctx, serial);
+            } else {
+                self.give_up(ctx, ExchangeId::Connect(serial));
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Steps of TCP connects into connects: from the first SYN to the end of the handshake, joined by socket.
+//!
+//! Connects of a machine to itself are ignored: they prove nothing about a network. A connect that ended stays open for a
+//! moment, because conntrack's records of it may come later. Does not: follow an established connection.
+
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::{ConnectFailure, ConnectStep, Step};
+use sandglass_model::trace::Detail;
+
+use crate::context::Context;
+use crate::exchange::ExchangeId;
+use crate::facts::Fact;
+use crate::traffic::Traffic;
+use crate::traffic::connect::Connect;
+use crate::traffic::flows::TCP;
+use crate::traffic::table_key::TableKey;
+
+impl Traffic {
+    pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, mut step: ConnectStep) {
+        for end in [&mut step.local, &mut step.remote] {
+            end.set_ip(end.ip().to_canonical());
+        }
+        if step.remote.ip().is_loopback() || step.remote.ip() == step.local.ip() {
+            return;
+        }
+        let known = self.connect_of(&step);
+        let twice = |serial| self.connects.get(serial).is_some_and(|connect| connect.start == at);
+        match (step.step, known) {
+            // A record that came twice.
+            (Step::Started, Some((serial, true))) if twice(serial) => {}
+            (Step::Established | Step::Failed(_), Some((_, true))) => {}
+            (Step::Started, Some((serial, true))) => {
+                // The socket tries again.
+                self.on_connect_due(ctx, serial);
+                self.open_connect(ctx, at, &step);
+            }
+            (Step::Started, None) => self.open_connect(ctx, at, &step),
+            (Step::Started, Some((serial, false))) => self.update_connect(ctx, at, serial, &step, None),
+            (Step::Established, Some((serial, false))) => self.update_connect(ctx, at, serial, &step, Some(None)),
+            (Step::Failed(failure), Some((serial, false))) => {
+                self.update_connect(ctx, at, serial, &step, Some(Some(failure)));
+            }
+            // Begun before the agent was.
+            (Step::Established | Step::Failed(_), None) => ctx.effects.counters.orphan += 1,
+        }
+    }
+
+    /// The connection of a socket, and whether it has ended.
+    fn connect_of(&self, step: &ConnectStep) -> Option<(u64, bool)> {
+        let key = match step.socket {
+            0 => TableKey::client(TCP, step.local),
+            cookie => TableKey::socket(cookie),
+        };
+        let mut open = self.connects.newest(key);
+        let found = open.find(|(_, connect)| {
+            connect.socket == step.socket && connect.owner.netns == step.netns && connect.remote == step.remote
+        });
+        found.map(|(serial, connect)| (serial, connect.outcome.is_some()))
+    }
+
+    fn open_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
+        while self.connects.len() >= ctx.config.traffic.max_connects.max(1)
+            && let Some(oldest) = self.connects.oldest()
+        {
+            ctx.effects.counters.evicted_connects += 1;
+            self.give_up(ctx, ExchangeId::Connect(oldest));
+        }
+        let owner = self.owners.attribute(step.netns, step.local.ip(), ctx.now);
+        let serial = ctx.next_serial();
+        let mut connect = Connect::new(at, owner, step);
+        connect.lost = ctx.losses.traffic_at(at);
+        connect.home = self.home_of(ctx, &connect.owner);
+        self.resolved.expire(ctx.now);
+        let resolved = self.resolved.address(step.netns, step.remote.ip());
+        connect.lookup = resolved.map(|resolved| (resolved.lookup, Arc::clone(&resolved.name)));
+        let (home, lookup) = (connect.home, connect.lookup.clone());
+        let detail = home.map(|_| connect.detail());
+        self.connects.insert(serial, connect);
+        if let (Some(home), Some(detail)) = (home, detail) {
+            let id = ExchangeId::Connect(serial);
+            let detail = Detail::Connect(Box::new(detail));
+            ctx.facts.push(Fact::ExchangeBegan { home, id, at, detail });
+        }
+        if let Some((lookup, _)) = lookup {
+            self.connects.key(serial, TableKey::after(lookup));
+        }
+        if step.socket != 0 {
+            self.connects.key(serial, TableKey::socket(step.socket));
+        }
+        self.connects.key(serial, TableKey::remote(step.local, step.remote));
+        self.connect_changed(ctx, serial);
+    }
+
+    fn update_connect(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        serial: u64,
+        step: &ConnectStep,
+        outcome: Option<Option<ConnectFailure>>,
+    ) {
+        if let Some(connect) = self.connects.get_mut(serial) {
+            connect.update(step);
+            connect.outcome = outcome.map(|failure| (at.max(connect.start), failure));
+        }
+        self.connect_changed(ctx, serial);
+    }
+}

@@ -1,0 +1,130 @@
+//! Learning whose an object is: keys that are named together belong to one sandbox.
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::ConnectStep;
+use sandglass_model::windows::ObjectKey;
+
+use crate::context::Context;
+use crate::facts::Fact;
+use crate::windows::Windows;
+use crate::windows::keys::tells;
+
+impl Windows {
+    /// The keys are of one object, or of objects of one sandbox.
+    pub(crate) fn join_keys(&mut self, ctx: &mut Context, at: Timestamp, keys: &[ObjectKey]) {
+        match self.keys.owner_of(keys) {
+            Some(number) => {
+                for key in keys {
+                    self.learn(ctx, at, number, key.clone());
+                }
+            }
+            None => {
+                for (one, other) in keys.iter().zip(keys.iter().skip(1)) {
+                    if tells(one) && tells(other) {
+                        let pair = (one.clone(), other.clone());
+                        ctx.effects.counters.evicted_windows += self.keys.pairs.insert(pair.clone(), (), at);
+                        let keys = &mut self.keys;
+                        keys.waiting
+                            .retain(|waiting| *waiting != pair && keys.pairs.get(waiting).is_some());
+                        keys.waiting.push(pair);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The key is of this sandbox, and so is what waits for it.
+    pub(crate) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
+        let mut learnt = vec![key];
+        while let Some(key) = learnt.pop() {
+            if !tells(&key) || self.keys.owner(&key).is_some() || self.sandboxes.get(number).is_none() {
+                continue;
+            }
+            let Some(forgotten) = self.keys.enter(&key, number, at) else {
+                ctx.effects.counters.evicted_windows += 1;
+                continue;
+            };
+            ctx.effects.counters.evicted_windows += forgotten;
+            self.note_key(ctx, number, &key);
+            let keys = &mut self.keys;
+            let pairs = &mut keys.pairs;
+            keys.waiting.retain(|pair| {
+                let other = match pair {
+                    (one, other) if *one == key => other,
+                    (other, one) if *one == key => other,
+                    _ => return true,
+                };
+                learnt.push(other.clone());
+                pairs.remove(pair);
+                false
+            });
+            learnt.extend(self.place_waiting(ctx, &key, number));
+        }
+    }
+
+    /// What a key says besides whose it is.
+    fn note_key(&mut self, ctx: &mut Context, number: u64, key: &ObjectKey) {
+        let Some(sandbox) = self.sandboxes.get_mut(number) else {
+            return;
+        };
+        let trace = sandbox.trace;
+        let mut known = false;
+        match key {
+            ObjectKey::Namespace(id) => {
+                if sandbox.namespace.is_empty() {
+                    sandbox.namespace.clone_from(id);
+                }
+            }
+            ObjectKey::Endpoint(id) => {
+                if sandbox.endpoint.is_empty() {
+                    sandbox.endpoint.clone_from(id);
+                }
+            }
+            ObjectKey::Compartment(compartment) => {
+                sandbox.compartment = Some(*compartment);
+                known = true;
+                ctx.facts
+                    .push(Fact::CompartmentKnown(*compartment, sandbox.container.clone()));
+            }
+            ObjectKey::Silo(_) => known = true,
+            ObjectKey::Port(_)
+            | ObjectKey::Network(_)
+            | ObjectKey::Container(_)
+            | ObjectKey::Job(_)
+            | ObjectKey::Operation(_) => {}
+        }
+        let Some(open) = trace.and_then(|key| ctx.traces.get_mut(key)) else {
+            return;
+        };
+        if known {
+            ctx.facts.push(Fact::NetworkKnown(open.key));
+        }
+        if let ObjectKey::Namespace(id) = key {
+            let operations = open
+                .trace
+                .spans
+                .iter_mut()
+                .filter_map(|span| span.detail.as_operation_mut());
+            for detail in operations.filter(|detail| detail.netns.is_empty()) {
+                detail.netns.clone_from(id);
+            }
+        }
+    }
+
+    /// A process of a silo asked for a name: what else it does is its sandbox's too.
+    pub(crate) fn process_of_silo(&mut self, at: Timestamp, pid: u32, silo: &str) {
+        if let Some(number) = self.keys.owner(&ObjectKey::Silo(silo.to_owned())) {
+            self.keys.processes.insert(pid, number, at);
+        }
+    }
+
+    /// A connection tells its compartment, and its process may tell whose that is.
+    pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
+        let (Ok(compartment), Some(asker)) = (u32::try_from(step.netns), &step.asker) else {
+            return;
+        };
+        if let Some(number) = self.keys.processes.get(&asker.process.pid).copied() {
+            self.learn(ctx, at, number, ObjectKey::Compartment(compartment));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The end of a nest: whose it is.
+//!
+//! By its keys; else, when only one sandbox is being worked on, it is that one's; else it waits until one of its keys is
+//! learnt, or the creation that it fell into is over: then the likeliest sandbox gets it, marked ambiguous. A nest that
+//! nobody gets is only counted.
+
+use sandglass_model::Timestamp;
+
+use crate::context::Context;
+use crate::windows::Windows;
+use crate::windows::nest::{MAX_WAITING, Nest, WAIT_NS, endpoint_changes};
+
+impl Windows {
+    pub(crate) fn nest_ended(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest) {
+        if nest.activities.is_empty() {
+            return;
+        }
+        for (endpoint, made) in endpoint_changes(&nest.activities) {
+            self.count_endpoint(ctx, &endpoint, made);
+        }
+        if let Some(number) = self.keys.owner_of(&nest.keys) {
+            self.place_and_learn(ctx, at, nest, number);
+            return;
+        }
+        if !nest.names_container()
+            && let Some(key) = self.only_one_for(ctx, &nest)
+        {
+            if let Some(number) = self.number_of_trace(ctx, key) {
+                self.note_attach(&nest, number);
+                for key in nest.keys.clone() {
+                    self.learn(ctx, at, number, key);
+                }
+            }
+            return self.place_nest(ctx, nest, key, false);
+        }
+        while let Some(oldest) = self.nests.waiting.front()
+            && (self.nests.waiting.len() >= MAX_WAITING || oldest.end.plus(WAIT_NS) < at)
+        {
+            ctx.effects.counters.evicted_windows += u64::from(oldest.end.plus(WAIT_NS) >= at);
+            self.nests.waiting.pop_front();
+        }
+        self.nests.waiting.push_back(nest);
+    }
+
+    fn place_and_learn(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest, number: u64) {
+        let keys = nest.keys.clone();
+        self.place_for(ctx, nest, number);
+        for key in keys {
+            self.learn(ctx, at, number, key);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Lookups of the DNS client service: joined by silo and name, and handed on like every other lookup.
+//!
+//! A and AAAA of one name are one lookup.
+
+use std::sync::Arc;
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::Transport;
+use sandglass_model::trace::{Detail, LookupResult};
+use sandglass_model::windows::{LookupChange, LookupStep, ObjectKey};
+
+use crate::context::Context;
+use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
+use crate::facts::{Fact, ResolvedAddresses};
+use crate::finding::QueryType;
+use crate::keys::TraceKey;
+use crate::lookup_status;
+use crate::notes;
+use crate::owner::Owner;
+use crate::timers::Timer;
+use crate::windows::Windows;
+use crate::windows::service_lookup::{NODE, ServiceLookup};
+
+impl Windows {
+    /// The owner of the lookups of a silo; without a silo that is the node.
+    pub(crate) fn owner_of_silo(&self, silo: &str) -> Owner {
+        if silo.is_empty() {
+            return Owner {
+                netns: NODE,
+                sandbox: None,
+            };
+        }
+        let number = self.keys.owner(&ObjectKey::Silo(silo.to_owned()));
+        let sandbox = number.and_then(|number| self.sandboxes.get(number));
+        Owner {
+            netns: sandbox.and_then(|sandbox| sandbox.compartment).map_or(0, u64::from),
+            sandbox: sandbox.map(|sandbox| sandbox.container.as_str().into()),
+        }
+    }
+
+    /// The service or the resolver library logged a step of a lookup. `owner` and `home` are for a new one.
+    pub(crate) fn on_lookup(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        step: &LookupStep,
+        owner: Owner,
+        home: Option<TraceKey>,
+    ) {
+        let place = self.lookups.place(step);
+        if let (LookupChange::Called, None) = (&step.step, place) {
+            return self.lookups.calls.begin(at, step);
+        }
+        if let LookupChange::Returned { .. } = step.step {
+            self.lookups.calls.end(step);
+        }
+        let place = match (place, &step.step) {
+            (Some(place), _) => place,
+            // The library found the answer without the service: in a file, or the name was an address.
+            (None, LookupChange::Called | LookupChange::Returned { .. }) => return,
+            (None, LookupChange::Started | LookupChange::Sent { .. }) => self.open_lookup(ctx, at, step, owner, home),
+            (None, LookupChange::Answered { .. } | LookupChange::TimedOut { .. } | LookupChange::Finished { .. }) => {
+                ctx.effects.counters.orphan += 1;
+                return;
+            }
+        };
+        if let LookupChange::Started = step.step {
+            self.process_of_silo(at, step.process.pid, &step.silo);
+        }
+        let Some(lookup) = self.lookups.open.get_mut(place) else {
+            return;
+        };
+        if let LookupChange::Started | LookupChange::Sent { .. } = step.step {
+            lookup.asks(step.kind);
+        }
+        lookup.take(at, step);
+        let config = &ctx.config.traffic;
+        let finished = lookup.result.is_some() && lookup.waiting.is_empty();
+        let due = if finished {
+            // The other type may be resolved next.
+            at.plus(config.search_gap_ns)
+        } else {
+            lookup.start.plus(config.lookup_deadline_ns.saturating_mul(3))
+        };
+        ctx.effects.timers.set(Timer::ServiceLookup(lookup.serial), due);
+        if let Some(home) = lookup.home {
+            ctx.facts.push(Fact::ExchangeChanged {
+                home,
+                id: ExchangeId::Lookup(lookup.serial),
+                detail: Detail::Lookup(Box::new(lookup.detail(None))),
+                events: notes::events(&lookup.notes, lookup.start, None),
+            });
+        }
+    }
+
+    fn open_lookup(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        step: &LookupStep,
+        owner: Owner,
+        home: Option<TraceKey>,
+    ) -> usize {
+        while self.lookups.open.len() >= self.lookups.max {
+            ctx.effects.counters.evicted_lookups += 1;
+            let oldest = self.lookups.open[0].serial;
+            self.give_up_lookup(ctx, oldest);
+        }
+        let serial = ctx.next_serial();
+        let begun = home
+            .and_then(|home| ctx.traces.get(home))
+            .map(|open| open.trace.start());
+        let called = self.lookups.calls.begun(at, step);
+        let start = called
+            .filter(|called| begun.is_none_or(|begun| begun <= *called))
+            .unwrap_or(at);
+        let lookup = ServiceLookup {
+            serial,
+            silo: step.silo.clone(),
+            process: step.process,
+            name: step.name.clone(),
+            owner,
+            home,
+            start,
+            waiting: Vec::new(),
+            types: vec![step.kind],
+            servers: Vec::new(),
+            addresses: Vec::new(),
+            queries: 0,
+            retransmissions: 0,
+            timeouts: 0,
+            error: None,
+            result: None,
+            end: at,
+            notes: Vec::new(),
+            lost: ctx.losses.traffic_at(at),
+        };
+        if let Some(home) = home {
+            ctx.facts.push(Fact::ExchangeBegan {
+                home,
+                id: ExchangeId::Lookup(serial),
+                at: start,
+                detail: Detail::Lookup(Box::new(lookup.detail(None))),
+            });
+        }
+        self.lookups.open.push(lookup);
+        self.lookups.open.len() - 1
+    }
+
+    /// A lookup is over: it finished a moment ago, or nothing more was logged of it.
+    pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
+        let mut open = self.lookups.open.iter();
+        let Some(place) = open.position(|lookup| lookup.serial == serial) else {
+            return;
+        };
+        let mut lookup = self.lookups.open.remove(place);
+        let result = lookup.result.unwrap_or(LookupResult::Unanswered);
+        if lookup.result.is_none() {
+            lookup.end = lookup.end.max(ctx.now);
+            lookup.lost = true;
+        }
+        let mut detail = Box::new(lookup.detail(Some(result)));
+        let reason = lookup.reason(result, ctx.config.traffic.slow_lookup_ns);
+        detail.cause = reason.and_then(|_| lookup.cause(result));
+        let types = lookup.types.iter();
+        let queries = types.map(|kind| (QueryType::of(*kind), Transport::Udp, 1)).collect();
+        let addresses = detail.addresses.clone();
+        let exchange = Arc::new(Exchange {
+            start: lookup.start,
+            end: lookup.end,
+            status: lookup_status::of(&detail.name, result),
+            reason,
+            detail: ExchangeDetail::Lookup { detail, queries },
+            notes: lookup.notes,
+            lost: lookup.lost,
+            seed: serial,
+        });
+        if lookup.owner.netns != 0 {
+            ctx.facts.push(Fact::AddressesResolved(Box::new(ResolvedAddresses {
+                netns: lookup.owner.netns,
+                addresses,
+                lookup: serial,
+                name: lookup.name.as_str().into(),
+                exchange: Arc::clone(&exchange),
+            })));
+        }
+        let ended = EndedExchange {
+            owner: lookup.owner,
+            id: ExchangeId::Lookup(serial),
+            exchange,
+        };
+        ctx.facts.push(match lookup.home {
+            Some(home) => Fact::ExchangeEnded { home, ended },
+            None => Fact::ExchangeReleased(ended),
+        });
+    }
+
+    /// The end of the input: lookups with a result end with it, of the others the end is not known.
+    pub(crate) fn finish(&mut self, ctx: &mut Context) {
+        while let Some(lookup) = self.lookups.open.first() {
+            let serial = lookup.serial;
+            if lookup.result.is_some() {
+                ctx.effects.timers.clear(Timer::ServiceLookup(serial));
+                self.on_lookup_due(ctx, serial);
+            } else {
+                self.give_up_lookup(ctx, serial);
+            }
+        }
+    }
+
+    fn give_up_lookup(&mut self, ctx: &mut Context, serial: u64) {
+        ctx.effects.timers.clear(Timer::ServiceLookup(serial));
+        let open = &mut self.lookups.open;
+        if let Some(place) = open.iter().position(|lookup| lookup.serial == serial)
+            && let Some(home) = open.remove(place).home
+        {
+            let id = ExchangeId::Lookup(serial);
+            ctx.facts.push(Fact::ExchangeLost { home, id });
+        }
+    }
+}
