@@ -1,18 +1,18 @@
-//! What the agent adds to an ADD: a real chain of plugins, run directly, with the agent's hooks on and off.
+//! The overhead of the agent on an ADD: a real chain of plugins, run directly, with the agent's hooks attached and detached.
 //!
-//! Used by the ADD part, whose `RunPodSandbox` is mostly the runtime's own work and varies by more than the budget.
-//! The effect is smaller than what one ADD differs from the next by, so: short blocks with the agent off its hooks (A) and
-//! on them (B) in the order ABBA, then BAAB, which cancels what drifts evenly; the caller and its plugins on one
-//! processor; of a block its median, of four blocks one ratio, of all ratios the Hodges-Lehmann estimate with a bootstrap
-//! interval over them. All of it goes before the machine's other work, the agent too.
-//! Beside the time of an ADD stands the processor time of its plugins: in it nothing is waited for, and what the agent's
-//! own threads take of that processor is not in it. And how often the plugins' threads were switched, which no speed of a
-//! machine changes: a thread of the agent that runs where a plugin does makes the Go runtime's watcher in it wake again and
-//! again until the plugin's own threads go on.
-//! The kernel's work on interfaces makes ADDs differ most. So one plugin is measured by itself that touches none: what its
-//! process is longer by, as often as an ADD has processes, is known ten times as surely.
-//! Does not: keep the agent on or off that processor, or put plugins before the agent. Off its hooks the agent is there,
-//! but only waits.
+//! Used by the ADD part, whose `RunPodSandbox` is mostly the runtime's work and varies by more than the budget.
+//! The effect is smaller than the difference between two ADDs. So short blocks with detached (A) and attached hooks (B)
+//! alternate in the order ABBA, then BAAB, which cancels linear drift; caller and plugins run on one processor. Each block
+//! counts with its median, four blocks give one ratio, and the result is the Hodges-Lehmann estimate over all ratios with a
+//! bootstrap interval. The whole measurement, agent included, has a higher priority than the machine's other processes.
+//! Two more figures vary less than the time of an ADD: the processor time of the plugins, which has no waits and none of the
+//! agent's time in it; and the context switches of the plugins' threads, which do not depend on the machine's speed. A thread
+//! of the agent on a plugin's processor makes the monitor thread of the plugin's Go runtime wake repeatedly until the plugin
+//! runs again.
+//! The kernel's work on interfaces causes most of the variance. So one plugin without interfaces is measured by itself: its
+//! overhead per process, times the processes of an ADD, has a tenth of the variance.
+//! Does not: pin the agent to a processor, or give plugins a higher priority than the agent. With detached hooks the agent
+//! runs but is idle.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ fn more(name: &str, percents: &[f64]) -> Figure {
         ))
 }
 
-/// What `one` process is longer by, as often as an ADD of `all` has processes.
+/// The overhead of `one` process, times the processes of an ADD of `all`.
 fn by_processes(count: f64, all: &Comparison, one: &Comparison) -> Figure {
     let (low, high) = bootstrap_interval(&one.more_ns);
     let percent = |ns: f64| ns * count / all.without.wall * 100.0;
@@ -97,14 +97,14 @@ fn by_processes(count: f64, all: &Comparison, one: &Comparison) -> Figure {
 
 /// A chain's ADDs with and without the agent's hooks.
 struct Comparison {
-    /// What an ADD usually took without.
+    /// Median of an ADD without hooks.
     without: Took,
-    /// Of each four blocks, how much longer an ADD was with the hooks: percent, and nanoseconds.
+    /// For each four blocks, how much longer an ADD was with hooks: percent, and nanoseconds.
     longer: Vec<f64>,
     more_ns: Vec<f64>,
-    /// The same of its processor time, percent.
+    /// The same for its processor time, percent.
     busier: Vec<f64>,
-    /// How often the plugins of an ADD and its DEL were switched, without and with.
+    /// Context switches of the plugins of an ADD and its DEL, without and with hooks.
     switches: [f64; 2],
 }
 
@@ -112,7 +112,7 @@ impl Comparison {
     /// Compares in blocks of so many ADDs for so long.
     fn of(chain: &mut Chain, block: u32, period: Duration) -> Result<Comparison> {
         let mut agent = Switched::start()?;
-        // The first ADD makes the bridge, and reads the plugins from disk.
+        // The first ADD creates the bridge and reads the plugins from disk.
         chain.adds(WARM_UP)?;
         let mut observed = WARM_UP;
         let mut without = Vec::new();
@@ -138,7 +138,7 @@ impl Comparison {
             more_ns.push(on.wall - off.wall);
             without.push(off);
         }
-        is_told(chain, &agent, observed)?;
+        ensure_reported(chain, &agent, observed)?;
         agent.stop()?;
         Ok(Comparison {
             without: Took::quantile(&without, 0.5),
@@ -150,20 +150,20 @@ impl Comparison {
     }
 }
 
-/// The figures mean nothing unless the agent tells of the ADDs that it was on its hooks for, and of no other.
-fn is_told(chain: &Chain, agent: &Switched, observed: u32) -> Result<()> {
+/// Fails unless the agent reports exactly the ADDs during which its hooks were attached: other figures would mean nothing.
+fn ensure_reported(chain: &Chain, agent: &Switched, observed: u32) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     for plugin in chain.processes() {
         let labels = ["operation=\"ADD\"", &format!("plugin=\"{plugin}\"")];
         loop {
             let metrics = agent.agent.metrics()?;
-            let told = metrics.sum("sandglass_cni_plugin_duration_seconds_count", &labels);
-            if told == f64::from(observed) {
+            let reported = metrics.sum("sandglass_cni_plugin_duration_seconds_count", &labels);
+            if reported == f64::from(observed) {
                 break;
             }
             ensure!(
                 Instant::now() < deadline,
-                "the agent tells of {told} ADDs of {plugin}, its hooks were on for {observed}"
+                "the agent reports {reported} ADDs of {plugin}; its hooks were attached for {observed}"
             );
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -173,11 +173,11 @@ fn is_told(chain: &Chain, agent: &Switched, observed: u32) -> Result<()> {
 
 const SLOWER_PERCENT: f64 = 1.0;
 const SWITCHES_PERCENT: f64 = 5.0;
-/// How long blocks are made: of the chain, of one plugin.
+/// How long to measure: the chain, one plugin.
 const PERIOD: Duration = Duration::from_secs(270);
 const PERIOD_ALONE: Duration = Duration::from_secs(90);
 const PERIOD_QUICK: Duration = Duration::from_secs(10);
-/// Fewer say nothing of how they are spread.
+/// Lower bound on quads: fewer show no distribution.
 const QUADS_LEAST: usize = 4;
 /// ADDs of each block: of the chain, of one plugin.
 const BLOCK: u32 = 4;

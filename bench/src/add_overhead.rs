@@ -1,11 +1,11 @@
-//! What the agent adds to the ADD, and to `RunPodSandbox` around it: the same with and without it, in pairs.
+//! The overhead of the agent on `RunPodSandbox`: with and without its hooks, in pairs.
 //!
-//! The ADD alone is measured by [`add_chain`]; here is the call that the kubelet makes. A private containerd with the
-//! distribution's CNI plugins (the demo's rig). Sandboxes are made one at a time, with the agent off its hooks (A) and on
-//! them (B) in the order ABBA, then BAAB, which cancels what drifts evenly. What counts is the Hodges-Lehmann estimate over
-//! the ratios of four, with the interval it is sure of: on a busy machine that is wider than the budget, and the verdict
-//! `unsure`. Beside it stands what noise hardly touches: the kernel's own count of the time that the probe's programs
-//! take within a call.
+//! [`add_chain`] measures the ADD alone; this is the call that the kubelet makes, on a private containerd with the
+//! distribution's CNI plugins (the demo's rig). Sandboxes are created one at a time, with detached (A) and attached hooks (B)
+//! in the order ABBA, then BAAB, which cancels linear drift. The result is the Hodges-Lehmann estimate over the ratios of
+//! four, with a confidence interval; on a busy machine that is wider than the budget, and the verdict is `unsure`. The
+//! kernel's own run time of the probe's programs within a call is reported beside it: noise hardly affects it.
+//! Does not: measure several sandboxes at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let rig = Rig::start(&RigOptions::default())?;
-    // The chain first: beside a containerd that has had nothing to do yet.
+    // The chain comes first, while containerd is idle.
     let measured = add_chain::run(&rig, effort).and_then(|mut figures| {
         figures.extend(runtime.block_on(sandboxes(&rig, effort))?);
         Ok(Outcome::Figures(figures))
@@ -42,7 +42,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     measured
 }
 
-/// `RunPodSandbox`, which has the whole runtime around the ADD.
+/// `RunPodSandbox`: the ADD and the runtime around it.
 async fn sandboxes(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
     scenarios::wait_for_pause(rig).await?;
     let cri = Cri::connect(&rig.cri_socket().to_string_lossy(), Duration::from_secs(10)).await?;
@@ -55,7 +55,7 @@ async fn sandboxes(rig: &Rig, effort: Effort) -> Result<Vec<Figure>> {
 }
 
 async fn compare(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
-    // The first sandboxes of a containerd make bridges and iptables chains, and read everything from disk.
+    // The first sandboxes of a containerd create bridges and iptables chains, and read from disk.
     for _ in 0..3 {
         node.sandbox().await?;
     }
@@ -101,8 +101,8 @@ async fn compare(node: &mut Node<'_>, effort: Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Four sandboxes: two without and two with the agent's hooks, in the middle or, `turned`, around them. Gives how long
-/// making one took without and with them, nanoseconds.
+/// Four sandboxes, two without and two with hooks: ABBA or, if `turned`, BAAB. Returns the time to create one without and
+/// with hooks, nanoseconds.
 async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool) -> Result<[f64; 2]> {
     let mut times = [1.0, 1.0];
     for with in [turned, !turned, !turned, turned] {
@@ -112,7 +112,7 @@ async fn quad(node: &mut Node<'_>, agent: &mut Switched, turned: bool) -> Result
     Ok(times.map(f64::sqrt))
 }
 
-/// Processor time the agent needs for one sandbox, nanoseconds; what it does without one is too little to take off.
+/// Processor time of the agent for one sandbox, nanoseconds. Its idle time is too small to subtract.
 async fn agent_time(node: &mut Node<'_>, mut agent: Switched) -> Result<f64> {
     agent.hook(true)?;
     let before = agent.agent.cpu()?;
@@ -125,9 +125,9 @@ async fn agent_time(node: &mut Node<'_>, mut agent: Switched) -> Result<f64> {
     Ok(spent.as_nanos() as f64 / f64::from(AGENT_CALLS))
 }
 
-/// Nanoseconds that the probe's programs run within one `RunPodSandbox`, by the kernel's own statistics; and how they
-/// come about. Whatever else runs on this machine runs the programs too: what they do in as long a time right after it,
-/// without a sandbox, is taken off.
+/// Run time of the probe's programs within one `RunPodSandbox` in nanoseconds, by the kernel's statistics, and the runs of
+/// each program. Other processes of this machine run the programs too: an equally long period without a sandbox, right
+/// after each call, is subtracted.
 async fn kernel_time(node: &mut Node<'_>) -> Result<(f64, String)> {
     let probe = match Probe::attach()? {
         Ok(probe) => probe,
@@ -167,7 +167,7 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Makes a sandbox and deletes it. Gives how long it took to make, nanoseconds.
+    /// Creates and deletes a sandbox. Returns the time to create it, nanoseconds.
     async fn sandbox(&mut self) -> Result<f64> {
         let mut record = self.make().await?;
         scenarios::delete(&self.cri, &mut record).await?;
@@ -178,7 +178,7 @@ impl Node<'_> {
     async fn make(&mut self) -> Result<CallRecord> {
         self.made += 1;
         let mut pod = Pod::new(&format!("bench-{}", self.made), self.made, Network::Plain);
-        // Makes portmap call iptables, as it does for every published port.
+        // A published port makes portmap run iptables.
         pod.host_port = Some(20_000 + u16::try_from(self.made % 10_000)?);
         let records = scenarios::make(&self.cri, self.rig, vec![pod]).await;
         let record = records.into_iter().next().context("no record of the call")?;
@@ -190,18 +190,18 @@ impl Node<'_> {
 }
 
 const SLOWER_PERCENT: f64 = 1.0;
-/// How long sandboxes are made with and without the agent's hooks.
+/// How long to measure with and without hooks.
 const PERIOD: Duration = Duration::from_secs(150);
 const PERIOD_QUICK: Duration = Duration::from_secs(5);
-/// Fewer say nothing of how they are spread.
+/// Lower bound on quads: fewer show no distribution.
 const QUADS_LEAST: usize = 4;
 /// Sandboxes for the agent's processor time.
 const AGENT_CALLS: u32 = 24;
-/// After the last one: the agent works behind what happens.
+/// Pause after the last one: the agent processes events with a delay.
 const SETTLE: Duration = Duration::from_millis(1_500);
 /// Sandboxes for the kernel's own statistics.
 const KERNEL_CALLS: u32 = 12;
-/// After a deletion, before the programs' runs without a sandbox are counted.
+/// Pause after a deletion, before the runs without a sandbox are counted.
 const REST: Duration = Duration::from_millis(250);
-/// After a deletion, whose last steps the runtime does behind its answer.
+/// Pause after a deletion: the runtime completes it after its response.
 const BETWEEN: Duration = Duration::from_millis(50);

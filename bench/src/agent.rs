@@ -1,9 +1,9 @@
 //! The real agent, started as a user would: its address, its metrics, its processor time and memory.
 //!
-//! Used by the parts that measure beside it. Always on a port of its own, without CRI and without exporters, with an
-//! environment that holds nothing but PATH. Stopped by SIGTERM when dropped.
-//! What is compared with and without it takes a [`Switched`] one: a start is a quarter of a second of work, after which
-//! the machine is another one, and its hooks come off and on again in a millisecond. Without them it only waits.
+//! Used by the parts that measure beside it. Always on a port of its own, without CRI and exporters, and with nothing but PATH
+//! in its environment. Stopped by SIGTERM when dropped. Comparisons use a [`Switched`] agent, whose hooks detach and attach
+//! within a millisecond: starting one takes a quarter of a second of work, which changes the state of the machine. Does not:
+//! measure.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -19,16 +19,16 @@ use anyhow::{Context, Result, bail, ensure};
 pub struct Agent {
     child: Child,
     address: SocketAddr,
-    /// From its start until it said it was ready.
+    /// Time from its start until `/readyz` succeeded.
     pub ready_after: Duration,
 }
 
-/// What came of starting it.
+/// Result of a start.
 #[derive(Debug)]
 pub enum Started {
     /// It runs and is ready.
     Ready(Agent),
-    /// This machine does not let it observe; why.
+    /// It cannot observe this machine, with the reason.
     Impossible(String),
 }
 
@@ -53,16 +53,16 @@ impl Agent {
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         while begin.elapsed() < START_DEADLINE {
             if let Some(status) = child.try_wait()? {
-                let mut said = String::new();
+                let mut stderr_text = String::new();
                 if let Some(stderr) = &mut child.stderr {
-                    stderr.read_to_string(&mut said)?;
+                    stderr.read_to_string(&mut stderr_text)?;
                 }
-                let said = said.trim().lines().next().unwrap_or_default().to_owned();
+                let reason = stderr_text.trim().lines().next().unwrap_or_default().to_owned();
                 // 69: the kernel lacks something; 77: privilege is missing.
                 if matches!(status.code(), Some(69 | 77)) {
-                    return Ok(Started::Impossible(said));
+                    return Ok(Started::Impossible(reason));
                 }
-                bail!("the agent ended with {status}: {said}");
+                bail!("the agent ended with {status}: {reason}");
             }
             if get(address, "/readyz").is_ok_and(|(status, _)| status == 200) {
                 let ready_after = begin.elapsed();
@@ -148,7 +148,7 @@ impl Drop for Agent {
     }
 }
 
-/// A running agent whose hooks come off and on again.
+/// A running agent whose hooks can be detached and attached.
 #[derive(Debug)]
 pub struct Switched {
     /// For its metrics and its processor time.
@@ -158,7 +158,7 @@ pub struct Switched {
 }
 
 impl Switched {
-    /// Starts it and waits until it is ready. Its hooks are on.
+    /// Starts it and waits until it is ready, with attached hooks.
     pub fn start() -> Result<Switched> {
         let address = free_address()?;
         let mut command = Command::new(program("sandglass-bench-agent")?);

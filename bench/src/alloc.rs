@@ -1,7 +1,7 @@
-//! The system's allocator, counting what each thread asks of it.
+//! The system's allocator with counters for each thread.
 //!
 //! Used by the memory part. Counters are per thread, so that counting costs about a nanosecond and the throughput part
-//! can run in the same program. Does not: change how memory is handed out.
+//! can run in the same program. Does not: change how memory is allocated.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,12 +9,12 @@ use std::cell::Cell;
 /// The system's allocator, counted.
 pub struct Counting;
 
-/// What the calling thread has asked for since it began.
+/// Allocations of the calling thread since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Allocations, growing ones of existing memory included.
+    /// Allocations, reallocations included.
     pub allocations: u64,
-    /// Bytes asked for and not given back. Negative when the thread freed what others had allocated.
+    /// Bytes allocated and not freed. Negative if the thread freed memory of other threads.
     pub live_bytes: i64,
 }
 
@@ -28,7 +28,7 @@ pub fn counts() -> Counts {
 }
 
 fn count(allocations: u64, bytes: i64) {
-    // A thread that is being taken down has no counters any more; what it still frees is not counted.
+    // A thread that is ending has no counters any more: its last deallocations are not counted.
     let _ = COUNTS.try_with(|counts| {
         let mut now = counts.get();
         now.allocations += allocations;
@@ -42,7 +42,7 @@ fn bytes(layout: Layout) -> i64 {
     layout.size() as i64
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator; counting allocates nothing (const thread local).
+// SAFETY: every call is forwarded unchanged to the system's allocator; counting allocates nothing (const thread local).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, bytes(layout));

@@ -1,9 +1,9 @@
-//! A real chain of plugins, run directly: this program stands in for libcni.
+//! A real chain of plugins, run directly: this program takes the place of libcni.
 //!
 //! Used by `add_chain`. `bridge` with `host-local`, then `portmap` without a port to map; environment, configuration and
-//! result through pipes as libcni has them. All of it in network namespaces that no path refers to and that end with this
-//! program, so the node's network is left alone and nothing stays behind. The pod's namespace is used again after the DEL,
-//! which is not timed. Does not: time the making of a namespace, or run a plugin for CHECK.
+//! result through pipes as with libcni. All of it in network namespaces without a path, which end with this program: the
+//! node's network is unchanged and nothing is left over. The pod's namespace is used again after the DEL, which is not timed.
+//! Does not: time the creation of a namespace, or run a plugin for CHECK.
 
 use std::fs::File;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub struct Chain {
     /// Directory of the plugins.
     bin: String,
     plugins: Vec<Map<String, Value>>,
-    /// After a DEL: the kernel puts an interface away behind it.
+    /// Pause after a DEL: the kernel removes an interface asynchronously.
     rest: Duration,
     made: u32,
 }
@@ -84,12 +84,12 @@ impl Chain {
         all
     }
 
-    /// `count` times an ADD and its DEL. Gives what each ADD took.
+    /// Runs an ADD and its DEL `count` times. Returns the time of each ADD.
     pub fn adds(&mut self, count: u32) -> Result<Vec<Took>> {
         let first = self.made;
         self.made += count;
         let chain = &*self;
-        // A namespace is entered by a thread, and what it starts is born there.
+        // A thread enters the namespace, and its children inherit it.
         let work = move || -> Result<Vec<Took>> {
             move_into_link_name_space(chain.node.as_fd(), Some(LinkNameSpaceType::Network))?;
             stay_on_one_processor();
@@ -101,7 +101,7 @@ impl Chain {
                     wall: begin.elapsed().as_nanos() as f64,
                     processor: (Children::so_far().processor - processor).as_nanos() as f64,
                 });
-                // Also after a failed ADD, as the specification has it.
+                // Also after a failed ADD (CNI specification 1.1, "DEL").
                 let deleted = chain.del(number, result.as_ref().unwrap_or(&Value::Null));
                 result.and(deleted)?;
                 std::thread::sleep(chain.rest);
@@ -112,7 +112,7 @@ impl Chain {
             let worker = scope.spawn(work);
             worker
                 .join()
-                .unwrap_or_else(|_| Err(anyhow!("the calling thread died")))
+                .unwrap_or_else(|_| Err(anyhow!("the calling thread panicked")))
         })
     }
 
@@ -132,7 +132,7 @@ impl Chain {
         Ok(Value::Null)
     }
 
-    /// Runs one plugin as libcni does; gives what it printed.
+    /// Runs one plugin as libcni does; returns its standard output.
     fn call(&self, verb: &str, number: u32, conf: &Map<String, Value>, before: &Value) -> Result<Vec<u8>> {
         let name = conf["type"].as_str().context("a plugin without a type")?;
         let mut conf = conf.clone();
@@ -173,7 +173,7 @@ impl Chain {
     }
 }
 
-/// A new network namespace, kept by nothing but the open file.
+/// A new network namespace that only the open file keeps alive.
 fn namespace() -> Result<File> {
     let make = || -> Result<File> {
         // SAFETY: only the network namespace of this thread changes, which does nothing but open it, and ends.
@@ -181,7 +181,9 @@ fn namespace() -> Result<File> {
         Ok(File::open("/proc/thread-self/ns/net")?)
     };
     let maker = std::thread::spawn(make);
-    maker.join().unwrap_or_else(|_| Err(anyhow!("the making thread died")))
+    maker
+        .join()
+        .unwrap_or_else(|_| Err(anyhow!("the thread that creates namespaces panicked")))
 }
 
 const AFTER_DEL: Duration = Duration::from_millis(10);

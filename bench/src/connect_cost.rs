@@ -1,9 +1,9 @@
-//! What watching connections and conntrack costs: kernel time for what is nobody's connection, for a connection, for a
-//! flow; what is lost at full speed; what the poller of counters takes of an idle node.
+//! The cost of observing connects and conntrack: kernel time for an unrelated change of state, for a connect, for a flow;
+//! losses at full speed; processor time of the polling threads on an idle node.
 //!
-//! In a network namespace of its own, over its loopback, so that no other traffic of the machine comes in; only the means
-//! of the programs' runs include other namespaces' changes of state, which cost the same.
-//! Does not: subtract what the measuring itself costs (two clock reads, about 57 ns a run on the reference machine).
+//! In a network namespace of its own, over its loopback, so that other traffic of the machine is excluded. Only the mean run
+//! times of the programs include changes of state in other namespaces, which cost the same.
+//! Does not: subtract the cost of the measurement (two clock reads, about 57 ns a run on the reference machine).
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -27,7 +27,7 @@ use crate::report::{Figure, Outcome, Unit, median};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
-    // A thread of its own: it moves into the namespace, and with it all that it starts.
+    // A thread of its own: it enters the namespace, which its children inherit.
     let measuring = std::thread::spawn(move || measure(effort));
     measuring
         .join()
@@ -40,7 +40,7 @@ fn measure(effort: Effort) -> Result<Outcome> {
         Err(reason) => return Ok(Outcome::Skipped(reason)),
     };
     let without = flow_ns(&unwatched, effort)?;
-    // Another one for all that follows: these flows are told of when they expire.
+    // A new one for the rest: the flows of the first cause events when they expire.
     let namespace = match Namespace::enter("b")? {
         Ok(namespace) => namespace,
         Err(reason) => return Ok(Outcome::Skipped(reason)),
@@ -53,7 +53,7 @@ fn measure(effort: Effort) -> Result<Outcome> {
     let mut figures = vec![idle("processor of the thread 'conntrack', idle", effort)?.at_most(IDLE_PERCENT)];
     let count = effort.pick(SANDBOXES, 10);
     let sandboxes = Sandboxes::make(count)?;
-    // Each is visited for the first time.
+    // Until each table was read once.
     std::thread::sleep(Duration::from_secs(u64::from(count) / 8 + 2));
     figures.push(idle(&format!("the same, with the tables of {count} sandboxes"), effort)?.at_most(IDLE_PERCENT));
     drop(sandboxes);
@@ -68,14 +68,14 @@ fn measure(effort: Effort) -> Result<Outcome> {
             Unit::Nanoseconds,
         )
         .remark(format!(
-            "over loopback with a stateful rule; {without:.0} ns before anybody subscribed to conntrack's events"
+            "over loopback with a stateful rule; {without:.0} ns without a subscriber to conntrack's events"
         )),
     );
     figures.extend(full_speed(&watch, effort)?);
     Ok(Outcome::Figures(figures))
 }
 
-/// Means of the program's runs: first of changes that are nobody's connection, then of connections.
+/// Mean run times of the program: for changes of state without a connect, then for connects.
 fn transitions(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
     let rounds = effort.pick(20_000_u32, 2_000);
     // From closed to listening and back.
@@ -83,10 +83,10 @@ fn transitions(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
         drop(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
         Ok(())
     };
-    // Nobody listens: closed to sent, sent to closed.
+    // Without a listener: closed to sent, sent to closed.
     let refused = || {
         let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, 1));
-        ensure!(refused.is_err(), "somebody listens on port 1");
+        ensure!(refused.is_err(), "port 1 has a listener");
         Ok(())
     };
     let unrelated = watch.mean("on_set_state", rounds, listen)?;
@@ -112,7 +112,7 @@ fn flows(watch: &Watch, namespace: &Namespace, effort: Effort) -> Result<Vec<Fig
     ])
 }
 
-/// Processor time to send a datagram that makes a new flow, in nanoseconds: the middle of some blocks.
+/// Processor time to send a datagram that creates a flow, in nanoseconds: the median of several blocks.
 fn flow_ns(namespace: &Namespace, effort: Effort) -> Result<f64> {
     let mut blocks = Vec::new();
     for _ in 0..effort.pick(15, 5) {
@@ -125,13 +125,13 @@ fn flow_ns(namespace: &Namespace, effort: Effort) -> Result<f64> {
     Ok(median(&blocks))
 }
 
-/// What this thread has used of a processor so far.
+/// Processor time of this thread so far.
 fn processor_ns() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// As fast as two threads can connect: every connection must be told of.
+/// Connects of two threads at full speed: the agent must report every one.
 fn full_speed(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
     let before = watch.connects.load(Ordering::Relaxed);
     let connections = effort.pick(100_000_u64, 10_000);
@@ -146,17 +146,17 @@ fn full_speed(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
         }
     });
     let rate = connections as f64 / began.elapsed().as_secs_f64();
-    let told = || watch.connects.load(Ordering::Relaxed) - before;
+    let reported = || watch.connects.load(Ordering::Relaxed) - before;
     let deadline = Instant::now() + Duration::from_secs(3);
-    while told() < 2 * connections && Instant::now() < deadline {
+    while reported() < 2 * connections && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Other programs of the machine connect too, so there may be more.
-    let untold = (2 * connections).saturating_sub(told());
+    // Other programs of the machine connect too, so more may be reported.
+    let missing = (2 * connections).saturating_sub(reported());
     Ok(vec![
         Figure::new(
-            "steps of connections not told of at full speed",
-            untold as f64,
+            "steps of connections not reported at full speed",
+            missing as f64,
             Unit::Count,
         )
         .at_most(0.0)
@@ -165,9 +165,9 @@ fn full_speed(watch: &Watch, effort: Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-/// What the two threads that watch take of a processor while nothing happens.
+/// Processor share of the two observing threads on an idle machine.
 fn idle(what: &str, effort: Effort) -> Result<Figure> {
-    // Until they sleep.
+    // Until the threads sleep.
     std::thread::sleep(Duration::from_secs(2));
     let before = thread_times()?;
     let began = Instant::now();
@@ -195,12 +195,12 @@ fn thread_times() -> Result<[u64; 2]> {
         times[which] = Some(ran.context("schedstat has no number")?);
     }
     let [Some(connect), Some(conntrack)] = times else {
-        bail!("the threads that watch are not there");
+        bail!("the observing threads do not exist");
     };
     Ok([connect, conntrack])
 }
 
-/// The source, and how many steps of connections it has told of.
+/// The source, and the number of steps of connections that it reported.
 struct Watch {
     source: LinuxSource,
     connects: Arc<AtomicU64>,
@@ -231,7 +231,7 @@ impl Watch {
         Ok(Watch { source, connects })
     }
 
-    /// Nanoseconds per run of a program while `play` is repeated: the middle of several rounds.
+    /// Nanoseconds per run of a program while `play` is repeated: the median of several rounds.
     fn mean(&self, program: &str, times: u32, play: impl Fn() -> Result<()>) -> Result<f64> {
         let mut means = Vec::new();
         for _ in 0..ROUNDS {
@@ -254,7 +254,7 @@ impl Watch {
     }
 }
 
-/// A network namespace that this thread has moved into, with a rule that makes it track flows.
+/// A network namespace that this thread has entered, with a rule that enables connection tracking.
 struct Namespace {
     name: String,
     socket: UdpSocket,
@@ -283,7 +283,7 @@ impl Namespace {
             "nft add table inet t",
             "nft add chain inet t o { type filter hook output priority 0; }",
             "nft add rule inet t o ct state invalid drop",
-            // Where nobody listens, a datagram is answered by ICMP: that is not what is measured.
+            // Without a listener the kernel sends an ICMP error, which is not measured.
             "nft add rule inet t o icmp type destination-unreachable drop",
         ] {
             let words: Vec<&str> = command.split(' ').collect();
@@ -296,7 +296,7 @@ impl Namespace {
         Ok(Ok(made))
     }
 
-    /// Sends a datagram to where none was sent before.
+    /// Sends a datagram to a new destination.
     fn flow(&self) -> Result<()> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let [.., high, low] = (number / 60_000 + 1).to_be_bytes();
@@ -313,7 +313,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Network namespaces that the agent takes for sandboxes', since a plugin was run for each.
+/// Network namespaces that the agent attributes to sandboxes, since a plugin was run for each.
 struct Sandboxes(Vec<String>);
 
 impl Sandboxes {

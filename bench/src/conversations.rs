@@ -1,8 +1,8 @@
-//! A made-up node's traffic: pods that look names up and connect to what they get, one after the other.
+//! Synthetic traffic of a node: pods that look up names and connect to the answers, one after the other.
 //!
-//! Used by the throughput part. Each conversation is a lookup of both types from one socket, conntrack's entry for it,
-//! and a connection with its own entry: [`EVENTS`] events, at a steady rate in the events' own time. Does not: know
-//! the wire.
+//! Used by the throughput part. Each conversation is a lookup of both address types from one socket, conntrack's entry for it,
+//! and a connect with an entry of its own: [`EVENTS`] events, at a constant rate in the events' time. Does not: produce wire
+//! records.
 
 use std::net::SocketAddr;
 

@@ -1,10 +1,9 @@
-//! What the DNS and drop probes cost: kernel and processor time per DNS message, lookups a second without loss, and the
-//! throughput of a TCP connection that is none of their business.
+//! The cost of the DNS and drop probes: kernel and processor time per DNS message, lookups per second without loss, and the
+//! throughput of an unrelated TCP connection.
 //!
-//! Kernel time is the kernel's own run-time statistics, their own cost (about 57 ns a run on the reference machine)
-//! included. Query and answer pass both ends on one machine here, so each program runs once for the client's side and once,
-//! shortly, for the server's; a run on a port that is not watched gives the latter, which is taken off.
-//! Does not: count what the pipeline does with the events (`throughput` does).
+//! Kernel time is from the kernel's run-time statistics, whose own cost (about 57 ns a run on the reference machine) is
+//! included. Client and server are on one machine, so each program runs for both sides; the short run of the server's side is
+//! measured on another port and subtracted. Does not: count the pipeline's work on the events (`throughput` does).
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -40,7 +39,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     Ok(Outcome::Figures(figures))
 }
 
-/// Kernel time per message on the client's side, and processor time of the thread that turns it into an event.
+/// Kernel time per message on the client's side, and processor time of the thread that decodes it.
 fn message_cost(probe: &Probe, effort: Effort) -> Result<Vec<Figure>> {
     let lookups = effort.pick(20_000, 2_000);
     let (watched, other) = (Talk::on(53)?, Talk::on(10_053)?);
@@ -88,7 +87,7 @@ fn message_cost(probe: &Probe, effort: Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Mean run of the drop probe for datagrams that nobody receives.
+/// Mean run time of the drop probe for datagrams without a receiver.
 fn drop_cost(probe: &Probe, count: u32) -> Result<f64> {
     let client = UdpSocket::bind((SERVER, 0))?;
     let before = probe.runs();
@@ -101,7 +100,7 @@ fn drop_cost(probe: &Probe, count: u32) -> Result<f64> {
     Ok(drops.ns as f64 / drops.count as f64)
 }
 
-/// Mean run of the program for sending and of that for receiving.
+/// Mean run times of the programs for sending and receiving.
 fn means(probe: &Probe, talk: impl FnOnce() -> Result<()>) -> Result<[f64; 2]> {
     let before = probe.runs();
     talk()?;
@@ -134,7 +133,7 @@ impl Talk {
         Ok(Talk { client, server })
     }
 
-    /// So many, one after the other.
+    /// `count` lookups, one after the other.
     fn lookups(&self, count: u32) -> Result<()> {
         let mut buffer = [0; 512];
         for number in 0..count {
@@ -177,7 +176,7 @@ fn on_processor_ns(path: &std::path::Path) -> Result<f64> {
     Ok(text.split_whitespace().next().context("empty schedstat")?.parse()?)
 }
 
-/// The real agent beside so many lookups a second: all of them reach it, or it says what it lost.
+/// The real agent during lookups at a constant rate: every message becomes an event or is counted as lost.
 fn lookups_without_loss(effort: Effort) -> Result<Figure> {
     let agent = match Agent::start()? {
         Started::Ready(agent) => agent,
@@ -188,7 +187,7 @@ fn lookups_without_loss(effort: Effort) -> Result<Figure> {
     let before = watching(&agent)?;
     let (begin, cpu) = (Instant::now(), agent.cpu()?);
     let mut done = 0_u32;
-    // Ten milliseconds' worth at a time: a node's lookups come in bursts too.
+    // In bursts of 10 ms: lookups of a node are bursty too.
     for burst in 1..=100 * seconds {
         talk.lookups(LOOKUPS_PER_SECOND / 100)?;
         done += LOOKUPS_PER_SECOND / 100;
@@ -220,7 +219,7 @@ fn lookups_without_loss(effort: Effort) -> Result<Figure> {
     )))
 }
 
-/// The agent's metrics once its DNS probe is attached, which is after the process probe makes it ready.
+/// The agent's metrics once its DNS probe is attached: readiness covers the process probe only.
 pub fn watching(agent: &Agent) -> Result<Metrics> {
     for _ in 0..100 {
         let metrics = agent.metrics()?;
@@ -240,7 +239,7 @@ fn settled(agent: &Agent) -> Result<Metrics> {
         std::thread::sleep(Duration::from_millis(1_100));
         let metrics = agent.metrics()?;
         let events = metrics.sum("sandglass_events_total", &[]);
-        // Ticks go on.
+        // Ticks are events too.
         if events - last < 100.0 {
             return Ok(metrics);
         }
@@ -249,7 +248,7 @@ fn settled(agent: &Agent) -> Result<Metrics> {
     anyhow::bail!("the agent does not catch up")
 }
 
-/// `web-123.shop.svc.cluster.local`, type A, as a stub resolver with EDNS asks.
+/// A query for `web-123.shop.svc.cluster.local`, type A, as of a stub resolver with EDNS.
 fn query(id: u16) -> Vec<u8> {
     let mut query = head(id, 0x0100, 0);
     query.extend(OPT);
@@ -277,7 +276,7 @@ fn head(id: u16, flags: u16, records: u16) -> Vec<u8> {
 }
 
 const OPT: [u8; 11] = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
-/// Of loopback, and nobody's resolver.
+/// A loopback address without a resolver.
 const SERVER: &str = "127.9.9.9";
 pub const SEND: &str = "on_send";
 pub const RECEIVE: &str = "on_receive";

@@ -1,10 +1,10 @@
-//! What paired measurements come to: an estimate, and the interval it is sure of.
+//! Estimates of paired measurements, with confidence intervals.
 //!
-//! Used by the parts that compare the same work with and without the agent. Does not: measure, or say what disturbed.
+//! Used by the parts that compare the same work with and without the agent. Does not: measure.
 
 use crate::report::{median, quantile};
 
-/// What a piece of work took, nanoseconds: time, and of that processor time.
+/// Wall-clock and processor time of a piece of work, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Took {
     pub wall: f64,
@@ -38,8 +38,8 @@ impl Took {
     }
 }
 
-/// The median of the means of all pairs of `values`, each with itself too: as hard to mislead as a median, nearly as
-/// sure as a mean.
+/// The median of the means of all pairs of `values`, each with itself too: as robust as a median, nearly as efficient as a
+/// mean (Hodges and Lehmann 1963).
 pub fn hodges_lehmann(values: &[f64]) -> f64 {
     let pairs = values
         .iter()
@@ -48,10 +48,9 @@ pub fn hodges_lehmann(values: &[f64]) -> f64 {
     median(&pairs.collect::<Vec<f64>>())
 }
 
-/// Between which values the estimate lies for 95 % of samples drawn from `values` with replacement; the same ones each
-/// time.
+/// The interval of the estimate for 95 % of samples drawn from `values` with replacement; deterministic.
 pub fn bootstrap_interval(values: &[f64]) -> (f64, f64) {
-    // xorshift64 (Marsaglia 2003): all that is asked of it is to be even.
+    // xorshift64 (Marsaglia 2003): a uniform distribution suffices.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = || {
         state ^= state << 13;
@@ -75,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_was_disturbed_does_not_count() {
+    fn a_disturbed_block_does_not_count() {
         let took = |wall, processor| Took { wall, processor };
         let blocks = [
             took(10.0, 8.0),

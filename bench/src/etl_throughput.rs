@@ -1,7 +1,7 @@
-//! How many megabytes of an `.etl` file a second one core takes, from buffer to decoded event.
+//! Throughput of the `.etl` reader on one core, from buffer to decoded event.
 //!
-//! A made-up session of a busy node: HNS activities, DNS, TCPIP and process events over four processors, with schema
-//! records in the file; once as it is, once compressed. Megabytes are those of the records after decompression. Time is
+//! A synthetic session of a busy node: HNS activities, DNS, TCPIP and process events over four processors, with schema
+//! records in the file; uncompressed and compressed. Bytes are those of the records after decompression. Time is
 //! the thread's own processor time. Each pass also counts the events that come out.
 //! Does not: include reading from a disk; the file lies in memory.
 
@@ -80,7 +80,7 @@ fn file(tables: &Arc<Tables>, rounds: u64, compressed: bool) -> Result<Vec<u8>> 
     Ok(writer.finish())
 }
 
-/// One pod's worth of each provider.
+/// The records of one pod, of each provider.
 fn records(tables: &Tables, round: u64) -> Option<[RawRecord; EVENTS_PER_ROUND as usize]> {
     let at = |step: u64| Session::default().started_ns + (round * EVENTS_PER_ROUND + step) * 1000;
     let cpu = (round % 4) as u16;

@@ -1,8 +1,8 @@
-//! What the probe costs a process that is none of its business: kernel time per exec of `/bin/true`, and beside it fork and exit.
+//! The cost of the exec probe for unrelated processes: kernel time per exec of `/bin/true`, and of its fork and exit.
 //!
-//! The kernel's own run-time statistics, per program. The mean time of a run is used, not the sum over the runs this
-//! part caused: other processes of the machine run the programs too, and are just as unrelated.
-//! Does not: subtract what the measuring itself costs (two clock reads, about 57 ns a run on the reference machine).
+//! From the kernel's run-time statistics, per program. Uses the mean of a run, not the sum over this part's runs: other
+//! processes of the machine run the programs too, and are as unrelated.
+//! Does not: subtract the cost of the measurement (two clock reads, about 57 ns a run on the reference machine).
 
 use std::process::{Command, Stdio};
 
@@ -33,8 +33,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     Ok(Outcome::Figures(figures))
 }
 
-/// Nanoseconds of the program at exec, and in words those of each program: its mean run, the middle one of several
-/// rounds.
+/// Nanoseconds of the program at exec, and a text with those of each program: the median of the mean runs of several rounds.
 fn cost(probe: &Probe, processes: u32, environment: usize) -> Result<(f64, String)> {
     let play = |count: u32| (0..count).try_for_each(|_| unrelated(environment));
     play(processes / 10)?;
@@ -79,8 +78,8 @@ fn cost(probe: &Probe, processes: u32, environment: usize) -> Result<(f64, Strin
     Ok((exec, format!("{}; {whole:.0} ns with fork and exit", each.join(", "))))
 }
 
-/// Runs `/bin/true` with an environment of about `bytes` bytes: the variables that the kubelet gives each container for the
-/// services of its namespace.
+/// Runs `/bin/true` with an environment of about `bytes` bytes, with variables as the kubelet sets for the services of a
+/// namespace (<https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>).
 fn unrelated(bytes: usize) -> Result<()> {
     let mut command = Command::new("/bin/true");
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
@@ -109,7 +108,7 @@ fn unrelated(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Names of services, as the variables begin.
+/// Names of services: prefixes of the variables.
 const SERVICES: [&str; 6] = [
     "KUBERNETES",
     "CART",
@@ -118,6 +117,6 @@ const SERVICES: [&str; 6] = [
     "SEARCH_INDEX",
     "CATALOGUE",
 ];
-/// A busy moment of the machine shall not decide.
+/// Rounds, so that a busy moment of the machine does not decide.
 const ROUNDS: u32 = 10;
 const UNRELATED_NS: f64 = 1_000.0;

@@ -1,6 +1,7 @@
-//! What the agent itself takes of its node: time to get ready, memory, processor; idle and under load.
+//! The footprint of the agent: time until ready, memory, processor time; idle and under load.
 //!
-//! Runs the real binary. Under load every process the load ran must show up in the agent's metrics: exactly.
+//! Runs the real binary. Under load, the agent's metrics must count exactly the processes that ran. Does not: measure the
+//! overhead on the load itself.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ fn idle(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
     let shares: Vec<f64> = (0..effort.pick(20, 4))
         .map(|_| cpu_share(agent, Duration::from_secs(1)))
         .collect::<Result<_>>()?;
-    // Asking for the metrics is not idle, so it stands outside; what arrived meanwhile tells whether the node was idle.
+    // A scrape is work, so it is outside of the period. The events in between show whether the node was idle.
     let arrived = events(agent)? - before;
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     Ok(vec![
@@ -69,8 +70,8 @@ fn loaded(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
     let resident = agent.resident_bytes()?;
     let expected = (played.sandboxes * PROCESSES_PER_SANDBOX) as f64;
     let metrics = settled(agent, expected)?;
-    let told = load::told(&metrics);
-    let amiss: Vec<String> = LOSSES
+    let reported = load::reported(&metrics);
+    let losses: Vec<String> = LOSSES
         .iter()
         .map(|name| (name, metrics.sum(name, &[]) - before.sum(name, &[])))
         .filter(|(_, count)| *count > 0.0)
@@ -78,8 +79,8 @@ fn loaded(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
         .collect();
     let rate = played.sandboxes as f64 / period.as_secs_f64().max(played.took.as_secs_f64() - 2.0);
     ensure!(
-        told <= expected,
-        "the agent tells of {told} processes, of which {expected} ran"
+        reported <= expected,
+        "the agent reports {reported} processes, but {expected} ran"
     );
     Ok(vec![
         Figure::new(format!("processor, {RATE} sandboxes/s"), share, Unit::Percent).remark(format!(
@@ -88,18 +89,18 @@ fn loaded(agent: &Agent, effort: Effort) -> Result<Vec<Figure>> {
         Figure::new(format!("resident memory, after {RATE} sandboxes/s"), resident, Unit::Bytes)
             .at_most(RESIDENT_BYTES)
             .remark(format!("{} sandboxes", played.sandboxes)),
-        Figure::new("processes not told of", expected - told, Unit::Count)
+        Figure::new("processes not reported", expected - reported, Unit::Count)
             .at_most(0.0)
-            .remark(format!("of {expected}{}", amiss.concat())),
+            .remark(format!("of {expected}{}", losses.concat())),
     ])
 }
 
-/// The metrics when everything expected is in them, or after a while.
+/// The metrics once they count `expected` processes, or after 5 s.
 fn settled(agent: &Agent, expected: f64) -> Result<Metrics> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let metrics = agent.metrics()?;
-        if load::told(&metrics) >= expected || Instant::now() > deadline {
+        if load::reported(&metrics) >= expected || Instant::now() > deadline {
             return Ok(metrics);
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -116,7 +117,7 @@ fn events(agent: &Agent) -> Result<f64> {
     Ok(agent.metrics()?.sum("sandglass_events_total", &[]))
 }
 
-/// Least and most of some numbers.
+/// Minimum and maximum of some numbers.
 pub fn spread(values: &[f64], unit: &str) -> String {
     let (least, most) = (quantile(values, 0.0), quantile(values, 1.0));
     format!("median of {}, {least:.1} to {most:.1} {unit}", values.len())

@@ -1,10 +1,9 @@
-//! A made-up node's history as wire records: many sandboxes being created and deleted at the same time.
+//! Synthetic wire records of a node: many sandboxes created and deleted concurrently.
 //!
 //! Used by the parts that need no kernel. Each sandbox gets what containerd does for a pod with a published port on a
 //! bridge network: `loopback` and `bridge` side by side, `host-local` below `bridge`, `portmap` with four `iptables`,
-//! shim, `runc create`, `runc start`; later the DELs. Records come in the order a ring buffer would give them: nearly
-//! by time. Made as far as they are asked for: whoever measures memory has them piece by piece. Does not: decode or time
-//! anything.
+//! shim, `runc create`, `runc start`; later the DELs. Records are in the order of a ring buffer: nearly by time. They are
+//! generated on demand, so that a measurement of memory does not contain all of them. Does not: decode or time anything.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +14,7 @@ use sandglass_probes::wire::{
     RecordHeader,
 };
 
-/// Records one behind the other.
+/// Records in one buffer.
 #[derive(Debug, Default)]
 pub struct Records {
     bytes: Vec<u8>,
@@ -23,7 +22,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// How many.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -45,7 +44,7 @@ impl Records {
     }
 }
 
-/// The history, made as it is asked for.
+/// The generator.
 #[derive(Debug)]
 pub struct History {
     gap_ns: u64,
@@ -173,7 +172,7 @@ impl History {
         self.plugin(begin + ms(86), ms(10), "host-local", &del, Some((bridge, "bridge")));
     }
 
-    /// Exec and exit of a plugin, and its fork when a plugin called it.
+    /// Exec and exit of a plugin, and its fork if another plugin executes it.
     fn plugin(&mut self, at: u64, lasts: u64, name: &str, env: &str, parent: Option<(Process, &str)>) -> Process {
         let path = format!("/opt/cni/bin/{name}");
         let process = self.begin(at, parent.map(|(parent, _)| parent));
@@ -207,7 +206,7 @@ impl History {
         self.run(at, lasts, process, RUNTIME, "containerd", ROLE_RUNTIME, path, args, "");
     }
 
-    /// A new process, with its fork when a tracked process made it.
+    /// A new process, with its fork if its parent is a tracked process.
     fn begin(&mut self, at: u64, parent: Option<Process>) -> Process {
         self.next_pid = if self.next_pid >= PID_MAX {
             2_000
@@ -300,7 +299,7 @@ fn header(kind: u32, process: Process, at_ns: u64) -> RecordHeader {
     }
 }
 
-/// splitmix64: well mixed, and the same on every run.
+/// splitmix64 (<https://prng.di.unimi.it/splitmix64.c>): deterministic.
 fn mixed(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -312,7 +311,7 @@ const fn ms(ms: u64) -> u64 {
     ms * 1_000_000
 }
 
-/// Traces that one sandbox makes from begin to end: its creation, and a DEL for each of its two interfaces.
+/// Traces of one sandbox from begin to end: its creation, and a DEL for each of its two interfaces.
 pub const TRACES_PER_SANDBOX: u64 = 3;
 /// Records of one sandbox from begin to end.
 pub const RECORDS_PER_SANDBOX: u64 = 47;

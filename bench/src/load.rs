@@ -1,9 +1,9 @@
-//! Sandboxes coming and going at a steady rate, as the kernel sees them: real processes with a CNI environment.
+//! Sandboxes created and deleted at a constant rate, as the kernel sees them: real processes with a CNI environment.
 //!
 //! Used by the footprint part. Each sandbox is an ADD (`bench-main` with its delegate `bench-ipam`, then `bench-meta`
-//! with its command `bench-command`) and, two seconds later, a DEL of the same; all are links to the little program
-//! `sandglass-bench-plugin`. Their names are nobody else's, so that the agent's metrics can be held against what ran,
-//! whatever else happens on the machine. Does not: make network namespaces or ask a runtime for anything.
+//! with its command `bench-command`) and, two seconds later, a DEL of the same; all are links to the program
+//! `sandglass-bench-plugin`. No other program has these names, so that the agent's metrics can be compared with the load,
+//! whatever else runs on the machine. Does not: create network namespaces, or use a runtime.
 
 use std::io;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::agent::Metrics;
 
-/// The programs that play plugins, in a directory of their own; removed when dropped.
+/// The plugins of the load, in a directory of their own that is removed when this is dropped.
 #[derive(Debug)]
 pub struct Load {
     directory: PathBuf,
@@ -32,7 +32,7 @@ pub struct Played {
 }
 
 impl Load {
-    /// Lays the programs out.
+    /// Creates the directory and the links.
     pub fn new() -> Result<Load> {
         let program = std::env::current_exe()?.with_file_name("sandglass-bench-plugin");
         ensure!(program.is_file(), "{} does not exist", program.display());
@@ -76,7 +76,7 @@ impl Load {
             workers.into_iter().try_for_each(|worker| {
                 worker
                     .join()
-                    .unwrap_or_else(|_| Err(anyhow::anyhow!("a worker of the load died")))
+                    .unwrap_or_else(|_| Err(anyhow::anyhow!("a worker of the load panicked")))
             })
         })?;
         Ok(Played {
@@ -123,9 +123,8 @@ fn call(path: &Path, verb: &str, number: u64) -> io::Result<bool> {
     Ok(status.success())
 }
 
-/// How many of the load's processes the agent has told of, of how many there were: plugins, delegates and commands of
-/// both verbs.
-pub fn told(metrics: &Metrics) -> f64 {
+/// The load's processes that the agent reports: plugins, delegates and commands of both verbs.
+pub fn reported(metrics: &Metrics) -> f64 {
     let plugins = PLUGINS.iter().map(|plugin| {
         let label = format!("plugin=\"{plugin}\"");
         metrics.sum("sandglass_cni_plugin_duration_seconds_count", &[&label])

@@ -1,6 +1,6 @@
-//! What was measured on: without it no figure says anything.
+//! The machine, kernel and date of a measurement, without which figures cannot be compared.
 //!
-//! Does not: name the machine or its owner.
+//! Used by `run` for the results file. Does not: include the machine's name.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};

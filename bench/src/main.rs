@@ -1,8 +1,8 @@
-//! Measures the agent against its budgets (BUDGETS.md) and keeps what was measured.
+//! Measures the agent against its budgets (BUDGETS.md) and records the results.
 //!
-//! `make bench` runs it, as root where it can: what this machine does not allow is skipped, by name. Each part is a
-//! module of its own. Prints one table at the end; a full run also writes it, with the machine it was measured on, into
-//! the results directory. Does not: fail when a budget is missed, unless asked to (`--check`).
+//! `make bench` runs it, as root if possible: parts that this machine does not allow are skipped, with the reason. Each part
+//! is a module. Prints one table at the end; a full run also writes it, with a description of the machine, into the results
+//! directory. Does not: fail when a budget is missed, unless `--check` is set.
 #![cfg_attr(
     target_os = "linux",
     expect(

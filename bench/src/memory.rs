@@ -1,6 +1,6 @@
-//! What an event and an open sandbox cost in memory, by counting what is asked of the allocator.
+//! Memory per event and per open sandbox, by counting allocations.
 //!
-//! Does not: count what the allocator itself needs besides; the footprint part sees that as resident memory.
+//! Does not: count the allocator's own overhead, which is in the resident memory that the footprint part measures.
 
 use anyhow::{Result, ensure};
 use sandglass::health::Health;
@@ -78,7 +78,7 @@ fn open_sandbox(sandboxes: u64) -> Result<f64> {
     Ok(held as f64 / sandboxes as f64)
 }
 
-/// Bytes that the correlator still holds for each sandbox when all is over.
+/// Bytes that the correlator still holds for each ended sandbox.
 fn remembered(sandboxes: u64) -> Result<f64> {
     let before = counts().live_bytes;
     let mut correlator = Correlator::new(config());

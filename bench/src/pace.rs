@@ -1,19 +1,19 @@
-//! How fast the machine itself is at the moment: a fixed piece of arithmetic, and a fixed walk through memory.
+//! The current speed of the machine: a fixed piece of arithmetic, and a fixed walk through memory.
 //!
-//! Taken before and after each part. Who shares the machine's caches and memory may make a figure in nanoseconds half as
-//! much again, for minutes, without a sign of it in the processor time; beside the pace it can be told from a change of
-//! the agent. Does not: correct any figure.
+//! Measured before and after each part. Other users of the machine's caches and memory can increase a figure in nanoseconds by
+//! half, for minutes, without a trace in the processor time; the pace separates that from a change of the agent. Does not:
+//! correct any figure.
 
 use std::fmt;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// What one step takes now, in nanoseconds: the fastest of several tries, which an interruption does not lengthen.
+/// Nanoseconds of one step now: the minimum of several runs, which interruptions do not affect.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Of arithmetic in which each step waits for the last.
+    /// Of arithmetic in which each step depends on the last.
     arithmetic: f64,
-    /// Of a walk in which each step leads to a place in memory that only the last one told.
+    /// Of a walk in which each step loads the address of the next.
     walk: f64,
 }
 
@@ -23,12 +23,12 @@ impl fmt::Display for Pace {
     }
 }
 
-/// The way through memory: each place holds the next one, and all of them are on it.
+/// A cycle through memory: each element holds the index of the next.
 #[derive(Debug)]
 pub struct Course(Vec<u32>);
 
 impl Course {
-    /// The same on every run (Sattolo's algorithm: one cycle through all places).
+    /// Deterministic (Sattolo's algorithm: one cycle through all elements).
     pub fn new() -> Course {
         let mut next: Vec<u32> = (0..PLACES).collect();
         let mut random = 1_u64;
@@ -39,7 +39,7 @@ impl Course {
         Course(next)
     }
 
-    /// How fast it goes now; takes some hundredths of a second.
+    /// The speed now; takes some hundredths of a second.
     pub fn pace(&self) -> Pace {
         Pace {
             arithmetic: fastest(|| (0..STEPS).fold(1, |number, _| step(number))),

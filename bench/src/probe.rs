@@ -1,7 +1,7 @@
-//! The attached probe with the kernel's run-time statistics on: how often each program ran, and for how long.
+//! The attached probe with the kernel's run-time statistics enabled: runs and run time of each program.
 //!
-//! Used by the exec and ADD parts. The events are thrown away. The statistics count every run on the machine, whoever
-//! caused it; telling runs apart is the parts' business.
+//! Used by the exec, DNS and ADD parts. Events are discarded. The statistics count all runs on the machine. Does not: separate
+//! runs by cause; the parts do.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -19,14 +19,14 @@ pub struct Probe {
     _counting: OwnedFd,
 }
 
-/// What a program has done.
+/// Runs of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runs {
     /// Its name.
     pub program: String,
-    /// How often it ran.
+    /// Number of runs.
     pub count: u64,
-    /// Nanoseconds that took, the measuring included.
+    /// Their time in nanoseconds, the cost of the measurement included.
     pub ns: u64,
 }
 
@@ -42,7 +42,7 @@ impl Probe {
         })
     }
 
-    /// The same with the probes of traffic that are chosen.
+    /// The same with chosen traffic probes.
     pub fn attach_with(options: Options) -> Result<Result<Probe, String>> {
         let (sender, receiver) = sources::channel(1024, Gauge::default());
         let source = match linux::start(options, sender, Health::default()) {
@@ -57,7 +57,7 @@ impl Probe {
         }))
     }
 
-    /// Each program so far.
+    /// Runs of each program so far.
     pub fn runs(&self) -> Vec<Runs> {
         let traffic = self.source.traffic_run_time();
         let times = self.source.bpf_run_time().into_iter().chain(traffic).map(|time| Runs {
@@ -71,7 +71,7 @@ impl Probe {
     }
 }
 
-/// What each program did after `before`.
+/// Runs of each program since `before`.
 pub fn since(before: &[Runs], after: &[Runs]) -> Vec<Runs> {
     let less = |now: &Runs| {
         let old = before.iter().find(|old| old.program == now.program);

@@ -1,20 +1,20 @@
-//! Where and before whom a measuring thread runs, and what it started has used.
+//! Affinity and priority of a measuring thread, and resource usage of its children.
 //!
-//! Used by the parts that time work of this program or of what it starts. Does not: fail where that is not allowed; the
-//! figures are then only less sure.
+//! Used by the parts that time work of this program or its children. Does not: fail without the privilege; the figures only
+//! vary more then.
 
 use std::time::Duration;
 
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Puts this thread, and what it starts, before the machine's other work where that is allowed.
+/// Raises the priority of this process and its children, if allowed.
 pub fn go_before_other_work() {
     let _ = setpriority_process(None, PRIORITY);
 }
 
-/// Keeps this thread, and what it starts, on the last processor it may use: the one where the fewest interrupts are.
-/// Where that is not allowed the figures are only less sure.
+/// Pins this thread and its children to the last allowed processor, which usually has the fewest interrupts. Without
+/// the privilege, the figures only vary more.
 pub fn stay_on_one_processor() {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)) {
@@ -24,16 +24,16 @@ pub fn stay_on_one_processor() {
     }
 }
 
-/// What all processes have used so far that were started here and have been waited for, and theirs.
+/// Resource usage of all descendants that were waited for (getrusage(2), RUSAGE_CHILDREN).
 pub struct Children {
-    /// Time they ran.
+    /// Processor time.
     pub processor: Duration,
-    /// How often one of their threads left a processor, by itself or not.
+    /// Context switches, voluntary and involuntary.
     pub switches: i64,
 }
 
 impl Children {
-    /// Now.
+    /// Usage so far.
     pub fn so_far() -> Children {
         // SAFETY: `usage` is a valid place to write to; all of it being zero is a valid value.
         let usage = unsafe {

@@ -1,6 +1,6 @@
 //! Figures, their budgets, and both as a table: for the terminal and for a results file.
 //!
-//! Used by every part. Does not: measure, or decide what a budget is (the parts hold those, BUDGETS.md says why).
+//! Used by every part. Does not: measure, or define budgets (the parts do, BUDGETS.md explains them).
 
 use std::fmt::Write as _;
 
@@ -29,9 +29,9 @@ pub struct Figure {
     value: f64,
     unit: Unit,
     budget: Option<Budget>,
-    /// Where the true value lies, as far as the measurements tell.
+    /// Confidence interval of the true value.
     interval: Option<(f64, f64)>,
-    /// How it was spread, or what else a reader must know.
+    /// Its distribution, or other context.
     remark: String,
 }
 
@@ -54,31 +54,31 @@ impl Figure {
         }
     }
 
-    /// It shall not be above `most`.
+    /// Sets the budget: at most `most`.
     pub fn at_most(mut self, most: f64) -> Figure {
         self.budget = Some(Budget::AtMost(most));
         self
     }
 
-    /// It shall not be below `least`.
+    /// Sets the budget: at least `least`.
     pub fn at_least(mut self, least: f64) -> Figure {
         self.budget = Some(Budget::AtLeast(least));
         self
     }
 
-    /// What a reader must know besides.
+    /// Sets the remark.
     pub fn remark(mut self, remark: impl Into<String>) -> Figure {
         self.remark = remark.into();
         self
     }
 
-    /// The true value may lie anywhere between `low` and `high`: the budget is kept or missed only if both ends say so.
+    /// Sets the confidence interval: the budget counts as kept or missed only if both ends agree.
     pub fn between(mut self, (low, high): (f64, f64)) -> Figure {
         self.interval = Some((low, high));
         self
     }
 
-    /// Whether it surely misses its budget.
+    /// Whether it misses its budget with confidence.
     pub fn is_over(&self) -> bool {
         self.verdict() == "OVER"
     }
@@ -114,18 +114,18 @@ impl Figure {
     }
 }
 
-/// What came of one part.
+/// Result of one part.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// It was measured.
     Figures(Vec<Figure>),
     /// It cannot be measured here.
     Skipped(String),
-    /// It should have been measured and was not.
+    /// It failed.
     Failed(String),
 }
 
-/// All figures of the parts as a Markdown table, which reads well on a terminal too; then what was skipped or failed.
+/// All figures of the parts as a Markdown table that is aligned for terminals; then the skipped and failed parts.
 pub fn table(parts: &[(&'static str, Outcome)]) -> String {
     let mut rows = vec![["part", "figure", "budget", "measured", "", "remark"].map(str::to_owned)];
     let mut below = String::new();
@@ -143,7 +143,7 @@ pub fn table(parts: &[(&'static str, Outcome)]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 6] = std::array::from_fn(width);
     for (index, row) in rows.iter().enumerate() {
-        // Numbers stand right.
+        // Numbers are aligned right.
         let cells: Vec<String> = row
             .iter()
             .zip(widths)
@@ -192,7 +192,7 @@ fn grouped(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
-/// The value that `share` (0 to 1) of `values` lie below, between neighbours in proportion; NaN of none.
+/// The quantile `share` (0 to 1) of `values`, interpolated linearly; NaN for none.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -204,7 +204,7 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     below + (above - below) * place.fract()
 }
 
-/// The middle value.
+/// The median.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }

@@ -1,4 +1,6 @@
-//! The command line of the benchmarks: which parts, how thorough, where the results go.
+//! The command line of the benchmarks: parts, effort, results directory.
+//!
+//! Does not: measure.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,10 +20,10 @@ struct Arguments {
     /// Parts to measure; all when none is named
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// A tenth of the work: to see that it runs, not for figures
+    /// A tenth of the work: a smoke test, not for figures
     #[arg(long)]
     quick: bool,
-    /// How long the ADD and RunPodSandbox are measured, each, in seconds: intervals narrow with the root of it
+    /// Seconds to measure the ADD and RunPodSandbox, each: intervals narrow with its square root
     #[arg(long, value_name = "SECONDS")]
     add_for: Option<u64>,
     /// Exit with 1 when a budget is missed
@@ -43,21 +45,21 @@ enum Part {
     Memory,
     /// Start, memory and processor time of the agent, idle and under load
     Footprint,
-    /// Kernel time for processes that are not the agent's business
+    /// Kernel time for unrelated processes
     Exec,
     /// DNS messages: time per message, lookups without loss; a TCP connection beside them
     Dns,
-    /// Kernel time for connections and flows, and what watching them takes when idle
+    /// Kernel time for connects and flows, and the idle cost of observing them
     Connect,
     /// RunPodSandbox with and without the agent
     Add,
 }
 
-/// How thorough.
+/// Effort of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     quick: bool,
-    /// How long the ADD and `RunPodSandbox` are measured, each, if not as long as usual.
+    /// How long to measure the ADD and `RunPodSandbox`, each; `None` for the default.
     pub add_for: Option<Duration>,
 }
 
@@ -97,7 +99,7 @@ impl Part {
     }
 }
 
-/// Runs what the command line asks for.
+/// Runs the parts of the command line.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let everything = arguments.parts.is_empty();
@@ -126,8 +128,8 @@ pub fn main() -> ExitCode {
     );
     println!("\n{table}");
     if everything && !arguments.quick {
-        match keep(&arguments.results, &table) {
-            Ok(path) => println!("kept in {}", path.display()),
+        match write_results(&arguments.results, &table) {
+            Ok(path) => println!("written to {}", path.display()),
             Err(error) => eprintln!("error: {error:#}"),
         }
     }
@@ -140,7 +142,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Writes the results into a new file.
-fn keep(directory: &Path, table: &str) -> Result<PathBuf> {
+fn write_results(directory: &Path, table: &str) -> Result<PathBuf> {
     let (date, kernel) = (machine::date(), machine::kernel());
     let names = (1..).map(|run| match run {
         1 => format!("{date}-{kernel}.md"),

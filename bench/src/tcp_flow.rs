@@ -1,14 +1,13 @@
-//! Throughput of one TCP connection over a veth pair, with and without the agent, in pairs.
+//! Throughput of one TCP connection over a veth pair, with and without the agent's hooks, in pairs.
 //!
-//! Used by `dns_cost`: its hook sees every packet of every socket. Both ends in network namespaces made here and removed
-//! again. The effect is smaller than what one second differs from the next by, so: both ends on one processor, which is
-//! then busy with nothing but this connection, whatever the scheduler does elsewhere; short blocks of the same number of
-//! bytes over one connection, the agent off its hooks (A) and on them (B) in the order ABBA, then BAAB; of the blocks between two
-//! changes their lower quartile, since all else that the machine does only ever adds; of four such one ratio, of all
-//! ratios the Hodges-Lehmann estimate with a bootstrap interval.
-//! Beside the throughput stands the processor time of both ends for the same bytes, in which what else the machine does
-//! takes less part; and what noise hardly touches: which share of that time the kernel's own statistics give the hook.
-//! Does not: say how fast a connection is that has two processors.
+//! Used by `dns_cost`: its hook runs for every packet of every socket. Both ends are in network namespaces that are created
+//! and removed here. The effect is smaller than the difference between two seconds. So both ends share one processor; short
+//! blocks of the same number of bytes over one connection alternate between detached (A) and attached hooks (B) in the order
+//! ABBA, then BAAB; the blocks between two changes count with their lower quartile, since disturbances only lengthen them; four
+//! of these give one ratio, and the result is the Hodges-Lehmann estimate over all ratios with a bootstrap interval.
+//! Reported beside it: the processor time of both ends for the same bytes, which varies less; and the share of the hook in
+//! that time by the kernel's statistics, which noise hardly affects.
+//! Does not: measure a connection on two processors.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -187,7 +186,7 @@ impl Flow {
     }
 }
 
-/// Takes blocks, each behind its length, and answers with the processor time that took; until the connection ends.
+/// Receives blocks, each after its length, and sends the processor time of each; until the connection ends.
 fn receive(listener: &TcpListener) -> std::io::Result<()> {
     stay_on_one_processor();
     let (mut connection, _) = listener.accept()?;
@@ -212,13 +211,13 @@ fn receive(listener: &TcpListener) -> std::io::Result<()> {
     }
 }
 
-/// What this thread has used of a processor so far.
+/// Processor time of this thread so far.
 fn processor_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Two namespaces and the cable between them.
+/// Two namespaces and the veth pair between them.
 struct Link {
     ends: [String; 2],
 }
@@ -251,7 +250,7 @@ impl Drop for Link {
     }
 }
 
-/// Runs `work` on a thread that lives in a namespace; a socket it makes stays there.
+/// Runs `work` on a thread within a namespace; its sockets stay there.
 fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let namespace = File::open(format!("/run/netns/{namespace}"))?;
     let thread = std::thread::spawn(move || {
@@ -282,13 +281,13 @@ const WARM_UP: u32 = 4;
 const BLOCK: Duration = Duration::from_millis(8);
 /// Blocks between two changes.
 const BLOCKS: u32 = 12;
-/// Which of the blocks between two changes counts, from the shortest on: all else that the machine does only ever adds.
+/// Quantile of the blocks between two changes that counts: disturbances only lengthen blocks.
 const UNDISTURBED: f64 = 0.25;
 /// How long blocks are sent.
 const PERIOD: Duration = Duration::from_secs(100);
 const PERIOD_QUICK: Duration = Duration::from_secs(10);
-/// Fewer say nothing of how they are spread.
+/// Lower bound on quads: fewer show no distribution.
 const QUADS_LEAST: usize = 4;
-/// After the probe is attached: what that leaves behind is not what it costs later.
+/// Pause after the probe is attached, so that the attach itself is not measured.
 const REST: Duration = Duration::from_millis(250);
 const LESS_PERCENT: f64 = 1.0;

@@ -1,11 +1,10 @@
-//! How many events a second one core takes from wire record to span: decode, reorder, correlate.
+//! Throughput of one core from wire record to span: decode, reorder, correlate.
 //!
-//! The same [`Pipeline`] as the agent's, with sinks that only count. Time is the thread's own processor time, so that
-//! other work on the machine lengthens the run but not the figure. What shares the processor's caches and its memory does
-//! slow a pass, by up to a half here, and nothing makes one faster than it is: of the many short passes the fastest counts,
-//! and the median stands beside it. All records are there before a pass begins: to make some of them in between empties the
-//! caches of what the pipeline keeps, which costs it a fifth and is nobody's work but the benchmark's. Every pass also
-//! checks that what came out is what the history holds: a fast correlator that loses sandboxes is not fast.
+//! The agent's own [`Pipeline`] with sinks that only count. Time is the thread's processor time, which other work on the
+//! machine does not lengthen. Other users of caches and memory slow a pass by up to a half, and nothing speeds one up: so the
+//! fastest of many short passes counts, with the median in the remark. All records exist before a pass begins: generating
+//! them in between would evict the pipeline's data from the caches, which costs a fifth. Every pass also checks its output
+//! against the history, since losing sandboxes would be fast too.
 //! Does not: include the kernel, the channel between threads, or the sinks.
 
 use std::collections::BTreeSet;
@@ -26,7 +25,7 @@ use crate::history::{History, RECORDS_PER_SANDBOX, Records, TRACES_PER_SANDBOX};
 use crate::processor::stay_on_one_processor;
 use crate::report::{Figure, Outcome, Unit, median, quantile};
 
-/// Measures, on a thread that stays on one processor: whoever moves finds the caches of the other one empty.
+/// Measures on a pinned thread: a migration would start with cold caches.
 pub fn run(effort: Effort) -> Result<Outcome> {
     let measured = std::thread::spawn(move || {
         stay_on_one_processor();
@@ -34,7 +33,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     });
     measured
         .join()
-        .unwrap_or_else(|_| Err(anyhow!("the measuring thread died")))
+        .unwrap_or_else(|_| Err(anyhow!("the measuring thread panicked")))
 }
 
 fn measure(effort: Effort) -> Result<Outcome> {
@@ -70,7 +69,7 @@ fn measure(effort: Effort) -> Result<Outcome> {
     Ok(Outcome::Figures(figures))
 }
 
-/// Lookups, each with a connection, through reorder and correlator: how many a second of processor time.
+/// Lookups, each with a connect, through reorder and correlator, per second of processor time.
 fn lookups(effort: Effort) -> Result<Figure> {
     let count = effort.pick(200_000, 20_000);
     let passes = effort.pick(5, 2);
@@ -185,7 +184,7 @@ pub fn config() -> Config {
     }
 }
 
-/// Takes one event; where the runtime is asked whose a sandbox is, it answers at once.
+/// Feeds one event. A query for a sandbox's labels is answered at once.
 pub fn feed(pipeline: &mut Pipeline, event: Event, found: &mut Found) {
     let at = event.at;
     pipeline.feed(event, found);
@@ -208,7 +207,7 @@ pub fn feed(pipeline: &mut Pipeline, event: Event, found: &mut Found) {
 /// Sinks that count.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Sandboxes that the runtime is asked about.
+    /// Sandboxes whose labels were queried.
     asked: Vec<SandboxId>,
     /// Traces closed.
     pub closed: u64,
@@ -250,7 +249,7 @@ fn thread_time() -> Duration {
 }
 
 const EVENTS_PER_SECOND: f64 = 1e6;
-/// What the whole agent is to stand on two cores: this stage must not be what limits it.
+/// The target for the whole agent on two cores; this stage must not limit it.
 const LOOKUPS_PER_SECOND: u64 = 20_000;
 /// The kubelet's default of pods per node: all of them at once, as after a reboot.
 const NODE: u64 = 110;
@@ -258,7 +257,7 @@ const NODE: u64 = 110;
 const CROWD: u64 = 500;
 /// The default of `correlation.reorder`.
 pub const REORDER_NS: u64 = 100_000_000;
-/// Records that are made and then taken at a time: about what the kernel's ring buffer holds.
+/// Records generated and processed at a time: about the capacity of the kernel's ring buffer.
 pub const PIECE: usize = 10_000;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The agent as `sandglass run` starts it, but for this: its hooks come off and on again while it runs.
+//! The agent of `sandglass run`, with hooks that can be detached and attached while it runs.
 //!
-//! `crate::agent` starts it with the address to listen on. Each line of its standard input, `off` or `on`, is answered by
+//! `crate::agent` starts it with the address to listen on. It acknowledges each line of its standard input, `off` or `on`, with
 //! the same line once that is done. It ends with its input, or by a signal.
-//! Does not: read a configuration, ask a container runtime, or log.
+//! Does not: read a configuration, query a container runtime, or log.
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
@@ -45,12 +45,12 @@ mod agent {
             ..Options::default()
         };
         let mut app = runtime.block_on(app::start(&config, options))?;
-        obey(&mut app)?;
+        follow_orders(&mut app)?;
         runtime.block_on(app.stop()).map(|_| ())
     }
 
-    /// Until the input ends.
-    fn obey(app: &mut App) -> Result<(), Failure> {
+    /// Runs until the input ends.
+    fn follow_orders(app: &mut App) -> Result<(), Failure> {
         let mut answers = std::io::stdout().lock();
         for order in std::io::stdin().lock().lines() {
             let order = order.map_err(failed)?;

@@ -1,7 +1,7 @@
-//! Plays a CNI plugin or a command, as the name it is called by says.
+//! A CNI plugin or a command that does nothing, depending on the name by which it is executed.
 //!
-//! `load` makes links to it: `bench-main` runs `bench-ipam` beside it as its delegate, `bench-meta` runs the command
-//! `bench-command` from outside the plugin directory. The environment goes on as libcni's plugins pass it on.
+//! `load` creates links to it: `bench-main` executes `bench-ipam` beside it as its delegate, `bench-meta` executes the command
+//! `bench-command` outside of the plugin directory. Both inherit the environment, as with libcni's plugins.
 //! Does not: read a network configuration, print a result, or touch any network.
 
 use std::path::Path;
