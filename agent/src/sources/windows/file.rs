@@ -1,7 +1,7 @@
 //! An `.etl` file as a source: read, decoded and normalized on any machine, in bounded memory.
 //!
-//! Used by `sandglass replay`. The file says what a recording's header says: which Windows, booted when, and its clock, by
-//! which all ids are made. Does not: pace itself; what cannot be read or decoded is counted.
+//! Used by `sandglass replay`. The file's header has what a recording's header needs: version of Windows, boot time and clock,
+//! from which all ids derive. Unreadable and undecodable records are counted. Does not: pace itself.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -34,14 +34,14 @@ impl Advice for FileError {
     }
 }
 
-/// What can be read at any place.
+/// A seekable input.
 trait Input: Read + Seek + std::fmt::Debug {}
 impl<T: Read + Seek + std::fmt::Debug> Input for T {}
 
 /// An open file: an iterator of events.
 #[derive(Debug)]
 pub struct EtlFile {
-    /// What a recording of it would begin with.
+    /// The header of a recording of this file.
     pub header: Header,
     path: PathBuf,
     events: EtlEvents<Box<dyn Input>>,
@@ -51,26 +51,26 @@ pub struct EtlFile {
     last: Timestamp,
     traffic: bool,
     ended: bool,
-    /// Buffers that could not be read.
+    /// Unreadable buffers.
     broken: u64,
 }
 
-/// What was not made use of.
+/// Counts of records that became no event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unused {
-    /// Events that the session lost, in buffers that were given up included; at least.
+    /// Events that the session lost, those in lost buffers included; a lower bound.
     pub lost: u64,
-    /// Records and buffers that could not be read.
+    /// Unreadable records and buffers.
     pub unreadable: u64,
-    /// Records that nothing could be made of: no schema, or a bad one.
+    /// Records without a schema, or with a malformed one.
     pub undecodable: u64,
-    /// WPP messages, which only their maker's symbol files describe.
+    /// WPP messages: only the vendor's symbol files describe them.
     pub wpp: u64,
-    /// Events of providers that say nothing of sandboxes.
+    /// Events of other providers.
     pub foreign: u64,
 }
 
-/// A session that ended long after its last event tells of no more than this.
+/// Longest silence at the end of a file that is replayed; a session may have ended hours after its last event.
 const MAX_SILENCE_NS: u64 = 60_000_000_000;
 
 impl EtlFile {
@@ -84,7 +84,7 @@ impl EtlFile {
         EtlFile::new(path, Box::new(file), names).map_err(bad)
     }
 
-    /// From bytes; `name` is what errors call them.
+    /// From bytes; `name` is the path in errors.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, names: ActivityNames) -> Result<EtlFile, FileError> {
         let path = PathBuf::from(name);
         EtlFile::new(&path, Box::new(Cursor::new(bytes)), names).map_err(|source| FileError { path, source })
@@ -108,7 +108,7 @@ impl EtlFile {
             machine: if session.pointer_size == 4 { "x86" } else { "x86_64" }.to_owned(),
             node: String::new(),
             boot_id: boot.to_string(),
-            // Both clocks are one there.
+            // ETW has one clock: boot and wall clock are the same.
             clock: ClockAnchor {
                 boot_ns: session.started_ns,
                 unix_ns: session.started_ns,
@@ -128,7 +128,11 @@ impl EtlFile {
         })
     }
 
-    /// The next event, `None` at the end. An error means that the file could not be read on.
+    /// The next event; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] after more than 1,000 unreadable buffers.
     pub fn next_event(&mut self) -> Result<Option<Event>, FileError> {
         while self.ready.is_empty() && !self.ended {
             match self.events.next_event() {
@@ -137,9 +141,9 @@ impl EtlFile {
                     let begins = self.last == Timestamp(0);
                     self.last = self.last.max(at);
                     if begins {
-                        self.tell_loss(at);
+                        self.report_loss(at);
                     }
-                    // From the first of them on, silence says that nothing was sent.
+                    // From the first event of these providers on, silence means that nothing was sent.
                     if !self.traffic && (event.provider == DNS_CLIENT || event.provider == TCPIP) {
                         self.traffic = true;
                         let node_netns = NODE_COMPARTMENT;
@@ -152,7 +156,7 @@ impl EtlFile {
                     self.ready.extend(self.facts.drain(..));
                 }
                 Ok(None) => self.end(),
-                // One buffer is skipped; a disk that fails altogether would never come to an end.
+                // Skips one buffer. On a failing disk every buffer is unreadable: the count is bounded.
                 Err(error) => {
                     self.broken += 1;
                     if self.broken > MAX_BROKEN {
@@ -167,8 +171,8 @@ impl EtlFile {
         Ok(self.ready.pop_front())
     }
 
-    /// Lost events are counted for the whole file; when they were lost it does not say.
-    fn tell_loss(&mut self, at: Timestamp) {
+    /// Reports the losses of the whole file; their time is unknown.
+    fn report_loss(&mut self, at: Timestamp) {
         let count = self.unused().lost;
         if count > 0 {
             let probe = "etw".to_owned();
@@ -184,7 +188,7 @@ impl EtlFile {
         if self.last == Timestamp(0) {
             return;
         }
-        self.tell_loss(self.last);
+        self.report_loss(self.last);
         let ended = Timestamp(self.events.session().ended_ns);
         self.ready.push_back(Event {
             at: ended.clamp(self.last, self.last.plus(MAX_SILENCE_NS)),
@@ -192,19 +196,19 @@ impl EtlFile {
         });
     }
 
-    /// What the session that wrote the file was called.
+    /// Name of the session that wrote the file.
     #[must_use]
     pub fn session_name(&self) -> &str {
         &self.events.session().name
     }
 
-    /// What was not made use of so far.
+    /// Counts so far.
     #[must_use]
     pub fn unused(&self) -> Unused {
         let statistics: &EtlStatistics = self.events.statistics();
         let counts: DecodeCounts = self.events.counts();
         Unused {
-            // A session that was not ended in order has no counts in its header; its buffers are marked all the same.
+            // The header of a session that was not stopped has no counts, but its buffers are marked.
             lost: (statistics.events_lost + statistics.buffers_lost)
                 .max(statistics.buffers_after_lost_events + statistics.buffers_after_lost_buffers),
             unreadable: statistics.bad_records
@@ -223,7 +227,7 @@ impl EtlFile {
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let statistics = self.events.statistics();
-        // Compressed records are longer than their file.
+        // Compressed records are larger than their file.
         (
             statistics.record_bytes.min(statistics.file_bytes),
             statistics.file_bytes,
@@ -231,5 +235,5 @@ impl EtlFile {
     }
 }
 
-/// Buffers that may be unreadable before the file is given up.
+/// Bound on unreadable buffers.
 const MAX_BROKEN: u64 = 1_000;

@@ -1,13 +1,13 @@
-//! The Windows source: what ETW says, from live sessions of this node or from an `.etl` file of any other.
+//! The Windows source: ETW events of live sessions on this node, or of an `.etl` file from any node.
 //!
-//! `normalize` turns decoded events into facts and runs on every system, as does reading a file; only live sessions need
-//! Windows, and tests play that elsewhere (`sandglass-fake-etw`).
-//! Does not: interpret facts (the correlator does).
+//! Reading a file and `normalize` run on every operating system. Live sessions need Windows; tests elsewhere run them on
+//! `sandglass-fake-etw`. Does not: interpret events (the correlator does).
 
 pub mod file;
 #[cfg(any(windows, test))]
 pub mod live;
 pub mod normalize;
 
-/// The network compartment of the node itself, in the place of a network namespace's inode.
+/// Id of the node's own network compartment, in place of a network namespace's inode. Compartment 1 is the default one
+/// (documentation of `GetCurrentThreadCompartmentId`).
 const NODE_COMPARTMENT: u64 = 1;

@@ -1,9 +1,8 @@
-//! From a decoded ETW event to the facts every part of sandglass knows.
+//! Turns decoded ETW events into the events of the model.
 //!
-//! Used alike by the live source and by the replay of an `.etl` file, so that what is proven on a file holds for a node.
-//! Dispatches by provider and hands on to one file per family. An event nobody knows gives nothing; an activity with a
-//! name nobody knows is still an activity.
-//! Does not: decide whose an event is, or open sessions and files.
+//! Used by the live source and by the replay of an `.etl` file, so that tests on files hold for nodes too. Dispatches by
+//! provider to one module per family. An unknown event yields nothing; an activity with an unknown name is still an activity.
+//! Does not: attribute events to sandboxes, or open sessions and files.
 
 mod activities;
 mod compute;
@@ -21,31 +20,30 @@ use sandglass_model::{Event, Timestamp};
 
 pub use self::activities::{ActivityNames, NamesError, NamesFileError};
 use self::compute::ComputeSystems;
-use self::processes::Processes;
+use self::processes::ProcessTable;
 
-/// Turns ETW events into facts. Keeps what the processes of the node are called and which operations on compute systems
-/// have begun, and nothing else.
+/// Turns ETW events into model events. Its state: running processes by id, and begun operations on compute systems.
 #[derive(Debug)]
 pub struct Normalizer {
     names: ActivityNames,
-    processes: Processes,
+    processes: ProcessTable,
     systems: ComputeSystems,
     unknown: BTreeMap<Guid, u64>,
 }
 
 impl Normalizer {
-    /// A normalizer that has seen nothing, with the names of activities to go by.
+    /// A normalizer without state, with a table of activity names.
     #[must_use]
     pub fn new(names: ActivityNames) -> Normalizer {
         Normalizer {
             names,
-            processes: Processes::default(),
+            processes: ProcessTable::default(),
             systems: ComputeSystems::default(),
             unknown: BTreeMap::new(),
         }
     }
 
-    /// Appends the facts that an event gives.
+    /// Appends the model events of an ETW event.
     pub fn facts(&mut self, event: &EtwEvent, facts: &mut Vec<Event>) {
         let at = Timestamp(event.at_ns);
         if event.provider == HYPER_V_COMPUTE {
@@ -66,7 +64,6 @@ impl Normalizer {
             WIN_NAT => network::nat(event),
             VFP => vfp::flow(event),
             other => {
-                // Bounded by the number of providers that anybody enabled.
                 if self.unknown.len() < MAX_UNKNOWN || self.unknown.contains_key(&other) {
                     *self.unknown.entry(other).or_default() += 1;
                 }
@@ -76,19 +73,19 @@ impl Normalizer {
         facts.extend(body.map(|body| Event { at, body }));
     }
 
-    /// How many events came from providers that nothing is made of.
+    /// Numbers of events from other providers.
     #[must_use]
     pub fn unknown_providers(&self) -> &BTreeMap<Guid, u64> {
         &self.unknown
     }
 }
 
-/// A GUID as facts carry it: lower case, no braces.
+/// A GUID as model events carry it: lower case, no braces.
 fn guid_text(guid: Guid) -> String {
     guid.to_string()
 }
 
-/// A text that names a GUID, in the form of facts; any other text as it is, lower case.
+/// An id: a GUID as in [`guid_text`], any other text in lower case.
 fn object_id(text: &str) -> String {
     match text.parse::<Guid>() {
         Ok(guid) => guid_text(guid),
@@ -96,7 +93,7 @@ fn object_id(text: &str) -> String {
     }
 }
 
-/// At most [`MAX_TEXT`] bytes of a text, cut between characters.
+/// The first [`MAX_TEXT`] bytes of a text, cut between characters.
 fn bounded(text: &str) -> String {
     let mut end = text.len().min(MAX_TEXT);
     while !text.is_char_boundary(end) {
@@ -105,12 +102,16 @@ fn bounded(text: &str) -> String {
     text[..end].to_owned()
 }
 
+/// Bound on the bytes of a text.
 const MAX_TEXT: usize = 1_024;
+/// Bound on counted other providers.
 const MAX_UNKNOWN: usize = 256;
 
-// GUIDs of providers: microsoft/hcsshim internal/vm/vmutils/etw/etw_map.go, microsoft/SDN starthnstrace.ps1,
-// jdu2600/Windows10EtwEvents; those of ContainerD and RunHCS are hashes of their names.
-/// Kernel logger, class Process: starts and ends with command lines.
+// GUIDs of providers: microsoft/hcsshim internal/vm/vmutils/etw/etw_map.go, microsoft/SDN starthnstrace.ps1 and
+// jdu2600/Windows10EtwEvents. Those of ContainerD and RunHCS are hashes of their names (microsoft/go-winio
+// pkg/etw/provider.go, `providerIDFromName`).
+/// Kernel logger, MOF class `Process`: starts and ends with command lines
+/// (<https://learn.microsoft.com/windows/win32/etw/process>).
 pub const KERNEL_LOGGER_PROCESS: Guid = Guid::literal("3d6fa8d0-fe05-11d0-9dda-00c04fd7ba7c");
 /// Microsoft-Windows-Kernel-Process: silos and jobs.
 pub const KERNEL_PROCESS: Guid = Guid::literal("22fb2cd6-0e7b-422b-a0c7-2fad1fd0e716");
@@ -118,7 +119,7 @@ pub const KERNEL_PROCESS: Guid = Guid::literal("22fb2cd6-0e7b-422b-a0c7-2fad1fd0
 pub const HNS: Guid = Guid::literal("0c885e0d-6eb6-476c-a048-2457eed3a5c1");
 /// Microsoft.Windows.HyperV.Compute.
 pub const HCS: Guid = Guid::literal("80ce50de-d264-4581-950d-abadeee0d340");
-/// Microsoft-Windows-Hyper-V-Compute: the events of HCS's log.
+/// Microsoft-Windows-Hyper-V-Compute: the event log of HCS.
 pub const HYPER_V_COMPUTE: Guid = Guid::literal("17103e3f-3c6e-4677-bb17-3b267eb5be57");
 /// Microsoft.Windows.Containers.Library.
 pub const CONTAINERS_LIBRARY: Guid = Guid::literal("67eb0417-9297-42ae-a1d9-98bfeb359059");

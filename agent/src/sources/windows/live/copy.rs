@@ -1,6 +1,7 @@
-//! Copies an ETW record out of a callback: header, extended data and payload, nothing interpreted.
+//! Copies an ETW record out of a callback: header, extended data and payload.
 //!
-//! The one place that looks behind ferrisetw's `EventRecord`, which hides payload and unknown extended data.
+//! The only place that accesses the EVENT_RECORD behind ferrisetw's `EventRecord`, which hides payload and unknown extended
+//! data. Does not: interpret anything.
 
 use ferrisetw::EventRecord;
 use sandglass_etw::{ExtendedItem, Guid, RawRecord, RecordHeader};
@@ -27,7 +28,7 @@ pub(super) fn record(record: &EventRecord) -> RawRecord {
             pid: header.ProcessId,
             tid: header.ThreadId,
             cpu: processor(record),
-            // Real-time records come as system time (100 ns since 1601): no raw time stamps were asked for.
+            // Real-time records carry system time (100 ns since 1601), since PROCESS_TRACE_MODE_RAW_TIMESTAMP is not set.
             at_ns: sandglass_etw::time::unix_ns_of_filetime(header.TimeStamp),
             activity: Guid(header.ActivityId.to_u128()),
             pointer_size: 0,
@@ -46,7 +47,7 @@ fn extended(record: &EVENT_RECORD) -> Vec<ExtendedItem> {
     if record.ExtendedData.is_null() {
         return Vec::new();
     }
-    // SAFETY: ETW gives as many items as the count says, valid for the callback.
+    // SAFETY: ETW passes `ExtendedDataCount` items, valid for the callback.
     let items: &[EVENT_HEADER_EXTENDED_DATA_ITEM] =
         unsafe { std::slice::from_raw_parts(record.ExtendedData, usize::from(record.ExtendedDataCount)) };
     let copied = items.iter().map(|item| ExtendedItem {

@@ -1,39 +1,45 @@
-//! `sandglass record FILE.etl`: ETW itself writes the file, so that nothing of ours stands between an event and the disk.
+//! `sandglass record FILE.etl`: a session in which ETW itself writes the file.
 //!
-//! One session of the kernel logger's kind takes our providers and the command lines (Windows 8 and newer allow both in
-//! one), because a replay reads one file. Started with Win32 itself: ferrisetw enables providers in sessions of users only.
-//! Does not: decode, or merge the schemas of manifests into the file: the reader's tables have those that are enabled.
+//! One system logger session takes user-mode providers and command lines (EVENT_TRACE_SYSTEM_LOGGER_MODE, Windows 8 and newer),
+//! because a replay reads one file. Started through Win32: ferrisetw enables providers in user sessions only.
+//! Does not: decode, or merge the manifests into the file; the reader's tables have those of the enabled providers.
 
-use std::mem::size_of;
 use std::path::Path;
 
 use windows::Win32::Foundation::WIN32_ERROR;
 use windows::Win32::System::Diagnostics::Etw::{
-    CONTROLTRACE_HANDLE, ControlTraceW, ENABLE_TRACE_PARAMETERS, ENABLE_TRACE_PARAMETERS_VERSION_2,
-    EVENT_CONTROL_CODE_ENABLE_PROVIDER, EVENT_TRACE_CONTROL_QUERY, EVENT_TRACE_CONTROL_STOP,
-    EVENT_TRACE_FILE_MODE_SEQUENTIAL, EVENT_TRACE_FLAG_PROCESS, EVENT_TRACE_PROPERTIES, EVENT_TRACE_SYSTEM_LOGGER_MODE,
-    EnableTraceEx2, StartTraceW, WNODE_FLAG_TRACED_GUID,
+    CONTROLTRACE_HANDLE, ENABLE_TRACE_PARAMETERS, ENABLE_TRACE_PARAMETERS_VERSION_2,
+    EVENT_CONTROL_CODE_ENABLE_PROVIDER, EVENT_TRACE_CONTROL, EVENT_TRACE_CONTROL_QUERY, EVENT_TRACE_CONTROL_STOP,
+    EVENT_TRACE_FILE_MODE_SEQUENTIAL, EVENT_TRACE_FLAG_PROCESS, EVENT_TRACE_SYSTEM_LOGGER_MODE, EnableTraceEx2,
+    StartTraceW, WNODE_FLAG_TRACED_GUID,
 };
 use windows::core::{GUID, PCWSTR};
 
-use super::{Options, StartError, WANTED, Wanted, is_denial, properties, property};
+use super::error::is_denial;
+use super::properties::{SessionProperties, wide};
+use super::providers::{WANTED, Wanted, enable_property};
+use super::{Options, StartError, buffers};
 
 /// A session that writes a file. Dropping it stops it too.
 #[derive(Debug)]
-pub struct EtlFile {
+pub struct EtlRecording {
     handle: CONTROLTRACE_HANDLE,
 }
 
-/// Begins to write the file.
-pub fn record(path: &Path, options: &Options) -> Result<EtlFile, StartError> {
-    // Of a recording that was killed.
-    let _ = control(
+/// Starts the session and begins to write the file.
+///
+/// # Errors
+///
+/// [`StartError::Session`] when Windows refuses the session or a provider, or the path is longer than 1,023 characters.
+pub fn record(path: &Path, options: &Options) -> Result<EtlRecording, StartError> {
+    // A session outlives a recording that was killed.
+    let _ = lost_after(
         CONTROLTRACE_HANDLE::default(),
         Some(&wide(FILE)),
         EVENT_TRACE_CONTROL_STOP,
     );
-    let sizes = properties(options);
-    let mut block = Block::default();
+    let sizes = buffers(options);
+    let mut block = SessionProperties::default();
     let session = &mut block.properties;
     session.Wnode.Flags = WNODE_FLAG_TRACED_GUID;
     session.Wnode.ClientContext = QPC;
@@ -50,31 +56,31 @@ pub fn record(path: &Path, options: &Options) -> Result<EtlFile, StartError> {
     }
     block.file[..name.len()].copy_from_slice(&name);
     let mut handle = CONTROLTRACE_HANDLE::default();
-    // SAFETY: the properties stand at the begin of a block as long as it says, with room for both names at the offsets it
-    // says; the session's name ends with zero. All outlive the call.
+    // SAFETY: the properties are at the begin of a block of the size that they state, with room for both names at the
+    // offsets that they state; the session's name ends with zero. All outlive the call.
     let status = unsafe { StartTraceW(&mut handle, PCWSTR(wide(FILE).as_ptr()), &mut block.properties) };
     check(status)?;
-    let file = EtlFile { handle };
+    let file = EtlRecording { handle };
     for wanted in WANTED {
         file.enable(wanted)?;
     }
     Ok(file)
 }
 
-impl EtlFile {
-    /// Stops the session; what it has buffered is written. Says how many events it lost.
+impl EtlRecording {
+    /// Stops the session, which writes its buffers; returns the number of lost events.
     pub fn stop(self) -> u64 {
-        control(self.handle, None, EVENT_TRACE_CONTROL_QUERY).unwrap_or_default()
+        lost_after(self.handle, None, EVENT_TRACE_CONTROL_QUERY).unwrap_or_default()
     }
 
     fn enable(&self, wanted: &Wanted) -> Result<(), StartError> {
         let parameters = ENABLE_TRACE_PARAMETERS {
             Version: ENABLE_TRACE_PARAMETERS_VERSION_2,
-            EnableProperty: property(wanted),
+            EnableProperty: enable_property(wanted),
             ..Default::default()
         };
         let provider = GUID::from_u128(wanted.provider.0);
-        // SAFETY: the handle is of a session that runs until we are dropped; GUID and parameters outlive the call.
+        // SAFETY: the handle is of a session that runs until this is dropped; GUID and parameters outlive the call.
         check(unsafe {
             EnableTraceEx2(
                 self.handle,
@@ -90,22 +96,16 @@ impl EtlFile {
     }
 }
 
-impl Drop for EtlFile {
+impl Drop for EtlRecording {
     fn drop(&mut self) {
-        let _ = control(self.handle, None, EVENT_TRACE_CONTROL_STOP);
+        let _ = lost_after(self.handle, None, EVENT_TRACE_CONTROL_STOP);
     }
 }
 
-/// Asks or stops a session, by handle or by name; gives the events it lost.
-fn control(
-    handle: CONTROLTRACE_HANDLE,
-    name: Option<&[u16]>,
-    control: windows::Win32::System::Diagnostics::Etw::EVENT_TRACE_CONTROL,
-) -> Option<u64> {
-    let mut block = Block::default();
-    let name = name.map_or(PCWSTR::null(), |name| PCWSTR(name.as_ptr()));
-    // SAFETY: as at the start of the session.
-    let status = unsafe { ControlTraceW(handle, name, &mut block.properties, control) };
+/// Queries or stops a session, by handle or by name; returns the events and buffers that it lost.
+fn lost_after(handle: CONTROLTRACE_HANDLE, name: Option<&[u16]>, control: EVENT_TRACE_CONTROL) -> Option<u64> {
+    let mut block = SessionProperties::default();
+    let status = block.control(handle, name, control);
     let lost = u64::from(block.properties.EventsLost) + u64::from(block.properties.LogBuffersLost);
     (status.0 == 0).then_some(lost)
 }
@@ -128,33 +128,6 @@ fn refused(what: &str, code: i32) -> StartError {
     }
 }
 
-fn wide(text: &str) -> Vec<u16> {
-    text.encode_utf16().chain([0]).collect()
-}
-
-/// Properties and, behind them, the names.
-#[repr(C)]
-struct Block {
-    properties: EVENT_TRACE_PROPERTIES,
-    session: [u16; CHARACTERS],
-    file: [u16; CHARACTERS],
-}
-
-impl Default for Block {
-    fn default() -> Block {
-        let mut properties = EVENT_TRACE_PROPERTIES::default();
-        properties.Wnode.BufferSize = size_of::<Block>() as u32;
-        properties.LoggerNameOffset = size_of::<EVENT_TRACE_PROPERTIES>() as u32;
-        properties.LogFileNameOffset = properties.LoggerNameOffset + 2 * CHARACTERS as u32;
-        Block {
-            properties,
-            session: [0; CHARACTERS],
-            file: [0; CHARACTERS],
-        }
-    }
-}
-
 const FILE: &str = "sandglass-record";
-const CHARACTERS: usize = 1_024;
-/// Time stamps by the performance counter.
+/// Clock of the timestamps: the performance counter (WNODE_HEADER, `ClientContext`).
 const QPC: u32 = 1;

@@ -1,6 +1,7 @@
-//! Ends the flows of the virtual switch when their time is over: the session drops their provider and runs on.
+//! Disables the provider of the virtual switch's flows after the configured time (`windows.vfp`); the session goes on.
 //!
-//! ferrisetw enables providers and does not disable them, nor does it give away the session's handle; ETW tells it by name.
+//! ferrisetw can neither disable a provider nor return a session's handle, so the handle is queried by name. Does not: keep
+//! time (`statistics.rs` does).
 
 use windows::Win32::Foundation::WIN32_ERROR;
 use windows::Win32::System::Diagnostics::Etw::{
@@ -8,26 +9,28 @@ use windows::Win32::System::Diagnostics::Etw::{
 };
 use windows::core::GUID;
 
-use super::statistics::Answer;
+use super::properties::SessionProperties;
 use super::{EVENTS, FLOWS};
 
-/// Disables the provider. Flows that wait in buffers still come.
+/// Disables the provider. Flows already in ETW's buffers are still delivered.
 pub(super) fn end() {
-    let ended = Answer::of(EVENTS).map(|session| disable(session.handle()));
+    let ended = SessionProperties::of(EVENTS).map(|session| disable(session.handle()));
     match ended {
-        Some(WIN32_ERROR(0)) => tracing::info!("the time of windows.vfp is over: no more flows of the virtual switch"),
+        Some(WIN32_ERROR(0)) => {
+            tracing::info!("flows of the virtual switch are no longer observed: the time of windows.vfp is over")
+        }
         Some(WIN32_ERROR(code)) => tracing::warn!(
             code,
-            "the flows of the virtual switch cannot be ended: restart the agent"
+            "cannot disable the flows of the virtual switch: restart the agent"
         ),
-        // The session has been stopped from outside, and that is said already.
+        // The session was stopped from outside, which its own thread has reported.
         None => {}
     }
 }
 
 fn disable(session: CONTROLTRACE_HANDLE) -> WIN32_ERROR {
     let provider = GUID::from_u128(FLOWS.provider.0);
-    // SAFETY: the handle is of a session that ran a moment ago (one that is gone is an error); the GUID outlives the call.
+    // SAFETY: the handle is that of a session that existed just now (an ended one is an error); the GUID outlives the call.
     unsafe {
         EnableTraceEx2(
             session,

@@ -1,7 +1,7 @@
-//! Asks TDH how an event is laid out that no table knows: builds of Windows differ in the versions of their events.
+//! Queries TDH for the layout of events that no table has: builds of Windows differ in the versions of their events.
 //!
-//! Once for each event that is met, and for a bounded number of them: an answer takes TDH up to milliseconds.
-//! Does not: read fields through TDH; the decoder learns the layout and does that.
+//! Once for each event, and for a bounded number of them: a query takes up to milliseconds.
+//! Does not: read fields through TDH; the decoder learns the layout and reads them.
 
 use std::collections::HashSet;
 
@@ -10,20 +10,20 @@ use sandglass_etw::RecordHeader;
 use windows::Win32::System::Diagnostics::Etw::{EVENT_RECORD, TRACE_EVENT_INFO, TdhGetEventInformation};
 use windows::core::GUID;
 
-/// Which events were asked for.
+/// The events that were queried.
 #[derive(Debug, Default)]
 pub(super) struct Schemas {
-    asked: HashSet<(Guid, u16, u8, u8)>,
+    queried: HashSet<(Guid, u16, u8, u8)>,
 }
 
 impl Schemas {
-    /// The event's `TRACE_EVENT_INFO`; `None` when TDH has none, or was asked before.
-    pub(super) fn ask(&mut self, header: &RecordHeader) -> Option<Vec<u8>> {
+    /// The event's `TRACE_EVENT_INFO`; `None` if TDH has none, or was queried for it before.
+    pub(super) fn query(&mut self, header: &RecordHeader) -> Option<Vec<u8>> {
         let event = (header.provider, header.id, header.version, header.opcode);
-        if self.asked.len() >= MOST_ASKED || !self.asked.insert(event) {
+        if self.queried.len() >= MAX_QUERIED || !self.queried.insert(event) {
             return None;
         }
-        // TDH finds a layout by provider, descriptor and kind of header.
+        // TDH looks a layout up by provider, descriptor and flags of the header (documentation of TdhGetEventInformation).
         let mut record = EVENT_RECORD::default();
         record.EventHeader.Flags = header.flags;
         record.EventHeader.ProviderId = GUID::from_u128(header.provider.0);
@@ -38,21 +38,22 @@ impl Schemas {
         let mut size = 0;
         // SAFETY: the record outlives the call; without a buffer only the size is written.
         let status = unsafe { TdhGetEventInformation(&record, None, None, &mut size) };
-        if status != INSUFFICIENT_BUFFER || size > MOST_BYTES {
+        if status != INSUFFICIENT_BUFFER || size > MAX_BYTES {
             return None;
         }
-        // Of u64, as TRACE_EVENT_INFO must be aligned.
+        // A vector of u64: TRACE_EVENT_INFO is aligned to 8 bytes.
         let mut buffer = vec![0_u64; (size as usize).div_ceil(size_of::<u64>())];
         let info = buffer.as_mut_ptr().cast::<TRACE_EVENT_INFO>();
-        // SAFETY: the buffer has the bytes that `size` says, and the record outlives the call.
+        // SAFETY: the buffer has at least `size` bytes, and the record outlives the call.
         let status = unsafe { TdhGetEventInformation(&record, None, Some(info), &mut size) };
         let bytes = buffer.into_iter().flat_map(u64::to_le_bytes).take(size as usize);
         (status == 0).then(|| bytes.collect())
     }
 }
 
+/// ERROR_INSUFFICIENT_BUFFER (winerror.h).
 const INSUFFICIENT_BUFFER: u32 = 122;
-/// Events that are asked for, most.
-const MOST_ASKED: usize = 4_096;
-/// Layouts that are larger are no use.
-const MOST_BYTES: u32 = 1 << 20;
+/// Bound on queried events.
+const MAX_QUERIED: usize = 4_096;
+/// Larger layouts are ignored.
+const MAX_BYTES: u32 = 1 << 20;

@@ -1,24 +1,23 @@
-//! What the sessions lost, asked of ETW every few seconds: ferrisetw has no way to ask.
+//! Polls how many events the sessions lost; ferrisetw has no call for it. Also ends the flows of the virtual switch in time.
+//!
+//! One thread of [`super::Source`]. Does not: count records lost after ETW delivered them; there are none, the queue blocks.
 
 use std::collections::BTreeMap;
-use std::mem::size_of;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use windows::Win32::System::Diagnostics::Etw::{
-    CONTROLTRACE_HANDLE, ControlTraceW, EVENT_TRACE_CONTROL_QUERY, EVENT_TRACE_PROPERTIES,
-};
-use windows::core::PCWSTR;
-
-use super::{EVENTS, PROCESSES, flows, label, lost};
+use super::properties::SessionProperties;
+use super::status::{label, lost};
+use super::{EVENTS, PROCESSES, flows};
 use crate::health::{Health, SessionLabel};
 use crate::sources::EventSender;
 
-/// Until told to stop (then once more), or the pipeline has. Flows of the virtual switch, where they are taken, end in time.
+/// Runs until `stopped` is disconnected, with a last query then, or until the pipeline has ended. At `flows_until` it disables
+/// the provider of flows.
 pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health, mut flows_until: Option<Instant>) {
-    let mut known = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for session in [EVENTS, PROCESSES] {
-        // From here on the series exist, at 0.
+        // The series start at 0.
         drop(health.etw_lost.get_or_create(&SessionLabel::new(session)));
     }
     loop {
@@ -33,7 +32,7 @@ pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health,
             let Some(total) = lost_by(session) else {
                 continue;
             };
-            let before = known.insert(session, total).unwrap_or(0);
+            let before = reported.insert(session, total).unwrap_or(0);
             let count = total.saturating_sub(before);
             if count > 0 {
                 health.lost.get_or_create(&label()).inc_by(count);
@@ -49,56 +48,11 @@ pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health,
     }
 }
 
-/// Events that a session lost since it began, in buffers that were given up included; `None` when it is not there.
+/// Events and real-time buffers that a session has lost since it began; `None` if it does not exist.
 fn lost_by(session: &str) -> Option<u64> {
-    let properties = Answer::of(session)?.properties;
+    let properties = SessionProperties::of(session)?.properties;
     Some(u64::from(properties.EventsLost) + u64::from(properties.RealTimeBuffersLost))
 }
 
-/// What ETW says of a session: its properties and, behind them, the names that it writes.
-#[repr(C)]
-pub(super) struct Answer {
-    properties: EVENT_TRACE_PROPERTIES,
-    names: [u16; 2 * NAME_CHARACTERS],
-}
-
-impl Answer {
-    /// Of the session of that name; `None` when it is not there.
-    pub(super) fn of(session: &str) -> Option<Answer> {
-        let name: Vec<u16> = session.encode_utf16().chain([0]).collect();
-        let mut answer = Answer::default();
-        answer.properties.Wnode.BufferSize = u32::try_from(size_of::<Answer>()).unwrap_or(u32::MAX);
-        answer.properties.LoggerNameOffset = u32::try_from(size_of::<EVENT_TRACE_PROPERTIES>()).unwrap_or(u32::MAX);
-        answer.properties.LogFileNameOffset = answer.properties.LoggerNameOffset + 2 * NAME_CHARACTERS as u32;
-        // SAFETY: the properties stand at the begin of a block as long as it says, with room for both names at the offsets
-        // it says; the name ends with zero. Both outlive the call.
-        let status = unsafe {
-            ControlTraceW(
-                CONTROLTRACE_HANDLE::default(),
-                PCWSTR(name.as_ptr()),
-                &mut answer.properties,
-                EVENT_TRACE_CONTROL_QUERY,
-            )
-        };
-        status.is_ok().then_some(answer)
-    }
-
-    /// The session's handle: ETW puts it where events have their history (EVENT_TRACE_PROPERTIES, Wnode).
-    pub(super) fn handle(&self) -> CONTROLTRACE_HANDLE {
-        // SAFETY: both views of the union are plain integers; a query has filled this one.
-        let handle = unsafe { self.properties.Wnode.Anonymous1.HistoricalContext };
-        CONTROLTRACE_HANDLE { Value: handle }
-    }
-}
-
-impl Default for Answer {
-    fn default() -> Answer {
-        Answer {
-            properties: EVENT_TRACE_PROPERTIES::default(),
-            names: [0; 2 * NAME_CHARACTERS],
-        }
-    }
-}
-
-const NAME_CHARACTERS: usize = 1_024;
+/// Time between two queries.
 const PERIOD: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });

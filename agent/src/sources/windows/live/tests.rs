@@ -5,18 +5,24 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 use std::time::Instant;
 
+use ferrisetw::GUID;
 use ferrisetw::provider::Provider as EtwProvider;
 use flate2::read::GzDecoder;
 use sandglass_etw::etl::{EtlReader, ReadOptions};
 use sandglass_etw::schema::Schema;
 use sandglass_etw::writer::{Record, event_info};
+use sandglass_etw::{Decoded, Guid, RawRecord};
 use sandglass_fake_etw::{ACCESS_DENIED, FakeEtw, NO_SYSTEM_RESOURCES};
 use sandglass_model::Timestamp;
 use sandglass_model::windows::{ActivityChange, Service};
 
+use super::intake::guarded;
+use super::status::label;
 use super::*;
-use crate::health::SessionLabel;
+use crate::failure::Exit;
+use crate::health::{ProbeStatus, SessionLabel};
 use crate::sources::windows::file::EtlFile;
+use crate::sources::windows::normalize;
 use crate::sources::{EventReceiver, channel as events_channel};
 
 const AT: u64 = 1_700_000_000_000_000_000;

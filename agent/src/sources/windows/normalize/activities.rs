@@ -1,7 +1,8 @@
-//! Activities of HNS, HCS and the container library: WIL's start and stop events, whatever they are called.
+//! Activities of HNS, HCS and the container library: start and stop events of the Windows Implementation Libraries (WIL).
 //!
-//! Names vary by Windows build and are not documented, so that nothing here depends on one: the table of names only says
-//! which are noise and what a name means, and a user can add to it. Shape: microsoft/wil, include/wil/Tracelogging.h.
+//! Their shape is that of microsoft/wil `include/wil/Tracelogging.h`: opcode 1 starts, opcode 2 stops with a result. Their
+//! names vary by Windows build and are undocumented, so the code matches the shape only; a table of names, to which a user can
+//! add, says which activities to ignore. Does not: know what an activity does.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,19 +17,19 @@ use sandglass_model::{Body, TextPairs};
 use super::{bounded, guid_text, object_id};
 use crate::failure::{Advice, Exit};
 
-/// What is known of activity names: a table of three columns, service, name and what to do with it.
+/// Activity names to ignore, from a table of three columns: service, name, and `span` or `ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActivityNames {
     ignored: BTreeMap<(Service, String), bool>,
 }
 
-/// A line of a table of activity names that is none.
+/// A malformed line of a table of activity names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct NamesError {
-    /// Which line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// What is wrong.
     pub reason: &'static str,
 }
 
@@ -44,12 +45,12 @@ pub enum NamesFileError {
         #[source]
         source: std::io::Error,
     },
-    /// A line of it is none.
+    /// A line is malformed.
     #[error("activity names in {}: {source}", path.display())]
     Line {
         /// Which file.
         path: PathBuf,
-        /// Which line, and what is wrong with it.
+        /// The line, and what is wrong with it.
         #[source]
         source: NamesError,
     },
@@ -70,19 +71,23 @@ impl Advice for NamesFileError {
 }
 
 impl Default for ActivityNames {
-    /// The names that come with the agent.
+    /// The built-in names.
     fn default() -> ActivityNames {
         let mut names = ActivityNames {
             ignored: BTreeMap::new(),
         };
-        // The file is the agent's own; a test holds that it can be read.
+        // The table is part of the agent; a test parses it.
         let _ = names.add(include_str!("activities.tsv"));
         names
     }
 }
 
 impl ActivityNames {
-    /// The names that come with the agent, and those of a user's file.
+    /// The built-in names and those of a user's file.
+    ///
+    /// # Errors
+    ///
+    /// [`NamesFileError`] if the file cannot be read, is larger than 1 MiB, or has a malformed line.
     pub fn with_file(path: Option<&Path>) -> Result<ActivityNames, NamesFileError> {
         let mut names = ActivityNames::default();
         if let Some(path) = path {
@@ -107,9 +112,9 @@ impl ActivityNames {
         Ok(names)
     }
 
-    /// Adds a table; what it says replaces what was known of a name.
+    /// Adds a table; its lines replace earlier ones of the same name.
     pub fn add(&mut self, table: &str) -> Result<(), NamesError> {
-        // Editors of Windows begin a file with a mark of its encoding.
+        // Editors on Windows begin a file with a byte order mark.
         let table = table.strip_prefix('\u{feff}').unwrap_or(table);
         for (index, line) in table.lines().enumerate() {
             let line = line.trim_end();
@@ -144,7 +149,7 @@ impl ActivityNames {
     }
 }
 
-/// The step of an activity that an event is.
+/// The step of an activity.
 pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames) -> Option<Body> {
     let name = event.name.as_deref()?;
     if names.is_ignored(service, name) {
@@ -156,7 +161,7 @@ pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames
     let message = event.text("message").map(bounded).unwrap_or_default();
     let step = match event.opcode {
         1 => ActivityChange::Started,
-        // Destroyed without a word of its result.
+        // The activity object was destroyed without a result.
         2 if name == "ActivityStoppedAutomatically" => ActivityChange::Stopped { result: None, message },
         2 => ActivityChange::Stopped {
             result: Some(result.unwrap_or(0)),
@@ -186,7 +191,7 @@ pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames
     })))
 }
 
-/// The objects that an event names, by the names of its fields.
+/// Ids of objects in an event, found by the names of its fields.
 fn keys(event: &EtwEvent) -> Vec<ObjectKey> {
     let mut keys = Vec::new();
     for field in &event.fields {
@@ -214,7 +219,7 @@ fn keys(event: &EtwEvent) -> Vec<ObjectKey> {
     keys
 }
 
-/// Other fields that explain an activity.
+/// Fields shown as attributes of an activity.
 fn fields(event: &EtwEvent) -> TextPairs {
     let mut pairs = TextPairs::default();
     for name in [

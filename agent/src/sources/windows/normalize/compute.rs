@@ -1,9 +1,9 @@
-//! What the Host Compute Service says of its operations (Microsoft-Windows-Hyper-V-Compute, events 2000 to 2500).
+//! Operations of the Host Compute Service, from its event log (Microsoft-Windows-Hyper-V-Compute, events 2000 to 2500).
 //!
-//! Matched by id. Most are single events, said when the service has answered; two pairs are an operation: 2010 and 2000
-//! (create asked, and answered), 2001 and 2022 (start answered, and the container running). Messages: microsoft/
-//! Windows-Containers#382, microsoft/hcsshim#437; the layouts are inferred, so that fields are found by what they are.
-//! Does not: tell whose a compute system is.
+//! Matched by event id. Most are single events at the service's response; two pairs form an operation: 2010 and 2000 (create
+//! requested, responded), 2001 and 2022 (start responded, container running). Messages: microsoft/Windows-Containers#382,
+//! microsoft/hcsshim#437. The layouts are inferred from these, so fields are found by type and name.
+//! Does not: attribute a compute system to a sandbox.
 
 use std::collections::BTreeSet;
 
@@ -14,84 +14,84 @@ use sandglass_model::{Body, TextPairs};
 use super::activities::ActivityNames;
 use super::{bounded, guid_text, object_id};
 
-/// Operations that have begun and not ended, as far as was told.
+/// Operations that have begun and not ended.
 #[derive(Debug, Default)]
 pub(super) struct ComputeSystems {
     begun: BTreeSet<(&'static str, String)>,
 }
 
 impl ComputeSystems {
-    /// The steps of operations that an event is.
+    /// The steps of operations in an event.
     pub(super) fn steps(&mut self, event: &EtwEvent, names: &ActivityNames) -> Vec<Body> {
         let Some(system) = system(event) else {
             return Vec::new();
         };
-        let mut said = Said {
+        let mut found = Steps {
             system,
             silo: None,
             steps: Vec::new(),
         };
         let result = result(event);
         match event.id {
-            2010 => self.begin(&mut said, CREATE),
-            2000 => self.end(&mut said, CREATE, result),
-            // From here on the container comes up; that is said apart.
-            2001 if !result.is_some_and(is_failure) => self.begin(&mut said, START),
-            2001 => self.end(&mut said, START, result),
+            2010 => self.begin(&mut found, CREATE),
+            2000 => self.end(&mut found, CREATE, result),
+            // The container starts now; event 2022 reports its end.
+            2001 if !result.is_some_and(is_failure) => self.begin(&mut found, START),
+            2001 => self.end(&mut found, START, result),
             2022 => {
-                said.silo = silo(event);
-                self.end(&mut said, START, Some(0));
+                found.silo = silo(event);
+                self.end(&mut found, START, Some(0));
             }
             2003 => {
-                if self.begun.contains(&(START, said.system.clone())) {
-                    self.end(&mut said, START, None);
+                if self.begun.contains(&(START, found.system.clone())) {
+                    self.end(&mut found, START, None);
                 }
-                self.end(&mut said, "terminate compute system", result);
+                self.end(&mut found, "terminate compute system", result);
             }
-            2500 => self.end(&mut said, "create process", result),
+            2500 => self.end(&mut found, "create process", result),
             _ => {}
         }
-        said.steps.retain(|step| !names.is_ignored(Service::Hcs, &step.name));
-        let steps = said.steps.into_iter();
+        found.steps.retain(|step| !names.is_ignored(Service::Hcs, &step.name));
+        let steps = found.steps.into_iter();
         steps.map(|step| Body::ActivitySeen(Box::new(step))).collect()
     }
 
-    fn begin(&mut self, said: &mut Said, name: &'static str) {
+    fn begin(&mut self, found: &mut Steps, name: &'static str) {
         if self.begun.len() >= MAX_BEGUN {
             self.begun.pop_first();
         }
-        if self.begun.insert((name, said.system.clone())) {
-            said.step(name, ActivityChange::Started);
+        if self.begun.insert((name, found.system.clone())) {
+            found.step(name, ActivityChange::Started);
         }
     }
 
-    /// One whose begin was not told began when it ended.
-    fn end(&mut self, said: &mut Said, name: &'static str, result: Option<u32>) {
-        if !self.begun.remove(&(name, said.system.clone())) {
-            said.step(name, ActivityChange::Started);
+    /// Ends an operation. One without an observed begin gets both steps at once.
+    fn end(&mut self, found: &mut Steps, name: &'static str, result: Option<u32>) {
+        if !self.begun.remove(&(name, found.system.clone())) {
+            found.step(name, ActivityChange::Started);
         }
         let message = String::new();
-        said.step(name, ActivityChange::Stopped { result, message });
+        found.step(name, ActivityChange::Stopped { result, message });
     }
 }
 
-/// What one event says.
-struct Said {
+/// The steps of one event.
+struct Steps {
     system: String,
     silo: Option<String>,
     steps: Vec<ActivityStep>,
 }
 
-impl Said {
+impl Steps {
     fn step(&mut self, name: &str, step: ActivityChange) {
         let container = ObjectKey::Container(self.system.clone());
         self.steps.push(ActivityStep {
             service: Service::Hcs,
             name: name.to_owned(),
-            // Its operations are told apart by system and name.
+            // An operation's key is the system and the name.
             activity: self.system.clone(),
             related: String::new(),
-            // The service's threads work on many systems in turn: they join nothing.
+            // The service's threads serve many systems in turn, so they identify nothing.
             pid: 0,
             tid: 0,
             step,
@@ -103,7 +103,7 @@ impl Said {
     }
 }
 
-/// The compute system: the first text, whatever the field is called.
+/// Id of the compute system: the first text, whatever the field's name.
 fn system(event: &EtwEvent) -> Option<String> {
     let named = event.text("SystemId");
     let first = || event.fields.iter().find_map(|field| field.value.text());
@@ -122,7 +122,7 @@ fn result(event: &EtwEvent) -> Option<u32> {
     })
 }
 
-/// The silo that a container became: a GUID, as such or in text.
+/// The silo of a container: a GUID, as such or as text.
 fn silo(event: &EtwEvent) -> Option<String> {
     let guid = |value: &Value| match value {
         Value::Guid(guid) if !guid.is_zero() => Some(guid_text(*guid)),
@@ -138,4 +138,5 @@ fn silo(event: &EtwEvent) -> Option<String> {
 
 const CREATE: &str = "create compute system";
 const START: &str = "start compute system";
+/// Bound on begun operations; the smallest key is evicted.
 const MAX_BEGUN: usize = 1_024;

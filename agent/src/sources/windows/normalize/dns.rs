@@ -1,8 +1,9 @@
-//! Lookups as the DNS client service tells them (Microsoft-Windows-DNS-Client, all versions of its events).
+//! Lookups, from the DNS client service (Microsoft-Windows-DNS-Client) and the socket library
+//! (Microsoft-Windows-Winsock-NameResolution). Manifests: jdu2600/Windows10EtwEvents.
 //!
-//! 3006 and 3008 are logged by the asking process, the others by the service, which names the client only since Windows
-//! Server 2022's successors (version 1 of the events). 1013 to 1015 are time-outs. What a program's socket library says of
-//! its call (Microsoft-Windows-Winsock-NameResolution) is around that.
+//! Events 3006 and 3008 are logged in the process that queries; the others in the service, which adds `ClientPID` only in
+//! version 1 of the events (after Windows Server 2022). 1013 to 1015 are timeouts. A call of the socket library encloses the
+//! lookup that it causes. Does not: join steps to lookups (the correlator does).
 
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use sandglass_model::{Body, ProcessKey};
 
 use super::{bounded, guid_text};
 
-/// A lookup's step.
+/// A step of a lookup.
 pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
     let status = |field| event.code(field).unwrap_or(0);
     let server = |field| bounded(event.text(field).unwrap_or_default());
@@ -52,7 +53,7 @@ pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// A call of the socket library: 1000 begun, 1001 returned. An address for a name is looked up nowhere.
+/// A call of the socket library: event 1000 begins, 1001 ends. A call with an address in place of a name needs no lookup.
 pub(super) fn call(event: &EtwEvent) -> Option<Body> {
     let step = match event.id {
         1000 => LookupChange::Called,
@@ -75,12 +76,13 @@ pub(super) fn call(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// Addresses of a result such as `type:  5 other.example;192.0.2.1;::ffff:192.0.2.2;`.
+/// Addresses in a result such as `type:  5 other.example;192.0.2.1;::ffff:192.0.2.2;`.
 fn addresses(results: &str) -> Vec<IpAddr> {
     let found = results.split(';').filter_map(|text| text.trim().parse::<IpAddr>().ok());
     found.map(|ip| ip.to_canonical()).take(MAX_ADDRESSES).collect()
 }
 
+/// Bound on addresses kept of a result.
 const MAX_ADDRESSES: usize = 8;
 
 #[cfg(test)]

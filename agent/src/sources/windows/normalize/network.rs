@@ -1,13 +1,14 @@
-//! Connections and interfaces (Microsoft-Windows-TCPIP), and sessions of the NAT (Microsoft-Windows-WinNat).
+//! Connects and interfaces (Microsoft-Windows-TCPIP), and sessions of the NAT (Microsoft-Windows-WinNat). Manifests:
+//! jdu2600/Windows10EtwEvents.
 //!
-//! `netns` of these facts is the id of the network compartment.
+//! `netns` of these events is the id of the network compartment. Does not: know flows of the virtual switch ([`super::vfp`]).
 
 use sandglass_etw::EtwEvent;
 use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Flow, FlowChange, Step};
 use sandglass_model::windows::InterfaceStep;
 use sandglass_model::{Body, ProcessKey};
 
-/// A connection's or an interface's step. Ids: 1031 connect proceeding, 1033 complete, 1034 failure, 1045 timeout,
+/// A step of a connect or an interface. Event ids: 1031 connect proceeding, 1033 complete, 1034 failure, 1045 timeout,
 /// 1061 and 1062 interface added and deleted.
 pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
     let step = match event.id {
@@ -40,7 +41,9 @@ pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// NTSTATUS of a connection that failed.
+/// The failure that an NTSTATUS stands for (ntstatus.h): STATUS_CONNECTION_REFUSED, STATUS_IO_TIMEOUT,
+/// STATUS_NETWORK_UNREACHABLE and STATUS_HOST_UNREACHABLE, STATUS_CONNECTION_RESET and STATUS_CONNECTION_DISCONNECTED,
+/// STATUS_CANCELLED and STATUS_CONNECTION_ABORTED.
 fn failure(status: u32) -> ConnectFailure {
     match status {
         0xc000_0236 => ConnectFailure::Refused,
@@ -52,7 +55,7 @@ fn failure(status: u32) -> ConnectFailure {
     }
 }
 
-/// A session of the NAT: 1001 create, 1005 delete, and their operational twins 1017 and 1018.
+/// A session of the NAT. Event ids: 1001 create, 1005 delete; 1017 and 1018 are the same in the operational channel.
 pub(super) fn nat(event: &EtwEvent) -> Option<Body> {
     let change = match event.id {
         1001 | 1017 => FlowChange::New,

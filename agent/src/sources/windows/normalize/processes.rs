@@ -1,6 +1,7 @@
-//! Processes with their command lines (kernel logger), and the silos they live in (Kernel-Process).
+//! Processes with their command lines (kernel logger), and silos (Microsoft-Windows-Kernel-Process).
 //!
-//! Only the kernel logger knows command lines; Microsoft-Windows-Kernel-Process has them in no version.
+//! Only the kernel logger's class has command lines (<https://learn.microsoft.com/windows/win32/etw/process-typegroup1>); no
+//! version of Microsoft-Windows-Kernel-Process has. Does not: tell plugins from other processes.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,20 @@ use sandglass_model::{Body, ProcessKey, SmolStr, TextList};
 
 use super::{bounded, guid_text};
 
-/// Which processes run, as far as the kernel logger told: their starts and names.
+/// Running processes, by id.
 #[derive(Debug, Default)]
-pub(super) struct Processes {
-    running: BTreeMap<u32, Running>,
+pub(super) struct ProcessTable {
+    running: BTreeMap<u32, RunningProcess>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningProcess {
     key: ProcessKey,
     name: SmolStr,
 }
 
-impl Processes {
-    /// A process started, ended, or is said to run at a session's begin.
+impl ProcessTable {
+    /// A process that started, ended, or ran already when the session began (rundown).
     pub(super) fn logged(&mut self, event: &EtwEvent) -> Option<Body> {
         let pid = event.u32("ProcessId")?;
         match event.opcode {
@@ -37,7 +38,7 @@ impl Processes {
                 let code = event.code("ExitStatus").unwrap_or(0);
                 Some(Body::ProcessExited(Exit {
                     process: key,
-                    // NTSTATUS and exit codes share 32 bits: 0xc000013a and alike stay recognisable.
+                    // An exit code may be an NTSTATUS, such as 0xc000013a (STATUS_CONTROL_C_EXIT): the bits are kept.
                     how: ExitStatus::Code(code as i32),
                 }))
             }
@@ -56,17 +57,17 @@ impl Processes {
         let (args, truncated) = split_command_line(command_line);
         let image = event.text("ImageFileName").unwrap_or_default();
         let path = match args.first() {
-            // The first argument is the path as given; the image name is only its last component.
+            // The first argument has the whole path, the image name only its last component.
             Some(first) if first.contains(['\\', '/']) => first.clone(),
             _ => image.to_owned(),
         };
         if self.running.len() >= MAX_RUNNING {
-            // Ends were lost; the oldest ids are the likeliest to be gone.
+            // Events of ends were lost. Evicts the smallest id, which is likely an early process.
             self.running.pop_first();
         }
         self.running.insert(
             pid,
-            Running {
+            RunningProcess {
                 key,
                 name: bounded(image).to_lowercase().into(),
             },
@@ -86,7 +87,9 @@ impl Processes {
     }
 }
 
-/// Splits a command line as `CommandLineToArgvW` does: quotes group, backslashes escape only before quotes.
+/// Splits a command line as `CommandLineToArgvW` does: quotes group, backslashes escape only before quotes
+/// (<https://learn.microsoft.com/windows/win32/api/shellapi/nf-shellapi-commandlinetoargvw>). Returns the arguments, and
+/// whether some were cut.
 fn split_command_line(line: &str) -> (Vec<String>, bool) {
     let (mut args, mut arg, mut backslashes) = (Vec::new(), String::new(), 0_usize);
     let (mut quoted, mut begun, mut bytes) = (false, false, 0_usize);
@@ -132,10 +135,11 @@ fn split_command_line(line: &str) -> (Vec<String>, bool) {
     (args, false)
 }
 
-/// A silo's step. Matched by id: the names of these events changed between Windows builds, ids and fields did not.
+/// A step of a silo. Matched by event id: names changed between Windows builds, ids and fields did not (manifests:
+/// repnz/etw-providers-docs).
 pub(super) fn silo(event: &EtwEvent) -> Option<Body> {
     let monitor = || bounded(event.text("MonitorName").unwrap_or_default());
-    // Drivers are told of a silo's end as of its creation.
+    // Drivers receive callbacks for a silo's creation and for its end.
     let of_end = || format!("{} (end)", monitor());
     let step = match event.id {
         13 => SiloChange::Started,
@@ -160,7 +164,7 @@ pub(super) fn silo(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-// Event types of the kernel logger's Process class.
+// Event types of the kernel logger's Process class: start, end, and rundown (DCStart).
 const START: u8 = 1;
 const END: u8 = 2;
 const RUNDOWN_START: u8 = 3;

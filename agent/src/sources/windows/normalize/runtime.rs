@@ -1,7 +1,8 @@
-//! What containerd and its shim write to ETW: their log lines, and the shim's own spans.
+//! Log lines of containerd and its shim in ETW, and the shim's own spans.
 //!
-//! Texts: containerd internal/cri/instrument/instrumented_service.go; hcsshim internal/oc and internal/ot exporters,
-//! internal/hcsoci/network.go, cmd/containerd-shim-runhcs-v1. A line that says something else gives nothing.
+//! Texts: containerd `internal/cri/instrument/instrumented_service.go`; hcsshim exporters in `internal/oc` and `internal/ot`,
+//! `internal/hcsoci/network.go`, `cmd/containerd-shim-runhcs-v1`. Other lines yield nothing. Does not: match lines by level or
+//! order.
 
 use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{RuntimeSaid, RuntimeSpan};
@@ -9,11 +10,11 @@ use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
 
 use super::{bounded, object_id};
 
-/// A log line of containerd.
+/// The event of a log line of containerd.
 pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     let message = event.text("Message")?;
     let error = || bounded(event.text("error").unwrap_or_default());
-    let said = if let Some(rest) = message.strip_prefix("RunPodSandbox for ") {
+    let line = if let Some(rest) = message.strip_prefix("RunPodSandbox for ") {
         let (identity, attempt, tail) = metadata(rest)?;
         if let Some(tail) = tail.trim_start().strip_prefix("returns sandbox id ") {
             RuntimeSaid::RunReturned {
@@ -54,12 +55,12 @@ pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     } else {
         return None;
     };
-    Some(Body::RuntimeSaid(Box::new(said)))
+    Some(Body::RuntimeSaid(Box::new(line)))
 }
 
-/// A log line or span of the shim.
+/// The event of a log line or span of the shim.
 pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
-    let said = match event.name.as_deref()? {
+    let line = match event.name.as_deref()? {
         "ShimLaunched" => RuntimeSaid::ShimLaunched {
             sandbox: SandboxId(shim_sandbox(event)?),
             pid: event.pid,
@@ -78,7 +79,7 @@ pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
         },
         _ => return None,
     };
-    Some(Body::RuntimeSaid(Box::new(said)))
+    Some(Body::RuntimeSaid(Box::new(line)))
 }
 
 fn span(event: &EtwEvent) -> Option<RuntimeSpan> {
@@ -103,7 +104,8 @@ fn time(event: &EtwEvent, field: &str) -> Option<Timestamp> {
     unix_ns.map(Timestamp)
 }
 
-/// `2026-11-21T10:11:12.123456789Z` in nanoseconds since 1970; fractions of any length, offsets as `+02:00`.
+/// Nanoseconds since 1970 of a time as in RFC 3339: `2026-11-21T10:11:12.123456789Z`, fractions of any length, offsets such
+/// as `+02:00`.
 fn rfc3339_ns(text: &str) -> Option<u64> {
     let part = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
@@ -138,9 +140,9 @@ fn rfc3339_ns(text: &str) -> Option<u64> {
         .checked_add(fraction)
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar.
+/// Days from 1970-01-01 to a Gregorian date (Howard Hinnant, "chrono-compatible low-level date algorithms").
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    // The year begins in March here, so that the leap day is its last.
+    // Years begin in March here, so that the leap day is the last day.
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let of_era = year.rem_euclid(400);
@@ -148,7 +150,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// The sandbox of a shim's arguments: `... -id ID ...`, one dash or two.
+/// The sandbox id in a shim's arguments: `... -id ID ...`, with one dash or two.
 fn shim_sandbox(event: &EtwEvent) -> Option<String> {
     let texts: Vec<&str> = match event.get("Args")? {
         Value::List(values) => values.iter().filter_map(Value::text).collect(),
@@ -158,8 +160,8 @@ fn shim_sandbox(event: &EtwEvent) -> Option<String> {
     texts.get(at + 1).map(|id| bounded(id))
 }
 
-/// The pod's metadata as Go prints it, and what follows: `&PodSandboxMetadata{Name:a,Uid:b,Namespace:c,Attempt:0,}` of
-/// the older code generator, `name:"a"  uid:"b"  namespace:"c"` of the newer one.
+/// The pod's metadata as Go prints it, and the rest of the text: `&PodSandboxMetadata{Name:a,Uid:b,Namespace:c,Attempt:0,}`
+/// with gogo/protobuf (containerd 1.x), `name:"a"  uid:"b"  namespace:"c"` with google.golang.org/protobuf (2.x).
 fn metadata(text: &str) -> Option<(PodIdentity, u32, &str)> {
     let mut identity = PodIdentity::default();
     let mut attempt = 0;

@@ -1,10 +1,9 @@
-//! Flows of the virtual switch (Microsoft-Windows-Hyper-V-VfpExt): on l2bridge and overlay networks the conntrack of Windows.
+//! Flows of the virtual switch (Microsoft-Windows-Hyper-V-VfpExt): the connection tracking of l2bridge and overlay networks.
 //!
-//! 600 is a new unified flow, 608 one that was removed; both have the same fields, known from decoded events of Windows
-//! Server 2022 and 2025 (AppMana/cloud-provisioning, harness/e2e/observe). Addresses and ports have their meaning in the
-//! manifest, so that layouts come from the file or from TDH only. What a translation looks like in `Transposition` no
-//! public event shows: addresses in it are taken by the name of what they replace.
-//! Does not: know flows of IPv6, for which no field is known.
+//! Event 600 is a new unified flow, 608 a removed one. Both have the same fields, known from decoded events of Windows Server
+//! 2022 and 2025 (AppMana/cloud-provisioning, `harness/e2e/observe`). The manifest defines the types of addresses and ports, so
+//! layouts come from the file or from TDH only. No public event shows a translation in `Transposition`: its addresses are
+//! assigned by the names of their keys. Does not: know flows of IPv6, whose fields are unknown.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +13,7 @@ use sandglass_model::network::{Flow, FlowChange};
 
 use crate::sources::windows::NODE_COMPARTMENT;
 
-/// A flow's step. Its mirror and its secondary are the same flow again.
+/// A new or removed flow. Mirror and secondary records repeat the main one.
 pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     let change = match event.id {
         600 => FlowChange::New,
@@ -30,7 +29,7 @@ pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
         return None;
     }
     let protocol: u8 = event.u32("IpProtocol").and_then(|number| number.try_into().ok())?;
-    // A record about encapsulation: its ports are none.
+    // A record about encapsulation: its ports are selectors.
     if protocol == ENCAPSULATION {
         return None;
     }
@@ -41,11 +40,11 @@ pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     let source = end("SrcIpv4Addr", "SrcPort")?;
     let destination = end("DstIpv4Addr", "DstPort")?;
     let mut after = Translated { source, destination };
-    after.read(event.text("Transposition").unwrap_or_default());
+    after.parse(event.text("Transposition").unwrap_or_default());
     let id = event.u64("UnifiedFlow").unwrap_or(0);
     Some(Body::FlowSeen(Box::new(Flow {
         netns: NODE_COMPARTMENT,
-        // A kernel address: both halves tell flows apart.
+        // A kernel address, folded to 32 bits.
         id: (id ^ (id >> 32)) as u32,
         change,
         protocol,
@@ -57,7 +56,7 @@ pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// An address; one that the layout says nothing of is a number in the order of the network.
+/// An address; without a type in the layout it is a number in network byte order.
 fn ip(value: &Value) -> Option<IpAddr> {
     let number = || {
         let number: u32 = value.u64()?.try_into().ok()?;
@@ -73,8 +72,8 @@ struct Translated {
 }
 
 impl Translated {
-    /// Reads `IpHeaderAction=Ignore, TransportHeaderAction=Modify (DstPort=8080)` and alike.
-    fn read(&mut self, transposition: &str) {
+    /// Parses texts such as `IpHeaderAction=Ignore, TransportHeaderAction=Modify (DstPort=8080)`.
+    fn parse(&mut self, transposition: &str) {
         let pairs = transposition
             .split([',', '(', ')', ' ', ';'])
             .filter_map(|part| part.split_once('='));
@@ -98,4 +97,5 @@ impl Translated {
     }
 }
 
+/// `IpProtocol` of records about encapsulation.
 const ENCAPSULATION: u8 = 252;
