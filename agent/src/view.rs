@@ -28,17 +28,12 @@ use crate::wall_clock::wall_ns;
 pub use list::{Counts, KindFilter, Page, Query, Sort, StateFilter};
 pub use network::NetworkView;
 pub use readiness::{Readiness, ReadinessCounts, ReadinessState};
-pub use row::{Row, attempt};
+use row::Kept;
+pub use row::{Row, Store, attempt};
 pub use running::RunningOperation;
 pub use store::index::TraceOutcome;
 pub use trace::{SpanView, TraceView, timeline};
 pub use verdict::verdict;
-
-/// The store as the agent uses it: the list row of a closed trace is kept with it.
-pub type Store = store::Store<Row>;
-
-/// A kept trace with its list row.
-type Kept = store::Kept<Row>;
 
 /// A sandbox older than the agent.
 #[derive(Clone, Debug, Serialize)]

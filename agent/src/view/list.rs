@@ -12,7 +12,7 @@ use sandglass_model::trace::JourneyReason;
 use serde::Serialize;
 
 use super::json::as_text;
-use super::{Kept, Row, row};
+use super::row::{self, Kept, Row};
 use crate::sinks::store::index::{TraceKind, TraceOutcome};
 
 /// Which traces, in which order, how many.

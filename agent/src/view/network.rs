@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use sandglass_model::TraceId;
 use serde::Serialize;
 
-use super::Row;
 use super::json::as_text;
 use super::readiness::ReadinessCounts;
+use super::row::Row;
 use crate::sinks::store::hour::{ConntrackGrowth, ConntrackTable, SLOT_NS, SLOTS, Slot, TrafficHour};
 
 /// The answer of `/api/v1/network`.

@@ -9,12 +9,18 @@ use sandglass_model::trace::JourneyReason;
 use sandglass_model::{CniCommand, Detail, RootId, SandboxId, Span, Status, Trace};
 use serde::Serialize;
 
-use super::Kept;
 use super::json::as_text;
 use super::now::end_or_now;
 use super::readiness::Readiness;
 use super::verdict::verdict;
+use crate::sinks::store;
 use crate::sinks::store::index::{TraceIndex, TraceKind, TraceOutcome};
+
+/// The store as the agent uses it: the list row of a closed trace is kept with it.
+pub type Store = store::Store<Row>;
+
+/// A kept trace with its list row.
+pub(super) type Kept = store::Kept<Row>;
 
 /// One trace in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

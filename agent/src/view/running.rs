@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sandglass_model::{CniCommand, Detail, RootId, SandboxId, Span, SpanId, Trace, registry};
 use serde::Serialize;
 
-use super::Kept;
 use super::now::now_in;
+use super::row::Kept;
 use crate::sinks::store::index::TraceOutcome;
 
 /// An operation or a step of the runtime that has not ended.

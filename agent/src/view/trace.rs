@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 
 use super::json::{as_optional_text, as_text};
 use super::now::end_or_now;
-use super::{Kept, Row, row};
+use super::row::{self, Kept, Row};
 
 /// One trace with every span.
 #[derive(Clone, Debug, Serialize)]
