@@ -36,8 +36,8 @@ export function agentView(root, params, shared) {
           ["records not decoded", count(report.undecodable.total)],
           ["open traces", count(report.open_traces)],
           ["sandboxes without traffic yet", count(report.store.waiting)],
-          ["traces kept", `${count(report.store.traces)} / ${count(report.store.max_traces)}`],
-          ["memory of the store", `${bytes(report.store.bytes)} / ${bytes(report.store.max_bytes)}`],
+          ["traces kept", within(report.store.traces, report.store.max_traces, count)],
+          ["memory of the store", within(report.store.bytes, report.store.max_bytes, bytes)],
           ["traces evicted since the start", count(report.store.evicted)],
           ["pages open", count(report.streams)],
           ["stuck after", duration(report.stuck_after_ns)],
@@ -98,6 +98,11 @@ function probes(list) {
 
 function table(rows) {
   return h("dl.attributes", {}, rows.filter(([, value]) => value).map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
+}
+
+/** A number and its bound; the store of a replay has none (2^64 - 1). */
+function within(value, bound, format) {
+  return bound < 2 ** 53 ? `${format(value)} / ${format(bound)}` : format(value);
 }
 
 /** Status of the export, one line per field. */

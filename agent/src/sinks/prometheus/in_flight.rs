@@ -71,7 +71,7 @@ impl Collector for InFlight {
         let now = (self.clock)();
         let mut family = encoder.encode_descriptor(
             "cni_operations_in_flight",
-            "VerbInFlight CNI operations",
+            "Running CNI operations",
             None,
             MetricType::Gauge,
         )?;

@@ -116,7 +116,7 @@ fn what_the_collector_says_is_shown_short_and_on_one_line() {
     let AttemptResult::Rejected { why } = http(404, None, b"no such page") else {
         panic!()
     };
-    assert_eq!(why, "the collector responded with HTTP 404 Not Setting: no such page");
+    assert_eq!(why, "the collector responded with HTTP 404 Not Found: no such page");
     let AttemptResult::Rejected { why } = http(500, None, "ü".repeat(5_000).as_bytes()) else {
         panic!()
     };
