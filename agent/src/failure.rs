@@ -63,7 +63,7 @@ impl Failure {
         Failure::new(Exit::Runtime, message, hint)
     }
 
-    /// The user asked for something that cannot be.
+    /// The command line or the configuration is wrong.
     pub fn usage(message: impl fmt::Display, hint: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, message, hint)
     }

@@ -19,7 +19,7 @@ use crate::failure::causes;
 /// Largest answer that is read, in bytes.
 pub const MAX_ANSWER: usize = 16 << 20;
 
-/// Why a call did not give a message.
+/// Why a call returned no message.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The method path is not a valid request target.
@@ -44,7 +44,7 @@ pub enum CallError {
     /// The answer is not one message, plain or gzip.
     #[error("the answer is not one gRPC message, plain or gzip")]
     Frame,
-    /// The answer is larger than the caller reads.
+    /// The answer exceeds the caller's bound.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
 }
@@ -59,14 +59,14 @@ where
             .await
             .map_err(|error| CallError::Transport(causes(&error)))?;
     tokio::spawn(async move {
-        // The caller learns of a broken connection from its call.
+        // A broken connection is the error of the next call.
         let _ = connection.await;
     });
     Ok(sender)
 }
 
 /// Makes one call. `scheme_and_authority` is `http://host:port` (any name for a Unix socket), `path` is
-/// `/package.Service/Method`, `message` is the encoded request; `gzip` says that it is already compressed.
+/// `/package.Service/Method`, `message` is the encoded request; `gzip` marks it as already compressed.
 pub async fn call(
     sender: &mut SendRequest<Full<Bytes>>,
     scheme_and_authority: &str,
@@ -183,7 +183,7 @@ fn unframe(mut body: Bytes, max_answer: usize) -> Result<Bytes, CallError> {
     }
 }
 
-/// Undoes gzip, to `max` bytes at most.
+/// Decompresses gzip, at most `max` bytes.
 fn inflate(message: &[u8], max: usize) -> Result<Bytes, CallError> {
     let mut plain = Vec::new();
     let mut reader = flate2::read::GzDecoder::new(message).take(max as u64 + 1);
@@ -195,7 +195,7 @@ fn inflate(message: &[u8], max: usize) -> Result<Bytes, CallError> {
     }
 }
 
-/// Decodes `%41`; what is not a whole escape stays as it is, and bytes that are not UTF-8 become U+FFFD.
+/// Decodes `%41` (RFC 3986, section 2.1). An incomplete escape stays as it is; bytes that are not UTF-8 become U+FFFD.
 #[must_use]
 pub fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());

@@ -37,8 +37,8 @@ use server::Server;
 pub struct HttpOptions {
     /// Address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// Host names under which the page may be asked for, besides `localhost` and IP addresses. Any name is answered
-    /// when the address is not loopback and this is empty.
+    /// Host names that requests may name, besides `localhost` and IP addresses. Any name is accepted when the address is
+    /// not loopback and this is empty.
     pub host_names: Vec<String>,
     /// Connections at once; more wait to be accepted.
     pub max_connections: usize,
@@ -48,9 +48,9 @@ pub struct HttpOptions {
     pub head_timeout: Duration,
     /// Time for everything from the head to the answer, except event streams.
     pub request_timeout: Duration,
-    /// Time a connection may refuse to take what is sent.
+    /// Time that a peer may take no data although there is some to send.
     pub write_timeout: Duration,
-    /// Largest request body that is passed over; a larger one is refused with 413.
+    /// Largest request body that is discarded; a larger one is refused with 413.
     pub max_body_bytes: u64,
     /// Time between two `health` events of a stream.
     pub health_interval: Duration,
@@ -86,11 +86,11 @@ pub struct Services {
     pub health: Health,
     /// The text of `/metrics`: OpenMetrics 1.0, with its `# EOF`.
     pub metrics: Arc<dyn Fn() -> Result<String, std::fmt::Error> + Send + Sync>,
-    /// Whether the pipeline makes progress; the error says since when it does not.
+    /// Whether the pipeline makes progress; the error names how long it has not.
     pub alive: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// Whether at least one source is attached; the error says what is missing.
+    /// Whether at least one source is attached; the error names what is missing.
     pub ready: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// How OTLP export stands.
+    /// Status of OTLP export.
     pub otlp: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 
@@ -100,9 +100,9 @@ pub enum ServeError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -134,7 +134,7 @@ pub struct Running {
 impl Running {
     /// Waits until it has stopped, after `shutdown` came true.
     pub async fn stopped(self) {
-        // A panic of the accept loop has been reported by then; the agent stops either way.
+        // A panic of the accept loop has been logged; the agent stops either way.
         let _ = self.task.await;
     }
 }
@@ -154,7 +154,7 @@ pub async fn serve(
     Ok(Running { address, task })
 }
 
-/// Tells the log where the page is, and who can see it.
+/// Logs where the page is, and who can reach it.
 pub fn announce(address: SocketAddr) {
     if address.ip().is_loopback() {
         tracing::info!(%address, "the page is served");
@@ -167,16 +167,16 @@ pub fn announce(address: SocketAddr) {
 }
 
 async fn accept(listener: TcpListener, server: Arc<Server>, mut shutdown: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(server.options.max_connections));
+    let permits = Arc::new(Semaphore::new(server.options.max_connections));
     let graceful = GracefulShutdown::new();
     loop {
-        // The place comes first: a connection too many waits in the kernel's queue, not here.
+        // The permit comes first: connections beyond the bound wait in the kernel's queue.
         let next = async {
-            let place = places.clone().acquire_owned().await.ok()?;
+            let permit = permits.clone().acquire_owned().await.ok()?;
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of file descriptors, or the peer is gone already: neither ends the server.
+                    // No file descriptors, or the peer has gone: neither ends the server.
                     tracing::debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     return Some(());
@@ -184,8 +184,8 @@ async fn accept(listener: TcpListener, server: Arc<Server>, mut shutdown: watch:
             };
             let connection = graceful.watch(connect(stream, &server));
             tokio::spawn(async move {
-                let _place = place;
-                // Whatever a peer does to its own connection is its own affair.
+                let _permit = permit;
+                // An error of one connection concerns only its peer.
                 let _ = connection.await;
             });
             Some(())
@@ -203,7 +203,7 @@ fn connect(
     stream: TcpStream,
     server: &Arc<Server>,
 ) -> hyper::server::conn::http1::Connection<TokioIo<PatientIo>, Answering> {
-    // Events are small and shall be seen at once.
+    // Events are small and must not wait for more data.
     let _ = stream.set_nodelay(true);
     let io = TokioIo::new(PatientIo::new(stream, server.options.write_timeout));
     hyper::server::conn::http1::Builder::new()

@@ -1,8 +1,8 @@
 //! Traces on a terminal: a waterfall with bars, and the one-line bar of phases.
 //!
-//! Used by `demo`, `replay --print tree` and `watch`. Pure: the caller gives width and colour ([`size`] and [`colors`]
-//! ask the terminal). Every text from outside goes through [`clean`]: a pod's name must not move the cursor.
-//! Does not: know wide characters; a line with CJK text may run over by as many cells.
+//! Used by the demo, `doctor` and `watch`. Pure: the caller passes width and colour, which [`size`] and [`colors`] read from
+//! the terminal. All text from outside passes through [`clean`]: a pod's name must not move the cursor. Does not: know wide
+//! characters; a line with CJK text may be longer than the width.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -134,7 +134,7 @@ pub fn colors() -> bool {
     wanted && std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Whose trace it is, how it went, and the verdict.
+/// The trace's owner, its outcome and its verdict.
 fn headline(trace: &Trace, now: Timestamp, ink: &Ink) -> String {
     let root = trace.root();
     let identity = &trace.identity;

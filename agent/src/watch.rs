@@ -151,14 +151,14 @@ impl Screen {
         }
         let mut messages = Messages::new(address.to_owned());
         let ended = self.rows.iter().filter(|row| row.ended());
-        let mut told: Vec<RootId> = ended.map(|row| row.root).collect();
+        let mut shown: Vec<RootId> = ended.map(|row| row.root).collect();
         loop {
             match messages.next().await {
-                Message::Row(row) if row.ended() && !told.contains(&row.root) => {
+                Message::Row(row) if row.ended() && !shown.contains(&row.root) => {
                     write(&row.line(width, false), "\n")?;
-                    told.push(row.root);
-                    if told.len() > 2 * MAX_ROWS {
-                        told.drain(..MAX_ROWS);
+                    shown.push(row.root);
+                    if shown.len() > 2 * MAX_ROWS {
+                        shown.drain(..MAX_ROWS);
                     }
                 }
                 Message::Broken(error) => tracing::warn!(%error, "the connection to the agent is broken; trying again"),
@@ -172,7 +172,7 @@ impl Screen {
             Message::Row(row) => self.put(*row),
             Message::Node(name) => self.node = name,
             Message::Connected | Message::Reload => {
-                // Whatever happened in between was not seen.
+                // Changes in between were missed.
                 self.trouble = self
                     .load(address)
                     .await
@@ -277,13 +277,13 @@ impl ReceivedRow {
             who = format!("{operation} {who}");
         }
         if let Some(target) = &self.target {
-            let whose = if who.is_empty() { "node" } else { &who };
-            who = format!("{whose} › {target}");
+            let owner = if who.is_empty() { "node" } else { &who };
+            who = format!("{owner} › {target}");
         }
         clean(&who)
     }
 
-    /// Its name in so many cells; the attempt is not what is cut.
+    /// Its name in at most `cells` cells; the attempt number is never cut.
     fn label(&self, cells: usize) -> String {
         if self.attempt < 2 {
             return cut(&self.who(), cells);
@@ -317,7 +317,7 @@ impl ReceivedRow {
         // Cube root, as on the page: 200 ms can still be told apart beside 10 s.
         let share = (self.busy_ns() as f64 / longest_ns.max(1) as f64).min(1.0).cbrt();
         let cells = ((bars as f64 * share).round() as usize).clamp(1, bars);
-        // How long a program takes until it uses its network says nothing of the node.
+        // The time until a program uses its network is not the node's.
         let mut phases = self.phases.clone();
         phases.remove(&Phase::Application);
         let bar = phase_bar(&phases, cells, color);

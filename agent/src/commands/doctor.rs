@@ -1,6 +1,6 @@
 //! `sandglass doctor`: what can be observed on this node, and what is wrong with its CNI set-up.
 //!
-//! The probes are really loaded and attached for a moment: nothing else tells whether this kernel lets them in.
+//! The probes are loaded and attached for a moment, the only reliable test of whether this kernel accepts them.
 
 use super::console::print;
 use super::flags::configuration;
@@ -40,7 +40,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     }
 }
 
-/// Starts the source and stops it at once; what it says of its probes stays, and the exit code of a refusal.
+/// Starts the source and stops it at once. Returns the status of its probes, and the exit code if it did not start.
 async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<Exit>), Failure> {
     let health = Health::default();
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
@@ -49,10 +49,10 @@ async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<Exit>), Fai
         health.clone(),
     );
     let attaching = tokio::task::spawn_blocking(move || {
-        // A refusal is a finding, not a failure: it stands in the probe's status.
+        // An error is a finding, not a failure: the probe's status has it.
         match native::start(options, sender, seen) {
             Ok(source) => {
-                // First, so that the source's threads find nobody to wait for: a busy node may have filled the channel.
+                // Before the stop: the source's threads block while the channel is full.
                 drop(receiver);
                 source.stop();
                 None

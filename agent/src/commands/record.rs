@@ -22,7 +22,7 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
     {
         return record_etl(&args).await;
     }
-    // Recording is for later: nothing is served or exported meanwhile, whatever the environment says.
+    // Nothing is served or exported while recording, whatever the environment configures.
     let options = Options {
         record: Some(args.recording.clone()),
         record_only: true,

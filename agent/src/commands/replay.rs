@@ -37,7 +37,7 @@ pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
     replay_from(recording, args, config).await
 }
 
-/// Replays what is open.
+/// Replays an open recording.
 pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config) -> Result<(), Failure> {
     let header = recording.header().clone();
     let node = NodeInfo {
@@ -115,7 +115,7 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
     Ok(())
 }
 
-/// Says what was not made use of, and why.
+/// Logs what was skipped or lost, and why.
 fn report_unused(recording: &Replay) {
     match recording {
         Replay::Recording(recording) => {
@@ -154,7 +154,7 @@ struct Replayed {
     product: ProductMetrics,
     otlp: Option<OtlpSink>,
     closed: Vec<Arc<Trace>>,
-    /// What is served afterwards; traffic goes there at once, traces at the end.
+    /// Served afterwards. It receives traffic at once, traces at the end.
     store: Option<Store>,
     anchor: ClockAnchor,
     at: Timestamp,
@@ -192,7 +192,7 @@ struct Line<'a> {
 }
 
 impl Replayed {
-    /// A replay is faster than any collector: wait for it rather than shed.
+    /// Waits for the collector: a replay is faster than any, and would shed.
     async fn make_room(&self) {
         while let Some(otlp) = &self.otlp
             && otlp.status().waiting > MOST_WAITING
@@ -267,7 +267,7 @@ async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
     ))
 }
 
-/// A store that keeps everything: what a recording holds was asked for.
+/// A store without bounds: the user asked for the whole recording.
 fn replay_store(node: &NodeInfo) -> Store {
     Store::new(StoreOptions::replay(), node.clone())
 }
@@ -280,7 +280,7 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
         consequence: String::new(),
         hint: String::new(),
     });
-    // Of this process, and so no part of what is printed.
+    // Metrics of this process: not printed, since they are not of the recording.
     metrics.register_process();
     let (shutdown, stop) = watch::channel(false);
     let shown = Shown {

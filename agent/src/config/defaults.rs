@@ -31,7 +31,7 @@ pub const CRI_ENDPOINT: &str = "auto";
 pub const CRI_TIMEOUT: Period = Period::from_secs(2);
 /// Most traces in the store behind the page.
 pub const STORE_TRACES: usize = 1_000;
-/// Most values of one label whose set is not closed.
+/// Most values of one label without a closed set of them.
 pub const LABEL_VALUES: usize = 50;
 /// Flows of the Windows virtual switch: off.
 pub const VFP: Period = Period::from_secs(0);

@@ -109,7 +109,7 @@ impl Advice for ConfigError {
 /// The merged configuration before it is typed.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    /// The defaults. They also tell sections from values that are objects.
+    /// The defaults. They also distinguish sections from values that are objects.
     defaults: Value,
     merged: Value,
     origins: BTreeMap<String, Origin>,
@@ -329,7 +329,7 @@ fn position_and_problem(text: &str) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// Names what is expected in words of users; the library names a Rust type or an event of its parser.
+/// Describes the expected value for users; the library names a Rust type or an event of its parser.
 struct PlainMessages;
 
 impl MessageFormatter for PlainMessages {

@@ -1,4 +1,4 @@
-//! The messages of the Kubernetes Container Runtime Interface, version v1, as far as the agent speaks it.
+//! The messages of the Kubernetes Container Runtime Interface, version v1, that the agent uses.
 //!
 //! Written by hand as prost derives, so that building needs no protoc. Field numbers are those of
 //! <https://github.com/kubernetes/cri-api/blob/master/pkg/apis/runtime/v1/api.proto> (package `runtime.v1`); field names
@@ -52,7 +52,7 @@ pub struct VersionResponse {
 /// Asks for the runtime's conditions.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct StatusRequest {
-    /// Also give `info`.
+    /// Also return `info`.
     #[prost(bool, tag = "1")]
     pub verbose: bool,
 }
@@ -63,7 +63,7 @@ pub struct StatusResponse {
     /// The conditions.
     #[prost(message, optional, tag = "1")]
     pub status: Option<RuntimeStatus>,
-    /// Runtime-specific JSON texts, only when asked verbosely.
+    /// Runtime-specific JSON texts, only in a verbose answer.
     #[prost(btree_map = "string, string", tag = "2")]
     pub info: Labels,
 }
@@ -166,7 +166,7 @@ pub struct PodSandboxStatusRequest {
     /// Sandbox id.
     #[prost(string, tag = "1")]
     pub pod_sandbox_id: String,
-    /// Also give `info`.
+    /// Also return `info`.
     #[prost(bool, tag = "2")]
     pub verbose: bool,
 }
@@ -177,7 +177,7 @@ pub struct PodSandboxStatusResponse {
     /// The sandbox.
     #[prost(message, optional, tag = "1")]
     pub status: Option<PodSandboxStatus>,
-    /// Runtime-specific JSON texts (pid, network namespace, CNI result), only when asked verbosely.
+    /// Runtime-specific JSON texts (pid, network namespace, CNI result), only in a verbose answer.
     #[prost(btree_map = "string, string", tag = "2")]
     pub info: Labels,
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::grpc;
 
-/// What the script says to a call.
+/// The scripted answer to a call.
 #[derive(Clone)]
 pub(crate) enum Answer {
     /// A message, framed and with status 0.

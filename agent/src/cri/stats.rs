@@ -1,6 +1,6 @@
-//! The statistics messages of CRI v1: what the kubelet's summary is made of when it does not read cgroups itself.
+//! The statistics messages of CRI v1, the source of the kubelet's summary when it does not read cgroups itself.
 //!
-//! Same source and rules as [`super::messages`]. Used by `doctor`. A figure that the runtime did not give is `None`,
+//! Same source and rules as [`super::messages`]. Used by `doctor`. A figure that the runtime left out is `None`,
 //! which is not the same as 0: the wire has wrapper messages for that reason.
 
 use prost::Message;

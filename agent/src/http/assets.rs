@@ -1,6 +1,6 @@
 //! The page's files, as they stand in `ui/`, in the binary.
 //!
-//! Does not: read the disk. The page asks for each again with its tag, so that a new agent's page is seen at once.
+//! Browsers revalidate each file by its tag, so that the page of an updated agent appears at once. Does not: read the disk.
 
 use std::hash::{DefaultHasher, Hasher};
 

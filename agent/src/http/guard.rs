@@ -1,6 +1,6 @@
-//! What stands between a peer and the routes: host names, security headers, a limit on refusing to read.
+//! Protection of the server: accepted host names, security headers, a limit on peers that do not read.
 //!
-//! Does not: know what is served.
+//! Used by `routes` and the accept loop. Does not: know the routes.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub fn host_is_ours(host: &str, names: &[String]) -> bool {
         || names.iter().any(|ours| ours.eq_ignore_ascii_case(name))
 }
 
-/// Headers of every answer.
+/// Headers of every response.
 pub fn secure(headers: &mut HeaderMap) {
     const HEADERS: [(HeaderName, &str); 6] = [
         (
@@ -51,7 +51,7 @@ pub fn secure(headers: &mut HeaderMap) {
         .or_insert(HeaderValue::from_static("no-store"));
 }
 
-/// A connection that is closed when its peer takes nothing for a while although there is something to send.
+/// A connection that is closed when its peer reads nothing for a while although data is pending.
 #[derive(Debug)]
 pub struct PatientIo {
     stream: TcpStream,
@@ -78,7 +78,7 @@ impl PatientIo {
         let timer = self.blocked.get_or_insert_with(|| Box::pin(sleep(patience)));
         match timer.as_mut().poll(context) {
             Poll::Ready(()) => {
-                // Asked again after the error, it fails again at once.
+                // A further poll after the error fails again at once.
                 timer.as_mut().reset(Instant::now());
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }

@@ -16,7 +16,7 @@ pub enum BadQuery {
     /// Not a parameter of this address.
     #[error("unknown parameter {0:?}")]
     Key(String),
-    /// Given more than once.
+    /// Repeated.
     #[error("parameter {0:?} is given twice")]
     Twice(String),
     /// Not a value of this parameter.
@@ -24,9 +24,9 @@ pub enum BadQuery {
     Value {
         /// The parameter.
         key: &'static str,
-        /// What was given.
+        /// The value.
         value: String,
-        /// What may be given.
+        /// The valid values.
         expected: &'static str,
     },
 }

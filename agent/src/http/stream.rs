@@ -1,9 +1,9 @@
 //! `/api/v1/stream`: server-sent events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 //!
-//! `row` carries the list row of a trace that changed, `health` the agent's account every few seconds, `network` tells
-//! that `/api/v1/network` has another answer, `reload` tells a reader that lagged to ask again. A burst of changes of one
-//! trace becomes one event.
-//! Does not: replay what a reader missed while away (it asks for the list when it comes back), or ever hold up the store.
+//! `row` carries the list row of a trace that changed, `health` the health report every few seconds. `network` means that
+//! `/api/v1/network` has changed, `reload` that the reader lagged and must load the list again. Several changes of one
+//! trace become one event.
+//! Does not: repeat what a disconnected reader missed (it loads the list when it reconnects), or block the store.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -42,9 +42,9 @@ impl Body for EventStream {
     }
 }
 
-/// Starts a stream; it ends when its reader goes or the server stops. `place` is its place among the streams.
-pub fn start(server: Arc<Server>, place: OwnedSemaphorePermit) -> EventStream {
-    // A reader that does not read stops its own feeder here; the store goes on and the feeder lags.
+/// Starts a stream; it ends when its reader disconnects or the server stops. `permit` is its permit among the streams.
+pub fn start(server: Arc<Server>, permit: OwnedSemaphorePermit) -> EventStream {
+    // A reader that does not read blocks only its own feeder, which then lags behind the store.
     let (sender, chunks) = mpsc::channel(8);
     let changes = server.services.store.subscribe();
     tokio::spawn(async move {
@@ -54,7 +54,7 @@ pub fn start(server: Arc<Server>, place: OwnedSemaphorePermit) -> EventStream {
             () = sender.closed() => {}
             () = feed(&server, changes, &sender) => {}
         }
-        drop(place);
+        drop(permit);
     });
     EventStream { chunks }
 }

@@ -16,7 +16,7 @@ pub async fn until_stopped() {
     }
 }
 
-/// Ends [`until_stopped`]. The service control manager has asked for it.
+/// Ends [`until_stopped`], on request of the service control manager.
 pub fn stop() {
     STOP.notify_one();
 }

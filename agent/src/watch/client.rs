@@ -1,6 +1,6 @@
 //! The agent's HTTP API as `watch` needs it: one GET, and the event stream with reconnects.
 //!
-//! The peer is trusted to be an agent, but not to be well: answers and events are bounded, waits have deadlines.
+//! Answers and events are bounded and waits have deadlines: the agent may be hung or of another version.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -39,10 +39,10 @@ pub enum WatchError {
         address: String,
         /// HTTP status.
         status: u16,
-        /// Its own words.
+        /// The error of its answer.
         message: String,
     },
-    /// What it said is not what an agent of this version says.
+    /// The answer is not that of an agent of this version.
     #[error("the answer of {address} is not understood: {reason}")]
     Answer {
         /// The address.
@@ -53,7 +53,7 @@ pub enum WatchError {
     /// Standard output is gone.
     #[error("cannot write to standard output")]
     Write {
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -71,7 +71,7 @@ impl Advice for WatchError {
     }
 }
 
-/// One thing that the stream told.
+/// One event of the stream.
 #[derive(Debug)]
 pub enum Message {
     /// A trace changed.
@@ -147,20 +147,20 @@ async fn request(address: &str, path: &str) -> Result<Response<Incoming>, WatchE
 
 async fn refused(address: &str, response: Response<Incoming>) -> WatchError {
     #[derive(Default, Deserialize)]
-    struct Said {
+    struct Answer {
         #[serde(default)]
         error: String,
     }
     let status = response.status().as_u16();
     let body = timeout(PATIENCE, Limited::new(response.into_body(), 64 << 10).collect()).await;
-    let said: Said = match body {
+    let answer: Answer = match body {
         Ok(Ok(body)) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
-        Ok(Err(_)) | Err(_) => Said::default(),
+        Ok(Err(_)) | Err(_) => Answer::default(),
     };
     WatchError::Refused {
         address: address.to_owned(),
         status,
-        message: said.error,
+        message: answer.error,
     }
 }
 
@@ -174,7 +174,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Nothing is asked before the first [`Messages::next`].
+    /// Connects at the first [`Messages::next`].
     pub fn new(address: String) -> Messages {
         Messages {
             address,
@@ -184,7 +184,7 @@ impl Messages {
         }
     }
 
-    /// The next message. To be waited for to its end: given up, its waits begin anew (see [`Listening`]).
+    /// The next message. Not cancel safe: a dropped future restarts its timeouts (see [`Listening`]).
     pub async fn next(&mut self) -> Message {
         loop {
             if let Some(message) = self.parser.ready.pop_front() {
@@ -228,7 +228,7 @@ impl Messages {
     }
 }
 
-/// The stream read by a task of its own, for those who wait for other things too.
+/// The stream, read by a task of its own, so that a caller can wait for other things too.
 #[derive(Debug)]
 pub struct Listening {
     messages: mpsc::Receiver<Message>,
@@ -248,11 +248,11 @@ impl Listening {
         Listening { messages, _task: task }
     }
 
-    /// The next message. Safe to be given up and called again.
+    /// The next message. Cancel safe.
     pub async fn next(&mut self) -> Message {
         match self.messages.recv().await {
             Some(message) => message,
-            // The task only ends with this; were it to break off, there would be nothing more to come.
+            // The task ends only with `self`; if it panicked, no message follows.
             None => std::future::pending().await,
         }
     }
@@ -273,7 +273,7 @@ impl Parser {
 
     /// Takes what came; whole events become messages, unknown ones are passed over.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
-        // What was held has no end in it, but its last byte may be half of one.
+        // The held bytes contain no end of an event, but the last may be the first half of one.
         let mut from = self.held.len().saturating_sub(1);
         self.held.extend_from_slice(bytes);
         while let Some(end) = self.held[from..].windows(2).position(|pair| pair == b"\n\n") {
