@@ -1,34 +1,34 @@
 //! `sandglass replay`: a recording to the same traces, on any machine.
 
-use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod progress;
+mod replayed;
 
-use sandglass_correlator::Output;
-use sandglass_model::{ClockAnchor, Event, Timestamp, Trace, TraceId, text};
-use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandglass_model::Timestamp;
 use tokio::sync::watch;
 
 use super::console::print;
 use super::flags::{configuration, otlp_flags};
 use crate::app::serving::{self, Pulse, Shown};
 use crate::app::{self, settings};
-use crate::cli::{Print, ReplayArgs};
+use crate::cli::ReplayArgs;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus, SessionLabel};
 use crate::http;
 use crate::node::NodeInfo;
-use crate::pipeline::{Outputs, Pipeline};
+use crate::pipeline::Pipeline;
 use crate::platform::until_stopped;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::StoreOptions;
-use crate::sources::clock;
 use crate::sources::replay::Replay;
-use crate::view::{self, Store};
+use crate::view::Store;
+use progress::Progress;
+use replayed::Replayed;
 
 /// Replays.
 pub async fn replay(args: ReplayArgs) -> Result<(), Failure> {
@@ -149,96 +149,6 @@ fn report_unused(recording: &Replay) {
     }
 }
 
-/// What the replay found.
-struct Replayed {
-    product: ProductMetrics,
-    otlp: Option<OtlpSink>,
-    closed: Vec<Arc<Trace>>,
-    /// Served afterwards. It receives traffic at once, traces at the end.
-    store: Option<Store>,
-    anchor: ClockAnchor,
-    at: Timestamp,
-}
-
-impl Outputs for Replayed {
-    fn arrived(&mut self, event: &Event) {
-        self.at = self.at.max(event.at);
-    }
-
-    fn output(&mut self, output: &Output) {
-        self.product.record(output);
-        if let (Output::Finding(traffic), Some(store)) = (output, &self.store) {
-            store.traffic(traffic, self.anchor.unix_ns(self.at));
-        }
-        if let Output::Closed(trace) = output {
-            if let Some(otlp) = &self.otlp {
-                otlp.offer(trace);
-            }
-            self.closed.push(Arc::clone(trace));
-        }
-    }
-
-    fn changed(&mut self, _open: &mut dyn Iterator<Item = &Trace>, _changed: &BTreeSet<TraceId>) {}
-}
-
-/// One trace as a line of JSON: what OTLP would carry, with nothing in it that depends on when it is printed.
-#[derive(Serialize)]
-struct Line<'a> {
-    trace_id: TraceId,
-    sandbox: Option<&'a str>,
-    pod: &'a sandglass_model::PodIdentity,
-    incomplete: bool,
-    spans: Vec<view::SpanView>,
-}
-
-impl Replayed {
-    /// Waits for the collector: a replay is faster than any, and would shed.
-    async fn make_room(&self) {
-        while let Some(otlp) = &self.otlp
-            && otlp.status().waiting > MOST_WAITING
-            && !otlp.status().failing
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    fn render(&self, what: Print, metrics: &Metrics) -> Result<String, Failure> {
-        let mut rendered = String::new();
-        match what {
-            Print::Nothing => {}
-            Print::Tree => {
-                for trace in &self.closed {
-                    rendered.push_str(&text::tree(trace, end(trace)));
-                    rendered.push('\n');
-                }
-            }
-            Print::Spans => {
-                for trace in &self.closed {
-                    let line = Line {
-                        trace_id: trace.id,
-                        sandbox: trace.sandbox.as_ref().map(|sandbox| sandbox.0.as_str()),
-                        pod: &trace.identity,
-                        incomplete: trace.incomplete,
-                        spans: view::timeline(trace, end(trace)),
-                    };
-                    rendered.push_str(&serde_json::to_string(&line).map_err(Failure::defect)?);
-                    rendered.push('\n');
-                }
-            }
-            Print::Metrics => {
-                rendered = metrics
-                    .encode()
-                    .map_err(|_| Failure::defect("cannot encode the metrics"))?;
-            }
-        }
-        Ok(rendered)
-    }
-}
-
-fn end(trace: &Trace) -> Timestamp {
-    trace.root().end.unwrap_or(trace.root().start)
-}
-
 fn exporter(args: &ReplayArgs, config: &Config, node: &NodeInfo, health: &Health) -> Result<OtlpSink, Failure> {
     app::start_otlp(config, &otlp_flags(&args.config), node, health)?.ok_or_else(|| {
         Failure::usage(
@@ -299,48 +209,5 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
     Ok(())
 }
 
-/// A progress bar on a terminal.
-struct Progress {
-    on: bool,
-    shown: Instant,
-    began: Timestamp,
-}
-
-impl Progress {
-    fn new() -> Progress {
-        Progress {
-            on: std::io::stderr().is_terminal(),
-            shown: Instant::now(),
-            began: clock::now(),
-        }
-    }
-
-    fn show(&mut self, (read, total): (u64, u64)) {
-        if !self.on || self.shown.elapsed() < Duration::from_millis(100) {
-            return;
-        }
-        self.shown = Instant::now();
-        let done = usize::try_from(read.saturating_mul(40) / total.max(1))
-            .unwrap_or(40)
-            .min(40);
-        let seconds = clock::now().since(self.began) / 1_000_000_000;
-        let bar = "#".repeat(done) + &".".repeat(40 - done);
-        // A terminal that cannot be written to shows no progress.
-        let _ = write!(
-            std::io::stderr(),
-            "\r[{bar}] {:3} %  {seconds} s",
-            read * 100 / total.max(1)
-        );
-    }
-
-    fn clear(&self) {
-        if self.on {
-            let _ = write!(std::io::stderr(), "\r{:60}\r", "");
-        }
-    }
-}
-
-/// Spans that may wait for the collector before the replay pauses.
-const MOST_WAITING: u64 = 4_096;
 /// How long the end of a replay waits for the collector.
 const EXPORT_WAIT: Duration = Duration::from_secs(15);
