@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sandglass_model::Trace;
+use sandglass_model::{ClockAnchor, Trace};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
@@ -85,8 +85,8 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let node = settings::node_info(config);
     let runtime = settings::runtime_choice(config)?;
     let source_options = native::Options::from_settings(SourceSettings {
-        node_netns: options.node_netns,
-        netns_directories: options.netns_directories,
+        node_netns: options.node_netns.clone(),
+        netns_directories: options.netns_directories.clone(),
         ..settings::source_settings(config)
     })?;
     // One reading for the recording's header and the correlator: a replay maps times as the live run did.
@@ -98,28 +98,17 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     metrics.register_process();
 
     // The sinks.
-    let store = Store::new(settings::store_options(config), node.clone());
-    let otlp = match options.record_only {
-        true => None,
-        false => start_otlp(config, &options.otlp_flags, &node, &health)?.map(Arc::new),
-    };
-    if let Some(otlp) = &otlp {
-        metrics.register(|registry| otlp.register(registry));
-    }
-    let recorder = match &options.record {
-        Some(path) => Some(Recorder::create(path, &settings::recording_header(&node, anchor))?),
-        None => None,
-    };
-    let recording_broken = recorder.as_ref().map(Recorder::broken).unwrap_or_default();
+    let sinks = Sinks::start(config, &options, &node, anchor, &health, &metrics)?;
+    let recording_broken = sinks.recorder.as_ref().map(Recorder::broken).unwrap_or_default();
 
     // The server, before the source: an address in use is found before anything is attached to the kernel.
     let (shutdown, stop) = watch::channel(false);
     let pulse = Arc::new(Pulse::starting());
     let shown = Shown {
-        store: store.clone(),
+        store: sinks.store.clone(),
         health: health.clone(),
         metrics: metrics.clone(),
-        otlp: otlp.clone(),
+        otlp: sinks.otlp.clone(),
         pulse: Arc::clone(&pulse),
     };
     let server = match options.serve {
@@ -139,19 +128,8 @@ pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
     let networks = networks::NetworkWatch::start(settings::cni_options(config), sender);
 
     // The pipeline, with the correlator in it and the sinks behind it.
-    let product = ProductMetrics::new(config.metrics.max_label_values);
-    metrics.register(|registry| product.register(registry));
-    let in_flight = InFlight::new(clock::now);
-    metrics.register(|registry| registry.register_collector(Box::new(in_flight.clone())));
-    let fan_out = FanOut {
-        product,
-        in_flight,
-        store: Some(store),
-        otlp: otlp.clone(),
-        identity: Arc::clone(&identity),
-        recorder,
-        closed: options.closed,
-    };
+    let otlp = sinks.otlp.clone();
+    let fan_out = sinks.fan_out(config, &metrics, Arc::clone(&identity), options.closed);
     let pipeline = Pipeline::new(
         settings::correlator_config(config, &node, anchor),
         config.correlation.reorder.as_nanos(),
@@ -202,6 +180,64 @@ impl App {
         match fan_out.recorder {
             Some(recorder) => Ok(recorder.finish()?),
             None => Ok(0),
+        }
+    }
+}
+
+/// The sinks that the composition root starts before the server.
+struct Sinks {
+    store: Store,
+    otlp: Option<Arc<OtlpSink>>,
+    recorder: Option<Recorder>,
+}
+
+impl Sinks {
+    fn start(
+        config: &Config,
+        options: &Options,
+        node: &NodeInfo,
+        anchor: ClockAnchor,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Result<Sinks, Failure> {
+        let otlp = match options.record_only {
+            true => None,
+            false => start_otlp(config, &options.otlp_flags, node, health)?.map(Arc::new),
+        };
+        if let Some(otlp) = &otlp {
+            metrics.register(|registry| otlp.register(registry));
+        }
+        let recorder = match &options.record {
+            Some(path) => Some(Recorder::create(path, &settings::recording_header(node, anchor))?),
+            None => None,
+        };
+        Ok(Sinks {
+            store: Store::new(settings::store_options(config), node.clone()),
+            otlp,
+            recorder,
+        })
+    }
+
+    /// These sinks and the metrics, behind the pipeline.
+    fn fan_out(
+        self,
+        config: &Config,
+        metrics: &Metrics,
+        identity: Arc<Mutex<Option<Identity>>>,
+        closed: Option<mpsc::Sender<Arc<Trace>>>,
+    ) -> FanOut {
+        let product = ProductMetrics::new(config.metrics.max_label_values);
+        metrics.register(|registry| product.register(registry));
+        let in_flight = InFlight::new(clock::now);
+        metrics.register(|registry| registry.register_collector(Box::new(in_flight.clone())));
+        FanOut {
+            product,
+            in_flight,
+            store: Some(self.store),
+            otlp: self.otlp,
+            identity,
+            recorder: self.recorder,
+            closed,
         }
     }
 }

@@ -10,8 +10,7 @@ mod describe;
 mod metrics;
 mod older;
 mod resolver;
-#[cfg(test)]
-#[cfg(unix)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests;
 
 use std::path::PathBuf;

@@ -240,7 +240,6 @@ fn field_numbers_are_those_of_the_interface() {
     assert_eq!(stats.encode_to_vec(), b"\x0a\x08\x08\x01\x12\x02\x08\x05\x1a\x00");
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_real_containerd_answers() {
     let (containerd, cri) = match private_containerd::Containerd::start().await {
@@ -279,7 +278,6 @@ async fn a_real_containerd_answers() {
 }
 
 /// The whole life of a sandbox: made, described, counted, stopped, removed.
-#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_real_sandbox_is_made_and_removed() {
     let (containerd, cri) = match private_containerd::Containerd::start_with_network().await {

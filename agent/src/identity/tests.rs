@@ -246,7 +246,6 @@ async fn a_full_pipeline_does_not_stall_the_runtime() {
     }
 }
 
-#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_real_sandbox_is_described() {
     let (containerd, cri) = match crate::cri::private_containerd::Containerd::start_with_network().await {
