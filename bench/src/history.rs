@@ -345,7 +345,7 @@ mod tests {
                 let (header, _) = RecordHeader::read(record).unwrap();
                 assert!(header.at_ns + 50_000 >= newest, "{header:?} behind {newest}");
                 newest = newest.max(header.at_ns);
-                sandglass::sources::linux::decode::decode(record).unwrap();
+                sandglass::sources::linux::exec::decode::decode(record).unwrap();
             }
         }
         assert_eq!(seen, 40 * RECORDS_PER_SANDBOX);

@@ -5,7 +5,7 @@
 use anyhow::{Result, ensure};
 use sandglass::health::Health;
 use sandglass::pipeline::Pipeline;
-use sandglass::sources::linux::decode::decode;
+use sandglass::sources::linux::exec::decode::decode;
 use sandglass_correlator::Correlator;
 
 use crate::Effort;

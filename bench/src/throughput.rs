@@ -14,8 +14,8 @@ use anyhow::{Result, anyhow, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use sandglass::health::Health;
 use sandglass::pipeline::{Outputs, Pipeline};
-use sandglass::sources::linux::decode::decode;
-use sandglass_correlator::{Config, Finding, Output, Reorder};
+use sandglass::sources::linux::exec::decode::decode;
+use sandglass_correlator::{Config, Output, Reorder, Traffic};
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::{Body, Event, PodIdentity, SandboxId, Trace, TraceId};
 

@@ -2,7 +2,7 @@
 //!
 //! `build.rs` turns this file into a C header (`wire.h`), so it holds nothing but constants and `#[repr(C)]` structures
 //! of integers and byte arrays without padding; sizes are asserted below. Byte order is the node's own.
-//! Does not: decode; that is `sandglass::sources::linux::decode`.
+//! Does not: decode; that is `sandglass::sources::linux::exec::decode`.
 
 pub mod connect;
 pub mod conntrack;

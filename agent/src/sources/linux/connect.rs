@@ -16,10 +16,9 @@ use sandglass_model::network::{ConnectStep, Step};
 use sandglass_model::{Body, Event, Timestamp};
 
 use super::Rung;
+use super::feed::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use super::loader::family::{Family, Loader, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
-use crate::failure::causes_in_short;
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped};
 

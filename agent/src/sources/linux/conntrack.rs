@@ -25,11 +25,10 @@ use sandglass_probes::wire::conntrack::FlowRecord;
 pub use self::sandboxes::KnownNamespaces;
 use self::socket::{Announcements, Told};
 use self::tables::Tables;
-use super::decode::DecodeError;
+use super::feed::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
 use super::loader::family::{Family, Loader, Object, Stream};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{AT_ONCE, Feed, Follower, Found, Outlet};
-use crate::failure::causes_in_short;
+use super::record::DecodeError;
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{EventSender, Stopped, clock};
 

@@ -11,10 +11,10 @@ mod stream;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use self::decode::DnsDecoder;
-use super::decoded::DecodedFeed;
+use super::feed::decoded::DecodedFeed;
+use super::feed::{Follower, Outlet};
 use super::loader::family::{Family, Loader, Object};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{Follower, Outlet};
 use super::{cgroups, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::EventSender;

@@ -16,12 +16,12 @@ use sandglass_probes::wire::dns::{DROP_DNS, DropRecord};
 
 use self::reasons::Reasons;
 use self::symbols::Symbols;
-use super::decode::DecodeError;
-use super::decoded::{DecodedFeed, Decoder};
 use super::dns::decode::address;
+use super::feed::decoded::{DecodedFeed, Decoder};
+use super::feed::{Follower, Outlet};
 use super::loader::family::{Family, Loader, Object};
 use super::loader::{LoadError, ProgramTime};
-use super::stream::{Follower, Outlet};
+use super::record::DecodeError;
 use super::{switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::EventSender;

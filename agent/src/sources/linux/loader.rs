@@ -4,7 +4,7 @@
 //! Does not: decode records, or keep the kernel's type information (BTF).
 
 pub mod family;
-mod hooks;
+mod hook;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

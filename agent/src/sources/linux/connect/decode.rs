@@ -13,7 +13,7 @@ use sandglass_probes::wire::connect::{
     KIND_CONNECT_STARTED,
 };
 
-use crate::sources::linux::decode::{DecodeError, text};
+use crate::sources::linux::record::{DecodeError, text};
 
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use sandglass_probes::wire::dns::{DNS_IN, DNS_OUT, DnsRecord, FAMILY_V4, PROTOCO
 
 use super::message::{self, Parsed};
 use super::stream::{Segment, Streams};
-use crate::sources::linux::decode::{DecodeError, text};
-use crate::sources::linux::decoded::Decoder;
+use crate::sources::linux::feed::decoded::Decoder;
+use crate::sources::linux::record::{DecodeError, text};
 
 /// The decoder and its streams.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use aya::programs::{Program, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
-use super::hooks::{Hook, Place};
+use super::hook::{Hook, Place};
 use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, undisturbed};
 
 /// What is to be loaded.

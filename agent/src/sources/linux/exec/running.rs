@@ -12,9 +12,10 @@ use std::os::unix::fs::MetadataExt as _;
 use sandglass_model::event::Exec;
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
 
-use super::decode::{kept_environment, strings, text};
-use super::loader::Processes;
-use super::{cgroups, netns};
+use super::decode::kept_environment;
+use crate::sources::linux::loader::Processes;
+use crate::sources::linux::record::{strings, text};
+use crate::sources::linux::{cgroups, netns};
 
 /// Follows what runs already, and returns one event for each process, parents before children.
 pub fn find(processes: &mut Processes) -> Vec<Event> {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use sandglass_probes::wire::{FLAG_ENV_CUT, ROLE_TRACKED};
 
 use super::*;
+use crate::sources::linux::record::strings;
 
 fn header(kind: u32) -> RecordHeader {
     RecordHeader {

@@ -14,7 +14,7 @@ use sandglass_probes::wire::{
     CALIBRATION_ELSEWHERE, CALIBRATION_FOUND, CALIBRATION_PENDING, CALIBRATION_STEPS, Calibration,
 };
 
-use super::loader::{Pages, Processes};
+use crate::sources::linux::loader::{Pages, Processes};
 
 /// Runs the calibration; says why when it does not succeed.
 pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static str> {

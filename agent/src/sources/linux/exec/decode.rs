@@ -4,10 +4,6 @@
 //! pass; the rest is dropped here, before an event exists.
 //! Does not: look anything up (a cgroup's path, whether a runtime's process is of interest): see `ring`.
 
-use std::borrow::Cow;
-use std::ffi::CStr;
-use std::fmt::Write as _;
-
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
 use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
@@ -16,7 +12,8 @@ use sandglass_probes::wire::{
     ROLE_RUNTIME, RecordHeader, StdioRecord,
 };
 
-use super::speech;
+use super::stdio;
+use crate::sources::linux::record::{DecodeError, text};
 
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,22 +26,6 @@ pub struct Decoded {
     pub runtime: bool,
     /// Bytes that waited in the ring buffer when the record was written.
     pub ring_bytes: u64,
-}
-
-/// Bytes that are no record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// Too few bytes for what the record says it is.
-    #[error("a record of kind {kind} ends after {bytes} bytes")]
-    Short {
-        /// Kind, 0 when not even that could be read.
-        kind: u32,
-        /// How many bytes there were.
-        bytes: usize,
-    },
-    /// A kind this agent does not know.
-    #[error("no record has kind {0}")]
-    UnknownKind(u32),
 }
 
 /// Decodes one record.
@@ -92,7 +73,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
                 .split_at_checked(record.stdin_len as usize)
                 .ok_or(short(KIND_STDIO))?;
             let stdout = rest.get(..record.stdout_len as usize).ok_or(short(KIND_STDIO))?;
-            if let Some(spoken) = speech::understand(key(&header), stdin, stdout) {
+            if let Some(spoken) = stdio::understand(key(&header), stdin, stdout) {
                 decoded.event.body = Body::PluginSpoke(Box::new(spoken));
             }
         }
@@ -153,37 +134,6 @@ pub fn kept_environment(bytes: &[u8]) -> TextPairs {
         .filter(|variable| is_kept(variable))
         .collect();
     TextPairs::from_terminated(kept.join("\0"))
-}
-
-/// Strings that end with a zero byte each; the last one may lack it.
-pub fn strings(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        // Looks for the zero byte by words; a plain split looks at each byte, which is most of decoding.
-        let string = CStr::from_bytes_until_nul(rest).map_or(rest, CStr::to_bytes);
-        rest = rest.get(string.len() + 1..).unwrap_or_default();
-        Some(string)
-    })
-}
-
-/// Text of bytes that should be UTF-8: what is not becomes `\xNN`.
-#[must_use]
-pub fn text(bytes: &[u8]) -> Cow<'_, str> {
-    if let Ok(text) = str::from_utf8(bytes) {
-        return Cow::Borrowed(text);
-    }
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        for byte in chunk.invalid() {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    Cow::Owned(text)
 }
 
 #[cfg(test)]

@@ -8,6 +8,12 @@
 //! those counters and looks whether the wall clock was stepped.
 //! Does not: load or attach anything, or decide what an event means.
 
+pub mod calibration;
+pub mod decode;
+mod redact;
+mod running;
+mod stdio;
+
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -17,11 +23,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sandglass_model::event::Exec;
 use sandglass_model::{Body, ClockAnchor, Event, ProcessKey, Timestamp};
 
+use self::decode::{Decoded, decode};
 use super::cgroups::Cgroups;
-use super::decode::{Decoded, decode};
 use super::loader::{Channels, PROBE};
 use super::netns::NetnsWatch;
-use super::running;
 use crate::health::{Health, ProbeLabel};
 use crate::scheduling;
 use crate::sources::{EventSender, Stopped, clock};

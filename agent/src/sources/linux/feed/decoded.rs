@@ -6,10 +6,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use sandglass_model::Event;
 
-use super::decode::DecodeError;
-use super::loader::family::Stream;
-use super::stream::{AT_ONCE, Feed, Found, Outlet};
+use super::{AT_ONCE, Feed, Found, Outlet};
 use crate::sources::Stopped;
+use crate::sources::linux::loader::family::Stream;
+use crate::sources::linux::record::DecodeError;
 
 /// Turns the records of one probe into events.
 pub trait Decoder: Send + 'static {

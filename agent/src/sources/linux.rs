@@ -4,21 +4,16 @@
 //! thread behind that turns records into events until [`LinuxSource::stop`].
 //! Does not: interpret events (the correlator does), or read anything of processes that are no plugins.
 
-mod calibrate;
 mod cgroups;
 pub mod connect;
 pub mod conntrack;
-pub mod decode;
-mod decoded;
 pub mod dns;
 mod drops;
+pub mod exec;
+mod feed;
 mod loader;
 mod netns;
-mod redact;
-mod ring;
-mod running;
-mod speech;
-mod stream;
+mod record;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -38,14 +33,12 @@ pub use self::conntrack::FlowOptions;
 use self::conntrack::{Conntrack, KnownNamespaces};
 use self::dns::DnsProbe;
 use self::drops::DropProbe;
+use self::exec::{RingThread, calibration};
 use self::loader::family::{Loader, with_kernel_types};
 use self::loader::{Attached, LoadError, PROBE};
 pub use self::loader::{ProgramTime, Rung, enable_run_time};
 use self::netns::NetnsWatch;
-use self::ring::RingThread;
-use super::windows::normalize::NamesFileError;
-use super::{EventSender, NamespaceLook, SourceSettings, clock};
-use crate::config::defaults;
+use super::{EventSender, NamespaceLook, clock};
 use crate::failure::{Advice, Exit, causes_in_short};
 use crate::health::{Health, ProbeStatus};
 use crate::resident;
@@ -205,7 +198,7 @@ fn attach(
     health.set_probe(in_use(attached.rung(), &refused));
     let stdio = match attached.no_stdio() {
         Some(error) => Err(error.to_string()),
-        None => calibrate::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
+        None => calibration::run(&mut channels.processes, &mut channels.pages).map_err(str::to_owned),
     };
     health.set_probe(stdio_status(stdio, options.stdio));
 

@@ -4,6 +4,8 @@
 //! only a sleeping one is woken (`probes/bpf/stream.h`). Blocks when the pipeline is full: the kernel's buffer then
 //! fills, and counts what it loses. Does not: decode.
 
+pub mod decoded;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
