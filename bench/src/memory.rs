@@ -50,9 +50,11 @@ fn allocations(sandboxes: u64) -> Result<(f64, f64)> {
         events += records.len();
         for record in records.iter() {
             let begin = counts().allocations;
-            let event = decode(record)?.event;
+            let decoded = decode(record)?;
             decoding += counts().allocations - begin;
-            feed(&mut pipeline, event, &mut found);
+            if let Some(decoded) = decoded {
+                feed(&mut pipeline, decoded.event, &mut found);
+            }
             all += counts().allocations - begin;
         }
     }
@@ -101,7 +103,9 @@ fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<
         }
         fed += records.len() as u64;
         for record in records.iter() {
-            correlator.handle(decode(record)?.event);
+            if let Some(decoded) = decode(record)? {
+                correlator.handle(decoded.event);
+            }
             outputs += correlator.drain().len() as u64;
         }
         correlator.take_changed();

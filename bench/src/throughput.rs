@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sandglass::health::Health;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sources::linux::exec::decode::decode;
-use sandglass_correlator::{Config, Output, Reorder, Traffic};
+use sandglass_correlator::{Config, Finding, Output, Reorder};
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::{Body, Event, PodIdentity, SandboxId, Trace, TraceId};
 
@@ -126,7 +126,9 @@ fn pass(records: &Records, sandboxes: u64) -> Result<f64> {
     let mut found = Found::default();
     let begin = thread_time();
     for record in records.iter() {
-        feed(&mut pipeline, decode(record)?.event, &mut found);
+        if let Some(decoded) = decode(record)? {
+            feed(&mut pipeline, decoded.event, &mut found);
+        }
     }
     pipeline.finish(&mut found);
     let busy = thread_time().saturating_sub(begin);
@@ -159,7 +161,7 @@ fn stages(sandboxes: u64) -> Result<(f64, f64)> {
         }
         decoding += thread_time().saturating_sub(begin);
         for record in records.iter() {
-            decoded.push(decode(record)?.event);
+            decoded.extend(decode(record)?.map(|decoded| decoded.event));
         }
         let begin = thread_time();
         for event in decoded.drain(..) {

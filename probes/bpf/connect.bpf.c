@@ -1,21 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// TCP connections as the side that connects sees their set-up: begun, established, failed. Every other change of a
-// socket's state costs two comparisons.
+// The set-up of TCP connections on the side that connects: started, established, failed. Every other change of a socket's
+// state costs two comparisons. The tracepoint (include/trace/events/sock.h) is called by inet_sk_set_state()
+// (net/ipv4/af_inet.c) before the new state is stored.
 // match-proto: inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)
-#include "kernel.h"
-
-#include "wire.h"
-
 #include "stream.h"
-
-// As in exec.bpf.c: behind a typed tracepoint a plain load does.
-#ifdef RAW_TP
-#define TRACEPOINT(name) SEC("raw_tp/" name)
-#define READ_TYPED(dst, field) READ(dst, field)
-#else
-#define TRACEPOINT(name) SEC("tp_btf/" name)
-#define READ_TYPED(dst, field) ((dst) = (field))
-#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -52,8 +40,8 @@ enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_CLOSE = 7 };
 // include/linux/socket.h, include/uapi/linux/in.h, include/net/sock.h
 enum { AF_INET = 2, AF_INET6 = 10, IPPROTO_TCP = 6, SHUTDOWN_MASK = 3 };
 
-// What the kernel knows of the process when it connects; later steps happen in an interrupt.
-always_inline void put_asker(struct ConnectRecord *record)
+// The process, which the kernel knows at the first step only: later steps happen in an interrupt.
+always_inline void put_process(struct ConnectRecord *record)
 {
 	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0;
 	READ(leader, task->group_leader);
@@ -67,7 +55,8 @@ always_inline void put_addresses(struct ConnectRecord *record, struct sock *sk)
 	uint16_t family = 0, port = 0;
 	READ_TYPED(family, sk->__sk_common.skc_family);
 	record->family = family;
-	// Zero at the first step, unless the program chose one: the kernel looks for a free one after it has set the state.
+	// Zero at the first step unless the program has bound the socket: the kernel chooses a port after it has set the state
+	// (net/ipv4/tcp_ipv4.c, tcp_v4_connect).
 	READ_TYPED(port, sk->__sk_common.skc_num);
 	record->local_port = port;
 	READ_TYPED(port, sk->__sk_common.skc_dport);
@@ -76,7 +65,7 @@ always_inline void put_addresses(struct ConnectRecord *record, struct sock *sk)
 		READ(record->local, sk->__sk_common.skc_v6_rcv_saddr);
 		READ(record->remote, sk->__sk_common.skc_v6_daddr);
 	}
-	// IPv4 within IPv6 (::ffff:a.b.c.d) is IPv4 in all that follows.
+	// An IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2) is reported as IPv4.
 	const uint32_t *words = (const uint32_t *)record->remote;
 	if (family == AF_INET || (words[0] == 0 && words[1] == 0 && words[2] == __builtin_bswap32(0xffff))) {
 		record->family = AF_INET;
@@ -91,8 +80,8 @@ always_inline void put_socket(struct ConnectRecord *record, struct sock *sk)
 	READ_TYPED(net, sk->__sk_common.skc_net.net);
 	READ_TYPED(record->netns, net->ns.inum);
 #ifdef RAW_TP
-	// Here the kernel makes no cookie, and one that somebody asks for between two steps would not join them. The address
-	// stands for it; user space does not let that out.
+	// A raw tracepoint cannot make a cookie, and a cookie that something else makes between two steps would not join them.
+	// The address is used instead; user space never lets it out.
 	record->socket = (uint64_t)sk;
 	record->flags |= CONNECT_SOCKET_IS_ADDRESS;
 #else
@@ -100,9 +89,9 @@ always_inline void put_socket(struct ConnectRecord *record, struct sock *sk)
 #endif
 }
 
-// Why it failed. The kernel sets the socket's error before its state; what ICMP said while the program was busy with the
-// socket is only noted (soft). None is set when the program gave up (it closed the socket), and when connect(2) itself
-// could not send: then nothing was shut down, and the error is in the hands of connect(2) alone.
+// The reason of a failure. The kernel sets the socket's error before its state; an ICMP error that came while a process held
+// the socket is only the soft error (net/ipv4/tcp_ipv4.c, tcp_v4_err). Neither is set when the program closed the socket, nor
+// when connect(2) itself could not send: then nothing was shut down, and only connect(2) returns the error.
 always_inline void put_failure(struct ConnectRecord *record, struct sock *sk)
 {
 	int error = 0;
@@ -131,21 +120,20 @@ int on_set_state(uint64_t *ctx)
 	struct tcp_sock *tcp = (void *)sk;
 	if (to == TCP_SYN_SENT) {
 		record.header.kind = KIND_CONNECT_STARTED;
-		put_asker(&record);
+		put_process(&record);
 	} else if (to == TCP_CLOSE) {
 		record.header.kind = KIND_CONNECT_FAILED;
 		put_failure(&record, sk);
 	} else {
-		// SYN_RECV: both ends connected to each other at the same time; the other one has answered.
+		// ESTABLISHED, or SYN_RECV: both ends connected at the same time (RFC 9293, section 3.5), and the other has answered.
 		record.header.kind = KIND_CONNECT_ESTABLISHED;
 	}
 	record.header.at_ns = bpf_ktime_get_boot_ns();
 	put_addresses(&record, sk);
 	put_socket(&record, sk);
 	READ(record.retransmits, tcp->total_retrans);
-	record.header.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
-	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_flags(record.header.ring_bytes)))
-		count_lost(LOST_RING);
+	record.header.ring_bytes = waiting_bytes();
+	output(&record, sizeof(record), record.header.ring_bytes);
 	return 0;
 }
 

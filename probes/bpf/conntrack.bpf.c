@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// A filter on the agent's own ctnetlink socket. It runs where the kernel tells of a conntrack entry, gives the message the
-// time it lacks, puts it into the ring buffer, and lets nothing through to the socket: no message waits there for a
-// reader, and none wakes it.
+// A filter on the agent's own ctnetlink socket. The kernel runs it for each message when it sends one
+// (net/netlink/af_netlink.c, do_one_broadcast). The filter puts the message and the time, which it lacks, into the ring buffer
+// and rejects it for the socket, so that no message waits there and none wakes the reader.
 // match-proto: int filter(struct __sk_buff *skb)
-#include "kernel.h"
-
-#include "wire.h"
-
 #include "stream.h"
 
 // include/uapi/linux/bpf.h; only the first field is used.
@@ -17,7 +13,7 @@ struct __sk_buff {
 SEC("socket")
 int on_message(struct __sk_buff *skb)
 {
-	uint64_t waiting = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
+	uint64_t waiting = waiting_bytes();
 	struct FlowRecord *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record) {
 		count_lost(LOST_RING);

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// Packets the kernel dropped, where somebody waits for them: DNS messages over UDP, and TCP segments with SYN.
-// A packet that was merely done with takes another tracepoint (consume_skb). Other drops cost a few loads.
+// Packets that the kernel dropped: DNS messages over UDP, and TCP segments with SYN. Other drops cost a few loads. The tracepoint
+// (include/trace/events/skb.h) is called by kfree_skb_reason() (net/core/skbuff.c; with a reason since Linux 5.17); a packet
+// that is freed after use takes consume_skb() instead.
 // match-proto: kfree_skb(struct sk_buff *skb, void *location, enum skb_drop_reason reason, ..)
-#include "kernel.h"
-
-#include "wire.h"
-
 #include "traffic.h"
 
 #define SECOND 1000000000
 
-// What a processor has told since when.
-struct told {
+// The records of a processor since a time.
+struct rate {
 	uint64_t since_ns, records;
 };
 
@@ -19,24 +16,24 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, uint32_t);
-	__type(value, struct told);
-} told SEC(".maps");
+	__type(value, struct rate);
+} rates SEC(".maps");
 
-// Whoever floods a node with SYNs shall not keep the agent busy: what is above the limit is counted as lost.
-always_inline int is_too_much(uint64_t now)
+// A flood of SYNs must not keep the agent busy: records above the limit are counted as lost.
+always_inline int is_over_limit(uint64_t now)
 {
 	uint32_t zero = 0;
-	struct told *sofar = bpf_map_lookup_elem(&told, &zero);
-	if (!sofar)
+	struct rate *rate = bpf_map_lookup_elem(&rates, &zero);
+	if (!rate)
 		return 1;
-	if (now - sofar->since_ns > SECOND) {
-		sofar->since_ns = now;
-		sofar->records = 0;
+	if (now - rate->since_ns > SECOND) {
+		rate->since_ns = now;
+		rate->records = 0;
 	}
-	return ++sofar->records > DROPS_PER_SECOND;
+	return ++rate->records > DROPS_PER_SECOND;
 }
 
-// Finds the transport header behind the IP header; gives its protocol, 0 when it has none to look at.
+// Finds the transport header behind the IP header; gives its protocol, 0 when there is none.
 always_inline uint8_t find_transport(const uint8_t *ip, struct DropRecord *record, const uint8_t **transport)
 {
 	uint8_t head[40];
@@ -72,7 +69,7 @@ always_inline uint8_t find_transport(const uint8_t *ip, struct DropRecord *recor
 	return next;
 }
 
-// Says whether somebody waits for it.
+// Is it a DNS message or a SYN?
 always_inline int is_wanted(uint8_t protocol, const uint8_t *transport, struct DropRecord *record)
 {
 	uint8_t head[14];
@@ -95,7 +92,8 @@ always_inline int is_wanted(uint8_t protocol, const uint8_t *transport, struct D
 	return is_dns_port(record->source_port) || is_dns_port(record->destination_port);
 }
 
-// The namespace of the device it was at; in a socket's queue the place of the device holds something else.
+// The network namespace of the packet's device, else of its socket: in a socket's queue other fields share the place of the
+// device (include/linux/skbuff.h, dev_scratch).
 always_inline uint32_t netns_of(struct sk_buff *skb)
 {
 	struct net_device *dev = 0;
@@ -128,7 +126,7 @@ int on_drop(uint64_t *ctx)
 	if (!is_wanted(next, transport, &record))
 		return 0;
 	record.at_ns = bpf_ktime_get_boot_ns();
-	if (is_too_much(record.at_ns)) {
+	if (is_over_limit(record.at_ns)) {
 		count_lost(LOST_RING);
 		return 0;
 	}
@@ -137,9 +135,8 @@ int on_drop(uint64_t *ctx)
 	record.reason = ctx[2];
 #endif
 	record.netns = netns_of(skb);
-	record.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA);
-	if (bpf_ringbuf_output(&records, &record, sizeof(record), wake_flags(record.ring_bytes)))
-		count_lost(LOST_RING);
+	record.ring_bytes = waiting_bytes();
+	output(&record, sizeof(record), record.ring_bytes);
 	return 0;
 }
 

@@ -38,8 +38,18 @@ static uint64_t (*const bpf_ktime_get_boot_ns)(void) = (void *)125;
 static long (*const bpf_ringbuf_output)(void *ring, void *from, uint64_t size, uint64_t flags) = (void *)130;
 static uint64_t (*const bpf_ringbuf_query)(void *ring, uint64_t what) = (void *)134;
 
-// Reads a kernel field through a relocated address. Works the same in typed and in raw tracepoints.
+// Reads a kernel field through a relocated address, in typed and in raw tracepoints.
 #define READ(dst, field) bpf_probe_read_kernel(&(dst), sizeof(dst), __builtin_preserve_access_index(&(field)))
+
+// READ_TYPED is for fields that hang on an argument of the tracepoint: a BTF-typed tracepoint lets the program load them,
+// a raw one does not. READ serves both.
+#ifdef RAW_TP
+#define TRACEPOINT(name) SEC("raw_tp/" name)
+#define READ_TYPED(dst, field) READ(dst, field)
+#else
+#define TRACEPOINT(name) SEC("tp_btf/" name)
+#define READ_TYPED(dst, field) ((dst) = (field))
+#endif
 
 // 1 when the kernel has this field, with this kind of type.
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// What a plugin read from standard input and wrote to standard output, when both are pipes: at its exit the pages are
-// still there. A pipe keeps the pages that were read to their end (pipe_inode_info::tmp_page), content untouched, and a
-// slot keeps its page and offset (fs/pipe.c: anon_pipe_buf_release, pipe_buf_release). No function is hooked for it.
-// Only the newest slot of each pipe is looked at: one page. Pages that the pipe has given back are never touched.
+// What a plugin read from standard input and wrote to standard output, where these are pipes: the pages are still there when
+// it exits. A pipe keeps the last pages that were read to their end (pipe_inode_info::tmp_page), content untouched, and a
+// slot keeps its page, offset and length (fs/pipe.c: anon_pipe_buf_release, pipe_read; one page until Linux 6.14, two since).
+// No function is hooked for it. Only the newest slot of each pipe is read, one page at most, and never a page that the pipe
+// has given back.
 #pragma once
+
+#include "process.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -15,9 +18,9 @@ struct {
 #define GIB (1ull << 30)
 #define STEPS_AT_ONCE 16
 
-// The pipe behind a descriptor of a task, as a number like the task; 0 when there is none. These are functions of their
-// own, by numbers: the verifier walks them once. A typed pointer would make it search all types of the kernel by name
-// besides (kernel/bpf/btf.c, btf_nested_type_is_trusted), for each one that is loaded and every way that leads there.
+// The address of the pipe behind a descriptor of a task; 0 when there is none. Global functions that take addresses as
+// numbers: the verifier walks them once, and a typed pointer would make it search all types of the kernel by name for each
+// load (kernel/bpf/btf.c, btf_nested_type_is_trusted).
 noinline uint64_t pipe_of(uint64_t of_task, uint32_t fd)
 {
 	struct task_struct *task = (void *)of_task;
@@ -28,7 +31,7 @@ noinline uint64_t pipe_of(uint64_t of_task, uint32_t fd)
 	struct pipe_inode_info *pipe = 0;
 	unsigned int max = 0;
 	unsigned short mode = 0;
-	// A task that ends after its files were put away has none.
+	// Null once exit_files() has run.
 	READ(files, task->files);
 	if (!files)
 		return 0;
@@ -62,8 +65,8 @@ always_inline int is_kept(struct pipe_inode_info *pipe, struct page *page)
 	return kept == page;
 }
 
-// The newest slot's page and how many of its bytes were written; 0 when there is none that may be read.
-always_inline uint32_t newest(struct pipe_inode_info *pipe, uint64_t *page_address)
+// The page of the pipe's newest slot and how many of its bytes were written; 0 when there is none that may be read.
+always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint64_t *page_address)
 {
 	unsigned int head = 0, slots = 0, offset = 0, len = 0;
 	struct pipe_buffer *buffers = 0, *buffer;
@@ -85,7 +88,7 @@ always_inline uint32_t newest(struct pipe_inode_info *pipe, uint64_t *page_addre
 	return offset + len;
 }
 
-// Reads what was last written to a pipe of the task that ends, to this place of `spoken`; gives how much.
+// Copies what was last written to a pipe of the exiting task to this place of `streams`; gives how many bytes.
 noinline uint32_t read_pipe(uint32_t fd, uint64_t bias, uint32_t place)
 {
 	struct scratch *s = scratch();
@@ -96,15 +99,15 @@ noinline uint32_t read_pipe(uint32_t fd, uint64_t bias, uint32_t place)
 	uint64_t pipe = pipe_of((uint64_t)task, fd);
 	if (!pipe)
 		return 0;
-	// A command shares its plugin's pipe: what is in it is the plugin's.
+	// A command inherits the pipe of its plugin: the content belongs to the plugin.
 	READ(parent, task->real_parent);
 	if (!parent || pipe_of((uint64_t)parent, fd) == pipe)
 		return 0;
-	uint32_t len = newest((void *)pipe, &page);
+	uint32_t len = newest_page((void *)pipe, &page);
 	opaque(len);
 	if (len == 0 || len > STDIO_MAX)
 		return 0;
-	return bpf_probe_read_kernel(&s->spoken[place], len, (void *)(page * 64 + bias)) ? 0 : len;
+	return bpf_probe_read_kernel(&s->streams[place], len, (void *)(page * 64 + bias)) ? 0 : len;
 }
 
 static noinline int emit_stdio(struct task_struct *task)
@@ -131,7 +134,7 @@ static noinline int emit_stdio(struct task_struct *task)
 	return 0;
 }
 
-// Is a token waited for? Then exits of the agent's own threads matter.
+// Does user space wait for a token to be found? Then the exits of the agent's own threads matter.
 always_inline int is_calibrating(void)
 {
 	uint32_t zero = 0;
@@ -139,7 +142,7 @@ always_inline int is_calibrating(void)
 	return where && where->token[0] && where->outcome == CALIBRATION_PENDING;
 }
 
-// The first of so many addresses, one GiB below the other, where the token stands; 0 when it is at none.
+// The first of STEPS_AT_ONCE addresses, each one GiB below the one before, that holds the token; 0 when none does.
 noinline uint64_t find_token(uint64_t address)
 {
 	uint32_t zero = 0;
@@ -157,13 +160,13 @@ noinline uint64_t find_token(uint64_t address)
 	return 0;
 }
 
-// Looks for the token at every address that is possible: both the linear mapping and the array of struct page begin at a
-// multiple of 1 GiB, and a task lies in the linear mapping, so whole GiB are all there is to find out.
-static noinline int bias_of(struct Calibration *where)
+// Searches the token at every possible address. The linear mapping and the array of struct page both begin at a multiple of
+// 1 GiB (arch/x86/mm/kaslr.c, kernel_randomize_memory) and a task lies in the linear mapping, so only whole GiB are unknown.
+static noinline int find_bias(struct Calibration *where)
 {
 	uint64_t page = 0, task = bpf_get_current_task();
 	uint64_t pipe = pipe_of(task, where->fd);
-	if (!pipe || !newest((void *)pipe, &page) || TYPE_SIZE(struct page) != 64)
+	if (!pipe || !newest_page((void *)pipe, &page) || TYPE_SIZE(struct page) != 64)
 		return CALIBRATION_ELSEWHERE;
 	uint64_t guess = (task & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
 #pragma clang loop unroll(disable)
@@ -181,7 +184,7 @@ always_inline void calibrate(void)
 {
 	uint32_t zero = 0;
 	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
-	// Last: user space waits for it.
+	// Last: user space reads `bias` once `outcome` is set.
 	if (where)
-		where->outcome = bias_of(where);
+		where->outcome = find_bias(where);
 }

@@ -134,7 +134,7 @@ mod tests {
             for program in ["on_fork", "on_exec", "on_exit", "on_exit_stdio"] {
                 assert!(object.programs.contains_key(program), "{name} has program {program}");
             }
-            for map in ["records", "processes", "marks", "lost", "calibration", "reader"] {
+            for map in ["records", "processes", "pid_counts", "lost", "calibration", "reader"] {
                 assert!(object.maps.contains_key(map), "{name} has map {map}");
             }
         }

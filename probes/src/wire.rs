@@ -15,14 +15,14 @@ pub const KIND_EXEC: u32 = 2;
 /// A process ended: [`ExitRecord`].
 pub const KIND_EXIT: u32 = 3;
 
-/// What a plugin read and wrote: [`StdioRecord`].
+/// What an exiting plugin read and wrote: [`StdioRecord`].
 pub const KIND_STDIO: u32 = 4;
 
-/// Value in the map of processes: a CNI plugin or a descendant of one. All it does is reported.
+/// Value in the map of processes: a CNI plugin or a descendant of one. Forks, execs and the exit are reported.
 pub const ROLE_TRACKED: u32 = 1;
 /// Value in the map of processes: a known runtime's own process (shim, runc, ..). Only its exec and exit are reported.
 pub const ROLE_RUNTIME: u32 = 2;
-/// Value in the map of processes: the agent itself, while it measures where pages lie ([`Calibration`]).
+/// Value in the map of processes: the agent itself, during the calibration ([`Calibration`]).
 pub const ROLE_CALIBRATING: u32 = 3;
 
 /// [`ExecRecord::flags`]: arguments were cut at [`ARGS_MAX`].
@@ -37,21 +37,21 @@ pub const LOST_TABLE: u32 = 1;
 /// Slots of the counter map.
 pub const LOST_SLOTS: u32 = 2;
 
-/// Most processes followed at one time.
+/// Most processes tracked at one time.
 pub const PROCESSES_MAX: u32 = 16384;
-/// Counters of followed processes by the low bits of their pid: two tables of 8 KiB.
-pub const MARKS: u32 = 2048;
-/// Place of the counters that the kernel side writes in the map of marks.
-pub const MARKS_OF_KERNEL: u32 = 0;
-/// Place of those that user space writes.
-pub const MARKS_OF_USER: u32 = 1;
+/// Counters of tracked processes by the low bits of their pid: two tables of 8 KiB.
+pub const PID_COUNTS: u32 = 2048;
+/// Index, in the map of these counters, of those that the kernel side writes.
+pub const PID_COUNTS_OF_KERNEL: u32 = 0;
+/// Index of those that user space writes.
+pub const PID_COUNTS_OF_USER: u32 = 1;
 /// Most bytes of the executed file's path.
 pub const PATH_MAX: u32 = 1024;
 /// Most bytes of arguments.
 pub const ARGS_MAX: u32 = 4096;
 /// Most bytes of one variable of the environment, its terminator included.
 pub const VARIABLE_MAX: u32 = 2048;
-/// Bytes of kept environment from which on no further variable is added.
+/// Length of the kept environment above which no further variable is added.
 pub const ENV_FULL: u32 = 8192;
 /// Room behind an [`ExecRecord`]: path, arguments, kept environment.
 pub const EXEC_ROOM: u32 = PATH_MAX + ARGS_MAX + ENV_FULL + VARIABLE_MAX;
@@ -60,11 +60,11 @@ pub const COMM_LEN: usize = 16;
 
 /// Most bytes taken of standard input, and of standard output: one page.
 pub const STDIO_MAX: u32 = 4096;
-/// [`Calibration::outcome`]: the exit that runs this round has not been seen yet.
+/// [`Calibration::outcome`]: the exit that runs this round has not come yet.
 pub const CALIBRATION_PENDING: u32 = 0;
-/// [`Calibration::outcome`]: found.
+/// [`Calibration::outcome`]: the token was found.
 pub const CALIBRATION_FOUND: u32 = 1;
-/// [`Calibration::outcome`]: not among the candidates of this round.
+/// [`Calibration::outcome`]: the token is at no candidate of this round.
 pub const CALIBRATION_ELSEWHERE: u32 = 2;
 /// Candidates tried in one round of the calibration.
 pub const CALIBRATION_STEPS: u32 = 256;
@@ -135,14 +135,14 @@ pub struct ExecRecord {
 pub struct ExitRecord {
     /// Head.
     pub header: RecordHeader,
-    /// As for `wait(2)`: the signal in bits 0 to 6, 128 for a core dump, the code in bits 8 to 15.
+    /// As for wait(2): the signal in bits 0 to 6, 128 for a core dump, the code in bits 8 to 15.
     pub status: u32,
     /// One of the `ROLE_` constants.
     pub role: u32,
 }
 
-/// A plugin ended, and so much of what it read and wrote still lay in its pipes. The bytes of standard input follow, then
-/// those of standard output.
+/// What a plugin read and wrote, as far as its pipes still held it when it exited. The bytes of standard input follow, then those
+/// of standard output.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StdioRecord {
@@ -162,7 +162,7 @@ pub struct StdioRecord {
 pub struct Calibration {
     /// The token.
     pub token: [u64; 2],
-    /// See above; valid when `outcome` is [`CALIBRATION_FOUND`].
+    /// The bias, modulo 2^64; valid when `outcome` is [`CALIBRATION_FOUND`].
     pub bias: u64,
     /// The first candidate of this round, in GiB relative to the first guess; the others lie below.
     pub from_gib: i64,

@@ -1,4 +1,6 @@
-//! The record of a step of a TCP connection's set-up. Rules: see the parent module.
+//! The record of the connection probe (`bpf/connect.bpf.c`): one step of the set-up of a TCP connection.
+//!
+//! Part of `wire.h` like `wire.rs`, and under the same rules. Does not: decode; see `sandglass::sources::linux::connect`.
 
 use super::{COMM_LEN, RecordHeader};
 
@@ -6,12 +8,12 @@ use super::{COMM_LEN, RecordHeader};
 pub const KIND_CONNECT_STARTED: u32 = 16;
 /// The handshake is complete: [`ConnectRecord`].
 pub const KIND_CONNECT_ESTABLISHED: u32 = 17;
-/// It came to nothing: [`ConnectRecord`] with the error.
+/// The set-up failed: [`ConnectRecord`] with the error.
 pub const KIND_CONNECT_FAILED: u32 = 18;
 
 /// [`ConnectRecord::flags`]: the program closed the socket.
 pub const CONNECT_CLOSED: u32 = 1;
-/// [`ConnectRecord::flags`]: `socket` is the socket's address in the kernel, for want of a cookie.
+/// [`ConnectRecord::flags`]: `socket` is the socket's address in the kernel, because the program cannot make a cookie.
 pub const CONNECT_SOCKET_IS_ADDRESS: u32 = 2;
 
 /// A step of a TCP connection's set-up, at the side that connects.
@@ -20,7 +22,7 @@ pub const CONNECT_SOCKET_IS_ADDRESS: u32 = 2;
 pub struct ConnectRecord {
     /// Head; process and start only where the process is known.
     pub header: RecordHeader,
-    /// Cookie of the socket.
+    /// Cookie of the socket (net/core/sock_diag.c, __sock_gen_cookie).
     pub socket: u64,
     /// Inode number of the network namespace.
     pub netns: u32,

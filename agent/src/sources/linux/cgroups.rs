@@ -1,8 +1,8 @@
-//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2).
+//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2; kernel/cgroup/cgroup.c, cgroup_id).
 //!
-//! Used by the ring thread. Plugins run in the runtime's own cgroup, so nearly every look-up is answered from the
-//! cache; a miss reads one file of the process, and only when that does not help the tree is walked, once a second at
-//! most. An unknown cgroup is the empty path. Does not: know cgroup v1 (a hybrid node's v2 tree is used).
+//! Used by the feed of the process probe, and by `dns` for the root. Plugins run in the runtime's own cgroup, so the cache
+//! answers nearly every lookup; a miss reads one file of the process, and only when that does not help the tree is walked, at
+//! most once a second. The path of an unknown cgroup is empty. Does not: know cgroup v1 (a hybrid node's v2 tree is used).
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,7 +31,7 @@ impl Cgroups {
         }
     }
 
-    /// Path of cgroup `id` from the root of the tree, `/` first; `pid` is a process that was in it a moment ago.
+    /// Path of cgroup `id` from the root of the tree, with a leading `/`; `pid` is a process that was just in it.
     pub fn path(&mut self, id: u64, pid: u32) -> String {
         if id == 0 {
             return String::new();
@@ -53,7 +53,7 @@ impl Cgroups {
         self.paths.get(&id).cloned().unwrap_or_default()
     }
 
-    /// What the process itself says, if the directory of that name has the right id.
+    /// The path in `/proc/PID/cgroup`, if the directory there has this id: the process may have moved.
     fn path_of_process(&self, id: u64, pid: u32) -> Option<String> {
         let path = own_path(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)?;
         let mount = self.mount.as_ref()?;
@@ -66,15 +66,15 @@ impl Cgroups {
         if let Ok(root) = fs::metadata(&mount) {
             self.paths.insert(root.ino(), "/".to_owned());
         }
-        let mut waiting = vec![mount.clone()];
-        while let Some(directory) = waiting.pop() {
+        let mut pending = vec![mount.clone()];
+        while let Some(directory) = pending.pop() {
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 if self.paths.len() >= CACHED_MAX {
                     return;
                 }
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     self.paths.insert(entry.ino(), path_below(&mount, &entry.path()));
-                    waiting.push(entry.path());
+                    pending.push(entry.path());
                 }
             }
         }
@@ -116,8 +116,11 @@ fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
 const CACHED_MAX: usize = 4096;
 const WALK_EVERY: Duration = Duration::from_secs(1);
 
-/// The directory of the v2 tree's root, and whether it is the node's own root. A container may see several mounts: in a
-/// cgroup namespace of its own one is only its part of the tree, and a host's directory mounted into it is the whole.
+/// The directory of the v2 tree's root, and whether it is the node's own root. A container may see several mounts: the one of
+/// its own cgroup namespace (cgroup_namespaces(7)) is a part of the tree, the node's directory mounted into it is the whole.
+///
+/// # Errors
+/// When no v2 tree is mounted.
 pub fn open_root() -> io::Result<(fs::File, bool)> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mut part = None;
@@ -132,7 +135,7 @@ pub fn open_root() -> io::Result<(fs::File, bool)> {
     part.map(|root| (root, false)).ok_or_else(no_mount)
 }
 
-// kernfs numbers from 1 on; the first is its root.
+// The root of a kernfs tree has inode number 1 (fs/kernfs/dir.c, kernfs_create_root).
 const ROOT_INODE: u64 = 1;
 
 #[cfg(test)]

@@ -1,37 +1,40 @@
-//! The connection probe: TCP connections as the side that connects sees their set-up, straight from the kernel.
+//! The connection probe: the set-up of TCP connections, as the side that connects sees it.
 //!
-//! Used by the Linux source. One hook, on changes of a socket's state; what is not the set-up of a connection costs two
-//! comparisons in the kernel. Without it there are no connections in traces; nothing else is missing.
-//! A connection that never becomes one, because the node has no route or no port for it, is not a change of state: the
-//! kernel tells nobody but the program (ENETUNREACH at once). Such attempts are not seen.
-//! Does not: follow connections once they stand, or see who accepts them.
+//! Used by the Linux source. One hook, on changes of a socket's state (net/ipv4/af_inet.c, inet_sk_set_state); all changes that
+//! are no set-up cost two comparisons in the kernel. Without it there are no connections in traces; nothing else is missing.
+//! A connection for which the node has no route or no port is no change of state: connect(2) fails at once, and only the
+//! program learns of it. Such connections are not seen.
+//! Does not: follow connections once they are established, or see who accepts them.
 
 pub mod decode;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::os::fd::{AsFd as _, BorrowedFd};
 
 use sandglass_model::network::{ConnectStep, Step};
 use sandglass_model::{Body, Event, Timestamp};
 
-use super::Rung;
-use super::feed::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
-use super::loader::family::{Family, Loader, Object, Stream};
-use super::loader::{LoadError, ProgramTime};
+use super::feed::decoded::{DecodedFeed, Decoder};
+use super::feed::{Follower, Outlet};
+use super::loader::error::LoadError;
+use super::loader::family::{Family, Loader, Object, Rung};
+use super::loader::run_time::ProgramTime;
+use super::record::DecodeError;
+use super::status;
+use crate::failure::causes_in_short;
 use crate::health::{Health, ProbeStatus};
-use crate::sources::{EventSender, Stopped};
+use crate::sources::queue::EventSender;
 
 /// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
 pub struct ConnectProbe {
-    // The thread ends first: it takes a last look at the ring.
+    // Dropped first: the thread drains the ring once more.
     _follower: Follower,
     family: Family,
 }
 
 impl ConnectProbe {
-    /// Attaches the best of `rungs`, if the probe is wanted, and says in `health` what came of it.
+    /// Attaches the best of `rungs`, if the probe is wanted, and reports in `health` what came of it.
     #[must_use]
     pub fn start(
         wanted: bool,
@@ -44,22 +47,25 @@ impl ConnectProbe {
             health.set_probe(missing("switched off", "set probes.connect to true"));
             return None;
         }
-        let mut refused = None;
+        let mut rejected = None;
         for rung in rungs {
             match attach(*rung, loader, sender, health) {
                 Ok(probe) => {
-                    health.set_probe(in_use(*rung, refused.as_ref()));
+                    health.set_probe(in_use(*rung, rejected.as_ref()));
                     return Some(probe);
                 }
-                Err(error) => refused = refused.or(Some(error)),
+                Err(error) => rejected = rejected.or(Some(error)),
             }
         }
-        let why = refused.map_or_else(|| "no rung was to be tried".to_owned(), |error| causes_in_short(&error));
+        let why = rejected.map_or_else(|| "no rung was to be tried".to_owned(), |error| causes_in_short(&error));
         health.set_probe(missing(&why, "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON"));
         None
     }
 
-    /// Takes the probe off its hooks, or puts it on again.
+    /// Detaches the program, or attaches it again; it stays loaded.
+    ///
+    /// # Errors
+    /// When the kernel rejects it.
     pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
         self.family.set_hooked(hooked)
     }
@@ -88,35 +94,40 @@ fn attach(
     let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
     family.attach("on_set_state", TRACEPOINT, loader)?;
-    let feed = Connects {
-        stream,
-        outlet: Outlet::new(PROBE, sender.clone(), health.clone()),
-        addresses: Addresses::default(),
-    };
-    let follower = Follower::start(PROBE, feed).map_err(|error| LoadError::Unexpected {
-        probe: PROBE,
-        hook: rung.name(),
-        what: format!("its thread cannot be started: {error}"),
-    })?;
+    let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
+    let feed = DecodedFeed::new(stream, outlet, ConnectDecoder::default());
     Ok(ConnectProbe {
-        _follower: follower,
+        _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
         family,
     })
 }
 
-/// What the thread owns.
-struct Connects {
-    stream: Stream,
-    outlet: Outlet,
+/// Decodes records and renames sockets that are known by their address only.
+#[derive(Default)]
+struct ConnectDecoder {
     addresses: Addresses,
 }
 
-/// Names for sockets of which only the address in the kernel is known: they tell nothing of it, and the next socket at the
-/// same address gets another.
+impl Decoder for ConnectDecoder {
+    fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError> {
+        let mut decoded = decode::decode(record)?;
+        if decoded.socket_is_address {
+            decoded.step.socket = self.addresses.name(decoded.at, &decoded.step);
+        }
+        events.push(Event {
+            at: decoded.at,
+            body: Body::ConnectSeen(Box::new(decoded.step)),
+        });
+        Ok(())
+    }
+}
+
+/// Names of sockets of which only the address in the kernel is known. A name does not reveal the address, and the next socket
+/// at the same address gets another name.
 #[derive(Default)]
 struct Addresses {
     secret: RandomState,
-    /// Of the connections whose end has not been seen.
+    /// By address, of the connections whose end was not seen yet.
     names: HashMap<u64, u64>,
 }
 
@@ -126,7 +137,7 @@ impl Addresses {
         if step.step != Step::Started {
             return self.names.remove(&step.socket).unwrap_or(new);
         }
-        // Ends were lost; those of the others then go by new names, each seen once.
+        // Full only when ends were lost. The ends of the others then get names that no begin has.
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
@@ -135,51 +146,9 @@ impl Addresses {
     }
 }
 
-impl Feed for Connects {
-    fn wakes(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
-        Some(self.stream.ring.as_fd())
-    }
-
-    fn sleeps(&mut self) -> bool {
-        self.stream.reader.sleeps()
-    }
-
-    fn drain(&mut self) -> Result<Found, Stopped> {
-        let mut records = 0;
-        while records < AT_ONCE
-            && let Some(decoded) = self.stream.ring.next(decode::decode)
-        {
-            records += 1;
-            match decoded {
-                Ok(mut decoded) => {
-                    if decoded.socket_is_address {
-                        decoded.step.socket = self.addresses.name(decoded.at, &decoded.step);
-                    }
-                    self.outlet.send(Event {
-                        at: decoded.at,
-                        body: Body::ConnectSeen(Box::new(decoded.step)),
-                    })?;
-                }
-                Err(error) => self.outlet.undecodable(&error),
-            }
-        }
-        Ok(Found::of(records))
-    }
-
-    fn check(&mut self) -> Result<(), Stopped> {
-        self.outlet.report_losses(&mut self.stream.lost)
-    }
-}
-
-fn in_use(rung: Rung, refused: Option<&LoadError>) -> ProbeStatus {
-    let mut status = ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: format!("{} {TRACEPOINT}", rung.name()),
-        attached: true,
-        consequence: String::new(),
-        hint: String::new(),
-    };
-    if let Some(error) = refused {
+fn in_use(rung: Rung, rejected: Option<&LoadError>) -> ProbeStatus {
+    let mut status = status::attached(PROBE, &format!("{} {TRACEPOINT}", rung.name()));
+    if let Some(error) = rejected {
         status.consequence = format!(
             "a lower rung is in use, which sees the same at a little more cost: {}",
             causes_in_short(error)
@@ -190,19 +159,15 @@ fn in_use(rung: Rung, refused: Option<&LoadError>) -> ProbeStatus {
 }
 
 fn missing(reason: &str, hint: &str) -> ProbeStatus {
-    ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: "none".to_owned(),
-        attached: false,
-        consequence: format!("no TCP connections in traces and metrics: {reason}"),
-        hint: hint.to_owned(),
-    }
+    let consequence = format!("no TCP connections in traces and metrics: {reason}");
+    status::missing(PROBE, consequence, hint)
 }
 
 /// Name of the probe.
 pub const PROBE: &str = "connect";
 const TRACEPOINT: &str = "inet_sock_set_state";
-/// Room for 1,000 connections between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+/// Room for the records of 1,000 connections between two polls. Small, because its pages count twice in the agent's resident
+/// memory: the kernel maps the data area twice in a row (kernel/bpf/ringbuf.c, bpf_ringbuf_area_alloc).
 const RING_BYTES: u32 = 256 << 10;
 const NAMES_MAX: usize = 16_384;
 

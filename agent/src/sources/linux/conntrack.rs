@@ -1,10 +1,11 @@
-//! Conntrack: which flows came and went in the node's table, what was translated, and how the table's counters grow.
+//! The conntrack probe: flows of the node's table as they come and go, with their translations, and the growth of conntrack's
+//! counters.
 //!
-//! Used by the Linux source. Flows come from ctnetlink, the kernel's own announcements to whoever subscribes. The better
-//! rung lets a BPF filter on the agent's socket put them into a ring buffer with the kernel's time, so that no message
-//! waits in the socket and none wakes the agent; the other one reads the socket. Counters are polled once a second.
-//! Only TCP and UDP are told of. Flows are those of the node's own namespace: most rules that need conntrack live there,
-//! and a subscription in every sandbox would make each of them pay for events.
+//! Used by the Linux source. Flows come from ctnetlink, which multicasts them to its subscribers. On the better rung a BPF filter
+//! on the agent's socket puts them into a ring buffer with the kernel's time: no message waits in the socket and none wakes the
+//! agent. The other rung reads the socket. Counters are polled once a second.
+//! Only TCP and UDP flows of the node's own namespace are reported: most rules that need conntrack are there, and a subscription
+//! in every sandbox would make each of them pay for events.
 //! Does not: turn conntrack or its events on, change a table, or load a rule.
 
 mod counts;
@@ -22,22 +23,26 @@ use sandglass_model::{Body, Event, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::conntrack::FlowRecord;
 
-pub use self::sandboxes::KnownNamespaces;
-use self::socket::{Announcements, Told};
+use self::socket::{Received, Subscription};
 use self::tables::Tables;
-use super::feed::{AT_ONCE, Feed, Follower, Found, Outlet, reason};
+use super::feed::{Drained, Feed, Follower, Outlet, RECORDS_MAX};
+use super::known_namespaces::KnownNamespaces;
+use super::loader::error::LoadError;
 use super::loader::family::{Family, Loader, Object, Stream};
-use super::loader::{LoadError, ProgramTime};
+use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
+use super::status;
+use crate::failure::causes_in_short;
 use crate::health::{Health, ProbeStatus};
-use crate::sources::{EventSender, Stopped, clock};
+use crate::sources::clock;
+use crate::sources::queue::{EventSender, Stopped};
 
-/// How flows come to the agent.
+/// How flows reach the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowOptions {
-    /// Try the rung with the filter on the socket.
+    /// Try the rung with the BPF filter on the socket.
     pub filter: bool,
-    /// Bytes the kernel may keep for the agent, of the ring buffer or of the socket; `None`: as much as suits the rung.
+    /// Bytes of the ring buffer or of the socket's buffer; `None` for the default of the rung.
     pub buffer_bytes: Option<u32>,
 }
 
@@ -53,13 +58,13 @@ impl Default for FlowOptions {
 /// The running subscription. Dropping it ends it.
 #[derive(Debug)]
 pub struct Conntrack {
-    // The thread ends first: it takes a last look.
+    // Dropped first: the thread drains once more.
     _follower: Follower,
     filter: Option<Family>,
 }
 
 impl Conntrack {
-    /// Subscribes, if that is wanted, and says in `health` what came of it.
+    /// Subscribes, if that is wanted, and reports in `health` what came of it.
     #[must_use]
     pub fn start(
         wanted: bool,
@@ -77,19 +82,19 @@ impl Conntrack {
             outlet: Outlet::new(PROBE, sender.clone(), health.clone()),
             known,
         };
-        let mut refused = "not asked for".to_owned();
+        let mut rejected = "not wanted".to_owned();
         if options.filter {
             match with_filter(options, loader, &common) {
                 Ok(conntrack) => {
                     health.set_probe(in_use("ctnetlink filter", ""));
                     return Some(conntrack);
                 }
-                Err(error) => refused = causes_in_short(&error),
+                Err(error) => rejected = causes_in_short(&error),
             }
         }
         match with_socket(options, &common) {
             Ok(conntrack) => {
-                health.set_probe(in_use("ctnetlink", &refused));
+                health.set_probe(in_use("ctnetlink", &rejected));
                 Some(conntrack)
             }
             Err(error) => {
@@ -109,18 +114,18 @@ impl Conntrack {
     }
 }
 
-/// Why it could not be subscribed to.
+/// Why the subscription failed.
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+enum SubscribeError {
     /// The filter was rejected.
     #[error(transparent)]
     Filter(#[from] LoadError),
-    /// A socket could not be had.
+    /// The socket or the thread.
     #[error("cannot {0}")]
     Socket(&'static str, #[source] std::io::Error),
 }
 
-fn with_filter(options: &FlowOptions, loader: &mut Loader<'_>, common: &Common) -> Result<Conntrack, StartError> {
+fn with_filter(options: &FlowOptions, loader: &mut Loader<'_>, common: &Common) -> Result<Conntrack, SubscribeError> {
     let object = Object {
         probe: PROBE,
         hook: "ctnetlink filter",
@@ -128,45 +133,45 @@ fn with_filter(options: &FlowOptions, loader: &mut Loader<'_>, common: &Common) 
     };
     let mut family = Family::load(object, options.buffer_bytes.unwrap_or(RING_BYTES), loader)?;
     let stream = family.stream()?;
-    let announcements = Announcements::open(0).map_err(|error| StartError::Socket("open a netlink socket", error))?;
-    // Before it is subscribed: nothing gets past the filter.
-    family.filter("on_message", announcements.socket())?;
-    announcements
+    let subscription = Subscription::open(0).map_err(|error| SubscribeError::Socket("open a netlink socket", error))?;
+    // Before the subscription, so that no message gets past the filter.
+    family.filter("on_message", subscription.socket())?;
+    subscription
         .subscribe()
-        .map_err(|error| StartError::Socket("subscribe to ctnetlink", error))?;
+        .map_err(|error| SubscribeError::Socket("subscribe to ctnetlink", error))?;
     let feed = Filtered {
         stream,
-        _announcements: announcements,
+        _subscription: subscription,
         common: common.clone(),
         tables: Tables::new(common.netns, common.known.clone()),
-        came: false,
+        has_records: false,
     };
-    let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
+    let follower = Follower::start(PROBE, feed).map_err(|error| SubscribeError::Socket("start a thread", error))?;
     Ok(Conntrack {
         _follower: follower,
         filter: Some(family),
     })
 }
 
-fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, StartError> {
-    let announcements = Announcements::open(options.buffer_bytes.unwrap_or(SOCKET_BYTES) as usize)
-        .map_err(|error| StartError::Socket("open a netlink socket", error))?;
-    announcements
+fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, SubscribeError> {
+    let subscription = Subscription::open(options.buffer_bytes.unwrap_or(SOCKET_BYTES) as usize)
+        .map_err(|error| SubscribeError::Socket("open a netlink socket", error))?;
+    subscription
         .subscribe()
-        .map_err(|error| StartError::Socket("subscribe to ctnetlink", error))?;
+        .map_err(|error| SubscribeError::Socket("subscribe to ctnetlink", error))?;
     let feed = Direct {
-        announcements,
+        subscription,
         common: common.clone(),
         tables: Tables::new(common.netns, common.known.clone()),
     };
-    let follower = Follower::start(PROBE, feed).map_err(|error| StartError::Socket("start a thread", error))?;
+    let follower = Follower::start(PROBE, feed).map_err(|error| SubscribeError::Socket("start a thread", error))?;
     Ok(Conntrack {
         _follower: follower,
         filter: None,
     })
 }
 
-/// What both rungs need.
+/// What both rungs have.
 #[derive(Clone)]
 struct Common {
     netns: u64,
@@ -179,60 +184,60 @@ impl Common {
         events.into_iter().try_for_each(|event| self.outlet.send(event))
     }
 
-    /// Tells of the flows in a message, or several.
-    fn tell(&self, at: Option<Timestamp>, bytes: &[u8]) -> Result<(), Stopped> {
+    /// Sends the flows in one or more messages. `at` is the kernel's time where the filter noted it.
+    fn send_flows(&self, at: Option<Timestamp>, bytes: &[u8]) -> Result<(), Stopped> {
         for message in netlink::messages(bytes) {
             match flow::decode(&message, self.netns) {
-                Ok(Some(announced)) => {
-                    let at = at.or_else(|| announced.unix_ns.map(|unix_ns| clock::anchor().boot(unix_ns)));
+                Ok(Some(seen)) => {
+                    let at = at.or_else(|| seen.unix_ns.map(|unix_ns| clock::anchor().boot(unix_ns)));
                     self.outlet.send(Event {
                         at: at.unwrap_or_else(clock::now),
-                        body: Body::FlowSeen(Box::new(announced.flow)),
+                        body: Body::FlowSeen(Box::new(seen.flow)),
                     })?;
                 }
                 Ok(None) => {}
-                Err(error) => self.outlet.undecodable(&error),
+                Err(error) => self.outlet.count_undecodable(&error),
             }
         }
         Ok(())
     }
 }
 
-/// The rung with the filter.
+/// The feed of the rung with the filter.
 struct Filtered {
     stream: Stream,
-    // Open, it keeps the subscription; nothing ever comes through it.
-    _announcements: Announcements,
+    // Kept open for the subscription; the filter lets no message through.
+    _subscription: Subscription,
     common: Common,
     tables: Tables,
-    /// Records came since losses were looked at: without any, none can have found the ring full.
-    came: bool,
+    /// Records came since the last check: without any, none can have found the ring full.
+    has_records: bool,
 }
 
 impl Feed for Filtered {
-    fn wakes(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
         Some(self.stream.ring.as_fd())
     }
 
-    fn sleeps(&mut self) -> bool {
-        self.stream.reader.sleeps()
+    fn request_wake(&mut self) -> bool {
+        self.stream.reader.request_wake()
     }
 
-    fn drain(&mut self) -> Result<Found, Stopped> {
+    fn drain(&mut self) -> Result<Drained, Stopped> {
         let mut records = 0;
         let common = &self.common;
-        while records < AT_ONCE
+        while records < RECORDS_MAX
             && let Some(outcome) = self.stream.ring.next(|bytes| forward(common, bytes))
         {
             outcome?;
             records += 1;
         }
-        self.came |= records > 0;
-        Ok(Found::of(records))
+        self.has_records |= records > 0;
+        Ok(Drained::from_count(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        if std::mem::take(&mut self.came) {
+        if std::mem::take(&mut self.has_records) {
             self.common.outlet.report_losses(&mut self.stream.lost)?;
         }
         self.common.send(self.tables.poll(clock::now()))
@@ -245,61 +250,55 @@ fn forward(common: &Common, bytes: &[u8]) -> Result<(), Stopped> {
         .as_ref()
         .and_then(|(record, _)| record.message.get(..record.len as usize));
     let (Some((record, _)), Some(message)) = (record.as_ref(), message) else {
-        common.outlet.undecodable(&DecodeError::Short {
+        common.outlet.count_undecodable(&DecodeError::Short {
             kind: 0,
             bytes: bytes.len(),
         });
         return Ok(());
     };
-    common.tell(Some(Timestamp(record.at_ns)), message)
+    common.send_flows(Some(Timestamp(record.at_ns)), message)
 }
 
-/// The rung without.
+/// The feed of the rung without a filter.
 struct Direct {
-    announcements: Announcements,
+    subscription: Subscription,
     common: Common,
     tables: Tables,
 }
 
 impl Feed for Direct {
-    /// Every message would wake, so while it is awake the thread goes by the clock.
-    fn wakes(&self, asleep: bool) -> Option<BorrowedFd<'_>> {
-        asleep.then(|| self.announcements.socket())
+    /// Only asleep: every message makes the socket readable, and an awake thread polls by its clock.
+    fn wake_fd(&self, asleep: bool) -> Option<BorrowedFd<'_>> {
+        asleep.then(|| self.subscription.socket())
     }
 
-    fn sleeps(&mut self) -> bool {
+    fn request_wake(&mut self) -> bool {
         true
     }
 
-    fn drain(&mut self) -> Result<Found, Stopped> {
+    fn drain(&mut self) -> Result<Drained, Stopped> {
         let mut records = 0;
-        while records < AT_ONCE {
-            match self.announcements.next() {
-                Told::Message(bytes) => {
+        while records < RECORDS_MAX {
+            match self.subscription.next() {
+                Received::Message(bytes) => {
                     records += 1;
-                    self.common.tell(None, bytes)?;
+                    self.common.send_flows(None, bytes)?;
                 }
-                Told::Overrun => records += 1,
-                Told::Nothing => break,
+                Received::Overrun => records += 1,
+                Received::Nothing => break,
             }
         }
-        Ok(Found::of(records))
+        Ok(Drained::from_count(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.common.outlet.report_lost(self.announcements.take_lost())?;
+        self.common.outlet.report_lost(self.subscription.take_lost())?;
         self.common.send(self.tables.poll(clock::now()))
     }
 }
 
-fn in_use(hook: &str, refused: &str) -> ProbeStatus {
-    let mut status = ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: hook.to_owned(),
-        attached: true,
-        consequence: String::new(),
-        hint: String::new(),
-    };
+fn in_use(hook: &str, rejected: &str) -> ProbeStatus {
+    let mut status = status::attached(PROBE, hook);
     let events = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_events").unwrap_or_default();
     if events.trim() == "0" {
         status.consequence = "the kernel tells of no flows: net.netfilter.nf_conntrack_events is 0".to_owned();
@@ -307,16 +306,16 @@ fn in_use(hook: &str, refused: &str) -> ProbeStatus {
     } else if is_elsewhere() {
         status.consequence = "the agent sees its own pod's conntrack table, not the node's".to_owned();
         status.hint = "run the agent in the node's own network namespace (hostNetwork: true)".to_owned();
-    } else if !refused.is_empty() {
+    } else if !rejected.is_empty() {
         status.consequence =
-            format!("flows come as late as they are read, by 25 ms, where the kernel does not say when: {refused}");
+            format!("flows come as late as they are read, by 25 ms, where the kernel does not say when: {rejected}");
         status.hint =
             "needs Linux 5.10 or newer with CAP_BPF; or sysctl -w net.netfilter.nf_conntrack_timestamp=1".to_owned();
     }
     status
 }
 
-/// Whether this thread is in another network namespace than the node's first process.
+/// Whether this thread is in another network namespace than process 1.
 fn is_elsewhere() -> bool {
     let inode = |path| fs::metadata(path).ok().map(|namespace| namespace.ino());
     let of_node = inode("/proc/1/ns/net");
@@ -324,18 +323,14 @@ fn is_elsewhere() -> bool {
 }
 
 fn missing(reason: &str, hint: &str) -> ProbeStatus {
-    ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: "none".to_owned(),
-        attached: false,
-        consequence: format!("no translations of addresses and no conntrack counters: {reason}"),
-        hint: hint.to_owned(),
-    }
+    let consequence = format!("no translations of addresses and no conntrack counters: {reason}");
+    status::missing(PROBE, consequence, hint)
 }
 
 /// Name of the probe.
 pub const PROBE: &str = "conntrack";
-/// Room for 1,100 flows between two looks. Small: the agent's resident memory has it twice, as it is mapped twice.
+/// Room for 1,100 flows between two polls. Small, because its pages count twice in the agent's resident memory: the kernel maps
+/// the data area twice in a row (kernel/bpf/ringbuf.c, bpf_ringbuf_area_alloc).
 const RING_BYTES: u32 = 256 << 10;
-/// Room for some 8,000 messages with what the kernel needs for each; taken only when they come.
+/// Room for some 8,000 messages with the kernel's overhead for each; allocated only as they come.
 const SOCKET_BYTES: u32 = 8 << 20;

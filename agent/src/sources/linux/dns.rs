@@ -11,13 +11,15 @@ mod stream;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use self::decode::DnsDecoder;
+use super::cgroups;
 use super::feed::decoded::DecodedFeed;
 use super::feed::{Follower, Outlet};
+use super::loader::error::LoadError;
 use super::loader::family::{Family, Loader, Object};
-use super::loader::{LoadError, ProgramTime};
-use super::{cgroups, switched_off, unavailable};
+use super::loader::run_time::ProgramTime;
+use super::status::{attached, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
-use crate::sources::EventSender;
+use crate::sources::queue::EventSender;
 
 /// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
@@ -88,13 +90,7 @@ fn attach(
 }
 
 fn status(whole: bool, ports: usize) -> ProbeStatus {
-    let mut status = ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: TYPED_TASK.hook.to_owned(),
-        attached: true,
-        consequence: String::new(),
-        hint: String::new(),
-    };
+    let mut status = attached(PROBE, TYPED_TASK.hook);
     if ports > DNS_PORTS_MAX {
         status.consequence = format!("only the first {DNS_PORTS_MAX} of {ports} ports are watched");
         status.hint = format!("name at most {DNS_PORTS_MAX} in dns.ports");

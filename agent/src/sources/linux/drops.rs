@@ -1,8 +1,8 @@
-//! Packets the kernel dropped though somebody waits for them: DNS messages over UDP, and TCP SYNs; with reason and place.
+//! The drop probe: DNS messages over UDP and TCP SYNs that the kernel dropped, with its reason and the function that did it.
 //!
-//! Started by the Linux source. A probe that cannot be attached says so in [`Health`]; nothing else stops for it.
-//! The kernel side tells of so many a second at most and counts the others as lost: a flood of SYNs is not to be answered
-//! with a flood of events. Does not: join a drop to who waits for it (the correlator does).
+//! Used by the Linux source. Optional: without it a delay is not explained by a drop. The kernel side reports a bounded number
+//! a second and counts the others as lost, so that a flood of SYNs does not become a flood of events.
+//! Does not: attribute a drop to a lookup or connection (the correlator does).
 
 mod reasons;
 mod symbols;
@@ -19,23 +19,24 @@ use self::symbols::Symbols;
 use super::dns::decode::address;
 use super::feed::decoded::{DecodedFeed, Decoder};
 use super::feed::{Follower, Outlet};
+use super::loader::error::LoadError;
 use super::loader::family::{Family, Loader, Object};
-use super::loader::{LoadError, ProgramTime};
+use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
-use super::{switched_off, unavailable};
+use super::status::{attached, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
-use crate::sources::EventSender;
+use crate::sources::queue::EventSender;
 
 /// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
 pub struct DropProbe {
-    // The thread ends first: it takes a last look at the ring.
+    // Dropped first: the thread drains the ring once more.
     _follower: Follower,
     family: Family,
 }
 
 impl DropProbe {
-    /// Attaches the probe, if it is wanted, and says in `health` what came of it.
+    /// Attaches the probe, if it is wanted, and reports in `health` what came of it.
     #[must_use]
     pub fn start(
         wanted: bool,
@@ -53,7 +54,7 @@ impl DropProbe {
             Ok(probe) => (Some(probe), in_use(REASONED.hook, None)),
             Err(error) => match attach(UNREASONED) {
                 Ok(probe) => (Some(probe), in_use(UNREASONED.hook, Some(&error))),
-                // What the better object meets is told: the other met the same.
+                // The error of the better object: the other failed for the same reason.
                 Err(_) => (None, unavailable(PROBE, CONSEQUENCE, HINT, &error)),
             },
         };
@@ -61,7 +62,10 @@ impl DropProbe {
         probe
     }
 
-    /// Takes the probe off its hooks, or puts it on again.
+    /// Detaches the program, or attaches it again; it stays loaded.
+    ///
+    /// # Errors
+    /// When the kernel rejects it.
     pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
         self.family.set_hooked(hooked)
     }
@@ -94,18 +98,13 @@ fn attach(
     })
 }
 
-fn in_use(hook: &str, refused: Option<&LoadError>) -> ProbeStatus {
-    let consequence = refused.map(|error| format!("drops are seen without the kernel's reason: {error}"));
-    ProbeStatus {
-        probe: PROBE.to_owned(),
-        hook: hook.to_owned(),
-        attached: true,
-        hint: match refused {
-            Some(_) => "Linux 5.17 and newer give a reason".to_owned(),
-            None => String::new(),
-        },
-        consequence: consequence.unwrap_or_default(),
+fn in_use(hook: &str, rejected: Option<&LoadError>) -> ProbeStatus {
+    let mut status = attached(PROBE, hook);
+    if let Some(error) = rejected {
+        status.consequence = format!("drops are seen without the kernel's reason: {error}");
+        status.hint = "Linux 5.17 and newer give a reason".to_owned();
     }
+    status
 }
 
 struct DropDecoder {
@@ -154,7 +153,7 @@ const UNREASONED: Object = Object {
 };
 const CONSEQUENCE: &str = "a lookup or connection that waits for a packet the kernel dropped is not explained by it";
 const HINT: &str = "needs Linux 5.11 or newer with BPF tracing, CAP_BPF and CAP_PERFMON";
-/// Drops are rare; a flood of them is told of by what was lost.
+/// Drops are rare; of a flood of them, most are counted as lost.
 const RING_BYTES: u32 = 64 << 10;
 
 #[cfg(test)]
@@ -219,10 +218,10 @@ mod tests {
         assert_eq!(syn.dns_id, None);
     }
 
-    /// The second object is for kernels older than most that tests run on; newer ones take it too.
+    /// The object for older kernels loads on every newer kernel too.
     #[test]
-    fn the_object_without_reasons_is_taken() {
-        let test = "the_object_without_reasons_is_taken";
+    fn the_object_without_reasons_loads() {
+        let test = "the_object_without_reasons_loads";
         let (sender, _receiver) = channel(1024, Gauge::default());
         let health = Health::default();
         match with_kernel_types(&[53], |loader| attach(UNREASONED, loader, &sender, &health)).flatten() {

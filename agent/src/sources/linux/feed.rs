@@ -1,8 +1,11 @@
-//! Reads what a family of probes tells, with the ring thread's habits: woken once per burst, then by the clock.
+//! Threads that follow what the kernel side reports: one for each feed, with one wake policy.
 //!
-//! A feed is looked at every [`LOOK_EVERY`] until nothing came for [`AWAKE_FOR`]; only then does its thread sleep, and
-//! only a sleeping one is woken (`probes/bpf/stream.h`). Blocks when the pipeline is full: the kernel's buffer then
-//! fills, and counts what it loses. Does not: decode.
+//! Used by every probe of the Linux source. A thread polls its feed every [`POLL_INTERVAL`] until nothing came for the
+//! feed's `IDLE_AFTER`; only then it sleeps, and only a sleeping thread is woken by a record (`probes/bpf/ring.h`). To wake a
+//! thread costs both sides several times what the record does. The delay of a poll is far below what the pipeline allows
+//! a record to be late: its ticks lag by 250 ms.
+//! A thread blocks while the pipeline is full: the kernel's buffer then fills, and the kernel side counts what it loses.
+//! Does not: decode.
 
 pub mod decoded;
 
@@ -15,49 +18,59 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use sandglass_model::{Body, Event};
 
-use super::loader::LostCounter;
+use super::loader::maps::LostCounter;
 use crate::health::{Health, ProbeLabel};
-use crate::sources::{EventSender, Stopped, clock};
+use crate::sources::clock;
+use crate::sources::queue::{EventSender, Stopped};
 
-/// Something a thread follows.
+/// What a thread follows.
 pub trait Feed: Send + 'static {
-    /// What becomes readable when the thread is to wake, before the next look or, when it is asleep, at all.
-    fn wakes(&self, asleep: bool) -> Option<BorrowedFd<'_>>;
+    /// A burst has ended when nothing came for so long. Short by default: most connections of a quiet node (health probes)
+    /// come alone, and each keeps the thread awake.
+    const IDLE_AFTER: Duration = Duration::from_millis(150);
 
-    /// From now on the next record is to wake the thread. False when that cannot be had.
-    fn sleeps(&mut self) -> bool;
+    /// Called once, in the thread, before anything else.
+    fn begin(&mut self) -> Result<(), Stopped> {
+        self.check()
+    }
 
-    /// Forwards what is there, [`AT_ONCE`] records at most.
-    fn drain(&mut self) -> Result<Found, Stopped>;
+    /// The descriptor that becomes readable when the thread is to wake before its timeout.
+    fn wake_fd(&self, asleep: bool) -> Option<BorrowedFd<'_>>;
 
-    /// Once a second: losses, and what else has to be looked at.
+    /// Makes the next record wake the thread. False when that is not possible now: the thread then goes on polling.
+    fn request_wake(&mut self) -> bool;
+
+    /// Sends on what is there, [`RECORDS_MAX`] records at most.
+    fn drain(&mut self) -> Result<Drained, Stopped>;
+
+    /// Called every [`CHECK_INTERVAL`]: reports losses, and polls what has no records.
     fn check(&mut self) -> Result<(), Stopped>;
 }
 
-/// What was there.
+/// What [`Feed::drain`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing.
+pub enum Drained {
+    /// No record.
     Nothing,
-    /// All of it was forwarded.
+    /// Records, and all of them are sent on.
     All,
-    /// There may be more: the next look is due at once.
-    More,
+    /// There may be more records: the next drain is due at once.
+    Part,
 }
 
-impl Found {
-    /// After so many records, and the end of them unless `AT_ONCE` was reached.
+impl Drained {
+    /// The result of a drain that stops at the end of the records or at [`RECORDS_MAX`].
     #[must_use]
-    pub fn of(records: usize) -> Found {
+    pub fn from_count(records: usize) -> Drained {
         match records {
-            0 => Found::Nothing,
-            AT_ONCE.. => Found::More,
-            _ => Found::All,
+            0 => Drained::Nothing,
+            RECORDS_MAX.. => Drained::Part,
+            _ => Drained::All,
         }
     }
 }
 
-/// The thread that follows a feed. Dropping it ends the thread, after a last look.
+/// The thread that follows a feed. Dropping it ends the thread, after one more drain.
 #[derive(Debug)]
 pub struct Follower {
     stop: Arc<OwnedFd>,
@@ -66,11 +79,14 @@ pub struct Follower {
 
 impl Follower {
     /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the node is out of descriptors or threads.
     pub fn start(name: &str, feed: impl Feed) -> io::Result<Follower> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
-            // An error only says that the pipeline is gone, which is one of the two ways to end.
+            // An error means that the pipeline is gone, which is one of the two ways to end.
             let _ = follow(feed, &stopped);
         })?;
         Ok(Follower {
@@ -89,73 +105,70 @@ impl Drop for Follower {
     }
 }
 
-fn follow(mut feed: impl Feed, stop: &OwnedFd) -> Result<(), Stopped> {
+fn follow<F: Feed>(mut feed: F, stop: &OwnedFd) -> Result<(), Stopped> {
     let mut checked = Instant::now();
     let mut newest = Instant::now();
-    let mut rest = Rest::Look;
-    feed.check()?;
+    let mut wait = Wait::Poll;
+    feed.begin()?;
     loop {
-        let until_check = CHECK_EVERY.saturating_sub(checked.elapsed());
-        let stopping = wait(&feed, stop, rest, until_check);
-        let found = feed.drain()?;
-        if found != Found::Nothing {
+        let until_check = CHECK_INTERVAL.saturating_sub(checked.elapsed());
+        let stopping = pause(&feed, stop, wait, until_check);
+        let drained = feed.drain()?;
+        if drained != Drained::Nothing {
             newest = Instant::now();
         }
-        if stopping || checked.elapsed() >= CHECK_EVERY {
+        if stopping || checked.elapsed() >= CHECK_INTERVAL {
             checked = Instant::now();
             feed.check()?;
         }
         if stopping {
             return Ok(());
         }
-        // A record that was written while the kernel side was told of the coming sleep may have woken nobody: one more
-        // look comes between the telling and the sleep (as in `ring`).
-        rest = match rest {
-            _ if found == Found::More => Rest::Busy,
-            _ if newest.elapsed() < AWAKE_FOR => Rest::Look,
-            Rest::Busy | Rest::Look if feed.sleeps() => Rest::LastLook,
-            Rest::Busy | Rest::Look => Rest::Look,
-            Rest::LastLook | Rest::Sleep => Rest::Sleep,
+        // A record written while the wake is being requested may have seen the word before it was set, and wakes nobody.
+        // So one more poll comes between the request and the sleep: by then every such program has long ended.
+        wait = match wait {
+            _ if drained == Drained::Part => Wait::None,
+            _ if newest.elapsed() < F::IDLE_AFTER => Wait::Poll,
+            Wait::None | Wait::Poll if feed.request_wake() => Wait::LastPoll,
+            Wait::None | Wait::Poll => Wait::Poll,
+            Wait::LastPoll | Wait::Sleep => Wait::Sleep,
         };
     }
 }
 
-/// Waits for the time to look, for what wakes if the feed sleeps, or for the end (true).
-fn wait(feed: &impl Feed, stop: &OwnedFd, rest: Rest, until_check: Duration) -> bool {
-    let timeout = match rest {
-        Rest::Busy => Duration::ZERO,
-        Rest::Look | Rest::LastLook => LOOK_EVERY,
-        Rest::Sleep => until_check,
+/// Returns when the feed is to be drained; true when the thread is to end.
+fn pause(feed: &impl Feed, stop: &OwnedFd, wait: Wait, until_check: Duration) -> bool {
+    let timeout = match wait {
+        Wait::None => Duration::ZERO,
+        Wait::Poll | Wait::LastPoll => POLL_INTERVAL,
+        Wait::Sleep => until_check,
     };
     let timeout = Timespec {
         tv_sec: timeout.as_secs().cast_signed(),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    let stop = PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN);
-    let mut fds = match feed.wakes(rest == Rest::Sleep) {
-        Some(fd) => vec![stop, PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-        None => vec![stop],
-    };
+    let wake = feed.wake_fd(wait == Wait::Sleep);
+    let mut fds = [stop.as_fd(), wake.unwrap_or(stop.as_fd())].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) => !fds[0].revents().is_empty(),
         Err(_) => false,
     }
 }
 
-/// How the thread waits.
+/// How the thread waits for the next drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum Wait {
     /// Not at all.
-    Busy,
-    /// By the clock.
-    Look,
-    /// By the clock, once more, after the kernel side was told of the coming sleep.
-    LastLook,
-    /// Until woken, or for the next check.
+    None,
+    /// For [`POLL_INTERVAL`].
+    Poll,
+    /// For [`POLL_INTERVAL`], after the wake was requested.
+    LastPoll,
+    /// Until woken, or until the next check.
     Sleep,
 }
 
-/// A feed's way to the pipeline, and its account of what was lost on the way from the kernel.
+/// The end of a feed towards the pipeline, and its counters of what did not get there.
 #[derive(Clone, Debug)]
 pub struct Outlet {
     probe: &'static str,
@@ -164,18 +177,24 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// Of a probe.
+    /// The outlet of a probe.
     #[must_use]
     pub fn new(probe: &'static str, sender: EventSender, health: Health) -> Outlet {
         Outlet { probe, sender, health }
     }
 
     /// Sends an event; blocks while the pipeline is full.
+    ///
+    /// # Errors
+    /// When the pipeline has stopped.
     pub fn send(&self, event: Event) -> Result<(), Stopped> {
         self.sender.send(event)
     }
 
-    /// Counts records that the kernel's buffer had no room for, and tells of them.
+    /// Counts records that found the kernel's buffer full, and reports them as an event.
+    ///
+    /// # Errors
+    /// When the pipeline has stopped.
     pub fn report_lost(&self, count: u64) -> Result<(), Stopped> {
         if count == 0 {
             return Ok(());
@@ -190,13 +209,16 @@ impl Outlet {
         })
     }
 
-    /// As [`Outlet::report_lost`], of what the kernel side has counted since the last call.
+    /// As [`Outlet::report_lost`], with what the kernel side has counted since the last call.
+    ///
+    /// # Errors
+    /// When the pipeline has stopped.
     pub fn report_losses(&self, lost: &mut LostCounter) -> Result<(), Stopped> {
         self.report_lost(lost.take())
     }
 
     /// Counts a record that could not be decoded.
-    pub fn undecodable(&self, error: &dyn std::error::Error) {
+    pub fn count_undecodable(&self, error: &dyn std::error::Error) {
         tracing::debug!(probe = self.probe, %error, "undecodable record");
         self.health.undecodable.get_or_create(&self.label()).inc();
     }
@@ -208,12 +230,8 @@ impl Outlet {
     }
 }
 
-/// So many records are forwarded before losses are looked at, and whether the thread is to end: it never stays in a flood.
-pub const AT_ONCE: usize = 4096;
+/// Records of one drain at most: even in a flood, losses are reported and the thread can end.
+pub const RECORDS_MAX: usize = 4096;
 /// Delay of a record that wakes nobody.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// A burst has ended when nothing came for so long. Short: most connections of a quiet node (health probes) come alone, and
-/// each keeps the thread awake.
-const AWAKE_FOR: Duration = Duration::from_millis(150);
-/// How often [`Feed::check`] is called.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);

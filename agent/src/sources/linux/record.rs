@@ -53,3 +53,22 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
     Cow::Owned(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_end_with_a_zero_byte_or_the_bytes() {
+        for (bytes, expected) in [
+            (&b""[..], &[][..]),
+            (b"\0", &[&b""[..]]),
+            (b"a", &[b"a"]),
+            (b"a\0", &[b"a"]),
+            (b"a\0\0", &[b"a", b""]),
+            (b"\0a\0b", &[b"", b"a", b"b"]),
+        ] {
+            assert_eq!(strings(bytes).collect::<Vec<_>>(), expected, "{bytes:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
-//! Decodes the records of the connection probe. Total and pure: any bytes give a step or an error, never a panic.
+//! Decodes the records of the connection probe. Pure; any bytes give a step or an error, never a panic.
 //!
-//! Used by the probe's thread and by tests.
+//! Used by the probe's feed and by tests. Does not: rename sockets (the feed does).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -27,6 +27,9 @@ pub struct Decoded {
 }
 
 /// Decodes one record.
+///
+/// # Errors
+/// When the bytes are no record.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let (record, _) = ConnectRecord::read(bytes).ok_or(DecodeError::Short {
         kind: 0,
@@ -61,8 +64,8 @@ fn asker(record: &ConnectRecord) -> Asker {
     }
 }
 
-/// The error's class. Without an error the program gave up, if it closed the socket; else it was told in connect(2) itself
-/// that there is no port, no route or no permission.
+/// The class of the socket's error. A socket without an error was closed by the program that gave up, or connect(2) itself
+/// failed for want of a port, a route or a permission.
 fn failure(record: &ConnectRecord) -> ConnectFailure {
     match record.error {
         libc::ECONNREFUSED => ConnectFailure::Refused,

@@ -1,8 +1,8 @@
-//! Conntrack's own counters and the fill of its table, polled: what grew since the last look.
+//! Conntrack's own counters and the number of entries of its table, polled: how much grew since the last poll.
 //!
-//! Used by `conntrack`. The first look sets the base and tells the fill. Growth is told at once, with the fill then; a
-//! change of the fill alone is looked for every ten seconds only, since every request costs an idle node more than all
-//! else here. Does not: wait, or keep a network namespace alive between two looks.
+//! Used by `tables` and `sandboxes`. The first poll sets the base and reports the entries. Growth is reported at once, with the
+//! entries; a change of the entries alone every ten seconds only, since each request costs an idle node more than the rest of
+//! a poll. Does not: wait, or keep a network namespace alive between two polls.
 
 use std::io;
 
@@ -20,7 +20,10 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Of the namespace this thread is in.
+    /// The counters of the namespace that this thread is in.
+    ///
+    /// # Errors
+    /// When no socket can be opened.
     pub fn open(netns: u64) -> io::Result<Counters> {
         Ok(Counters {
             requests: Requests::open()?,
@@ -28,13 +31,16 @@ impl Counters {
         })
     }
 
-    /// Looks; gives what there is to tell.
+    /// Reads the counters; `None` when nothing is to be reported.
+    ///
+    /// # Errors
+    /// When the kernel has no conntrack counters.
     pub fn poll(&mut self, now: Timestamp) -> io::Result<Option<Event>> {
         let mut reading = read_counters(&mut self.requests)?;
-        if self.meter.wants_fill(reading, now) {
-            read_fill(&mut self.requests, &mut reading)?;
+        if self.meter.wants_entries(reading, now) {
+            read_entries(&mut self.requests, &mut reading)?;
         } else {
-            self.meter.keep_fill(&mut reading);
+            self.meter.keep_entries(&mut reading);
         }
         Ok(self.meter.take(reading, now).map(|counts| Event {
             at: now,
@@ -43,7 +49,7 @@ impl Counters {
     }
 }
 
-/// What the kernel's counters stand at. They are 32 bits wide and go round; the sums over all processors do too.
+/// The values of the kernel's counters, summed over the processors. They are 32 bits wide and wrap, and so do the sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     entries: u32,
@@ -56,7 +62,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Something was ever tracked here.
+    /// Whether this table has ever tracked anything.
     pub fn is_in_use(&self) -> bool {
         let unused = Reading {
             limit: self.limit,
@@ -66,15 +72,18 @@ impl Reading {
     }
 }
 
-/// Reads them, and the fill.
+/// Reads the counters and the entries.
+///
+/// # Errors
+/// When the kernel has no conntrack counters.
 pub fn read(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = read_counters(requests)?;
-    read_fill(requests, &mut reading)?;
+    read_entries(requests, &mut reading)?;
     Ok(reading)
 }
 
-fn read_fill(requests: &mut Requests, reading: &mut Reading) -> io::Result<()> {
-    requests.ask(GET_STATS, false, |message| {
+fn read_entries(requests: &mut Requests, reading: &mut Reading) -> io::Result<()> {
+    requests.send(GET_STATS, false, |message| {
         for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
             let Some(value) = take(value, 0).map(u32::from_be_bytes) else {
                 continue;
@@ -90,7 +99,7 @@ fn read_fill(requests: &mut Requests, reading: &mut Reading) -> io::Result<()> {
 
 fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = Reading::default();
-    requests.ask(GET_STATS_CPU, true, |message| {
+    requests.send(GET_STATS_CPU, true, |message| {
         for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
             let Some(value) = take(value, 0).map(u32::from_be_bytes) else {
                 continue;
@@ -109,52 +118,52 @@ fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
     Ok(reading)
 }
 
-/// Decides what of a reading is worth telling.
+/// Decides which readings are reported.
 pub struct Meter {
     netns: u64,
     last: Option<Reading>,
-    told: Timestamp,
-    told_entries: u32,
-    /// When the fill was last looked at.
-    filled: Timestamp,
+    reported: Timestamp,
+    reported_entries: u32,
+    /// When the entries were last read.
+    entries_read: Timestamp,
 }
 
 impl Meter {
-    /// For a namespace.
+    /// The meter of a namespace.
     pub fn new(netns: u64) -> Meter {
         Meter {
             netns,
             last: None,
-            told: Timestamp(0),
-            told_entries: 0,
-            filled: Timestamp(0),
+            reported: Timestamp(0),
+            reported_entries: 0,
+            entries_read: Timestamp(0),
         }
     }
 
-    /// Whether the fill is worth a look: when that is due, or counters have grown. The next reading has it then.
-    fn wants_fill(&mut self, counters: Reading, now: Timestamp) -> bool {
+    /// Whether the entries are to be read too: when that is due, or a counter has grown.
+    fn wants_entries(&mut self, counters: Reading, now: Timestamp) -> bool {
         let wanted = self.last.is_none_or(|last| {
             let like_last = Reading {
                 entries: last.entries,
                 limit: last.limit,
                 ..counters
             };
-            like_last != last || now.0.saturating_sub(self.filled.0) >= ENTRIES_EVERY_NS
+            like_last != last || now.0.saturating_sub(self.entries_read.0) >= ENTRIES_EVERY_NS
         });
         if wanted {
-            self.filled = now;
+            self.entries_read = now;
         }
         wanted
     }
 
-    /// The fill is taken to be what it was.
-    fn keep_fill(&self, reading: &mut Reading) {
+    /// Sets the entries to those of the last reading.
+    fn keep_entries(&self, reading: &mut Reading) {
         if let Some(last) = self.last {
             (reading.entries, reading.limit) = (last.entries, last.limit);
         }
     }
 
-    /// Takes a reading.
+    /// What is to be reported of a reading.
     pub fn take(&mut self, reading: Reading, now: Timestamp) -> Option<ConntrackCounts> {
         let last = self.last.replace(reading);
         let base = last.unwrap_or(reading);
@@ -177,18 +186,18 @@ impl Meter {
         ]
         .iter()
         .any(|count| *count > 0);
-        let is_due = now.0.saturating_sub(self.told.0) >= ENTRIES_EVERY_NS;
-        let is_other = reading.entries != self.told_entries || last.is_some_and(|last| last.limit != reading.limit);
+        let is_due = now.0.saturating_sub(self.reported.0) >= ENTRIES_EVERY_NS;
+        let is_other = reading.entries != self.reported_entries || last.is_some_and(|last| last.limit != reading.limit);
         if last.is_some() && !has_grown && !(is_due && is_other) {
             return None;
         }
-        self.told = now;
-        self.told_entries = reading.entries;
+        self.reported = now;
+        self.reported_entries = reading.entries;
         Some(counts)
     }
 }
 
-/// By how much a counter that goes round has grown; a counter that went back has been begun again.
+/// The growth of a counter that wraps; 0 for one that was reset.
 fn grown(now: u32, before: u32) -> u64 {
     match now.wrapping_sub(before) {
         growth @ ..=0x7fff_ffff => growth.into(),
@@ -234,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_at_once_and_over_the_end_of_the_counter() {
+    fn growth_is_reported_at_once_and_across_a_wrap() {
         let mut meter = Meter::new(5);
         let mut reading = Reading {
             insert_failed: u32::MAX - 1,
@@ -270,21 +279,28 @@ mod tests {
                 drop: u32::from(second >= 15),
                 ..Reading::default()
             };
-            if meter.wants_fill(reading, at(second)) {
+            if meter.wants_entries(reading, at(second)) {
                 wanted.push(second);
                 (reading.entries, reading.limit) = (40 + u32::try_from(second).unwrap(), 100);
             } else {
-                meter.keep_fill(&mut reading);
+                meter.keep_entries(&mut reading);
             }
-            let told = meter.take(reading, at(second));
-            assert_eq!(told.is_some(), [0, 10, 15].contains(&second), "{second}: {told:?}");
-            assert!(told.is_none_or(|counts| counts.entries == 40 + second), "{told:?}");
+            let reported = meter.take(reading, at(second));
+            assert_eq!(
+                reported.is_some(),
+                [0, 10, 15].contains(&second),
+                "{second}: {reported:?}"
+            );
+            assert!(
+                reported.is_none_or(|counts| counts.entries == 40 + second),
+                "{reported:?}"
+            );
         }
         assert_eq!(wanted, [0, 10, 15]);
     }
 
     #[test]
-    fn the_fill_alone_waits_for_its_time() {
+    fn a_change_of_the_entries_alone_waits_for_its_time() {
         let mut meter = Meter::new(5);
         let mut reading = Reading::default();
         meter.take(reading, at(0));

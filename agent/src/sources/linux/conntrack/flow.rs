@@ -1,6 +1,6 @@
-//! Decodes an announcement of ctnetlink into a flow. Total and pure: any bytes give a flow, nothing, or an error.
+//! Decodes a ctnetlink message into a flow. Pure; any bytes give a flow, nothing or an error, never a panic.
 //!
-//! Used by the threads of `conntrack` and by tests. Does not: keep flows other than TCP and UDP.
+//! Used by the feeds of `conntrack` and by tests. Does not: decode flows other than TCP and UDP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,16 +8,16 @@ use sandglass_model::network::{Flow, FlowChange};
 
 use super::netlink::{Message, NFGENMSG, attributes, take};
 
-/// A flow, and when the kernel says that it came or went, where it says so (nanoseconds since 1970).
+/// A flow, and the time of the event where the message has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct FlowEvent {
     /// The flow.
     pub flow: Flow,
-    /// When.
+    /// Nanoseconds since 1970.
     pub unix_ns: Option<u64>,
 }
 
-/// An announcement that lacks what every flow has.
+/// A message that lacks an attribute that every flow has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a ctnetlink message of {bytes} bytes has no {lacks}")]
 pub struct FlowError {
@@ -27,8 +27,11 @@ pub struct FlowError {
     bytes: usize,
 }
 
-/// Decodes a message. `None`: it tells of no flow that is wanted.
-pub fn decode(message: &Message<'_>, netns: u64) -> Result<Option<Announced>, FlowError> {
+/// Decodes a message. `None` when it is about another protocol, or no event of a flow.
+///
+/// # Errors
+/// When an attribute of the flow is missing.
+pub fn decode(message: &Message<'_>, netns: u64) -> Result<Option<FlowEvent>, FlowError> {
     let change = match message.kind {
         NEW => FlowChange::New,
         DELETE => FlowChange::Destroyed,
@@ -59,7 +62,7 @@ pub fn decode(message: &Message<'_>, netns: u64) -> Result<Option<Announced>, Fl
     if !matches!(original.protocol, TCP | UDP) {
         return Ok(None);
     }
-    Ok(Some(Announced {
+    Ok(Some(FlowEvent {
         flow: Flow {
             netns,
             id: id.ok_or(lacks("id"))?,
@@ -131,7 +134,7 @@ fn sixteen(value: &[u8]) -> Option<IpAddr> {
     take::<16>(value, 0).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))
 }
 
-/// Start of a new flow, end of one that is gone.
+/// The start of a new flow, the stop of a destroyed one.
 fn timestamp(bytes: &[u8], change: FlowChange) -> Option<u64> {
     let wanted = match change {
         FlowChange::New => TIMESTAMP_START,

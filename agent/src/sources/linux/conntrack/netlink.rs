@@ -1,17 +1,18 @@
-//! Reads and writes netlink messages as bytes. Total: any bytes give what whole messages and attributes are in them.
+//! Reads and writes netlink messages as bytes (Documentation/userspace-api/netlink/intro.rst). Any bytes give the whole messages and
+//! attributes that are in them, never a panic.
 //!
-//! Used by the other modules of `conntrack`. An own reader instead of a crate's: it borrows, it allocates nothing for
-//! the tens of thousands of announcements a busy node makes a second, and what is wanted of them is a dozen attributes.
+//! Used by the other modules of `conntrack`. Not a crate's reader: this one borrows and allocates nothing for the tens of
+//! thousands of messages a second of a busy node, of which a dozen attributes are read.
 //! Does not: know what messages mean.
 
-/// A message; borrowed.
+/// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Type; for netfilter the subsystem in the upper byte.
     pub kind: u16,
     /// Number of the request it answers.
     pub sequence: u32,
-    /// What follows the header. Shorter than the message says if the bytes end before.
+    /// What follows the header; shorter than the header states where the bytes end.
     pub payload: &'a [u8],
 }
 
@@ -30,7 +31,7 @@ pub fn messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in `bytes`: type without its flags, and value. Ends at the first that is cut or makes no sense.
+/// The attributes in `bytes`: type without its flags, and value. Ends at the first that is cut or malformed.
 pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -68,13 +69,13 @@ const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 /// Without NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const TYPE_MASK: u16 = 0x3fff;
-/// The message asks something.
+/// The message is a request.
 const NLM_F_REQUEST: u16 = 1;
-/// .. and wants all there is.
+/// The response is a list.
 pub const NLM_F_DUMP: u16 = 0x300;
-/// An answer of this type says whether the request failed.
+/// A response of this type holds the error of the request, 0 for none.
 pub const NLMSG_ERROR: u16 = 2;
-/// The end of many.
+/// The end of a list.
 pub const NLMSG_DONE: u16 = 3;
 /// Bytes of `struct nfgenmsg`, before the attributes of every netfilter message.
 pub const NFGENMSG: usize = 4;
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn several_messages_are_told_apart_and_the_last_may_be_cut() {
+    fn several_messages_are_separated_and_the_last_may_be_cut() {
         let mut bytes = message(1, b"abcde");
         bytes.extend(message(2, b"fgh"));
         let read: Vec<_> = messages(&bytes)

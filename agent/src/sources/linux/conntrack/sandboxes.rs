@@ -1,17 +1,16 @@
 //! Conntrack's counters of sandboxes: visits their network namespaces, a few a second, and reads.
 //!
-//! Used by the threads of `conntrack`; `netns` tells which namespaces there are. A visit moves the calling thread into
-//! the namespace and back, which takes CAP_SYS_ADMIN; without it no sandbox is visited. Nothing of a namespace is kept
-//! open between visits: an open socket would keep it alive after its sandbox.
-//! Bounded: [`KNOWN_MAX`] namespaces, [`VISITS_MAX`] visits a second, each namespace every [`VISIT_EVERY_NS`] only, one
-//! whose table is in use every [`BUSY_EVERY_NS`].
+//! Used by `tables`; `netns` finds the namespaces. A visit moves the calling thread into the namespace and back (setns(2)), which
+//! takes CAP_SYS_ADMIN; without it no sandbox is visited. Nothing of a namespace stays open between visits: an open socket would
+//! keep the namespace alive after its sandbox.
+//! Bounded: [`VISITS_MAX`] visits a second, each namespace every [`VISIT_EVERY_NS`], one whose table is in use every
+//! [`BUSY_EVERY_NS`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass_model::network::ConntrackCounts;
@@ -20,53 +19,30 @@ use sandglass_model::{Body, Event, Timestamp};
 
 use super::counts::{Meter, read};
 use super::socket::Requests;
-use crate::sources::linux::netns::in_root_of;
+use crate::sources::linux::known_namespaces::KnownNamespaces;
+use crate::sources::linux::process_root::path_in_root;
 
-/// The network namespaces of sandboxes, by inode: path as in `CNI_NETNS`. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct KnownNamespaces(Arc<Mutex<BTreeMap<u64, String>>>);
-
-impl KnownNamespaces {
-    /// Adds one, unless there are too many.
-    pub fn add(&self, inode: u64, path: &str) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < KNOWN_MAX {
-            known.insert(inode, path.to_owned());
-        }
-    }
-
-    fn remove(&self, inode: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&inode);
-    }
-
-    fn path(&self, inode: u64) -> Option<String> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&inode).cloned()
-    }
-
-    fn inodes(&self) -> Vec<u64> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.keys().copied().collect()
-    }
-}
-
-/// Visits them.
+/// The visits.
 pub struct Sandboxes {
     known: KnownNamespaces,
-    /// The node's own namespace, to come back to.
+    /// The node's own namespace, to return to.
     home: File,
     visited: BTreeMap<u64, Visited>,
 }
 
 struct Visited {
-    /// The kernel gives the inode of a namespace that is gone to another one; its path is never the same.
+    /// Identifies the namespace together with its inode: the kernel uses the inode of a destroyed namespace again, with another
+    /// path.
     path: String,
     meter: Meter,
     due: Timestamp,
 }
 
 impl Sandboxes {
-    /// For the calling thread; an error when it may not move.
+    /// Of the calling thread.
+    ///
+    /// # Errors
+    /// When the thread may not enter namespaces.
     pub fn new(known: KnownNamespaces) -> io::Result<Sandboxes> {
         let home = File::open("/proc/thread-self/ns/net")?;
         enter(&home)?;
@@ -77,7 +53,10 @@ impl Sandboxes {
         })
     }
 
-    /// Visits those that are due; gives what there is to tell.
+    /// Visits the namespaces that are due.
+    ///
+    /// # Errors
+    /// When the thread cannot return to its own namespace.
     pub fn poll(&mut self, now: Timestamp) -> io::Result<Vec<Event>> {
         let inodes = self.known.inodes();
         self.visited.retain(|inode, _| inodes.binary_search(inode).is_ok());
@@ -91,10 +70,10 @@ impl Sandboxes {
             })
             .filter(|(due, _)| *due <= now)
             .collect();
-        // Those that have waited longest come first: nobody is left out for ever.
+        // The longest due come first, so that each gets its turn.
         due.sort_unstable();
         due.truncate(VISITS_MAX);
-        let told: Vec<ConntrackCounts> = due.iter().filter_map(|(_, inode)| self.visit(*inode, now)).collect();
+        let counted: Vec<ConntrackCounts> = due.iter().filter_map(|(_, inode)| self.visit(*inode, now)).collect();
         if !due.is_empty() {
             enter(&self.home)?;
         }
@@ -102,7 +81,7 @@ impl Sandboxes {
             at: now,
             body: Body::ConntrackCounted(Box::new(counts)),
         };
-        Ok(told.into_iter().map(event).collect())
+        Ok(counted.into_iter().map(event).collect())
     }
 
     /// Reads one namespace's counters, and leaves the thread there.
@@ -128,19 +107,19 @@ impl Sandboxes {
         let reading = reading
             .inspect_err(|error| tracing::debug!(%error, inode, "conntrack's counters of a sandbox cannot be read"))
             .ok()?;
-        let told = visited.meter.take(reading, now);
+        let counts = visited.meter.take(reading, now);
         if reading.is_in_use() {
             visited.due = Timestamp(now.0 + BUSY_EVERY_NS);
         }
-        // Most sandboxes never use conntrack: nothing to tell of an empty table.
-        told.filter(|_| reading.is_in_use())
+        // Most sandboxes never use conntrack: an empty table is not reported.
+        counts.filter(|_| reading.is_in_use())
     }
 }
 
-/// The namespace at a path of the node, if it is still the one of this inode.
+/// The namespace at a path of the node, if it still has this inode.
 fn open(path: &str, inode: u64) -> Option<File> {
     let is_it = |file: &File| file.metadata().is_ok_and(|seen| seen.ino() == inode);
-    let of_node = File::open(in_root_of(1, path)).ok().filter(is_it);
+    let of_node = File::open(path_in_root(1, path)).ok().filter(is_it);
     of_node.or_else(|| File::open(path).ok().filter(is_it))
 }
 
@@ -151,7 +130,6 @@ fn enter(namespace: &File) -> io::Result<()> {
     )?)
 }
 
-const KNOWN_MAX: usize = 1024;
 const VISITS_MAX: usize = 8;
 const VISIT_EVERY_NS: u64 = 60 * SECOND;
 const BUSY_EVERY_NS: u64 = 5 * SECOND;

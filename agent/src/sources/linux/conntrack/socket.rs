@@ -1,6 +1,6 @@
-//! The agent's ctnetlink sockets: one that is subscribed to announcements, and requests with their answers.
+//! The agent's ctnetlink sockets: a subscription to flows, and requests with their responses.
 //!
-//! Used by `conntrack` and `counts`. Sockets belong to the network namespace of the thread that opens them.
+//! Used by `conntrack` and `counts`. A socket belongs to the network namespace of the thread that opens it.
 //! Does not: decode messages.
 
 use std::io;
@@ -13,39 +13,45 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::netlink::{Message, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, messages, request, take};
 
-/// A socket for announcements of new and ended flows.
-pub struct Announcements {
+/// A socket that receives new and ended flows.
+pub struct Subscription {
     socket: OwnedFd,
     buffer: Vec<u8>,
     lost: u32,
 }
 
-/// What is next in the socket.
-pub enum Told<'a> {
+/// What a socket gave.
+pub enum Received<'a> {
     /// One or more messages.
     Message(&'a [u8]),
-    /// Messages were lost here; how many is said by [`Announcements::take_lost`].
+    /// Messages were lost; [`Subscription::take_lost`] counts them.
     Overrun,
-    /// No more for now.
+    /// No message is there.
     Nothing,
 }
 
-impl Announcements {
-    /// Opens it, with room for so many bytes of messages; the kernel's own overhead counts too. 0: as it is.
-    pub fn open(buffer_bytes: usize) -> io::Result<Announcements> {
+impl Subscription {
+    /// Opens the socket with a buffer of this size, in which the kernel's overhead counts too; 0 for the system's default.
+    ///
+    /// # Errors
+    /// When the kernel has no ctnetlink, or the agent no CAP_NET_ADMIN.
+    pub fn open(buffer_bytes: usize) -> io::Result<Subscription> {
         let socket = open()?;
         if buffer_bytes > 0 {
             set_socket_recv_buffer_size_force(&socket, buffer_bytes)
                 .or_else(|_| set_socket_recv_buffer_size(&socket, buffer_bytes))?;
         }
-        Ok(Announcements {
+        Ok(Subscription {
             socket,
             buffer: vec![0; MESSAGE_MAX],
             lost: 0,
         })
     }
 
-    /// From now on announcements come.
+    /// Subscribes to new and destroyed flows.
+    ///
+    /// # Errors
+    /// Without CAP_NET_ADMIN.
     pub fn subscribe(&self) -> io::Result<()> {
         Ok(bind(
             &self.socket,
@@ -58,19 +64,19 @@ impl Announcements {
         self.socket.as_fd()
     }
 
-    /// What is next; does not wait.
-    pub fn next(&mut self) -> Told<'_> {
+    /// Receives the next message without waiting.
+    pub fn next(&mut self) -> Received<'_> {
         loop {
             match recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
-                Ok((length, _)) => return Told::Message(&self.buffer[..length.min(MESSAGE_MAX)]),
+                Ok((length, _)) => return Received::Message(&self.buffer[..length.min(MESSAGE_MAX)]),
                 Err(Errno::INTR) => {}
-                Err(Errno::NOBUFS) => return Told::Overrun,
-                Err(_) => return Told::Nothing,
+                Err(Errno::NOBUFS) => return Received::Overrun,
+                Err(_) => return Received::Nothing,
             }
         }
     }
 
-    /// How many messages found no room since the last call.
+    /// How many messages found the buffer full since the last call.
     pub fn take_lost(&mut self) -> u64 {
         let dropped = drops(self.socket.as_fd());
         let new = dropped.wrapping_sub(self.lost);
@@ -79,7 +85,7 @@ impl Announcements {
     }
 }
 
-/// How many messages this socket had no room for since it was opened.
+/// How many messages found the socket's buffer full since it was opened (`SO_MEMINFO`, socket(7), since Linux 4.12).
 fn drops(socket: BorrowedFd<'_>) -> u32 {
     let mut memory = [0_u32; SK_MEMINFO_VARS];
     let mut length = libc::socklen_t::try_from(size_of_val(&memory)).unwrap_or(0);
@@ -104,31 +110,38 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Opens it.
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// As for [`Subscription::open`].
     pub fn open() -> io::Result<Requests> {
         let socket = open()?;
         Ok(Requests {
             socket,
             sequence: 0,
-            buffer: vec![0; ANSWER_MAX].into_boxed_slice(),
+            buffer: vec![0; RESPONSE_MAX].into_boxed_slice(),
         })
     }
 
-    /// Asks, and hands every message of the answer to `take`.
-    pub fn ask(&mut self, kind: u16, dump: bool, mut take_message: impl FnMut(&Message<'_>)) -> io::Result<()> {
+    /// Sends a request, and calls `on_message` with every message of the response.
+    ///
+    /// # Errors
+    /// The error that the kernel responds with, or that of the socket.
+    pub fn send(&mut self, kind: u16, dump: bool, mut on_message: impl FnMut(&Message<'_>)) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let flags = if dump { NLM_F_DUMP } else { 0 };
         send(&self.socket, &request(kind, flags, self.sequence), SendFlags::empty())?;
-        // The kernel answers within send(2), or goes on within recv(2): there is nothing to wait for. Bounded all the same.
-        for _ in 0..ANSWERS_MAX {
+        // The kernel responds within send(2), and continues a dump within recv(2) (net/netlink/af_netlink.c, netlink_dump): there
+        // is nothing to wait for.
+        for _ in 0..RESPONSES_MAX {
             let (length, _) = recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT)?;
-            for message in messages(&self.buffer[..length.min(ANSWER_MAX)]) {
+            for message in messages(&self.buffer[..length.min(RESPONSE_MAX)]) {
                 match message.kind {
                     _ if message.sequence != self.sequence => {}
                     NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return refusal(&message),
+                    NLMSG_ERROR => return error_code(&message),
                     _ => {
-                        take_message(&message);
+                        on_message(&message);
                         if !dump {
                             return Ok(());
                         }
@@ -136,16 +149,16 @@ impl Requests {
                 }
             }
         }
-        Err(io::Error::other("the answer has no end"))
+        Err(io::Error::other("the response has no end"))
     }
 }
 
 /// The errno in a message of type NLMSG_ERROR.
-fn refusal(message: &Message<'_>) -> io::Result<()> {
+fn error_code(message: &Message<'_>) -> io::Result<()> {
     match take(message.payload, 0).map(i32::from_ne_bytes) {
         Some(0) => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(error.saturating_neg())),
-        None => Err(io::Error::other("an answer without an error code")),
+        None => Err(io::Error::other("a response without an error code")),
     }
 }
 
@@ -167,7 +180,7 @@ const SO_MEMINFO: libc::c_int = 55;
 const SK_MEMINFO_VARS: usize = 9;
 const SK_MEMINFO_DROPS: usize = 8;
 const MESSAGE_MAX: usize = 8192;
-/// The kernel makes answers as large as the buffer, so a large one would cost it more.
-const ANSWER_MAX: usize = 8192;
-/// Each holds the counters of some fifty processors or more.
-const ANSWERS_MAX: u32 = 512;
+/// The kernel makes responses as large as the buffer: a larger buffer would only cost more.
+const RESPONSE_MAX: usize = 8192;
+/// Each response holds the counters of fifty processors or more.
+const RESPONSES_MAX: u32 = 512;

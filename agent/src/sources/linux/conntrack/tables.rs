@@ -1,7 +1,7 @@
 //! The tables whose counters are polled: the node's own every second, those of sandboxes as `sandboxes` decides.
 //!
-//! Used by the threads of `conntrack`, once a second. A node's table that cannot be read (conntrack is a module that is
-//! not loaded yet, say) is tried again every minute. Does not: send what there is to tell.
+//! Used by the feeds of `conntrack`, once a second. A node's table that cannot be read, because the module is not loaded yet
+//! for example, is tried again every minute. Does not: send events.
 
 use std::io;
 
@@ -9,23 +9,24 @@ use sandglass_model::time::SECOND;
 use sandglass_model::{Event, Timestamp};
 
 use super::counts::Counters;
-use super::sandboxes::{KnownNamespaces, Sandboxes};
+use super::sandboxes::Sandboxes;
+use crate::sources::linux::known_namespaces::KnownNamespaces;
 
-/// The tables. What it opens belongs to the namespace of the thread that polls first.
+/// The tables. Their sockets belong to the namespace of the thread that polls first.
 pub struct Tables {
     netns: u64,
     node: Node,
     sandboxes: Visits,
 }
 
-/// The node's own.
+/// The node's own table.
 enum Node {
     Open(Counters),
-    /// Not to be had; to be tried again then.
+    /// Cannot be read; tried again at this time.
     Closed(Timestamp),
 }
 
-/// Those of sandboxes.
+/// The tables of sandboxes.
 enum Visits {
     Unopened(KnownNamespaces),
     Open(Box<Sandboxes>),
@@ -42,24 +43,24 @@ impl Tables {
         }
     }
 
-    /// Looks at what is due; gives what there is to tell.
+    /// Polls the tables that are due.
     pub fn poll(&mut self, now: Timestamp) -> Vec<Event> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         match self.poll_node(now) {
-            Ok(event) => told.extend(event),
+            Ok(event) => events.extend(event),
             Err(error) => {
                 tracing::warn!(%error, "conntrack's counters cannot be read; tried again in a minute");
                 self.node = Node::Closed(Timestamp(now.0 + TRY_EVERY_NS));
             }
         }
         match self.poll_sandboxes(now) {
-            Ok(events) => told.extend(events),
+            Ok(counted) => events.extend(counted),
             Err(error) => {
                 tracing::info!(%error, "no conntrack counters of sandboxes: visiting them needs CAP_SYS_ADMIN");
                 self.sandboxes = Visits::Impossible;
             }
         }
-        told
+        events
     }
 
     fn poll_node(&mut self, now: Timestamp) -> io::Result<Option<Event>> {

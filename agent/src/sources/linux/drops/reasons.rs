@@ -1,8 +1,8 @@
-//! Names of the kernel's drop reasons, from the type information of the kernel that runs.
+//! Names of the kernel's drop reasons, from the type information of the running kernel.
 //!
-//! Their numbers change from release to release, so no table of them is kept here. Reads the two enums it needs out of
-//! BTF (Documentation/bpf/btf.rst) and keeps nothing else. Total: a file that is not as expected gives no names, and a
-//! reason without a name is its number.
+//! Used by `drops`. The numbers change from release to release, so there is no table of them here. Reads two enums out of BTF
+//! (Documentation/bpf/btf.rst) and keeps nothing else. A file that is not as expected gives no names, and a reason without a
+//! name is its number. Does not: know reasons that are newer than the kernel's BTF.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Reasons {
 }
 
 impl Reasons {
-    /// Of the kernel that runs; empty when it does not tell.
+    /// The names of the running kernel; empty when it has no BTF.
     #[must_use]
     pub fn of_this_kernel() -> Reasons {
         std::fs::read("/sys/kernel/btf/vmlinux").map_or_else(|_| Reasons::default(), |btf| Reasons::parse(&btf))
@@ -38,8 +38,8 @@ impl Reasons {
         }
     }
 
-    /// The name of a reason without its prefix. A subsystem's own has the subsystem's name and a number
-    /// (include/net/dropreason.h: the upper half says which subsystem).
+    /// The name of a reason without its prefix. A reason of a subsystem is the subsystem's name and a number
+    /// (include/net/dropreason.h, SKB_DROP_REASON_SUBSYS_MASK: the upper half is the subsystem; since Linux 6.4).
     #[must_use]
     pub fn name(&self, reason: u32) -> String {
         let (subsystem, number) = (reason >> 16, reason & 0xffff);

@@ -1,13 +1,13 @@
-//! Which kernel function an address lies in, from `/proc/kallsyms` where that may be read.
+//! The kernel function that an address lies in, from `/proc/kallsyms` where the agent may read it.
 //!
-//! There are few places that drop packets, so each address is looked for once, in one pass over the file, and remembered.
+//! Used by `drops`. Few functions drop packets, so each address is searched once, in one pass over the file, and cached.
 //! Does not: hold the file in memory. Where addresses are hidden (kptr_restrict) every name is empty.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-/// The addresses asked for so far.
+/// The cache.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     known: HashMap<u64, String>,
@@ -22,7 +22,7 @@ impl Symbols {
         if let Some(name) = self.known.get(&address) {
             return name.clone();
         }
-        // Behind the bound the places are not looked for any more: something is wrong with them.
+        // A kernel has far fewer places that drop packets: addresses above the bound are not searched.
         if self.known.len() >= KNOWN_MAX {
             return String::new();
         }
@@ -58,13 +58,13 @@ fn nearest(mut lines: impl BufRead, address: u64) -> Option<String> {
         }
     }
     let (start, name) = best?;
-    // The linker's leftovers of one function (`.part.0`, `.cold`) are that function to a reader.
+    // The compiler's parts of a function (`.part.0`, `.cold`) are that function to a reader.
     let name = name.split('.').next().unwrap_or_default();
     (address - start < FUNCTION_MAX).then(|| name.to_owned())
 }
 
 const KNOWN_MAX: usize = 256;
-/// No function is so long: an address so far behind one lies elsewhere.
+/// No function is so long: an address this far behind one lies in none.
 const FUNCTION_MAX: u64 = 1 << 16;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Finds out where the kernel's linear mapping shows the pages of pipes, which the kernel randomizes at boot.
+//! Measures where the kernel's linear mapping shows the pages of pipes, which x86 randomizes at boot
+//! (arch/x86/mm/kaslr.c, kernel_randomize_memory).
 //!
-//! Used once, when the source starts. No symbol is needed and nothing is guessed: a token in a pipe of the agent's own
-//! must be found at the address, or what plugins read and write stays unread.
-//! Does not: let anything of what it looks at out of the kernel; candidates are compared there.
+//! Used once, when the process probe is attached. It needs no symbol and guesses nothing: the kernel side must find a random
+//! token, written into a pipe of the agent's own, at the address. Without that the pipes of plugins are not read.
+//! Does not: copy anything that it compares with out of the kernel.
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,16 +15,19 @@ use sandglass_probes::wire::{
     CALIBRATION_ELSEWHERE, CALIBRATION_FOUND, CALIBRATION_PENDING, CALIBRATION_STEPS, Calibration,
 };
 
-use crate::sources::linux::loader::{Pages, Processes};
+use crate::sources::linux::loader::maps::{Pages, Processes};
 
-/// Runs the calibration; says why when it does not succeed.
+/// Runs the calibration.
+///
+/// # Errors
+/// The reason, for the status of the probe.
 pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static str> {
     if !cfg!(target_arch = "x86_64") {
         return Err("where pages of pipes lie is only known for x86_64");
     }
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (reader, writer) = pipe.map_err(|_| "no pipe can be made")?;
-    // Nowhere else in memory, by chance or by design.
+    // 128 random bits: nothing else in memory holds them.
     let token = [0, 1].map(|n: u64| RandomState::new().hash_one(n));
     let bytes: Vec<u8> = token.iter().flat_map(|word| word.to_ne_bytes()).collect();
     File::from(writer)
@@ -36,7 +40,7 @@ pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static 
     let ended = rounds()
         .map(|from_gib| round(pages, token, fd, from_gib))
         .find(|outcome| *outcome != CALIBRATION_ELSEWHERE);
-    processes.forget(std::process::id());
+    processes.untrack(std::process::id());
     match ended {
         Some(CALIBRATION_FOUND) => Ok(()),
         Some(_) => Err("the exit of a thread of the agent's own was not seen"),
@@ -44,13 +48,13 @@ pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static 
     }
 }
 
-/// Below the first guess first: a task lies above the beginning of the mapping.
+/// Where each round begins, in GiB from the first guess. Below it first: a task lies above the begin of the mapping.
 fn rounds() -> impl Iterator<Item = i64> {
     let steps = i64::from(CALIBRATION_STEPS);
     (0..ROUNDS).flat_map(move |n| [-n * steps, (n + 1) * steps])
 }
 
-/// One round: the exit of a thread of this process is the moment at which the kernel side looks.
+/// Runs one round: the kernel side compares when a thread of this process exits.
 fn round(pages: &mut Pages, token: [u64; 2], fd: u32, from_gib: i64) -> u32 {
     let wanted = Calibration {
         token,
@@ -65,8 +69,8 @@ fn round(pages: &mut Pages, token: [u64; 2], fd: u32, from_gib: i64) -> u32 {
     }
 }
 
-/// A thread counts as joined when it has left its memory, which on a busy node may be long before the probe sees its exit:
-/// were the next round begun by then, both would be lost.
+/// Waits for the outcome of a round. A thread can be joined once it has left its memory (kernel/fork.c, mm_release), which on
+/// a busy node is long before the tracepoint of its exit: to begin the next round by then would lose both.
 fn outcome(pages: &Pages) -> u32 {
     let deadline = Instant::now() + ROUND_DEADLINE;
     loop {
@@ -78,7 +82,7 @@ fn outcome(pages: &Pages) -> u32 {
     }
 }
 
-/// Two of 256 GiB each.
+/// Each tries 256 GiB, below the first guess and above it by turns.
 const ROUNDS: i64 = 8;
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 const ROUND_DEADLINE: Duration = Duration::from_secs(1);

@@ -1,9 +1,9 @@
-//! Masks secrets in what plugins say for people: `token=...`, `password: ...`, `Bearer ...`.
+//! Masks secrets in the error messages of plugins: `token=...`, `password: ...`, `Bearer ...`.
 //!
-//! Used by `speech` on error messages and details, before an event is made of them. Plugins quote URLs, headers and
-//! configuration in their errors. Does not: know every secret; a plugin that writes one without a name shows it.
+//! Used by `stdio` on messages and details before they become part of an event: plugins quote URLs, headers and
+//! configuration in their errors. Does not: find a secret that has no name before it.
 
-/// What comes before a secret, lower case. Behind it stand `=` or `:`, quotes and spaces.
+/// Names of secrets, in lower case. `=` or `:`, quotes and spaces stand between a name and its secret.
 const NAMES: [&str; 8] = [
     "token",
     "password",
@@ -14,16 +14,16 @@ const NAMES: [&str; 8] = [
     "api_key",
     "access_key",
 ];
-/// What comes before a secret with only a space between.
+/// Authentication schemes (RFC 9110, section 11.4): a space stands between the scheme and its credentials.
 const SCHEMES: [&str; 2] = ["bearer ", "basic "];
-/// Shorter words behind a scheme are language ("basic check failed").
+/// A shorter word behind a scheme is ordinary text ("basic check failed").
 const CREDENTIAL_MIN: usize = 12;
 const MASK: &str = "***";
 
 /// `text` with every secret masked.
 #[must_use]
 pub fn redact(text: &str) -> String {
-    // ASCII case only, so that positions in both are the same.
+    // ASCII only, so that positions are the same in both texts.
     let lower = text.to_ascii_lowercase();
     let mut redacted = String::with_capacity(text.len());
     let mut at = 0;
@@ -36,7 +36,7 @@ pub fn redact(text: &str) -> String {
     redacted
 }
 
-/// Where the next secret lies, from `at` on.
+/// Begin and end of the next secret from `at` on.
 fn next_secret(lower: &str, at: usize) -> Option<(usize, usize)> {
     let named = NAMES
         .iter()
@@ -44,13 +44,13 @@ fn next_secret(lower: &str, at: usize) -> Option<(usize, usize)> {
         .filter_map(|behind| {
             let separator = |character: char| matches!(character, '"' | '\'' | ' ' | '=' | ':' | '\\');
             let begin = behind + lower[behind..].find(|character| !separator(character))?;
-            let said = lower[behind..begin].contains(['=', ':']);
-            // "authorization: bearer x": the scheme is no secret, what follows it is.
+            let separated = lower[behind..begin].contains(['=', ':']);
+            // "authorization: bearer x": the scheme itself is no secret.
             let scheme = SCHEMES
                 .iter()
                 .find(|scheme| lower[begin..].starts_with(*scheme))
                 .map_or(0, |scheme| scheme.len());
-            said.then(|| span(lower, begin + scheme))
+            separated.then(|| span(lower, begin + scheme))
         });
     let schemes = SCHEMES.iter().flat_map(|scheme| places(lower, scheme, at));
     let credentials = schemes
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn secrets_are_masked_and_the_rest_is_kept() {
-        for (said, shown) in [
+        for (text, redacted) in [
             (
                 "GET https://api/x?token=abc123&pod=p failed",
                 "GET https://api/x?token=***&pod=p failed",
@@ -108,16 +108,16 @@ mod tests {
             ),
             ("token=", "token="),
         ] {
-            assert_eq!(redact(said), shown);
+            assert_eq!(redact(text), redacted);
         }
     }
 
     proptest! {
         #[test]
         fn any_text_ends_and_no_named_secret_stays(before in "\\PC{0,40}", secret in "[a-zA-Z0-9]{13,20}", after in "\\PC{0,40}") {
-            let said = format!("{before} password={secret} {after}");
-            let shown = redact(&said);
-            prop_assert!(!shown.contains(&format!("={secret} ")), "{shown}");
+            let text = format!("{before} password={secret} {after}");
+            let redacted = redact(&text);
+            prop_assert!(!redacted.contains(&format!("={secret} ")), "{redacted}");
         }
     }
 }

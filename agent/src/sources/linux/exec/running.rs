@@ -1,8 +1,8 @@
-//! Finds CNI plugins, and what they started, that run already when the agent starts.
+//! Finds the CNI plugins that run already when the agent starts, and their descendants.
 //!
-//! Used by the ring thread once, after the hooks are attached and before the first record is read, so that these events
-//! come before everything that happens next. Reads `/proc`; processes that vanish meanwhile are passed over.
-//! Does not: report running runtime processes, or guess what a process did before.
+//! Used by the feed of the process probe once, when the hooks are attached and before the first record is read, so that these
+//! events come before all others. Reads `/proc` (proc(5)) and skips processes that end meanwhile.
+//! Does not: report processes of runtimes, or guess what a process did before.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,20 +13,20 @@ use sandglass_model::event::Exec;
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
 
 use super::decode::kept_environment;
-use crate::sources::linux::loader::Processes;
+use crate::sources::linux::loader::maps::Processes;
 use crate::sources::linux::record::{strings, text};
-use crate::sources::linux::{cgroups, netns};
+use crate::sources::linux::{cgroups, process_root};
 
-/// Follows what runs already, and returns one event for each process, parents before children.
-pub fn find(processes: &mut Processes) -> Vec<Event> {
+/// Tracks what runs already, and returns one event for each process, parents before children.
+pub fn track(processes: &mut Processes) -> Vec<Event> {
     let mut found = Vec::new();
     let mut known = HashSet::new();
-    // Again as long as something new is found: a plugin may have forked before it was followed.
+    // Repeats while it finds something new: a plugin may have forked before it was tracked.
     for _ in 0..PASSES_MAX {
         let before = known.len();
         for process in plugin_processes(&known) {
             known.insert(process.pid);
-            found.extend(take(processes, &process));
+            found.extend(track_one(processes, &process));
         }
         if known.len() == before {
             break;
@@ -35,15 +35,15 @@ pub fn find(processes: &mut Processes) -> Vec<Event> {
     found
 }
 
-/// Follows one process, unless the kernel side does so already; its own records tell of it then.
-fn take(processes: &mut Processes, process: &Process) -> Option<Event> {
-    if !processes.follow(process.pid) {
+/// Tracks one process. `None` when its records report it already, or when it has ended.
+fn track_one(processes: &mut Processes, process: &Process) -> Option<Event> {
+    if !processes.track(process.pid) {
         return None;
     }
     let event = describe(process);
-    // It may have ended before it was followed: nobody would take it off the table again.
+    // A process that ended before it was tracked would stay in the table for ever.
     let same = read_process(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks && !now.ended);
-    if !same && processes.forget(process.pid) {
+    if !same && processes.untrack(process.pid) {
         return None;
     }
     event
@@ -57,7 +57,7 @@ struct Process {
     start_ticks: u64,
     comm: SmolStr,
     ended: bool,
-    /// Start and name of the parent, when it is there.
+    /// Start and name of the parent, if it still runs.
     parent_entry: Option<(u64, SmolStr)>,
 }
 
@@ -76,10 +76,10 @@ fn plugin_processes(known: &HashSet<u32>) -> Vec<Process> {
         .keys()
         .copied()
         .filter(|pid| known.contains(pid) || is_plugin(*pid));
-    let mut waiting: Vec<u32> = roots.collect();
-    while let Some(pid) = waiting.pop() {
+    let mut pending: Vec<u32> = roots.collect();
+    while let Some(pid) = pending.pop() {
         if chosen.insert(pid) {
-            waiting.extend(children.get(&pid).into_iter().flatten());
+            pending.extend(children.get(&pid).into_iter().flatten());
         }
     }
     let mut found: Vec<Process> = chosen
@@ -94,7 +94,7 @@ fn plugin_processes(known: &HashSet<u32>) -> Vec<Process> {
             .get(&process.parent)
             .map(|parent| (parent.start_ticks, parent.comm.clone()));
     }
-    // A parent starts before its child, or in the same tick; then the distance from the root decides.
+    // A parent starts before its child or in the same tick; in one tick the distance from the root decides.
     found.sort_by_key(|process| (process.start_ticks, depth(&table, process.pid)));
     found
 }
@@ -163,12 +163,12 @@ fn describe(process: &Process) -> Option<Event> {
     })
 }
 
-/// The script when an interpreter runs one (the kernel puts its path behind the interpreter and its one option), else
-/// the image.
+/// The script that an interpreter runs, else the image. The kernel puts the script's path behind the interpreter and its one
+/// option (fs/binfmt_script.c, load_script).
 fn executed_path(pid: u32, args: &[u8]) -> String {
     let is_script = |argument: &&[u8]| {
         argument.starts_with(b"/")
-            && bounded(&netns::in_root_of(pid, text(argument).as_ref()), 2).is_some_and(|start| start == b"#!")
+            && bounded(&process_root::path_in_root(pid, text(argument).as_ref()), 2).is_some_and(|start| start == b"#!")
     };
     if let Some(script) = strings(args).skip(1).take(2).find(is_script) {
         return text(script).into_owned();
@@ -178,7 +178,7 @@ fn executed_path(pid: u32, args: &[u8]) -> String {
     image.strip_suffix(" (deleted)").unwrap_or(&image).to_owned()
 }
 
-/// At most the first `max` bytes of a file; `None` when it cannot be read.
+/// The first `max` bytes of a file at most; `None` when it cannot be read.
 fn bounded(path: &str, max: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).ok()?;
@@ -190,6 +190,7 @@ const PASSES_MAX: usize = 4;
 const DEPTH_MAX: usize = 64;
 const ENVIRON_MAX: usize = 128 << 10;
 const ARGS_MAX: usize = sandglass_probes::wire::ARGS_MAX as usize;
+// USER_HZ is 100 on every supported architecture.
 const NS_PER_TICK: u64 = 10_000_000;
 
 #[cfg(test)]

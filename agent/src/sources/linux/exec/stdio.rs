@@ -1,10 +1,9 @@
-//! Understands what a plugin read (its network configuration) and wrote (a result or an error), and drops the rest.
+//! Parses what a plugin read (its network configuration) and wrote (a result or an error).
 //!
-//! Used by `decode`. Network configurations hold tokens and passwords: four known fields are taken out of them, by
-//! name, and nothing else outlives this module; secrets that an error quotes are masked (`redact`). What is not one
-//! whole JSON object was not had, and that is no error: the bytes come from pipes that others may have emptied or filled
-//! again.
-//! Does not: judge a result, or keep more than bounded strings.
+//! Used by `decode`. Network configurations hold tokens and passwords: only four known fields of them leave this module,
+//! and secrets that an error quotes are masked (`redact`). Bytes that are not one whole JSON object give nothing, and are
+//! no error: they come from pipes that others may have emptied or filled again.
+//! Does not: judge a result, or keep strings of any length.
 
 use sandglass_model::ProcessKey;
 use sandglass_model::cni::{CniError, NetConf};
@@ -14,13 +13,15 @@ use serde::de::IgnoredAny;
 
 use super::redact::redact;
 
-/// What was said, if anything was.
+/// The parts that are kept; `None` when there are none.
 #[must_use]
-pub fn understand(process: ProcessKey, stdin: &[u8], stdout: &[u8]) -> Option<PluginIo> {
-    let netconf = parse::<Configuration>(stdin).and_then(Configuration::kept);
-    let (error, addresses) = parse::<Answer>(stdout).map(Answer::kept).unwrap_or_default();
-    let silent = netconf.is_none() && error.is_none() && addresses.is_empty();
-    (!silent).then_some(PluginIo {
+pub fn parse(process: ProcessKey, stdin: &[u8], stdout: &[u8]) -> Option<PluginIo> {
+    let netconf = parse_object::<Configuration>(stdin).and_then(Configuration::kept);
+    let (error, addresses) = parse_object::<CniResult>(stdout)
+        .map(CniResult::kept)
+        .unwrap_or_default();
+    let is_empty = netconf.is_none() && error.is_none() && addresses.is_empty();
+    (!is_empty).then_some(PluginIo {
         process,
         netconf,
         error,
@@ -28,13 +29,13 @@ pub fn understand(process: ProcessKey, stdin: &[u8], stdout: &[u8]) -> Option<Pl
     })
 }
 
-fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
-    // serde would also take an array for a structure.
+fn parse_object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    // serde also parses an array as a structure.
     let object = bytes.trim_ascii_start().first() == Some(&b'{');
     object.then(|| serde_json::from_slice(bytes).ok()).flatten()
 }
 
-/// A network configuration as given to a plugin (CNI spec 1.1.0, section 1, "Plugin configuration objects").
+/// The network configuration that a plugin reads (CNI specification 1.1.0, section 1, "Plugin configuration objects").
 #[derive(Deserialize)]
 struct Configuration {
     #[serde(default)]
@@ -61,9 +62,9 @@ impl Configuration {
     }
 }
 
-/// A success or an error (CNI spec 1.1.0, section 5).
+/// A success or an error (CNI specification 1.1.0, section 5).
 #[derive(Deserialize)]
-struct Answer {
+struct CniResult {
     code: Option<u32>,
     #[serde(default)]
     msg: String,
@@ -71,7 +72,7 @@ struct Answer {
     details: String,
     #[serde(default)]
     ips: Vec<Address>,
-    // Results before 0.3.0.
+    // Until version 0.2.0 of the specification.
     ip4: Option<Address>,
     ip6: Option<Address>,
 }
@@ -82,7 +83,7 @@ struct Address {
     address: String,
 }
 
-impl Answer {
+impl CniResult {
     fn kept(self) -> (Option<CniError>, Vec<String>) {
         if let Some(code) = self.code {
             let error = CniError {
@@ -126,32 +127,32 @@ mod tests {
     fn a_configuration_loses_its_secrets() {
         let stdin = br#"{"cniVersion":"1.0.0","name":"pods","type":"calico","token":"s3cret",
             "kubernetes":{"k8s_api_root":"x"},"prevResult":{"ips":[]}}"#;
-        let spoken = understand(NOBODY, stdin, b"").unwrap();
-        let netconf = spoken.netconf.clone().unwrap();
+        let io = parse(NOBODY, stdin, b"").unwrap();
+        let netconf = io.netconf.clone().unwrap();
         assert_eq!(
             (&*netconf.network, &*netconf.plugin, &*netconf.version),
             ("pods", "calico", "1.0.0")
         );
         assert!(netconf.chained);
-        assert!(!format!("{spoken:?}").contains("s3cret"));
+        assert!(!format!("{io:?}").contains("s3cret"));
     }
 
     #[test]
-    fn errors_and_addresses_are_understood() {
+    fn errors_and_addresses_are_kept() {
         let stdout = br#"{"cniVersion":"1.0.0","code":11,"msg":"again","details":"d"}"#;
-        let error = understand(NOBODY, b"", stdout).unwrap().error.unwrap();
+        let error = parse(NOBODY, b"", stdout).unwrap().error.unwrap();
         assert_eq!((error.code, &*error.msg, &*error.details), (11, "again", "d"));
         let stdout = br#"{"ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00::2/64"}],"dns":{}}"#;
         assert_eq!(
-            understand(NOBODY, b"", stdout).unwrap().addresses,
+            parse(NOBODY, b"", stdout).unwrap().addresses,
             ["10.1.0.2/24", "fd00::2/64"]
         );
         let old = br#"{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.9/8"}}"#;
-        assert_eq!(understand(NOBODY, b"", old).unwrap().addresses, ["10.0.0.9/8"]);
+        assert_eq!(parse(NOBODY, b"", old).unwrap().addresses, ["10.0.0.9/8"]);
     }
 
     #[test]
-    fn what_is_not_one_object_was_not_had() {
+    fn what_is_not_one_object_gives_nothing() {
         for text in [
             "",
             "{",
@@ -162,22 +163,22 @@ mod tests {
             r#"{"a":1}"#,
             r#"["x","y","z",null]"#,
         ] {
-            assert_eq!(understand(NOBODY, text.as_bytes(), text.as_bytes()), None, "{text}");
+            assert_eq!(parse(NOBODY, text.as_bytes(), text.as_bytes()), None, "{text}");
         }
-        assert_eq!(understand(NOBODY, b"\xff", b"{\xfe}"), None);
+        assert_eq!(parse(NOBODY, b"\xff", b"{\xfe}"), None);
     }
 
     #[test]
     fn long_messages_are_cut_between_characters() {
         let stdout = format!(r#"{{"code":100,"msg":"x{}"}}"#, "ü".repeat(1_500));
-        let message = understand(NOBODY, b"", stdout.as_bytes()).unwrap().error.unwrap().msg;
+        let message = parse(NOBODY, b"", stdout.as_bytes()).unwrap().error.unwrap().msg;
         assert_eq!(message.len(), 1_023);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_understood_or_not(stdin in prop::collection::vec(any::<u8>(), 0..128), stdout in ".{0,64}") {
-            let _ = understand(NOBODY, &stdin, format!("{{{stdout}}}").as_bytes());
+        fn any_bytes_are_parsed_without_a_panic(stdin in prop::collection::vec(any::<u8>(), 0..128), stdout in ".{0,64}") {
+            let _ = parse(NOBODY, &stdin, format!("{{{stdout}}}").as_bytes());
         }
     }
 }

@@ -1,27 +1,31 @@
-//! A feed of packet records: takes them from their ring buffer, has them decoded, sends the events.
+//! A feed whose records become events one by one: takes them from their ring buffer, decodes them, sends the events.
 //!
-//! Used by `dns` and `drops`, whose records differ only in what they mean. Does not: decode; that is a [`Decoder`]'s.
+//! Used by `dns`, `drops` and `connect`, which differ only in their [`Decoder`]. Does not: decode.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use sandglass_model::Event;
 
-use super::{AT_ONCE, Feed, Found, Outlet};
-use crate::sources::Stopped;
+use super::{Drained, Feed, Outlet, RECORDS_MAX};
 use crate::sources::linux::loader::family::Stream;
 use crate::sources::linux::record::DecodeError;
+use crate::sources::queue::Stopped;
 
 /// Turns the records of one probe into events.
 pub trait Decoder: Send + 'static {
-    /// Adds what `record` tells to `events`.
+    /// Appends the events of one record to `events`; there may be none.
+    ///
+    /// # Errors
+    /// When the bytes are no record.
     fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError>;
 }
 
-/// What the thread owns.
+/// The feed.
 pub struct DecodedFeed<D> {
     stream: Stream,
     outlet: Outlet,
     decoder: D,
+    /// Empty between two records; keeps its allocation.
     events: Vec<Event>,
 }
 
@@ -38,17 +42,17 @@ impl<D: Decoder> DecodedFeed<D> {
 }
 
 impl<D: Decoder> Feed for DecodedFeed<D> {
-    fn wakes(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
         Some(self.stream.ring.as_fd())
     }
 
-    fn sleeps(&mut self) -> bool {
-        self.stream.reader.sleeps()
+    fn request_wake(&mut self) -> bool {
+        self.stream.reader.request_wake()
     }
 
-    fn drain(&mut self) -> Result<Found, Stopped> {
+    fn drain(&mut self) -> Result<Drained, Stopped> {
         let mut records = 0;
-        while records < AT_ONCE {
+        while records < RECORDS_MAX {
             let next = self
                 .stream
                 .ring
@@ -56,13 +60,13 @@ impl<D: Decoder> Feed for DecodedFeed<D> {
             let Some(outcome) = next else { break };
             records += 1;
             if let Err(error) = outcome {
-                self.outlet.undecodable(&error);
+                self.outlet.count_undecodable(&error);
             }
             for event in self.events.drain(..) {
                 self.outlet.send(event)?;
             }
         }
-        Ok(Found::of(records))
+        Ok(Drained::from_count(records))
     }
 
     fn check(&mut self) -> Result<(), Stopped> {

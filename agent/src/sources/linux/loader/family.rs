@@ -1,7 +1,7 @@
-//! Loads the objects of the families of probes (processes, connections, conntrack, ..), and gives typed access to their maps.
+//! Loads the objects of the families of probes (processes, connections, conntrack, DNS, drops).
 //!
-//! Used by the families' own modules when they start. Each object has at least the maps of `probes/bpf/stream.h`.
-//! Does not: choose a rung; a family tries its objects in order.
+//! Used by the probes when they start. Each object has at least the maps of `probes/bpf/ring.h`.
+//! Does not: choose a rung; each probe tries its objects in order.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,12 +11,38 @@ use std::thread;
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
+use sandglass_probes::wire::PID_COUNTS;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
+use super::error::LoadError;
 use super::hook::{Hook, Place};
-use super::{LoadError, LostCounter, ProgramTime, Reader, Ring, undisturbed};
+use super::maps::{LostCounter, Pages, Processes, Reader, Ring};
+use super::run_time::ProgramTime;
 
-/// What is to be loaded.
+/// One rung of a ladder of tracepoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// BTF-typed tracepoints (`BPF_TRACE_RAW_TP`, since Linux 5.5).
+    TpBtf,
+    /// Raw tracepoints (`BPF_PROG_TYPE_RAW_TRACEPOINT`, since Linux 4.17).
+    RawTp,
+}
+
+impl Rung {
+    /// Best first.
+    pub const ALL: [Rung; 2] = [Rung::TpBtf, Rung::RawTp];
+
+    /// As in `sandglass_probe_info{hook}`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Rung::TpBtf => "tp_btf",
+            Rung::RawTp => "raw_tp",
+        }
+    }
+}
+
+/// An object file to load.
 #[derive(Clone, Copy)]
 pub struct Object {
     /// Name of the probe.
@@ -27,16 +53,19 @@ pub struct Object {
     pub bytes: &'static [u8],
 }
 
-/// Loads objects by what the kernel says of its types.
+/// Loads objects with the kernel's type information.
 pub struct Loader<'k> {
     types: &'k Btf,
     objects: EbpfLoader<'k>,
 }
 
-/// Reads the kernel's own description of its types, and loads with it objects that look at these ports. It is large, takes
-/// some hundredths of a second to read, and is gone when this returns.
+/// Reads the kernel's type information and calls `load` with a loader of objects that watch `ports` for DNS. The
+/// information takes megabytes and some hundredths of a second to read; it is freed when this returns.
+///
+/// # Errors
+/// When the kernel has no type information.
 pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut Loader<'_>) -> T) -> Result<T, LoadError> {
-    // A new loader of aya's reads the description too, asked or not: one for all objects, and at the same time.
+    // EbpfLoader::new() reads the information too and cannot be kept from it: so there is one loader, made meanwhile.
     let (types, mut objects) = thread::scope(|scope| {
         let other = thread::Builder::new().spawn_scoped(scope, EbpfLoader::new);
         let types = Btf::from_sys_fs().map_err(LoadError::Btf);
@@ -44,7 +73,7 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut Loader<'_>) ->
         (types, objects.unwrap_or_default())
     });
     let (types, ports) = (types?, padded(ports));
-    // An object that does not look at ports has no such variable.
+    // Not required: objects that do not look at ports have no such variable.
     objects
         .btf(Some(&types))
         .override_global("dns_ports", &ports[..], false);
@@ -60,24 +89,27 @@ pub struct Family {
     hook: &'static str,
 }
 
-/// A family's way from the kernel.
+/// The maps that every object has.
 pub struct Stream {
     /// The records.
     pub ring: Ring,
-    /// What found the ring full.
+    /// The counters of records that found the ring full.
     pub lost: LostCounter,
-    /// Whether the reader is to be woken.
+    /// The request to be woken.
     pub reader: Reader,
 }
 
 impl Family {
-    /// Loads the object.
+    /// Loads the object's maps, with a ring buffer of `ring_bytes`; its programs are loaded when they are attached.
+    ///
+    /// # Errors
+    /// When the kernel or aya rejects the object.
     pub fn load(object: Object, ring_bytes: u32, loader: &mut Loader<'_>) -> Result<Family, LoadError> {
         let Object { probe, hook, bytes } = object;
         loader.objects.map_max_entries("records", ring_bytes);
         let load = AssertUnwindSafe(|| loader.objects.load(bytes));
         // aya-obj panics on a few malformed objects.
-        let outcome = undisturbed(|| catch_unwind(load)).map_err(|_| LoadError::Unexpected {
+        let outcome = without_signals(|| catch_unwind(load)).map_err(|_| LoadError::Unexpected {
             probe,
             hook,
             what: "the loader panicked".to_owned(),
@@ -96,6 +128,9 @@ impl Family {
     }
 
     /// Attaches the program `name` to a tracepoint.
+    ///
+    /// # Errors
+    /// When the object has no such program, or the kernel rejects it.
     pub fn attach(
         &mut self,
         name: &'static str,
@@ -105,7 +140,10 @@ impl Family {
         self.hook(name, Place::Tracepoint(tracepoint), loader)
     }
 
-    /// Attaches the program `name` to the packets of all sockets of a cgroup and those below it.
+    /// Attaches the program `name` to the packets of all sockets of a cgroup and of those below it.
+    ///
+    /// # Errors
+    /// As for [`Family::attach`].
     pub fn attach_to_cgroup(
         &mut self,
         name: &'static str,
@@ -121,36 +159,42 @@ impl Family {
         let mut hook = Hook::new(name, place);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
-        let outcome = undisturbed(|| hook.load(program, loader.types)).and_then(|()| hook.put_on(program));
-        outcome.map_err(|source| self.refused(&hook, source))?;
+        let outcome = without_signals(|| hook.load(program, loader.types)).and_then(|()| hook.attach(program));
+        outcome.map_err(|source| self.rejected(&hook, source))?;
         self.hooks.push(hook);
         Ok(())
     }
 
-    /// Takes all programs off their hooks, or puts them on again; loaded they stay. A socket's filter stays where it is.
+    /// Detaches all programs, or attaches them again; they stay loaded. The filter of a socket stays attached.
+    ///
+    /// # Errors
+    /// When the kernel rejects a program.
     pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
         if !hooked {
-            // The other way round than they were put on: what began is then also seen to end.
-            self.hooks.iter_mut().rev().for_each(Hook::take_off);
+            // In reverse order: whatever a program has seen begin, the one that sees its end is still attached.
+            self.hooks.iter_mut().rev().for_each(Hook::detach);
             return Ok(());
         }
         for at in 0..self.hooks.len() {
             let hook = &mut self.hooks[at];
             let program = self.ebpf.program_mut(hook.program());
-            let outcome = program.map_or(Ok(()), |program| hook.put_on(program));
-            outcome.map_err(|source| self.refused(&self.hooks[at], source))?;
+            let outcome = program.map_or(Ok(()), |program| hook.attach(program));
+            outcome.map_err(|source| self.rejected(&self.hooks[at], source))?;
         }
         Ok(())
     }
 
-    /// Makes the program `name` the filter of a socket, until that is closed.
+    /// Makes the program `name` the filter of a socket, until the socket is closed.
+    ///
+    /// # Errors
+    /// As for [`Family::attach`].
     pub fn filter(&mut self, name: &str, socket: impl AsFd) -> Result<(), LoadError> {
         let (probe, hook) = (self.probe, self.hook);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
         let filter: Result<&mut SocketFilter, _> = program.try_into();
         let outcome = filter.and_then(|filter| {
-            undisturbed(|| filter.load())?;
+            without_signals(|| filter.load())?;
             filter.attach(socket)
         });
         outcome.map_err(|source| LoadError::Program {
@@ -161,7 +205,10 @@ impl Family {
         })
     }
 
-    /// Takes the maps that all objects have; once.
+    /// Takes the maps that all objects have. Works once.
+    ///
+    /// # Errors
+    /// When a map is missing or not of its kind.
     pub fn stream(&mut self) -> Result<Stream, LoadError> {
         Ok(Stream {
             ring: Ring(self.take_map("records")?),
@@ -173,8 +220,27 @@ impl Family {
         })
     }
 
-    /// Takes the map `name`; once.
-    pub fn take_map<T: TryFrom<Map, Error = MapError>>(&mut self, name: &str) -> Result<T, LoadError> {
+    /// Takes the table of tracked processes of the process probe. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn processes(&mut self) -> Result<Processes, LoadError> {
+        Ok(Processes {
+            roles: self.take_map("processes")?,
+            pid_counts: self.take_map("pid_counts")?,
+            counted: [0; PID_COUNTS as usize],
+        })
+    }
+
+    /// Takes the calibration of the process probe. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn pages(&mut self) -> Result<Pages, LoadError> {
+        Ok(Pages(self.take_map("calibration")?))
+    }
+
+    fn take_map<T: TryFrom<Map, Error = MapError>>(&mut self, name: &str) -> Result<T, LoadError> {
         let map = self.ebpf.take_map(name).ok_or_else(|| self.unexpected(name))?;
         T::try_from(map).map_err(|error| self.unexpected(&error.to_string()))
     }
@@ -194,7 +260,7 @@ impl Family {
         self.ebpf.programs().filter_map(time).collect()
     }
 
-    fn refused(&self, hook: &Hook, source: ProgramError) -> LoadError {
+    fn rejected(&self, hook: &Hook, source: ProgramError) -> LoadError {
         LoadError::Program {
             probe: self.probe,
             hook: self.hook,
@@ -212,6 +278,25 @@ impl Family {
     }
 }
 
+/// Runs `load` with all signals blocked in this thread: the verifier gives up with EAGAIN while one is pending
+/// (kernel/bpf/verifier.c, do_check), a child's end for example, and on a busy node every retry may meet another one.
+fn without_signals<T>(load: impl FnOnce() -> T) -> T {
+    // SAFETY: sigset_t is plain data, which sigfillset and pthread_sigmask fill in.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live sigset_t.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both pointers are to live sigset_t's; only this thread's mask changes.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before) } == 0;
+    let outcome = load();
+    if blocked {
+        // SAFETY: `before` was filled in above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    }
+    outcome
+}
+
 /// The kernel side compares with all places: unused ones repeat the first.
 fn padded(ports: &[u16]) -> [u16; DNS_PORTS_MAX] {
     let first = ports.first().copied().unwrap_or_default();
@@ -222,7 +307,7 @@ fn padded(ports: &[u16]) -> [u16; DNS_PORTS_MAX] {
 mod tests {
     use super::*;
 
-    /// The loader passes over a variable that an object does not have: a renamed one would not be noticed.
+    /// The loader ignores a variable that an object does not have: a renamed one would not be noticed.
     #[test]
     fn objects_that_look_at_ports_have_the_variable() {
         use sandglass_probes::{CONNECT_TP_BTF, DNS_CGROUP_SKB, DNS_OLD_TASK, DROP_NO_REASON, DROP_TP_BTF};

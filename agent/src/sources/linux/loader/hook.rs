@@ -1,7 +1,7 @@
-//! One program on its hook: put on, taken off and put on again while it stays loaded.
+//! One program and the place it is attached to: attached, detached and attached again while it stays loaded.
 //!
-//! Used by the loader for every program but a socket's filter. Off and on again takes a millisecond, a start of the agent
-//! a quarter of a second: so what the hooks cost can be measured before the machine is another one (bench/).
+//! Used by the loader for every program but a socket's filter. To detach and attach takes a millisecond, to start the agent
+//! a quarter of a second: the benchmarks alternate fast enough that both halves meet the same machine (bench/).
 //! Does not: choose a program, or find it in its object.
 
 use std::fs::File;
@@ -21,17 +21,17 @@ pub enum Place {
     Packets {
         /// The cgroup.
         cgroup: File,
-        /// In or out, as the program's section says it.
+        /// `ingress` or `egress`, as in the program's section.
         way: &'static str,
     },
 }
 
-/// A program's place, and what keeps the program there.
+/// A program's place and the link that keeps it attached.
 #[derive(Debug)]
 pub struct Hook {
     program: &'static str,
     place: Place,
-    /// None while the program is off its hook.
+    /// `None` while the program is detached.
     link: Option<Link>,
 }
 
@@ -45,7 +45,7 @@ enum Link {
 }
 
 impl Hook {
-    /// A hook that nothing is on yet.
+    /// A hook with nothing attached.
     pub fn new(program: &'static str, place: Place) -> Hook {
         let link = None;
         Hook { program, place, link }
@@ -64,7 +64,7 @@ impl Hook {
         }
     }
 
-    /// Loads the program for this place: once, before it is put on.
+    /// Loads the program for this place. Once, before it is attached.
     pub fn load(&self, program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
         match (program, &self.place) {
             (Program::BtfTracePoint(program), Place::Tracepoint(name)) => program.load(name, btf),
@@ -75,7 +75,7 @@ impl Hook {
     }
 
     /// Attaches the loaded program; nothing happens when it is attached.
-    pub fn put_on(&mut self, program: &mut Program) -> Result<(), ProgramError> {
+    pub fn attach(&mut self, program: &mut Program) -> Result<(), ProgramError> {
         if self.link.is_some() {
             return Ok(());
         }
@@ -91,8 +91,8 @@ impl Hook {
             (Program::CgroupSkb(program), Place::Packets { cgroup, .. }) => {
                 let way = program.expected_attach_type().as_ref().copied();
                 let way = way.ok_or(ProgramError::UnexpectedProgramType)?;
-                // As a link it leaves others' programs alone whatever this says (kernel/bpf/cgroup.c,
-                // cgroup_bpf_link_attach).
+                // A link never replaces the programs of others, whatever the mode (kernel/bpf/cgroup.c,
+                // cgroup_bpf_link_attach, since Linux 5.7).
                 let link = program.attach(cgroup, way, CgroupAttachMode::Single)?;
                 Link::Packets(program.take_link(link)?)
             }
@@ -102,7 +102,7 @@ impl Hook {
     }
 
     /// Detaches the program.
-    pub fn take_off(&mut self) {
+    pub fn detach(&mut self) {
         self.link = None;
     }
 }

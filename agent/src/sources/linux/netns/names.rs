@@ -1,11 +1,11 @@
-//! When a runtime began to make a network namespace: it makes an empty file, then the namespace, and mounts it there
-//! (containerd and podman: `newNS`; CRI-O: `pinns`; `ip netns add`). In between the kernel waits for every namespace that
-//! others make and take down (`pernet_ops_rwsem`, rtnl): 20 ms here with four made at once, before anything can be seen of
-//! the sandbox. The mount hides the file, so its directory is watched (inotify(7)) and each new name stamped.
+//! When a runtime began to make a network namespace: watches the directory of names (inotify(7)) and stamps each new one.
 //!
-//! A thread of its own: inotify tells no time, so that of its waking counts; late when the processors are taken, never
-//! early. One wake per sandbox, before its first plugin.
-//! Does not: know which names are namespaces, or see the first in a directory that nobody told it of.
+//! A runtime makes an empty file, then the namespace, and mounts it there (containerd and podman: `newNS`; CRI-O: `pinns`;
+//! `ip netns add`). In between, the kernel waits for all namespaces that others make and destroy (net/core/net_namespace.c,
+//! pernet_ops_rwsem and rtnl): 20 ms with four made at once, and nothing else of the sandbox can be seen in that time.
+//! Used by `netns`. A thread of its own: inotify has no timestamps, so its wake-up is the stamp, late when the processors are
+//! busy and never early. One wake-up per sandbox, before its first plugin.
+//! Does not: know which names are namespaces, or see the first name in a directory that is not watched yet.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,7 @@ use sandglass_model::Timestamp;
 
 use crate::sources::clock;
 
-/// The thread; ends when it is dropped.
+/// The thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct NameWatch {
     names: Arc<Names>,
@@ -29,7 +29,7 @@ pub struct NameWatch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it has seen.
+/// The names seen so far.
 #[derive(Debug)]
 pub struct Names {
     inotify: OwnedFd,
@@ -38,13 +38,16 @@ pub struct Names {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Watched directories, as runtimes name them, with their watch descriptors.
+    /// Watched directories, as runtimes write them, with their watch descriptors.
     directories: HashMap<String, i32>,
     made: HashMap<(i32, Box<[u8]>), Timestamp>,
 }
 
 impl NameWatch {
-    /// Starts the thread; it watches nothing yet. Fails when the node's user has too many inotify instances.
+    /// Starts the thread, without any watch.
+    ///
+    /// # Errors
+    /// When the user has too many inotify instances (fs.inotify.max_user_instances).
     pub fn start() -> io::Result<NameWatch> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let names = Arc::new(Names {
@@ -62,7 +65,7 @@ impl NameWatch {
         })
     }
 
-    /// What it sees.
+    /// The names that it sees.
     pub fn names(&self) -> Arc<Names> {
         Arc::clone(&self.names)
     }
@@ -78,12 +81,15 @@ impl Drop for NameWatch {
 }
 
 impl Names {
-    /// Whether a directory is watched.
+    /// Whether the directory is watched.
     pub fn watches(&self, directory: &str) -> bool {
         self.seen().directories.contains_key(directory)
     }
 
-    /// Watches a directory from now on, called `name` by runtimes.
+    /// Watches `directory`, which runtimes call `name`.
+    ///
+    /// # Errors
+    /// When it is no directory, or there are too many watches.
     pub fn watch(&self, name: &str, directory: BorrowedFd<'_>) -> io::Result<()> {
         let mut seen = self.seen();
         if seen.directories.len() >= DIRECTORIES_MAX {
@@ -95,7 +101,7 @@ impl Names {
         Ok(())
     }
 
-    /// When a name was made, if that was seen.
+    /// When a name was made, if the watch saw it.
     pub fn made(&self, directory: &str, name: &str) -> Option<Timestamp> {
         let seen = self.seen();
         let watched = *seen.directories.get(directory)?;
@@ -119,7 +125,7 @@ impl Names {
 
     fn read(&self, room: &mut [MaybeUninit<u8>], now: Timestamp) {
         let mut events = Reader::new(&self.inotify, room);
-        // No more for now, or nothing to be had any more: then the namespaces' own age has to do.
+        // An error ends the loop like the end of the events: without stamps the age of the namespace is used.
         while let Ok(event) = events.next() {
             self.seen().take(event.wd(), event.events(), event.file_name(), now);
         }
@@ -133,12 +139,12 @@ impl Names {
 impl Seen {
     fn take(&mut self, watched: i32, what: ReadFlags, name: Option<&std::ffi::CStr>, now: Timestamp) {
         if what.contains(ReadFlags::IGNORED) {
-            // The directory is gone; another may come to its place.
+            // The directory is gone; another one may be made in its place.
             self.directories.retain(|_, other| *other != watched);
             self.made.retain(|(other, _), _| *other != watched);
         }
         if let Some(name) = name.filter(|_| what.contains(ReadFlags::CREATE)) {
-            // Those that are asked about are the newest; forgetting one only makes its sandbox begin with its namespace.
+            // Only the newest are looked up. A sandbox without a stamp begins when its namespace is there.
             if self.made.len() >= MADE_MAX {
                 self.made.clear();
             }
@@ -148,7 +154,7 @@ impl Seen {
 }
 
 const DIRECTORIES_MAX: usize = 16;
-/// More than are in creation at once.
+/// More sandboxes than are in creation at once.
 const MADE_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_stamped_when_it_is_made_wherever_its_directory_is_called_so() {
+    fn a_name_is_stamped_by_every_name_of_its_directory() {
         let watch = NameWatch::start().unwrap();
         let names = watch.names();
         let directory = tempfile::tempdir().unwrap();
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_comes_again_is_another() {
+    fn a_directory_that_is_made_again_is_another() {
         let watch = NameWatch::start().unwrap();
         let names = watch.names();
         let parent = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Announcements put together as the kernel does it, and any bytes at all.
+//! Messages put together as the kernel does it, and any bytes at all.
 
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ fn direction(kind: u16, protocol: u8, source: SocketAddr, destination: SocketAdd
     nested(kind, &[ip, ports])
 }
 
-fn announcement(kind: u16, protocol: u8, addresses: [&str; 4], more: &[Vec<u8>]) -> Vec<u8> {
+fn message(kind: u16, protocol: u8, addresses: [&str; 4], more: &[Vec<u8>]) -> Vec<u8> {
     let [source, destination, reply_source, reply_destination] = addresses.map(|text| text.parse().unwrap());
     let mut payload = vec![2, 0, 0, 0];
     payload.extend(direction(TUPLE_ORIGINAL, protocol, source, destination));
@@ -54,7 +54,7 @@ fn announcement(kind: u16, protocol: u8, addresses: [&str; 4], more: &[Vec<u8>])
     bytes
 }
 
-fn decoded(bytes: &[u8]) -> Result<Option<Announced>, FlowError> {
+fn decoded(bytes: &[u8]) -> Result<Option<FlowEvent>, FlowError> {
     decode(&messages(bytes).next().unwrap(), 99)
 }
 
@@ -62,10 +62,10 @@ const SERVICE: [&str; 4] = ["10.1.0.2:40000", "10.96.0.10:53", "10.1.0.9:1053", 
 
 #[test]
 fn a_translated_flow_is_told_with_both_directions() {
-    let bytes = announcement(NEW, UDP, SERVICE, &[attribute(STATUS, &0x1aa_u32.to_be_bytes())]);
-    let announced = decoded(&bytes).unwrap().unwrap();
-    assert_eq!(announced.unix_ns, None);
-    let flow = announced.flow;
+    let bytes = message(NEW, UDP, SERVICE, &[attribute(STATUS, &0x1aa_u32.to_be_bytes())]);
+    let event = decoded(&bytes).unwrap().unwrap();
+    assert_eq!(event.unix_ns, None);
+    let flow = event.flow;
     assert_eq!(
         (flow.change, flow.protocol, flow.netns, flow.id),
         (FlowChange::New, UDP, 99, 0x1234_5678)
@@ -87,27 +87,25 @@ fn ipv6_and_the_kernels_own_time_are_read() {
             attribute(TIMESTAMP_STOP, &9_u64.to_be_bytes()),
         ],
     );
-    let gone = decoded(&announcement(DELETE, TCP, ends, std::slice::from_ref(&times)))
+    let gone = decoded(&message(DELETE, TCP, ends, std::slice::from_ref(&times)))
         .unwrap()
         .unwrap();
     assert_eq!((gone.flow.change, gone.unix_ns), (FlowChange::Destroyed, Some(9)));
     assert!(gone.flow.is_dnat() && gone.flow.is_snat());
     let event = attribute(TIMESTAMP_EVENT, &7_u64.to_be_bytes());
-    let new = decoded(&announcement(NEW, TCP, ends, &[times, event]))
-        .unwrap()
-        .unwrap();
+    let new = decoded(&message(NEW, TCP, ends, &[times, event])).unwrap().unwrap();
     assert_eq!(new.unix_ns, Some(7));
 }
 
 #[test]
 fn other_protocols_and_messages_are_nothing() {
-    assert_eq!(decoded(&announcement(NEW, 1, SERVICE, &[])), Ok(None));
-    assert_eq!(decoded(&announcement(0x101, UDP, SERVICE, &[])), Ok(None));
+    assert_eq!(decoded(&message(NEW, 1, SERVICE, &[])), Ok(None));
+    assert_eq!(decoded(&message(0x101, UDP, SERVICE, &[])), Ok(None));
 }
 
 #[test]
 fn what_is_cut_before_the_id_is_an_error_and_after_it_is_not() {
-    let bytes = announcement(NEW, UDP, SERVICE, &[attribute(99, &[0; 64])]);
+    let bytes = message(NEW, UDP, SERVICE, &[attribute(99, &[0; 64])]);
     assert!(decoded(&bytes[..bytes.len() - 10]).unwrap().is_some());
     assert!(decoded(&bytes[..60]).is_err());
     assert!(decoded(&bytes[..18]).is_err());
@@ -123,7 +121,7 @@ proptest! {
 
     #[test]
     fn any_byte_changed_is_decoded_or_refused(at in 0_usize..200, to in any::<u8>(), cut in 16_usize..220) {
-        let mut bytes = announcement(NEW, UDP, SERVICE, &[attribute(STATUS, &[0; 4])]);
+        let mut bytes = message(NEW, UDP, SERVICE, &[attribute(STATUS, &[0; 4])]);
         if let Some(byte) = bytes.get_mut(at) {
             *byte = to;
         }

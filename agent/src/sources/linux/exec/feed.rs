@@ -1,0 +1,190 @@
+//! The feed of the process probe: completes what the kernel side cannot know, and sends the events in bursts.
+//!
+//! Run by the thread of `exec`. Before the first record it reports the plugins that run already; once a second it looks
+//! whether the wall clock was stepped.
+//! Does not: load or attach anything, or decide what an event means.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
+
+use super::decode::{Decoded, decode};
+use super::running;
+use super::runtimes::Runtimes;
+use crate::scheduling;
+use crate::sources::clock;
+use crate::sources::linux::cgroups::Cgroups;
+use crate::sources::linux::feed::{Drained, Feed, Outlet, RECORDS_MAX};
+use crate::sources::linux::loader::family::Stream;
+use crate::sources::linux::loader::maps::{Pages, Processes};
+use crate::sources::linux::netns::NetnsWatch;
+use crate::sources::queue::Stopped;
+
+/// The maps of the probe.
+pub struct Channels {
+    /// Those that every probe has.
+    pub stream: Stream,
+    /// The tracked processes.
+    pub processes: Processes,
+    /// Where the pages of pipes lie.
+    pub pages: Pages,
+}
+
+/// The feed.
+pub struct ExecFeed {
+    channels: Channels,
+    outlet: Outlet,
+    ring_bytes: Gauge,
+    netns: NetnsWatch,
+    /// `None` once the other end is closed.
+    announcements: Option<Receiver<Event>>,
+    cgroups: Cgroups,
+    runtimes: Runtimes,
+    anchor: ClockAnchor,
+    /// Events of a burst that are not sent yet; empty between two drains.
+    burst: Vec<Event>,
+}
+
+impl ExecFeed {
+    /// Puts the parts together. `ring_bytes` shows how much waited in the ring at the newest record.
+    pub fn new(
+        channels: Channels,
+        outlet: Outlet,
+        ring_bytes: Gauge,
+        netns: NetnsWatch,
+        announcements: Receiver<Event>,
+    ) -> ExecFeed {
+        ExecFeed {
+            channels,
+            outlet,
+            ring_bytes,
+            netns,
+            announcements: Some(announcements),
+            cgroups: Cgroups::new(),
+            runtimes: Runtimes::default(),
+            anchor: clock::anchor(),
+            burst: Vec::new(),
+        }
+    }
+
+    fn forward_announcements(&mut self) -> Result<(), Stopped> {
+        let Some(announcements) = &self.announcements else {
+            return Ok(());
+        };
+        match announcements.try_recv() {
+            Ok(event) => self.outlet.send(event),
+            Err(TryRecvError::Empty) => Ok(()),
+            Err(TryRecvError::Disconnected) => {
+                self.announcements = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn on_record(&mut self, decoded: Decoded) {
+        self.ring_bytes
+            .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
+        let mut event = decoded.event;
+        match &mut event.body {
+            Body::ProcessExecuted(exec) => {
+                if decoded.is_runtime && !self.runtimes.on_exec(exec) {
+                    return;
+                }
+                exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
+                self.netns.request(exec, event.at);
+            }
+            Body::ProcessExited(exit) if !self.runtimes.on_exit(exit.process) => return,
+            _ => {}
+        }
+        self.burst.push(event);
+    }
+
+    fn send_burst(&mut self) -> Result<(), Stopped> {
+        self.burst.drain(..).try_for_each(|event| self.outlet.send(event))
+    }
+
+    /// Sends a new anchor when the wall clock was stepped.
+    fn check_clock(&mut self) -> Result<(), Stopped> {
+        let now = clock::anchor();
+        let expected = self.anchor.unix_ns(Timestamp(now.boot_ns));
+        if now.unix_ns.abs_diff(expected) <= STEP_NS {
+            return Ok(());
+        }
+        self.anchor = now;
+        self.send_anchor(Timestamp(now.boot_ns))
+    }
+
+    fn send_anchor(&self, at: Timestamp) -> Result<(), Stopped> {
+        self.outlet.send(Event {
+            at,
+            body: Body::ClockAnchored {
+                unix_ns: self.anchor.unix_ns(at),
+            },
+        })
+    }
+}
+
+impl Feed for ExecFeed {
+    /// Longer than for traffic: the processes of one sandbox come with pauses between them.
+    const IDLE_AFTER: Duration = Duration::from_millis(500);
+
+    /// Sends the anchor of all times first, then the plugins that run already.
+    fn begin(&mut self) -> Result<(), Stopped> {
+        scheduling::give_way();
+        let running = running::track(&mut self.channels.processes);
+        let first = running.iter().map(|event| event.at).min().unwrap_or_else(clock::now);
+        self.send_anchor(first)?;
+        for event in running {
+            if let Body::ProcessExecuted(exec) = &event.body {
+                self.netns.request(exec, clock::now());
+            }
+            self.outlet.send(event)?;
+        }
+        Ok(())
+    }
+
+    fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
+        Some(self.channels.stream.ring.as_fd())
+    }
+
+    /// An announcement wakes nobody, so the thread polls as long as one may come.
+    fn request_wake(&mut self) -> bool {
+        self.announcements.is_none() && self.channels.stream.reader.request_wake()
+    }
+
+    /// Sends after it has read, not in between: the pipeline's thread would wake for each event, and the two threads would
+    /// take both processors of a small node from the plugins.
+    fn drain(&mut self) -> Result<Drained, Stopped> {
+        self.forward_announcements()?;
+        let mut records = 0;
+        while records < RECORDS_MAX
+            && let Some(decoded) = self.channels.stream.ring.next(decode)
+        {
+            records += 1;
+            match decoded {
+                Ok(Some(decoded)) => self.on_record(decoded),
+                Ok(None) => {}
+                Err(error) => self.outlet.count_undecodable(&error),
+            }
+            if self.burst.len() >= BURST_MAX {
+                self.send_burst()?;
+            }
+        }
+        self.send_burst()?;
+        self.ring_bytes.set(0);
+        Ok(Drained::from_count(records))
+    }
+
+    fn check(&mut self) -> Result<(), Stopped> {
+        self.outlet.report_losses(&mut self.channels.stream.lost)?;
+        self.check_clock()
+    }
+}
+
+/// The events of a few sandboxes; a longer burst is sent in parts.
+const BURST_MAX: usize = 256;
+/// Difference between the clocks from which on the wall clock counts as stepped.
+const STEP_NS: u64 = 50_000_000;

@@ -1,0 +1,124 @@
+//! Which processes of a container runtime are reported: those that begin or end a container's life.
+//!
+//! Used by the feed of the process probe. The kernel side reports every process of a known runtime; the kubelet's exec
+//! probes run `runc exec` all the time, and they say nothing about a sandbox.
+//! Does not: know sandboxes.
+
+use std::collections::HashSet;
+
+use sandglass_model::ProcessKey;
+use sandglass_model::event::Exec;
+
+/// The filter.
+#[derive(Debug, Default)]
+pub struct Runtimes {
+    /// Running processes whose exec was not reported: their exit is not reported either.
+    ignored: HashSet<ProcessKey>,
+}
+
+impl Runtimes {
+    /// Whether the exec of a runtime's process is to be reported.
+    pub fn on_exec(&mut self, exec: &Exec) -> bool {
+        let reported = concerns_life(exec);
+        if !reported {
+            // Full only when exits were lost. Then a few exits without their exec are reported, which harms nothing.
+            if self.ignored.len() >= IGNORED_MAX {
+                self.ignored.clear();
+            }
+            self.ignored.insert(exec.process);
+        }
+        reported
+    }
+
+    /// Whether the exit of a process is to be reported.
+    pub fn on_exit(&mut self, process: ProcessKey) -> bool {
+        !self.ignored.remove(&process)
+    }
+}
+
+/// The shims and conmon concern a sandbox's life. Of the OCI command lines (runc(8) and its like) only some verbs do.
+fn concerns_life(exec: &Exec) -> bool {
+    if !matches!(exec.file_name(), "runc" | "crun" | "runsc" | "youki") {
+        return true;
+    }
+    let verb = exec.args.iter().skip(1).find(|argument| OCI_VERBS.contains(argument));
+    verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb))
+}
+
+const IGNORED_MAX: usize = 4096;
+const OCI_LIFE_VERBS: [&str; 5] = ["create", "start", "run", "delete", "kill"];
+const OCI_VERBS: [&str; 19] = [
+    "create",
+    "start",
+    "run",
+    "delete",
+    "kill",
+    "exec",
+    "state",
+    "ps",
+    "events",
+    "pause",
+    "resume",
+    "update",
+    "list",
+    "spec",
+    "checkpoint",
+    "restore",
+    "features",
+    "init",
+    "--version",
+];
+
+#[cfg(test)]
+mod tests {
+    use sandglass_model::TextPairs;
+
+    use super::*;
+
+    fn runtime(path: &str, args: &[&str]) -> Exec {
+        let nobody = ProcessKey { pid: 1, start_ticks: 0 };
+        Exec {
+            process: nobody,
+            parent: nobody,
+            parent_comm: Default::default(),
+            path: path.into(),
+            args: args.iter().collect(),
+            args_truncated: false,
+            env: TextPairs::default(),
+            cgroup: String::new(),
+            netns: 0,
+            running: false,
+        }
+    }
+
+    #[test]
+    fn only_the_life_of_a_container_is_reported() {
+        for (path, args, wanted) in [
+            (
+                "/usr/sbin/runc",
+                &[
+                    "runc", "--root", "/run/x", "--log", "/y", "create", "--bundle", "b", "id",
+                ][..],
+                true,
+            ),
+            ("/usr/sbin/runc", &["runc", "--root", "/run/x", "start", "id"], true),
+            ("/usr/bin/crun", &["crun", "delete", "--force", "id"], true),
+            (
+                "/usr/sbin/runc",
+                &["runc", "--root", "/r", "exec", "--process", "p", "id", "start"],
+                false,
+            ),
+            ("/usr/sbin/runc", &["runc", "init"], false),
+            ("/usr/sbin/runc", &["runc", "--version"], false),
+            ("/usr/sbin/runc", &["runc"], false),
+            (
+                "/usr/bin/containerd-shim-runc-v2",
+                &["containerd-shim-runc-v2", "-id", "x", "start"],
+                true,
+            ),
+            ("/usr/bin/conmon", &["conmon"], true),
+        ] {
+            assert_eq!(concerns_life(&runtime(path, args)), wanted, "{args:?}");
+        }
+    }
+}

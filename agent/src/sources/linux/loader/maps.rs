@@ -1,0 +1,128 @@
+//! Typed access to the maps of the objects.
+//!
+//! Used by the threads of the feeds; a [`Family`] gives each map once. Does not: decode records.
+//!
+//! [`Family`]: super::family::Family
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
+use sandglass_probes::Record as _;
+use sandglass_probes::wire::{
+    CALIBRATION_PENDING, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_CALIBRATING, ROLE_TRACKED,
+};
+
+/// The ring buffer of an object.
+pub struct Ring(pub(super) RingBuf<MapData>);
+
+impl Ring {
+    /// Calls `read` with the next record and frees its room; `None` when the ring is empty.
+    pub fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        self.0.next().map(|record| read(&record))
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The word that makes the kernel side wake the reader with its next record (`reader` in `probes/bpf/ring.h`).
+pub struct Reader(pub(super) Array<MapData, u32>);
+
+impl Reader {
+    /// Sets the word; the kernel side clears it when it wakes the reader.
+    pub fn request_wake(&mut self) -> bool {
+        self.0.set(0, 1, 0).is_ok()
+    }
+}
+
+/// The kernel side's counters of loss.
+pub struct LostCounter {
+    pub(super) counters: PerCpuArray<MapData, u64>,
+    pub(super) seen: u64,
+}
+
+impl LostCounter {
+    /// How many records were lost since the last call.
+    pub fn take(&mut self) -> u64 {
+        let total: u64 = (0..LOST_SLOTS)
+            .filter_map(|slot| self.counters.get(&slot, 0).ok())
+            .map(|cpus| cpus.iter().sum::<u64>())
+            .sum();
+        let new = total.saturating_sub(self.seen);
+        self.seen = self.seen.max(total);
+        new
+    }
+}
+
+/// The processes that the kernel side tracks.
+pub struct Processes {
+    pub(super) roles: HashMap<MapData, u32, u32>,
+    pub(super) pid_counts: Array<MapData, PidCounts>,
+    /// User space's own counters as they stand in `pid_counts`.
+    pub(super) counted: PidCounts,
+}
+
+/// How many tracked processes have a pid of these low bits. The kernel side looks up only pids whose counter is not 0.
+pub type PidCounts = [u32; PID_COUNTS as usize];
+
+impl Processes {
+    /// Tracks a process and what it forks. False when it is tracked already, or the table is full.
+    pub fn track(&mut self, pid: u32) -> bool {
+        self.insert(pid, ROLE_TRACKED)
+    }
+
+    /// Enters this very process, so that the exits of its threads run the calibration.
+    pub fn begin_calibration(&mut self) -> bool {
+        self.insert(std::process::id(), ROLE_CALIBRATING)
+    }
+
+    /// Ends the tracking of a process. False when it was not tracked: its exit has been reported.
+    pub fn untrack(&mut self, pid: u32) -> bool {
+        self.roles.remove(&pid).is_ok() && self.count(pid, u32::wrapping_sub)
+    }
+
+    /// Counts first: the kernel side does not find an entry that is not counted.
+    fn insert(&mut self, pid: u32, role: u32) -> bool {
+        if !self.count(pid, u32::wrapping_add) {
+            return false;
+        }
+        let inserted = self.roles.insert(pid, role, BPF_NOEXIST).is_ok();
+        if !inserted {
+            self.count(pid, u32::wrapping_sub);
+        }
+        inserted
+    }
+
+    fn count(&mut self, pid: u32, change: fn(u32, u32) -> u32) -> bool {
+        let count = &mut self.counted[(pid % PID_COUNTS) as usize];
+        *count = change(*count, 1);
+        self.pid_counts.set(PID_COUNTS_OF_USER, self.counted, 0).is_ok()
+    }
+}
+
+/// Where the kernel side finds the pages of pipes.
+pub struct Pages(pub(super) Array<MapData, [u8; size_of::<Calibration>()]>);
+
+impl Pages {
+    /// Requests one round of the calibration. False when the map cannot be written.
+    pub fn set(&mut self, calibration: &Calibration) -> bool {
+        let Ok(bytes) = <[u8; size_of::<Calibration>()]>::try_from(calibration.bytes()) else {
+            return false;
+        };
+        self.0.set(0, bytes, 0).is_ok()
+    }
+
+    /// The result of the round: one of the `CALIBRATION_` outcomes.
+    #[must_use]
+    pub fn outcome(&self) -> u32 {
+        let bytes = self.0.get(&0, 0).ok();
+        let calibration = bytes.as_ref().and_then(|bytes| Calibration::read(bytes));
+        calibration.map_or(CALIBRATION_PENDING, |(calibration, _)| calibration.outcome)
+    }
+}
+
+// include/uapi/linux/bpf.h
+const BPF_NOEXIST: u64 = 1;

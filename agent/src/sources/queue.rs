@@ -1,0 +1,86 @@
+//! The bounded queue between sources and the pipeline.
+//!
+//! A source blocks while the queue is full. That pushes back to the kernel's ring buffer, the one place that buffers and
+//! counts what it loses. Does not: order or drop events.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+use sandglass_model::Event;
+
+/// The sources' end of the queue; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct EventSender {
+    channel: SyncSender<Event>,
+    depth: Gauge,
+}
+
+/// The pipeline's end.
+#[derive(Debug)]
+pub struct EventReceiver {
+    channel: Receiver<Event>,
+    capacity: usize,
+    depth: Gauge,
+}
+
+/// The pipeline has stopped; a source that sees this stops too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pipeline has stopped")]
+pub struct Stopped;
+
+/// Makes a queue of `capacity` events. `depth` shows how many wait in it.
+#[must_use]
+pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
+    let (sender, receiver) = sync_channel(capacity);
+    (
+        EventSender {
+            channel: sender,
+            depth: depth.clone(),
+        },
+        EventReceiver {
+            channel: receiver,
+            capacity,
+            depth,
+        },
+    )
+}
+
+impl EventSender {
+    /// Sends one event; blocks while the queue is full.
+    ///
+    /// # Errors
+    /// When the receiver is gone.
+    pub fn send(&self, event: Event) -> Result<(), Stopped> {
+        self.depth.inc();
+        self.channel.send(event).map_err(|_| Stopped)
+    }
+}
+
+impl EventReceiver {
+    /// Takes the next event; `Ok(None)` when none came within `wait`.
+    ///
+    /// # Errors
+    /// When the queue is empty and every sender is gone.
+    pub fn receive(&self, wait: Duration) -> Result<Option<Event>, Stopped> {
+        match self.channel.recv_timeout(wait) {
+            Ok(event) => {
+                self.depth.dec();
+                Ok(Some(event))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Stopped),
+        }
+    }
+
+    /// Takes what is in the queue now, at most its capacity.
+    pub fn waiting(&self) -> impl Iterator<Item = Event> {
+        std::iter::from_fn(|| self.receive(Duration::ZERO).ok().flatten()).take(self.capacity)
+    }
+
+    /// How many events fit.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// What the process programs share: the head of a record, and memory of a processor for one run, since a record is larger than
+// a program's stack (512 bytes). No lock: the kernel calls the programs of a tracepoint with preemption off
+// (include/linux/tracepoint.h, __DO_TRACE, as in Linux 6.12), and no interrupt hits these tracepoints.
+#pragma once
+
+// Records of processes are up to 15 KiB long.
+#define WAKE_BAND (64 << 10)
+#include "ring.h"
+
+// Bytes of environment copied and searched at once.
+#define CHUNK 4096
+// Room behind the chunk for the comparison that begins at its last byte.
+#define SLACK 16
+// Room before the chunk: one byte is used, the others align the chunk.
+#define BEFORE 8
+
+struct scratch {
+	// The environment, and where its next chunk begins.
+	uint64_t env_start, env_end, env_next;
+	// The last of these is the byte before the chunk; zero where the chunk begins with a variable.
+	uint8_t before[BEFORE];
+	uint8_t chunk[CHUNK + SLACK];
+	struct ExecRecord exec;
+	// Path, arguments and kept environment behind the ExecRecord.
+	uint8_t room[EXEC_ROOM];
+	struct StdioRecord stdio;
+	// Standard input and standard output behind the StdioRecord.
+	uint8_t streams[2 * STDIO_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+always_inline struct scratch *scratch(void)
+{
+	uint32_t zero = 0;
+	return bpf_map_lookup_elem(&scratches, &zero);
+}
+
+always_inline void put_header(struct RecordHeader *header, uint32_t kind, struct task_struct *leader)
+{
+	int pid = 0;
+	uint64_t start = 0;
+	READ_TYPED(pid, leader->tgid);
+	READ_TYPED(start, leader->start_boottime);
+	header->kind = kind;
+	header->pid = pid;
+	header->at_ns = bpf_ktime_get_boot_ns();
+	header->start_ns = start;
+	header->ring_bytes = waiting_bytes();
+}
+
+always_inline void emit(struct RecordHeader *record, uint32_t size)
+{
+	output(record, size, record->ring_bytes);
+}
