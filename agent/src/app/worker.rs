@@ -67,7 +67,6 @@ impl Trimming {
         if now.since(self.last) >= TRIM_EVERY_NS && (self.fresh || seen - self.seen >= TRIM_AFTER) {
             (self.last, self.seen, self.fresh) = (now, seen, false);
             resident::trim();
-            resident::forget_code();
         }
     }
 }
