@@ -1,7 +1,7 @@
-//! A log file that stays small: when it is full it becomes the old one, and the old one goes.
+//! A log file of bounded size: when it is full it becomes the old file, and the old file before it is removed.
 //!
-//! Used where standard error leads nowhere: by the service of Windows. Every write is a whole line of the log's, and is never
-//! cut in two. Does not: fail the agent; what cannot be written is gone.
+//! Used where standard error leads nowhere: by the Windows service. Each write is a whole line and is never split between the
+//! two files. Does not: fail the agent; a line that cannot be written is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,11 +16,14 @@ pub struct LogFile {
     max_bytes: u64,
 }
 
-/// Most bytes of each of both files.
+/// Bound of each of the two files, in bytes.
 pub const MAX_BYTES: u64 = 4 << 20;
 
 impl LogFile {
-    /// Opens the file to add to it; makes its directory.
+    /// Opens the file for appending, and makes its directory.
+    ///
+    /// # Errors
+    /// When the directory or the file cannot be made.
     pub fn open(path: &Path, max_bytes: u64) -> io::Result<LogFile> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -35,8 +38,9 @@ impl LogFile {
         })
     }
 
-    /// The file becomes the old one. Where it cannot, because somebody holds it, it begins anew: it has to stay small.
-    fn turn(&mut self) -> io::Result<()> {
+    /// Renames the file to the old one. When that fails, because another process has it open, the file is truncated: it must not
+    /// grow.
+    fn rotate(&mut self) -> io::Result<()> {
         let fresh = fs::rename(&self.path, old(&self.path)).and_then(|()| append(&self.path));
         match fresh {
             Ok(file) => self.file = file,
@@ -53,9 +57,9 @@ impl LogFile {
 impl Write for LogFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.bytes > 0 && self.bytes + line.len() as u64 > self.max_bytes {
-            self.turn()?;
+            self.rotate()?;
         }
-        // A single line longer than the file may be is cut: the rest counts as written.
+        // A line longer than the bound is cut; the rest counts as written.
         let kept = &line[..line.len().min(usize::try_from(self.max_bytes).unwrap_or(usize::MAX))];
         self.file.write_all(kept)?;
         self.bytes += kept.len() as u64;
@@ -67,7 +71,7 @@ impl Write for LogFile {
     }
 }
 
-/// Where the service of Windows logs: `sandglass\sandglass.log` below `%ProgramData%`.
+/// The path of the Windows service's log: `sandglass\sandglass.log` below `%ProgramData%`.
 #[must_use]
 pub fn of_service(program_data: Option<PathBuf>) -> PathBuf {
     let directory = program_data.unwrap_or_else(|| PathBuf::from(r"C:\ProgramData"));
@@ -88,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_turns_when_full_and_keeps_one_old_file_of_whole_lines() {
+    fn it_rotates_when_full_and_keeps_one_old_file_of_whole_lines() {
         let place = tempfile::tempdir().unwrap();
         let path = of_service(Some(place.path().to_owned()));
         for number in 0..100 {
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_turn_it_begins_anew() {
+    fn where_it_cannot_rotate_it_is_truncated() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("sandglass.log");
         fs::create_dir_all(old(&path).join("in the way")).unwrap();

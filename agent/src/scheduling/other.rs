@@ -1,0 +1,6 @@
+//! Systems whose scheduler is left alone.
+//!
+//! Used through `scheduling`. Does not: anything.
+
+/// As on Linux; does nothing.
+pub fn give_way() {}

@@ -1,0 +1,22 @@
+//! The clock and the facts of systems other than Linux.
+//!
+//! Used by `clock`. Does not: fail; what the system does not have is empty.
+
+use super::NodeFacts;
+
+pub fn boot_ns() -> u64 {
+    super::unix_ns()
+}
+
+pub fn node_facts() -> NodeFacts {
+    let os = match std::env::consts::OS {
+        "windows" => "Windows",
+        other => other,
+    };
+    NodeFacts {
+        host: std::env::var("COMPUTERNAME").unwrap_or_default(),
+        os: os.to_owned(),
+        machine: std::env::consts::ARCH.to_owned(),
+        ..NodeFacts::default()
+    }
+}
