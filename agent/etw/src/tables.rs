@@ -1,43 +1,20 @@
-//! Schemas that records do not carry: manifest and kernel logger events, as text tables anyone can extend.
+//! Schemas that records do not carry: events of manifests and of the kernel logger, as text tables that a user can extend.
 //!
-//! Used by the decoder where a file brings no schema of its own, and by the writer. `data/*.tsv` is compiled in; a
-//! user's files are added at run time and win over it. The format stands in `data/README.md`.
+//! Used by the decoder where a file has no schema of its own, and by the writer. `data/*.tsv` is compiled in; a user's files are added
+//! at run time and take precedence. `data/README.md` describes the format and where each table comes from.
+//! Does not: ask Windows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::guid::Guid;
-use crate::schema::{FieldSpec, Schema};
+use crate::schema::Schema;
 
 mod parse;
+mod provider;
 
 pub use parse::TableError;
-
-/// What a provider logs with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProviderKind {
-    /// Events that describe themselves.
-    TraceLogging,
-    /// Events described by a manifest.
-    Manifest,
-    /// Kernel logger and other classic events.
-    Mof,
-    /// Messages that only their maker's symbol files describe.
-    Wpp,
-    /// Not known.
-    Unknown,
-}
-
-/// A provider we know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Provider {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its GUID.
-    pub guid: Guid,
-    /// What it logs with.
-    pub kind: ProviderKind,
-}
+pub use provider::{Provider, ProviderKind};
 
 /// Providers and schemas by id.
 #[derive(Debug, Clone, Default)]
@@ -48,27 +25,29 @@ pub struct Tables {
     classes: HashMap<(Guid, u8), Versions>,
 }
 
-/// Schemas by version. Versions append fields, so a neighbour decodes what both have.
+/// Schemas by version. Later versions append fields, so a neighbouring version decodes the fields that both have.
 type Versions = BTreeMap<u8, Arc<Schema>>;
 
 impl Tables {
-    /// Nothing known.
+    /// Tables without rows.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// What is compiled in.
+    /// The tables that are compiled in.
     pub fn built_in() -> Self {
         let mut tables = Self::empty();
         for (name, text) in BUILT_IN {
-            // A test holds that none of them is refused.
+            // A test holds that all of them are accepted.
             let _ = tables.extend(name, text);
         }
         tables
     }
 
-    /// Adds the rows of a table; `name` is what errors call it. Gives the number of rows. Nothing is added when a row
-    /// is refused.
+    /// Adds the rows of a table, which errors call `name`; returns their number.
+    ///
+    /// # Errors
+    /// At the first malformed row; no row is added then.
     pub fn extend(&mut self, name: &str, text: &str) -> Result<usize, TableError> {
         let rows = parse::rows(name, text, |provider| self.names.get(provider).copied())?;
         let count = rows.len();
@@ -149,11 +128,6 @@ fn nearest(versions: &Versions, version: u8) -> Option<&Arc<Schema>> {
         .next_back()
         .or_else(|| versions.first_key_value())
         .map(|(_, schema)| schema)
-}
-
-/// The index of the field of that name: what a length or count refers to.
-fn position(fields: &[FieldSpec], name: &str) -> Option<usize> {
-    fields.iter().rposition(|field| &*field.name == name)
 }
 
 /// Providers first: the others refer to their names.

@@ -1,9 +1,11 @@
 //! One buffer of a file, read, decompressed and walked: its wanted records in time order.
+//!
+//! Used by the reader. Does not: read from the file.
 
 use super::buffer::{BufferHeader, HEADER_SIZE, LARGEST};
 use super::filter::Filter;
 use super::lz77;
-use super::record::{self, Layout, Sorted, Step};
+use super::record::{self, Layout, Outcome, Step};
 use super::statistics::EtlStatistics;
 
 /// A record in a block.
@@ -25,7 +27,7 @@ pub struct Block {
     next: usize,
     /// Processor of the buffer.
     pub cpu: u16,
-    /// Where the buffer stands in the file, counted in buffers.
+    /// Index of the buffer in the file.
     pub order: u32,
 }
 
@@ -38,8 +40,8 @@ impl Block {
         let body = whole.get(HEADER_SIZE..).unwrap_or_default();
         let filled = (header.filled as usize).saturating_sub(HEADER_SIZE);
         if header.compressed() {
-            // No more than the session's buffers hold. Merging may join sessions whose buffers differ, so what this one
-            // claims counts too, up to what most sessions use.
+            // The size of the session's buffers bounds it. Merging may join sessions of other sizes, so the size that this buffer
+            // states counts too, up to what most sessions use.
             let room = room.max(filled.min(USUAL_LARGEST)).min(LARGEST);
             if self.bytes.len() < room {
                 self.bytes.resize(room, 0);
@@ -72,8 +74,8 @@ impl Block {
                 }
             };
             let bytes = body.get(at..at + size).unwrap_or_default();
-            match record::sort(bytes, layout, walk.filter) {
-                Sorted::Wanted(ticks) => {
+            match record::apply(bytes, layout, walk.filter) {
+                Outcome::Wanted(ticks) => {
                     ordered &= ticks >= latest;
                     latest = ticks;
                     self.entries.push(Entry {
@@ -83,10 +85,10 @@ impl Block {
                         layout,
                     });
                 }
-                Sorted::KernelOther => walk.statistics.kernel_other += 1,
-                Sorted::Filtered => walk.statistics.filtered += 1,
-                Sorted::Wpp => walk.statistics.wpp += 1,
-                Sorted::Unknown => walk.statistics.unknown_headers += 1,
+                Outcome::KernelOther => walk.statistics.kernel_other += 1,
+                Outcome::Filtered => walk.statistics.filtered += 1,
+                Outcome::Wpp => walk.statistics.wpp += 1,
+                Outcome::Unknown => walk.statistics.unknown_headers += 1,
             }
             at += size.next_multiple_of(8);
         }

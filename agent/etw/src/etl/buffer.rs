@@ -1,4 +1,6 @@
-//! The header in front of every trace buffer (`WMI_BUFFER_HEADER`).
+//! The header before every trace buffer (WMI_BUFFER_HEADER; ntwmi.h of the phnt headers).
+//!
+//! Used by `index` and `block`. Does not: read the buffer itself.
 
 use crate::bytes::{array_at, u16_at, u32_at};
 
@@ -11,16 +13,16 @@ pub struct BufferHeader {
     pub filled: u32,
     /// Processor it belongs to.
     pub cpu: u16,
-    /// Session number while it ran.
+    /// Number of the session.
     pub logger: u16,
-    /// See the constants.
+    /// Bits of the constants below.
     pub flags: u16,
     /// 4: holds the file's header.
     pub kind: u16,
 }
 
 impl BufferHeader {
-    /// Reads it; `None` when there are too few bytes, or these are no buffer's.
+    /// Reads a header; `None` when the bytes are too few, or no header.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let header: [u8; HEADER_SIZE] = array_at(bytes, 0)?;
         let size = u32_at(&header, 0x00)?;
@@ -40,7 +42,7 @@ impl BufferHeader {
         })
     }
 
-    /// Stricter, for bytes found anywhere: is this likely to be a buffer of the same session?
+    /// A stricter test, for bytes at any place: whether this is likely to be a buffer of the same session.
     pub fn plausible(&self, logger: u16) -> bool {
         self.logger == logger
             && self.flags & !KNOWN_FLAGS == 0
@@ -57,14 +59,14 @@ impl BufferHeader {
 
 /// Bytes of a buffer's header.
 pub const HEADER_SIZE: usize = 0x48;
-/// Windows allows 16 MiB.
+/// Largest size that Windows allows (EVENT_TRACE_PROPERTIES, BufferSize).
 pub const LARGEST: usize = 16 * 1024 * 1024;
 /// Events were lost before this buffer.
 pub const EVENTS_LOST: u16 = 0x02;
 /// A buffer was lost before this one.
 pub const BUFFER_LOST: u16 = 0x04;
-/// What follows the header is compressed.
+/// The bytes after the header are compressed (`lz77`).
 pub const COMPRESSED: u16 = 0x40;
 const KNOWN_FLAGS: u16 = 0x7f;
-/// Windows 11 knows kinds up to 8; leave room.
+/// Windows 11 has kinds up to 8.
 const LAST_KIND: u16 = 32;

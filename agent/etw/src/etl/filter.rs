@@ -1,8 +1,10 @@
 //! Which records of a file are wanted: the others cost no decoding and no ordering.
+//!
+//! Used by the reader. Does not: leave out schema records, which the decoder needs.
 
 use std::collections::HashSet;
 
-use super::record::PROCESS_GROUP;
+use super::kernel_class::PROCESS_GROUP;
 use crate::decoder::SCHEMA_RECORDS;
 use crate::guid::Guid;
 
@@ -40,7 +42,7 @@ impl Filter {
         }
     }
 
-    /// Only these providers (classic ones too); the kernel logger is not concerned.
+    /// Only these providers, classic ones included; does not affect the kernel logger.
     #[must_use]
     pub fn only(self, providers: impl IntoIterator<Item = Guid>) -> Self {
         let mut wanted: HashSet<Guid> = providers.into_iter().collect();

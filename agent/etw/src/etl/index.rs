@@ -1,31 +1,33 @@
 //! Finds the buffers of a file and when each begins, reading only their first bytes.
 //!
-//! Used by the reader once, at opening. Goes on behind damage: at the next multiple of the buffer size, or byte by byte
-//! until something looks like a buffer of the same session.
+//! Used by the reader once, at opening. Continues behind damage: at the next multiple of the buffer size, or byte by byte until the
+//! bytes look like a buffer of the same session.
+//! Does not: keep more than [`MOST_BUFFERS`] buffers; the others are counted.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::EtlError;
 use super::buffer::{BUFFER_LOST, BufferHeader, EVENTS_LOST, HEADER_SIZE};
+use super::error::EtlError;
+use super::kernel_class::TRACE_GROUP;
 use super::lz77;
-use super::record::{self, Layout, Step, TRACE_GROUP};
+use super::record::{self, Layout, Step};
 use super::session::{Clock, SessionHeader};
 use super::statistics::EtlStatistics;
 
 /// A buffer in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BufferRef {
-    /// Time of its first record; the smallest there is when the record does not tell.
+    /// Time of its first record; the smallest value when the record has none.
     pub first_ticks: i64,
-    /// Where it stands in the file, counted in buffers.
+    /// Index in the file, in buffers.
     pub order: u32,
-    /// Where it begins.
+    /// Offset in the file.
     pub offset: u64,
     /// Its bytes.
     pub size: u32,
 }
 
-/// What the first pass finds.
+/// The result of the first pass.
 #[derive(Debug, Default)]
 pub struct Index {
     /// Buffers, the latest first: the reader takes them from the end.
@@ -68,18 +70,18 @@ pub fn build<R: Read + Seek>(input: &mut R, statistics: &mut EtlStatistics) -> R
 struct Scan<'a, R> {
     input: &'a mut R,
     end: u64,
-    /// First bytes of the buffer that is looked at.
+    /// First bytes of the present buffer.
     head: Vec<u8>,
     scratch: Vec<u8>,
-    /// Session number of the first buffer: the others have it too.
+    /// Session number of the first buffer, which all others have too.
     logger: Option<u16>,
-    /// Size of all buffers so far, when they have the same; a compressed session's first buffer is a small one.
+    /// Size of all buffers so far, when it is the same; the first buffer of a compressed session is smaller.
     fixed_size: Option<u64>,
     index: Index,
 }
 
 impl<R: Read + Seek> Scan<'_, R> {
-    /// Takes the buffer at `offset`; gives where to look next.
+    /// Indexes the buffer at `offset`; returns the offset to look at next.
     fn buffer_at(&mut self, offset: u64, statistics: &mut EtlStatistics) -> Result<u64, EtlError> {
         self.read_head(offset)?;
         let Some(header) = BufferHeader::read(&self.head) else {
@@ -132,9 +134,9 @@ impl<R: Read + Seek> Scan<'_, R> {
         };
         let (layout, size) = match record::step(body, 0) {
             Step::Record(layout, size) => (layout, size),
-            // Filled but nothing there: damaged compression, or cut off. The reader will tell.
+            // Filled but empty: damaged compression, or cut off. The reader counts it.
             Step::End => return (body.is_empty() && filled > 0).then_some(i64::MIN),
-            // Longer than what was read of it, or damaged: the reader will tell.
+            // Longer than the bytes that were read, or damaged: the reader counts it.
             Step::Bad => return Some(time_of_any(body).unwrap_or(i64::MIN)),
         };
         let first = body.get(..size)?;
@@ -151,7 +153,7 @@ impl<R: Read + Seek> Scan<'_, R> {
         Some(ticks.unwrap_or(i64::MIN))
     }
 
-    /// Where the next buffer may begin, behind `offset`, at which there is none.
+    /// The offset of the next buffer after `offset`, where there is none.
     fn search(&mut self, offset: u64) -> Result<u64, EtlError> {
         let stated = u64::from(self.index.session.buffer_bytes);
         if let Some(size) = self.fixed_size.filter(|&size| stated == 0 || size == stated) {
@@ -192,7 +194,7 @@ impl<R: Read + Seek> Scan<'_, R> {
     }
 }
 
-/// Time of a record of which maybe only the beginning is there.
+/// Time of a record that may be cut.
 fn time_of_any(body: &[u8]) -> Option<i64> {
     let marked = body.get(3).is_some_and(|mark| mark & 0x80 != 0);
     let layout = match body.get(2)? {
@@ -212,10 +214,10 @@ pub fn read_at<R: Read + Seek>(input: &mut R, offset: u64, length: usize, into: 
     Ok(())
 }
 
-/// Read of each buffer for the index: its header and the beginning of its first record, which in the first buffer is
-/// the file's header with two names.
+/// Bytes of each buffer that the index reads: its header and the begin of its first record, which in the first buffer is the
+/// file's header with two names.
 const HEAD_BYTES: usize = 2048;
-/// Read at once in search of a buffer.
+/// Bytes read at once in search of a buffer.
 const SEARCH_BYTES: usize = 1024 * 1024;
-/// Buffers kept in the index: 128 MiB of it. Sessions write buffers of 4 KiB and more, so this is 16 GiB of file.
+/// Buffers in the index: 128 MiB of memory. Sessions write buffers of 4 KiB or more, so these are 16 GiB of file.
 const MOST_BUFFERS: usize = 4 * 1024 * 1024;

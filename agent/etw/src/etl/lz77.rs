@@ -1,14 +1,14 @@
-//! Decompresses XPRESS plain LZ77, the compression of trace buffers (MS-XCA 2.4).
+//! Decompresses XPRESS plain LZ77, the compression of trace buffers (MS-XCA, section 2.4).
 //!
-//! Used for each compressed buffer. Total and bounded: damaged input gives what came out before the damage, and never
-//! more than there is room for. Our own: it has to be total on hostile input, and bounded by the buffer it fills.
+//! Used by `block` and `index` for each compressed buffer. Own code because it must accept hostile input: damaged input gives what came
+//! before the damage, and never more than the room. Does not: allocate.
 
 /// How decompression ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inflated {
     /// Bytes written.
     pub length: usize,
-    /// All input was used and made sense.
+    /// Whether all input was used and well-formed.
     pub complete: bool,
 }
 
@@ -33,7 +33,7 @@ struct State<'a> {
     at: usize,
     output: &'a mut [u8],
     filled: usize,
-    /// Where a byte lies whose high half is the next length.
+    /// Index of the byte whose high half is the next length.
     half_byte: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ impl State<'_> {
         }
     }
 
-    /// Thirty-two literals in one go; `None` when that many do not fit any more, and nothing is done.
+    /// Copies thirty-two literals at once; `None`, without effect, when they do not fit.
     fn literals_of_32(&mut self) -> Option<()> {
         let literals = self.input.get(self.at..self.at + 32)?;
         self.output
@@ -93,7 +93,7 @@ impl State<'_> {
         let room = self.output.len() - self.filled;
         let length = wanted.min(room);
         self.output.copy_within(from..from + length.min(distance), self.filled);
-        // A match longer than its distance repeats itself: what is there of it is copied behind it, doubling.
+        // A match longer than its distance repeats itself: each copy doubles what is there.
         let mut done = distance;
         while done < length {
             let chunk = done.min(length - done);
@@ -105,8 +105,8 @@ impl State<'_> {
         (length == wanted).then_some(())
     }
 
-    /// Lengths beyond seven: half a byte (two of them share one), a byte, 16 or 32 bits, each used when the one before
-    /// it is at its end. Gives what comes on top of seven.
+    /// The part of a length above seven: half a byte (two lengths share a byte), then a byte, 16 or 32 bits, each present when
+    /// the one before it has its highest value.
     fn long_length(&mut self) -> Option<usize> {
         let half = match self.half_byte.take() {
             Some(at) => self.input.get(at)? >> 4,
@@ -126,7 +126,7 @@ impl State<'_> {
             0 => u32::from_le_bytes(self.take()?),
             length => u32::from(length),
         };
-        // These two count from the start: 15 and 7 are in them.
+        // The last two include the 15 and the 7.
         usize::try_from(whole).ok()?.checked_sub(7)
     }
 }

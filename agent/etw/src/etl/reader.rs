@@ -1,15 +1,16 @@
-//! Gives a file's records in time order, whichever processor's buffer they lie in.
+//! The records of a file in time order, whichever processor's buffer they are in.
 //!
-//! A buffer is opened when the time of its first record has come; open buffers are merged. Ties keep the order of the
-//! file: merging writes a schema record right in front of the event it is for, with the same time.
+//! Used by `events` and by tests. Opens a buffer when the time of its first record has come, and merges the open ones. Ties keep the
+//! order of the file: merging writes a schema record right before its event, with the same time.
+//! Does not: decode, or keep more buffers open than [`ReadOptions::memory_bytes`] allows, one excepted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{Read, Seek};
 
-use super::EtlError;
 use super::block::{Block, Walk};
 use super::buffer::BufferHeader;
+use super::error::EtlError;
 use super::filter::Filter;
 use super::index::{self, BufferRef, Index, read_at};
 use super::record;
@@ -42,7 +43,7 @@ pub struct EtlReader<R> {
     input: R,
     options: ReadOptions,
     /// Buffers not opened yet, the earliest last.
-    waiting: Vec<BufferRef>,
+    pending: Vec<BufferRef>,
     session: SessionHeader,
     clock: Clock,
     blocks: Vec<Block>,
@@ -59,6 +60,9 @@ pub struct EtlReader<R> {
 
 impl<R: Read + Seek> EtlReader<R> {
     /// Finds the buffers; reads no record yet.
+    ///
+    /// # Errors
+    /// When the input cannot be read, or has no trace buffer.
     pub fn new(mut input: R, options: ReadOptions) -> Result<Self, EtlError> {
         let mut statistics = EtlStatistics::default();
         let Index {
@@ -70,7 +74,7 @@ impl<R: Read + Seek> EtlReader<R> {
             input,
             options,
             clock: clock.unwrap_or_else(|| guess_clock(&buffers)),
-            waiting: buffers,
+            pending: buffers,
             session,
             blocks: Vec::new(),
             free: Vec::new(),
@@ -83,22 +87,25 @@ impl<R: Read + Seek> EtlReader<R> {
         })
     }
 
-    /// What the file says about the session that wrote it.
+    /// The header that the session wrote.
     pub const fn session(&self) -> &SessionHeader {
         &self.session
     }
 
-    /// What has been read so far, and what not.
+    /// Counts of what was read so far, and of what was not.
     pub const fn statistics(&self) -> &EtlStatistics {
         &self.statistics
     }
 
-    /// The next record; `None` at the end. After an error the buffer it is about is skipped, and reading can go on.
+    /// The next record; `None` at the end.
+    ///
+    /// # Errors
+    /// When a buffer cannot be read. The next call skips it and continues.
     pub fn next_record(&mut self) -> Result<Option<RecordView<'_>>, EtlError> {
         while let Some(slot) = self.next_block()? {
             let block = &mut self.blocks[slot];
             let Some(entry) = block.take() else { continue };
-            // Checked first because a view returned from inside the loop would hold on to `self` in all of it.
+            // Checked before, since a view that is returned from inside the loop would borrow `self` for the whole loop.
             if !record::intact(block.bytes(&entry), entry.layout) {
                 self.statistics.bad_records += 1;
                 continue;
@@ -117,7 +124,7 @@ impl<R: Read + Seek> EtlReader<R> {
     fn next_block(&mut self) -> Result<Option<usize>, EtlError> {
         loop {
             let best = self.best();
-            let due = self.waiting.last().is_some_and(|buffer| match best {
+            let due = self.pending.last().is_some_and(|buffer| match best {
                 Some((ticks, order, _)) => {
                     (buffer.first_ticks, buffer.order) < (ticks, order) && self.open_bytes < self.options.memory_bytes
                 }
@@ -126,7 +133,7 @@ impl<R: Read + Seek> EtlReader<R> {
             if !due {
                 return Ok(best.map(|(_, _, slot)| self.make_current(slot)));
             }
-            if let Some(buffer) = self.waiting.pop() {
+            if let Some(buffer) = self.pending.pop() {
                 self.open(buffer)?;
             }
         }
@@ -134,20 +141,20 @@ impl<R: Read + Seek> EtlReader<R> {
 
     /// (time, order, block) of the earliest record in an open block.
     fn best(&mut self) -> Option<(i64, u32, usize)> {
-        let mine = self.current.and_then(|slot| {
+        let own = self.current.and_then(|slot| {
             let block = self.blocks.get(slot)?;
             block.peek().map(|entry| (entry.ticks, block.order, slot))
         });
-        if mine.is_none()
+        if own.is_none()
             && let Some(slot) = self.current.take()
         {
             self.open_bytes -= self.blocks[slot].memory();
             self.free.push(slot);
         }
         let others = self.heap.peek().map(|Reverse(key)| *key);
-        match (mine, others) {
-            (Some(mine), Some(other)) => Some(mine.min(other)),
-            (mine, other) => mine.or(other),
+        match (own, others) {
+            (Some(own), Some(other)) => Some(own.min(other)),
+            (own, other) => own.or(other),
         }
     }
 
@@ -179,7 +186,7 @@ impl<R: Read + Seek> EtlReader<R> {
             source,
         })?;
         let Some(header) = BufferHeader::read(&self.whole) else {
-            // It was one when the file was indexed: the file has changed since.
+            // The file has changed since it was indexed.
             self.statistics.damaged_buffers += 1;
             return Ok(());
         };
@@ -202,14 +209,14 @@ impl<R: Read + Seek> EtlReader<R> {
     }
 }
 
-/// For a file without a readable header: times that can be a FILETIME are taken as such, others as ticks of Windows'
-/// usual counter since boot, so that at least durations hold.
+/// The clock of a file without a readable header: FILETIME where the times can be that, else the usual performance counter since
+/// boot, so that at least durations are right.
 fn guess_clock(buffers: &[BufferRef]) -> Clock {
-    let mut told = buffers
+    let mut known = buffers
         .iter()
         .map(|buffer| buffer.first_ticks)
         .filter(|&ticks| ticks > 0);
-    if told.next_back().is_some_and(|ticks| unix_ns_of_filetime(ticks) > 0) {
+    if known.next_back().is_some_and(|ticks| unix_ns_of_filetime(ticks) > 0) {
         Clock::FileTime
     } else {
         Clock::counter(0, 0, 0)

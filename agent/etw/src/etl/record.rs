@@ -1,13 +1,16 @@
-//! Records in a buffer: their eight header layouts, to one.
+//! Records in a buffer: their eight header layouts, made into one.
 //!
-//! Used by the reader, first to walk a buffer (size, time, whose), then to give a record out.
+//! Headers: learn.microsoft.com, EVENT_HEADER, EVENT_TRACE_HEADER, EVENT_INSTANCE_GUID_HEADER; those of the kernel logger
+//! (SYSTEM_TRACE_HEADER, PERFINFO_TRACE_HEADER) and the header types: ntwmi.h of the phnt headers.
+//! Used by the reader, first to walk a buffer (size, time, provider), then to return a record. Does not: decode a payload.
 
 use super::filter::Filter;
+use super::kernel_class::class_of_group;
 use crate::bytes::{array_at, u16_at, u32_at};
 use crate::guid::Guid;
 use crate::raw::{ExtendedItems, RecordHeader, RecordView, flags, packed_length};
 
-/// What stands at one place of a buffer.
+/// What is at one place of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A record of that many bytes.
@@ -47,7 +50,7 @@ pub fn step(body: &[u8], at: usize) -> Step {
     if first == 0 || first == u32::MAX {
         return Step::End;
     }
-    // The top byte marks a record; without it these are no record's bytes.
+    // The top bit marks a record (TRACE_HEADER_FLAG).
     if first & 0x8000_0000 == 0 {
         return Step::Bad;
     }
@@ -77,7 +80,7 @@ const fn layout(header_type: u8) -> Layout {
 }
 
 impl Layout {
-    /// Bytes in front of payload or extended items.
+    /// Bytes before payload or extended items.
     pub const fn header_size(self) -> usize {
         match self {
             Self::System => 0x20,
@@ -91,14 +94,14 @@ impl Layout {
     }
 }
 
-/// What is to be done with a record.
+/// What the reader does with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sorted {
-    /// Give it out at this time of the session's clock.
+pub enum Outcome {
+    /// Returns it, at this time of the session's clock.
     Wanted(i64),
-    /// A kernel logger class nobody asked for.
+    /// Leaves out a class of the kernel logger.
     KernelOther,
-    /// A provider nobody asked for.
+    /// Leaves out a provider.
     Filtered,
     /// A WPP message.
     Wpp,
@@ -106,26 +109,26 @@ pub enum Sorted {
     Unknown,
 }
 
-/// Sorts a record by its header. `record` is exactly its bytes.
-pub fn sort(record: &[u8], layout: Layout, filter: &Filter) -> Sorted {
+/// Applies the filter to a record by its header. `record` is exactly its bytes.
+pub fn apply(record: &[u8], layout: Layout, filter: &Filter) -> Outcome {
     let wanted = match layout {
         Layout::System | Layout::Compact | Layout::PerfInfo => {
             if !filter.kernel_group(record.get(7).copied().unwrap_or_default()) {
-                return Sorted::KernelOther;
+                return Outcome::KernelOther;
             }
             true
         }
         Layout::Event | Layout::Full | Layout::Instance => provider(record).is_some_and(|guid| filter.provider(guid)),
-        Layout::Message => return Sorted::Wpp,
-        Layout::Other => return Sorted::Unknown,
+        Layout::Message => return Outcome::Wpp,
+        Layout::Other => return Outcome::Unknown,
     };
     match time(record, layout) {
-        Some(ticks) if wanted => Sorted::Wanted(ticks),
-        _ => Sorted::Filtered,
+        Some(ticks) if wanted => Outcome::Wanted(ticks),
+        _ => Outcome::Filtered,
     }
 }
 
-/// When a record was logged, by the session's clock; messages and unknown headers do not tell.
+/// When a record was logged, by the session's clock; messages and unknown headers have no time.
 pub fn time(record: &[u8], layout: Layout) -> Option<i64> {
     let at = match layout {
         Layout::PerfInfo => 0x08,
@@ -139,7 +142,7 @@ fn provider(record: &[u8]) -> Option<Guid> {
     array_at(record, 0x18).map(Guid::from_bytes_le)
 }
 
-/// True when [`view`] will have it: a record that was walked can only fail by its extended items.
+/// Whether [`view`] will succeed: a record that was walked can only fail for its extended items.
 pub fn intact(record: &[u8], layout: Layout) -> bool {
     let has_extended = u16_at(record, 0x04).is_some_and(|bits| bits & flags::EXTENDED_INFO != 0);
     if layout != Layout::Event || !has_extended {
@@ -149,7 +152,7 @@ pub fn intact(record: &[u8], layout: Layout) -> bool {
     rest.and_then(packed_length).is_some()
 }
 
-/// A record in the form a live session gives it; `None` when its extended items are malformed.
+/// A record in the form of a live session's; `None` when its extended items are malformed.
 pub fn view(record: &[u8], layout: Layout, cpu: u16, at_ns: u64) -> Option<RecordView<'_>> {
     let common = RecordHeader {
         cpu,
@@ -165,7 +168,7 @@ pub fn view(record: &[u8], layout: Layout, cpu: u16, at_ns: u64) -> Option<Recor
     }
 }
 
-/// Half of the layouts are for 32-bit systems or processes.
+/// Half of the header types are of 32-bit systems or processes.
 const fn pointer_size(header_type: u8) -> u8 {
     match header_type {
         0x01 | 0x03 | 0x10 | 0x12 | 0x0a | 0x0b => 4,
@@ -250,31 +253,3 @@ fn classic(record: &[u8], layout: Layout, common: RecordHeader) -> Option<Record
         user_data: record.get(layout.header_size()..)?,
     })
 }
-
-/// The class that Windows reports for a group of kernel logger records. Groups without a known one get a GUID that
-/// says so: zeros and the group.
-fn class_of_group(group: u8) -> Guid {
-    let known = CLASSES.iter().find(|(number, _)| *number == group);
-    known.map_or(Guid(u128::from(group)), |(_, class)| *class)
-}
-
-/// Group of the Process class.
-pub const PROCESS_GROUP: u8 = 0x03;
-/// Group of the file's own header.
-pub const TRACE_GROUP: u8 = 0x00;
-
-const CLASSES: [(u8, Guid); 13] = [
-    (TRACE_GROUP, Guid::literal("68fdd900-4a3e-11d1-84f4-0000f80464e3")),
-    (0x01, Guid::literal("3d6fa8d4-fe05-11d0-9dda-00c04fd7ba7c")),
-    (0x02, Guid::literal("3d6fa8d3-fe05-11d0-9dda-00c04fd7ba7c")),
-    (PROCESS_GROUP, Guid::literal("3d6fa8d0-fe05-11d0-9dda-00c04fd7ba7c")),
-    (0x04, Guid::literal("90cbdc39-4a3e-11d1-84f4-0000f80464e3")),
-    (0x05, Guid::literal("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c")),
-    (0x06, Guid::literal("9a280ac0-c8e0-11d1-84e2-00c04fb998a2")),
-    (0x08, Guid::literal("bf3a50c5-a9c9-4988-a005-2df0b7c80f80")),
-    (0x09, Guid::literal("ae53722e-c863-11d2-8659-00c04fa321a1")),
-    (0x0b, Guid::literal("01853a65-418f-4f36-aefc-dc0f1d2fd235")),
-    (0x0f, Guid::literal("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc")),
-    (0x14, Guid::literal("2cb15d1d-5fc1-11d2-abe1-00a0c911f518")),
-    (0x1a, Guid::literal("45d8cccd-539f-4b72-a8b7-5c683142609a")),
-];

@@ -1,4 +1,6 @@
-//! What a file says about the session that wrote it (`TRACE_LOGFILE_HEADER`), and its clock.
+//! The header that a session wrote into its file (TRACE_LOGFILE_HEADER, learn.microsoft.com), and the session's clock.
+//!
+//! Used by `index` and the reader. Does not: trust the header; absurd values give a clock that saturates.
 
 use crate::bytes::{array_at, u32_at};
 use crate::payload::utf16_at;
@@ -31,7 +33,7 @@ pub struct SessionHeader {
     pub pointer_size: u8,
     /// Start, in nanoseconds since 1970.
     pub started_ns: u64,
-    /// End, in nanoseconds since 1970; 0 when the session was not ended in order.
+    /// End, in nanoseconds since 1970; 0 when the session was not stopped.
     pub ended_ns: u64,
     /// Boot of the machine, in nanoseconds since 1970.
     pub booted_ns: u64,
@@ -39,9 +41,9 @@ pub struct SessionHeader {
     pub events_lost: u32,
     /// Buffers lost.
     pub buffers_lost: u32,
-    /// Buffers the session says it wrote.
+    /// Buffers that the session has counted as written.
     pub buffers_written: u32,
-    /// What stamps the records.
+    /// The clock of the records.
     pub clock: ClockKind,
     /// Ticks a second of that clock.
     pub frequency: u64,
@@ -89,7 +91,7 @@ impl SessionHeader {
     }
 }
 
-/// Sessions without a stated clock were seen to use either of the first two: a FILETIME near the start tells.
+/// Sessions that state no clock use one of the first two: a time near the start as FILETIME is system time (seen in samples).
 fn clock_kind(stated: u32, ticks: i64, start: i64) -> ClockKind {
     match stated {
         1 => ClockKind::PerformanceCounter,
@@ -117,8 +119,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// A counter that stood at `origin` when it was `origin_ns`. A frequency nobody can have reads as that of Windows'
-    /// own counter.
+    /// A counter whose value was `origin` at `origin_ns`. An impossible frequency is read as 10 MHz, that of Windows' counter.
     pub const fn counter(origin: i64, origin_ns: u64, frequency: u64) -> Self {
         let possible = frequency > 0 && frequency <= HIGHEST_FREQUENCY;
         Self::Counter {
@@ -158,7 +159,7 @@ impl Clock {
 
 /// FILETIME counts 100 ns.
 const FILETIME_FREQUENCY: u64 = 10_000_000;
-/// Above any clock there is, and low enough for the arithmetic.
+/// Above any real clock, and low enough for the arithmetic.
 const HIGHEST_FREQUENCY: u64 = 8_000_000_000;
 const DAY_OF_FILETIME: u64 = 24 * 3600 * FILETIME_FREQUENCY;
 

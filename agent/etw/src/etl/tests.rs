@@ -1,7 +1,9 @@
-use std::io::Cursor;
+use std::io::{self, Cursor, Read, Seek};
+use std::path::Path;
 
 use super::session::SessionHeader;
 use super::*;
+use crate::decoder::Decoder;
 use crate::writer::{EtlWriter, Record, Session};
 use crate::{Guid, Tables};
 

@@ -1,8 +1,10 @@
-//! The text of a table, row by row, to schemas.
+//! Parses the text of a table, row by row, into schemas.
+//!
+//! Used by `tables`. Does not: add rows.
 
 use std::collections::HashMap;
 
-use super::{Provider, ProviderKind, position};
+use super::provider::{Provider, ProviderKind};
 use crate::guid::Guid;
 use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
 
@@ -23,7 +25,7 @@ pub enum Row {
     },
 }
 
-/// A table that cannot be used.
+/// Why a table is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The first line names no set of columns that a table has.
@@ -35,7 +37,7 @@ pub enum TableError {
         /// The table's name.
         table: Box<str>,
     },
-    /// A row's cell cannot be used.
+    /// A cell is malformed.
     #[error("cannot read ETW table '{table}': line {line}: {problem}")]
     Row {
         /// The table's name.
@@ -47,7 +49,7 @@ pub enum TableError {
     },
 }
 
-/// All rows of `text`; `known` tells the GUID of a provider by name.
+/// All rows of `text`; `known` maps names of providers to GUIDs.
 pub fn rows(table: &str, text: &str, known: impl Fn(&str) -> Option<Guid>) -> Result<Vec<Row>, TableError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| is_row(line));
     let columns = lines.next().map(|(_, line)| Columns::of(line)).unwrap_or_default();
@@ -82,7 +84,7 @@ fn is_row(line: &str) -> bool {
     !line.trim().is_empty() && !line.starts_with('#')
 }
 
-/// Where each column is; what follows a space in its title is a remark.
+/// The index of each column; text after a space in its title is a remark.
 #[derive(Default)]
 struct Columns(HashMap<Box<str>, usize>);
 
@@ -278,4 +280,9 @@ fn out(meaning: &str) -> Option<Out> {
         "filetime" => Out::FileTime,
         _ => return None,
     })
+}
+
+/// The index of the field of that name: what a length or count refers to.
+fn position(fields: &[FieldSpec], name: &str) -> Option<usize> {
+    fields.iter().rposition(|field| &*field.name == name)
 }

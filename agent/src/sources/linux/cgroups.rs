@@ -1,4 +1,4 @@
-//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2; kernel/cgroup/cgroup.c, cgroup_id).
+//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2; include/linux/cgroup.h, cgroup_id).
 //!
 //! Used by the feed of the process probe, and by `dns` for the root. Plugins run in the runtime's own cgroup, so the cache
 //! answers nearly every lookup; a miss reads one file of the process, and only when that does not help the tree is walked, at

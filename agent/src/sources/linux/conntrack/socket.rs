@@ -85,7 +85,7 @@ impl Subscription {
     }
 }
 
-/// How many messages found the socket's buffer full since it was opened (`SO_MEMINFO`, socket(7), since Linux 4.12).
+/// How many messages found the socket's buffer full since it was opened (`SO_MEMINFO`: net/core/sock.c, sk_getsockopt; since Linux 4.12).
 fn drops(socket: BorrowedFd<'_>) -> u32 {
     let mut memory = [0_u32; SK_MEMINFO_VARS];
     let mut length = libc::socklen_t::try_from(size_of_val(&memory)).unwrap_or(0);

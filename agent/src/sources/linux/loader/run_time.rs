@@ -19,7 +19,7 @@ pub struct ProgramTime {
 }
 
 /// Switches the statistics on for every BPF program of the node, until the descriptor is closed (`BPF_ENABLE_STATS`,
-/// bpf(2), since Linux 5.8).
+/// include/uapi/linux/bpf.h, since Linux 5.8).
 ///
 /// # Errors
 /// Without CAP_SYS_ADMIN.
