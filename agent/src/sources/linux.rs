@@ -45,6 +45,9 @@ pub use self::start_error::StartError;
 use super::clock;
 use super::namespace::NamespaceLook;
 use super::queue::EventSender;
+use super::settings::SourceSettings;
+use super::windows::normalize::NamesFileError;
+use crate::config::defaults;
 use crate::health::Health;
 use crate::resident;
 
@@ -91,6 +94,28 @@ impl Default for Options {
             node_netns: None,
             netns_directories: NETNS_DIRECTORIES.map(str::to_owned).to_vec(),
         }
+    }
+}
+
+impl Options {
+    /// The configured options.
+    ///
+    /// # Errors
+    /// None here; on Windows the table of activity names may be unreadable.
+    pub fn from_settings(settings: SourceSettings) -> Result<Options, NamesFileError> {
+        let mut options = Options {
+            ring_bytes: settings.ring_bytes,
+            stdio: settings.stdio,
+            dns: settings.dns,
+            connect: settings.connect,
+            conntrack: settings.conntrack,
+            drops: settings.drops,
+            dns_ports: settings.dns_ports,
+            node_netns: settings.node_netns,
+            ..Options::default()
+        };
+        options.netns_directories.extend(settings.netns_directories);
+        Ok(options)
     }
 }
 
@@ -196,8 +221,8 @@ impl LinuxSource {
 
     /// A look at the network namespaces of sandboxes that are older than the agent.
     #[must_use]
-    pub fn namespace_look(&self) -> NamespaceLook {
-        netns::older::look(self.namespaces.clone())
+    pub fn namespace_look(&self) -> Option<NamespaceLook> {
+        Some(netns::older::look(self.namespaces.clone()))
     }
 
     /// Detaches the programs or attaches them again, within a millisecond or two; they stay loaded. The benchmarks measure so

@@ -1,6 +1,6 @@
 //! Where events enter: the kernel of this node, or a recording. The only place that chooses an operating system.
 //!
-//! A source sends events into one bounded queue ([`queue`]) that the pipeline empties.
+//! A source sends events into one bounded queue ([`channel`]) that the pipeline empties.
 //! Does not: interpret events; sources know neither the correlator nor the sinks (`agent/tests/layering.rs`).
 
 pub mod clock;
@@ -9,10 +9,12 @@ pub mod linux;
 mod namespace;
 mod queue;
 pub mod replay;
+mod settings;
 pub mod windows;
 
 pub use self::namespace::{NamespaceLook, NamespacePlace};
 pub use self::queue::{EventReceiver, EventSender, Stopped, channel};
+pub use self::settings::SourceSettings;
 
 /// What observes this node, by the same names on every operating system.
 pub mod native {

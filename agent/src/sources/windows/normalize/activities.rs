@@ -1,8 +1,8 @@
 //! Activities of HNS, HCS and the container library: start and stop events of the Windows Implementation Libraries (WIL).
 //!
-//! The names vary by build of Windows and are not documented, so nothing here depends on one: the table of names only marks noise,
-//! and a user can extend it. Shape: microsoft/wil, include/wil/Tracelogging.h.
-//! Used by `normalize`, and by `app` for the table. Does not: join the start and the stop of an activity.
+//! Their shape is that of microsoft/wil `include/wil/Tracelogging.h`: opcode 1 starts, opcode 2 stops with a result. Their
+//! names vary by Windows build and are undocumented, so the code matches the shape only; a table of names, to which a user can
+//! add, says which activities to ignore. Does not: know what an activity does.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
