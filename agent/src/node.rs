@@ -1,4 +1,4 @@
-//! Who this node is: the facts behind every trace id, every resource and every recording's header.
+//! Facts about the node: the source of every trace id, every resource and every recording's header.
 
 use serde::Serialize;
 

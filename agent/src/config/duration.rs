@@ -1,4 +1,4 @@
-//! A span of time in the configuration: `250ms`, `10s`, `5m`.
+//! A length of time in the configuration: `250ms`, `10s`, `5m`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,19 +16,19 @@ pub struct Period(u64);
 pub struct BadPeriod(String);
 
 impl Period {
-    /// So many milliseconds.
+    /// A period of `ms` milliseconds.
     #[must_use]
     pub const fn from_millis(ms: u64) -> Period {
         Period(ms)
     }
 
-    /// So many seconds.
+    /// A period of `seconds` seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Period {
         Period(seconds * 1_000)
     }
 
-    /// In nanoseconds.
+    /// The length in nanoseconds; saturates.
     #[must_use]
     pub fn as_nanos(self) -> u64 {
         self.0.saturating_mul(1_000_000)

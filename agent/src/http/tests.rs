@@ -249,8 +249,8 @@ async fn every_operation_of_one_trace_is_listed_streamed_and_answered() {
     let [failed, second] = samples::dels_of_one_trace(&samples::usual("shop", "web-0", 1, now), now);
     rig.store.update(failed.clone());
     rig.store.update(second.clone());
-    let told = read_until(&mut stream, &format!("\"root_span_id\":\"{}\"", second.spans[0].id)).await;
-    assert_eq!(told.matches("event: row").count(), 2, "{told}");
+    let received = read_until(&mut stream, &format!("\"root_span_id\":\"{}\"", second.spans[0].id)).await;
+    assert_eq!(received.matches("event: row").count(), 2, "{received}");
 
     let list = rig.json("/api/v1/sandboxes?kind=DEL").await;
     let rows = list["rows"].as_array().unwrap();

@@ -96,9 +96,9 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
     assert_eq!((young.sandbox.0.as_str(), young.preexisting), ("young", false));
 
     identity.resolve(SandboxId("asked".to_owned()));
-    let (asked, _receiver) = next(receiver).await;
-    assert_eq!(asked.identity.labels, [("app".to_owned(), "cart".to_owned())]);
-    assert!(!asked.preexisting);
+    let (resolved, _receiver) = next(receiver).await;
+    assert_eq!(resolved.identity.labels, [("app".to_owned(), "cart".to_owned())]);
+    assert!(!resolved.preexisting);
     assert_eq!(identity.metrics().count(Outcome::Answered), 1);
     let probe = &health.probes()[0];
     assert_eq!(
@@ -210,7 +210,7 @@ async fn a_runtime_that_goes_and_comes_back_loses_no_question() {
     runtime.start_again();
     let (x, _receiver) = next(receiver).await;
     assert_eq!(x.sandbox.0, "x");
-    assert_eq!(runtime.called("ListPodSandbox"), 1, "the list is asked for once");
+    assert_eq!(runtime.called("ListPodSandbox"), 1, "the list is requested once");
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn a_real_sandbox_is_described() {
     let (identity, receiver, _health) = start(&containerd.endpoint());
     let (listed, receiver) = next(receiver).await;
     identity.resolve(SandboxId(id.clone()));
-    let (asked, _receiver) = next(receiver).await;
+    let (resolved, _receiver) = next(receiver).await;
     containerd.remove_sandbox(&cri, &id).await;
 
     let expected = SandboxDescription {
@@ -278,7 +278,7 @@ async fn a_real_sandbox_is_described() {
     assert_eq!(listed, expected);
     let preexisting = false;
     assert_eq!(
-        asked,
+        resolved,
         SandboxDescription {
             preexisting,
             ..expected
