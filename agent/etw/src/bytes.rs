@@ -1,6 +1,6 @@
-//! Reads little-endian numbers out of bytes without ever going past their end.
+//! Reads little-endian numbers out of bytes and never past their end.
 //!
-//! Used by everything here that looks into a record or a buffer. A read that does not fit is `None`, never a panic.
+//! Used by every module that reads a record or a buffer. A read that does not fit is `None`. Does not: panic.
 
 /// Bytes of which a front part has been read.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,8 @@
-//! Raw records to events: picks the schema and reads the payload.
+//! Decodes raw records into events: chooses the schema and reads the payload.
 //!
-//! Used by live sources and for files alike. Keeps the schemas it has met, within limits, so that an event of a known
-//! schema costs its values only. Learns from schema records in the stream.
-//! Does not: decode WPP messages (only their makers can), look schemas up in Windows, or drop anything uncounted.
+//! Used for live records and for files alike. Keeps the schemas that it has met, within limits, so that an event of a known schema costs
+//! its values only. Learns from schema records in the stream.
+//! Does not: decode WPP messages (only their vendor can), ask Windows for schemas, or drop a record without counting it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::schema::Schema;
 use crate::tables::Tables;
 use crate::tracelogging;
 
-/// What became of a record.
+/// The result of decoding a record.
 #[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decoded {
@@ -41,10 +41,10 @@ pub enum Undecodable {
     BadSchema,
 }
 
-/// Counts of what a decoder has been given.
+/// Counts of the records that a decoder was passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecodeCounts {
-    /// Events made.
+    /// Events.
     pub events: u64,
     /// Of these, events whose payload was shorter than their schema.
     pub truncated: u64,
@@ -71,7 +71,7 @@ pub struct Decoder {
     without_schema: BTreeMap<Guid, u64>,
 }
 
-/// Metadata met before, whole: a hash alone does not decide.
+/// Metadata met before, in full: a hash alone may collide.
 #[derive(Debug)]
 struct KnownMetadata {
     provider: Guid,
@@ -86,7 +86,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// With these tables.
+    /// A decoder with these tables.
     pub fn new(tables: Arc<Tables>) -> Self {
         Self {
             tables,
@@ -100,18 +100,18 @@ impl Decoder {
         }
     }
 
-    /// The tables it was given.
+    /// The tables.
     pub const fn tables(&self) -> &Arc<Tables> {
         &self.tables
     }
 
-    /// What it has been given so far.
+    /// The counts so far.
     pub const fn counts(&self) -> DecodeCounts {
         self.counts
     }
 
-    /// How many records of which provider or class had no known schema: what a table or a merged file would bring. The
-    /// first thousand providers are told apart.
+    /// How many records of each provider or class had no known schema, for the first thousand providers: a table or a merged file
+    /// would make them decodable.
     pub const fn without_schema(&self) -> &BTreeMap<Guid, u64> {
         &self.without_schema
     }
@@ -121,7 +121,7 @@ impl Decoder {
         self.decode_view(&record.view())
     }
 
-    /// Decodes a record where it lies.
+    /// Decodes a borrowed record.
     pub fn decode_view(&mut self, record: &RecordView<'_>) -> Decoded {
         let decoded = self.decoded(record);
         let counter = match &decoded {
@@ -144,7 +144,7 @@ impl Decoder {
         decoded
     }
 
-    /// Takes a `TRACE_EVENT_INFO`, as a file's schema record or as TDH gives it. False when it is of no use.
+    /// Learns a schema from a `TRACE_EVENT_INFO`, out of a file's schema record or from TDH. False when it cannot be used.
     pub fn learn(&mut self, info: &[u8]) -> bool {
         let Some((key, mut schema)) = event_info::schema(info) else {
             return false;
@@ -153,7 +153,7 @@ impl Decoder {
         if self.learned_bytes + cost > MOST_BYTES {
             return false;
         }
-        // The names of our tables stay the same over builds and languages of Windows.
+        // The names in the tables are the same for all builds and languages of Windows.
         if let Some(known) = self.in_tables(key) {
             schema.name = known.name.clone().or(schema.name);
         }
@@ -193,12 +193,12 @@ impl Decoder {
         match record.header.opcode {
             SCHEMA_OPCODE if self.learn(record.user_data) => Decoded::Learned,
             SCHEMA_OPCODE if !event_info::is_needless(record.user_data) => Decoded::Undecodable(Undecodable::BadSchema),
-            // Names of enumerated values: numbers stay numbers here. Schemas nobody needs.
+            // Other kinds hold names of enumerated values, which are not used, and schemas of events that carry their own.
             _ => Decoded::Learned,
         }
     }
 
-    /// The stream's own schema wins: it is of the build that logged the event.
+    /// A schema of the stream takes precedence: it is of the build that logged the event.
     fn schema(&self, header: &RecordHeader) -> Option<Arc<Schema>> {
         let key = key(header);
         self.learned.get(&key).or_else(|| self.in_tables(key)).cloned()
@@ -272,7 +272,7 @@ const fn key(header: &RecordHeader) -> SchemaKey {
     }
 }
 
-/// What the extended items of one record say.
+/// The content of a record's extended items.
 #[derive(Default)]
 struct Extended<'a> {
     related_activity: Option<Guid>,
@@ -302,7 +302,7 @@ impl<'a> Extended<'a> {
     }
 }
 
-/// A GUID in text, with or without braces and a zero; as 16 bytes it is taken too.
+/// A GUID as text, with or without braces and a zero byte, or as 16 bytes.
 fn container_id(data: &[u8]) -> Option<Guid> {
     let text = str::from_utf8(data).ok().map(|text| text.trim_end_matches('\0').trim());
     let parsed = text.and_then(|text| text.parse().ok());
@@ -356,9 +356,9 @@ fn message(data: &[u8]) -> payload::Payload {
 pub const SCHEMA_RECORDS: Guid = Guid::literal("bbccf6c1-6cd1-48c4-80ff-839482e37671");
 /// Type of a schema record that holds a `TRACE_EVENT_INFO`.
 pub const SCHEMA_OPCODE: u8 = 32;
-/// Memory for schemas learned from the stream, and for those of TraceLogging events. Honest sessions need a hundredth.
+/// Memory for the schemas of the stream, and for those of TraceLogging events. Real sessions need a hundredth of it.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
-/// Providers without schema that are told apart.
+/// Providers without a schema that are counted separately.
 const MOST_UNKNOWN: usize = 1000;
 /// Providers whose names are kept.
 const MOST_NAMES: usize = 65_536;

@@ -1,8 +1,8 @@
-//! A decoded ETW event: who logged it, when, and its fields by name.
+//! A decoded ETW event: provider, time, and its fields by name.
 //!
-//! Made by the decoder from live records and from files alike; read by whoever correlates.
-//! Names are shared (`Arc<str>`): an event of a known schema allocates for its values only.
-//! Does not: say what an event means.
+//! Made by the decoder from live records and from files; read by the Windows source. Names are shared (`Arc<str>`): an event of a known
+//! schema allocates for its values only.
+//! Does not: interpret an event.
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use crate::time::unix_ns_of_filetime;
 pub struct EtwEvent {
     /// Which provider logged it. For kernel logger events the GUID of their class ([`crate::guid`]).
     pub provider: Guid,
-    /// The provider's name, where the record or our tables know it.
+    /// The provider's name, where the record or the tables have it.
     pub provider_name: Option<Arc<str>>,
     /// Event id; 0 for TraceLogging, classic and kernel logger events.
     pub id: u16,
@@ -32,25 +32,25 @@ pub struct EtwEvent {
     pub task: u16,
     /// Keyword bits.
     pub keyword: u64,
-    /// TraceLogging event name, or the name of a manifest event; for kernel logger events `Process/Start` and alike.
+    /// TraceLogging event name, or the name of a manifest event; for kernel logger events the form `Process/Start`.
     pub name: Option<Arc<str>>,
-    /// Logging process; not always the one that the event tells about. `u32::MAX`: unknown.
+    /// Logging process; not always the process that the event is about. `u32::MAX`: unknown.
     pub pid: u32,
     /// Logging thread. `u32::MAX`: unknown.
     pub tid: u32,
     /// Processor it was logged on.
     pub cpu: u16,
-    /// When, in nanoseconds since 1970 UTC. Every clock of ETW ends on this line ([`crate::time`]).
+    /// Nanoseconds since 1970 UTC; all clocks of ETW are converted to it ([`crate::time`]).
     pub at_ns: u64,
     /// Activity id; zero when none.
     pub activity: Guid,
     /// The activity that caused this one.
     pub related_activity: Option<Guid>,
-    /// The container (silo) that logged it, when the session asked for it.
+    /// The container (silo) that logged it, when the session has enabled this property.
     pub container_id: Option<Guid>,
-    /// Start key of the logging process, when the session asked for it.
+    /// Start key of the logging process, when the session has enabled this property.
     pub process_start_key: Option<u64>,
-    /// Event key, when the session asked for it.
+    /// Event key, when the session has enabled this property.
     pub event_key: Option<u64>,
     /// The payload, in its order.
     pub fields: Vec<Field>,
@@ -103,9 +103,9 @@ impl EtwEvent {
 /// A named value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// As its schema names it.
+    /// The name in the schema.
     pub name: Arc<str>,
-    /// What was logged.
+    /// The logged value.
     pub value: Value,
 }
 
@@ -122,7 +122,7 @@ pub enum Value {
     Bool(bool),
     /// Text; unpaired surrogates are U+FFFD, and bytes that are no UTF-8 are read as Latin-1.
     Text(Box<str>),
-    /// Bytes whose meaning the schema does not tell.
+    /// Bytes without a meaning in the schema.
     Bytes(Box<[u8]>),
     /// A GUID.
     Guid(Guid),
@@ -247,7 +247,7 @@ impl Value {
     }
 }
 
-/// For people and for attributes: text as it is, lists in brackets, structs in braces, bytes in hex.
+/// For display and attributes: text as it is, lists in brackets, structs in braces, bytes in hex.
 impl fmt::Display for Value {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,7 @@
-//! `TRACE_EVENT_INFO`: the schema of one manifest or MOF event, as merged files carry it and as TDH gives it.
+//! Parses a `TRACE_EVENT_INFO` (tdh.h; learn.microsoft.com): the schema of one manifest or MOF event.
 //!
-//! Used by the decoder when it meets such a record in a file (classic provider `bbccf6c1-..`, type 32), and by a live
-//! source that asked Windows. Total: offsets and indexes that lead nowhere give `None`.
+//! Used by the decoder, for the schema records of merged files (classic provider `bbccf6c1-..`, type 32) and for the answers of TDH in a
+//! live session. Offsets and indexes that lead nowhere give `None`, never a panic. Does not: parse schemas of TraceLogging or WPP events.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::guid::Guid;
 use crate::payload::utf16_at;
 use crate::schema::{Count, FieldSpec, Kind, Length, MOST_FIELDS, Out, Schema};
 
-/// Which events a schema is for.
+/// The event that a schema is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SchemaKey {
     /// A manifest event.
@@ -71,13 +71,13 @@ pub fn schema(info: &[u8]) -> Option<(SchemaKey, Schema)> {
     Some((key, schema))
 }
 
-/// True for the schemas of TraceLogging and WPP events: the former carry their own, the latter are not decoded.
+/// Whether it is a schema of a TraceLogging event, which carries its own, or of a WPP message, which is not decoded.
 pub(crate) fn is_needless(info: &[u8]) -> bool {
     matches!(u32_at(info, 48), Some(SOURCE_WPP | SOURCE_TRACELOGGING))
 }
 
-/// `Task/Opcode`, or what there is of the two. Windows' standard opcodes are called `win:..`; that of an event that is
-/// neither start nor stop says nothing.
+/// `Task/Opcode`, or the one of the two that is there. Windows' standard opcodes are called `win:..`; those other than start and stop
+/// are left out.
 fn event_name(info: &[u8]) -> Option<Arc<str>> {
     let opcode = name_at(info, 72).filter(|opcode| &**opcode != "win:Info");
     match (name_at(info, 68), opcode) {
@@ -108,7 +108,7 @@ struct Tree<'a> {
     /// Per property the slot that keeps its number, when another one refers to it.
     slots: Vec<Option<u16>>,
     used: u16,
-    /// Properties that may still be taken, so that structs that contain themselves end.
+    /// How many more properties may be read, so that a struct that contains itself ends.
     left: u32,
 }
 
@@ -268,8 +268,7 @@ const PARAM_COUNT: u32 = 0x04;
 const PARAM_FIXED_COUNT: u32 = 0x20;
 /// Structs within structs that are followed.
 const DEEPEST: u8 = 16;
-/// Bytes of a name that are looked at. All names of a schema may lie in the same place, so that a small one could
-/// ask for many long ones.
+/// Bytes of a name at most. All names of a schema may be at the same place, so that a small schema could have many long ones.
 const LONGEST_NAME: usize = 1024;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The 128-bit ids of Windows: providers, activities, containers, namespaces, ports.
+//! GUIDs: the ids of providers, activities, containers, namespaces and ports on Windows.
 //!
-//! Used by every part of this crate and by whoever correlates its events.
-//! Held in the order it is written in, so comparing and printing agree; the mixed-endian bytes of records stay here.
+//! Used by every module of this crate and by the Windows source. Held in the order of the text form, so that order and text agree; only
+//! this module knows the mixed-endian bytes of records. Does not: make GUIDs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ impl Guid {
     /// All zero: no activity, no provider.
     pub const ZERO: Self = Self(0);
 
-    /// From the 16 bytes a record holds: the first three groups are little-endian.
+    /// From the 16 bytes in a record: the first three groups are little-endian (guiddef.h).
     pub const fn from_bytes_le(bytes: [u8; 16]) -> Self {
         let mut ordered = bytes;
         let mut at = 0;
@@ -25,7 +25,7 @@ impl Guid {
         Self(u128::from_be_bytes(ordered))
     }
 
-    /// The 16 bytes as a record holds them.
+    /// The 16 bytes of a record.
     pub const fn to_bytes_le(self) -> [u8; 16] {
         Self::from_bytes_le(self.0.to_be_bytes()).0.to_be_bytes()
     }
@@ -106,7 +106,7 @@ impl fmt::Debug for Guid {
     }
 }
 
-/// Where byte n of the text form stands in a record, for the first eight bytes.
+/// Index in a record of byte n of the text form, for the first eight bytes.
 const RECORD_ORDER: [usize; 8] = [3, 2, 1, 0, 5, 4, 7, 6];
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Reads a payload by its schema: bytes to named values.
 //!
-//! Used by the decoder for every kind of event. Total: a payload that is shorter than its schema gives the fields that
-//! are there and says so; the work an event can ask for is bounded, whatever its counts claim.
+//! Used by the decoder for every kind of event. A payload that is shorter than its schema gives the fields that are there and is marked;
+//! the work for one event is bounded, whatever counts it states. Does not: choose the schema.
 
 use crate::bytes::Cursor;
 use crate::event::{Field, FileTime, Value};
@@ -25,7 +25,7 @@ pub struct Payload {
     pub truncated: bool,
 }
 
-/// Reads `data`, which a process with pointers of `pointer_bytes` logged.
+/// Reads `data`, logged by a process with pointers of `pointer_bytes`.
 pub fn read(schema: &Schema, data: &[u8], pointer_bytes: usize) -> Payload {
     let mut reader = Reader {
         cursor: Cursor::new(data),
@@ -203,7 +203,7 @@ fn bytes_of_sid(bytes: &[u8]) -> Value {
     address::sid(bytes).map_or_else(|| Value::Bytes(bytes.into()), Value::Sid)
 }
 
-/// An event has at most 64 KiB; no honest one holds more values than that.
+/// Values of one event at most. An event has at most 64 KiB (EVENT_RECORD), which no real event fills with more values.
 const MOST_VALUES: u32 = 65_536;
 
 #[cfg(test)]

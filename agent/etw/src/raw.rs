@@ -1,7 +1,6 @@
-//! A record before it is decoded: what an ETW callback is given, or what lies in a file's buffer.
+//! A record before it is decoded: as an ETW callback gets it (EVENT_RECORD, learn.microsoft.com), or as it lies in a file's buffer.
 //!
-//! Filled by the live source (a plain copy of an `EVENT_RECORD`) and, borrowed, by the `.etl` reader.
-//! Does not: interpret the payload.
+//! Filled by the live source, which copies, and by the `.etl` reader, which borrows. Does not: interpret the payload.
 
 use crate::bytes::Cursor;
 use crate::guid::Guid;
@@ -169,7 +168,7 @@ pub struct RecordHeader {
     pub tid: u32,
     /// Processor it was logged on.
     pub cpu: u16,
-    /// When, in nanoseconds since 1970 UTC: [`crate::time`].
+    /// Nanoseconds since 1970 UTC: [`crate::time`].
     pub at_ns: u64,
     /// Activity id; zero when none.
     pub activity: Guid,

@@ -1,6 +1,7 @@
-//! How a payload is laid out: what TraceLogging metadata, a file's own schema records and our tables all become.
+//! The layout of a payload, as TraceLogging metadata, a file's schema records and the tables all give it.
 //!
-//! Made by `tracelogging`, `event_info` and `tables`; interpreted by `payload`, and in the other direction by the writer.
+//! Made by `tracelogging`, `event_info` and `tables`; interpreted by `payload`, and in reverse by the writer. Kinds are the in-types and
+//! out-types of TDH (tdh.h, TDH_INTYPE_ and TDH_OUTTYPE_). Does not: read bytes.
 
 use std::sync::Arc;
 
@@ -165,10 +166,10 @@ pub enum Count {
 /// How long a string or bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// As the kind says.
+    /// By its kind.
     Natural,
     /// That long.
     Fixed(u16),
-    /// As an earlier number says.
+    /// The value of an earlier number.
     Slot(u16),
 }

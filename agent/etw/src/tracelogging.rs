@@ -1,7 +1,7 @@
-//! TraceLogging: the metadata that travels with each event, to a schema.
+//! Parses TraceLogging metadata, which each event carries, into a schema.
 //!
-//! Used by the decoder, which keeps the schemas it has seen. The layout is that of Windows' `TraceLoggingProvider.h`:
-//! a size, tags, the event's name, then per field a name, an in-type with array flags, an out-type, tags.
+//! Used by the decoder, which caches the schemas. The layout is that of `TraceLoggingProvider.h` (Windows SDK): a size, tags, the event's
+//! name, then for each field a name, an in-type with array flags, an out-type and tags.
 //! Does not: read payloads.
 
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn field(cursor: &mut Cursor<'_>, depth: u8, left: &mut u32) -> Option<FieldSpec
     })
 }
 
-/// Tags are bytes of seven bits; the high bit says that another one follows.
+/// Tags are bytes of seven bits; the high bit is set when another one follows.
 fn skip_tags(cursor: &mut Cursor<'_>) -> Option<()> {
     while cursor.u8()? & CHAIN != 0 {}
     Some(())
@@ -88,7 +88,7 @@ fn text(bytes: &[u8]) -> Arc<str> {
     String::from_utf8_lossy(bytes).into()
 }
 
-/// The in-types, and what they mean unless an out-type says otherwise.
+/// The in-types, with their meaning without an out-type.
 fn kind(in_type: u8) -> Option<(Kind, Out)> {
     Some(match in_type {
         0 => (Kind::Nothing, Out::Plain),

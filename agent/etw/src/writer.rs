@@ -1,8 +1,8 @@
-//! Writes synthetic `.etl` files, and the records that go into them: whole stories of providers we know.
+//! Writes synthetic `.etl` files, and the records that go into them.
 //!
-//! Used by tests and demos, also of other crates, through the feature `writer`; [`Record::build`] alone gives what a
-//! live callback would, too. Other readers of the format can read its files; a test holds that.
-//! Does not: claim to be what Windows would have written. Names and values are the caller's.
+//! Used by tests and demos, also of other crates, through the feature `writer`; [`Record::build`] alone gives what a live callback would
+//! get. Other readers of the format can read its files; a test holds that.
+//! Does not: imitate Windows in more than the format; names and values are the caller's.
 
 pub(crate) mod deflate;
 mod encode;

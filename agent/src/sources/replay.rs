@@ -1,7 +1,7 @@
 //! A recording as a source: reads its header, then its events, line by line in bounded memory.
 //!
-//! A line that is not an event is skipped and counted with its number; nothing else is lost by it.
-//! Does not pace itself: a night's recording replays in seconds.
+//! Used by `sandglass replay` and by tests. A line that is no event is skipped and counted with its number.
+//! Does not: pace itself; the recording of a night replays in seconds.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -64,7 +64,7 @@ impl Advice for ReplayError {
     }
 }
 
-/// What can be replayed, told apart by what is in it.
+/// A file to replay; its content decides which kind it is.
 #[derive(Debug)]
 pub enum Replay {
     /// A recording of ours.
@@ -86,7 +86,7 @@ impl Replay {
         }
     }
 
-    /// Where it comes from.
+    /// The header: where the events come from.
     #[must_use]
     pub fn header(&self) -> &Header {
         match self {
@@ -212,8 +212,8 @@ impl Recording {
     }
 }
 
-/// Reads one line without its end into `line`, at most [`MAX_LINE`] + 1 bytes of it: a longer one is cut there, so that
-/// it is refused as too long, and the rest of it is passed over. Gives the bytes consumed, 0 at the end.
+/// Reads one line without its end into `line`. A line of more than [`MAX_LINE`] bytes is cut one byte beyond, so that decoding
+/// rejects it as too long, and the rest of it is skipped. Returns the bytes consumed, 0 at the end.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<u64> {
     line.clear();
     let limit = MAX_LINE as u64 + 1;

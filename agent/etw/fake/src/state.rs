@@ -47,7 +47,7 @@ impl FakeEtw {
         state().refused_providers.insert(provider, error);
     }
 
-    /// A session that somebody else left running.
+    /// A session that another process left running.
     pub fn leave_behind(&self, session: &str) {
         state().sessions.insert(session.to_owned(), Session::new(0));
     }
@@ -99,7 +99,7 @@ impl FakeEtw {
         state().sessions.keys().cloned().collect()
     }
 
-    /// What a session was asked for.
+    /// The requests to a session.
     #[must_use]
     pub fn enabled(&self, session: &str) -> Vec<Enabled> {
         let state = state();

@@ -1,4 +1,6 @@
-//! Text and times in payloads: UTF-16, code pages we do not know, SYSTEMTIME.
+//! Texts and times in payloads: UTF-16, unknown code pages, SYSTEMTIME.
+//!
+//! Used by `payload`. Does not: know code pages.
 
 use crate::bytes::Cursor;
 use crate::event::{FileTime, Value};

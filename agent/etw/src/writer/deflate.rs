@@ -1,4 +1,6 @@
-//! Compresses with XPRESS plain LZ77, as a session in compressed mode does. Greedy, one candidate a place.
+//! Compresses with XPRESS plain LZ77 (MS-XCA, section 2.4), as a session in compressed mode does. Greedy, one candidate per place.
+//!
+//! Used by the writer's files. Does not: compress well.
 
 /// Compresses `input`.
 pub fn deflate(input: &[u8]) -> Vec<u8> {

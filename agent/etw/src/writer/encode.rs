@@ -1,4 +1,6 @@
-//! Values to a payload, by a schema: the reverse of `payload`.
+//! Encodes values into a payload by a schema: the reverse of `payload`.
+//!
+//! Used by the writer's records. Does not: check values.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -182,7 +184,7 @@ fn socket_address(address: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// `S-1-5-18` as bytes; anything else is the id of nobody.
+/// `S-1-5-18` as bytes; any other text becomes S-1-0-0, the null SID.
 fn sid(text: &str) -> Vec<u8> {
     let mut parts = text.split('-').skip(2).filter_map(|part| part.parse::<u64>().ok());
     let authority = parts.next().unwrap_or_default();

@@ -1,4 +1,6 @@
-//! A schema as `TRACE_EVENT_INFO`: what merging would put into a file, and TDH would give.
+//! Encodes a schema as `TRACE_EVENT_INFO`, as merging puts it into a file and TDH returns it.
+//!
+//! Used by the writer's files and by tests. Does not: encode maps.
 
 use crate::guid::Guid;
 use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};

@@ -1,4 +1,6 @@
-//! Lays records out in buffers, each processor its own, as a session does.
+//! Lays records out in buffers, one sequence for each processor, as a session does.
+//!
+//! Used by tests and demos. Does not: write to disk.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use crate::raw::{RawRecord, RecordHeader, flags};
 use crate::tables::Tables;
 use crate::time::filetime_of_unix_ns;
 
-/// The session that is said to have written the file.
+/// The session that the file's header states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Its name.

@@ -98,7 +98,7 @@ impl Record {
         record
     }
 
-    /// A WPP message: nobody here can say what is in it.
+    /// A WPP message, which cannot be decoded.
     pub fn wpp(provider: Guid, payload: &[u8]) -> Self {
         let mut record = Self::of(provider, Body::Bytes(payload.into()));
         record.header.flags = flags::TRACE_MESSAGE;
