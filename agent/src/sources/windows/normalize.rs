@@ -10,6 +10,7 @@ mod dns;
 mod network;
 mod processes;
 mod runtime;
+mod text;
 mod vfp;
 
 use std::collections::BTreeMap;
@@ -80,30 +81,6 @@ impl Normalizer {
     }
 }
 
-/// A GUID as model events carry it: lower case, no braces.
-fn guid_text(guid: Guid) -> String {
-    guid.to_string()
-}
-
-/// An id: a GUID as in [`guid_text`], any other text in lower case.
-fn object_id(text: &str) -> String {
-    match text.parse::<Guid>() {
-        Ok(guid) => guid_text(guid),
-        Err(_) => bounded(text).to_lowercase(),
-    }
-}
-
-/// The first [`MAX_TEXT`] bytes of a text, cut between characters.
-fn bounded(text: &str) -> String {
-    let mut end = text.len().min(MAX_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
-}
-
-/// Bound on the bytes of a text.
-const MAX_TEXT: usize = 1_024;
 /// Bound on counted other providers.
 const MAX_UNKNOWN: usize = 256;
 

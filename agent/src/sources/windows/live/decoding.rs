@@ -11,8 +11,8 @@ use sandglass_model::Event;
 use super::schema;
 use super::status::label;
 use crate::health::Health;
+use crate::sources::queue::{EventSender, Stopped};
 use crate::sources::windows::normalize::{self, Normalizer};
-use crate::sources::{EventSender, Stopped};
 
 /// State of the thread.
 pub(super) struct Decoding {

@@ -10,7 +10,7 @@ use super::properties::SessionProperties;
 use super::status::{label, lost};
 use super::{EVENTS, PROCESSES, flows};
 use crate::health::{Health, SessionLabel};
-use crate::sources::EventSender;
+use crate::sources::queue::EventSender;
 
 /// Runs until `stopped` is disconnected, with a last query then, or until the pipeline has ended. At `flows_until` it disables
 /// the provider of flows.

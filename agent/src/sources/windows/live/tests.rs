@@ -21,9 +21,9 @@ use super::status::label;
 use super::*;
 use crate::failure::Exit;
 use crate::health::{ProbeStatus, SessionLabel};
+use crate::sources::queue::{EventReceiver, channel as events_channel};
 use crate::sources::windows::file::EtlFile;
 use crate::sources::windows::normalize;
-use crate::sources::{EventReceiver, channel as events_channel};
 
 const AT: u64 = 1_700_000_000_000_000_000;
 const ACTIVITY: Guid = Guid(7);

@@ -14,7 +14,7 @@ use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service};
 use sandglass_model::{Body, TextPairs};
 
-use super::{bounded, guid_text, object_id};
+use super::text::{bounded, guid_text, object_id};
 use crate::failure::{Advice, Exit};
 
 /// Activity names to ignore, from a table of three columns: service, name, and `span` or `ignore`.

@@ -12,7 +12,7 @@ use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service,
 use sandglass_model::{Body, TextPairs};
 
 use super::activities::ActivityNames;
-use super::{bounded, guid_text, object_id};
+use super::text::{bounded, guid_text, object_id};
 
 /// Operations that have begun and not ended.
 #[derive(Debug, Default)]

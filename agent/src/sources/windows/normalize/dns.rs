@@ -11,7 +11,7 @@ use sandglass_etw::EtwEvent;
 use sandglass_model::windows::{LookupChange, LookupStep};
 use sandglass_model::{Body, ProcessKey};
 
-use super::{bounded, guid_text};
+use super::text::{bounded, guid_text};
 
 /// A step of a lookup.
 pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {

@@ -10,7 +10,7 @@ use sandglass_model::event::{Exec, Exit, ExitStatus};
 use sandglass_model::windows::{SiloChange, SiloStep};
 use sandglass_model::{Body, ProcessKey, SmolStr, TextList};
 
-use super::{bounded, guid_text};
+use super::text::{bounded, guid_text};
 
 /// Running processes, by id.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{RuntimeSaid, RuntimeSpan};
 use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
 
-use super::{bounded, object_id};
+use super::text::{bounded, object_id};
 
 /// The event of a log line of containerd.
 pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
