@@ -51,6 +51,7 @@ impl Node<'_> {
 
     fn kernel(&self) -> Finding {
         let what = format!("kernel {}", self.release);
+        // `kernel/bpf/ringbuf.c` is there from Linux 5.8.
         if self.older_than(5, 8) {
             return Finding::new(self.worst, "kernel.release", what)
                 .why("BPF ring buffers came with 5.8: the probes cannot be loaded")
@@ -110,7 +111,7 @@ impl Node<'_> {
         findings
     }
 
-    /// Locked memory is charged to the memory cgroup since 5.11, to a limit before.
+    /// Maps are charged to the memory cgroup since 5.11, and to RLIMIT_MEMLOCK before (`kernel/bpf/syscall.c`).
     fn matters(&self, capability: &Capability) -> bool {
         capability.name != "CAP_SYS_RESOURCE" || self.older_than(5, 11)
     }
@@ -228,8 +229,8 @@ impl Node<'_> {
         findings
     }
 
-    /// Debian and Ubuntu know levels from 3 on, at which `perf_event_open` is for CAP_SYS_ADMIN alone. kprobes attach
-    /// through it; raw tracepoints, tp_btf and fentry do not.
+    /// Debian and Ubuntu add levels from 3 on, at which `perf_event_open` is for CAP_SYS_ADMIN alone (their patch to
+    /// `kernel/events/core.c`). kprobes attach through it; raw tracepoints, tp_btf and fentry do not.
     fn paranoia(&self) -> Option<Finding> {
         let text = line(self.root, "proc/sys/kernel/perf_event_paranoid");
         let level: i32 = text.parse().ok()?;

@@ -3,7 +3,6 @@
 use std::fs;
 
 use super::*;
-use crate::cni_conf::RuntimeKind;
 
 struct Node(tempfile::TempDir);
 
@@ -397,6 +396,7 @@ async fn bad_networks_are_told_apart() {
 #[cfg(unix)]
 #[tokio::test]
 async fn what_each_runtime_does_with_a_loaded_network_is_said() {
+    use crate::cni_conf::RuntimeKind;
     let node = Node::new();
     node.good_kernel()
         .binary("opt/cni/bin/bridge")

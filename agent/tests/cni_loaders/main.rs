@@ -4,8 +4,8 @@
 //! Inputs: every JSON text in the sources, tests and documents of those modules, read from the Go module cache; mutations of
 //! them (`mutate.rs`), with a fixed seed; directories of several files (`cases.rs`). One Go process judges all of them.
 //! Does not: judge what happens after loading (ADD, and what plugins say).
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 #![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod cases;
 mod json;
