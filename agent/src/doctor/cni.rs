@@ -10,18 +10,17 @@ use std::path::{Path, PathBuf};
 
 use super::cri::RuntimeView;
 use super::{Finding, Level};
-use crate::cni_conf::{Binary, CniConf, CniOptions, HandlerDirectory, under};
+use crate::cni_conf::{Binary, CniConf, CniOptions, CniSettings, HandlerDirectory, under};
 use crate::failure::causes;
 
 pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
-    let from_files = CniConf::read(options);
     let mut conf = CniConf::read(&merged(options, runtime));
     if let Some(loaded) = &runtime.cni {
         conf.use_max_networks(loaded.max_networks);
     }
     let mut findings = settings(&conf, options, runtime);
-    if runtime.cni.is_some() && !from_files.settings.sources.is_empty() {
-        findings.extend(drift(&from_files, &conf));
+    if runtime.cni.is_some() {
+        findings.extend(drift(&CniSettings::find(options), &conf.settings));
     }
     for directory in &conf.directories {
         findings.extend(directory::check(&conf, directory, runtime));
@@ -108,9 +107,9 @@ fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Find
 }
 
 /// The runtime runs with other settings than its files have now.
-fn drift(files: &CniConf, running: &CniConf) -> Option<Finding> {
-    let (file, now) = (&files.settings, &running.settings);
-    if file.conf_dir == now.conf_dir && file.bin_dirs == now.bin_dirs {
+fn drift(file: &CniSettings, running: &CniSettings) -> Option<Finding> {
+    let is_same = file.conf_dir == running.conf_dir && file.bin_dirs == running.bin_dirs;
+    if is_same || file.sources.is_empty() {
         return None;
     }
     let what = format!(
