@@ -1,8 +1,16 @@
 //! Events in, traces out: a pure, deterministic, single-threaded state machine.
 //!
-//! The pipeline pushes every event into [`Reorder`] and hands what it releases to [`Correlator::handle`], then drains
-//! the outputs. Time is in the events; silence is a tick. Does not: perform I/O, read a clock, lock, or know an
-//! operating system; `clippy.toml` beside this crate bans what could.
+//! The pipeline pushes every event into [`Reorder`] and hands what it releases to [`Correlator::handle`], then drains the
+//! outputs. Time is in the events; silence is a tick.
+//!
+//! Four rooms own the state: `plugins`, `sandboxes`, `traffic`, `windows`. Each is a file and a folder of its name, and none
+//! knows another; `correlator.rs` routes events to them, and the facts (`facts.rs`) that one reports for another. What all
+//! share lies beside them and knows no room: `context.rs`, `traces.rs`, `open_trace.rs`, and leaves such as `keys.rs`. A new
+//! room is one more folder that takes events and a `&mut Context`, reports facts, and gets its lines in `correlator.rs`.
+//!
+//! Knows operating systems by their evidence only, behind one seam, the image of an exec with its CNI parameters:
+//! `invocation.rs` reads those of Linux, `windows` infers those of Windows, and the other rooms see no difference. Does not:
+//! perform I/O, read a clock, or lock; `clippy.toml` beside this crate bans what could.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]

@@ -4,7 +4,7 @@
 //! The runtime reports when it begins to create a sandbox and when that is done; programs that it runs in between are
 //! plugins. This room stands in front of those of plugins, sandboxes and traffic: it turns the evidence of Windows into
 //! the same execs, facts and exchanges. Here is its state; `runtime.rs` handles the runtime's reports, `calls.rs` execs,
-//! `activities.rs` and `silos.rs` what HNS, HCS and the kernel log, `service_lookups.rs` the DNS client service's lookups.
+//! `activities.rs` and `silos.rs` what HNS, HCS and the kernel log (`objects.rs` attributes that to sandboxes), `service_lookups.rs` the DNS client service's lookups.
 //! Does not: guess between sandboxes. What fits several goes to the likeliest and is marked ambiguous.
 
 pub(crate) mod activities;
@@ -16,6 +16,7 @@ mod learning;
 mod library_calls;
 mod nest;
 mod nest_end;
+mod objects;
 mod ongoing;
 mod operations;
 mod placing;
@@ -27,54 +28,59 @@ mod service_lookup;
 pub(crate) mod service_lookups;
 pub(crate) mod silos;
 mod stage;
-pub(crate) mod vnic;
+mod vnic;
 
-use std::collections::{BTreeMap, BTreeSet};
+use sandglass_model::Timestamp;
+use sandglass_model::network::ConnectStep;
+use sandglass_model::windows::InterfaceStep;
 
 use crate::config::Config;
+use crate::context::Context;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
-use crate::windows::keys::Keys;
-use crate::windows::nest::Nests;
+use crate::windows::objects::Objects;
 use crate::windows::ongoing::Activities;
 use crate::windows::restarts::HnsProcesses;
-use crate::windows::sandbox_table::SandboxTable;
 use crate::windows::service_lookup::ServiceLookups;
 
 /// The room's state.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    sandboxes: SandboxTable,
-    /// Open operations, by container id.
-    operations: BTreeMap<String, Vec<SpanRef>>,
+    objects: Objects,
     activities: Activities,
     hns: HnsProcesses,
-    nests: Nests,
-    keys: Keys,
     lookups: ServiceLookups,
-    /// HNS endpoints that were created and not deleted since.
-    endpoints: BTreeSet<String>,
-    /// Endpoints and sandboxes as last reported.
-    reported_endpoints: (u64, u64),
 }
 
 impl Windows {
     pub(crate) fn new(config: &Config) -> Windows {
         Windows {
-            sandboxes: SandboxTable::new(config.max_remembered),
-            operations: BTreeMap::new(),
+            objects: Objects::new(config.max_remembered),
             activities: Activities::default(),
             hns: HnsProcesses::default(),
-            nests: Nests::default(),
-            keys: Keys::new(config.max_remembered),
             lookups: ServiceLookups::new(config.traffic.max_lookups),
-            endpoints: BTreeSet::new(),
-            reported_endpoints: (0, 0),
         }
     }
 
     pub(crate) fn fill_sizes(&self, sizes: &mut Sizes) {
-        sizes.windows =
-            self.sandboxes.len() + self.activities.len() + self.nests.len() + self.keys.len() + self.lookups.len();
+        sizes.windows = self.objects.len() + self.activities.len() + self.lookups.len();
+    }
+
+    pub(crate) fn on_operation_opened(&mut self, ctx: &Context, operation: SpanRef) {
+        self.objects.add_operation(ctx, operation);
+    }
+
+    pub(crate) fn on_operation_closed(&mut self, ctx: &Context, operation: SpanRef) {
+        self.objects.remove_operation(ctx, operation);
+    }
+
+    /// An interface came up or went away.
+    pub(crate) fn on_interface(&mut self, ctx: &mut Context, at: Timestamp, step: InterfaceStep) {
+        self.objects.interface_seen(ctx, at, step);
+    }
+
+    /// A connect names its compartment, and its process may identify the sandbox of that.
+    pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
+        self.objects.learn_compartment(ctx, at, step);
     }
 }

@@ -10,8 +10,10 @@ use sandglass_model::network::{Answer, DnsMessage};
 use crate::context::Context;
 use crate::notes::{self, NoteKind};
 use crate::traffic::Traffic;
+use crate::traffic::lookup::Lookup;
 use crate::traffic::lookup::matching::AnswerMatch;
 use crate::traffic::resolved::ResolvedAddress;
+use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
@@ -70,7 +72,7 @@ impl Traffic {
             }
             return self.lookup_changed(ctx, serial);
         }
-        match stray.or_else(|| self.waiting_for(message)) {
+        match stray.or_else(|| pending_at_socket(&self.lookups, message)) {
             Some(serial) => {
                 if let Some(lookup) = self.lookups.get_mut(serial) {
                     notes::add(&mut lookup.notes, at, stray_note(message));
@@ -80,14 +82,6 @@ impl Traffic {
             None if self.resolved.has_query(key) => {}
             None => ctx.effects.counters.orphan += 1,
         }
-    }
-
-    /// The open lookup that is_question_pending at the same socket for an answer to the same question, under another id.
-    fn waiting_for(&self, message: &DnsMessage) -> Option<u64> {
-        let question = message.questions.first()?;
-        let mut open = self.lookups.newest(TableKey::name_from(message.client, &question.name));
-        let found = open.find(|(_, lookup)| lookup.question(question).is_some() && lookup.is_pending());
-        found.map(|(serial, _)| serial)
     }
 
     fn on_addresses_resolved(&mut self, ctx: &mut Context, at: Timestamp, serial: u64, answer: &Answer) {
@@ -112,4 +106,12 @@ fn stray_note(message: &DnsMessage) -> NoteKind {
         id: message.id,
         from: message.server,
     }
+}
+
+/// The open lookup that is pending at the same socket for an answer to the same question, under another id.
+fn pending_at_socket(lookups: &ExchangeTable<Lookup>, message: &DnsMessage) -> Option<u64> {
+    let question = message.questions.first()?;
+    let mut open = lookups.newest(TableKey::name_from(message.client, &question.name));
+    let found = open.find(|(_, lookup)| lookup.question(question).is_some() && lookup.is_pending());
+    found.map(|(serial, _)| serial)
 }

@@ -1,7 +1,7 @@
 //! One connection's set-up, from its first SYN to the end of the handshake or of the attempt.
 //!
 //! Here is what is known of it and what it comes to; which record belongs to which connection is found in
-//! `connects.rs`. Does not: follow a connection that stands.
+//! `tcp.rs`. Does not: follow a connection that stands.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

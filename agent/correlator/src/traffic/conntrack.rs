@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::finding::{Finding, Nat};
 use crate::output::Output;
 use crate::traffic::Traffic;
-use crate::traffic::flows::{FlowEntry, TCP, is_near};
+use crate::traffic::flows::{FlowEntry, TCP, is_near, join_to_lookup};
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
@@ -71,7 +71,7 @@ impl Traffic {
             .map(|(serial, _)| serial)
             .collect();
         for serial in lookups {
-            self.join_to_lookup(serial, flow.protocol, entry);
+            join_to_lookup(&mut self.lookups, serial, flow.protocol, entry);
             self.lookup_changed(ctx, serial);
         }
         if flow.protocol != TCP {

@@ -8,6 +8,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, Question};
 use sandglass_model::trace::Detail;
 
+use crate::config::TrafficConfig;
 use crate::context::Context;
 use crate::exchange::ExchangeId;
 use crate::facts::Fact;
@@ -16,6 +17,7 @@ use crate::traffic::Traffic;
 use crate::traffic::flows::protocol_of;
 use crate::traffic::lookup::matching::QueryKind;
 use crate::traffic::lookup::{Lookup, MAX_NAMES, base};
+use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::{Client, TableKey};
 
 /// How a query belongs to an open lookup.
@@ -47,7 +49,7 @@ impl Traffic {
     fn on_query(&mut self, ctx: &mut Context, at: Timestamp, owner: &Owner, message: &DnsMessage, question: &Question) {
         let process = message.asker.as_ref().map(|asker| asker.process);
         let client = Client::of(message.netns, process, message.client);
-        let (serial, kind) = match self.place(ctx, at, message, question, client) {
+        let (serial, kind) = match place(&self.lookups, &ctx.config.traffic, at, message, question, client) {
             Some((serial, QueryMatch::Name(kind))) => (serial, kind),
             Some((serial, QueryMatch::NextName)) => {
                 if let Some(lookup) = self.lookups.get_mut(serial) {
@@ -75,76 +77,8 @@ impl Traffic {
         ] {
             self.lookups.key(serial, key);
         }
-        self.join_known_flow(serial, message);
+        self.flows.join_known(&mut self.lookups, serial, message);
         self.lookup_changed(ctx, serial);
-    }
-
-    /// The open lookup that a question belongs to.
-    fn place(
-        &self,
-        ctx: &Context,
-        at: Timestamp,
-        message: &DnsMessage,
-        question: &Question,
-        client: Client,
-    ) -> Option<(u64, QueryMatch)> {
-        let (lookups, config) = (&self.lookups, &ctx.config.traffic);
-        let name = question.name.as_str();
-        for key in [
-            TableKey::name_from(message.client, name),
-            TableKey::name_by(client, name),
-        ] {
-            for (serial, lookup) in lookups.newest(key) {
-                if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| **tried == *name) {
-                    continue;
-                }
-                let kind = match lookup.question(question) {
-                    Some(index) => lookup.query_kind(at, message, index, config),
-                    None => {
-                        let goes_on = *lookup.names[lookup.current()] == *name
-                            && at.since(lookup.last_sign()) <= config.search_gap_ns;
-                        goes_on.then_some(QueryKind::First)
-                    }
-                };
-                if let Some(kind) = kind {
-                    return Some((serial, QueryMatch::Name(kind)));
-                }
-            }
-        }
-        let mut candidates = lookups.newest(TableKey::label_by(client, name));
-        let next = candidates.find(|(serial, lookup)| {
-            lookup.owner.netns == message.netns
-                && lookup.found_nothing()
-                && at.since(lookup.last_answer()) <= config.search_gap_ns
-                && self.is_next_name(*serial, lookup, message, name, client)
-        });
-        next.map(|(serial, _)| (serial, QueryMatch::NextName))
-    }
-
-    /// `name` is what the search path makes next of the name that `lookup` is about. Two names with the same beginning
-    /// may also be two clients' of one resolver: the less the names say, the less else may be going on.
-    fn is_next_name(&self, serial: u64, lookup: &Lookup, message: &DnsMessage, name: &str, client: Client) -> bool {
-        let tried = || lookup.names.iter().map(AsRef::as_ref);
-        let base = base(tried().chain([name]));
-        if base.is_empty() || lookup.names.len() >= MAX_NAMES || tried().any(|before| before == name) {
-            return false;
-        }
-        let behind = |name: &str| name.get(base.len() + 1..).unwrap_or_default().to_owned();
-        let (before, after) = (behind(&lookup.names[lookup.current()]), behind(name));
-        let nested = |longer: &str, shorter: &str| {
-            longer
-                .strip_suffix(shorter)
-                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
-        // Only names with dots are tried as they are before the search path is.
-        let as_it_is = base.contains('.') && tried().any(|before| before == base);
-        if name == base || as_it_is || nested(&before, &after) || nested(&after, &before) {
-            return true;
-        }
-        let mut others = self.lookups.newest(TableKey::by(client));
-        let alone = !others.any(|(other, lookup)| other != serial && lookup.is_pending());
-        let same_socket = lookup.sent.iter().any(|sent| sent.client == message.client);
-        alone && (!same_socket || lookup.names.len() > 1)
     }
 
     fn open_lookup(
@@ -175,4 +109,78 @@ impl Traffic {
         }
         serial
     }
+}
+
+/// The open lookup that a question belongs to.
+fn place(
+    lookups: &ExchangeTable<Lookup>,
+    config: &TrafficConfig,
+    at: Timestamp,
+    message: &DnsMessage,
+    question: &Question,
+    client: Client,
+) -> Option<(u64, QueryMatch)> {
+    let name = question.name.as_str();
+    for key in [
+        TableKey::name_from(message.client, name),
+        TableKey::name_by(client, name),
+    ] {
+        for (serial, lookup) in lookups.newest(key) {
+            if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| **tried == *name) {
+                continue;
+            }
+            let kind = match lookup.question(question) {
+                Some(index) => lookup.query_kind(at, message, index, config),
+                None => {
+                    let goes_on = *lookup.names[lookup.current()] == *name
+                        && at.since(lookup.last_sign()) <= config.search_gap_ns;
+                    goes_on.then_some(QueryKind::First)
+                }
+            };
+            if let Some(kind) = kind {
+                return Some((serial, QueryMatch::Name(kind)));
+            }
+        }
+    }
+    let mut candidates = lookups.newest(TableKey::label_by(client, name));
+    let next = candidates.find(|(serial, lookup)| {
+        lookup.owner.netns == message.netns
+            && lookup.found_nothing()
+            && at.since(lookup.last_answer()) <= config.search_gap_ns
+            && is_next_name(lookups, *serial, lookup, message, name, client)
+    });
+    next.map(|(serial, _)| (serial, QueryMatch::NextName))
+}
+
+/// `name` is what the search path makes next of the name that `lookup` is about. Two names with the same beginning
+/// may also be two clients' of one resolver: the less the names say, the less else may be going on.
+fn is_next_name(
+    lookups: &ExchangeTable<Lookup>,
+    serial: u64,
+    lookup: &Lookup,
+    message: &DnsMessage,
+    name: &str,
+    client: Client,
+) -> bool {
+    let tried = || lookup.names.iter().map(AsRef::as_ref);
+    let base = base(tried().chain([name]));
+    if base.is_empty() || lookup.names.len() >= MAX_NAMES || tried().any(|before| before == name) {
+        return false;
+    }
+    let behind = |name: &str| name.get(base.len() + 1..).unwrap_or_default().to_owned();
+    let (before, after) = (behind(&lookup.names[lookup.current()]), behind(name));
+    let nested = |longer: &str, shorter: &str| {
+        longer
+            .strip_suffix(shorter)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    // Only names with dots are tried as they are before the search path is.
+    let as_it_is = base.contains('.') && tried().any(|before| before == base);
+    if name == base || as_it_is || nested(&before, &after) || nested(&after, &before) {
+        return true;
+    }
+    let mut others = lookups.newest(TableKey::by(client));
+    let alone = !others.any(|(other, lookup)| other != serial && lookup.is_pending());
+    let same_socket = lookup.sent.iter().any(|sent| sent.client == message.client);
+    alone && (!same_socket || lookup.names.len() > 1)
 }

@@ -13,8 +13,10 @@ use crate::context::Context;
 use crate::finding::Finding;
 use crate::output::Output;
 use crate::traffic::Traffic;
+use crate::traffic::connect::Connect;
 use crate::traffic::flows::{TCP, UDP};
 use crate::traffic::lookup::{Dropped, Lookup};
+use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 /// A packet that is known by its id alone was sent no longer ago.
@@ -42,7 +44,7 @@ impl Traffic {
         };
         match packet.packet {
             DroppedPacket::Dns => {
-                if let Some((serial, inbound)) = self.lookup_of_packet(at, &packet) {
+                if let Some((serial, inbound)) = lookup_of_packet(&self.lookups, at, &packet) {
                     if let Some(lookup) = self.lookups.get_mut(serial) {
                         lookup.drop_packet(dropped(inbound));
                     }
@@ -50,7 +52,7 @@ impl Traffic {
                 }
             }
             DroppedPacket::TcpSyn => {
-                if let Some((serial, inbound)) = self.connect_of_packet(&packet) {
+                if let Some((serial, inbound)) = connect_of_packet(&self.connects, &packet) {
                     if let Some(connect) = self.connects.get_mut(serial) {
                         connect.drop_packet(dropped(inbound));
                     }
@@ -59,45 +61,45 @@ impl Traffic {
             }
         }
     }
+}
 
-    /// The lookup that a packet belongs to, and whether it was on its way to the client.
-    fn lookup_of_packet(&self, at: Timestamp, packet: &PacketDrop) -> Option<(u64, bool)> {
-        let has_id = |lookup: &Lookup| {
-            packet
-                .dns_id
-                .is_none_or(|id| lookup.sent.iter().any(|sent| sent.id == id))
-        };
-        for (client, inbound) in [(packet.source, false), (packet.destination, true)] {
-            let mut open = self.lookups.newest(TableKey::client(UDP, client));
-            if let Some((serial, _)) = open.find(|(_, lookup)| has_id(lookup)) {
-                return Some((serial, inbound));
-            }
+/// The lookup that a packet belongs to, and whether it was on its way to the client.
+fn lookup_of_packet(lookups: &ExchangeTable<Lookup>, at: Timestamp, packet: &PacketDrop) -> Option<(u64, bool)> {
+    let has_id = |lookup: &Lookup| {
+        packet
+            .dns_id
+            .is_none_or(|id| lookup.sent.iter().any(|sent| sent.id == id))
+    };
+    for (client, inbound) in [(packet.source, false), (packet.destination, true)] {
+        let mut open = lookups.newest(TableKey::client(UDP, client));
+        if let Some((serial, _)) = open.find(|(_, lookup)| has_id(lookup)) {
+            return Some((serial, inbound));
         }
-        // Translated beyond recognition: the id is left.
-        let id = packet.dns_id?;
-        let mut open = self.lookups.newest(TableKey::id(id)).filter(|(_, lookup)| {
-            lookup.is_pending()
-                && lookup
-                    .sent
-                    .iter()
-                    .any(|sent| sent.id == id && sent.answered.is_none() && at.since(sent.at) <= FLIGHT_NS)
-        });
-        let (serial, _) = open.next().filter(|_| open.next().is_none())?;
-        Some((serial, false))
     }
+    // Translated beyond recognition: the id is left.
+    let id = packet.dns_id?;
+    let mut open = lookups.newest(TableKey::id(id)).filter(|(_, lookup)| {
+        lookup.is_pending()
+            && lookup
+                .sent
+                .iter()
+                .any(|sent| sent.id == id && sent.answered.is_none() && at.since(sent.at) <= FLIGHT_NS)
+    });
+    let (serial, _) = open.next().filter(|_| open.next().is_none())?;
+    Some((serial, false))
+}
 
-    fn connect_of_packet(&self, packet: &PacketDrop) -> Option<(u64, bool)> {
-        let ways = [
-            (packet.source, packet.destination, false),
-            (packet.destination, packet.source, true),
-        ];
-        ways.into_iter().find_map(|(client, remote, inbound)| {
-            let mut by_port = self.connects.newest(TableKey::client(TCP, client));
-            let mut by_address = self.connects.newest(TableKey::remote(client, remote));
-            let (serial, _) = by_port
-                .find(|(_, connect)| connect.outcome.is_none())
-                .or_else(|| by_address.find(|(_, connect)| connect.outcome.is_none() && connect.local.port() == 0))?;
-            Some((serial, inbound))
-        })
-    }
+fn connect_of_packet(connects: &ExchangeTable<Connect>, packet: &PacketDrop) -> Option<(u64, bool)> {
+    let ways = [
+        (packet.source, packet.destination, false),
+        (packet.destination, packet.source, true),
+    ];
+    ways.into_iter().find_map(|(client, remote, inbound)| {
+        let mut by_port = connects.newest(TableKey::client(TCP, client));
+        let mut by_address = connects.newest(TableKey::remote(client, remote));
+        let (serial, _) = by_port
+            .find(|(_, connect)| connect.outcome.is_none())
+            .or_else(|| by_address.find(|(_, connect)| connect.outcome.is_none() && connect.local.port() == 0))?;
+        Some((serial, inbound))
+    })
 }

@@ -67,7 +67,7 @@ impl Traffic {
         {
             *name = Arc::clone(&resolved.name);
         }
-        // No kernel is_question_pending so long: its end was not seen.
+        // No kernel waits so long: its end was not seen.
         let unseen = (ctx.now, Some(ConnectFailure::TimedOut));
         connect.lost |= connect.outcome.is_none();
         let (end, _) = *connect.outcome.get_or_insert(unseen);

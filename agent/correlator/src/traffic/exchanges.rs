@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use sandglass_model::Timestamp;
+use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Detail, OperationDetail};
 
 use crate::context::Context;
@@ -26,7 +27,7 @@ use crate::traffic::resolved::ResolvedAddress;
 use crate::traffic::table_key::TableKey;
 
 /// How long a connect that ended waits for conntrack's records of it.
-const LINGER_NS: u64 = 100 * sandglass_model::time::MILLISECOND;
+const LINGER_NS: u64 = 100 * MILLISECOND;
 
 // === owners ===
 
@@ -174,7 +175,7 @@ impl Traffic {
             let local = connect.local;
             self.connects
                 .key(serial, TableKey::client(crate::traffic::flows::TCP, local));
-            self.join_known_flow_of_connect(serial);
+            self.flows.join_known_to_connect(&mut self.connects, serial);
         }
         let Some(connect) = self.connects.get(serial) else {
             return;

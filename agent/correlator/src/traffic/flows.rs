@@ -12,7 +12,9 @@ use sandglass_model::time::MILLISECOND;
 use crate::collections::bounded::Bounded;
 use crate::finding::Nat;
 use crate::notes::{self, NoteKind};
-use crate::traffic::Traffic;
+use crate::traffic::connect::Connect;
+use crate::traffic::lookup::Lookup;
+use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 /// IP protocol numbers (RFC 9293 and RFC 768, as assigned by IANA).
@@ -50,39 +52,24 @@ const MAX_JOINED: usize = 8;
 /// A connection's entry is not older than the connection, but for the clocks that told of both.
 const EARLY_NS: u64 = 100 * MILLISECOND;
 
-impl Traffic {
+impl FlowTable {
     /// A message leaves by a socket that conntrack may know already.
-    pub(crate) fn join_known_flow(&mut self, serial: u64, message: &DnsMessage) {
+    pub(crate) fn join_known(&self, lookups: &mut ExchangeTable<Lookup>, serial: u64, message: &DnsMessage) {
         let protocol = protocol_of(message.transport);
-        let known = self.flows.0.get(&(protocol, message.client, message.server));
+        let known = self.0.get(&(protocol, message.client, message.server));
         if let Some(entry) = known
             .copied()
             .filter(|entry| is_near(*entry, message.client, message.netns))
         {
-            self.join_to_lookup(serial, protocol, entry);
+            join_to_lookup(lookups, serial, protocol, entry);
         }
     }
 
-    pub(super) fn join_to_lookup(&mut self, serial: u64, protocol: u8, entry: FlowEntry) {
-        let Some(lookup) = self.lookups.get_mut(serial) else {
+    pub(crate) fn join_known_to_connect(&self, connects: &mut ExchangeTable<Connect>, serial: u64) {
+        let Some(connect) = connects.get_mut(serial) else {
             return;
         };
-        if lookup.flows.len() == MAX_JOINED || lookup.flows.contains(&entry.id) {
-            return;
-        }
-        lookup.flows.push(entry.id);
-        lookup.backend = entry.backend.or(lookup.backend);
-        notes::add(&mut lookup.notes, entry.at, note_of(entry));
-        if let Some(outside) = entry.outside {
-            self.lookups.key(serial, TableKey::client(protocol, outside));
-        }
-    }
-
-    pub(crate) fn join_known_flow_of_connect(&mut self, serial: u64) {
-        let Some(connect) = self.connects.get_mut(serial) else {
-            return;
-        };
-        let Some(entry) = self.flows.0.get(&(TCP, connect.local, connect.remote)) else {
+        let Some(entry) = self.0.get(&(TCP, connect.local, connect.remote)) else {
             return;
         };
         let fits = is_near(*entry, connect.local, connect.owner.netns) && entry.at.plus(EARLY_NS) >= connect.start;
@@ -93,8 +80,23 @@ impl Traffic {
         connect.backend = entry.backend.or(connect.backend);
         notes::add(&mut connect.notes, entry.at, note_of(*entry));
         if let Some(outside) = entry.outside {
-            self.connects.key(serial, TableKey::client(TCP, outside));
+            connects.key(serial, TableKey::client(TCP, outside));
         }
+    }
+}
+
+pub(super) fn join_to_lookup(lookups: &mut ExchangeTable<Lookup>, serial: u64, protocol: u8, entry: FlowEntry) {
+    let Some(lookup) = lookups.get_mut(serial) else {
+        return;
+    };
+    if lookup.flows.len() == MAX_JOINED || lookup.flows.contains(&entry.id) {
+        return;
+    }
+    lookup.flows.push(entry.id);
+    lookup.backend = entry.backend.or(lookup.backend);
+    notes::add(&mut lookup.notes, entry.at, note_of(entry));
+    if let Some(outside) = entry.outside {
+        lookups.key(serial, TableKey::client(protocol, outside));
     }
 }
 

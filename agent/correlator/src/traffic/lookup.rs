@@ -2,7 +2,7 @@
 //!
 //! A name is asked as several questions (A, AAAA), each question as one message or more (retries, other servers, TCP),
 //! and the search path makes several names of one. Here is what is known of all that and what it comes to; which message
-//! belongs to which lookup is found in `lookups.rs`. Does not: know of other lookups.
+//! belongs to which lookup is found in `dns.rs`. Does not: know of other lookups.
 
 pub(crate) mod matching;
 pub(crate) mod outcome;

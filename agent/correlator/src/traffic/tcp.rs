@@ -15,6 +15,7 @@ use crate::facts::Fact;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
 use crate::traffic::flows::TCP;
+use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
@@ -25,7 +26,7 @@ impl Traffic {
         if step.remote.ip().is_loopback() || step.remote.ip() == step.local.ip() {
             return;
         }
-        let known = self.connect_of(&step);
+        let known = connect_of(&self.connects, &step);
         let twice = |serial| self.connects.get(serial).is_some_and(|connect| connect.start == at);
         match (step.step, known) {
             // A record that came twice.
@@ -45,19 +46,6 @@ impl Traffic {
             // Begun before the agent was.
             (Step::Established | Step::Failed(_), None) => ctx.effects.counters.orphan += 1,
         }
-    }
-
-    /// The connection of a socket, and whether it has ended.
-    fn connect_of(&self, step: &ConnectStep) -> Option<(u64, bool)> {
-        let key = match step.socket {
-            0 => TableKey::client(TCP, step.local),
-            cookie => TableKey::socket(cookie),
-        };
-        let mut open = self.connects.newest(key);
-        let found = open.find(|(_, connect)| {
-            connect.socket == step.socket && connect.owner.netns == step.netns && connect.remote == step.remote
-        });
-        found.map(|(serial, connect)| (serial, connect.outcome.is_some()))
     }
 
     fn open_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
@@ -107,4 +95,17 @@ impl Traffic {
         }
         self.connect_changed(ctx, serial);
     }
+}
+
+/// The connect of a socket, and whether it has ended.
+fn connect_of(connects: &ExchangeTable<Connect>, step: &ConnectStep) -> Option<(u64, bool)> {
+    let key = match step.socket {
+        0 => TableKey::client(TCP, step.local),
+        cookie => TableKey::socket(cookie),
+    };
+    let mut open = connects.newest(key);
+    let found = open.find(|(_, connect)| {
+        connect.socket == step.socket && connect.owner.netns == step.netns && connect.remote == step.remote
+    });
+    found.map(|(serial, connect)| (serial, connect.outcome.is_some()))
 }

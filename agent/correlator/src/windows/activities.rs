@@ -1,7 +1,7 @@
 //! Steps of HNS's and HCS's activities into nests: which stop ends which start, and which activity caused which.
 //!
 //! Ids may be zero or used again: a stop ends the innermost start of its name on its thread. What an activity caused lies
-//! in it by the related id, else by thread. A nest is whole when its outermost activity ends; `nests.rs` finds out whose.
+//! in it by the related id, else by thread. A nest is whole when its outermost activity ends; `nest_end.rs` finds out whose.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ impl Windows {
             .outputs
             .push(Output::Finding(Finding::Activity(Box::new(ended))));
         if let Some(activities) = self.activities.take_whole(number) {
-            self.nest_ended(ctx, at, Nest::new(activities));
+            self.objects.nest_ended(ctx, at, Nest::new(activities));
         }
     }
 
@@ -112,7 +112,7 @@ impl Windows {
                 }
                 add_keys(activity, step.keys);
             }
-            None => self.join_keys(ctx, at, &step.keys),
+            None => self.objects.join_keys(ctx, at, &step.keys),
         }
     }
 
@@ -159,6 +159,6 @@ impl Windows {
         ctx.effects
             .outputs
             .push(Output::Finding(Finding::Activity(Box::new(ended))));
-        self.nest_ended(ctx, at, Nest::new(vec![activity]));
+        self.objects.nest_ended(ctx, at, Nest::new(vec![activity]));
     }
 }

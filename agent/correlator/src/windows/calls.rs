@@ -109,7 +109,7 @@ impl Windows {
             ctx.effects.counters.orphan += 1;
             return Inferred::Nothing;
         };
-        let Some(sandbox) = self.sandboxes.get_mut(call.number) else {
+        let Some(sandbox) = self.objects.sandboxes.get_mut(call.number) else {
             return Inferred::Nothing;
         };
         sandbox.called = true;
@@ -138,12 +138,13 @@ impl Windows {
 
     /// What the runtime runs a plugin for now.
     fn call_of(&self, ctx: &Context, plugin: &str) -> Option<InferredCall> {
-        let waits = |(_, sandbox): &(u64, &RuntimeSandbox)| !self.is_busy(ctx, &sandbox.container);
+        let waits = |(_, sandbox): &(u64, &RuntimeSandbox)| !self.objects.is_busy(ctx, &sandbox.container);
         let asked = self
+            .objects
             .sandboxes
             .in_stage(Stage::Creating)
             .filter(|(_, sandbox)| !sandbox.shimmed);
-        let stopping = self.sandboxes.in_stage(Stage::Stopping);
+        let stopping = self.objects.sandboxes.in_stage(Stage::Stopping);
         let mut fits: Vec<(u64, &RuntimeSandbox)> = asked.chain(stopping).filter(waits).collect();
         if fits.is_empty() {
             return self.check_of();
@@ -151,7 +152,7 @@ impl Windows {
         let ambiguous = fits.len() > 1;
         // Who has waited longest for its first plugin comes first, then who can go on with its chain.
         fits.sort_by_key(|(number, sandbox)| {
-            let goes_on = sandbox.called && self.goes_on(ctx, &sandbox.container, plugin);
+            let goes_on = sandbox.called && self.objects.goes_on(ctx, &sandbox.container, plugin);
             (sandbox.called && !goes_on, sandbox.called, sandbox.since, *number)
         });
         let (number, sandbox) = *fits.first()?;
@@ -169,9 +170,9 @@ impl Windows {
 
     /// The newest sandbox there is: who else would be checked while nothing else goes on.
     fn check_of(&self) -> Option<InferredCall> {
-        let asked = self.sandboxes.in_stage(Stage::Creating).rev();
+        let asked = self.objects.sandboxes.in_stage(Stage::Creating).rev();
         let asked = asked.filter(|(_, sandbox)| sandbox.shimmed).take(2);
-        let created = self.sandboxes.in_stage(Stage::Created).rev().take(2);
+        let created = self.objects.sandboxes.in_stage(Stage::Created).rev().take(2);
         let fits: Vec<u64> = asked.chain(created).map(|(number, _)| number).collect();
         Some(InferredCall {
             number: *fits.iter().max()?,

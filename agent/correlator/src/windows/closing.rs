@@ -6,11 +6,12 @@ use crate::windows::Windows;
 
 impl Windows {
     pub(crate) fn on_closing(&mut self, ctx: &mut Context, key: TraceKey) {
-        self.place_unfinished(ctx, key);
-        self.place_likeliest(ctx, key);
-        self.settle_vnic(ctx, key);
+        self.objects.place_unfinished(ctx, &mut self.activities, key);
+        self.objects.place_likeliest(ctx, key);
+        self.objects.settle_vnic(ctx, key);
         if let Some(open) = ctx.traces.get(key) {
-            self.forget_operations(open.sandbox(), |operation| operation.trace == key);
+            self.objects
+                .forget_operations(open.sandbox(), |operation| operation.trace == key);
         }
     }
 }

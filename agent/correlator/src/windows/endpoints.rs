@@ -3,14 +3,14 @@
 use crate::context::Context;
 use crate::finding::Finding;
 use crate::output::Output;
-use crate::windows::Windows;
+use crate::windows::objects::Objects;
 
 /// Bound on endpoints counted.
 const MAX_ENDPOINTS: usize = 16_384;
 
-impl Windows {
+impl Objects {
     /// An endpoint was made, or deleted.
-    pub(crate) fn count_endpoint(&mut self, ctx: &mut Context, endpoint: &str, made: bool) {
+    pub(super) fn count_endpoint(&mut self, ctx: &mut Context, endpoint: &str, made: bool) {
         if !made {
             self.endpoints.remove(endpoint);
         } else if self.endpoints.len() < MAX_ENDPOINTS {

@@ -6,12 +6,12 @@ use sandglass_model::windows::ObjectKey;
 
 use crate::context::Context;
 use crate::facts::Fact;
-use crate::windows::Windows;
 use crate::windows::keys::tells;
+use crate::windows::objects::Objects;
 
-impl Windows {
+impl Objects {
     /// The keys are of one object, or of objects of one sandbox.
-    pub(crate) fn join_keys(&mut self, ctx: &mut Context, at: Timestamp, keys: &[ObjectKey]) {
+    pub(super) fn join_keys(&mut self, ctx: &mut Context, at: Timestamp, keys: &[ObjectKey]) {
         match self.keys.owner_of(keys) {
             Some(number) => {
                 for key in keys {
@@ -34,7 +34,7 @@ impl Windows {
     }
 
     /// The key is of this sandbox, and so is what waits for it.
-    pub(crate) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
+    pub(super) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
         let mut learnt = vec![key];
         while let Some(key) = learnt.pop() {
             if !tells(&key) || self.keys.owner(&key).is_some() || self.sandboxes.get(number).is_none() {
@@ -63,7 +63,7 @@ impl Windows {
     }
 
     /// What a key says besides whose it is.
-    fn note_key(&mut self, ctx: &mut Context, number: u64, key: &ObjectKey) {
+    pub(super) fn note_key(&mut self, ctx: &mut Context, number: u64, key: &ObjectKey) {
         let Some(sandbox) = self.sandboxes.get_mut(number) else {
             return;
         };
@@ -112,14 +112,14 @@ impl Windows {
     }
 
     /// A process of a silo asked for a name: what else it does is its sandbox's too.
-    pub(crate) fn process_of_silo(&mut self, at: Timestamp, pid: u32, silo: &str) {
+    pub(super) fn process_of_silo(&mut self, at: Timestamp, pid: u32, silo: &str) {
         if let Some(number) = self.keys.owner(&ObjectKey::Silo(silo.to_owned())) {
             self.keys.processes.insert(pid, number, at);
         }
     }
 
-    /// A connection tells its compartment, and its process may tell whose that is.
-    pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
+    /// A connect names its compartment, and its process may identify the sandbox of that.
+    pub(super) fn learn_compartment(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
         let (Ok(compartment), Some(asker)) = (u32::try_from(step.netns), &step.asker) else {
             return;
         };

@@ -7,11 +7,11 @@
 use sandglass_model::Timestamp;
 
 use crate::context::Context;
-use crate::windows::Windows;
 use crate::windows::nest::{MAX_WAITING, Nest, WAIT_NS, endpoint_changes};
+use crate::windows::objects::Objects;
 
-impl Windows {
-    pub(crate) fn nest_ended(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest) {
+impl Objects {
+    pub(super) fn nest_ended(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest) {
         if nest.activities.is_empty() {
             return;
         }
@@ -42,7 +42,7 @@ impl Windows {
         self.nests.waiting.push_back(nest);
     }
 
-    fn place_and_learn(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest, number: u64) {
+    pub(super) fn place_and_learn(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest, number: u64) {
         let keys = nest.keys.clone();
         self.place_for(ctx, nest, number);
         for key in keys {

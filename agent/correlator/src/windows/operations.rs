@@ -4,17 +4,17 @@ use crate::chains;
 use crate::context::Context;
 use crate::keys::SpanRef;
 use crate::open_trace::OpenTrace;
-use crate::windows::Windows;
+use crate::windows::objects::Objects;
 
-impl Windows {
-    pub(crate) fn on_operation_opened(&mut self, ctx: &Context, operation: SpanRef) {
+impl Objects {
+    pub(super) fn add_operation(&mut self, ctx: &Context, operation: SpanRef) {
         if let Some(open) = ctx.traces.get(operation.trace) {
             let open = self.operations.entry(open.sandbox().to_owned()).or_default();
             open.push(operation);
         }
     }
 
-    pub(crate) fn on_operation_closed(&mut self, ctx: &Context, operation: SpanRef) {
+    pub(super) fn remove_operation(&mut self, ctx: &Context, operation: SpanRef) {
         if let Some(open) = ctx.traces.get(operation.trace) {
             self.forget_operations(open.sandbox(), |other| other == operation);
         }

@@ -7,17 +7,17 @@ use sandglass_model::windows::{ObjectKey, Service, is_failure, result_text};
 use crate::context::Context;
 use crate::keys::TraceKey;
 use crate::open_trace::{CREATE, Cut, OpenTrace};
-use crate::windows::Windows;
 use crate::windows::keys;
 use crate::windows::nest::Nest;
-use crate::windows::ongoing::Activity;
+use crate::windows::objects::Objects;
+use crate::windows::ongoing::{Activities, Activity};
 
 /// Bound on the objects shown of one activity.
 const MAX_OBJECTS: usize = 8;
 
-impl Windows {
+impl Objects {
     /// Places what waited for this key; returns what else is known by that.
-    pub(crate) fn place_waiting(&mut self, ctx: &mut Context, key: &ObjectKey, number: u64) -> Vec<ObjectKey> {
+    pub(super) fn place_waiting(&mut self, ctx: &mut Context, key: &ObjectKey, number: u64) -> Vec<ObjectKey> {
         let mut learnt = Vec::new();
         let waiting = std::mem::take(&mut self.nests.waiting);
         for nest in waiting {
@@ -39,7 +39,7 @@ impl Windows {
     }
 
     /// The trace of the sandbox's creation, or of the operation on it that ran then.
-    fn trace_for(&self, ctx: &Context, nest: &Nest, number: u64) -> Option<TraceKey> {
+    pub(super) fn trace_for(&self, ctx: &Context, nest: &Nest, number: u64) -> Option<TraceKey> {
         let sandbox = self.sandboxes.get(number)?;
         let mut operations = self.operations_of(ctx, &sandbox.container);
         let during = operations.find(|(open, _)| !open.is_creation() && open.trace.start() <= nest.start);
@@ -47,7 +47,7 @@ impl Windows {
     }
 
     /// As far as can be told while it runs: whose it is, and whether others fit too.
-    pub(crate) fn likely_home(&self, ctx: &Context, nest: &Nest) -> Option<(TraceKey, bool)> {
+    pub(super) fn likely_home(&self, ctx: &Context, nest: &Nest) -> Option<(TraceKey, bool)> {
         match self.keys.owner_of(&nest.keys) {
             Some(number) => self.trace_for(ctx, nest, number).map(|key| (key, false)),
             None => self.likeliest(ctx, nest),
@@ -67,7 +67,7 @@ impl Windows {
     }
 
     /// A creation, or another trace, is about to be over: nests that fell into it go to whoever is likeliest.
-    pub(crate) fn place_likeliest(&mut self, ctx: &mut Context, key: TraceKey) {
+    pub(super) fn place_likeliest(&mut self, ctx: &mut Context, key: TraceKey) {
         let waiting = std::mem::take(&mut self.nests.waiting);
         for nest in waiting {
             match self.likeliest(ctx, &nest) {
@@ -78,7 +78,7 @@ impl Windows {
     }
 
     /// Of the traces in which something was going on when the nest began; and whether there were others.
-    fn likeliest(&self, ctx: &Context, nest: &Nest) -> Option<(TraceKey, bool)> {
+    pub(super) fn likeliest(&self, ctx: &Context, nest: &Nest) -> Option<(TraceKey, bool)> {
         if nest.names_container() {
             return None;
         }
@@ -98,7 +98,7 @@ impl Windows {
     }
 
     /// Something was going on in the trace at that time: its sandbox was being created, or a plugin was running.
-    fn is_active_at(&self, open: &OpenTrace, at: Timestamp) -> bool {
+    pub(super) fn is_active_at(&self, open: &OpenTrace, at: Timestamp) -> bool {
         let span = open.trace.spans.get(if open.is_creation() { CREATE } else { 0 });
         let number = self.sandboxes.number_of(open.sandbox());
         let sandbox = number.and_then(|number| self.sandboxes.get(number));
@@ -108,7 +108,7 @@ impl Windows {
     }
 
     /// A creation failed: what HNS had begun for its plugin and not ended is shown up to the plugin's end.
-    pub(crate) fn place_unfinished(&mut self, ctx: &mut Context, key: TraceKey) {
+    pub(super) fn place_unfinished(&mut self, ctx: &mut Context, activities: &mut Activities, key: TraceKey) {
         let Some(open) = ctx
             .traces
             .get(key)
@@ -125,8 +125,8 @@ impl Windows {
             .map(|span| (span.start, span.end.unwrap_or(span.start)))
             .collect();
         for (from, to) in waited {
-            for activities in self.activities.take_unfinished(from, to) {
-                let nest = Nest::new(activities);
+            for unfinished in activities.take_unfinished(from, to) {
+                let nest = Nest::new(unfinished);
                 let others = ctx
                     .traces
                     .iter()
@@ -193,7 +193,7 @@ impl Windows {
 }
 
 /// The activity as a span shows it.
-pub(crate) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
+pub(super) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     let status = match activity.result {
         _ if let Some(why) = activity.unfinished => Status::Error {
             class: "windows_result".to_owned(),
@@ -238,7 +238,7 @@ fn plugin_at(open: &OpenTrace, at: Timestamp) -> Option<Timestamp> {
 }
 
 /// The innermost span that the nest can lie in: for HNS a plugin, for HCS what else HCS did.
-pub(crate) fn within(open: &OpenTrace, nest: &Nest) -> Option<usize> {
+pub(super) fn within(open: &OpenTrace, nest: &Nest) -> Option<usize> {
     let hns = nest.is_of_hns();
     let holds = |index: &usize| {
         let span = &open.trace.spans[*index];

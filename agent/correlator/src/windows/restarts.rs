@@ -91,7 +91,7 @@ impl Windows {
         }
         for number in numbers {
             if let Some(activities) = self.activities.take_whole(number) {
-                self.nest_ended(ctx, at, Nest::new(activities));
+                self.objects.nest_ended(ctx, at, Nest::new(activities));
             }
         }
     }

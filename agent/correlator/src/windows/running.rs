@@ -1,6 +1,6 @@
 //! What HNS and HCS do now, in the traces of the sandboxes they likely do it for.
 //!
-//! Whose an activity is, is decided when it has ended (`nests.rs`): what is shown of a running one is an opinion, made anew
+//! Whose an activity is, is decided when it has ended (`nest_end.rs`): what is shown of a running one is an opinion, made anew
 //! each time it is asked for. So it stands in copies of the open traces and changes nothing.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Windows {
             let members = activities.nest_of(root);
             let all = members.iter().map(|(_, activity)| (*activity).clone()).collect();
             let nest = Nest::running(all, ctx.now);
-            if let Some((key, ambiguous)) = self.likely_home(ctx, &nest)
+            if let Some((key, ambiguous)) = self.objects.likely_home(ctx, &nest)
                 && let Some(open) = ctx.traces.get(key)
                 && let Some(around) = within(open, &nest).and_then(|around| open.nearest_open(around))
             {

@@ -9,7 +9,6 @@ use crate::facts::{CreationEnd, CreationRequest, Fact, NewName};
 use crate::keys::TraceKey;
 use crate::stand_in::{is_stand_in, stand_in};
 use crate::windows::Windows;
-use crate::windows::sandbox_table::RuntimeSandbox;
 use crate::windows::stage::Stage;
 
 /// The environment of a plugin whose parameters nobody saw. The interface is the runtime's default (`eth0`).
@@ -33,7 +32,7 @@ impl Windows {
     pub(crate) fn on_runtime(&mut self, ctx: &mut Context, at: Timestamp, said: RuntimeSaid) {
         match said {
             RuntimeSaid::RunBegan { identity, attempt } => self.on_run_begin(ctx, at, identity, attempt),
-            RuntimeSaid::RunReturned { identity, sandbox } => match self.in_creation(&identity) {
+            RuntimeSaid::RunReturned { identity, sandbox } => match self.objects.sandboxes.in_creation(&identity) {
                 Some(number) => {
                     self.rename(ctx, number, &sandbox.0);
                     self.on_creation_end(ctx, at, number, None);
@@ -42,38 +41,38 @@ impl Windows {
                     self.find_or_insert(ctx, at, &sandbox.0, identity, Stage::Created);
                 }
             },
-            RuntimeSaid::RunFailed { identity, message } => match self.in_creation(&identity) {
+            RuntimeSaid::RunFailed { identity, message } => match self.objects.sandboxes.in_creation(&identity) {
                 Some(number) => self.on_creation_end(ctx, at, number, Some(message)),
                 None => ctx.effects.counters.orphan += 1,
             },
             RuntimeSaid::StopBegan { sandbox } => {
                 let number = self.find_or_insert(ctx, at, &sandbox.0, PodIdentity::default(), Stage::Stopping);
-                self.sandboxes.set_stage(number, Stage::Stopping, at);
-                if let Some(sandbox) = self.sandboxes.get_mut(number) {
+                self.objects.sandboxes.set_stage(number, Stage::Stopping, at);
+                if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
                     sandbox.called = false;
                 }
-                self.learn(ctx, at, number, ObjectKey::Container(sandbox.0));
+                self.objects.learn(ctx, at, number, ObjectKey::Container(sandbox.0));
             }
-            RuntimeSaid::StopReturned { sandbox, .. } => match self.sandboxes.number_of(&sandbox.0) {
+            RuntimeSaid::StopReturned { sandbox, .. } => match self.objects.sandboxes.number_of(&sandbox.0) {
                 Some(number) => {
-                    self.sandboxes.set_stage(number, Stage::Over, at);
-                    self.keys.forget(number);
-                    self.report_endpoints(ctx);
+                    self.objects.sandboxes.set_stage(number, Stage::Over, at);
+                    self.objects.keys.forget(number);
+                    self.objects.report_endpoints(ctx);
                 }
                 None => ctx.effects.counters.orphan += 1,
             },
             RuntimeSaid::ContainerOf { sandbox, container } => {
                 let number = self.find_or_insert(ctx, at, &sandbox.0, PodIdentity::default(), Stage::Created);
-                self.learn(ctx, at, number, ObjectKey::Container(container));
+                self.objects.learn(ctx, at, number, ObjectKey::Container(container));
             }
             RuntimeSaid::NamespaceOf { sandbox, namespace } => {
                 self.on_shim(ctx, &sandbox.0, false);
                 let keys = [ObjectKey::Container(sandbox.0), ObjectKey::Namespace(namespace)];
-                self.join_keys(ctx, at, &keys);
+                self.objects.join_keys(ctx, at, &keys);
             }
             RuntimeSaid::EndpointOf { namespace, endpoint } => {
                 let keys = [ObjectKey::Namespace(namespace), ObjectKey::Endpoint(endpoint)];
-                self.join_keys(ctx, at, &keys);
+                self.objects.join_keys(ctx, at, &keys);
             }
             RuntimeSaid::ShimLaunched { sandbox, .. } => self.on_shim(ctx, &sandbox.0, true),
             RuntimeSaid::Span(span) => self.runtime_span(ctx, at, *span),
@@ -89,18 +88,18 @@ impl Windows {
         identity: PodIdentity,
         stage: Stage,
     ) -> u64 {
-        if let Some(number) = self.sandboxes.number_of(id) {
+        if let Some(number) = self.objects.sandboxes.number_of(id) {
             return number;
         }
         let number = self.insert(ctx, id, identity, stage, at);
-        self.learn(ctx, at, number, ObjectKey::Container(id.to_owned()));
+        self.objects.learn(ctx, at, number, ObjectKey::Container(id.to_owned()));
         number
     }
 
     fn insert(&mut self, ctx: &mut Context, id: &str, identity: PodIdentity, stage: Stage, at: Timestamp) -> u64 {
-        let (number, evicted) = self.sandboxes.insert(id, identity, stage, at);
+        let (number, evicted) = self.objects.sandboxes.insert(id, identity, stage, at);
         for evicted in evicted {
-            self.keys.forget(evicted);
+            self.objects.keys.forget(evicted);
             ctx.effects.counters.evicted_windows += 1;
         }
         number
@@ -112,7 +111,7 @@ impl Windows {
         } = &identity;
         let stand_in = stand_in(&format!("{namespace}/{name}/{uid}/{attempt}/{}", at.0));
         // The same report twice: trace ids are made of the stand-in, so that they would come twice too.
-        if self.sandboxes.had_stand_in(&stand_in) {
+        if self.objects.sandboxes.had_stand_in(&stand_in) {
             return;
         }
         let env = parameters(CniCommand::Add, &stand_in, &identity, "");
@@ -123,32 +122,18 @@ impl Windows {
 
     /// The trace that the room of sandboxes opened for a requested creation.
     pub(crate) fn on_creation_opened(&mut self, ctx: &mut Context, number: u64, trace: TraceKey) {
-        if let Some(sandbox) = self.sandboxes.get_mut(number) {
+        if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
             sandbox.trace = Some(trace);
         }
-        self.report_endpoints(ctx);
-    }
-
-    /// The sandbox that the runtime creates for this pod: the oldest of several.
-    fn in_creation(&self, identity: &PodIdentity) -> Option<u64> {
-        let same = |sandbox: &RuntimeSandbox| {
-            let mine = &sandbox.identity;
-            if identity.uid.is_empty() || mine.uid.is_empty() {
-                (&mine.namespace, &mine.name) == (&identity.namespace, &identity.name)
-            } else {
-                mine.uid == identity.uid
-            }
-        };
-        let mut creating = self.sandboxes.in_stage(Stage::Creating);
-        creating.find(|(_, sandbox)| same(sandbox)).map(|(number, _)| number)
+        self.objects.report_endpoints(ctx);
     }
 
     /// The runtime's shim works for the sandbox with this id, which identifies one without an id only if there is one.
     pub(super) fn on_shim(&mut self, ctx: &mut Context, id: &str, launched: bool) {
-        let number = self.sandboxes.number_of(id).or_else(|| {
-            let creating = self.sandboxes.in_stage(Stage::Creating);
+        let number = self.objects.sandboxes.number_of(id).or_else(|| {
+            let creating = self.objects.sandboxes.in_stage(Stage::Creating);
             let mut fits = creating.filter(|(_, sandbox)| {
-                is_stand_in(&sandbox.container) && sandbox.called && !self.is_busy(ctx, &sandbox.container)
+                is_stand_in(&sandbox.container) && sandbox.called && !self.objects.is_busy(ctx, &sandbox.container)
             });
             let (number, _) = fits.next().filter(|_| fits.next().is_none())?;
             Some(number)
@@ -157,21 +142,21 @@ impl Windows {
             return;
         };
         self.rename(ctx, number, id);
-        if let Some(sandbox) = self.sandboxes.get_mut(number) {
+        if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
             sandbox.shimmed |= launched;
         }
     }
 
     /// The runtime calls the sandbox by this id, whatever it went by before.
     fn rename(&mut self, ctx: &mut Context, number: u64, id: &str) {
-        let Some(before) = self.sandboxes.rename(number, id) else {
+        let Some(before) = self.objects.sandboxes.rename(number, id) else {
             return;
         };
-        self.keys.unlearn(&ObjectKey::Container(before.clone()));
-        if let Some(operations) = self.operations.remove(&before) {
-            self.operations.insert(id.to_owned(), operations);
+        self.objects.keys.unlearn(&ObjectKey::Container(before.clone()));
+        if let Some(operations) = self.objects.operations.remove(&before) {
+            self.objects.operations.insert(id.to_owned(), operations);
         }
-        let sandbox = self.sandboxes.get(number);
+        let sandbox = self.objects.sandboxes.get(number);
         let trace = sandbox.and_then(|sandbox| sandbox.trace);
         if let Some(trace) = trace {
             ctx.traces.rename_sandbox(trace, id);
@@ -183,15 +168,16 @@ impl Windows {
             compartment: sandbox.and_then(|sandbox| sandbox.compartment),
         };
         ctx.facts.push(Fact::SandboxRenamed(Box::new(name)));
-        self.learn(ctx, ctx.now, number, ObjectKey::Container(id.to_owned()));
+        self.objects
+            .learn(ctx, ctx.now, number, ObjectKey::Container(id.to_owned()));
     }
 
     /// The runtime has created the sandbox, or given up.
     fn on_creation_end(&mut self, ctx: &mut Context, at: Timestamp, number: u64, failure: Option<String>) {
         let failed = failure.is_some();
         let stage = if failed { Stage::Over } else { Stage::Created };
-        self.sandboxes.set_stage(number, stage, at);
-        let Some(sandbox) = self.sandboxes.get_mut(number) else {
+        self.objects.sandboxes.set_stage(number, stage, at);
+        let Some(sandbox) = self.objects.sandboxes.get_mut(number) else {
             return;
         };
         sandbox.called = false;
@@ -204,9 +190,9 @@ impl Windows {
         ctx.facts.push(Fact::CreationReported(trace, Box::new(end)));
         if failed {
             // The next attempt may get the same objects.
-            self.keys.forget(number);
+            self.objects.keys.forget(number);
         }
-        self.report_endpoints(ctx);
+        self.objects.report_endpoints(ctx);
     }
 }
 

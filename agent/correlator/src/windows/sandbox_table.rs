@@ -96,6 +96,20 @@ impl SandboxTable {
         numbers.filter_map(|number| Some((*number, self.by_number.get(number)?)))
     }
 
+    /// The sandbox that the runtime creates for this pod: the oldest of several.
+    pub(crate) fn in_creation(&self, identity: &PodIdentity) -> Option<u64> {
+        let same = |sandbox: &RuntimeSandbox| {
+            let mine = &sandbox.identity;
+            if identity.uid.is_empty() || mine.uid.is_empty() {
+                (&mine.namespace, &mine.name) == (&identity.namespace, &identity.name)
+            } else {
+                mine.uid == identity.uid
+            }
+        };
+        let mut creating = self.in_stage(Stage::Creating);
+        creating.find(|(_, sandbox)| same(sandbox)).map(|(number, _)| number)
+    }
+
     pub(crate) fn set_stage(&mut self, number: u64, stage: Stage, at: Timestamp) {
         if let Some(sandbox) = self.by_number.get_mut(&number) {
             let before = std::mem::replace(&mut sandbox.stage, stage);

@@ -30,8 +30,8 @@ impl Windows {
                 sandbox: None,
             };
         }
-        let number = self.keys.owner(&ObjectKey::Silo(silo.to_owned()));
-        let sandbox = number.and_then(|number| self.sandboxes.get(number));
+        let number = self.objects.keys.owner(&ObjectKey::Silo(silo.to_owned()));
+        let sandbox = number.and_then(|number| self.objects.sandboxes.get(number));
         Owner {
             netns: sandbox.and_then(|sandbox| sandbox.compartment).map_or(0, u64::from),
             sandbox: sandbox.map(|sandbox| sandbox.container.as_str().into()),
@@ -65,7 +65,7 @@ impl Windows {
             }
         };
         if let LookupChange::Started = step.step {
-            self.process_of_silo(at, step.process.pid, &step.silo);
+            self.objects.process_of_silo(at, step.process.pid, &step.silo);
         }
         let Some(lookup) = self.lookups.open.get_mut(place) else {
             return;

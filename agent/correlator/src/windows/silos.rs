@@ -15,17 +15,18 @@ impl Windows {
         if step.step == SiloChange::Terminated {
             return;
         }
-        self.join_keys(ctx, at, &keys);
-        if self.keys.owner_of(&keys).is_none() && step.step == SiloChange::Started {
+        self.objects.join_keys(ctx, at, &keys);
+        if self.objects.keys.owner_of(&keys).is_none() && step.step == SiloChange::Started {
             // A silo is made for a container. The only sandbox that waits for its own is likely meant.
             let waits = self
+                .objects
                 .sandboxes
                 .in_stage(Stage::Creating)
                 .filter(|(_, sandbox)| sandbox.called);
             let waits: Vec<u64> = waits.map(|(number, _)| number).collect();
             if let [number] = waits[..] {
-                self.learn(ctx, at, number, keys[0].clone());
-                self.learn(ctx, at, number, keys[1].clone());
+                self.objects.learn(ctx, at, number, keys[0].clone());
+                self.objects.learn(ctx, at, number, keys[1].clone());
             }
         }
         self.silo_callback(ctx, at, step);

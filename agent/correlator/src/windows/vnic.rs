@@ -11,13 +11,13 @@ use crate::context::Context;
 use crate::keys::TraceKey;
 use crate::open_trace::CREATE;
 use crate::open_trace::{Cut, OpenTrace};
-use crate::windows::Windows;
 use crate::windows::calls::is_member;
+use crate::windows::objects::Objects;
 use crate::windows::sandbox_table::RuntimeSandbox;
 use crate::windows::stage::Stage;
 
-impl Windows {
-    pub(crate) fn on_interface(&mut self, ctx: &mut Context, at: Timestamp, step: InterfaceStep) {
+impl Objects {
+    pub(super) fn interface_seen(&mut self, ctx: &mut Context, at: Timestamp, step: InterfaceStep) {
         // The node's own.
         if !step.added || step.compartment == 1 {
             return;
@@ -44,7 +44,7 @@ impl Windows {
     }
 
     /// The sandbox's interface is there.
-    fn vnic_seen(&mut self, ctx: &mut Context, at: Timestamp, number: u64, evidence: &str) {
+    pub(super) fn vnic_seen(&mut self, ctx: &mut Context, at: Timestamp, number: u64, evidence: &str) {
         let Some(sandbox) = self.sandboxes.get_mut(number) else {
             return;
         };
@@ -91,7 +91,7 @@ impl Windows {
     }
 
     /// The trace is about to be over: what is known of the endpoint has to do.
-    pub(crate) fn settle_vnic(&mut self, ctx: &mut Context, key: TraceKey) {
+    pub(super) fn settle_vnic(&mut self, ctx: &mut Context, key: TraceKey) {
         let container = ctx.traces.get(key).map_or("", |open| open.sandbox());
         let Some(number) = self.sandboxes.number_of(container) else {
             return;

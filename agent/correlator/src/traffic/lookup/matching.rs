@@ -1,6 +1,6 @@
 //! Which messages go with a lookup: what asks the same again, what answers it.
 //!
-//! Used by `lookups.rs` to choose among the lookups that are open. Does not: change the lookup.
+//! Used by `dns.rs` to choose among the lookups that are open. Does not: change the lookup.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, Transport};
