@@ -236,16 +236,9 @@ fn label(span: &Span) -> String {
         Detail::Command(command) if command.process.args.len() > 1 => {
             format!("{name} {}", command.process.args.join_rest())
         }
-        Detail::Command(_)
-        | Detail::Sandbox(_)
-        | Detail::SandboxCreate(_)
-        | Detail::Plugin(_)
-        | Detail::RuntimeStep(_)
-        | Detail::Journey(_)
-        | Detail::Activity(_)
-        | Detail::VnicWait(_) => name,
         Detail::Lookup(lookup) => format!("{name} {}", clean(&lookup.name)),
         Detail::Connect(connect) => format!("{name} {}", connect.remote),
+        _ => name,
     }
 }
 
@@ -276,19 +269,9 @@ fn failure(span: &Span) -> String {
     match span.process().and_then(|process| process.exit) {
         Some(ExitStatus::Code(code)) if code != 0 => format!(" ✕ exit {code}"),
         Some(ExitStatus::Signal(signal)) => format!(" ✕ signal {signal}"),
-        Some(ExitStatus::Code(_) | ExitStatus::Unknown) | None => match &span.detail {
-            // Containers only repeat what failed in them.
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_) => {
-                " ✕".to_owned()
-            }
-            Detail::Plugin(_)
-            | Detail::Command(_)
-            | Detail::RuntimeStep(_)
-            | Detail::Lookup(_)
-            | Detail::Connect(_)
-            | Detail::Activity(_)
-            | Detail::VnicWait(_) => format!(" ✕ {}", clean(class)),
-        },
+        // A frame only repeats what failed in it.
+        Some(ExitStatus::Code(_) | ExitStatus::Unknown) | None if span.detail.is_frame() => " ✕".to_owned(),
+        Some(ExitStatus::Code(_) | ExitStatus::Unknown) | None => format!(" ✕ {}", clean(class)),
     }
 }
 
@@ -304,10 +287,7 @@ impl Scale {
         let end = span.end.unwrap_or(now).since(self.begin);
         // The shortest span still shows.
         let to = portion(end, self.total_ns, self.cells).clamp(from + 1, self.cells);
-        let frame = matches!(
-            span.detail,
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Operation(_) | Detail::Journey(_)
-        );
+        let frame = span.detail.is_frame();
         let bar = ink.bar(Phase::of(span), to - from, if frame { "━" } else { "█" });
         format!("{:from$}{bar}{:rest$}", "", "", rest = self.cells - to)
     }

@@ -79,7 +79,6 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         }
         Detail::Plugin(plugin) => of_plugin(plugin),
         Detail::Command(command) => of_command(command),
-        Detail::RuntimeStep(_) => Vec::new(),
         Detail::Journey(journey) => {
             let mut notes = of_root(trace);
             notes.push(journey.reason.as_str().to_owned());
@@ -93,6 +92,7 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes
         }
         Detail::VnicWait(wait) => [&wait.endpoint, &wait.evidence].map(|text| clean(text)).into(),
+        _ => Vec::new(),
     };
     if let Some(process) = span.process() {
         if process.found_running {

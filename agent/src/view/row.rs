@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::trace::JourneyReason;
-use sandglass_model::{CniCommand, Detail, RootId, SandboxId, Span, Status, Trace};
+use sandglass_model::{CniCommand, RootId, SandboxId, Span, Status, Trace};
 use serde::Serialize;
 
 use super::json::as_text;
@@ -109,10 +109,7 @@ impl Row {
             plugins: index.plugins.clone(),
             spans: trace.spans.len(),
             network: Readiness::of(trace),
-            target: match &root.detail {
-                Detail::Journey(journey) => Some(journey.target.clone()),
-                _ => None,
-            },
+            target: root.detail.as_journey().map(|journey| journey.target.clone()),
             reason: index.reason,
             causes: index.causes.clone(),
         }
@@ -139,17 +136,5 @@ fn error_class(span: &Span) -> Option<String> {
 /// The attempt number of a root span; 1 where attempts are not counted.
 #[must_use]
 pub fn attempt(root: &Span) -> u32 {
-    match &root.detail {
-        Detail::Sandbox(sandbox) => sandbox.attempt,
-        Detail::Operation(operation) => operation.attempt,
-        Detail::SandboxCreate(_)
-        | Detail::Plugin(_)
-        | Detail::Command(_)
-        | Detail::RuntimeStep(_)
-        | Detail::Journey(_)
-        | Detail::Lookup(_)
-        | Detail::Connect(_)
-        | Detail::Activity(_)
-        | Detail::VnicWait(_) => 1,
-    }
+    root.detail.attempt()
 }

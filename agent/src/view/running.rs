@@ -59,24 +59,16 @@ pub(super) fn operations(open: &[Arc<Kept>], unix_ns: u64, stuck_after_ns: u64) 
 
 fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) -> Option<RunningOperation> {
     let span = trace.spans.get(index).filter(|span| span.end.is_none())?;
-    let (command, ifname, network) = match &span.detail {
-        Detail::Operation(operation) => (
-            Some(operation.command),
-            operation.ifname.clone(),
-            operation.network.clone(),
-        ),
-        Detail::RuntimeStep(_) => (None, String::new(), String::new()),
+    let (command, ifname, network) = if let Some(operation) = span.detail.as_operation() {
+        let (ifname, network) = (operation.ifname.clone(), operation.network.clone());
+        (Some(operation.command), ifname, network)
+    } else {
         // Activities that the runtime requested. Those of a plugin are in the `waits_for` of its operation.
-        Detail::Activity(_) if is_part_of_creation(trace, span) => (None, String::new(), String::new()),
-        Detail::Sandbox(_)
-        | Detail::SandboxCreate(_)
-        | Detail::Plugin(_)
-        | Detail::Command(_)
-        | Detail::Journey(_)
-        | Detail::Lookup(_)
-        | Detail::Connect(_)
-        | Detail::Activity(_)
-        | Detail::VnicWait(_) => return None,
+        let activity = span.detail.as_activity().is_some() && is_part_of_creation(trace, span);
+        if !activity && span.detail.as_step().is_none() {
+            return None;
+        }
+        (None, String::new(), String::new())
     };
     let chain = open_below(trace, index);
     let mut outwards = chain.iter().rev().chain([&span]);

@@ -61,15 +61,15 @@ impl TraceIndex {
     #[must_use]
     pub fn of(trace: &Trace) -> TraceIndex {
         let root = trace.root();
-        let (kind, command) = match &root.detail {
-            Detail::Operation(operation) => (TraceKind::Operation, Some(operation.command)),
-            Detail::Plugin(plugin) => (TraceKind::Operation, Some(plugin.command)),
-            Detail::Journey(_) | Detail::Lookup(_) | Detail::Connect(_) => (TraceKind::Journey, None),
-            Detail::Activity(_) | Detail::VnicWait(_) => (TraceKind::Operation, None),
-            Detail::Sandbox(_) | Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => {
-                (TraceKind::Sandbox, None)
-            }
+        let detail = &root.detail;
+        let kind = if detail.as_sandbox().is_some() {
+            TraceKind::Sandbox
+        } else if detail.as_journey().is_some() {
+            TraceKind::Journey
+        } else {
+            TraceKind::Operation
         };
+        let command = detail.as_operation().map(|operation| operation.command);
         let mut plugins: Vec<String> = Vec::new();
         for span in &trace.spans {
             if let Detail::Plugin(plugin) = &span.detail
@@ -88,10 +88,7 @@ impl TraceIndex {
             kind,
             command,
             plugins,
-            reason: match &root.detail {
-                Detail::Journey(journey) => Some(journey.reason),
-                _ => None,
-            },
+            reason: detail.as_journey().map(|journey| journey.reason),
             causes: causes(trace),
             text: searched_text(trace),
             start_unix_ns: trace.anchor.unix_ns(root.start),
@@ -113,11 +110,7 @@ fn causes(trace: &Trace) -> Vec<String> {
 /// The cause of a failed or slow lookup or connection.
 #[must_use]
 pub fn cause(span: &Span) -> Option<&Cause> {
-    match &span.detail {
-        Detail::Lookup(lookup) => lookup.cause.as_ref(),
-        Detail::Connect(connect) => connect.cause.as_ref(),
-        _ => None,
-    }
+    span.detail.cause()
 }
 
 /// Every text by which a person may search for the trace, cut at [`MAX_TEXT`] bytes.
@@ -145,7 +138,7 @@ fn searched_text(trace: &Trace) -> String {
             Detail::Connect(connect) => text.add(&connect.remote.to_string()),
             Detail::Journey(journey) => text.add(&journey.target),
             Detail::Activity(activity) => text.add(&activity.name),
-            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) | Detail::VnicWait(_) => {}
+            _ => {}
         }
         if let Status::Error { class, message } = &span.status {
             text.add(class);
