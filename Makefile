@@ -3,6 +3,8 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ARGS ?=
+# A sandglass-demo that is built already, for `make demo`; .ci/run names that of the tests.
+DEMO ?=
 # Where cargo builds, and where builds of peers are kept; sudo passes neither on by itself.
 PLACES = target=$$(scripts/places.sh target) && cache=$$(scripts/places.sh cache)
 KEEP = CARGO_TARGET_DIR="$$target" SANDGLASS_CACHE="$$cache"
@@ -18,8 +20,8 @@ ifneq ($(filter --cluster,$(ARGS)),)
 	@$(PLACES) && $(SUDO) env $(KEEP) DEMO_ARGS="$(filter-out --cluster,$(ARGS))" deploy/cluster/test.sh --demo
 else
 	@scripts/setup.sh build demo $(if $(findstring --observability,$(ARGS)),observability)
-	cargo build --profile demo --locked --package sandglass-demo --bin sandglass-demo
-	$(PLACES) && $(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )"$$target/demo/sandglass-demo" $(ARGS)
+	$(if $(DEMO),,cargo build --profile demo --locked --package sandglass-demo --bin sandglass-demo)
+	$(PLACES) && $(if $(findstring --observability,$(ARGS)),jaeger=$${SANDGLASS_JAEGER:-$$(scripts/peer.sh jaeger)} && )$(SUDO) $(if $(findstring --observability,$(ARGS)),env SANDGLASS_JAEGER="$$jaeger" )"$(or $(DEMO),$$target/demo/sandglass-demo)" $(ARGS)
 endif
 
 test: ## Run all tests; the last line counts them

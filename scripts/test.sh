@@ -33,8 +33,7 @@ if [ -x "$cluster/kube" ]; then
     export SANDGLASS_KUBE_BIN=$cluster
 fi
 
-# --show-output: without it libtest swallows what passing tests say, SKIPPED lines included.
-cargo test --workspace --locked --no-fail-fast "$@" -- --show-output 2>&1 | tee "$log"
+scripts/lanes.py "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 scripts/count.sh "$log" "$status"
