@@ -20,8 +20,6 @@ mod endpoint;
 mod error;
 pub mod messages;
 #[cfg(all(test, target_os = "linux"))]
-pub(crate) mod private_containerd;
-#[cfg(all(test, target_os = "linux"))]
 pub(crate) mod scripted;
 pub mod stats;
 #[cfg(all(test, target_os = "linux"))]
@@ -52,9 +50,11 @@ pub struct Cri {
 }
 
 /// Whether a call may be sent a second time after the connection broke under the first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Repeat {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// The call has the same effect once and twice.
     Safe,
+    /// A second call might make a second thing.
     Never,
 }
 
@@ -187,7 +187,11 @@ impl Cri {
         self.call_within(method, request, repeat, self.timeout).await
     }
 
-    async fn call_within<A: Message + Default>(
+    /// Sends `request` to a method of the runtime's service, also one that this client has no function for.
+    ///
+    /// # Errors
+    /// When the runtime cannot be reached, refuses, or does not answer within `deadline`.
+    pub async fn call_within<A: Message + Default>(
         &self,
         method: &'static str,
         request: &impl Message,

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sandglass::cri::Cri;
 use sandglass_demo::networks::Network;
+use sandglass_demo::pods::{CallRecord, Pod};
 use sandglass_demo::rig::{Rig, RigOptions};
-use sandglass_demo::scenarios::{self, CallRecord, Pod};
+use sandglass_demo::scenarios;
 
 use crate::agent::{Agent, Started, Switched};
 use crate::estimate::{bootstrap_interval, hodges_lehmann};

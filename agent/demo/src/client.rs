@@ -1,6 +1,6 @@
 //! The program in a demo's pod: asks for a name as glibc does, connects, and reads its own clock.
 //!
-//! Used by [`super::scenarios`]. It runs as a thread named like its pod, in the pod's network namespace: A and AAAA from
+//! Used by the scenarios. It runs as a thread named like its pod, in the pod's network namespace: A and AAAA from
 //! one socket at once, the search path by `ndots`, and what is not answered asked again after [`TIMER`]. Its clock is
 //! what the trace is held against. Does not: use the host's resolver or its configuration.
 
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::dns::{A, AAAA, NXDOMAIN, Query, Reply};
-use super::scenarios::{CallTimes, now};
 use super::services::DNS_SERVICE;
+use super::timing::{CallTimes, now};
 
 /// How long it waits for an answer before it asks again: glibc's default.
 pub const TIMER: Duration = Duration::from_secs(5);

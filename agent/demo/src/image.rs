@@ -3,7 +3,7 @@
 //! Used by the demo's rig, which hands the archive to `ctr images import`: no registry, no compiler, no container
 //! tool. The program does what Kubernetes' pause does: it sleeps until SIGTERM or SIGINT and lets the kernel reap what
 //! is reparented to it (<https://github.com/kubernetes/kubernetes/blob/master/build/pause/linux/pause.c>).
-//! Does not: make images of more than one layer and one file.
+//! Does not: make images of more than one layer.
 
 use rustls::SupportedCipherSuite;
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -78,6 +78,15 @@ const CODE: &[u8] = &[
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
+/// Name of a second program in the image, which computes without end: for tests of statistics.
+pub const COMPUTING: &str = "compute";
+
+/// A jump to itself.
+#[cfg(target_arch = "x86_64")]
+const LOOP: &[u8] = &[0xeb, 0xfe];
+#[cfg(target_arch = "aarch64")]
+const LOOP: &[u8] = &[0x00, 0x00, 0x00, 0x14];
+
 #[cfg(target_arch = "x86_64")]
 const MACHINE: (u16, &str) = (62, "amd64");
 #[cfg(target_arch = "aarch64")]
@@ -86,9 +95,14 @@ const MACHINE: (u16, &str) = (183, "arm64");
 /// The pause program as a static ELF file: one header, one loaded segment, no sections.
 #[must_use]
 pub fn pause_program() -> Vec<u8> {
+    program(CODE)
+}
+
+/// `code`, position independent, as a static ELF file.
+fn program(code: &[u8]) -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
     const HEADERS: u64 = 64 + 56;
-    let size = HEADERS + CODE.len() as u64;
+    let size = HEADERS + code.len() as u64;
     let mut elf = Vec::with_capacity(256);
     // e_ident: 64 bit, little endian, version 1, System V.
     elf.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
@@ -111,7 +125,7 @@ pub fn pause_program() -> Vec<u8> {
     for word in [0, BASE, BASE, size, size, 0x1_0000] {
         elf.extend_from_slice(&word.to_le_bytes());
     }
-    elf.extend_from_slice(CODE);
+    elf.extend_from_slice(code);
     elf
 }
 
@@ -120,6 +134,7 @@ pub fn pause_program() -> Vec<u8> {
 pub fn archive() -> Vec<u8> {
     let mut layer = Tar::default();
     layer.file("pause", &pause_program(), 0o755);
+    layer.file(COMPUTING, &program(LOOP), 0o755);
     // runc mounts over these; with a read-only root file system it could not make them.
     for directory in ["dev", "etc", "proc", "sys"] {
         layer.directory(directory);

@@ -7,6 +7,8 @@
 #[cfg(target_os = "linux")]
 pub mod client;
 #[cfg(target_os = "linux")]
+pub mod containers;
+#[cfg(target_os = "linux")]
 pub mod dns;
 #[cfg(target_os = "linux")]
 pub mod image;
@@ -15,6 +17,8 @@ pub mod networks;
 #[cfg(target_os = "linux")]
 pub mod observability;
 #[cfg(target_os = "linux")]
+pub mod pods;
+#[cfg(target_os = "linux")]
 pub mod rig;
 #[cfg(target_os = "linux")]
 pub mod scenarios;
@@ -22,6 +26,8 @@ pub mod scenarios;
 pub mod services;
 #[cfg(target_os = "linux")]
 pub mod show;
+#[cfg(target_os = "linux")]
+pub mod timing;
 #[cfg(target_os = "linux")]
 pub mod verify;
 

@@ -124,6 +124,16 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
     Ok(())
 }
 
+/// Removes the configuration lists that [`write()`] wrote below `dir`; their directories stay.
+pub fn remove_lists(dir: &Path) -> io::Result<()> {
+    for network in Network::ALL {
+        for list in fs::read_dir(dir.join("cni").join(network.handler()))? {
+            fs::remove_file(list?.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn chain(network: Network, bridge: Value) -> Vec<Value> {
     let next = match network {
         Network::Plain | Network::Two => json!({"type": "portmap", "capabilities": {"portMappings": true}}),

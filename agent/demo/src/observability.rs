@@ -1,4 +1,4 @@
-//! `sandglass demo --observability`: a real Prometheus and a real Jaeger beside the demo, wired to its agent.
+//! `sandglass-demo --observability`: a real Prometheus and a real Jaeger beside the demo, wired to its agent.
 //!
 //! The command line finds the programs before anything is changed, starts Jaeger before the agent (which exports to it)
 //! and Prometheus after (which scrapes it, with the project's rules and alerts). Both listen on loopback, keep what they

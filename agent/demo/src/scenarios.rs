@@ -9,149 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use rustix::time::{ClockId, clock_gettime};
-use sandglass_model::cni::PodIdentity;
-use sandglass_model::id::SandboxId;
-use sandglass_model::time::{MILLISECOND, SECOND, Timestamp};
-use tokio::task::JoinSet;
-
-use super::client::{self, Talk, Talked};
-use super::image;
-use super::networks::Network;
-use super::rig::Rig;
-use super::services::Services;
-use sandglass::cri::messages::{
-    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
-    PodSandboxMetadata, PortMapping, Protocol,
-};
+use sandglass::cri::messages::{LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption};
 use sandglass::cri::{Cri, CriError};
 use sandglass::failure::causes;
 use sandglass::grpc::{self, CallError};
+use sandglass_model::id::SandboxId;
+use tokio::task::JoinSet;
 
-/// A pod to make.
-#[derive(Clone, Debug)]
-pub struct Pod {
-    /// Who it is.
-    pub identity: PodIdentity,
-    /// Which attempt, from 0, as the kubelet counts.
-    pub attempt: u32,
-    /// The chain its sandbox gets.
-    pub network: Network,
-    /// A port of the node that leads into it: makes `portmap` call `iptables`.
-    pub host_port: Option<u16>,
-    /// What the program in it does with its network.
-    pub talk: Option<Talk>,
-    /// After this the caller gives up, and the runtime kills what it waits for.
-    pub deadline: Duration,
-}
-
-impl Pod {
-    /// A pod in namespace `shop`. `number` makes its uid unique within a rig.
-    #[must_use]
-    pub fn new(name: &str, number: u32, network: Network) -> Pod {
-        Pod {
-            identity: PodIdentity {
-                namespace: "shop".to_owned(),
-                name: name.to_owned(),
-                uid: format!("{number:08x}-5a6d-4c1e-8d00-{:012x}", std::process::id()),
-                labels: vec![(
-                    "app".to_owned(),
-                    name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit())
-                        .to_owned(),
-                )],
-            },
-            attempt: 0,
-            network,
-            host_port: None,
-            talk: None,
-            deadline: Duration::from_secs(60),
-        }
-    }
-
-    fn config(&self, cgroup_parent: &str) -> PodSandboxConfig {
-        PodSandboxConfig {
-            metadata: Some(PodSandboxMetadata {
-                name: self.identity.name.clone(),
-                uid: self.identity.uid.clone(),
-                namespace: self.identity.namespace.clone(),
-                attempt: self.attempt,
-            }),
-            hostname: self.identity.name.clone(),
-            labels: self.identity.labels.iter().cloned().collect(),
-            port_mappings: self
-                .host_port
-                .map(|port| PortMapping {
-                    protocol: Protocol::Tcp.into(),
-                    container_port: 80,
-                    host_port: i32::from(port),
-                    host_ip: String::new(),
-                })
-                .into_iter()
-                .collect(),
-            linux: Some(LinuxPodSandboxConfig {
-                cgroup_parent: cgroup_parent.to_owned(),
-                ..LinuxPodSandboxConfig::default()
-            }),
-            ..PodSandboxConfig::default()
-        }
-    }
-}
-
-/// When a call began and ended, on the caller's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallTimes {
-    /// Just before it was sent.
-    pub begin: Timestamp,
-    /// Just after the answer.
-    pub end: Timestamp,
-}
-
-impl CallTimes {
-    /// How long it took, nanoseconds.
-    #[must_use]
-    pub fn duration_ns(&self) -> u64 {
-        self.end.since(self.begin)
-    }
-}
-
-/// What was asked of the runtime for one sandbox, and what came of it.
-#[derive(Clone, Debug)]
-pub struct CallRecord {
-    /// The pod.
-    pub pod: Pod,
-    /// `RunPodSandbox`.
-    pub run: CallTimes,
-    /// Its answer: the sandbox's id or the runtime's error, cause chain included.
-    pub outcome: Result<SandboxId, String>,
-    /// `StopPodSandbox`, when it was asked.
-    pub stop: Option<CallTimes>,
-    /// What the network's script plugin read on its own clock.
-    pub plugin_clock: Option<PluginClock>,
-    /// What the pod's program found, on its own clock; `None` when it has none.
-    pub talked: Option<Result<Talked, String>>,
-}
-
-/// When a script plugin's ADD began and was over, on its own clock, which ticks every [`PluginClock::TICK_NS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PluginClock {
-    /// The first thing it did.
-    pub begin: Timestamp,
-    /// The last thing before it answered; a plugin that was killed did not come so far.
-    pub end: Option<Timestamp>,
-}
-
-impl PluginClock {
-    /// A stamp is the last tick before it.
-    pub const TICK_NS: u64 = 10 * MILLISECOND;
-}
-
-/// The boot clock now.
-#[must_use]
-pub fn now() -> Timestamp {
-    let time = clock_gettime(ClockId::Boottime);
-    let (seconds, ns) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
-    Timestamp(seconds.saturating_mul(SECOND).saturating_add(ns))
-}
+use crate::client::{self, Talk, Talked};
+use crate::image;
+use crate::networks::Network;
+use crate::pods::{CallRecord, Pod};
+use crate::rig::Rig;
+use crate::services::Services;
+use crate::timing::{CallTimes, PluginClock, now};
 
 /// The demo's pods by step; those of one step are made at the same time. Each `round` has pods of its own: the same
 /// names, other uids.

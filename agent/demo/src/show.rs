@@ -14,8 +14,9 @@ use sandglass_model::id::RootId;
 use sandglass_model::trace::Trace;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::pods::CallRecord;
 use crate::rig::{Rig, RigError, RigOptions, TeardownError};
-use crate::scenarios::{self, CallRecord};
+use crate::scenarios;
 use crate::verify::network::{self, Seen};
 use crate::verify::{self, Check, Report};
 use sandglass::cri::{Cri, CriError};

@@ -43,8 +43,9 @@ use sandglass::app;
 use sandglass::config::Config;
 use sandglass::cri::Cri;
 use sandglass_demo::networks::Network;
+use sandglass_demo::pods::Pod;
 use sandglass_demo::rig::{Rig, RigOptions};
-use sandglass_demo::scenarios::{self, Pod};
+use sandglass_demo::scenarios;
 use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 

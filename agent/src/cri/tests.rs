@@ -1,4 +1,4 @@
-//! The client against a runtime made for the purpose, and against a real containerd where there is one.
+//! The client against a runtime made for the purpose. A real containerd is in `agent/demo/tests/runtime.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -238,88 +238,6 @@ fn field_numbers_are_those_of_the_interface() {
         ..Default::default()
     };
     assert_eq!(stats.encode_to_vec(), b"\x0a\x08\x08\x01\x12\x02\x08\x05\x1a\x00");
-}
-
-#[tokio::test]
-async fn a_real_containerd_answers() {
-    let (containerd, cri) = match private_containerd::Containerd::start().await {
-        Ok(started) => started,
-        Err(reason) => {
-            private_containerd::skipped("cri::tests::a_real_containerd_answers", &reason);
-            return;
-        }
-    };
-    let version = cri.version().await.unwrap();
-    assert_eq!(version.runtime_name, "containerd");
-    assert_eq!(version.runtime_api_version, "v1");
-    let status = cri.status(true).await.unwrap();
-    let conditions = status.status.unwrap().conditions;
-    let network = conditions
-        .iter()
-        .find(|condition| condition.r#type == "NetworkReady")
-        .unwrap();
-    assert!(!network.status && !network.message.is_empty(), "{network:?}");
-    assert!(status.info["config"].contains(&containerd.path("net.d").display().to_string()));
-    assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
-    assert_eq!(cri.list_containers().await.unwrap(), []);
-    assert_eq!(cri.list_pod_sandbox_stats().await.unwrap(), []);
-    assert_eq!(cri.list_container_stats().await.unwrap(), []);
-    assert!(
-        cri.pod_sandbox_status("nobody", false)
-            .await
-            .unwrap_err()
-            .is_not_found()
-    );
-    let error = cri
-        .run_pod_sandbox(PodSandboxConfig::default(), "no-such-handler", SECOND)
-        .await
-        .unwrap_err();
-    assert!(error.status().is_some(), "{error:?}");
-}
-
-/// The whole life of a sandbox: made, described, counted, stopped, removed.
-#[tokio::test]
-async fn a_real_sandbox_is_made_and_removed() {
-    let (containerd, cri) = match private_containerd::Containerd::start_with_network().await {
-        Ok(started) => started,
-        Err(reason) => {
-            private_containerd::skipped("cri::tests::a_real_sandbox_is_made_and_removed", &reason);
-            return;
-        }
-    };
-    let id = containerd.make_sandbox(&cri).await;
-    let sandboxes = cri.list_pod_sandbox().await;
-    let described = cri.pod_sandbox_status(&id, true).await;
-    let stats = cri.list_pod_sandbox_stats().await;
-    // Before anything is asserted: a sandbox left behind would leave its network behind too.
-    containerd.remove_sandbox(&cri, &id).await;
-
-    let sandboxes = sandboxes.unwrap();
-    assert_eq!(sandboxes.len(), 1);
-    assert_eq!(sandboxes[0].id, id);
-    assert_eq!(sandboxes[0].state(), PodSandboxState::SandboxReady);
-    let described = described.unwrap();
-    let status = described.status.unwrap();
-    let metadata = status.metadata.clone().unwrap();
-    assert_eq!(
-        (
-            metadata.name.as_str(),
-            metadata.uid.as_str(),
-            metadata.namespace.as_str()
-        ),
-        ("cart-0", "u-1", "shop")
-    );
-    assert!(!status.on_node_network());
-    assert!(status.network.unwrap().ip.starts_with("10.213."));
-    assert_eq!(status.labels["app"], "cart");
-    assert_eq!(status.annotations["note"], "x");
-    assert!(status.created_at > 0);
-    assert!(described.info["info"].contains("/netns/cni-"), "{:?}", described.info);
-    let stats = stats.unwrap();
-    let linux = stats[0].linux.clone().unwrap();
-    assert!(linux.memory.unwrap().working_set_bytes.unwrap().value > 0);
-    assert_eq!(linux.network.unwrap().default_interface.unwrap().name, "eth0");
-    assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::SEARCH;
+use super::programs::SEARCH;
 use crate::image;
 use crate::networks::Network;
 

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{SEARCH, mounts};
+use super::mounts;
+use super::programs::SEARCH;
 
 /// What could not be removed.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,9 @@
 //! Tests of the rig; those that start one need root and containerd.
 
-use super::*;
+use rustix::fs::{FlockOperation, flock};
 
-#[test]
-fn uptime_is_read_to_the_hundredth() {
-    assert_eq!(hundredths_to_ns("12.34"), Some(12_340_000_000));
-    assert_eq!(hundredths_to_ns("12.3"), None);
-    assert_eq!(hundredths_to_ns("-1.00"), None);
-}
+use super::directory::clear_left_behind;
+use super::*;
 
 fn scratch() -> RigOptions {
     RigOptions {

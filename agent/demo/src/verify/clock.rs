@@ -16,7 +16,8 @@ use sandglass_model::trace::{Detail, Span, Trace};
 
 use super::Check;
 use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
-use crate::scenarios::{CallRecord, PluginClock};
+use crate::pods::CallRecord;
+use crate::timing::PluginClock;
 
 /// Whether two durations agree; `extra_ns` is what one of the clocks cannot tell.
 pub(super) fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {

@@ -12,8 +12,9 @@ use sandglass_model::trace::{Cause, ConnectDetail, Detail, LookupDetail, LookupR
 
 use super::clock::agree;
 use crate::client::{TIMER, Talked};
-use crate::scenarios::{CallRecord, CallTimes};
+use crate::pods::CallRecord;
 use crate::services::{BACKEND, DNS_BACKEND, DNS_SERVICE};
+use crate::timing::CallTimes;
 use sandglass::health::ProbeStatus;
 
 /// Which traffic the agent sees on this node.
@@ -254,8 +255,8 @@ mod tests {
     use super::*;
     use crate::client::Talk;
     use crate::networks::Network;
+    use crate::pods::Pod;
     use crate::samples;
-    use crate::scenarios::Pod;
     use crate::services::SERVICE;
 
     const ALL: Seen = Seen {

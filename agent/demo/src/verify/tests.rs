@@ -1,14 +1,17 @@
 //! A faultless history passes every check; each fault is found by the check that is meant to find it.
 
-use sandglass_model::cni::CniError;
+use sandglass_model::cni::{CniCommand, CniError};
+use sandglass_model::event::ExitStatus;
 use sandglass_model::id::{SandboxId, SpanId, TraceId};
 use sandglass_model::time::{ClockAnchor, MILLISECOND, Timestamp};
 use sandglass_model::trace::{
-    CommandDetail, CreateDetail, Link, OperationDetail, ProcessDetail, SandboxDetail, Status,
+    CommandDetail, CreateDetail, Link, OperationDetail, ProcessDetail, Relation, SandboxDetail, Status,
 };
 
 use super::*;
-use crate::scenarios::{CallTimes, PluginClock, Pod};
+use crate::networks::{FAILING_CODE, FAILING_MESSAGE, FAILING_PLUGIN, HANGING_PLUGIN, Network};
+use crate::pods::Pod;
+use crate::timing::{CallTimes, PluginClock};
 
 const ALL_SEEN: Seen = Seen {
     dns: true,

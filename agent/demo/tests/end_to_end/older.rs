@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use sandglass::app::{self, App};
 use sandglass_demo::client::{self, Talk, Talked};
 use sandglass_demo::networks::Network;
+use sandglass_demo::pods::Pod;
 use sandglass_demo::rig::RigOptions;
-use sandglass_demo::scenarios::Pod;
 use sandglass_model::trace::Detail;
 use sandglass_model::{SandboxId, Trace};
 

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandglass_demo::networks::Network;
+use sandglass_demo::pods::{CallRecord, Pod};
 use sandglass_demo::rig::RigOptions;
-use sandglass_demo::scenarios::{self, CallRecord, Pod};
+use sandglass_demo::scenarios;
 use sandglass_demo::verify;
 use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;

@@ -1,4 +1,4 @@
-//! Runtimes that answer well, slowly, wrongly or not at all, and statistics with holes; one real containerd.
+//! Runtimes that answer well, slowly, wrongly or not at all, and statistics with holes.
 
 use super::super::stats::{self, Look};
 use super::*;
@@ -397,83 +397,5 @@ async fn a_runtime_without_cri_or_with_nonsense_is_a_warning() {
     assert_eq!(
         level_of(&report(&runtime).await, "cri.call", "ListPodSandboxStats"),
         Level::Note
-    );
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn a_real_containerd_is_looked_at() {
-    let (containerd, _cri) = match crate::cri::private_containerd::Containerd::start().await {
-        Ok(started) => started,
-        Err(reason) => {
-            crate::cri::private_containerd::skipped("doctor::tests::runtime::a_real_containerd_is_looked_at", &reason);
-            return;
-        }
-    };
-    fs::write(containerd.path("net.d/10-x.conflist"), "{\n  \"name\": }").unwrap();
-    let report = run(DoctorOptions {
-        runtime: RuntimeChoice::parse(&containerd.endpoint()).unwrap(),
-        ..DoctorOptions::new(node_info(), vec![attached("exec", "")])
-    })
-    .await;
-    assert_eq!(level_of(&report, "cri.version", "containerd 1."), Level::Ok);
-    assert_eq!(level_of(&report, "cri.pace", "ListContainerStats"), Level::Ok);
-    assert_eq!(level_of(&report, "cri.condition", "NetworkReady = false"), Level::Fail);
-    assert_eq!(
-        level_of(&report, "cni.settings", &containerd.path("net.d").display().to_string()),
-        Level::Ok
-    );
-    assert_eq!(
-        level_of(&report, "cni.file", "10-x.conflist: line 2, column 11: expected value"),
-        Level::Fail
-    );
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn a_real_pods_statistics_are_looked_at() {
-    let (containerd, cri) = match crate::cri::private_containerd::Containerd::start_with_network().await {
-        Ok(started) => started,
-        Err(reason) => {
-            crate::cri::private_containerd::skipped(
-                "doctor::tests::runtime::a_real_pods_statistics_are_looked_at",
-                &reason,
-            );
-            return;
-        }
-    };
-    let id = containerd.make_sandbox(&cri).await;
-    let container = containerd.start_container(&cri, &id).await;
-    let report = run(DoctorOptions {
-        runtime: RuntimeChoice::parse(&containerd.endpoint()).unwrap(),
-        ..DoctorOptions::new(node_info(), vec![attached("exec", "")])
-    })
-    .await;
-    let containers = cri.list_containers().await;
-    let container_stats = cri.list_container_stats().await;
-    containerd.remove_sandbox(&cri, &id).await;
-    assert_eq!(level_of(&report, "cri.condition", "NetworkReady = true"), Level::Ok);
-    assert_eq!(
-        level_of(&report, "cni.file", "network test 1.0.0: ptp (ipam host-local)"),
-        Level::Ok
-    );
-    let (container, containers, container_stats) = (container.unwrap(), containers.unwrap(), container_stats.unwrap());
-    assert_eq!(
-        (containers[0].id.as_str(), containers[0].pod_sandbox_id.as_str()),
-        (container.as_str(), id.as_str())
-    );
-    assert_eq!(containers[0].state(), ContainerState::ContainerRunning);
-    assert_eq!(container_stats[0].attributes.as_ref().unwrap().id, container);
-    let statistics = whats(&report, "pod statistics");
-    if statistics[0].0 == Level::Ok {
-        return;
-    }
-    // containerd 1.6 is a known case: no rate for a pod that computes without end.
-    let (level, what) = &statistics[1];
-    assert_eq!(*level, Level::Warn);
-    assert!(what.starts_with("shop/cart-0 ("), "{what}");
-    assert!(
-        what.contains("usageNanoCores is 0 while it used ") && what.contains(" ms of CPU in "),
-        "{what}"
     );
 }

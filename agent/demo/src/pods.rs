@@ -1,0 +1,102 @@
+//! Pods to make, and the record of what was asked of the runtime for each.
+//!
+//! Used by the scenarios, which fill the records, and by [`crate::verify`], which holds traces against them.
+//! Does not: call a runtime.
+
+use std::time::Duration;
+
+use sandglass::cri::messages::{LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol};
+use sandglass_model::cni::PodIdentity;
+use sandglass_model::id::SandboxId;
+
+use crate::client::{Talk, Talked};
+use crate::networks::Network;
+use crate::timing::{CallTimes, PluginClock};
+
+/// A pod to make.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Who it is.
+    pub identity: PodIdentity,
+    /// Which attempt, from 0, as the kubelet counts.
+    pub attempt: u32,
+    /// The chain its sandbox gets.
+    pub network: Network,
+    /// A port of the node that leads into it: makes `portmap` call `iptables`.
+    pub host_port: Option<u16>,
+    /// What the program in it does with its network.
+    pub talk: Option<Talk>,
+    /// After this the caller gives up, and the runtime kills what it waits for.
+    pub deadline: Duration,
+}
+
+impl Pod {
+    /// A pod in namespace `shop`. `number` makes its uid unique within a rig.
+    #[must_use]
+    pub fn new(name: &str, number: u32, network: Network) -> Pod {
+        Pod {
+            identity: PodIdentity {
+                namespace: "shop".to_owned(),
+                name: name.to_owned(),
+                uid: format!("{number:08x}-5a6d-4c1e-8d00-{:012x}", std::process::id()),
+                labels: vec![(
+                    "app".to_owned(),
+                    name.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit())
+                        .to_owned(),
+                )],
+            },
+            attempt: 0,
+            network,
+            host_port: None,
+            talk: None,
+            deadline: Duration::from_secs(60),
+        }
+    }
+
+    /// The sandbox's configuration as the kubelet would send it.
+    #[must_use]
+    pub fn config(&self, cgroup_parent: &str) -> PodSandboxConfig {
+        PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: self.identity.name.clone(),
+                uid: self.identity.uid.clone(),
+                namespace: self.identity.namespace.clone(),
+                attempt: self.attempt,
+            }),
+            hostname: self.identity.name.clone(),
+            labels: self.identity.labels.iter().cloned().collect(),
+            port_mappings: self
+                .host_port
+                .map(|port| PortMapping {
+                    protocol: Protocol::Tcp.into(),
+                    container_port: 80,
+                    host_port: i32::from(port),
+                    host_ip: String::new(),
+                })
+                .into_iter()
+                .collect(),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: cgroup_parent.to_owned(),
+                ..LinuxPodSandboxConfig::default()
+            }),
+            ..PodSandboxConfig::default()
+        }
+    }
+}
+
+/// What was asked of the runtime for one sandbox, and what came of it.
+#[derive(Clone, Debug)]
+pub struct CallRecord {
+    /// The pod.
+    pub pod: Pod,
+    /// `RunPodSandbox`.
+    pub run: CallTimes,
+    /// Its answer: the sandbox's id or the runtime's error, cause chain included.
+    pub outcome: Result<SandboxId, String>,
+    /// `StopPodSandbox`, when it was asked.
+    pub stop: Option<CallTimes>,
+    /// What the network's script plugin read on its own clock.
+    pub plugin_clock: Option<PluginClock>,
+    /// What the pod's program found, on its own clock; `None` when it has none.
+    pub talked: Option<Result<Talked, String>>,
+}

@@ -1,0 +1,92 @@
+//! Why a rig does not start, with the fix.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+
+use sandglass::failure::{Advice, Exit};
+
+/// Why there is no rig.
+#[derive(Debug, thiserror::Error)]
+pub enum RigError {
+    /// Not root.
+    #[error("a private containerd needs root")]
+    NotRoot,
+    /// A program is not installed.
+    #[error("{program} is not installed")]
+    Missing {
+        /// Which.
+        program: String,
+        /// What to install.
+        package: &'static str,
+    },
+    /// Something below the rig's directory could not be made.
+    #[error("cannot set up {path}")]
+    SetUp {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No cgroup could be made.
+    #[error("no cgroup hierarchy lets a group be made")]
+    NoCgroup,
+    /// A program could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// Which.
+        program: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// containerd ended, or did not answer in time.
+    #[error("containerd did not come up: {last_words}")]
+    NotUp {
+        /// End of its log.
+        last_words: String,
+    },
+    /// The pause image was refused.
+    #[error("containerd does not take the pause image: {message}")]
+    Import {
+        /// What `ctr` said.
+        message: String,
+    },
+    /// The pods would have nobody to talk to.
+    #[error("cannot start the services that the demo's pods talk to")]
+    Services(#[source] io::Error),
+    /// containerd's metrics cannot be read.
+    #[error("cannot read containerd's metrics")]
+    Metrics(#[source] io::Error),
+}
+
+impl Advice for RigError {
+    fn hint(&self) -> Cow<'_, str> {
+        match self {
+            RigError::NotRoot => "run it with sudo".into(),
+            RigError::Missing { package, .. } => {
+                format!("`make setup` installs what is missing; on Debian and Ubuntu it is the package {package}")
+                    .into()
+            }
+            RigError::SetUp { .. } => {
+                "the directory must be root's own, on a disk with space, not mounted noexec".into()
+            }
+            RigError::Services(_) => {
+                "the kernel must let iptables translate addresses (nf_nat), in a network namespace of its own".into()
+            }
+            RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
+            RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
+                "SANDGLASS_LOG=debug shows containerd's whole log".into()
+            }
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self {
+            RigError::NotRoot => Exit::NoPermission,
+            RigError::Missing { .. } | RigError::NoCgroup => Exit::Unavailable,
+            _ => Exit::Runtime,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The steps of a rig's start: files, cgroup, containerd, pause image.
+//!
+//! Used by [`Rig::start`], in this order. Does not: clean up after a step that failed (dropping the rig does).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::programs::Programs;
+use super::{Rig, RigError, RigOptions, config, mounts, teardown};
+use crate::{image, networks};
+
+impl Rig {
+    pub(super) fn set_up(&self, programs: &Programs, options: &RigOptions) -> Result<(), (PathBuf, io::Error)> {
+        let dir = &self.site.dir;
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| (path, source)
+        };
+        teardown::note_missing_directories(dir).map_err(at(dir))?;
+        networks::write(dir, &programs.plugins, &self.id, options.slow).map_err(at(dir))?;
+        if !options.networks {
+            networks::remove_lists(dir).map_err(at(dir))?;
+        }
+        let snapshotter = if config::overlay_works(dir) {
+            "overlayfs"
+        } else {
+            "native"
+        };
+        let path = dir.join("containerd.toml");
+        fs::write(&path, config::text(dir, snapshotter, options.oci_runtime.as_deref())).map_err(at(&path))?;
+        fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
+        let path = dir.join("pause.tar");
+        fs::write(&path, image::archive()).map_err(at(&path))?;
+        let path = self.netns_directory();
+        fs::create_dir_all(&path).map_err(at(&path))
+    }
+
+    /// Makes the node's cgroup in the first hierarchy that lets it be made; gives its `cgroup.procs`.
+    pub(super) fn make_cgroup(&self) -> Result<PathBuf, RigError> {
+        mounts::cgroup_roots()
+            .into_iter()
+            // Sandboxes get cgroups beside it: a version 2 group with processes cannot have children.
+            .map(|root| root.point.join(self.site.cgroup()).join("node"))
+            .find(|group| fs::create_dir_all(group).is_ok())
+            .map(|group| group.join("cgroup.procs"))
+            .ok_or(RigError::NoCgroup)
+    }
+
+    /// `unshare` gives the node its network namespace; the shell enters the cgroup before anything is forked from it.
+    /// The node goes before the machine's other work, as far as that is allowed: what it does is measured.
+    pub(super) fn spawn(&self, programs: &Programs, members: &Path) -> Result<Child, RigError> {
+        const SCRIPT: &str = r#"echo $$ > "$1" && shift && ip link set lo up && exec nice -n -10 "$@""#;
+        let failed = |source| RigError::Start {
+            program: "containerd",
+            source,
+        };
+        let log = File::create(self.site.dir.join("containerd.log")).map_err(failed)?;
+        Command::new("unshare")
+            .args(["--net", "--", "sh", "-c", SCRIPT, "sh"])
+            .arg(members)
+            .arg(&programs.containerd)
+            .arg("--config")
+            .arg(self.site.dir.join("containerd.toml"))
+            // Nothing of the caller's environment: OTEL_* in it would make containerd export spans, to our collector.
+            .env_clear()
+            .env("PATH", &self.search)
+            // A sandbox's network namespace is made by a system call that may take 20 ms. Each holds one of the Go runtime's
+            // processors until its watcher looks, every 10 ms: with two of them a third sandbox waits before it begins.
+            .env("GOMAXPROCS", go_processors().to_string())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log)
+            // A Ctrl-C on the terminal is for the owner, who then takes it down in order.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)
+    }
+
+    pub(super) fn wait_until_up(&mut self) -> Result<(), RigError> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let ended = self
+                .containerd
+                .as_mut()
+                .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            if ended || Instant::now() > deadline {
+                let log = self.log();
+                tracing::debug!(log, "containerd did not come up");
+                let last_words = log
+                    .lines()
+                    .rev()
+                    .find(|line| !line.is_empty())
+                    .unwrap_or("it said nothing");
+                return Err(RigError::NotUp {
+                    last_words: last_words.to_owned(),
+                });
+            }
+            if self.ctr(&["version"]).is_ok_and(|output| output.status.success()) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub(super) fn import_pause(&self) -> Result<(), RigError> {
+        let snapshotter = fs::read_to_string(self.site.dir.join("snapshotter")).unwrap_or_default();
+        let tar = self.site.dir.join("pause.tar");
+        let tar = tar.to_string_lossy();
+        let import = ["-n", "k8s.io", "images", "import", "--snapshotter", &snapshotter, &tar];
+        let output = self
+            .ctr(&import)
+            .map_err(|source| RigError::Start { program: "ctr", source })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(RigError::Import {
+            message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        })
+    }
+
+    pub(super) fn ctr(&self, args: &[&str]) -> io::Result<std::process::Output> {
+        Command::new("ctr")
+            .arg("--address")
+            .arg(self.cri_socket())
+            .args(["--connect-timeout", "2s"])
+            .args(args)
+            .env_clear()
+            .env("PATH", &self.search)
+            .stdin(Stdio::null())
+            .output()
+    }
+}
+
+/// For containerd: enough for the sandboxes that are made at the same time.
+fn go_processors() -> usize {
+    std::thread::available_parallelism().map_or(8, |here| here.get().max(8))
+}
