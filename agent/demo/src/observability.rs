@@ -8,11 +8,13 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use sandglass_lab::jaeger::Ports;
+use sandglass_lab::ports::{free, local};
 use tokio::net::TcpStream;
 
 use super::rig::Rig;
@@ -113,19 +115,21 @@ impl Observability {
             program: PROGRAM,
             source,
         };
-        let [query, query_grpc, http, grpc] = ports([JAEGER_PORT, 0, 0, 0]).map_err(failed)?;
+        let ports = Ports::free(JAEGER_PORT).map_err(failed)?;
         let path = rig.dir().join("jaeger.yaml");
-        fs::write(&path, jaeger_config(query, query_grpc, http, grpc)).map_err(failed)?;
+        fs::write(&path, ports.config()).map_err(failed)?;
         let arguments = ["--config".to_owned(), path.display().to_string()];
         let mut observability = Observability {
             children: Vec::new(),
-            otlp: format!("http://{}", local(http)),
-            addresses: vec![format!("Jaeger is at http://{}/", local(query))],
+            otlp: format!("http://{}", local(ports.http)),
+            addresses: vec![format!("Jaeger is at http://{}/", local(ports.query))],
             programs,
         };
         let binary = observability.programs.jaeger.clone();
         observability.spawn(PROGRAM, &binary, &arguments, rig).map_err(failed)?;
-        observability.wait_until_up(PROGRAM, &[query, http], rig).await?;
+        observability
+            .wait_until_up(PROGRAM, &[ports.query, ports.http], rig)
+            .await?;
         Ok(observability)
     }
 
@@ -136,7 +140,7 @@ impl Observability {
             program: PROGRAM,
             source,
         };
-        let [port] = ports([PROMETHEUS_PORT]).map_err(failed)?;
+        let [port] = free([PROMETHEUS_PORT]).map_err(failed)?;
         let dir = rig.dir().join("prometheus");
         fs::create_dir(&dir).map_err(failed)?;
         for (name, text) in RULES {
@@ -214,22 +218,6 @@ fn in_path(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-fn local(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
-/// Free ports: the wanted ones where nobody has them, else any. All are held until all are known.
-fn ports<const N: usize>(wanted: [u16; N]) -> io::Result<[u16; N]> {
-    let mut held = Vec::new();
-    let mut free = [0; N];
-    for (place, wanted) in free.iter_mut().zip(wanted) {
-        let listener = TcpListener::bind(local(wanted)).or_else(|_| TcpListener::bind(local(0)))?;
-        *place = listener.local_addr()?.port();
-        held.push(listener);
-    }
-    Ok(free)
-}
-
 fn prometheus_config(agent: SocketAddr, node: &str) -> String {
     let node = node.replace('\'', "''");
     let files: String = RULES.iter().map(|(name, _)| format!("  - {name}\n")).collect();
@@ -239,33 +227,6 @@ rule_files:
 {files}scrape_configs:
   - job_name: sandglass
     static_configs: [{{targets: ['{agent}'], labels: {{node: '{node}'}}}}]
-"
-    )
-}
-
-fn jaeger_config(query: u16, query_grpc: u16, http: u16, grpc: u16) -> String {
-    let [query, query_grpc, http, grpc] = [query, query_grpc, http, grpc].map(local);
-    format!(
-        "service:
-  extensions: [jaeger_storage, jaeger_query]
-  pipelines:
-    traces: {{receivers: [otlp], exporters: [jaeger_storage_exporter]}}
-  telemetry:
-    metrics: {{level: none}}
-extensions:
-  jaeger_storage:
-    backends: {{mem: {{memory: {{max_traces: 10000}}}}}}
-  jaeger_query:
-    storage: {{traces: mem}}
-    http: {{endpoint: '{query}'}}
-    grpc: {{endpoint: '{query_grpc}'}}
-receivers:
-  otlp:
-    protocols:
-      http: {{endpoint: '{http}'}}
-      grpc: {{endpoint: '{grpc}'}}
-exporters:
-  jaeger_storage_exporter: {{trace_storage: mem}}
 "
     )
 }
@@ -291,14 +252,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_taken_is_not_given_again() {
-        let taken = TcpListener::bind(local(0)).unwrap();
-        let port = taken.local_addr().unwrap().port();
-        let [one, two] = ports([port, 0]).unwrap();
-        assert!(one != port && two != port && one != two);
-    }
-
-    #[test]
     fn the_configurations_are_yaml_with_what_was_given() {
         let text = prometheus_config(local(9477), "it's one");
         let prometheus: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
@@ -306,7 +259,13 @@ mod tests {
         assert_eq!(scrape["targets"][0], "127.0.0.1:9477");
         assert_eq!(scrape["labels"]["node"], "it's one");
         assert_eq!(prometheus["rule_files"].as_array().unwrap().len(), RULES.len());
-        let jaeger: serde_json::Value = serde_saphyr::from_str(&jaeger_config(1, 2, 3, 4)).unwrap();
+        let ports = Ports {
+            query: 1,
+            query_grpc: 2,
+            http: 3,
+            grpc: 4,
+        };
+        let jaeger: serde_json::Value = serde_saphyr::from_str(&ports.config()).unwrap();
         assert_eq!(jaeger["extensions"]["jaeger_query"]["http"]["endpoint"], "127.0.0.1:1");
         assert_eq!(
             jaeger["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"],

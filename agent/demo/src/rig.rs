@@ -17,14 +17,13 @@ mod teardown;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sandglass_lab::netns;
 
 use crate::networks::Network;
 use crate::services::Services;
@@ -174,11 +173,7 @@ impl Rig {
 
     /// containerd's own metrics, in Prometheus text.
     pub fn containerd_metrics(&self) -> Result<String, RigError> {
-        let netns = self.node_netns();
-        // A namespace is entered by a thread: one that ends with the question.
-        std::thread::spawn(move || -> io::Result<String> {
-            let node = File::open(netns)?;
-            move_into_link_name_space(node.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let ask = || -> io::Result<String> {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, config::METRICS_PORT));
             let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -186,10 +181,10 @@ impl Rig {
             let mut answer = String::new();
             stream.take(16 << 20).read_to_string(&mut answer)?;
             Ok(answer)
-        })
-        .join()
-        .unwrap_or_else(|_| Err(io::Error::other("the asking thread died")))
-        .map_err(RigError::Metrics)
+        };
+        netns::within(&self.node_netns(), ask)
+            .and_then(|answer| answer)
+            .map_err(RigError::Metrics)
     }
 
     /// Starts a program beside the node, in the machine's own network namespace. It belongs to the rig's cgroup, and so

@@ -20,9 +20,6 @@ mod documents;
 #[path = "../../tests/dashboards/exposition.rs"]
 mod exposition;
 #[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
-#[path = "../../tests/dashboards/peers.rs"]
-mod peers;
-#[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
 #[path = "../../tests/dashboards/promql.rs"]
 mod promql;
 #[allow(dead_code, reason = "shared with the agent's tests of the dashboards")]
@@ -50,9 +47,9 @@ use sandglass_model::{CniCommand, Detail, Span, Trace};
 use serde_json::Value;
 
 use exposition::Exposition;
-use peers::Target;
 use questions::shortened;
 use receiver::Receiver;
+use sandglass_lab::peers::{self, Target};
 
 /// One test at a time has the machine: the agent sees every plugin on it.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -78,7 +75,7 @@ fn a_real_slow_plugin_wakes_the_person_on_call() {
 }
 
 async fn wake(test: &str) {
-    if !peers::has(test, "prometheus") || !peers::has(test, "prometheus-alertmanager") {
+    if !sandglass_lab::skip::has(test, "prometheus") || !sandglass_lab::skip::has(test, "prometheus-alertmanager") {
         return;
     }
     let Some((rig, cri)) = node(test).await else { return };
@@ -263,7 +260,7 @@ fn the_demo_shows_its_traces_in_jaeger_and_its_numbers_in_prometheus() {
         eprintln!("SKIPPED {test}: {obstacle}");
         return;
     }
-    if !peers::has(test, "prometheus") {
+    if !sandglass_lab::skip::has(test, "prometheus") {
         return;
     }
     let mut process = Command::new(env!("CARGO_BIN_EXE_sandglass-demo"))

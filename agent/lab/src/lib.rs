@@ -1,11 +1,17 @@
-//! What tests stand on besides the agent: the repository's files, and programs of others that the scripts have built.
+//! What tests and the demo use besides the agent: the repository's files, programs of others, ports, network namespaces.
 //!
-//! A development dependency of the crates with such tests. Does not: depend on the agent or its crates, so that unit tests
-//! of every crate may use it.
+//! A development dependency of the crates with such tests, and a dependency of the demo. Does not: depend on the agent or
+//! its crates, so that unit tests of every crate may use it.
 
 use std::path::PathBuf;
 
 pub mod built;
+pub mod jaeger;
+#[cfg(target_os = "linux")]
+pub mod netns;
+pub mod peers;
+pub mod ports;
+pub mod skip;
 
 /// A file or folder of the repository, by its path from the top.
 #[must_use]

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::dashboards::documents::{self, Query};
-use super::dashboards::peers::{self, Peer, Target};
 use super::dashboards::questions::{answered, every_rule_is_evaluated, questions, shortened};
 use super::dashboards::receiver::Receiver;
 use super::node::{AGENT, Node};
 use super::workloads;
+use sandglass_lab::peers::{self, Peer, Target};
 
 /// What has no data on this node, and why: part of a query's metrics.
 const NOTHING_HERE: &[(&str, &str)] = &[
@@ -45,7 +45,7 @@ pub struct Observed {
 impl Observed {
     /// Starts them; `None` and `SKIPPED` where they are not installed.
     pub fn start(test: &str, node: &Node) -> Option<Observed> {
-        if !peers::has(test, "prometheus") || !peers::has(test, "prometheus-alertmanager") {
+        if !sandglass_lab::skip::has(test, "prometheus") || !sandglass_lab::skip::has(test, "prometheus-alertmanager") {
             return None;
         }
         let receiver = Receiver::start();

@@ -5,9 +5,9 @@
 use super::documents::folder;
 use super::exposition::Exposition;
 use super::node::{self, Again, Replayed};
-use super::peers::{self, Target};
 use super::questions::shortened;
 use super::receiver::Receiver;
+use sandglass_lab::peers::{self, Target};
 
 /// What the agent serves of a recording.
 fn exposition(recording: &str) -> Exposition {
@@ -19,7 +19,7 @@ fn exposition(recording: &str) -> Exposition {
 #[test]
 fn a_slow_plugin_wakes_the_person_on_call_who_sleeps_again_when_it_is_fast() {
     let test = "a_slow_plugin_wakes_the_person_on_call_who_sleeps_again_when_it_is_fast";
-    if !peers::has(test, "prometheus") || !peers::has(test, "prometheus-alertmanager") {
+    if !sandglass_lab::skip::has(test, "prometheus") || !sandglass_lab::skip::has(test, "prometheus-alertmanager") {
         return;
     }
     // On one node the demo's chain with a plugin that waits two seconds; on the other nothing out of the ordinary.

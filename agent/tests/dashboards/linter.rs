@@ -320,12 +320,12 @@ fn the_provisioned_data_sources_are_those_of_the_dashboards() {
 #[test]
 fn the_committed_dashboards_are_what_their_sources_say() {
     let test = "the_committed_dashboards_are_what_their_sources_say";
-    if !super::peers::has(test, "jsonnet") {
+    if !sandglass_lab::skip::has(test, "jsonnet") {
         return;
     }
     let into = tempfile::tempdir().unwrap();
     let arguments = ["-m", into.path().to_str().unwrap(), "dashboards.jsonnet"];
-    let (good, output) = super::peers::run("jsonnet", &arguments, &documents::folder().join("src"));
+    let (good, output) = sandglass_lab::peers::run("jsonnet", &arguments, &documents::folder().join("src"));
     assert!(good, "{output}");
     let made: Vec<_> = std::fs::read_dir(into.path())
         .unwrap()

@@ -7,7 +7,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stderr,
     clippy::print_stdout,
     reason = "a test"
 )]
@@ -18,7 +17,6 @@ mod exposition;
 mod linter;
 mod names;
 mod node;
-mod peers;
 mod promql;
 mod queries;
 mod questions;

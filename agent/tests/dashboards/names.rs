@@ -196,7 +196,7 @@ fn a_wrong_name_label_or_value_is_found() {
 #[test]
 fn the_agents_own_text_passes_promtool() {
     let test = "the_agents_own_text_passes_promtool";
-    if !super::peers::has(test, "promtool") {
+    if !sandglass_lab::skip::has(test, "promtool") {
         return;
     }
     for (name, exposition) in node::renderings() {
@@ -219,7 +219,7 @@ fn the_agents_own_text_passes_promtool() {
             }
         }
         let text = text.replace("_info info\n", "_info gauge\n");
-        let (good, output) = super::peers::feed("promtool", &["check", "metrics"], &text);
+        let (good, output) = sandglass_lab::peers::feed("promtool", &["check", "metrics"], &text);
         assert!(good && output.is_empty(), "{name}: {output}");
     }
 }

@@ -24,9 +24,9 @@ use sandglass_model::windows::Service;
 use sandglass_model::{CniCommand, Detail, Timestamp, Trace};
 
 use super::exposition::Exposition;
-use super::peers;
 use super::samples::{self, Scene};
 use super::served::Served;
+use sandglass_lab::peers;
 
 /// Recordings that lie in the tree: name and file.
 pub fn recordings() -> Vec<(String, PathBuf)> {

@@ -3,7 +3,6 @@
 //! Does not: hold a test.
 
 pub mod documents;
-pub mod peers;
 pub mod promql;
 pub mod questions;
 pub mod receiver;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::documents::{self, Query, RULE_FILES, folder};
 use super::node::{self, Again, Replayed};
-use super::peers::{self, Peer, Target};
 use super::questions::{answered, every_rule_is_evaluated, questions, shortened};
 use super::{names, promql};
+use sandglass_lab::peers::{self, Peer, Target};
 
 /// Queries that give nothing here although all their metrics exist, and why.
 const NOTHING_HERE: &[(&str, &str)] = &[];
@@ -16,7 +16,7 @@ const NOTHING_HERE: &[(&str, &str)] = &[];
 #[test]
 fn promtool_takes_the_rules_and_their_tests_pass() {
     let test = "promtool_takes_the_rules_and_their_tests_pass";
-    if !peers::has(test, "promtool") {
+    if !sandglass_lab::skip::has(test, "promtool") {
         return;
     }
     let rules = folder().join("rules");
@@ -50,7 +50,7 @@ fn tests_of(changed: &str) -> String {
 #[test]
 fn an_alert_that_is_spoiled_fails_its_tests() {
     let test = "an_alert_that_is_spoiled_fails_its_tests";
-    if !peers::has(test, "promtool") {
+    if !sandglass_lab::skip::has(test, "promtool") {
         return;
     }
     let text = documents::read("rules/alerts.yaml");
@@ -97,7 +97,7 @@ fn an_alert_that_is_spoiled_fails_its_tests() {
 #[test]
 fn every_query_of_every_panel_is_promql() {
     let test = "every_query_of_every_panel_is_promql";
-    if !peers::has(test, "promtool") {
+    if !sandglass_lab::skip::has(test, "promtool") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn of_pending_rules() -> BTreeMap<String, String> {
 #[test]
 fn a_real_prometheus_gives_data_for_every_query() {
     let test = "a_real_prometheus_gives_data_for_every_query";
-    if !peers::has(test, "prometheus") {
+    if !sandglass_lab::skip::has(test, "prometheus") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -269,7 +269,7 @@ fn every_variable_has_its_values(prometheus: &Peer) {
 #[test]
 fn an_exemplar_in_prometheus_is_a_trace_of_the_agent() {
     let test = "an_exemplar_in_prometheus_is_a_trace_of_the_agent";
-    if !peers::has(test, "prometheus") {
+    if !sandglass_lab::skip::has(test, "prometheus") {
         return;
     }
     let replayed: Vec<Replayed> = node::recordings()

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::documents::{self, Query, RULE_FILES, WINDOW};
-use super::peers::Peer;
 use super::promql;
+use sandglass_lab::peers::Peer;
 
 /// The rule files with windows and waits of seconds, in `into`.
 pub fn shortened(into: &Path) -> Vec<PathBuf> {

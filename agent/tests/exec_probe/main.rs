@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod bounds;
+#[path = "../collected/mod.rs"]
+mod collected;
 mod recognition;
 mod speech;
 mod watch;

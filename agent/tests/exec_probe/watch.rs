@@ -6,11 +6,9 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prometheus_client::metrics::gauge::Gauge;
-use sandglass::failure::{self, Advice as _, causes_in_short};
 use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options};
@@ -18,10 +16,12 @@ use sandglass_model::event::{Exec, Exit, Netns, PluginIo};
 use sandglass_model::{Body, Event, ProcessKey, Timestamp};
 use tempfile::TempDir;
 
+use crate::collected::{Collected, started};
+
 /// A running source and everything it has sent.
 pub struct Watch {
     pub source: Option<LinuxSource>,
-    events: Arc<(Mutex<Vec<Event>>, Condvar)>,
+    events: Collected,
     pub health: Health,
     pub directory: TempDir,
 }
@@ -36,31 +36,11 @@ impl Watch {
         let health = Health::default();
         let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());
-        let source = match sources::linux::start(options, sender, health.clone()) {
-            Ok(source) => source,
-            Err(error) => {
-                // Not allowed here is a reason to skip; anything else, a rejected program above all, is a failure.
-                let cause = causes_in_short(&error);
-                let not_here = error.exit() == failure::Exit::NoPermission
-                    || cause.contains("os error 1)")
-                    || cause.contains("vmlinux");
-                assert!(not_here, "{cause}");
-                eprintln!("SKIPPED {test}: {cause}");
-                return None;
-            }
-        };
+        let source = started(test, sources::linux::start(options, sender, health.clone()))?;
         eprintln!("{test}: attached in {:?}", began.elapsed());
-        let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
-        let into = Arc::clone(&events);
-        std::thread::spawn(move || {
-            while let Ok(event) = receiver.receive(Duration::from_secs(60)) {
-                into.0.lock().unwrap().extend(event);
-                into.1.notify_all();
-            }
-        });
         let watch = Watch {
             source: Some(source),
-            events,
+            events: Collected::from(receiver),
             health,
             directory: tempfile::tempdir().unwrap(),
         };
@@ -76,16 +56,7 @@ impl Watch {
 
     /// Waits until `find` finds something among the events.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut events = self.events.0.lock().unwrap();
-        loop {
-            if let Some(found) = find(&events) {
-                return found;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{what} did not come; {} events", events.len());
-            events = self.events.1.wait_timeout(events, left).unwrap().0;
-        }
+        self.events.wait(what, find)
     }
 
     pub fn exec_of(&self, pid: u32) -> (Timestamp, Exec) {
@@ -135,7 +106,7 @@ impl Watch {
     /// Stops the source and returns all it sent.
     pub fn finish(mut self) -> Vec<Event> {
         self.source.take().unwrap().stop();
-        self.events.0.lock().unwrap().clone()
+        self.events.all()
     }
 }
 

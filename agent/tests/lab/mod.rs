@@ -13,6 +13,8 @@ pub mod recorded;
 pub mod server;
 pub mod watch;
 
+pub use sandglass_lab::skip::has;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
@@ -207,26 +209,8 @@ impl Drop for Lab {
 }
 
 /// Runs `work` on a thread of its own that lives in a namespace; sockets it makes stay there.
-pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let path = format!("/run/netns/{namespace}");
-    let thread = std::thread::spawn(move || {
-        let namespace = fs::File::open(path).unwrap();
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind).unwrap();
-        work()
-    });
-    thread.join().unwrap()
-}
-
-/// Whether a program is installed; says `SKIPPED` when not.
-pub fn has(test: &str, program: &str) -> bool {
-    let found = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"]
-        .iter()
-        .any(|directory| fs::exists(format!("{directory}/{program}")).unwrap_or(false));
-    if !found {
-        eprintln!("SKIPPED {test}: {program} is not installed");
-    }
-    found
+pub fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    sandglass_lab::netns::within(format!("/run/netns/{namespace}").as_ref(), work).unwrap()
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {

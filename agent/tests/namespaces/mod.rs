@@ -4,22 +4,23 @@
 //! Does not: touch a namespace it did not make.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::fs::File;
-use std::os::fd::AsFd as _;
+#[path = "../collected/mod.rs"]
+mod collected;
+
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prometheus_client::metrics::gauge::Gauge;
-use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
-use sandglass::failure::{self, Advice as _, causes_in_short};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use sandglass::health::{Health, ProbeLabel, ProbeStatus};
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options, ProgramTime};
 use sandglass_model::network::{ConnectStep, ConntrackCounts, Flow};
 use sandglass_model::{Body, Event, Timestamp};
+
+use collected::{Collected, started};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -79,17 +80,7 @@ impl Namespace {
 
     /// Runs `work` on a thread of its own that is in the namespace, and so are the threads it starts.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let path = self.path();
-        std::thread::scope(|scope| {
-            scope
-                .spawn(move || {
-                    let namespace = File::open(path).unwrap();
-                    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                    work()
-                })
-                .join()
-                .unwrap()
-        })
+        sandglass_lab::netns::within(self.path().as_ref(), work).unwrap()
     }
 
     /// A link to another namespace: `name` at both ends, addresses `10.77.net.1` and `.2` (and `fd77:net::1`, `::2`).
@@ -117,7 +108,7 @@ impl Drop for Namespace {
 /// A running source and everything it has sent.
 pub struct Watch {
     source: Option<LinuxSource>,
-    events: Arc<(Mutex<Vec<Event>>, Condvar)>,
+    events: Collected,
     pub health: Health,
 }
 
@@ -140,51 +131,23 @@ impl Watch {
             set_capabilities(None, sets).unwrap();
             sources::linux::start(options, sender, health.clone())
         });
-        let source = match outcome {
-            Ok(source) => source,
-            Err(error) => {
-                let cause = causes_in_short(&error);
-                let not_here = error.exit() == failure::Exit::NoPermission
-                    || cause.contains("os error 1)")
-                    || cause.contains("vmlinux");
-                assert!(not_here, "{cause}");
-                eprintln!("SKIPPED {test}: {cause}");
-                return None;
-            }
-        };
+        let source = started(test, outcome)?;
         eprintln!("{test}: attached in {:?}", began.elapsed());
-        let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
-        let into = Arc::clone(&events);
-        std::thread::spawn(move || {
-            while let Ok(event) = receiver.receive(Duration::from_secs(60)) {
-                into.0.lock().unwrap().extend(event);
-                into.1.notify_all();
-            }
-        });
         Some(Watch {
             source: Some(source),
-            events,
+            events: Collected::from(receiver),
             health,
         })
     }
 
     /// Waits until `find` finds something among the events.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut events = self.events.0.lock().unwrap();
-        loop {
-            if let Some(found) = find(&events) {
-                return found;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{what} did not come; {} events", events.len());
-            events = self.events.1.wait_timeout(events, left).unwrap().0;
-        }
+        self.events.wait(what, find)
     }
 
     /// What came so far.
     pub fn events(&self) -> Vec<Event> {
-        self.events.0.lock().unwrap().clone()
+        self.events.all()
     }
 
     /// How a probe is attached.

@@ -3,86 +3,32 @@
 //! Runs where `SANDGLASS_JAEGER` names a Jaeger 2 binary; skipped, by name, elsewhere.
 
 use std::collections::HashMap;
-use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use super::*;
 
-/// A Jaeger process of our own, killed at the end.
+/// A Jaeger process of the test's own, killed at the end.
 struct Jaeger {
-    process: Child,
-    query: u16,
-    http: u16,
-    grpc: u16,
+    process: sandglass_lab::jaeger::Jaeger,
     _folder: tempfile::TempDir,
 }
 
-impl Drop for Jaeger {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 impl Jaeger {
-    async fn start(binary: &str) -> Jaeger {
-        let mut ports = Vec::new();
-        let mut held = Vec::new();
-        for _ in 0..4 {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            ports.push(listener.local_addr().unwrap().port());
-            held.push(listener);
-        }
-        drop(held);
-        let [query, query_grpc, http, grpc] = ports.try_into().unwrap();
+    fn start(binary: &str) -> Jaeger {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("jaeger.yaml");
-        let config = format!(
-            "service:
-  extensions: [jaeger_storage, jaeger_query]
-  pipelines:
-    traces: {{receivers: [otlp], exporters: [jaeger_storage_exporter]}}
-  telemetry:
-    metrics: {{level: none}}
-extensions:
-  jaeger_storage:
-    backends: {{mem: {{memory: {{max_traces: 1000}}}}}}
-  jaeger_query:
-    storage: {{traces: mem}}
-    http: {{endpoint: '127.0.0.1:{query}'}}
-    grpc: {{endpoint: '127.0.0.1:{query_grpc}'}}
-receivers:
-  otlp:
-    protocols:
-      http: {{endpoint: '127.0.0.1:{http}'}}
-      grpc: {{endpoint: '127.0.0.1:{grpc}'}}
-exporters:
-  jaeger_storage_exporter: {{trace_storage: mem}}
-"
-        );
-        std::fs::write(&path, config).unwrap();
-        let process = Command::new(binary)
-            .arg("--config")
-            .arg(&path)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let process = sandglass_lab::jaeger::Jaeger::start(binary.as_ref(), folder.path()).unwrap();
         Jaeger {
             process,
-            query,
-            http,
-            grpc,
             _folder: folder,
         }
     }
 
     /// `None` while there is no answer.
     async fn get(&self, path: &str) -> Option<Value> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.query)).await.ok()?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.process.ports.query)).await.ok()?;
         let request = format!("GET {path} HTTP/1.0\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = String::new();
@@ -112,8 +58,9 @@ async fn jaeger_shows_the_same_tree_over_http_and_grpc() {
         eprintln!("SKIPPED jaeger_shows_the_same_tree_over_http_and_grpc: SANDGLASS_JAEGER names no Jaeger 2 binary");
         return;
     };
-    let jaeger = Jaeger::start(&binary).await;
-    for (number, protocol, port) in [(1, "http/protobuf", jaeger.http), (2, "grpc", jaeger.grpc)] {
+    let jaeger = Jaeger::start(&binary);
+    let ports = jaeger.process.ports;
+    for (number, protocol, port) in [(1, "http/protobuf", ports.http), (2, "grpc", ports.grpc)] {
         let sink = start(config(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}")),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),

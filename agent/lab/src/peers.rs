@@ -1,26 +1,20 @@
 //! Real Prometheus, Alertmanager and promtool, started on loopback and ended with the test.
 //!
-//! Does not: install anything; where a program is missing the test that wants it is skipped by name.
+//! A failure here is a failure of the test that called: these functions panic. Does not: install anything; a test asks
+//! [`crate::skip::has`] before.
+#![expect(clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Whether a program is there; says that the test is skipped when not.
-pub fn has(test: &str, program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
-    if !found {
-        eprintln!("SKIPPED {test}: {program} is not installed");
-    }
-    found
-}
+use crate::ports::{free, local};
 
-/// Runs a program to its end; gives whether it succeeded and what it said.
+/// Runs a program to its end; gives whether it succeeded and what it printed.
 pub fn run(program: &str, arguments: &[&str], directory: &Path) -> (bool, String) {
     let output = Command::new(program)
         .args(arguments)
@@ -31,16 +25,11 @@ pub fn run(program: &str, arguments: &[&str], directory: &Path) -> (bool, String
     (output.status.success(), text)
 }
 
-/// A port that nobody uses now.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// Body of an answer, when there is one that says 200.
+/// Body of the answer to a GET request, where its status is 200.
 pub fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The agent checks the name it is asked by.
+    // The agent checks the name in `Host`.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
@@ -49,7 +38,7 @@ pub fn get(address: SocketAddr, path: &str) -> Option<String> {
     head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// Waits until `done` gives something.
+/// Polls `done` until it returns a value; panics after `seconds`.
 pub fn until<T>(what: &str, seconds: u64, mut done: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -66,6 +55,7 @@ pub fn until<T>(what: &str, seconds: u64, mut done: impl FnMut() -> Option<T>) -
 
 /// A peer that is ended with the test, in a folder that goes with it.
 pub struct Peer {
+    /// Where it answers.
     pub address: SocketAddr,
     process: Child,
     _folder: tempfile::TempDir,
@@ -73,7 +63,7 @@ pub struct Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // It may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -81,9 +71,13 @@ impl Drop for Peer {
 
 /// What Prometheus scrapes, and the labels it adds.
 pub struct Target {
+    /// Name of the scrape job.
     pub job: &'static str,
+    /// Label `node`.
     pub node: String,
+    /// Label `cluster`.
     pub cluster: Option<&'static str>,
+    /// What is scraped.
     pub address: SocketAddr,
 }
 
@@ -118,7 +112,7 @@ pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Opti
     }
     let path = folder.path().join("prometheus.yml");
     std::fs::write(&path, config).unwrap();
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let address = local(free([0]).unwrap()[0]);
     let process = Command::new("prometheus")
         .arg(format!("--config.file={}", path.display()))
         .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
@@ -139,7 +133,7 @@ pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Opti
     peer
 }
 
-/// Starts Alertmanager, which tells `receiver`.
+/// Starts Alertmanager, which notifies `receiver`.
 pub fn alertmanager(receiver: SocketAddr) -> Peer {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
@@ -148,12 +142,12 @@ pub fn alertmanager(receiver: SocketAddr) -> Peer {
     );
     let path = folder.path().join("alertmanager.yml");
     std::fs::write(&path, config).unwrap();
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let address = local(free([0]).unwrap()[0]);
     let process = Command::new("prometheus-alertmanager")
         .arg(format!("--config.file={}", path.display()))
         .arg(format!("--storage.path={}", folder.path().join("data").display()))
         .arg(format!("--web.listen-address={address}"))
-        // One of its own, that talks to nobody.
+        // An Alertmanager without peers.
         .arg("--cluster.listen-address=")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -195,7 +189,7 @@ impl Peer {
     }
 }
 
-/// For a query string.
+/// `text`, percent-encoded for a query string.
 pub fn encode(text: &str) -> String {
     let byte = |byte: u8| {
         if byte.is_ascii_alphanumeric() {
@@ -207,7 +201,7 @@ pub fn encode(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// Runs a program with `input`; gives whether it succeeded and what it said.
+/// Runs a program with `input`; gives whether it succeeded and what it printed.
 pub fn feed(program: &str, arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new(program)
         .args(arguments)

@@ -1,0 +1,104 @@
+//! Jaeger 2 with its storage in memory: configuration, start and end.
+//!
+//! Used by the demo, which starts it in the rig's cgroup, and by the tests of the OTLP sink. Jaeger's configuration is
+//! that of an OpenTelemetry collector. Does not: build it (`scripts/peer.sh jaeger`).
+
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::ports::{free, local};
+
+/// The ports that one Jaeger listens on, of the loopback address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Page and query API.
+    pub query: u16,
+    /// Query API over gRPC.
+    pub query_grpc: u16,
+    /// OTLP over HTTP.
+    pub http: u16,
+    /// OTLP over gRPC.
+    pub grpc: u16,
+}
+
+impl Ports {
+    /// Free ports; that of the page is `query` where it is free.
+    ///
+    /// # Errors
+    /// When the machine has no port left.
+    pub fn free(query: u16) -> io::Result<Ports> {
+        let [query, query_grpc, http, grpc] = free([query, 0, 0, 0])?;
+        Ok(Ports {
+            query,
+            query_grpc,
+            http,
+            grpc,
+        })
+    }
+
+    /// Jaeger's configuration, in YAML.
+    #[must_use]
+    pub fn config(&self) -> String {
+        let [query, query_grpc, http, grpc] = [self.query, self.query_grpc, self.http, self.grpc].map(local);
+        format!(
+            "service:
+  extensions: [jaeger_storage, jaeger_query]
+  pipelines:
+    traces: {{receivers: [otlp], exporters: [jaeger_storage_exporter]}}
+  telemetry:
+    metrics: {{level: none}}
+extensions:
+  jaeger_storage:
+    backends: {{mem: {{memory: {{max_traces: 10000}}}}}}
+  jaeger_query:
+    storage: {{traces: mem}}
+    http: {{endpoint: '{query}'}}
+    grpc: {{endpoint: '{query_grpc}'}}
+receivers:
+  otlp:
+    protocols:
+      http: {{endpoint: '{http}'}}
+      grpc: {{endpoint: '{grpc}'}}
+exporters:
+  jaeger_storage_exporter: {{trace_storage: mem}}
+"
+        )
+    }
+}
+
+/// A Jaeger process of a test's own, killed when dropped.
+#[derive(Debug)]
+pub struct Jaeger {
+    /// Where it listens, once it is up.
+    pub ports: Ports,
+    process: Child,
+}
+
+impl Jaeger {
+    /// Starts `binary`, with its configuration in `folder`. Does not wait until it is up.
+    ///
+    /// # Errors
+    /// When the file cannot be written or the program cannot be started.
+    pub fn start(binary: &Path, folder: &Path) -> io::Result<Jaeger> {
+        let ports = Ports::free(0)?;
+        let path = folder.join("jaeger.yaml");
+        std::fs::write(&path, ports.config())?;
+        let process = Command::new(binary)
+            .arg("--config")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Jaeger { ports, process })
+    }
+}
+
+impl Drop for Jaeger {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
