@@ -1,4 +1,4 @@
-# Thin: each target says what it needs (scripts/setup.sh) and runs one command. `make demo ARGS=--once` passes ARGS on.
+# Thin: each target names what it needs (scripts/setup.sh) and runs one command. `make demo ARGS=--once` passes ARGS on.
 SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)

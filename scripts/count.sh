@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Counts what `cargo test` said: names what was skipped, and ends with one line: N passed, N failed, N skipped.
-# Usage: scripts/count.sh LOG STATUS, the status being that of `cargo test`; fails where a test did.
+# Counts the results in a log of tests: names what was skipped, and ends with one line: N passed, N failed, N skipped.
+# Usage: scripts/count.sh LOG STATUS, the status being that of the run; fails where a test did.
 # A test that cannot run prints `SKIPPED <name>: <reason>`; it counts as skipped only.
 set -uo pipefail
 log=$1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Says again, after all else, which tests failed and with which words: a run of many minutes hides them far above.
-# Usage: scripts/failures.sh LOG.., each what `cargo test` said. Says nothing where none failed.
+# Repeats, after all else, which tests failed and with which messages: a run of many minutes hides them far above.
+# Usage: scripts/failures.sh LOG.., each the output of tests. Prints nothing where none failed.
 set -uo pipefail
 awk '
     # What libtest lists at the end of each test binary.

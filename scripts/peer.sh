@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a peer from its Go module into the cache (scripts/places.sh), once, for the tests and the demo that meet the real one.
-# Usage: scripts/peer.sh [--built] NAME. Prints the path of the binary, or of the folder where there are several; says why
-# and exits 69 where it cannot be had. --built prints the path where the peer is built already, and builds nothing.
+# Usage: scripts/peer.sh [--built] NAME. Prints the path of the binary, or of the folder where there are several; prints
+# the reason and exits 69 where it cannot be built. --built prints the path where the peer is built already, and builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/places.sh

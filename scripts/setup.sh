@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing on Debian and Ubuntu, saying so first; elsewhere says what to install.
-# Usage: scripts/setup.sh [build] [demo] [test] [observability] [cluster]. Quick when nothing is missing. Does not touch Rust: it only asks for it.
+# Installs what is missing on Debian and Ubuntu, after a list of it; elsewhere prints what to install.
+# Usage: scripts/setup.sh [build] [demo] [test] [observability] [cluster]. Quick when nothing is missing. Does not install Rust where apt has no rustup: it prints how.
 set -euo pipefail
 export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:$HOME/.cargo/bin
 
@@ -179,7 +179,7 @@ install_optional() {
             if in_apt "$package"; then
                 wanted+=("$package")
             else
-                echo "note: package $package is not to be had here; tests that need it are skipped by name"
+                echo "note: package $package is not available here; tests that need it are skipped by name"
             fi
         done
         [ "${#wanted[@]}" -gt 0 ] || return 0

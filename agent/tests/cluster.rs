@@ -1,7 +1,7 @@
-//! The image and the chart as shipped, in a real Kubernetes: what the agent tells against what API server, kubelet,
-//! containerd and Jaeger tell.
+//! The image and the chart as shipped, in a real Kubernetes: the agent's traces and metrics against API server, kubelet,
+//! containerd and Jaeger.
 //!
-//! `make test-cluster` starts the node and runs these one after the other; without a node each says `SKIPPED`.
+//! `make test-cluster` starts the node and runs these one after the other; without a node each prints `SKIPPED`.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,
@@ -171,7 +171,7 @@ fn b_the_plain_manifests_do_the_same() {
     assert_eq!(left(&node), before, "left behind");
 }
 
-/// Each capability taken away in turn: the agent says what it lost, as the table in deploy/README.md says, and runs on.
+/// Each capability taken away in turn: the agent reports what it lost, as the table in deploy/README.md lists it, and runs on.
 #[test]
 fn c_without_a_capability_the_agent_says_what_it_lost() {
     let Some(node) = Node::find("c_without_a_capability_the_agent_says_what_it_lost") else {
@@ -183,7 +183,7 @@ fn c_without_a_capability_the_agent_says_what_it_lost() {
         let rest: Vec<&str> = all.into_iter().filter(|capability| *capability != taken).collect();
         let set = format!("--set=linux.capabilities={{{}}}", rest.join(","));
         match taken {
-            // Nothing at all can be seen: the agent ends and says why.
+            // Nothing can be observed: the agent ends with the reason.
             "BPF" | "PERFMON" => {
                 node.install_without_waiting(&[ROOMY, &set]);
                 let (code, log) = wait_for(&format!("the end of an agent without {taken}"), 120, || ended(&node));
@@ -333,7 +333,7 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
     node.kubectl(&["delete", "namespace", NAMESPACE]);
 }
 
-/// What the slow and the failing pod must tell: the culprit.
+/// The traces of the slow and the failing pod must name the culprit.
 fn assert_story(traces: &[Value]) {
     let of = |name: &str| -> Vec<&Value> {
         let named = traces.iter().filter(|trace| trace["pod"] == name);

@@ -1,6 +1,6 @@
 //! The connection probe against this machine's kernel: connections of every fate, between namespaces of the test's own.
 //!
-//! Needs root with BPF, `ip` and `nft`; where one is missing each test says `SKIPPED` and why.
+//! Needs root with BPF, `ip` and `nft`; where one is missing each test prints `SKIPPED` and the reason.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 

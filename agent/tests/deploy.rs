@@ -423,7 +423,7 @@ fn assert_valid(test: &str, folder: &Path) {
     );
 }
 
-/// Directory of the Python environment's programs, and that of the CRDs; or says `SKIPPED`.
+/// Directory of the Python environment's programs, and that of the CRDs; or prints `SKIPPED`.
 fn validators(test: &str) -> Option<(PathBuf, String)> {
     let found = output(&mut Command::new(root("scripts/validators.sh")));
     if !found.status.success() {

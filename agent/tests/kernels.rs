@@ -1,5 +1,5 @@
 //! Other kernels than this machine's, booted in QEMU without acceleration: the verifier of each must take every program,
-//! and what the programs tell must be the same.
+//! and the programs must report the same.
 //!
 //! `scripts/kernels.sh` fetches them into the cache; each directory there with a `vmlinuz` is booted, with the agent
 //! and `kernels/init` as all there is. Skipped, by name, where there is no kernel, no busybox or no QEMU.
@@ -77,7 +77,7 @@ fn find(directory: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
     })
 }
 
-/// Boots a kernel with `kernels/init`; gives what came over the serial line.
+/// Boots a kernel with `kernels/init`; returns what came over the serial line.
 fn boot(kernel: &Path, busybox: &Path) -> Result<String> {
     let scratch = tempfile::tempdir()?;
     let initramfs = scratch.path().join("initramfs");
@@ -198,7 +198,7 @@ impl Archive {
     }
 }
 
-/// Is what the machine said what must come of `kernels/init`?
+/// Compares the console with what `kernels/init` must print.
 fn judge(console: &str) -> Result<()> {
     ensure!(console.contains("\nend of the run"), "the run did not come to its end");
     ensure!(

@@ -85,7 +85,7 @@ fn build() -> Result<Windows, String> {
     })
 }
 
-/// What cargo says it has built: the name of each target and its kind.
+/// What cargo reports as built: the name of each target and its kind.
 fn programs(messages: &str) -> BTreeMap<String, PathBuf> {
     let messages = messages
         .lines()
@@ -119,7 +119,7 @@ fn random_numbers(place: &Path) -> PathBuf {
 }
 
 impl Windows {
-    /// The build, or nothing and a line that says why.
+    /// The build; `None` and a line with the reason where there is none.
     fn get(test: &str) -> Option<&'static Windows> {
         match &*WINDOWS {
             Ok(windows) => Some(windows),

@@ -16,7 +16,7 @@ if ! command -v go > /dev/null 2>&1; then
 fi
 export GOWORK=off GOFLAGS='' CGO_ENABLED=1
 
-# missing PROGRAM: whether it must be built, saying so.
+# missing PROGRAM: whether it must be built, with a line about it.
 missing() {
     [ ! -x "$bin/$1" ] || return 1
     echo "building $1"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what Prometheus shall scrape: every pod with prometheus.io/scrape annotations, as its Kubernetes discovery would
+# Writes the targets of Prometheus: every pod with prometheus.io/scrape annotations, as its Kubernetes discovery would
 # find it; Debian's Prometheus is built without that. Usage: targets.sh BIN FOLDER.
 set -euo pipefail
 export KUBECONFIG=$2/admin.kubeconfig

@@ -1,7 +1,7 @@
-//! The program in a demo's pod: asks for a name as glibc does, connects, and reads its own clock.
+//! The program in a demo's pod: resolves a name as glibc does, connects, and reads its own clock.
 //!
 //! Used by the scenarios. It runs as a thread named like its pod, in the pod's network namespace: A and AAAA from
-//! one socket at once, the search path by `ndots`, and what is not answered asked again after [`TIMER`]. Its clock is
+//! one socket at once, the search path by `ndots`, and a query without an answer sent again after [`TIMER`]. Its clock is
 //! what the trace is held against. Does not: use the host's resolver or its configuration.
 
 use std::fs::File;
@@ -17,19 +17,19 @@ use super::dns::{A, AAAA, NXDOMAIN, Query, Reply};
 use super::services::DNS_SERVICE;
 use super::timing::{CallTimes, now};
 
-/// How long it waits for an answer before it asks again: glibc's default.
+/// Timeout of a query, after which it is sent again: glibc's default (resolv.conf(5)).
 pub const TIMER: Duration = Duration::from_secs(5);
 /// The kubelet's search path for a pod of namespace `shop`.
 const SEARCH: [&str; 3] = ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local"];
 /// Names with fewer dots are tried with the search path first.
 const NDOTS: usize = 5;
-/// How often a question is sent, all in all.
+/// How often a query is sent at most.
 const ATTEMPTS: u32 = 2;
 
 /// What a pod's program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Talk {
-    /// The name it asks for, as it would be written in its configuration.
+    /// The name it resolves, as its configuration would have it.
     pub name: &'static str,
     /// The port it connects to.
     pub port: u16,
@@ -42,9 +42,9 @@ pub struct Talk {
 pub struct Talked {
     /// From the first query to the last answer.
     pub lookup: CallTimes,
-    /// Names it asked for until one existed.
+    /// Names it queried until one existed.
     pub names: u32,
-    /// Questions it sent again.
+    /// Queries it sent again.
     pub again: u32,
     /// The connection's set-up.
     pub connect: CallTimes,
@@ -92,7 +92,7 @@ fn run(talk: Talk, before: impl FnOnce(Ipv4Addr) -> io::Result<()>) -> io::Resul
     let mut address = None;
     for name in candidates(talk.name) {
         names += 1;
-        address = resolver.ask(&name)?;
+        address = resolver.resolve(&name)?;
         if address.is_some() {
             break;
         }
@@ -131,8 +131,8 @@ struct Resolver {
 }
 
 impl Resolver {
-    /// Asks for both kinds of address at once, and waits for both. `None` when there is no such name.
-    fn ask(&mut self, name: &str) -> io::Result<Option<Ipv4Addr>> {
+    /// Queries both kinds of address at once, and waits for both answers. `None` when there is no such name.
+    fn resolve(&mut self, name: &str) -> io::Result<Option<Ipv4Addr>> {
         let mut open: Vec<Query> = [A, AAAA].map(|kind| self.query(name, kind)).into();
         let mut address = None;
         for attempt in 1..=ATTEMPTS {

@@ -52,7 +52,7 @@ impl Network {
         }
     }
 
-    /// How many configuration lists containerd shall take from the directory.
+    /// How many configuration lists containerd takes from the directory (`cni_max_conf_num`).
     #[must_use]
     pub fn lists(self) -> usize {
         if self == Network::Two { 2 } else { 1 }
@@ -78,7 +78,7 @@ pub const SECOND_NETWORK: &str = "storage";
 pub const DISTRIBUTION_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
 
 /// Writes everything below `dir`: `bin/`, `libexec/`, `clock/`, `cni/<handler>/`. `plugins` is where the distribution
-/// has its plugins, `id` tells this rig's bridges from others, `slow` is how long the slow plugin's command takes.
+/// has its plugins, `id` distinguishes this rig's bridges from others', `slow` is how long the slow plugin's command takes.
 pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result<()> {
     for below in ["bin", "libexec", "clock", "ipam"] {
         fs::create_dir_all(dir.join(below))?;
@@ -86,7 +86,7 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
     for plugin in DISTRIBUTION_PLUGINS {
         symlink(plugins.join(plugin), dir.join("bin").join(plugin))?;
     }
-    // A FIFO that nobody writes to: opening it is the wait that never ends, and needs no process of its own.
+    // A FIFO without a writer: opening it blocks forever, and needs no process of its own.
     rustix::fs::mkfifoat(rustix::fs::CWD, dir.join("answers"), rustix::fs::Mode::RUSR)?;
     let at = dir.display();
     let clock = clock(dir);
@@ -102,7 +102,7 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
     script(
         &dir.join("libexec").join(SLOW_COMMAND),
         &format!(
-            "#!/bin/sh\n# Asks again and again in real life; here one sleep.\nsleep {}\nexit 0\n",
+            "#!/bin/sh\n# A real one would poll; here one sleep.\nsleep {}\nexit 0\n",
             slow.as_secs_f64()
         ),
     )?;
@@ -215,7 +215,7 @@ exit 0
 fn failing_plugin(clock: &str) -> String {
     format!(
         r#"#!/bin/sh
-# CNI plugin that refuses every pod, and says so as the specification asks.
+# CNI plugin that refuses every pod, with the error that the specification defines.
 {clock}
 IFS= read -r conf
 case $CNI_COMMAND in
@@ -236,7 +236,7 @@ exit 0
 fn hanging_plugin(dir: &str, clock: &str) -> String {
     format!(
         r#"#!/bin/sh
-# CNI plugin that asks a daemon that never answers.
+# CNI plugin that waits for a daemon that never answers.
 {clock}
 IFS= read -r conf
 case $CNI_COMMAND in

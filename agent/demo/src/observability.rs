@@ -77,7 +77,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Looks in `PATH`; for Jaeger first where `SANDGLASS_JAEGER` says.
+    /// Looks in `PATH`; for Jaeger first at `SANDGLASS_JAEGER`.
     pub fn find() -> Result<Programs, ObservabilityError> {
         let jaeger = std::env::var_os("SANDGLASS_JAEGER").map(PathBuf::from);
         Ok(Programs {
@@ -187,7 +187,7 @@ impl Observability {
                     let last_words = log.lines().rev().find(|line| !line.is_empty());
                     return Err(ObservabilityError::NotUp {
                         program,
-                        last_words: last_words.unwrap_or("it said nothing").to_owned(),
+                        last_words: last_words.unwrap_or("its log is empty").to_owned(),
                     });
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,4 +1,4 @@
-//! Pods to make, and the record of what was asked of the runtime for each.
+//! Pods to make, and the record of the runtime's calls for each.
 //!
 //! Used by the scenarios, which fill the records, and by [`crate::verify`], which holds traces against them.
 //! Does not: call a runtime.
@@ -84,7 +84,7 @@ impl Pod {
     }
 }
 
-/// What was asked of the runtime for one sandbox, and what came of it.
+/// The calls to the runtime for one sandbox, and their outcome.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     /// The pod.
@@ -93,7 +93,7 @@ pub struct CallRecord {
     pub run: CallTimes,
     /// Its answer: the sandbox's id or the runtime's error, cause chain included.
     pub outcome: Result<SandboxId, String>,
-    /// `StopPodSandbox`, when it was asked.
+    /// `StopPodSandbox`, where it was called.
     pub stop: Option<CallTimes>,
     /// What the network's script plugin read on its own clock.
     pub plugin_clock: Option<PluginClock>,

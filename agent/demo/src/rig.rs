@@ -34,7 +34,7 @@ use teardown::Site;
 pub use error::RigError;
 pub use teardown::TeardownError;
 
-/// What a rig can be told.
+/// Options of a rig.
 #[derive(Clone, Debug)]
 pub struct RigOptions {
     /// Directory of all rigs. Only root may write to it.
@@ -128,7 +128,7 @@ impl Rig {
         PathBuf::from(format!("/proc/{}/ns/net", self.containerd_pid()))
     }
 
-    /// Where containerd gives names to its sandboxes' network namespaces.
+    /// Where containerd binds its sandboxes' network namespaces.
     #[must_use]
     pub fn netns_directory(&self) -> PathBuf {
         self.site.dir.join("state/io.containerd.grpc.v1.cri/netns")
@@ -173,7 +173,7 @@ impl Rig {
 
     /// containerd's own metrics, in Prometheus text.
     pub fn containerd_metrics(&self) -> Result<String, RigError> {
-        let ask = || -> io::Result<String> {
+        let request = || -> io::Result<String> {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, config::METRICS_PORT));
             let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -182,7 +182,7 @@ impl Rig {
             stream.take(16 << 20).read_to_string(&mut answer)?;
             Ok(answer)
         };
-        netns::within(&self.node_netns(), ask)
+        netns::within(&self.node_netns(), request)
             .and_then(|answer| answer)
             .map_err(RigError::Metrics)
     }
@@ -211,7 +211,7 @@ impl Rig {
         fs::read_to_string(self.site.dir.join("containerd.log")).unwrap_or_default()
     }
 
-    /// Ends it and says what could not be removed; dropping it does the same silently.
+    /// Ends it and returns what could not be removed; dropping it only logs that.
     pub fn stop(mut self) -> Result<(), TeardownError> {
         self.end()
     }

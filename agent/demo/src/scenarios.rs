@@ -134,7 +134,7 @@ async fn let_talk(
     }
 }
 
-/// Where the sandbox's network namespace is, as the runtime tells.
+/// Path of the sandbox's network namespace, as the runtime reports it.
 async fn netns(cri: &Cri, id: &SandboxId) -> Result<PathBuf, String> {
     let answer = cri
         .pod_sandbox_status(&id.0, true)
@@ -146,7 +146,7 @@ async fn netns(cri: &Cri, id: &SandboxId) -> Result<PathBuf, String> {
     let network = namespaces.and_then(|list| list.iter().find(|namespace| namespace["type"] == "network"));
     let path = network.and_then(|network| network["path"].as_str());
     path.map(PathBuf::from)
-        .ok_or_else(|| "the runtime does not tell the sandbox's network namespace".to_owned())
+        .ok_or_else(|| "the runtime does not report the sandbox's network namespace".to_owned())
 }
 
 /// Stops and removes the sandbox of `record`, if it has one.

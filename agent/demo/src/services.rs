@@ -137,11 +137,11 @@ fn run(search: &str, program: &str, arguments: &str) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("{program} {arguments}: {}", said.trim())))
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{program} {arguments}: {}", message.trim())))
 }
 
-/// Answers and accepts until told to stop.
+/// Answers queries and accepts connections until `stop` is set.
 fn serve(dns: &UdpSocket, backend: &TcpListener, stop: &AtomicBool) {
     let wait = Timespec {
         tv_sec: 0,
@@ -152,12 +152,12 @@ fn serve(dns: &UdpSocket, backend: &TcpListener, stop: &AtomicBool) {
         if poll(&mut sockets, Some(&wait)).is_err() {
             continue;
         }
-        let [asked, connected] = sockets.map(|socket| socket.revents().contains(PollFlags::IN));
-        if asked {
+        let [query, connection] = sockets.map(|socket| socket.revents().contains(PollFlags::IN));
+        if query {
             // An answer that cannot be sent is a query that the client sends again.
             let _ = answer(dns);
         }
-        if connected {
+        if connection {
             drop(backend.accept());
         }
     }

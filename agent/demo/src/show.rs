@@ -24,7 +24,7 @@ use sandglass::failure::{Advice, Exit, Failure};
 use sandglass::grpc::CallError;
 use sandglass::scheduling;
 
-/// What the demo can be told.
+/// Options of the demo.
 #[derive(Clone, Debug, Default)]
 pub struct DemoOptions {
     /// Check everything and end, instead of staying up.
@@ -70,15 +70,15 @@ pub enum DemoError {
     #[error("cannot start the agent")]
     Agent(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The node's runtime does not answer.
-    #[error("cannot ask the demo's containerd")]
+    #[error("cannot reach the demo's containerd")]
     Cri(#[source] CriError),
     /// The node's runtime does not take the pause image.
-    #[error("cannot ask the demo's containerd for its pause image")]
+    #[error("cannot query the demo's containerd for its pause image")]
     Image(#[source] CallError),
     /// Signals cannot be caught, so nothing could be cleaned up.
     #[error("cannot catch signals")]
     Signals(#[source] io::Error),
-    /// Nobody reads the output.
+    /// The output cannot be written.
     #[error("cannot write the demo's output")]
     Output(#[source] io::Error),
     /// Something of the node is still there.
@@ -196,7 +196,7 @@ fn addresses(observer: &Observer) -> String {
         .collect()
 }
 
-/// What is shown, and what was asked so far.
+/// What is shown, and the calls so far.
 struct Show<'a> {
     rig: &'a Rig,
     cri: &'a Arc<Cri>,
@@ -209,7 +209,7 @@ impl Show<'_> {
     /// Makes and deletes the pods of one round, prints their traces and checks them.
     async fn round<W: Write>(&mut self, round: u32, out: &mut W) -> Result<Checks, DemoError> {
         let first = self.records.len();
-        // None: then the check says that they cannot be read.
+        // Empty where they cannot be read: the check then fails with the reason.
         let before = self.rig.containerd_metrics().unwrap_or_default();
         for pods in scenarios::steps(round) {
             let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
@@ -242,7 +242,7 @@ fn print_new<W: Write>(out: &mut W, observer: &Observer, printed: &mut Vec<RootI
     Ok(())
 }
 
-/// Gives the sandboxes of `records` a moment to be told whole; what is still open then is shown later.
+/// Waits a bounded time until the traces of `records` are closed; what is still open then is shown later.
 async fn wait_until_closed(observer: &Observer, records: &[CallRecord]) {
     let deadline = Instant::now() + Duration::from_secs(12);
     while Instant::now() < deadline {

@@ -1,8 +1,8 @@
-//! Holds the traces of the demo against what its caller knows: what was asked, what came of it, how long it took.
+//! Holds the traces of the demo against what its caller knows: what was requested, its outcome, how long it took.
 //!
 //! Used by `make demo ARGS=--once` and the end-to-end tests. Pure: traces and call records in, a list of checks out.
 //! What must be found stands in [`expected`], which durations must agree in [`clock`]. A check that cannot be made on
-//! this node (a plugin's output that the kernel does not let us read) passes and says so; nothing else is excused.
+//! this node (a plugin's output that the kernel does not let us read) passes with a remark; nothing else is excused.
 
 pub mod clock;
 mod expected;

@@ -1,7 +1,7 @@
 //! End to end: real pod sandboxes on a private containerd with real CNI plugins, traced by the agent.
 //!
 //! Needs root, containerd, the distribution's CNI plugins and a kernel that lets BPF in; where one is missing each
-//! test says `SKIPPED` and why. The judge of single sandboxes is `sandglass_demo::verify`, which is tested by itself.
+//! test prints `SKIPPED` and the reason. The judge of single sandboxes is `sandglass_demo::verify`, which is tested by itself.
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::unwrap_used,
@@ -42,7 +42,7 @@ async fn every_scenario_is_traced_completely() {
     let _ = every_scenario(test, RigOptions::default()).await;
 }
 
-/// The demo's scenarios on a node of its own. Gives the traces and what was asked, `None` where it was skipped.
+/// The demo's scenarios on a node of its own. Returns the traces and the calls, `None` where it was skipped.
 async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trace>>, Vec<CallRecord>)> {
     let node = Node::with(test, options).await?;
     let mut agent = Agent::start(&node, test).await?;
@@ -155,7 +155,7 @@ async fn fifty_sandboxes(test: &str, options: RigOptions) {
     node.stop().await;
 }
 
-/// Each process of each trace began and ended when the kernel's process connector says, and as it says.
+/// Each process of each trace began and ended at the times and with the status that the kernel's process connector reports.
 fn agrees_with(witness: &Witness, traces: &[Arc<Trace>]) {
     let lives = witness.lives();
     let mut apart = Vec::new();
@@ -308,7 +308,7 @@ fn plugin<'t>(trace: &'t Trace, name: &str) -> Option<(&'t Span, &'t PluginDetai
     })
 }
 
-/// Addresses that the runtime says the sandbox has, by interface. The status proper names those of the first one only.
+/// Addresses of the sandbox as the runtime reports them, by interface. The status proper names those of the first one only.
 async fn addresses(cri: &Cri, record: &CallRecord) -> BTreeMap<String, Vec<String>> {
     let info = info(cri, record).await;
     let interfaces = info["cniResult"]["Interfaces"].as_object().unwrap();
@@ -323,7 +323,7 @@ async fn addresses(cri: &Cri, record: &CallRecord) -> BTreeMap<String, Vec<Strin
         .collect()
 }
 
-/// Path of the network namespace that the runtime says the sandbox has.
+/// Path of the sandbox's network namespace, as the runtime reports it.
 async fn netns(cri: &Cri, record: &CallRecord) -> String {
     let info = info(cri, record).await;
     let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array().unwrap();
@@ -334,7 +334,7 @@ async fn netns(cri: &Cri, record: &CallRecord) -> String {
     network["path"].as_str().unwrap().to_owned()
 }
 
-/// What the runtime tells of the sandbox beyond its status.
+/// The runtime's verbose information on the sandbox.
 async fn info(cri: &Cri, record: &CallRecord) -> serde_json::Value {
     let id = record.outcome.as_ref().unwrap();
     let answer = cri.pod_sandbox_status(&id.0, true).await.unwrap();

@@ -112,7 +112,7 @@ async fn wake(test: &str) {
     };
     let prometheus = peers::prometheus(&[target], &shortened(folder.path()), Some(alertmanager.address));
 
-    // Pods come and go through a chain whose plugin waits two seconds, until somebody is woken.
+    // Pods come and go through a chain whose plugin waits two seconds, until the alert fires.
     let name = "SandglassCniAddSlow";
     let slow = |alert: &Value| alert["labels"]["network"] == "pods-slow";
     let mut number = 0;

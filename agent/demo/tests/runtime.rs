@@ -245,7 +245,7 @@ async fn the_doctor_reports_a_real_pods_statistics() {
         level_of(
             &report,
             "cni.file",
-            "network pods 1.0.0: bridge (ipam host-local), portmap"
+            "network pods 1.0.0: bridge (ipam host-local) > portmap"
         ),
         Level::Ok
     );

@@ -1,6 +1,6 @@
 //! Where the scripts have put what tests use: peers built from Go modules, kernels to boot.
 //!
-//! Used by the tests that meet real peers. Asks the scripts, so that the places stand in `scripts/places.sh` alone.
+//! Used by the tests that meet real peers. Runs the scripts, so that the places are defined in `scripts/places.sh` alone.
 //! Does not: build or fetch anything.
 
 use std::path::PathBuf;

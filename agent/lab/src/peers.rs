@@ -1,6 +1,6 @@
 //! Real Prometheus, Alertmanager and promtool, started on loopback and ended with the test.
 //!
-//! A failure here is a failure of the test that called: these functions panic. Does not: install anything; a test asks
+//! A failure here is a failure of the test that called: these functions panic. Does not: install anything; a test calls
 //! [`crate::skip::has`] before.
 #![expect(clippy::unwrap_used, reason = "test code")]
 

@@ -43,7 +43,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// The node, or says `SKIPPED`.
+    /// The node, or prints `SKIPPED`.
     pub fn find(test: &str) -> Option<Node> {
         let (Some(dir), Some(bin)) = (
             std::env::var_os("SANDGLASS_CLUSTER"),
@@ -120,7 +120,7 @@ impl Node {
         succeeded(&format!("kubectl {}", arguments.join(" ")), self.try_kubectl(arguments))
     }
 
-    /// What kubectl gives as JSON.
+    /// kubectl's output as JSON.
     pub fn get(&self, arguments: &[&str]) -> Value {
         let text = self.kubectl(&[&["get", "--output=json"], arguments].concat());
         serde_json::from_str(&text).unwrap()
@@ -193,7 +193,7 @@ impl Node {
         self.helm(&arguments);
     }
 
-    /// Tells Prometheus which pods carry its annotations.
+    /// Writes for Prometheus which pods carry its annotations.
     pub fn find_targets(&self) {
         let mut script = Command::new(super::root("deploy/cluster/targets.sh"));
         let output = script.arg(&self.bin).arg(&self.dir).output().unwrap();
@@ -222,7 +222,7 @@ impl Node {
         pods.pop().unwrap_or(Value::Null)
     }
 
-    /// What the agent's container said, the one before included.
+    /// The log of the agent's container, that of the one before included.
     pub fn agent_log(&self) -> String {
         let pod = self.agent_pod();
         let Some(name) = pod["metadata"]["name"].as_str() else {
@@ -259,7 +259,7 @@ fn succeeded(what: &str, output: Output) -> String {
     said
 }
 
-/// Waits until `check` gives something; `what` is for the message.
+/// Waits until `check` returns a value; `what` is for the message.
 pub fn wait_for<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + Duration::from_secs(seconds);
     loop {

@@ -60,7 +60,7 @@ impl Observed {
         })
     }
 
-    /// Pods come and go through a chain with a slow plugin until somebody is woken, then through the same chain with the
+    /// Pods come and go through a chain with a slow plugin until an alert fires, then through the same chain with the
     /// plugin fast until the alert is resolved.
     pub fn slow_plugin_wakes(&self, node: &Node, namespace: &str) {
         let name = "SandglassCniAddSlow";
@@ -117,7 +117,7 @@ impl Observed {
     /// DELs that fail, and are repeated, until the cause goes away.
     pub fn failing_del(&self, node: &Node, namespace: &str) {
         let cause = Undo::of(|| {
-            // Gone already is as good.
+            // It may have ended already.
             let _ = std::fs::remove_file(node.path("fail-del"));
         });
         std::fs::write(node.path("fail-del"), "").unwrap();

@@ -97,7 +97,7 @@ fn set_up_seconds(trace: &Value) -> f64 {
     (last - first) as f64 / 1e9
 }
 
-/// A span as Jaeger gives it.
+/// A span as Jaeger returns it.
 #[derive(Debug)]
 struct Peer<'a> {
     service: &'a str,

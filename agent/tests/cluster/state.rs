@@ -1,4 +1,4 @@
-//! What a test that failed tells of the node: what is there and waits, what happened, what was said, where calls went.
+//! The node's state for the message of a failed test: pods, events, logs, routes of calls.
 //!
 //! The node is taken down at the end of the run, so this and the logs that `test.sh` keeps are all that can be looked at.
 //! Every command has an end. Does not: fail, change anything.
@@ -52,7 +52,7 @@ pub fn tell(node: &Node) {
     }
 }
 
-/// The last lines of what a command said.
+/// The last lines of a command's output.
 fn show(what: &str, last: usize, output: std::io::Result<Output>) {
     eprintln!("--- {what}");
     match output {

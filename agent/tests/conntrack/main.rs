@@ -1,7 +1,7 @@
 //! Flows and counters of conntrack against this machine's kernel, in namespaces of the test's own; `conntrack(8)` is the
 //! independent witness.
 //!
-//! Needs root, `ip`, `nft`, `iptables` and `conntrack`; where one is missing each test says `SKIPPED` and why.
+//! Needs root, `ip`, `nft`, `iptables` and `conntrack`; where one is missing each test prints `SKIPPED` and the reason.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
@@ -288,7 +288,7 @@ fn races_of_one_socket_are_resolved_and_counted() {
         socket.connect(format!("{SERVICE}:53")).unwrap();
         [socket.try_clone().unwrap(), socket]
     });
-    // Whoever lost a race is not told as a new flow.
+    // The flow that lost a race is not reported as new.
     let told = flows(&cluster.watch.events());
     let new = told.iter().filter(|(_, flow)| flow.change == FlowChange::New).count();
     assert!(new <= usize::from(RACES), "{new} flows");
@@ -408,7 +408,7 @@ fn the_table_of_a_sandbox_is_visited_when_it_is_in_use() {
     assert_eq!((seen.insert_failed, seen.drop), (0, 0));
     let events = cluster.watch.events();
     assert_eq!(counts(&events, cluster.backends.inode), []);
-    // Flows are told of the node's table only.
+    // Only flows of the node's table are reported.
     assert_eq!(flows(&events), []);
     // The agent does not keep a namespace alive: a device moved into it goes with it.
     let node = cluster.node.run("ip -br link");
@@ -434,7 +434,7 @@ fn track_own(sandbox: &Namespace) {
     );
 }
 
-/// Runs a plugin that says this is a sandbox's namespace.
+/// Runs a plugin that names this a sandbox's namespace.
 fn add(sandbox: &Namespace) {
     let added = Command::new("/bin/true")
         .envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "x"), ("CNI_IFNAME", "eth0")])

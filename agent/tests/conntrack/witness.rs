@@ -11,7 +11,7 @@ use sandglass_model::network::{Flow, FlowChange};
 
 use crate::namespaces::Namespace;
 
-/// `conntrack -E`, which writes what it is told to a pipe.
+/// `conntrack -E`, which writes the kernel's events to a pipe.
 pub struct Witness(Child);
 
 impl Witness {
@@ -90,7 +90,7 @@ impl Seen {
     }
 }
 
-/// The witness and the source tell of the same flows.
+/// The witness and the source report the same flows.
 pub fn agree(mut seen: Vec<Seen>, told: &[(Timestamp, Flow)]) {
     let mut told: Vec<Seen> = told.iter().map(|(_, flow)| Seen::of(flow)).collect();
     seen.sort();

@@ -278,7 +278,7 @@ struct State {
 }
 
 impl Again {
-    /// Starts with what `exposition` tells.
+    /// Starts with the samples of `exposition`.
     pub fn serve(exposition: Exposition) -> Again {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The part of these tests that `tests/cluster.rs` uses: what is asked, and whom.
+//! The part of these tests that `tests/cluster.rs` uses: the queries, and the programs that receive them.
 //!
 //! Does not: hold a test.
 

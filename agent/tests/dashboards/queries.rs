@@ -1,4 +1,4 @@
-//! Every query is well formed, and a real Prometheus that scrapes the agent gives data for it.
+//! Every query is well formed, and a real Prometheus that scrapes the agent returns data for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,7 +34,7 @@ fn promtool_takes_the_rules_and_their_tests_pass() {
     assert!(good, "{output}");
 }
 
-/// What promtool says of the alerts' tests when the alerts are `changed`.
+/// promtool's output for the alerts' tests when the alerts are `changed`.
 fn tests_of(changed: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("tests")).unwrap();
@@ -239,7 +239,7 @@ fn what_is_wrong_fires(prometheus: &Peer) {
     }
 }
 
-/// What Grafana asks for each variable, which is `label_values(SELECTOR, LABEL)`.
+/// Grafana's query for each variable, which is `label_values(SELECTOR, LABEL)`.
 fn every_variable_has_its_values(prometheus: &Peer) {
     for dashboard in documents::dashboards() {
         for variable in dashboard

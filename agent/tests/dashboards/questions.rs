@@ -1,4 +1,4 @@
-//! What a Prometheus is asked: every query of every panel, rule and alert, and the rule files with windows of seconds.
+//! The queries to a Prometheus: every query of every panel, rule and alert, and the rule files with windows of seconds.
 //!
 //! Used with recordings (`queries.rs`) and with the agent in a real cluster (`tests/cluster/observed.rs`).
 //!
@@ -30,7 +30,7 @@ pub fn shortened(into: &Path) -> Vec<PathBuf> {
     files.into()
 }
 
-/// All that is asked: queries of panels; series that rules record; what alerts select.
+/// All queries: those of panels; series that rules record; what alerts select.
 pub fn questions() -> Vec<Query> {
     let mut questions = documents::queries();
     for file in RULE_FILES {

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 pub struct Helm(PathBuf);
 
 impl Helm {
-    /// The one that `SANDGLASS_HELM` names or `scripts/peer.sh` builds, or says `SKIPPED`.
+    /// The one that `SANDGLASS_HELM` names or `scripts/peer.sh` builds, or prints `SKIPPED`.
     pub fn find(test: &str) -> Option<Helm> {
         if let Some(named) = std::env::var_os("SANDGLASS_HELM") {
             return Some(Helm(named.into()));
@@ -21,7 +21,7 @@ impl Helm {
         None
     }
 
-    /// Renders the chart with `--set` of each argument; the error is what Helm says.
+    /// Renders the chart with `--set` of each argument; the error is Helm's message.
     pub fn template(&self, arguments: &[String], version: &str, apis: &[&str]) -> Result<String, String> {
         let mut command = Command::new(&self.0);
         command.args(["template", "sandglass"]).arg(chart());

@@ -15,7 +15,7 @@ use super::helm::{output, root};
 struct Podman(tempfile::TempDir);
 
 impl Podman {
-    /// Says `SKIPPED` where it cannot be.
+    /// Prints `SKIPPED` where it cannot be.
     fn find(test: &str) -> Option<Podman> {
         let missing = match Command::new("podman").arg("--version").output() {
             Err(_) => Some("podman is not installed"),
@@ -44,7 +44,7 @@ impl Podman {
         said.trim().to_owned()
     }
 
-    /// Builds, and gives what the image says of itself.
+    /// Builds, and returns the image's configuration.
     fn build(&self, file: &Path, context: &Path, platform: &str, name: &str) -> Value {
         self.run(&[
             "build",

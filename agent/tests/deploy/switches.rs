@@ -14,7 +14,7 @@ pub struct Switch {
     pub arguments: Vec<String>,
 }
 
-/// All of them. Both DaemonSets are rendered unless a switch says otherwise.
+/// All of them. Both DaemonSets are rendered unless a switch turns one off.
 pub fn switches() -> Vec<Switch> {
     let schema: Value = serde_json::from_slice(&fs::read(chart().join("values.schema.json")).unwrap()).unwrap();
     let mut found = vec![

@@ -170,7 +170,7 @@ fn after_any_silence_the_next_record_comes_soon() {
     wait_for(child);
 }
 
-/// A ring too small for a burst loses records, and says how many.
+/// A ring too small for a burst loses records, and the loss is counted.
 #[test]
 fn what_is_lost_is_counted() {
     let options = Options {

@@ -1,6 +1,6 @@
 //! The process probe against this machine's kernel: real plugins, real environments, real exits.
 //!
-//! Needs root with BPF; where that is missing each test says `SKIPPED` and why.
+//! Needs root with BPF; where that is missing each test prints `SKIPPED` and the reason.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 

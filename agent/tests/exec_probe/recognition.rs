@@ -1,4 +1,4 @@
-//! Who is a plugin, a command below one, or a runtime, and what is told of it: wherever its variables stand, whatever its
+//! Which process is a plugin, a command below one, or a runtime, and what is reported of it: wherever its variables stand, whatever its
 //! binary is.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -1,4 +1,4 @@
-//! What plugins said in their pipes, read at their exit.
+//! What plugins wrote into their pipes, read at their exit.
 
 use std::path::Path;
 use std::process::Command;

@@ -27,7 +27,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the source; says `SKIPPED` and returns `None` where that is not possible.
+    /// Starts the source; prints `SKIPPED` and returns `None` where that is not possible.
     pub fn start(test: &str) -> Option<Watch> {
         Watch::with(test, Options::default())
     }
@@ -44,7 +44,7 @@ impl Watch {
             health,
             directory: tempfile::tempdir().unwrap(),
         };
-        // The ring thread has begun when it has said what time it is.
+        // The ring thread runs once it has sent the first clock anchor.
         watch.wait("the first anchor", |events| {
             events
                 .iter()

@@ -113,7 +113,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the source in a namespace; says `SKIPPED` and returns `None` where that is not possible.
+    /// Starts the source in a namespace; prints `SKIPPED` and returns `None` where that is not possible.
     pub fn start(test: &str, node: &Namespace, options: Options) -> Option<Watch> {
         Watch::without(CapabilitySet::empty(), test, node, options)
     }

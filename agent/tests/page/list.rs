@@ -75,7 +75,7 @@ pub async fn filters(browser: &Browser) -> Result<()> {
         .await
 }
 
-/// More changes at once than a stream holds: the page is told to load again, and does.
+/// More changes at once than a stream holds: the page receives the request to load again, and does.
 pub async fn a_storm(agent: &Agent, browser: &Browser) -> Result<()> {
     browser.open(&agent.url("#/")).await?;
     browser

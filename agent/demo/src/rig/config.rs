@@ -76,7 +76,7 @@ Root = "{at}/runc"
     text
 }
 
-/// Whether overlayfs can be mounted below `dir`: not so inside most containers, whose own root is one.
+/// Whether overlayfs can be mounted below `dir`: impossible inside most containers, whose own root is an overlay.
 pub(super) fn overlay_works(dir: &Path) -> bool {
     let probe = dir.join("overlay-probe");
     let layers = ["lower", "upper", "work", "merged"].map(|layer| probe.join(layer));

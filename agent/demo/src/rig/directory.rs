@@ -50,7 +50,7 @@ fn in_memory(dir: &Path) {
         .status();
 }
 
-/// Clears every rig whose owner is gone: its lock can be had. A directory younger than a moment may be one that is
+/// Clears every rig whose owner is gone, which is when its lock is free. A directory younger than a moment may be one that is
 /// about to be locked.
 pub(super) fn clear_left_behind(base: &Path) {
     for dir in teardown::entries(base) {

@@ -50,10 +50,10 @@ pub enum RigError {
     /// The pause image was refused.
     #[error("containerd does not take the pause image: {message}")]
     Import {
-        /// What `ctr` said.
+        /// Standard error of `ctr`.
         message: String,
     },
-    /// The pods would have nobody to talk to.
+    /// The servers that the pods use did not start.
     #[error("cannot start the services that the demo's pods talk to")]
     Services(#[source] io::Error),
     /// containerd's metrics cannot be read.

@@ -39,7 +39,7 @@ impl Rig {
         fs::create_dir_all(&path).map_err(at(&path))
     }
 
-    /// Makes the node's cgroup in the first hierarchy that lets it be made; gives its `cgroup.procs`.
+    /// Makes the node's cgroup in the first hierarchy that lets it be made; returns its `cgroup.procs`.
     pub(super) fn make_cgroup(&self) -> Result<PathBuf, RigError> {
         mounts::cgroup_roots()
             .into_iter()
@@ -94,7 +94,7 @@ impl Rig {
                     .lines()
                     .rev()
                     .find(|line| !line.is_empty())
-                    .unwrap_or("it said nothing");
+                    .unwrap_or("its log is empty");
                 return Err(RigError::NotUp {
                     last_words: last_words.to_owned(),
                 });

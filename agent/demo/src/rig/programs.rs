@@ -69,5 +69,5 @@ impl Programs {
 
 /// Debian, upstream's tarball, Fedora.
 const PLUGIN_DIRS: [&str; 4] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni", "/usr/local/lib/cni"];
-/// Where the programs are that the demo runs, whatever the caller's own `PATH` says.
+/// Where the demo's programs are looked for, independent of the caller's `PATH`.
 pub(super) const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

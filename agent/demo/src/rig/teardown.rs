@@ -3,7 +3,7 @@
 //! Used by [`super::Rig`]. What belongs to a rig is known from the kernel's own books, never from names that others
 //! might share: processes by the rig's cgroup, which they inherit; mounts by lying below the rig's directory; links,
 //! addresses and iptables rules by lying in the rig's network namespace, which goes with its last process.
-//! Does not: touch anything of a rig whose owner lives (the lock on its directory says so).
+//! Does not: touch anything of a rig whose owner lives (it holds the lock on its directory).
 
 use std::fs;
 use std::io;
@@ -95,7 +95,7 @@ impl Site {
             source,
         })?;
         for path in made {
-            // Not empty: somebody else uses it now.
+            // Not empty: another process uses it now.
             let _ = fs::remove_dir(path);
         }
         Ok(())

@@ -19,7 +19,7 @@ use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
 use crate::pods::CallRecord;
 use crate::timing::PluginClock;
 
-/// Whether two durations agree; `extra_ns` is what one of the clocks cannot tell.
+/// Whether two durations agree; `extra_ns` is the resolution of the coarser clock.
 pub(super) fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {
     let allowed = (wanted_ns / 20).max(10 * MILLISECOND) + extra_ns;
     let difference = found_ns.abs_diff(wanted_ns);
@@ -89,7 +89,7 @@ fn given_up(record: &CallRecord) -> Timestamp {
 /// The first DEL of each attachment against the caller's `StopPodSandbox`, which also waits for the pause process.
 pub(super) fn stop(dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
     let Some(stop) = record.stop else {
-        return Ok("none asked".to_owned());
+        return Ok("not deleted".to_owned());
     };
     let first =
         |del: &&&Arc<Trace>| matches!(&del.root().detail, Detail::Operation(operation) if operation.attempt == 1);

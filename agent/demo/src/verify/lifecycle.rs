@@ -42,13 +42,13 @@ pub(super) fn outcome(trace: &Trace, record: &CallRecord) -> Result<String, Stri
             "the sandbox is ready, but {} plugins are marked failed",
             failed.len()
         )),
-        (Err(error), Some(_), false) => Err(format!("the root is not marked failed; the runtime says: {error}")),
+        (Err(error), Some(_), false) => Err(format!("the root is not marked failed; the runtime's error: {error}")),
         (Err(error), None, _) => Err(format!("the runtime failed: {error}")),
         (Ok(_), Some((name, _)), _) => Err(format!("the runtime made a sandbox although {name} fails")),
     }
 }
 
-/// The failing plugin's own words, where they can be had.
+/// The failing plugin's error message, where it can be read.
 fn message(plugin: &PluginDetail) -> Result<String, String> {
     match &plugin.error {
         None if *plugin.plugin == *FAILING_PLUGIN => Ok(", its message cannot be read on this node".to_owned()),
@@ -85,9 +85,9 @@ pub(super) fn deletion(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord)
     let gone = record.outcome.is_err() || record.stop.is_some();
     if !gone {
         return if dels.is_empty() {
-            Ok("none asked, none seen".to_owned())
+            Ok("not deleted, no DEL seen".to_owned())
         } else {
-            Err(format!("none was asked, {} were seen", dels.len()))
+            Err(format!("not deleted, but {} DELs were seen", dels.len()))
         };
     }
     let mut seen = 0;

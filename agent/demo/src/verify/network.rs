@@ -1,6 +1,6 @@
-//! What a sandbox's trace says of its first lookup and connection, against what the pod's own program knows.
+//! A sandbox's first lookup and connection in its trace, against what the pod's own program measured.
 //!
-//! What the agent cannot see on this node ([`Seen`]) is not held against it, and the remark says so.
+//! What the agent cannot see on this node ([`Seen`]) is not counted as a failure, and the remark names it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// As the agent says of its probes.
+    /// From the status of the agent's probes.
     #[must_use]
     pub fn by(probes: &[ProbeStatus]) -> Seen {
         let attached = |name: &str| probes.iter().any(|probe| probe.probe == name && probe.attached);
@@ -75,7 +75,7 @@ impl Looked<'_> {
             return Err("the root is not a sandbox".to_owned());
         };
         if sandbox.network_ready.is_none() || sandbox.first_attempt.is_none() {
-            return Err("it is not told when the network was usable".to_owned());
+            return Err("the trace has no time at which the network was usable".to_owned());
         }
         let (_, lookup) = self.lookup()?;
         let same = |what: &str, found: String, wanted: String| match found == wanted {
@@ -90,7 +90,7 @@ impl Looked<'_> {
             (talked.names - 1).to_string(),
         )?;
         same(
-            "asked again",
+            "queries sent again",
             lookup.retransmissions.to_string(),
             talked.again.to_string(),
         )?;
@@ -105,7 +105,7 @@ impl Looked<'_> {
         same("local", connect.local.to_string(), talked.local.to_string())?;
         match connect.failure {
             None => Ok(format!("{} is {}", lookup.name, connect.remote)),
-            Some(failure) => Err(format!("the connection is said to be {}", failure.as_str())),
+            Some(failure) => Err(format!("the connection is marked {}", failure.as_str())),
         }
     }
 
@@ -139,7 +139,7 @@ impl Looked<'_> {
         if !stalls {
             return match (&lookup.cause, talked.again) {
                 (Some(Cause { cause, .. }), 0) if cause != "search_path" => {
-                    Err(format!("a good lookup is blamed on {cause}"))
+                    Err(format!("a good lookup has the cause {cause}"))
                 }
                 _ => Ok("none".to_owned()),
             };
@@ -148,7 +148,7 @@ impl Looked<'_> {
         if u128::from(took) < timer {
             return Err(format!("the lookup took {}, less than its timer", human(took)));
         }
-        // Without the kernel's word it can only be seen that nothing came.
+        // Without drop events only the missing answer is visible.
         let wanted = if self.seen.drops {
             "packet_drop"
         } else {
@@ -156,7 +156,7 @@ impl Looked<'_> {
         };
         match &lookup.cause {
             Some(cause) if cause.cause == wanted => Ok(format!("{}: {}", human(took), cause.evidence.join("; "))),
-            other => Err(format!("the stall is blamed on {other:?}, not on {wanted}")),
+            other => Err(format!("the stall has the cause {other:?}, not {wanted}")),
         }
     }
 
@@ -187,7 +187,7 @@ impl Looked<'_> {
         let (first, ready) = sandbox
             .first_attempt
             .zip(sandbox.network_ready)
-            .ok_or("it is not told")?;
+            .ok_or("the trace has no such time")?;
         let wanted = talked.connect.end.since(talked.lookup.begin);
         agree("network ready", ready.since(first), wanted, 0)
     }

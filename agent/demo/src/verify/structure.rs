@@ -7,7 +7,7 @@ use super::expected::{self, Attachment, Tree};
 use super::{chain, operations, plugins};
 use crate::pods::CallRecord;
 
-/// Of a sandbox that did not come into being, the runtime has no labels to tell.
+/// The runtime has no labels of a sandbox that it failed to make.
 pub(super) fn same_pod(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     let (found, wanted) = (&trace.identity, &record.pod.identity);
     if (&found.namespace, &found.name, &found.uid) != (&wanted.namespace, &wanted.name, &wanted.uid) {

@@ -9,7 +9,7 @@ use sandglass_model::trace::{
 };
 
 use super::*;
-use crate::networks::{FAILING_CODE, FAILING_MESSAGE, FAILING_PLUGIN, HANGING_PLUGIN, Network};
+use crate::networks::{FAILING_CODE, FAILING_MESSAGE, HANGING_PLUGIN, Network};
 use crate::pods::Pod;
 use crate::timing::{CallTimes, PluginClock};
 

@@ -1,6 +1,6 @@
 //! A sandbox that is older than the agent: its traffic is its own all the same.
 //!
-//! Used by `end_to_end.rs`. Nobody named its network namespace to the agent; the runtime does when it is asked.
+//! Used by `end_to_end.rs`. The agent saw no plugin name its network namespace; it queries the runtime for it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -38,7 +38,7 @@ pub async fn older_sandbox(test: &str, options: RigOptions) {
         return;
     };
     let address = app.address.unwrap();
-    // The runtime is asked once the agent runs; until then nothing is known of the sandbox.
+    // The agent queries the runtime after its start; until then it does not know the sandbox.
     eventually("the namespace", || {
         value(address, "sandglass_identity_questions_total", &["answered"]) >= 1.0
     });

@@ -104,7 +104,7 @@ impl Agent {
         Agent::at(&node.config(), Some(&node.rig), test).await
     }
 
-    /// The same, told what it shall look at.
+    /// The same with a configuration of the test's own.
     pub async fn with(config: &Config, test: &str) -> Option<Agent> {
         Agent::at(config, None, test).await
     }
@@ -160,7 +160,7 @@ impl Agent {
         traces.cloned().collect()
     }
 
-    /// Waits until every record passes every check but those of clocks, and gives the reports of the last look.
+    /// Waits until every record passes every check but those of clocks, and returns the last reports.
     /// Durations are the demo's and the benchmarks' business: a busy machine stretches what no agent sees.
     pub async fn settle(&mut self, records: &[CallRecord]) -> Vec<Report> {
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! A second opinion on processes: the kernel's process connector, which shares nothing with BPF.
 //!
-//! It tells exec and exit with a kernel time stamp, for every process of the node (`CONFIG_PROC_EVENTS`; see
+//! It reports exec and exit with a kernel time stamp, for every process of the node (`CONFIG_PROC_EVENTS`; see
 //! linux/cn_proc.h). Does not: know arguments or environments; the tests join on pid.
 
 use std::collections::BTreeMap;

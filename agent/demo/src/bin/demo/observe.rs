@@ -27,7 +27,7 @@ pub async fn demo(args: Args) -> Result<(), Failure> {
         ..DemoOptions::default()
     };
     let record = args.record;
-    // Before anything is started: what is missing is said at once.
+    // Before anything is started: a missing program ends the demo at once.
     let programs = match args.observability {
         true => Some(Programs::find()?),
         false => None,
@@ -55,7 +55,7 @@ async fn observe(
 ) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
-    // Its pods talk at once or never: nobody shall wait half a minute for the latter.
+    // The demo's pods send at once or never: a deadline of half a minute would only delay the latter's traces.
     config.traffic.ready_deadline = READY_DEADLINE;
     avoid_taken_port(&mut config);
     let mut beside = match programs {
