@@ -115,8 +115,6 @@ pub struct Health {
     pub shed: CounterFamily<SinkLabel>,
     /// Records that could not be decoded, per probe.
     pub undecodable: CounterFamily<ProbeLabel>,
-    /// DNS messages that could not be parsed, wholly or in part.
-    pub dns_malformed: Counter,
     /// Events waiting between the sources and the correlator.
     pub queue_depth: Gauge,
     /// Bytes waiting in the kernel's ring buffer at the last look.
@@ -184,11 +182,6 @@ impl Health {
             "events_undecodable",
             "Records that could not be decoded, per probe",
             self.undecodable.clone(),
-        );
-        registry.register(
-            "dns_malformed",
-            "DNS messages that could not be parsed, wholly or in part",
-            self.dns_malformed.clone(),
         );
         registry.register(
             "queue_depth",

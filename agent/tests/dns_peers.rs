@@ -19,6 +19,7 @@ use lab::server::Server;
 use lab::watch::{Seen, Watch};
 use lab::{Lab, SERVER, SERVICE, has, inside, recorded};
 use sandglass_model::Body;
+use sandglass_model::network::Unreported;
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
@@ -402,7 +403,7 @@ fn a_flood_of_garbage_is_counted_and_bounded() {
     }
     echo.join().unwrap();
     std::thread::sleep(Duration::from_millis(1_500));
-    let malformed = watch.health.dns_malformed.get();
+    let malformed = watch.counted(Unreported::Malformed) + watch.counted(Unreported::Records);
     let lost: u64 = watch
         .all()
         .iter()

@@ -11,7 +11,7 @@ import { podName } from "./list.js";
 const RCODES = [
   ["noerror", "answered", "good"], ["nxdomain", "no such name", "calm"], ["servfail", "servfail", "bad"],
   ["refused", "refused", "odd"], ["formerr", "formerr", "odd"], ["notimp", "notimp", "odd"], ["other", "other code", "odd"],
-  ["timeout", "no answer", "worst"],
+  ["timeout", "no answer", "worst"], ["unknown", "not seen", "calm"], ["open", "still open", "calm"],
 ];
 const RESULTS = [
   ["established", "established", "good"], ["refused", "refused", "bad"], ["reset", "reset", "odd"], ["unreachable", "unreachable", "odd"],

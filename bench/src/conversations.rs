@@ -134,6 +134,7 @@ impl Line {
             server,
             asker: self.asker().filter(|_| answer.is_none()),
             id,
+            nth: 0,
             questions: vec![Question {
                 name: name.to_owned(),
                 kind,

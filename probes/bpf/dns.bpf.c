@@ -24,6 +24,16 @@ struct __sk_buff {
 	const void *sk;
 };
 
+// include/uapi/linux/bpf.h, likewise: its beginning.
+struct bpf_tcp_sock {
+	uint32_t snd_cwnd, srtt_us, rtt_min, snd_ssthresh, rcv_nxt, snd_nxt, snd_una, mss_cache, ecn_flags;
+	uint32_t rate_delivered, rate_interval_us, packets_out, retrans_out, total_retrans;
+	uint32_t segs_in, data_segs_in, segs_out, data_segs_out, lost_out, sacked_out;
+	uint64_t bytes_received, bytes_acked;
+};
+
+static struct bpf_tcp_sock *(*const bpf_tcp_sock)(const void *socket) = (void *)96;
+
 #define PASS 1
 // Holds the network namespace: so much of a socket's beginning has been the same since Linux 3.13.
 #define SOCK_BEGIN 64
@@ -34,7 +44,7 @@ struct packet {
 	uint32_t transport;
 	uint32_t tcp_seq;
 	uint16_t source_port, destination_port;
-	uint8_t family, protocol;
+	uint8_t family, protocol, tcp_flags;
 };
 
 // `size` bytes of the packet: in place where they lie in its linear part, else copied to `buffer`. 0 beyond its end.
@@ -109,14 +119,16 @@ always_inline int find_message(struct __sk_buff *skb, int out, struct packet *pa
 		if (!header)
 			return 0;
 		packet->tcp_seq = (uint32_t)load_two(header + 4) << 16 | load_two(header + 6);
-		// SYN has a number of its own, before those of what it brings along (TCP Fast Open).
+		packet->tcp_flags = header[13];
+		// SYN has a number of its own, before those of what it brings along (TCP Fast Open, RFC 7413 4.2).
 		packet->tcp_seq += (header[13] & TCP_SYN) != 0;
 		header_len = (header[12] >> 4) * 4;
 	}
 	packet->offset = packet->transport + header_len;
-	// A datagram of nothing is told as well: it is no message, which user space counts.
+	// An empty datagram has a record as well: user space counts it as malformed. A close has one because a message may
+	// be incomplete then.
 	packet->len = packet->offset < end ? end - packet->offset : 0;
-	return packet->len > 0 || packet->protocol == PROTOCOL_UDP;
+	return packet->len > 0 || packet->protocol == PROTOCOL_UDP || packet->tcp_flags & (TCP_FIN | TCP_RST);
 }
 
 // Both addresses, first as the packet has them, then as the socket does.
@@ -185,6 +197,25 @@ always_inline void put_process(struct __sk_buff *skb, const struct packet *packe
 #endif
 }
 
+// How far both streams of the connection had come before this segment, as the socket knows it. So user space can tell
+// bytes that are still on their way from bytes that it will never see.
+always_inline void put_progress(struct __sk_buff *skb, struct DnsRecord *record)
+{
+	const void *sk = skb->sk;
+	if (!sk)
+		return;
+	struct bpf_tcp_sock *tcp = bpf_tcp_sock(sk);
+	if (!tcp)
+		return;
+	record->tcp_received = tcp->rcv_nxt;
+	record->tcp_acknowledged = tcp->snd_una;
+	// The acknowledgement of the SYN counts as a byte (tcp_snd_una_update() in net/ipv4/tcp_input.c, Linux 6.12).
+	if (tcp->bytes_acked <= 1)
+		record->tcp_fresh |= DNS_NOTHING_ACKNOWLEDGED;
+	if (tcp->bytes_received == 0)
+		record->tcp_fresh |= DNS_NOTHING_RECEIVED;
+}
+
 // The network namespace of a socket, whose beginning is copied in one go: to the verifier it is no memory that may be read
 // here, or calculated with, but its address may be given to a helper.
 always_inline uint32_t netns_of(const void *sock)
@@ -215,22 +246,34 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 	bpf_ringbuf_submit(record, wake_flags(head->ring_bytes));
 }
 
-always_inline void emit_pieces(struct __sk_buff *skb, struct packet *packet, struct DnsRecord *head)
+// All of a TCP segment: full pieces, then the rest in a record of its size. Each piece has its own number and length. Of a
+// datagram as much as one record holds.
+always_inline void emit_all(struct __sk_buff *skb, struct packet *packet, struct DnsRecord *head)
 {
 	uint32_t offset = packet->offset, len = packet->len;
-	uint32_t pieces = packet->protocol == PROTOCOL_TCP ? DNS_PIECES_MAX : 1;
+	if (packet->protocol == PROTOCOL_TCP) {
+		head->wire_len = DNS_ROOM_LARGE;
+		// The stream begins with the first piece and ends with the last.
+		head->tcp_flags &= ~TCP_FIN;
 #pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < DNS_PIECES_MAX; i++) {
-		if (i >= pieces)
-			return;
-		head->wire_len = len;
-		emit(skb, head, offset, len, DNS_ROOM_LARGE);
-		if (len <= DNS_ROOM_LARGE)
-			return;
-		head->tcp_seq += DNS_ROOM_LARGE;
-		offset += DNS_ROOM_LARGE;
-		len -= DNS_ROOM_LARGE;
+		for (uint32_t i = 1; i < DNS_PIECES_MAX; i++) {
+			if (len <= DNS_ROOM_LARGE)
+				break;
+			emit(skb, head, offset, DNS_ROOM_LARGE, DNS_ROOM_LARGE);
+			head->tcp_flags &= ~TCP_SYN;
+			head->tcp_seq += DNS_ROOM_LARGE;
+			offset += DNS_ROOM_LARGE;
+			len -= DNS_ROOM_LARGE;
+		}
 	}
+	head->wire_len = len;
+	head->tcp_flags |= packet->tcp_flags & TCP_FIN;
+	if (len <= DNS_ROOM_SMALL)
+		emit(skb, head, offset, len, DNS_ROOM_SMALL);
+	else if (len <= DNS_ROOM_MIDDLE)
+		emit(skb, head, offset, len, DNS_ROOM_MIDDLE);
+	else
+		emit(skb, head, offset, len, DNS_ROOM_LARGE);
 }
 
 always_inline int look_at(struct __sk_buff *skb, int out)
@@ -246,8 +289,8 @@ always_inline int look_at(struct __sk_buff *skb, int out)
 		.at_ns = bpf_ktime_get_boot_ns(),
 		.socket = bpf_get_socket_cookie(skb),
 		.ring_bytes = bpf_ringbuf_query(&records, BPF_RB_AVAIL_DATA),
-		.wire_len = packet.len,
 		.tcp_seq = packet.tcp_seq,
+		.tcp_flags = packet.tcp_flags,
 		.family = packet.family,
 		.protocol = packet.protocol,
 		.direction = out ? DNS_OUT : DNS_IN,
@@ -256,12 +299,9 @@ always_inline int look_at(struct __sk_buff *skb, int out)
 	record.netns = netns_of(skb->sk);
 	if (out)
 		put_process(skb, &packet, &record);
-	if (packet.len <= DNS_ROOM_SMALL)
-		emit(skb, &record, packet.offset, packet.len, DNS_ROOM_SMALL);
-	else if (packet.len <= DNS_ROOM_MIDDLE)
-		emit(skb, &record, packet.offset, packet.len, DNS_ROOM_MIDDLE);
-	else
-		emit_pieces(skb, &packet, &record);
+	if (packet.protocol == PROTOCOL_TCP)
+		put_progress(skb, &record);
+	emit_all(skb, &packet, &record);
 	return PASS;
 }
 

@@ -48,8 +48,6 @@ struct sk_buff {
 #define ROUTING 43
 #define FRAGMENT 44
 #define DESTINATION_OPTIONS 60
-// include/net/tcp.h: TCPHDR_SYN
-#define TCP_SYN 2
 // So many extension headers are looked behind.
 #define EXTENSIONS_MAX 4
 #define htonl(x) __builtin_bswap32(x)

@@ -91,6 +91,7 @@ impl Correlator {
                 self.sandboxes.on_traffic_watched();
             }
             Body::DnsSeen(message) => self.traffic.on_dns(ctx, at, *message),
+            Body::DnsUnreported(unreported) => self.traffic.on_dns_unreported(ctx, at, &unreported),
             Body::ConnectSeen(step) => {
                 if ctx.config.windows {
                     self.windows.on_connect(ctx, at, &step);
@@ -162,6 +163,9 @@ impl Correlator {
         if of_traffic {
             losses.traffic = losses.traffic.max(until);
             self.traffic.on_loss();
+            if probe == "dns" {
+                self.traffic.on_dns_loss(at);
+            }
         } else {
             losses.processes = losses.processes.max(until);
         }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sandglass_model::network::{ConntrackCounts, DroppedPacket, FlowChange, Transport};
+use sandglass_model::network::{ConntrackCounts, DroppedPacket, FlowChange, Transport, Unreported};
 use sandglass_model::trace::{ConnectDetail, LookupDetail};
 use sandglass_model::windows::Service;
 use sandglass_model::{Timestamp, TraceId};
@@ -64,6 +64,15 @@ pub enum Finding {
         packet: DroppedPacket,
         /// The kernel's reason.
         reason: Arc<str>,
+    },
+    /// DNS traffic was not reported as messages.
+    DnsUnreported {
+        /// The owner.
+        scope: Scope,
+        /// Why.
+        reason: Unreported,
+        /// How many messages, questions or bytes.
+        count: u64,
     },
     /// A lookup or connect that deserved a journey got none, because of the rate limit.
     JourneyHeldBack,

@@ -4,7 +4,7 @@ use sandglass_model::trace::{LookupResult, Status};
 
 /// Success or failure of a lookup with this result.
 pub(crate) fn of(name: &str, result: LookupResult) -> Status {
-    if result.is_answer() {
+    if result.is_answer() || !result.is_known() {
         return Status::Unset;
     }
     let (class, what) = match result.as_str() {

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use crate::cni::{CniError, NetConf, NetworkList, PodIdentity};
 use crate::id::{ProcessKey, SandboxId};
-use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, Flow, PacketDrop};
+use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
 use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeSaid, SiloStep};
@@ -52,6 +52,8 @@ pub enum Body {
     },
     /// A DNS query left, or an answer came in.
     DnsSeen(Box<DnsMessage>),
+    /// DNS traffic that is not reported as messages, and why.
+    DnsUnreported(Box<DnsUnreported>),
     /// A TCP connection's set-up went a step on.
     ConnectSeen(Box<ConnectStep>),
     /// A conntrack entry came or went.

@@ -59,11 +59,92 @@ pub struct DnsMessage {
     pub asker: Option<Asker>,
     /// Message id.
     pub id: u16,
+    /// Its position among the messages that one TCP segment made readable; 0 for the first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nth: u32,
     /// The questions; of an answer those it repeats. Bounded to 8.
     pub questions: Vec<Question>,
     /// What it answers; `None` for a query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
+}
+
+/// DNS traffic of a socket that is not reported as a [`DnsMessage`], and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsUnreported {
+    /// Inode of the network namespace of the client's socket; 0 when not known.
+    pub netns: u64,
+    /// Cookie of the client's socket; 0 when not known.
+    pub socket: u64,
+    /// How it travelled.
+    pub transport: Transport,
+    /// The client's end.
+    pub client: SocketAddr,
+    /// The server's end as the client sees it.
+    pub server: SocketAddr,
+    /// It came from the server.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inbound: bool,
+    /// Why.
+    pub reason: Unreported,
+    /// How many messages, questions ([`Unreported::Questions`]) or bytes ([`Unreported::Unseen`]).
+    pub count: u64,
+}
+
+/// Why DNS traffic is not reported as messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unreported {
+    /// The opcode is not QUERY: IQUERY, STATUS, NOTIFY, UPDATE, DSO (RFC 8490).
+    Opcode,
+    /// A query without a question, and its answer: a request for a cookie (RFC 7873 5.4).
+    NoQuestion,
+    /// A query from a server, or an answer from a client.
+    Direction,
+    /// Header or question cannot be read.
+    Malformed,
+    /// The records cannot be read to their end. The message itself is reported.
+    Records,
+    /// Questions beyond the eighth. The message itself is reported.
+    Questions,
+    /// The connection closed before all of the message had come.
+    Cut,
+    /// Bytes of a TCP stream that no message was read from, because they, or bytes before them, were not seen. Answers to
+    /// queries that were sent on the connection up to then may have been among them.
+    Unseen,
+}
+
+impl Unreported {
+    /// All of them.
+    pub const ALL: [Unreported; 8] = [
+        Unreported::Opcode,
+        Unreported::NoQuestion,
+        Unreported::Direction,
+        Unreported::Malformed,
+        Unreported::Records,
+        Unreported::Questions,
+        Unreported::Cut,
+        Unreported::Unseen,
+    ];
+
+    /// Name in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unreported::Opcode => "opcode",
+            Unreported::NoQuestion => "no_question",
+            Unreported::Direction => "direction",
+            Unreported::Malformed => "malformed",
+            Unreported::Records => "records",
+            Unreported::Questions => "questions",
+            Unreported::Cut => "cut",
+            Unreported::Unseen => "unseen",
+        }
+    }
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// One question.

@@ -101,7 +101,7 @@ attribute_keys! {
     DNS_NAME = "dns.question.name": "Name asked, without what the search path added.",
     DNS_TYPES = "sandglass.dns.types": "Record types asked.",
     DNS_SERVERS = "sandglass.dns.servers": "Servers asked, as the client sees them.",
-    DNS_RCODE = "sandglass.dns.rcode": "Response code of the deciding answer in lower case, or timeout.",
+    DNS_RCODE = "sandglass.dns.rcode": "Response code of the deciding answer in lower case, timeout, unknown (bytes of its connection were not seen) or open (the input ended before).",
     DNS_ANSWERS = "dns.answers": "Addresses found.",
     DNS_QUERIES = "sandglass.dns.queries": "Messages sent.",
     DNS_RETRANSMISSIONS = "sandglass.dns.retransmissions": "Messages that repeated a question.",

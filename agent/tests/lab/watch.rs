@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use sandglass::health::Health;
 use sandglass::sources::linux::{LinuxSource, Options};
 use sandglass::sources::{self, clock};
-use sandglass_model::network::{DnsMessage, PacketDrop};
+use sandglass_model::network::{DnsMessage, PacketDrop, Unreported};
 use sandglass_model::{Body, Event, Timestamp};
 
 use super::{Lab, recorded};
@@ -128,6 +128,20 @@ impl Watch {
         drops_in(&self.events.0.lock().unwrap(), &self.namespaces)
     }
 
+    /// How much of the lab's DNS traffic was counted instead of reported, for this reason.
+    pub fn counted(&self, reason: Unreported) -> u64 {
+        let events = self.events.0.lock().unwrap();
+        let counts = events.iter().map(|event| match &event.body {
+            Body::DnsUnreported(unreported)
+                if unreported.reason == reason && self.namespaces.contains(&unreported.netns) =>
+            {
+                unreported.count
+            }
+            _ => 0,
+        });
+        counts.sum()
+    }
+
     pub fn all(&self) -> Vec<Event> {
         self.events.0.lock().unwrap().clone()
     }
@@ -205,6 +219,7 @@ fn drops_in(events: &[Event], namespaces: &[u64]) -> Vec<(Timestamp, PacketDrop)
 fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
     match &event.body {
         Body::DnsSeen(message) => namespaces.contains(&message.netns),
+        Body::DnsUnreported(unreported) => namespaces.contains(&unreported.netns),
         Body::PacketDropped(drop) => namespaces.contains(&drop.netns),
         Body::ConnectSeen(step) => namespaces.contains(&step.netns),
         Body::FlowSeen(flow) => namespaces.contains(&flow.netns),

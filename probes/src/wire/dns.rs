@@ -11,13 +11,25 @@ pub const DNS_ROOM_SMALL: u32 = 128;
 pub const DNS_ROOM_MIDDLE: u32 = 512;
 /// and all others. Of a longer datagram this much is taken; a longer TCP segment takes several records.
 pub const DNS_ROOM_LARGE: u32 = 2048;
-/// Most records for one TCP segment.
-pub const DNS_PIECES_MAX: u32 = 8;
+/// Most records for one TCP segment: 65,536 bytes, more than one IPv4 packet holds, merged ones (GSO, GRO) included.
+pub const DNS_PIECES_MAX: u32 = 32;
 
 /// [`DnsRecord::direction`]: it leaves the client.
 pub const DNS_OUT: u8 = 0;
 /// [`DnsRecord::direction`]: it reaches the client.
 pub const DNS_IN: u8 = 1;
+
+/// [`DnsRecord::tcp_flags`]: the sender's last byte (RFC 9293 3.1).
+pub const TCP_FIN: u8 = 1;
+/// [`DnsRecord::tcp_flags`]: the beginning of a stream.
+pub const TCP_SYN: u8 = 2;
+/// [`DnsRecord::tcp_flags`]: the connection is gone.
+pub const TCP_RST: u8 = 4;
+
+/// [`DnsRecord::tcp_fresh`]: the client has received no byte of data before this segment.
+pub const DNS_NOTHING_RECEIVED: u8 = 1;
+/// [`DnsRecord::tcp_fresh`]: the server has acknowledged no byte of data before this segment.
+pub const DNS_NOTHING_ACKNOWLEDGED: u8 = 2;
 
 /// IP version 4.
 pub const FAMILY_V4: u8 = 4;
@@ -28,7 +40,8 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// A datagram, or a piece of a TCP segment, of a socket that talks to a watched port. `captured` bytes follow.
+/// A datagram, or a piece of a TCP segment, of a socket that talks to a watched port. `captured` bytes follow. A segment
+/// without payload has a record only when it ends its stream (FIN, RST).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsRecord {
@@ -44,11 +57,12 @@ pub struct DnsRecord {
     pub pid: u32,
     /// Inode number of the socket's network namespace; 0 when not known.
     pub netns: u32,
-    /// Bytes there are, of the datagram or of the segment from this piece on.
+    /// Length of the datagram or of this piece of a segment. The last piece that a segment may have stands for all the
+    /// rest of it.
     pub wire_len: u32,
     /// Bytes of them that follow.
     pub captured: u32,
-    /// Sequence number of the first of them; TCP only.
+    /// Sequence number of the first byte; TCP only.
     pub tcp_seq: u32,
     /// Port of the client.
     pub local_port: u16,
@@ -60,14 +74,22 @@ pub struct DnsRecord {
     pub protocol: u8,
     /// One of the `DNS_` directions.
     pub direction: u8,
+    /// Flags of the TCP header; 0 for a datagram.
+    pub tcp_flags: u8,
+    /// `DNS_NOTHING_` flags: what the connection has not carried yet; TCP only.
+    pub tcp_fresh: u8,
     /// Zero.
-    pub unused: [u8; 5],
+    pub unused: [u8; 3],
     /// Address of the client.
     pub local: [u8; 16],
     /// Address of the server.
     pub remote: [u8; 16],
     /// Name of the process that sent it.
     pub comm: [u8; 16],
+    /// The client has received the server's stream up to this sequence number (`rcv_nxt`), this segment not counted; TCP only.
+    pub tcp_received: u32,
+    /// The server has acknowledged the client's stream up to this sequence number (`snd_una`), likewise.
+    pub tcp_acknowledged: u32,
 }
 
 /// [`DropRecord::packet`]: a DNS message over UDP.

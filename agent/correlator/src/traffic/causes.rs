@@ -45,7 +45,12 @@ pub(crate) fn reason_of_lookup(
     end: Timestamp,
     config: &TrafficConfig,
 ) -> Option<JourneyReason> {
-    if !result.is_answer() {
+    if result == LookupResult::Unknown {
+        // Nothing is known of how it went, so there is nothing to explain.
+        None
+    } else if result == LookupResult::Open {
+        (end.since(lookup.start) > config.slow_lookup_ns).then_some(JourneyReason::Slow)
+    } else if !result.is_answer() {
         Some(JourneyReason::Failed)
     } else if harmful(&lookup.drops).next().is_some() {
         Some(JourneyReason::Dropped)

@@ -5,13 +5,15 @@
 //! equal names are joined. Answers are in `answers.rs`. Does not: guess.
 
 use sandglass_model::Timestamp;
-use sandglass_model::network::{DnsMessage, Question};
+use sandglass_model::network::{DnsMessage, DnsUnreported, Question, Unreported};
 use sandglass_model::trace::Detail;
 
 use crate::config::TrafficConfig;
 use crate::context::Context;
 use crate::exchange::ExchangeId;
 use crate::facts::Fact;
+use crate::finding::Finding;
+use crate::output::Output;
 use crate::owner::Owner;
 use crate::traffic::Traffic;
 use crate::traffic::flows::protocol_of;
@@ -44,6 +46,28 @@ impl Traffic {
                 }
             }
         }
+    }
+
+    /// DNS traffic was not reported. Where bytes to a client were not seen, nobody is to blame for the answers that may
+    /// have been among them.
+    pub(crate) fn on_dns_unreported(&mut self, ctx: &mut Context, at: Timestamp, unreported: &DnsUnreported) {
+        let mut client = unreported.client;
+        client.set_ip(client.ip().to_canonical());
+        if unreported.reason == Unreported::Unseen && unreported.inbound {
+            let key = TableKey::client(protocol_of(unreported.transport), client);
+            let serials: Vec<u64> = self.lookups.newest(key).map(|(serial, _)| serial).collect();
+            for serial in serials {
+                if let Some(lookup) = self.lookups.get_mut(serial) {
+                    lookup.miss_answers(at, unreported.socket, client);
+                }
+            }
+        }
+        let owner = self.owners.attribute(unreported.netns, client.ip(), ctx.now);
+        ctx.effects.outputs.push(Output::Finding(Finding::DnsUnreported {
+            scope: owner.scope(),
+            reason: unreported.reason,
+            count: unreported.count,
+        }));
     }
 
     fn on_query(&mut self, ctx: &mut Context, at: Timestamp, owner: &Owner, message: &DnsMessage, question: &Question) {

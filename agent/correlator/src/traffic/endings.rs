@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
+use sandglass_model::Timestamp;
 use sandglass_model::network::ConnectFailure;
+use sandglass_model::trace::LookupResult;
 
 use crate::context::Context;
 use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
@@ -20,14 +22,35 @@ impl Traffic {
     /// A lookup is over: every answer is there and no next name came, or it was waited for long enough.
     pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
         self.find_owner(ctx, ExchangeId::Lookup(serial));
-        let Some(mut lookup) = self.take_lookup(serial, ctx.now) else {
+        let Some(lookup) = self.take_lookup(serial, ctx.now) else {
             return;
         };
-        let (result, end) = lookup.ending(ctx.now);
+        let ending = lookup.ending(ctx.now);
+        self.end_lookup(ctx, serial, lookup, ending);
+    }
+
+    /// The input ends while a lookup is pending.
+    fn leave_lookup_open(&mut self, ctx: &mut Context, serial: u64) {
+        self.find_owner(ctx, ExchangeId::Lookup(serial));
+        if let Some(mut lookup) = self.take_lookup(serial, ctx.now) {
+            lookup.lost = true;
+            let now = ctx.now;
+            self.end_lookup(ctx, serial, lookup, (LookupResult::Open, now));
+        }
+    }
+
+    fn end_lookup(
+        &mut self,
+        ctx: &mut Context,
+        serial: u64,
+        mut lookup: Lookup,
+        (result, end): (LookupResult, Timestamp),
+    ) {
         let mut detail = Box::new(lookup.detail(Some(result)));
         let reason = causes::reason_of_lookup(&lookup, result, end, &ctx.config.traffic);
         let tables = Tables::new(&self.counters, self.owners.node);
-        detail.cause = reason.and_then(|_| tables.cause_of_lookup(&lookup, result, end));
+        let explained = reason.filter(|_| result.is_known());
+        detail.cause = explained.and_then(|_| tables.cause_of_lookup(&lookup, result, end));
         let exchange = Arc::new(Exchange {
             start: lookup.start,
             end,
@@ -96,13 +119,18 @@ impl Traffic {
         self.exchange_ended(ctx, ended, connect.home);
     }
 
-    /// Ends what is open: exchanges with a result end with it, of the others the end is not known.
+    /// Ends what is open: exchanges with a result end with it, a pending lookup is reported as open,
+    /// of the others the end is not known.
     pub(crate) fn finish(&mut self, ctx: &mut Context) {
         let lookups: Vec<u64> = self.lookups.serials().collect();
         for serial in lookups {
             let pending = self.lookups.get(serial).is_some_and(Lookup::is_pending);
             ctx.effects.timers.clear(Timer::Lookup(serial));
-            if pending {
+            let has_home = self.lookups.get(serial).is_some_and(|lookup| lookup.home.is_some());
+            if pending && !has_home {
+                self.leave_lookup_open(ctx, serial);
+            } else if pending {
+                // Its trace shows it as open, and is incomplete.
                 self.give_up(ctx, ExchangeId::Lookup(serial));
             } else {
                 self.on_lookup_due(ctx, serial);

@@ -215,6 +215,13 @@ impl Traffic {
             connect.lost = true;
         }
     }
+
+    /// Records of DNS messages were lost up to `at`.
+    pub(crate) fn on_dns_loss(&mut self, at: Timestamp) {
+        for lookup in self.lookups.values_mut() {
+            lookup.lose_answers(at);
+        }
+    }
 }
 
 // === when it is over ===

@@ -79,7 +79,11 @@ pub(crate) struct SentQuery {
     pub(crate) server: SocketAddr,
     pub(crate) transport: Transport,
     pub(crate) id: u16,
+    /// As [`DnsMessage::nth`].
+    pub(crate) nth: u32,
     pub(crate) answered: Option<Timestamp>,
+    /// Its answer may have been among bytes of the connection that were not seen.
+    pub(crate) unseen: bool,
     /// It repeats a question.
     pub(crate) again: bool,
     /// The client asked over TCP instead of waiting on.
@@ -92,9 +96,14 @@ impl SentQuery {
         (self.again || self.transport == Transport::Tcp) && self.at > outcome.at
     }
 
+    /// Its answer may have come unseen up to `at`, if it went over TCP.
+    fn miss_answer(&mut self, at: Timestamp) {
+        self.unseen |= self.transport == Transport::Tcp && self.at <= at && self.answered.is_none();
+    }
+
     /// It was waited for in vain.
     pub(crate) fn is_missed(&self) -> bool {
-        self.answered.is_none() && !self.left
+        self.answered.is_none() && !self.left && !self.unseen
     }
 }
 
@@ -218,7 +227,9 @@ impl Lookup {
                 server: message.server,
                 transport: message.transport,
                 id: message.id,
+                nth: message.nth,
                 answered: None,
+                unseen: false,
                 again,
                 left: false,
             });
@@ -294,6 +305,22 @@ impl Lookup {
             if self.addresses.len() < MAX_ADDRESSES && !self.addresses.contains(address) {
                 self.addresses.push(*address);
             }
+        }
+    }
+
+    /// Bytes to the client were not seen on this connection: answers to what was asked on it up to `at` may have been
+    /// among them.
+    pub(crate) fn miss_answers(&mut self, at: Timestamp, socket: u64, client: SocketAddr) {
+        let on_connection = |sent: &&mut SentQuery| sent.socket == socket && sent.client == client;
+        for sent in self.sent.iter_mut().filter(on_connection) {
+            sent.miss_answer(at);
+        }
+    }
+
+    /// Records of DNS were lost up to `at`: over TCP the loss may show nowhere else.
+    pub(crate) fn lose_answers(&mut self, at: Timestamp) {
+        for sent in &mut self.sent {
+            sent.miss_answer(at);
         }
     }
 

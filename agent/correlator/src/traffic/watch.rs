@@ -129,6 +129,13 @@ impl Watch {
         }
     }
 
+    /// Records of DNS messages were lost up to `at`.
+    pub(crate) fn lose_answers(&mut self, at: Timestamp) {
+        for lookup in self.lookups.values_mut() {
+            lookup.lose_answers(at);
+        }
+    }
+
     pub(crate) fn is_lossy(&self, at: Timestamp) -> bool {
         self.lost_until.is_some_and(|until| at <= until)
     }

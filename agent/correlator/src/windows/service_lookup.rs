@@ -143,7 +143,7 @@ impl ServiceLookup {
             LookupChange::Answered { status, .. } => {
                 let rcode = match result_of(*status) {
                     LookupResult::Rcode(rcode) => rcode,
-                    LookupResult::Unanswered => return,
+                    LookupResult::Unanswered | LookupResult::Unknown | LookupResult::Open => return,
                 };
                 if !LookupResult::Rcode(rcode).is_answer() {
                     self.error = Some(rcode);

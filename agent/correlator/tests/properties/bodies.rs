@@ -51,6 +51,7 @@ pub fn dns(line: Line, id: u16, name: &str, kind: u16, answer: Option<Answer>) -
         server: line.server,
         asker: asker().filter(|_| answer.is_none()),
         id,
+        nth: 0,
         questions: vec![Question {
             name: name.to_owned(),
             kind,

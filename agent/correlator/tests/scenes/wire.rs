@@ -112,6 +112,7 @@ fn message(socket: &Socket, id: u16, name: &str, of: &str) -> DnsMessage {
         server: socket.server,
         asker: None,
         id,
+        nth: 0,
         questions: vec![Question {
             name: name.to_owned(),
             kind: kind(of),
@@ -186,6 +187,7 @@ pub fn told(played: &Played) -> String {
             | Finding::Dropped { .. }
             | Finding::Activity(_)
             | Finding::Endpoints { .. }
+            | Finding::DnsUnreported { .. }
             | Finding::HnsRestarted => continue,
         }
         text.push('\n');

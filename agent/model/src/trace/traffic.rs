@@ -61,12 +61,16 @@ pub enum LookupResult {
     Rcode(u16),
     /// Without an answer.
     Unanswered,
+    /// Not known: bytes of its connection were not seen, and its answer may have been among them.
+    Unknown,
+    /// Not at all: the input ended before an answer came and before the timeout.
+    Open,
 }
 
 impl LookupResult {
     /// Every name that [`as_str`](LookupResult::as_str) gives.
-    pub const NAMES: [&'static str; 8] = [
-        "noerror", "nxdomain", "servfail", "refused", "formerr", "notimp", "other", "timeout",
+    pub const NAMES: [&'static str; 10] = [
+        "noerror", "nxdomain", "servfail", "refused", "formerr", "notimp", "other", "timeout", "unknown", "open",
     ];
 
     /// Name in metrics and attributes: a closed set.
@@ -81,7 +85,15 @@ impl LookupResult {
             LookupResult::Rcode(5) => "refused",
             LookupResult::Rcode(_) => "other",
             LookupResult::Unanswered => "timeout",
+            LookupResult::Unknown => "unknown",
+            LookupResult::Open => "open",
         }
+    }
+
+    /// It is known how it ended.
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        !matches!(self, LookupResult::Unknown | LookupResult::Open)
     }
 
     /// The network and the server did their part: there is such a name, or there is none.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::Output;
 use sandglass_correlator::finding::{ConnectEnded, Finding, LookupEnded, QueryType, Scope};
-use sandglass_model::network::{ConnectFailure, DroppedPacket, Transport};
+use sandglass_model::network::{ConnectFailure, DroppedPacket, Transport, Unreported};
 use sandglass_model::trace::{Cause, JourneyReason, LookupResult};
 use sandglass_model::{Detail, registry};
 
@@ -45,6 +45,12 @@ struct DropLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UnreportedLabels {
+    scope: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CauseLabels {
     cause: &'static str,
 }
@@ -63,6 +69,8 @@ pub struct TrafficMetrics {
     unanswered: ScopeCounter,
     search_names: ScopeCounter,
     truncated: ScopeCounter,
+    malformed: ScopeCounter,
+    unreported: Family<UnreportedLabels, Counter>,
     connects: DurationFamily<ConnectLabels>,
     connect_retransmissions: ScopeCounter,
     conntrack: ConntrackMetrics,
@@ -84,6 +92,8 @@ impl TrafficMetrics {
             unanswered: Family::default(),
             search_names: Family::default(),
             truncated: Family::default(),
+            malformed: Family::default(),
+            unreported: Family::default(),
             connects: durations(),
             connect_retransmissions: Family::default(),
             conntrack: ConntrackMetrics::default(),
@@ -111,11 +121,15 @@ impl TrafficMetrics {
                     drop(self.queries.get_or_create(&query_labels(scope, kind, transport)));
                 }
             }
+            for reason in Unreported::ALL.map(Unreported::as_str) {
+                drop(self.unreported.get_or_create(&UnreportedLabels { scope, reason }));
+            }
             for counter in [
                 &self.retransmissions,
                 &self.unanswered,
                 &self.search_names,
                 &self.truncated,
+                &self.malformed,
                 &self.connect_retransmissions,
             ] {
                 drop(counter.get_or_create(&ScopeLabels { scope }));
@@ -161,6 +175,16 @@ impl TrafficMetrics {
             "dns_truncated",
             "DNS lookups with a truncated answer that were retried over TCP",
             self.truncated.clone(),
+        );
+        registry.register(
+            "dns_malformed",
+            "DNS messages that could not be parsed, wholly or in part",
+            self.malformed.clone(),
+        );
+        registry.register(
+            "dns_unreported",
+            "DNS messages that belong to no lookup, by reason; with questions: questions beyond a message's eighth; with unseen: bytes of TCP streams",
+            self.unreported.clone(),
         );
         registry.register(
             "connect_duration_seconds",
@@ -216,6 +240,15 @@ impl TrafficMetrics {
             Finding::Flow { scope, change, nat } => self.conntrack.flow(*scope, *change, *nat),
             Finding::Conntrack { scope, counts } => self.conntrack.count(*scope, counts),
             Finding::Dropped { scope, packet, reason } => self.dropped(*scope, *packet, reason),
+            Finding::DnsUnreported { scope, reason, count } => {
+                let scope = scope.as_str();
+                if matches!(reason, Unreported::Malformed | Unreported::Records) {
+                    self.malformed.get_or_create(&ScopeLabels { scope }).inc_by(*count);
+                }
+                let reason = reason.as_str();
+                let labels = UnreportedLabels { scope, reason };
+                self.unreported.get_or_create(&labels).inc_by(*count);
+            }
             Finding::JourneyHeldBack => {
                 self.held_back.inc();
             }

@@ -127,7 +127,10 @@ impl TrafficHour {
             }
             Finding::JourneyHeldBack => self.journeys_held_back += 1,
             // Not network traffic: only metrics count these.
-            Finding::Activity(_) | Finding::Endpoints { .. } | Finding::HnsRestarted => {}
+            Finding::DnsUnreported { .. }
+            | Finding::Activity(_)
+            | Finding::Endpoints { .. }
+            | Finding::HnsRestarted => {}
         }
     }
 

@@ -81,7 +81,7 @@ fn attach(
     family.attach_to_cgroup("on_receive", "ingress", &root, loader)?;
     family.attach_to_cgroup("on_send", "egress", &root, loader)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
-    let feed = DecodedFeed::new(stream, outlet, DnsDecoder::new(health.dns_malformed.clone()));
+    let feed = DecodedFeed::new(stream, outlet, DnsDecoder::default());
     let probe = DnsProbe {
         _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
         family,

@@ -116,6 +116,7 @@ impl Lookup {
             sent.question == question
                 && sent.at == at
                 && sent.id == message.id
+                && sent.nth == message.nth
                 && sent.client == message.client
                 && sent.server == message.server
         })

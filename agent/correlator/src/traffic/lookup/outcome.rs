@@ -119,13 +119,26 @@ impl Lookup {
             .find(|outcome| LookupResult::Rcode(outcome.rcode).is_answer());
         match useful.or(answer).or(outcomes.last()) {
             Some(outcome) => LookupResult::Rcode(outcome.rcode),
+            None if self.is_unknown(current) => LookupResult::Unknown,
             None => LookupResult::Unanswered,
         }
     }
 
+    /// An answer about this name may have come unseen.
+    fn is_unknown(&self, name: usize) -> bool {
+        (0..self.questions.len()).any(|index| self.questions[index].name == name && self.is_unseen(index))
+    }
+
+    /// An answer to this question may have come unseen.
+    fn is_unseen(&self, question: usize) -> bool {
+        let mut sent = self.sent.iter().filter(|sent| sent.question == question);
+        sent.any(|sent| sent.unseen && sent.answered.is_none())
+    }
+
     /// Questions that never got an answer.
     pub(crate) fn unanswered(&self) -> u32 {
-        let unanswered = self.questions.iter().filter(|asked| asked.outcome.is_none());
+        let questions = self.questions.iter().enumerate();
+        let unanswered = questions.filter(|(index, asked)| asked.outcome.is_none() && !self.is_unseen(*index));
         u32::try_from(unanswered.count()).unwrap_or(u32::MAX)
     }
 
@@ -150,7 +163,10 @@ impl Lookup {
             result,
             queries: self.queries,
             retransmissions: self.retransmissions,
-            unanswered: if result.is_some() { self.unanswered() } else { 0 },
+            unanswered: match result {
+                None | Some(LookupResult::Open) => 0,
+                Some(_) => self.unanswered(),
+            },
             search_names: u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX),
             truncated: self.truncated,
             addresses: self.addresses.clone(),

@@ -20,10 +20,12 @@ use sandglass_model::network::{Answer, Question};
 pub struct Parsed {
     /// Message id.
     pub id: u16,
-    /// It is of the kind that looks names up (opcode QUERY), not a zone transfer's notice or an update.
+    /// Its opcode is QUERY: not an inverse query, a zone transfer's notice, an update or a stateful operation.
     pub is_lookup: bool,
-    /// The questions.
+    /// The questions, at most [`QUESTIONS_MAX`].
     pub questions: Vec<Question>,
+    /// Questions beyond those.
+    pub more_questions: u16,
     /// What it answers; `None` for a query.
     pub answer: Option<Answer>,
     /// Its records could not be read to their end, though all of it was there.
@@ -39,19 +41,23 @@ pub struct Malformed(&'static str);
 pub fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
     let message = Message::from_octets(bytes).map_err(|_| Malformed("header"))?;
     let (header, counts) = (message.header(), message.header_counts());
-    let mut section = message.question();
-    let questions = questions(&mut section)?;
     let mut parsed = Parsed {
         id: header.id(),
         is_lookup: header.opcode() == Opcode::QUERY,
-        questions,
+        questions: Vec::new(),
+        more_questions: 0,
         answer: None,
         malformed: false,
     };
+    let mut section = message.question();
+    (parsed.questions, parsed.more_questions) = questions(&mut section)?;
+    if !parsed.is_lookup {
+        // The other sections may be of another meaning, as in an update (RFC 2136 2.4, 2.5), or be missing, as in a stateful
+        // operation (RFC 8490 5.4) and an inverse query (RFC 1035 6.4.1).
+        parsed.answer = header.qr().then(Answer::default);
+        return Ok(parsed);
+    }
     if !header.qr() {
-        if parsed.questions.is_empty() {
-            return Err(Malformed("question"));
-        }
         return Ok(parsed);
     }
     let mut answer = Answer {
@@ -66,8 +72,8 @@ pub fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
     Ok(parsed)
 }
 
-fn questions(section: &mut QuestionSection<'_, &[u8]>) -> Result<Vec<Question>, Malformed> {
-    let mut questions = Vec::new();
+fn questions(section: &mut QuestionSection<'_, &[u8]>) -> Result<(Vec<Question>, u16), Malformed> {
+    let (mut questions, mut more) = (Vec::new(), 0);
     for question in section {
         let question = question.map_err(|_| Malformed("question"))?;
         if questions.len() < QUESTIONS_MAX {
@@ -75,9 +81,11 @@ fn questions(section: &mut QuestionSection<'_, &[u8]>) -> Result<Vec<Question>, 
                 name: text(question.qname()),
                 kind: question.qtype().to_int(),
             });
+        } else {
+            more += 1;
         }
     }
-    Ok(questions)
+    Ok((questions, more))
 }
 
 /// Addresses of the answer section, and the upper bits of the response code from the additional section (RFC 6891 6.1.3).
@@ -146,7 +154,7 @@ fn text(name: &ParsedName<&[u8]>) -> String {
 }
 
 /// Bounds of the model.
-const QUESTIONS_MAX: usize = 8;
+pub const QUESTIONS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 8;
 
 #[cfg(test)]

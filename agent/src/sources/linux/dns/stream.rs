@@ -1,190 +1,376 @@
 //! DNS over TCP: puts the segments of each direction of a connection in order and cuts its messages out (RFC 7766).
 //!
-//! Used by the decoder. A message may lie in several segments, and a segment may hold several messages. What was not
-//! captured of a message is known by length only; the message is then handed on incomplete.
-//! Bounded: so many streams, so much of one message, so many segments waiting for one that is missing. A stream whose
-//! place is lost is passed over until its connection ends. Does not: parse messages.
+//! Used by the decoder. Each stream has two stages: [`order`] puts segments in order by sequence number (RFC 9293 3.4) and
+//! says which bytes will never be seen; [`framing`] cuts messages out by their length prefix (RFC 1035 4.2.2) and finds the
+//! next message behind bytes that were not seen ([`plausible`]).
+//! Invariant: every byte of a stream is part of a message, of a cut message, or of a gap that is reported.
+//! Bounded: streams, bytes that wait, time that they wait. Does not: parse messages.
+
+mod framing;
+mod order;
+mod plausible;
 
 use std::collections::HashMap;
 
-/// One direction of one connection: cookie of the socket, direction.
-pub type Key = (u64, u8);
+use self::framing::Framing;
+use self::order::Order;
 
-/// A piece of a stream.
+/// Which way a stream's bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the client: queries.
+    Out,
+    /// To the client: answers.
+    In,
+}
+
+/// The process that sent bytes, where the kernel side knew it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// Process id; 0 when not known.
+    pub pid: u32,
+    /// Its start, nanoseconds of the boot clock.
+    pub start_ns: u64,
+    /// Its name, padded with zeros.
+    pub comm: [u8; 16],
+}
+
+/// A segment, or a piece of one, as the kernel side captured it.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment<'s> {
+pub struct Segment<'s, C> {
     /// When it was seen, nanoseconds of the boot clock.
     pub at_ns: u64,
+    /// Cookie of the socket.
+    pub socket: u64,
+    /// Which of its streams.
+    pub direction: Direction,
     /// Sequence number of its first byte.
     pub seq: u32,
-    /// How long it is.
+    /// Its length.
     pub wire_len: u32,
     /// As many of its first bytes as were captured.
     pub bytes: &'s [u8],
+    /// SYN, FIN, RST of its header.
+    pub flags: Flags,
+    /// How far the socket says that its streams had come before this segment.
+    pub progress: Option<Progress>,
+    /// Who sent it.
+    pub sender: Sender,
+    /// What the caller wants back with the messages of the stream.
+    pub context: C,
 }
 
-/// All streams.
-#[derive(Debug, Default)]
-pub struct Streams {
-    streams: HashMap<Key, Stream>,
+/// Flags of a segment's header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// The stream begins.
+    pub syn: bool,
+    /// The stream ends behind this segment.
+    pub fin: bool,
+    /// The connection is gone.
+    pub rst: bool,
+}
+
+/// What a socket says of its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The client has received all bytes before this sequence number.
+    pub received: u32,
+    /// The server has acknowledged all bytes before this sequence number.
+    pub acknowledged: u32,
+    /// The client has received no byte of data.
+    pub nothing_received: bool,
+    /// The server has acknowledged no byte of data.
+    pub nothing_acknowledged: bool,
+}
+
+/// What comes out of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found<'m> {
+    /// A message.
+    Message {
+        /// Its bytes without the length prefix, as many as were captured and kept.
+        bytes: &'m [u8],
+        /// All of it is there.
+        complete: bool,
+        /// When its last byte could be read by its receiver, nanoseconds of the boot clock.
+        at_ns: u64,
+        /// Its position among the messages that became readable at this instant.
+        nth: u32,
+        /// Who sent it.
+        sender: Sender,
+    },
+    /// A message whose rest never came, because the stream ended.
+    Cut {
+        /// When the stream ended.
+        at_ns: u64,
+    },
+    /// Bytes that no message was read from: not seen, or in front of the first message that was recognized again.
+    Gap {
+        /// When bytes behind them were seen. What was sent later cannot be answered in them.
+        at_ns: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// All streams. `C` is a small value of the caller that comes back with what is found.
+#[derive(Debug)]
+pub struct Streams<C> {
+    connections: HashMap<u64, Connection<C>>,
+    waiting: usize,
     swept_ns: u64,
 }
 
-impl Streams {
-    /// Takes a segment, and hands each message that ends in it to `seen`, with whether all of it was captured.
-    pub fn take(&mut self, key: Key, segment: Segment<'_>, seen: &mut impl FnMut(&[u8], bool)) {
-        self.sweep(segment.at_ns);
-        if self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&key) {
-            self.forget_oldest();
+/// Both streams of one connection.
+#[derive(Debug)]
+struct Connection<C> {
+    context: C,
+    newest_ns: u64,
+    /// From the client, to the client.
+    streams: [Place; 2],
+}
+
+/// What is known of one direction of a connection.
+#[derive(Debug)]
+enum Place {
+    /// Nothing yet.
+    Unknown,
+    Open(Box<Stream>),
+    /// Its sender has closed, and all of it was taken.
+    Closed,
+}
+
+impl<C> Default for Streams<C> {
+    fn default() -> Streams<C> {
+        Streams {
+            connections: HashMap::new(),
+            waiting: 0,
+            swept_ns: 0,
         }
-        let stream = self.streams.entry(key).or_insert_with(|| Stream::new(segment.seq));
-        stream.newest_ns = segment.at_ns;
-        stream.take(segment, seen);
+    }
+}
+
+impl<C: Copy> Streams<C> {
+    /// Takes a segment, and hands all that can be read now to `found`.
+    pub fn take(&mut self, segment: &Segment<'_, C>, found: &mut impl FnMut(C, Direction, Found<'_>)) {
+        self.sweep(segment.at_ns, found);
+        if segment.flags.syn && segment.direction == Direction::Out {
+            // The same socket connects again: other streams, with numbers of their own.
+            self.remove(segment.socket, Ending::Given(segment.at_ns), found);
+        }
+        if !self.connections.contains_key(&segment.socket) {
+            if segment.wire_len == 0 {
+                return;
+            }
+            if self.connections.len() >= CONNECTIONS_MAX {
+                self.evict_oldest(segment.at_ns, found);
+            }
+            let connection = Connection {
+                context: segment.context,
+                newest_ns: 0,
+                streams: [Place::Unknown, Place::Unknown],
+            };
+            self.connections.insert(segment.socket, connection);
+        }
+        let Some(connection) = self.connections.get_mut(&segment.socket) else {
+            return;
+        };
+        let before = connection.waiting();
+        let room = WAITING_MAX.saturating_sub(self.waiting - before);
+        connection.take(segment, room, found);
+        let is_over = segment.flags.rst || connection.is_over();
+        self.waiting = self.waiting + connection.waiting() - before;
+        if is_over {
+            self.remove(segment.socket, Ending::Closed(segment.at_ns), found);
+        }
     }
 
-    /// Connections are not seen to end: what was silent for long has.
-    fn sweep(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.swept_ns) < IDLE_NS {
+    /// Bytes that waited for too long in front of a hole go on, and connections without traffic end. To be called about once
+    /// a second.
+    pub fn sweep(&mut self, now_ns: u64, found: &mut impl FnMut(C, Direction, Found<'_>)) {
+        if now_ns.saturating_sub(self.swept_ns) < SWEEP_NS {
             return;
         }
         self.swept_ns = now_ns;
-        self.streams
-            .retain(|_, stream| now_ns.saturating_sub(stream.newest_ns) < IDLE_NS);
+        let mut over = Vec::new();
+        for (socket, connection) in &mut self.connections {
+            let before = connection.waiting();
+            connection.each(found, |stream, found| stream.expire(now_ns, found));
+            self.waiting = self.waiting + connection.waiting() - before;
+            if connection.is_over() || now_ns.saturating_sub(connection.newest_ns) >= IDLE_NS {
+                over.push(*socket);
+            }
+        }
+        for socket in over {
+            self.remove(socket, Ending::Given(now_ns), found);
+        }
     }
 
-    fn forget_oldest(&mut self) {
-        let oldest = self.streams.iter().min_by_key(|(_, stream)| stream.newest_ns);
-        if let Some(key) = oldest.map(|(key, _)| *key) {
-            self.streams.remove(&key);
+    fn evict_oldest(&mut self, at_ns: u64, found: &mut impl FnMut(C, Direction, Found<'_>)) {
+        let oldest = self
+            .connections
+            .iter()
+            .min_by_key(|(_, connection)| connection.newest_ns);
+        if let Some(socket) = oldest.map(|(socket, _)| *socket) {
+            self.remove(socket, Ending::Given(at_ns), found);
+        }
+    }
+
+    fn remove(&mut self, socket: u64, ending: Ending, found: &mut impl FnMut(C, Direction, Found<'_>)) {
+        if let Some(mut connection) = self.connections.remove(&socket) {
+            self.waiting -= connection.waiting();
+            connection.each(found, |stream, found| stream.end(ending, found));
         }
     }
 }
 
-/// One of them.
+impl<C: Copy> Connection<C> {
+    fn take(&mut self, segment: &Segment<'_, C>, room: usize, found: &mut impl FnMut(C, Direction, Found<'_>)) {
+        self.context = segment.context;
+        self.newest_ns = self.newest_ns.max(segment.at_ns);
+        for direction in [Direction::Out, Direction::In] {
+            let place = &mut self.streams[direction as usize];
+            if matches!(place, Place::Unknown)
+                && let Some(stream) = Stream::begin(segment, direction)
+            {
+                *place = Place::Open(Box::new(stream));
+            }
+        }
+        if let Some(progress) = segment.progress.filter(|_| !segment.flags.syn) {
+            let at_ns = segment.at_ns;
+            self.each(found, |stream, found| stream.pass(progress, at_ns, found));
+        }
+        let context = self.context;
+        if let Place::Open(stream) = &mut self.streams[segment.direction as usize] {
+            stream.take(segment, room, &mut |one| found(context, segment.direction, one));
+        }
+        self.each(found, |stream, found| {
+            if stream.is_over() {
+                stream.end(Ending::Closed(segment.at_ns), found);
+            }
+        });
+        for place in &mut self.streams {
+            if matches!(place, Place::Open(stream) if stream.is_over()) {
+                *place = Place::Closed;
+            }
+        }
+    }
+
+    fn each(
+        &mut self,
+        found: &mut impl FnMut(C, Direction, Found<'_>),
+        mut work: impl FnMut(&mut Stream, &mut dyn FnMut(Found<'_>)),
+    ) {
+        let context = self.context;
+        for direction in [Direction::Out, Direction::In] {
+            if let Place::Open(stream) = &mut self.streams[direction as usize] {
+                work(stream, &mut |one| found(context, direction, one));
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        let waiting = self.streams.iter().map(|place| match place {
+            Place::Open(stream) => stream.order.waiting(),
+            Place::Unknown | Place::Closed => 0,
+        });
+        waiting.sum()
+    }
+
+    fn is_over(&self) -> bool {
+        self.streams.iter().all(|place| matches!(place, Place::Closed))
+    }
+}
+
+/// How a stream leaves the table, and when.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// Its connection was closed.
+    Closed(u64),
+    /// It was given up, or replaced: it may go on unseen.
+    Given(u64),
+}
+
+/// One stream.
 #[derive(Debug)]
 struct Stream {
-    newest_ns: u64,
-    /// Sequence number of the next byte.
-    next: u32,
-    /// Length prefix and as much as is kept of the message that begins there.
-    message: Vec<u8>,
-    /// Bytes of it that came, prefix included, kept or not.
-    came: usize,
-    /// Bytes of it that were not captured.
-    holes: bool,
-    /// Segments that came before one that lies before them.
-    waiting: Vec<(u32, u32, Vec<u8>)>,
-    /// Where messages begin is not known any more.
-    lost: bool,
+    direction: Direction,
+    order: Order,
+    framing: Framing,
+    /// Sequence number behind the last byte, once the sender has closed.
+    end: Option<u32>,
 }
 
 impl Stream {
-    fn new(first: u32) -> Stream {
-        Stream {
-            newest_ns: 0,
-            next: first,
-            message: Vec::new(),
-            came: 0,
-            holes: false,
-            waiting: Vec::new(),
-            lost: false,
+    /// The stream of this direction, as the first segment of its connection that says something of it shows it.
+    fn begin<C>(segment: &Segment<'_, C>, direction: Direction) -> Option<Stream> {
+        let is_own = segment.direction == direction;
+        let known = match (segment.progress, direction) {
+            _ if segment.flags.syn => is_own.then_some((segment.seq, true)),
+            // The client has these numbers in order: nothing before them is missing.
+            (Some(progress), Direction::In) => Some((progress.received, progress.nothing_received)),
+            // What was sent before the agent looked and is not acknowledged is not this agent's loss.
+            (Some(progress), Direction::Out) if progress.nothing_acknowledged => Some((progress.acknowledged, true)),
+            _ => None,
+        };
+        let near = |next: u32| !is_own || order::distance(next, segment.seq).unsigned_abs() <= order::REACH;
+        let known = known.filter(|(next, _)| near(*next));
+        let (next, framed) = known.or((is_own && segment.wire_len > 0).then_some((segment.seq, false)))?;
+        Some(Stream {
+            direction,
+            order: Order::new(next),
+            framing: Framing::new(direction, framed),
+            end: None,
+        })
+    }
+
+    fn take<C>(&mut self, segment: &Segment<'_, C>, room: usize, found: &mut dyn FnMut(Found<'_>)) {
+        if segment.flags.fin {
+            self.end = Some(segment.seq.wrapping_add(segment.wire_len));
+        }
+        let framing = &mut self.framing;
+        self.order.push(segment, room, &mut |chunk| framing.take(chunk, found));
+    }
+
+    /// The receiver is known to have this much: bytes before that are missing here will not be seen.
+    fn pass(&mut self, progress: Progress, at_ns: u64, found: &mut dyn FnMut(Found<'_>)) {
+        let seq = match self.direction {
+            Direction::In => progress.received,
+            Direction::Out => progress.acknowledged,
+        };
+        // The FIN has a number of its own behind the last byte.
+        let seq = self.end.filter(|end| order::distance(*end, seq) < 0).unwrap_or(seq);
+        let framing = &mut self.framing;
+        self.order.pass(seq, at_ns, &mut |chunk| framing.take(chunk, found));
+    }
+
+    fn expire(&mut self, now_ns: u64, found: &mut dyn FnMut(Found<'_>)) {
+        let framing = &mut self.framing;
+        self.order.expire(now_ns, &mut |chunk| framing.take(chunk, found));
+    }
+
+    fn end(&mut self, ending: Ending, found: &mut dyn FnMut(Found<'_>)) {
+        let framing = &mut self.framing;
+        self.order.flush(&mut |chunk| framing.take(chunk, found));
+        match ending {
+            Ending::Closed(at_ns) => self.framing.close(at_ns, found),
+            Ending::Given(at_ns) => self.framing.give_up(at_ns, found),
         }
     }
 
-    fn take(&mut self, segment: Segment<'_>, seen: &mut impl FnMut(&[u8], bool)) {
-        if self.lost {
-            return;
-        }
-        if self.is_ahead(segment.seq) {
-            if self.waiting.len() >= WAITING_MAX {
-                self.lose();
-                return;
-            }
-            let waiting = (segment.seq, segment.wire_len, segment.bytes.to_vec());
-            self.waiting.push(waiting);
-            return;
-        }
-        self.append(segment.seq, segment.wire_len, segment.bytes, seen);
-        while let Some(place) = self.waiting.iter().position(|(seq, ..)| !self.is_ahead(*seq)) {
-            let (seq, wire_len, bytes) = self.waiting.swap_remove(place);
-            self.append(seq, wire_len, &bytes, seen);
-        }
-    }
-
-    fn is_ahead(&self, seq: u32) -> bool {
-        seq.wrapping_sub(self.next).cast_signed() > 0
-    }
-
-    /// Takes what of a segment was not there before.
-    fn append(&mut self, seq: u32, wire_len: u32, bytes: &[u8], seen: &mut impl FnMut(&[u8], bool)) {
-        let old = self.next.wrapping_sub(seq);
-        if old >= wire_len {
-            return;
-        }
-        self.next = seq.wrapping_add(wire_len);
-        let bytes = bytes.get(old as usize..).unwrap_or_default();
-        self.consume(bytes, (wire_len - old) as usize - bytes.len(), seen);
-    }
-
-    /// Takes captured bytes, then so many unknown ones.
-    fn consume(&mut self, mut bytes: &[u8], mut unknown: usize, seen: &mut impl FnMut(&[u8], bool)) {
-        while !self.lost && (!bytes.is_empty() || unknown > 0) {
-            let want = self.wanted();
-            if bytes.is_empty() {
-                if self.came < PREFIX {
-                    self.lose();
-                    return;
-                }
-                let skipped = want.min(unknown);
-                unknown -= skipped;
-                self.came += skipped;
-                self.holes |= skipped > 0;
-            } else {
-                let (now, later) = bytes.split_at(want.min(bytes.len()));
-                let room = MESSAGE_MAX.saturating_sub(self.message.len());
-                // Behind a hole nothing fits.
-                let kept = if self.holes { 0 } else { room.min(now.len()) };
-                self.message.extend_from_slice(&now[..kept]);
-                self.holes |= kept < now.len();
-                self.came += now.len();
-                bytes = later;
-            }
-            if self.came >= PREFIX && self.wanted() == 0 {
-                seen(self.message.get(PREFIX..).unwrap_or_default(), !self.holes);
-                self.begin();
-            }
-        }
-    }
-
-    /// Bytes that are missing, of the prefix or of the message.
-    fn wanted(&self) -> usize {
-        match (self.message.first(), self.message.get(1)) {
-            (Some(high), Some(low)) => {
-                (PREFIX + usize::from(u16::from_be_bytes([*high, *low]))).saturating_sub(self.came)
-            }
-            _ => PREFIX - self.came.min(PREFIX),
-        }
-    }
-
-    fn begin(&mut self) {
-        self.message.clear();
-        self.came = 0;
-        self.holes = false;
-    }
-
-    fn lose(&mut self) {
-        self.lost = true;
-        self.message = Vec::new();
-        self.waiting = Vec::new();
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| order::distance(self.order.next(), end) >= 0)
     }
 }
 
-/// The length prefix.
-const PREFIX: usize = 2;
-const MESSAGE_MAX: usize = 4096;
-const STREAMS_MAX: usize = 512;
-const WAITING_MAX: usize = 4;
-const IDLE_NS: u64 = 30_000_000_000;
+/// So many connections are followed.
+const CONNECTIONS_MAX: usize = 2048;
+/// Bytes that may wait in all streams together.
+const WAITING_MAX: usize = 8 << 20;
+/// A connection without traffic for so long leaves the table.
+const IDLE_NS: u64 = 120_000_000_000;
+const SWEEP_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests;

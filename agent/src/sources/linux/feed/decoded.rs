@@ -4,9 +4,10 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use sandglass_model::Event;
+use sandglass_model::{Event, Timestamp};
 
 use super::{Drained, Feed, Outlet, RECORDS_MAX};
+use crate::sources::clock;
 use crate::sources::linux::loader::family::Stream;
 use crate::sources::linux::record::DecodeError;
 use crate::sources::queue::Stopped;
@@ -18,6 +19,9 @@ pub trait Decoder: Send + 'static {
     /// # Errors
     /// When the bytes are no record.
     fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError>;
+
+    /// Called about once a second: appends the events that follow from `now` alone.
+    fn sweep(&mut self, _now: Timestamp, _events: &mut Vec<Event>) {}
 }
 
 /// The feed.
@@ -70,6 +74,10 @@ impl<D: Decoder> Feed for DecodedFeed<D> {
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
+        self.decoder.sweep(clock::now(), &mut self.events);
+        for event in self.events.drain(..) {
+            self.outlet.send(event)?;
+        }
         self.outlet.report_losses(&mut self.stream.lost)
     }
 }

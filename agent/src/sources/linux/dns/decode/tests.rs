@@ -1,4 +1,4 @@
-use sandglass_probes::wire::dns::{FAMILY_V6, PROTOCOL_UDP};
+use sandglass_probes::wire::dns::{DNS_OUT, FAMILY_V6, PROTOCOL_UDP};
 
 use super::*;
 
@@ -18,10 +18,14 @@ fn head(protocol: u8, direction: u8, bytes: &[u8]) -> DnsRecord {
         family: FAMILY_V4,
         protocol,
         direction,
-        unused: [0; 5],
+        tcp_flags: 0,
+        tcp_fresh: DNS_NOTHING_RECEIVED | DNS_NOTHING_ACKNOWLEDGED,
+        unused: [0; 3],
         local: [0; 16],
         remote: [0; 16],
         comm: [0; 16],
+        tcp_received: 1,
+        tcp_acknowledged: 1,
     };
     head.local[..4].copy_from_slice(&[10, 0, 0, 2]);
     head.remote[..4].copy_from_slice(&[10, 96, 0, 10]);
@@ -42,29 +46,33 @@ fn message(answer: bool) -> Vec<u8> {
     .concat()
 }
 
-fn decoded(records: &[(DnsRecord, &[u8])]) -> (Vec<DnsMessage>, u64) {
-    let malformed = Counter::default();
-    let mut decoder = DnsDecoder::new(malformed.clone());
+/// Events of these records: messages, and what was only counted.
+fn decoded(records: &[(DnsRecord, &[u8])]) -> (Vec<DnsMessage>, Vec<(Unreported, u64)>) {
+    let mut decoder = DnsDecoder::default();
     let mut events = Vec::new();
     for (head, bytes) in records {
         let record = [head.bytes(), bytes, &[0xaa; 30]].concat();
         assert_eq!(decoder.decode(&record, &mut events), Ok(()));
     }
-    let messages = events.into_iter().map(|event| match event.body {
-        Body::DnsSeen(message) => *message,
-        other => panic!("{other:?}"),
-    });
-    (messages.collect(), malformed.get())
+    let (mut messages, mut counted) = (Vec::new(), Vec::new());
+    for event in events {
+        match event.body {
+            Body::DnsSeen(message) => messages.push(*message),
+            Body::DnsUnreported(unreported) => counted.push((unreported.reason, unreported.count)),
+            other => panic!("{other:?}"),
+        }
+    }
+    (messages, counted)
 }
 
 #[test]
 fn a_query_names_who_asked_and_an_answer_does_not() {
     let (query, answer) = (message(false), message(true));
-    let (messages, malformed) = decoded(&[
+    let (messages, counted) = decoded(&[
         (head(PROTOCOL_UDP, DNS_OUT, &query), &query),
         (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
     ]);
-    assert_eq!(malformed, 0);
+    assert_eq!(counted, []);
     let [query, answer] = &messages[..] else {
         panic!("{messages:?}")
     };
@@ -85,13 +93,14 @@ fn a_query_names_who_asked_and_an_answer_does_not() {
 }
 
 #[test]
-fn the_other_side_of_a_talk_is_passed_over() {
+fn the_other_side_of_a_talk_is_counted() {
     let (query, answer) = (message(false), message(true));
-    let (messages, malformed) = decoded(&[
+    let (messages, counted) = decoded(&[
         (head(PROTOCOL_UDP, DNS_IN, &query), &query),
         (head(PROTOCOL_UDP, DNS_OUT, &answer), &answer),
     ]);
-    assert_eq!((messages.len(), malformed), (0, 0));
+    let wrong = (Unreported::Direction, 1);
+    assert_eq!((messages.len(), counted), (0, vec![wrong, wrong]));
 }
 
 #[test]
@@ -102,18 +111,18 @@ fn messages_over_tcp_come_from_their_stream() {
     let first = head(PROTOCOL_TCP, DNS_OUT, front);
     let mut second = head(PROTOCOL_TCP, DNS_OUT, back);
     second.tcp_seq = 8;
-    let (messages, malformed) = decoded(&[(first, front), (second, back)]);
-    assert_eq!((messages.len(), malformed), (1, 0));
+    let (messages, counted) = decoded(&[(first, front), (second, back)]);
+    assert_eq!((messages.len(), counted), (1, vec![]));
     assert_eq!(messages[0].transport, Transport::Tcp);
     assert!(messages[0].asker.is_some());
 }
 
 #[test]
 fn garbage_is_counted() {
-    let (messages, malformed) = decoded(&[(head(PROTOCOL_UDP, DNS_IN, b"garbage"), b"garbage")]);
-    assert_eq!((messages.len(), malformed), (0, 1));
-    let (messages, malformed) = decoded(&[(head(PROTOCOL_UDP, DNS_OUT, b""), b"")]);
-    assert_eq!((messages.len(), malformed), (0, 1));
+    let (messages, counted) = decoded(&[(head(PROTOCOL_UDP, DNS_IN, b"garbage"), b"garbage")]);
+    assert_eq!((messages.len(), counted), (0, vec![(Unreported::Malformed, 1)]));
+    let (messages, counted) = decoded(&[(head(PROTOCOL_UDP, DNS_OUT, b""), b"")]);
+    assert_eq!((messages.len(), counted), (0, vec![(Unreported::Malformed, 1)]));
 }
 
 #[test]
@@ -128,11 +137,57 @@ fn addresses_of_both_families_are_read() {
 
 #[test]
 fn a_record_that_claims_more_than_it_has_is_an_error() {
-    let mut decoder = DnsDecoder::new(Counter::default());
+    let mut decoder = DnsDecoder::default();
     let mut events = Vec::new();
     let mut record = head(PROTOCOL_UDP, DNS_OUT, b"");
     record.captured = 1;
     assert!(decoder.decode(record.bytes(), &mut events).is_err());
     assert!(decoder.decode(&record.bytes()[..20], &mut events).is_err());
     assert!(events.is_empty());
+}
+
+/// Every message of these is counted once: other opcodes, queries without a question and their answers.
+#[test]
+fn messages_that_are_no_lookups_are_counted() {
+    let cookie = |flags: u8| {
+        let mut message = vec![0, 9, flags, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        message.extend([0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 12, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+        message
+    };
+    let (query, answer) = (cookie(0), cookie(0x80));
+    let keepalive = [
+        0, 0, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 8, 0, 0, 58, 152, 0, 0, 58, 152,
+    ];
+    let (messages, counted) = decoded(&[
+        (head(PROTOCOL_UDP, DNS_OUT, &query), &query),
+        (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
+        // Nobody asked for this one: it may answer a query that was not understood.
+        (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
+        (head(PROTOCOL_UDP, DNS_OUT, &keepalive), &keepalive),
+    ]);
+    let expected = [Unreported::NoQuestion, Unreported::NoQuestion, Unreported::Opcode];
+    assert_eq!(
+        (messages.len(), counted),
+        (1, expected.map(|reason| (reason, 1)).to_vec())
+    );
+}
+
+/// Issue 23: pieces of one segment of 3,790 bytes with 40 messages.
+#[test]
+fn pieces_of_a_long_segment_are_one_stream() {
+    let query = message(false);
+    let framed = [&[0, u8::try_from(query.len()).unwrap()][..], &query].concat();
+    let stream = framed.repeat(200);
+    let pieces = stream.chunks(2048).zip(0_u32..);
+    let records: Vec<(DnsRecord, &[u8])> = pieces
+        .map(|(piece, n)| {
+            let mut head = head(PROTOCOL_TCP, DNS_OUT, piece);
+            head.tcp_seq = 1 + 2048 * n;
+            (head, piece)
+        })
+        .collect();
+    let (messages, counted) = decoded(&records);
+    assert_eq!((messages.len(), counted), (200, vec![]));
+    let places: Vec<u32> = messages.iter().map(|message| message.nth).collect();
+    assert_eq!(places, (0..200).collect::<Vec<u32>>());
 }

@@ -117,7 +117,6 @@ fn what_is_no_message_is_an_error() {
     for (bytes, what) in [
         (&b""[..], "nothing"),
         (b"GET / HTTP/1.1", "another protocol"),
-        (&header(1, 0, [0, 0, 0, 0]), "a query that asks nothing"),
         (&header(1, 0, [1, 0, 0, 0]), "a question that is not there"),
         (&loops, "a name that points at itself"),
     ] {
@@ -131,15 +130,36 @@ fn much_is_bounded() {
     let questions: Vec<u8> = (0..20).flat_map(|_| asked()).collect();
     let message = [header(1, 0x8000, [20, 100, 0, 0]), questions, many].concat();
     let parsed = parse(&message, true).unwrap();
-    assert_eq!(parsed.questions.len(), QUESTIONS_MAX);
+    assert_eq!((parsed.questions.len(), parsed.more_questions), (QUESTIONS_MAX, 12));
     let answer = parsed.answer.unwrap();
     assert_eq!((answer.addresses.len(), answer.records), (ADDRESSES_MAX, 100));
 }
 
+/// Notices (RFC 1996), updates (RFC 2136), inverse queries (RFC 1035 6.4) and stateful operations (RFC 8490).
 #[test]
-fn notices_are_no_lookups() {
-    let parsed = parse(&[header(1, 0x2000, [1, 0, 0, 0]), asked()].concat(), true).unwrap();
-    assert!(!parsed.is_lookup);
+fn other_opcodes_are_no_lookups() {
+    for (flags, counts, rest) in [
+        (0x2000, [1, 0, 0, 0], asked()),
+        (0x2800, [1, 0, 1, 0], vec![0, 0, 6, 0, 1, 1]),
+        (0x0800, [0, 1, 0, 0], record(1, 0, &[192, 0, 2, 1])),
+        (0x3000, [0; 4], vec![0, 1, 0, 8, 0, 0, 58, 152, 0, 0, 58, 152]),
+    ] {
+        for answer in [0, 0x8000] {
+            let parsed = parse(&[header(1, flags | answer, counts), rest.clone()].concat(), true).unwrap();
+            assert!(!parsed.is_lookup && !parsed.malformed);
+            assert_eq!(parsed.answer.is_some(), answer != 0);
+        }
+    }
+}
+
+/// RFC 7873 5.4: a query without a question asks for a server cookie.
+#[test]
+fn a_query_without_a_question_is_no_malformed_one() {
+    let cookie = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 12, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
+    for flags in [0, 0x8000] {
+        let parsed = parse(&[&header(9, flags, [0, 0, 0, 1])[..], &cookie].concat(), true).unwrap();
+        assert!(parsed.is_lookup && parsed.questions.is_empty() && !parsed.malformed);
+    }
 }
 
 proptest::proptest! {

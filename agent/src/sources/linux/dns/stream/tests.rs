@@ -1,145 +1,410 @@
 use super::*;
 
-/// A message with its prefix.
+const OUT: Direction = Direction::Out;
+const IN: Direction = Direction::In;
+
+/// A query for `NUMBER.test` or its answer, with its length prefix.
+fn message(number: u16, answer: bool) -> Vec<u8> {
+    let name = format!("{number:05}");
+    let mut message = number.to_be_bytes().to_vec();
+    message.extend([if answer { 0x81 } else { 1 }, 0, 0, 1, 0, u8::from(answer), 0, 0, 0, 0]);
+    message.push(5);
+    message.extend(name.as_bytes());
+    message.extend(b"\x04test\0\0\x01\0\x01");
+    if answer {
+        message.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 1]);
+    }
+    framed(&message)
+}
+
 fn framed(message: &[u8]) -> Vec<u8> {
     let len = u16::try_from(message.len()).unwrap();
     [&len.to_be_bytes()[..], message].concat()
 }
 
-fn segment(seq: u32, bytes: &[u8]) -> Segment<'_> {
+fn segment(direction: Direction, seq: u32, bytes: &[u8]) -> Segment<'_, ()> {
     Segment {
         at_ns: 1,
+        socket: 1,
+        direction,
         seq,
         wire_len: u32::try_from(bytes.len()).unwrap(),
         bytes,
+        flags: Flags::default(),
+        progress: None,
+        sender: Sender::default(),
+        context: (),
     }
 }
 
-/// What comes out of these segments of one stream.
-fn messages(segments: &[Segment<'_>]) -> Vec<(Vec<u8>, bool)> {
-    let mut streams = Streams::default();
-    let mut seen = Vec::new();
+fn fresh(mut segment: Segment<'_, ()>, received: u32, acknowledged: u32) -> Segment<'_, ()> {
+    segment.progress = Some(Progress {
+        received,
+        acknowledged,
+        nothing_received: true,
+        nothing_acknowledged: true,
+    });
+    segment
+}
+
+fn known(segment: Segment<'_, ()>, received: u32, acknowledged: u32) -> Segment<'_, ()> {
+    let mut segment = fresh(segment, received, acknowledged);
+    let progress = segment.progress.as_mut().unwrap();
+    (progress.nothing_received, progress.nothing_acknowledged) = (false, false);
+    segment
+}
+
+/// What came out: messages by their bytes, cut ones, and bytes in gaps.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    messages: Vec<(Vec<u8>, bool)>,
+    times: Vec<(u64, u32)>,
+    cut: usize,
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Seen {
+    fn take(&mut self, found: Found<'_>) {
+        match found {
+            Found::Message {
+                bytes,
+                complete,
+                at_ns,
+                nth,
+                ..
+            } => {
+                self.messages.push((framed(bytes), complete));
+                self.times.push((at_ns, nth));
+            }
+            Found::Cut { .. } => self.cut += 1,
+            Found::Gap { at_ns, bytes } => self.gaps.push((at_ns, bytes)),
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        self.gaps.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+fn seen(segments: &[Segment<'_, ()>]) -> Seen {
+    let (mut streams, mut seen) = (Streams::default(), Seen::default());
     for segment in segments {
-        streams.take((1, 0), *segment, &mut |bytes, complete| {
-            seen.push((bytes.to_vec(), complete))
-        });
+        streams.take(segment, &mut |(), _, found| seen.take(found));
     }
     seen
 }
 
-fn whole(messages: &[&[u8]]) -> Vec<(Vec<u8>, bool)> {
-    messages.iter().map(|message| (message.to_vec(), true)).collect()
+fn whole(messages: &[Vec<u8>]) -> Vec<(Vec<u8>, bool)> {
+    messages.iter().map(|message| (message.clone(), true)).collect()
+}
+
+fn queries(numbers: impl IntoIterator<Item = u16>) -> Vec<Vec<u8>> {
+    numbers.into_iter().map(|number| message(number, false)).collect()
+}
+
+fn answers(numbers: impl IntoIterator<Item = u16>) -> Vec<Vec<u8>> {
+    numbers.into_iter().map(|number| message(number, true)).collect()
 }
 
 #[test]
-fn several_messages_of_one_segment_come_out() {
-    let stream = [framed(b"one"), framed(b"two"), framed(b"three")].concat();
-    assert_eq!(messages(&[segment(10, &stream)]), whole(&[b"one", b"two", b"three"]));
+fn several_messages_of_one_segment_come_out_with_their_positions() {
+    let all = queries(1..=3);
+    let seen = seen(&[fresh(segment(OUT, 10, &all.concat()), 0, 10)]);
+    assert_eq!(seen.messages, whole(&all));
+    assert_eq!(seen.times, [(1, 0), (1, 1), (1, 2)]);
 }
 
 #[test]
 fn a_message_cut_anywhere_is_put_together() {
-    let stream = [framed(b"first"), framed(b"second")].concat();
+    let all = queries(1..=2);
+    let stream = all.concat();
     // Around the end of the sequence numbers too.
     for start in [0_u32, 0xffff_fffa] {
         for cut in 1..stream.len() {
             let (front, back) = stream.split_at(cut);
             let next = start.wrapping_add(u32::try_from(cut).unwrap());
-            let cut = messages(&[segment(start, front), segment(next, back)]);
-            assert_eq!(cut, whole(&[b"first", b"second"]));
+            let cut = seen(&[fresh(segment(OUT, start, front), 0, start), segment(OUT, next, back)]);
+            assert_eq!(cut.messages, whole(&all));
         }
-        let bytes: Vec<Segment<'_>> = stream
+        let bytes: Vec<Segment<'_, ()>> = stream
             .chunks(1)
             .zip(0_u32..)
-            .map(|(byte, n)| segment(start.wrapping_add(n), byte))
+            .map(|(byte, n)| fresh(segment(OUT, start.wrapping_add(n), byte), 0, start))
             .collect();
-        assert_eq!(messages(&bytes), whole(&[b"first", b"second"]));
+        assert_eq!(seen(&bytes).messages, whole(&all));
     }
 }
 
 #[test]
 fn repeated_and_overlapping_segments_count_once() {
-    let stream = [framed(b"first"), framed(b"second")].concat();
-    let seen = messages(&[
-        segment(0, &stream[..4]),
-        segment(0, &stream[..4]),
-        segment(2, &stream[2..9]),
-        segment(0, &stream),
-        segment(3, &stream[3..]),
+    let all = queries(1..=2);
+    let stream = all.concat();
+    let seen = seen(&[
+        fresh(segment(OUT, 0, &stream[..4]), 0, 0),
+        segment(OUT, 0, &stream[..4]),
+        segment(OUT, 2, &stream[2..9]),
+        segment(OUT, 20, &stream[20..30]),
+        segment(OUT, 18, &stream[18..32]),
+        segment(OUT, 0, &stream),
+        segment(OUT, 3, &stream[3..]),
     ]);
-    assert_eq!(seen, whole(&[b"first", b"second"]));
+    assert_eq!((seen.messages, seen.gaps), (whole(&all), vec![]));
 }
 
 #[test]
-fn segments_out_of_order_wait() {
-    let stream = [framed(b"first"), framed(b"second"), framed(b"third")].concat();
-    let seen = messages(&[
-        segment(0, &stream[..3]),
-        segment(12, &stream[12..]),
-        segment(7, &stream[7..12]),
-        segment(3, &stream[3..7]),
+fn many_segments_wait_for_the_one_that_is_missing() {
+    let all = answers(0..40);
+    let stream = all.concat();
+    let len = all[0].len();
+    let mut segments: Vec<Segment<'_, ()>> = all
+        .iter()
+        .enumerate()
+        .skip(1)
+        .map(|(n, bytes)| known(segment(IN, u32::try_from(n * len).unwrap(), bytes), 0, 9))
+        .collect();
+    segments[0].progress.as_mut().unwrap().nothing_received = true;
+    let mut first = segment(IN, 0, &stream[..len]);
+    first.at_ns = 7;
+    segments.push(first);
+    let seen = seen(&segments);
+    assert_eq!((seen.messages, seen.gaps), (whole(&all), vec![]));
+    // The client could read none of them before.
+    assert!(seen.times.iter().all(|(at, _)| *at == 7));
+}
+
+/// The client has what was never seen: the kernel's buffer was full. Nothing waits for it.
+#[test]
+fn what_the_client_has_and_nobody_saw_is_a_gap() {
+    let all = answers(0..5);
+    let len = u32::try_from(all[0].len()).unwrap();
+    let seen = seen(&[
+        fresh(segment(IN, 0, &all[0]), 0, 9),
+        known(segment(IN, 2 * len, &all[2]), 2 * len, 9),
+        known(segment(IN, 3 * len, &all[3]), 3 * len, 9),
+        // What the client sends says so too.
+        known(segment(OUT, 9, &message(7, false)), 5 * len, 9),
     ]);
-    assert_eq!(seen, whole(&[b"first", b"second", b"third"]));
+    let mut expected = [&all[0], &all[2], &all[3]].map(Vec::clone).to_vec();
+    expected.push(message(7, false));
+    assert_eq!(seen.messages, whole(&expected));
+    assert_eq!(seen.lost(), u64::from(2 * len));
+}
+
+/// The next message is found whatever the segments' borders are, also when the first one behind the hole is cut.
+#[test]
+fn behind_a_hole_the_next_message_is_found() {
+    let all = answers(0..30);
+    let stream = all.concat();
+    let len = all[0].len();
+    for hole in 1..3 * len {
+        for begin in [len - 1, len, len + 1, len + 13] {
+            let behind = begin + hole;
+            let seen = seen(&[
+                fresh(segment(IN, 0, &stream[..begin]), 0, 9),
+                known(
+                    segment(IN, u32::try_from(behind).unwrap(), &stream[behind..behind + 40]),
+                    u32::try_from(behind).unwrap(),
+                    9,
+                ),
+                segment(IN, u32::try_from(behind + 40).unwrap(), &stream[behind + 40..]),
+            ]);
+            let next = behind.div_ceil(len);
+            let complete: Vec<&Vec<u8>> = seen
+                .messages
+                .iter()
+                .filter(|(_, all)| *all)
+                .map(|(bytes, _)| bytes)
+                .collect();
+            let expected: Vec<&Vec<u8>> = all[..begin / len].iter().chain(&all[next..]).collect();
+            assert_eq!(complete, expected, "hole of {hole} at {begin}");
+            let incomplete = seen.messages.iter().filter(|(_, all)| !all).count();
+            assert!(seen.lost() > 0 || incomplete > 0);
+        }
+    }
+}
+
+#[test]
+fn a_hole_within_a_message_costs_nothing_else() {
+    let long = framed(&[&message(1, true)[2..], &[0; 3000]].concat());
+    let next = message(2, true);
+    let stream = [long.clone(), next.clone()].concat();
+    let (front, back) = (&stream[..1000], &stream[2500..]);
+    let seen = seen(&[
+        fresh(segment(IN, 0, front), 0, 9),
+        known(segment(IN, 2500, back), 2500, 9),
+    ]);
+    assert_eq!(seen.messages.len(), 2);
+    assert_eq!(seen.messages[0].0[2..], long[2..1000]);
+    assert_eq!((seen.messages[0].1, &seen.messages[1]), (false, &(next, true)));
+    assert_eq!(seen.gaps, []);
 }
 
 #[test]
 fn a_tail_that_was_not_captured_leaves_the_message_incomplete() {
-    let long = framed(&[7; 100]);
-    let mut cut = segment(0, &long[..50]);
-    cut.wire_len = 102;
-    let seen = messages(&[cut, segment(102, &framed(b"next"))]);
-    assert_eq!(seen, [(vec![7; 48], false), (b"next".to_vec(), true)]);
+    let long = framed(&[&message(1, true)[2..], &[0; 100]].concat());
+    let mut cut = fresh(segment(IN, 0, &long[..50]), 0, 9);
+    cut.wire_len = u32::try_from(long.len()).unwrap();
+    let next = message(2, true);
+    let seen = seen(&[cut, segment(IN, cut.wire_len, &next)]);
+    assert_eq!((seen.messages[0].0.len(), seen.messages[0].1), (50, false));
+    assert_eq!((&seen.messages[1], seen.gaps), (&(next, true), vec![]));
 }
 
 #[test]
-fn a_stream_whose_place_is_lost_is_silent() {
-    let mut blind = segment(0, &[0]);
-    blind.wire_len = 40;
-    assert_eq!(messages(&[blind, segment(40, &framed(b"next"))]), []);
-    let gap: Vec<Segment<'_>> = (0..20).map(|n| segment(100 + n, b"x")).collect();
-    let first = [segment(0, b"\0\x05")];
-    assert_eq!(messages(&[&first[..], &gap].concat()), []);
+fn what_waits_for_too_long_goes_on() {
+    let all = answers(0..3);
+    let len = u32::try_from(all[0].len()).unwrap();
+    let (mut streams, mut seen) = (Streams::default(), Seen::default());
+    streams.take(&fresh(segment(IN, 0, &all[0]), 0, 9), &mut |(), _, found| {
+        seen.take(found)
+    });
+    let mut behind = known(segment(IN, 2 * len, &all[2]), len, 9);
+    behind.at_ns = 5_000;
+    streams.take(&behind, &mut |(), _, found| seen.take(found));
+    streams.sweep(4_000_000_000, &mut |(), _, found| seen.take(found));
+    assert_eq!((seen.messages.len(), &seen.gaps[..]), (1, &[][..]));
+    streams.sweep(6_000_000_000, &mut |(), _, found| seen.take(found));
+    assert_eq!(seen.messages, whole(&[all[0].clone(), all[2].clone()]));
+    assert_eq!(
+        (&seen.gaps[..], seen.times[1].0),
+        (&[(5_000, u64::from(len))][..], 5_000)
+    );
+    assert_eq!(streams.waiting, 0);
 }
 
 #[test]
-fn an_empty_message_and_the_longest_one_are_passed_on() {
+fn a_stream_from_before_the_agent_begins_with_the_next_message() {
+    let all = answers(0..3);
+    let stream = all.concat();
+    for begin in 1..all[0].len() {
+        let start = u32::try_from(begin).unwrap();
+        let seen = seen(&[known(segment(IN, start, &stream[begin..]), start, 9)]);
+        assert_eq!(seen.messages, whole(&all[1..]));
+        assert_eq!(seen.lost(), (all[0].len() - begin) as u64);
+    }
+    let seen = seen(&[known(segment(OUT, 77, &message(1, false)), 5, 40)]);
+    assert_eq!((seen.messages, seen.gaps), (whole(&queries([1])), vec![]));
+}
+
+#[test]
+fn a_close_ends_a_message_that_is_not_all_there() {
+    let one = message(1, false);
+    let mut last = fresh(segment(OUT, 0, &one[..20]), 0, 0);
+    last.flags.fin = true;
+    let seen_of = seen(&[last]);
+    assert_eq!((seen_of.messages.len(), seen_of.cut, seen_of.gaps), (0, 1, vec![]));
+    let mut end = segment(OUT, u32::try_from(one.len()).unwrap(), &[]);
+    end.flags.fin = true;
+    let seen_of = seen(&[fresh(segment(OUT, 0, &one), 0, 0), end]);
+    assert_eq!((seen_of.messages.len(), seen_of.cut, seen_of.gaps), (1, 0, vec![]));
+    let mut reset = segment(OUT, 3, &[]);
+    reset.flags.rst = true;
+    let answer = message(1, true);
+    let seen_of = seen(&[
+        fresh(segment(OUT, 0, &one[..3]), 0, 0),
+        fresh(segment(IN, 0, &answer[..9]), 0, 0),
+        reset,
+    ]);
+    assert_eq!((seen_of.messages.len(), seen_of.cut), (0, 2));
+}
+
+#[test]
+fn a_socket_that_connects_again_has_another_stream() {
+    let query = message(2, false);
+    let mut again = segment(OUT, 5000, &query);
+    again.flags.syn = true;
+    let seen = seen(&[fresh(segment(OUT, 0, &message(1, false)), 0, 0), again]);
+    assert_eq!((seen.messages, seen.gaps), (whole(&queries(1..=2)), vec![]));
+}
+
+#[test]
+fn an_empty_message_and_the_longest_one_are_handed_on() {
     let long = framed(&vec![3; 65_535]);
     let stream = [framed(b""), long].concat();
-    let seen = messages(&[segment(0, &stream)]);
-    assert_eq!(seen[0], (Vec::new(), true));
-    assert_eq!((seen[1].0.len(), seen[1].1), (MESSAGE_MAX - PREFIX, false));
+    let seen = seen(&[fresh(segment(IN, 0, &stream), 0, 9)]);
+    assert_eq!(seen.messages[0], (vec![0, 0], true));
+    assert_eq!((seen.messages[1].0.len(), seen.messages[1].1), (4096, false));
 }
 
 #[test]
-fn streams_are_bounded_and_idle_ones_go() {
+fn streams_and_what_waits_in_them_are_bounded() {
     let mut streams = Streams::default();
-    for socket in 0..2 * STREAMS_MAX as u64 {
-        let mut segment = segment(0, b"\0\x09x");
-        segment.at_ns = socket;
-        streams.take((socket, 0), segment, &mut |_, _| {});
+    let mut lost = 0;
+    for socket in 0..2 * CONNECTIONS_MAX as u64 {
+        let mut segment = fresh(segment(OUT, 0, b"\0\x09x"), 0, 0);
+        (segment.at_ns, segment.socket) = (socket, socket);
+        streams.take(&segment, &mut |(), _, found| {
+            lost += u64::from(matches!(found, Found::Gap { bytes: 3, .. }));
+        });
     }
-    assert_eq!(streams.streams.len(), STREAMS_MAX);
-    assert!(
-        streams.streams.contains_key(&(2 * STREAMS_MAX as u64 - 1, 0)),
-        "the oldest go"
+    assert_eq!(
+        (streams.connections.len(), lost),
+        (CONNECTIONS_MAX, CONNECTIONS_MAX as u64)
     );
-    let mut late = segment(0, b"\0\x09x");
-    late.at_ns = 10 * IDLE_NS;
-    streams.take((9_999_999, 0), late, &mut |_, _| {});
-    assert_eq!(streams.streams.len(), 1);
+    let newest = 2 * CONNECTIONS_MAX as u64 - 1;
+    assert!(streams.connections.contains_key(&newest), "the oldest go");
+    let bytes = vec![0; 2048];
+    for socket in 0..100 {
+        for place in 1..200 {
+            let mut segment = fresh(segment(IN, place * 4096, &bytes), 0, 0);
+            segment.socket = socket;
+            streams.take(&segment, &mut |(), _, _| {});
+            assert!(streams.waiting <= WAITING_MAX);
+        }
+    }
+    let waits: usize = streams.connections.values().map(Connection::waiting).sum();
+    assert_eq!(streams.waiting, waits);
+    streams.sweep(10 * IDLE_NS, &mut |(), _, _| {});
+    assert_eq!((streams.connections.len(), streams.waiting), (0, 0));
 }
 
 proptest::proptest! {
     #[test]
     fn any_segments_are_survived(
         segments in proptest::collection::vec(
-            (0_u32..50, 0_u32..80, proptest::collection::vec(0_u8..4, 0..40)), 0..40)
+            (0_u32..200, 0_u32..80, proptest::collection::vec(0_u8..4, 0..40), 0_u8..16, 0_u32..250, 0_u32..250), 0..60)
     ) {
         let mut streams = Streams::default();
-        for (seq, extra, bytes) in &segments {
-            let mut segment = segment(*seq, bytes);
+        for (seq, extra, bytes, flags, received, acknowledged) in &segments {
+            let direction = if flags & 1 == 0 { IN } else { OUT };
+            let mut segment = segment(direction, *seq, bytes);
             segment.wire_len += extra;
-            streams.take((1, 0), segment, &mut |bytes, _| assert!(bytes.len() <= MESSAGE_MAX));
+            segment.at_ns = u64::from(*seq) * 100_000_000;
+            segment.flags = Flags { syn: flags & 14 == 2, fin: flags & 14 == 4, rst: flags & 14 == 6 };
+            segment.progress = Some(Progress {
+                received: *received,
+                acknowledged: *acknowledged,
+                nothing_received: flags & 8 == 0,
+                nothing_acknowledged: flags & 4 == 0,
+            });
+            streams.take(&segment, &mut |(), _, _| {});
+            let waits: usize = streams.connections.values().map(Connection::waiting).sum();
+            assert_eq!(streams.waiting, waits);
         }
+    }
+
+    /// In any order and with any repetition, a stream without loss gives every message once and in order.
+    #[test]
+    fn any_order_gives_every_message(
+        cuts in proptest::collection::vec(1_usize..60, 20), order in proptest::collection::vec(0_usize..1000, 20), twice: u32
+    ) {
+        let all = answers(0..15);
+        let stream = all.concat();
+        let (mut at, mut pieces) = (0, Vec::new());
+        for cut in cuts {
+            let end = (at + cut).min(stream.len());
+            pieces.push((at, end));
+            at = end;
+        }
+        pieces.push((at, stream.len()));
+        let mut mixed: Vec<(usize, (usize, usize))> = order.iter().copied().zip(pieces.clone()).collect();
+        mixed.extend(pieces.last().map(|last| (500, *last)));
+        mixed.extend(pieces.iter().enumerate().filter(|(n, _)| twice >> (n % 32) & 1 == 1).map(|(n, piece)| (n * 50, *piece)));
+        mixed.sort_by_key(|(order, _)| *order);
+        let segments: Vec<Segment<'_, ()>> = mixed.iter().map(|(_, (begin, end))| {
+            fresh(segment(IN, u32::try_from(*begin).unwrap(), &stream[*begin..*end]), 0, 9)
+        }).collect();
+        let seen = seen(&segments);
+        assert_eq!((seen.messages, seen.gaps), (whole(&all), vec![]));
     }
 }

@@ -1,0 +1,303 @@
+//! The DNS decoder with a thousand random conversations: every message is reported or counted, as tshark reads them, and
+//! where records are lost nobody is blamed.
+//!
+//! The conversations go to the decoder as the kernel side would write them, and to tshark as packets of a file. Needs
+//! neither root nor BPF; without tshark the comparison says `SKIPPED`. What the kernel does is `dns_path`'s and
+//! `dns_probe`'s to show.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+mod schedule;
+mod tshark;
+
+use std::collections::BTreeMap;
+
+use sandglass::sources::linux::dns::decode::DnsDecoder;
+use sandglass_correlator::{Config, Correlator, Finding, Output};
+use sandglass_model::network::{DnsMessage, Unreported};
+use sandglass_model::trace::LookupResult;
+use sandglass_model::{Body, Event, Timestamp};
+use sandglass_probes::Record as _;
+use sandglass_probes::wire::dns::{
+    DNS_IN, DNS_NOTHING_ACKNOWLEDGED, DNS_NOTHING_RECEIVED, DNS_OUT, DNS_PIECES_MAX, DNS_ROOM_LARGE, DnsRecord,
+    FAMILY_V4, PROTOCOL_TCP, PROTOCOL_UDP, TCP_FIN,
+};
+use schedule::{Fate, Packet, Random, Schedule, Trouble};
+use tshark::Read;
+
+const SCHEDULES: u64 = 1000;
+
+/// The records that the kernel side makes of a packet.
+fn records(schedule: &Schedule, packet: &Packet) -> Vec<Vec<u8>> {
+    let mut head = DnsRecord {
+        at_ns: packet.at_ns,
+        start_ns: 20_000_000,
+        socket: u64::from(schedule.port),
+        ring_bytes: 0,
+        pid: if packet.out { 7 } else { 0 },
+        netns: 1,
+        wire_len: 0,
+        captured: 0,
+        tcp_seq: packet.seq,
+        local_port: schedule.port,
+        remote_port: 53,
+        family: FAMILY_V4,
+        protocol: if schedule.tcp { PROTOCOL_TCP } else { PROTOCOL_UDP },
+        direction: if packet.out { DNS_OUT } else { DNS_IN },
+        tcp_flags: 0,
+        tcp_fresh: u8::from(packet.nothing_received) * DNS_NOTHING_RECEIVED
+            | u8::from(packet.nothing_acknowledged) * DNS_NOTHING_ACKNOWLEDGED,
+        unused: [0; 3],
+        local: [0; 16],
+        remote: [0; 16],
+        comm: *b"resolver\0\0\0\0\0\0\0\0",
+        tcp_received: packet.received,
+        tcp_acknowledged: packet.acknowledged,
+    };
+    head.local[..4].copy_from_slice(&[10, 0, 0, 2]);
+    head.remote[..4].copy_from_slice(&[10, 0, 0, 53]);
+    let room = DNS_ROOM_LARGE as usize;
+    let mut pieces: Vec<&[u8]> = match schedule.tcp {
+        true => packet.payload.chunks(room).collect(),
+        false => vec![&packet.payload[..packet.payload.len().min(room)]],
+    };
+    assert!(pieces.len() <= DNS_PIECES_MAX as usize);
+    if pieces.is_empty() {
+        pieces.push(&[]);
+    }
+    let last = pieces.len() - 1;
+    let records = pieces.iter().enumerate().map(|(place, piece)| {
+        head.captured = u32::try_from(piece.len()).unwrap();
+        head.wire_len = match schedule.tcp {
+            true => head.captured,
+            false => u32::try_from(packet.payload.len()).unwrap(),
+        };
+        head.tcp_flags = if packet.fin && place == last { TCP_FIN } else { 0 };
+        let record = [head.bytes(), piece].concat();
+        head.tcp_seq = head.tcp_seq.wrapping_add(head.captured);
+        record
+    });
+    records.collect()
+}
+
+/// Events of a schedule, when each record is lost with a chance of so many percent.
+fn events(schedule: &Schedule, random: &mut Random, lost: u64) -> (Vec<Event>, u64) {
+    let (mut decoder, mut events, mut losses) = (DnsDecoder::default(), Vec::new(), 0);
+    for packet in &schedule.packets {
+        for record in records(schedule, packet) {
+            if lost > 0 && random.percent(lost) {
+                losses += 1;
+            } else {
+                decoder.read(&record, &mut events).unwrap();
+            }
+        }
+    }
+    let end = schedule.packets.last().map_or(0, |packet| packet.at_ns);
+    decoder.sweep(Timestamp(end + 10_000_000_000), &mut events);
+    if losses > 0 {
+        // The agent looks once a second how many records found no room.
+        let (probe, count) = ("dns".to_owned(), losses);
+        events.push(Event {
+            at: Timestamp(end + 1_000_000_000),
+            body: Body::Lost { probe, count },
+        });
+    }
+    (events, losses)
+}
+
+fn counted(events: &[Event]) -> BTreeMap<Unreported, u64> {
+    let mut counts = BTreeMap::new();
+    for event in events {
+        if let Body::DnsUnreported(unreported) = &event.body {
+            *counts.entry(unreported.reason).or_default() += unreported.count;
+        }
+    }
+    counts
+}
+
+fn messages(events: &[Event]) -> impl Iterator<Item = (Timestamp, &DnsMessage)> {
+    events.iter().filter_map(|event| match &event.body {
+        Body::DnsSeen(message) => Some((event.at, &**message)),
+        _ => None,
+    })
+}
+
+/// Sent = reported + counted, each kind by itself, over a path with loss, delay and repetition.
+#[test]
+fn every_message_is_reported_or_counted() {
+    let (mut sent, mut reported) = (0, 0);
+    for number in 0..SCHEDULES {
+        let schedule = Schedule::random(number, Trouble::OtherBorders);
+        let (events, _) = events(&schedule, &mut Random::new(number), 0);
+        let of = |fate| schedule.fates.get(&fate).copied().unwrap_or(0);
+        let expected = [
+            (Unreported::Opcode, of(Fate::Opcode)),
+            (Unreported::NoQuestion, of(Fate::NoQuestion)),
+            (Unreported::Direction, of(Fate::Direction)),
+            (Unreported::Questions, schedule.more_questions),
+            (Unreported::Cut, schedule.cut),
+        ];
+        let expected: BTreeMap<Unreported, u64> = expected.into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted(&events), expected, "schedule {number}");
+        assert_eq!(
+            messages(&events).count() as u64,
+            of(Fate::Reported),
+            "schedule {number}"
+        );
+        sent += schedule.fates.values().sum::<u64>() + schedule.cut;
+        reported += of(Fate::Reported);
+    }
+    eprintln!("{SCHEDULES} schedules: {sent} messages, {reported} reported, the others counted");
+}
+
+/// The same fields of the same messages at the same times.
+#[test]
+fn tshark_reads_the_same() {
+    let test = "tshark_reads_the_same";
+    if std::process::Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("SKIPPED {test}: tshark is not installed");
+        return;
+    }
+    let schedules: Vec<Schedule> = (0..SCHEDULES)
+        .map(|number| Schedule::random(number, Trouble::Path))
+        .collect();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("schedules.pcap");
+    tshark::write(&file, &schedules);
+    // What is counted only: other opcodes, no question, the wrong way.
+    let is_reported = |read: &Read| {
+        read.flags >> 11 & 15 == 0 && !read.questions.is_empty() && read.out == (read.flags & 0x8000 == 0)
+    };
+    let read = tshark::read(&file);
+    let all = read.len();
+    let mut theirs: BTreeMap<u16, Vec<Read>> = BTreeMap::new();
+    for mut one in read.into_iter().filter(is_reported) {
+        // QR, TC and RCODE are what is kept.
+        one.flags &= 0x820f;
+        one.questions.truncate(8);
+        one.addresses.truncate(8);
+        theirs.entry(one.port).or_default().push(one);
+    }
+    let mut compared = 0;
+    for schedule in &schedules {
+        let (events, _) = events(schedule, &mut Random::new(0), 0);
+        let mut ours: Vec<Read> = messages(&events).map(|(at, message)| as_read(at, message)).collect();
+        let mut theirs = theirs.remove(&schedule.port).unwrap_or_default();
+        ours.sort();
+        theirs.sort();
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_eq!(ours, theirs, "schedule {}", schedule.port - 2000);
+        }
+        assert_eq!(ours.len(), theirs.len(), "schedule {}", schedule.port - 2000);
+        compared += ours.len();
+    }
+    eprintln!("{compared} messages compared with tshark, which read {all}");
+}
+
+fn as_read(at: Timestamp, message: &DnsMessage) -> Read {
+    let answer = message.answer.clone().unwrap_or_default();
+    let flags = match message.answer {
+        Some(_) => 0x8000 | u16::from(answer.truncated) << 9 | answer.rcode,
+        None => 0,
+    };
+    let questions = message.questions.iter();
+    Read {
+        port: message.client.port(),
+        out: message.answer.is_none(),
+        at_ns: at.0,
+        id: message.id,
+        flags,
+        questions: questions
+            .map(|question| (question.name.clone(), question.kind))
+            .collect(),
+        records: answer.records,
+        addresses: answer.addresses,
+    }
+}
+
+/// Records are lost between the kernel and the agent: whatever is missing lies in a gap, and no lookup is called unanswered
+/// that was answered. Without loss every lookup's result is known.
+#[test]
+fn nobody_is_blamed_for_what_was_not_seen() {
+    let (mut losses, mut unknown, mut timeouts, mut answered, mut missing, mut in_gaps) = (0, 0, 0, 0, 0, 0);
+    for number in 0..SCHEDULES {
+        let trouble = [Trouble::None, Trouble::OtherBorders][usize::from(number % 2 == 0)];
+        let schedule = Schedule::random(number, trouble);
+        if !schedule.tcp {
+            continue;
+        }
+        let share = if number % 4 == 3 { 0 } else { 5 };
+        let (events, lost) = events(&schedule, &mut Random::new(number), share);
+        losses += lost;
+        let expected = schedule.fates.values().sum::<u64>() + schedule.cut;
+        let counts = counted(&events);
+        let other = [Unreported::Unseen, Unreported::Questions, Unreported::Records];
+        let told: u64 = counts
+            .iter()
+            .filter(|(reason, _)| !other.contains(reason))
+            .map(|(_, count)| count)
+            .sum();
+        let seen = messages(&events).count() as u64 + told;
+        assert!(seen <= expected, "schedule {number}: {seen} of {expected}");
+        missing += expected - seen;
+        // A loss at the very end of a connection shows in the count of lost records only.
+        assert!(seen == expected || lost > 0, "schedule {number}: {seen} of {expected}");
+        in_gaps += counts.get(&Unreported::Unseen).copied().unwrap_or(0);
+        for (name, result) in results(&events) {
+            match result {
+                LookupResult::Unanswered => {
+                    assert!(
+                        schedule.silent.contains(&name),
+                        "schedule {number}: {name} was answered"
+                    );
+                    timeouts += 1;
+                }
+                LookupResult::Unknown => {
+                    assert!(lost > 0, "schedule {number}: nothing was lost");
+                    unknown += 1;
+                }
+                _ => {
+                    assert!(
+                        schedule.answered.contains(&name),
+                        "schedule {number}: {name} was not answered"
+                    );
+                    answered += 1;
+                }
+            }
+        }
+    }
+    eprintln!(
+        "{losses} records lost, {missing} messages not seen, {in_gaps} bytes in gaps: {answered} lookups answered, {timeouts} unanswered, {unknown} unknown"
+    );
+    assert!(unknown > 0 && timeouts > 0 && answered > 0);
+}
+
+/// What the correlator makes of the events: the result of each lookup, by name.
+fn results(events: &[Event]) -> Vec<(String, LookupResult)> {
+    let mut correlator = Correlator::new(Config::default());
+    let mut ordered: Vec<&Event> = events.iter().collect();
+    ordered.sort_by_key(|event| event.at);
+    for event in &ordered {
+        correlator.handle((*event).clone());
+    }
+    let end = ordered.last().map_or(Timestamp(0), |event| event.at);
+    for second in 1..20 {
+        correlator.handle(Event {
+            at: end.plus(second * 1_000_000_000),
+            body: Body::Tick,
+        });
+    }
+    let outputs = correlator.drain();
+    let lookups = outputs.into_iter().filter_map(|output| match output {
+        Output::Finding(Finding::Lookup(lookup)) => {
+            let result = lookup.detail.result.unwrap();
+            if let Some(cause) = &lookup.detail.cause {
+                let blames = result == LookupResult::Unanswered || cause.cause != "dns_server_silent";
+                assert!(blames, "{}: {cause:?}", lookup.detail.name);
+            }
+            Some((lookup.detail.name, result))
+        }
+        _ => None,
+    });
+    lookups.collect()
+}
