@@ -31,14 +31,12 @@ impl Sandboxes {
     /// The runtime has reported the sandbox's id: everything remembered under the earlier one moves.
     pub(crate) fn on_renamed(&mut self, ctx: &mut Context, name: &NewName) {
         let NewName { before, id, trace, .. } = name;
-        if let Some(trace) = *trace {
-            if let Some(open) = ctx.traces.get_mut(trace) {
-                open.touch(&mut ctx.effects);
-                if open.is_created() {
-                    ctx.effects
-                        .outputs
-                        .extend(open.trace.sandbox.clone().map(Output::LabelsNeeded));
-                }
+        if let Some(open) = trace.and_then(|trace| ctx.traces.get_mut(trace)) {
+            open.touch(&mut ctx.effects);
+            if open.is_created() {
+                ctx.effects
+                    .outputs
+                    .extend(open.trace.sandbox.clone().map(Output::LabelsNeeded));
             }
         }
         if let Some(remembered) = self.memory.sandboxes.get(before).cloned() {

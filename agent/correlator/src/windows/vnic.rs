@@ -120,6 +120,6 @@ fn added_at(open: &OpenTrace) -> Option<Timestamp> {
     if adds().any(|span| open.is_open(span) && !open.is_idle(span)) {
         return None;
     }
-    let last = adds().filter(|&span| !open.has_failed(span)).last()?;
+    let last = adds().rfind(|&span| !open.has_failed(span))?;
     Some(open.states[last].latest)
 }
