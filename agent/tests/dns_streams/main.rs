@@ -5,7 +5,7 @@
 //! neither root nor BPF; without tshark the comparison says `SKIPPED`. What the kernel does is `dns_path`'s and
 //! `dns_probe`'s to show.
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 mod schedule;
 mod tshark;
@@ -45,8 +45,8 @@ fn records(schedule: &Schedule, packet: &Packet) -> Vec<Vec<u8>> {
         protocol: if schedule.tcp { PROTOCOL_TCP } else { PROTOCOL_UDP },
         direction: if packet.out { DNS_OUT } else { DNS_IN },
         tcp_flags: 0,
-        tcp_fresh: u8::from(packet.nothing_received) * DNS_NOTHING_RECEIVED
-            | u8::from(packet.nothing_acknowledged) * DNS_NOTHING_ACKNOWLEDGED,
+        tcp_fresh: (u8::from(packet.nothing_received) * DNS_NOTHING_RECEIVED)
+            | (u8::from(packet.nothing_acknowledged) * DNS_NOTHING_ACKNOWLEDGED),
         unused: [0; 3],
         local: [0; 16],
         remote: [0; 16],
