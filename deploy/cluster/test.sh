@@ -41,6 +41,9 @@ cp "$target/image/sandglass-amd64.tar" "$dir/images/"
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 python3 deploy/image/oci.py --binary "$target/image/amd64/sandglass" --arch amd64 --version next \
     --name localhost/sandglass:next --out "$dir/images/sandglass-next.tar"
+# And under the name in the plain manifests, which are applied without a change.
+python3 deploy/image/oci.py --binary "$target/image/amd64/sandglass" --arch amd64 --version "$version" \
+    --name "registry.invalid/sandglass:$version" --out "$dir/images/sandglass-manifests.tar"
 
 # Whatever ends this script ends the tests and the node with it; after a failure the node's logs stay.
 log=$(mktemp)
