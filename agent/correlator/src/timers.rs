@@ -1,14 +1,15 @@
 //! Timers: what has to happen if nothing else does, and when.
 //!
 //! Used by the state machine, which fires them as the time in the events passes. One entry per timer: setting one
-//! again moves it. Does not: read a clock.
+//! again moves it. Most timers are set to a fixed time after now, so that each of them comes behind all that were set with
+//! the same delay: these are in a few lists in order of time, which a timer joins and leaves at no cost. Timers that fit
+//! at the end of no list are in a heap. Does not: read a clock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use sandglass_model::{ProcessKey, Timestamp};
 
-use crate::collections::bucket::Bucket;
 use crate::keys::{SpanRef, TraceKey};
 
 /// What a timer is for.
@@ -37,25 +38,67 @@ pub(crate) enum Timer {
 /// All timers that are set.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// Each time a timer was set to, those among them that do not hold any more: most timers are cleared or moved before
-    /// they fire, and to pass over what is stale costs less than to find it. The first one always holds.
+    slots: Vec<Slot>,
+    /// The first unused slot; they are linked by `next_in_bucket`.
+    free: u32,
+    /// Slots by what they are for.
+    buckets: Vec<u32>,
+    /// In order of time, each for about one delay: the longest delay comes into the first list.
+    runs: [Run; RUNS],
+    /// Each time that a timer of no list was set to, with those among them that do not hold any more: to pass over what is
+    /// stale costs less than to find it. The first one always holds.
     queue: BinaryHeap<Reverse<(Timestamp, Timer)>>,
-    /// When each timer is due, in buckets by what it is for.
-    due: Vec<Bucket<(Timer, Timestamp)>>,
-    /// How many are set.
+    /// How many are set, in lists or not.
     count: usize,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    timer: Timer,
+    at: Timestamp,
+    next_in_bucket: u32,
+    /// The list that it is in, or [`QUEUED`], and its neighbours there.
+    run: u8,
+    before: u32,
+    after: u32,
+}
+
+/// A list of slots, in order.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u32,
+    last: u32,
+    /// Time and timer of the first slot and of the last: most of what is decided is decided by these.
+    ends: Option<[(Timestamp, Timer); 2]>,
+}
+
+/// As many as there are usual delays: of connects and plugins, of readiness, of lookups, of labels, of journeys, of
+/// operations, and of what is over but for late records.
+const RUNS: usize = 8;
+/// [`Slot::run`] of a timer in the heap, and of one that is neither there nor in a list.
+const QUEUED: u8 = RUNS as u8;
+const NOWHERE: u8 = QUEUED + 1;
+/// Without timers, the memory of so many is kept.
+const KEPT_SLOTS: usize = 1_024;
 /// A power of two. A node that creates all its sandboxes at once has about as many timers.
-const BUCKETS: usize = 512;
+const BUCKETS: usize = 2_048;
 /// So many stale entries are no reason to tidy up.
 const STALE: usize = 64;
+/// No slot.
+const NONE: u32 = u32::MAX;
 
 impl Default for Timers {
     fn default() -> Timers {
         Timers {
+            slots: Vec::new(),
+            free: NONE,
+            buckets: vec![NONE; BUCKETS],
+            runs: [Run {
+                first: NONE,
+                last: NONE,
+                ends: None,
+            }; RUNS],
             queue: BinaryHeap::new(),
-            due: Bucket::many(BUCKETS),
             count: 0,
         }
     }
@@ -63,70 +106,163 @@ impl Default for Timers {
 
 impl Timers {
     pub(crate) fn set(&mut self, timer: Timer, at: Timestamp) {
-        let bucket = &mut self.due[place(timer)];
-        match bucket.find_mut(|(set, _)| *set == timer) {
-            Some((_, due)) if *due == at => return,
-            Some((_, due)) => *due = at,
-            None => {
-                bucket.push((timer, at));
-                self.count += 1;
+        let slot = match self.find(timer) {
+            Some(slot) if self.slots[slot as usize].at == at => return,
+            Some(slot) => {
+                self.leave(slot);
+                slot
             }
-        }
-        self.queue.push(Reverse((at, timer)));
-        self.pass_over(timer);
-        if self.queue.len() > STALE + 2 * self.count {
-            let due = &self.due;
-            self.queue.retain(|Reverse(entry)| holds(due, entry));
-        }
+            None => self.add(timer),
+        };
+        self.slots[slot as usize].at = at;
+        self.join(slot);
     }
 
     pub(crate) fn clear(&mut self, timer: Timer) {
-        if self.forget(timer) {
-            self.pass_over(timer);
-        }
-    }
-
-    fn forget(&mut self, timer: Timer) -> bool {
-        let known = self.due[place(timer)].take(|(set, _)| *set == timer).is_some();
-        self.count -= usize::from(known);
-        known
-    }
-
-    /// `timer` has changed: the first entry may hold no more.
-    fn pass_over(&mut self, timer: Timer) {
-        if self.queue.peek().is_none_or(|Reverse((_, first))| *first != timer) {
-            return;
-        }
-        while let Some(Reverse(first)) = self.queue.peek()
-            && !holds(&self.due, first)
-        {
-            self.queue.pop();
+        if let Some(slot) = self.find(timer) {
+            self.remove(slot);
         }
     }
 
     /// When the first timer is due.
     pub(crate) fn first(&self) -> Option<Timestamp> {
-        self.queue.peek().map(|Reverse((at, _))| *at)
+        self.earliest().map(|(at, _)| at)
     }
 
     /// Takes the first timer that is due at `now` or before.
     pub(crate) fn pop(&mut self, now: Timestamp) -> Option<(Timestamp, Timer)> {
-        let Reverse((at, timer)) = *self.queue.peek()?;
-        if at > now {
-            return None;
-        }
+        let (at, timer) = self.earliest().filter(|(at, _)| *at <= now)?;
         self.clear(timer);
         Some((at, timer))
     }
-}
 
-fn holds(due: &[Bucket<(Timer, Timestamp)>], (at, timer): &(Timestamp, Timer)) -> bool {
-    let entry = due[place(*timer)].find(|(set, _)| set == timer);
-    entry.is_some_and(|(_, due)| due == at)
+    fn earliest(&self) -> Option<(Timestamp, Timer)> {
+        let queued = self.queue.peek().map(|Reverse(first)| *first);
+        let in_runs = self.runs.iter().filter_map(|run| run.ends.map(|[first, _]| first));
+        in_runs.chain(queued).min()
+    }
+
+    fn find(&self, timer: Timer) -> Option<u32> {
+        let mut next = self.buckets[bucket(timer)];
+        loop {
+            let slot = self.slots.get(next as usize)?;
+            if slot.timer == timer {
+                return Some(next);
+            }
+            next = slot.next_in_bucket;
+        }
+    }
+
+    /// A slot for a timer that has none; it is in no list yet.
+    fn add(&mut self, timer: Timer) -> u32 {
+        let bucket = &mut self.buckets[bucket(timer)];
+        let slot = Slot {
+            timer,
+            at: Timestamp(0),
+            next_in_bucket: *bucket,
+            run: NOWHERE,
+            before: NONE,
+            after: NONE,
+        };
+        let place = match self.slots.get_mut(self.free as usize) {
+            Some(unused) => std::mem::replace(&mut self.free, std::mem::replace(unused, slot).next_in_bucket),
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        *bucket = place;
+        self.count += 1;
+        place
+    }
+
+    fn remove(&mut self, slot: u32) {
+        let Slot {
+            timer, next_in_bucket, ..
+        } = self.slots[slot as usize];
+        let first = bucket(timer);
+        if self.buckets[first] == slot {
+            self.buckets[first] = next_in_bucket;
+        } else {
+            let mut before = self.buckets[first];
+            while self.slots[before as usize].next_in_bucket != slot {
+                before = self.slots[before as usize].next_in_bucket;
+            }
+            self.slots[before as usize].next_in_bucket = next_in_bucket;
+        }
+        self.count -= 1;
+        self.leave(slot);
+        self.slots[slot as usize].next_in_bucket = std::mem::replace(&mut self.free, slot);
+        if self.count == 0 && self.slots.len() > KEPT_SLOTS {
+            // A burst has passed: its memory goes back.
+            (self.slots, self.free) = (Vec::new(), NONE);
+        }
+    }
+
+    /// Puts a slot at the end of a list where it is in order, or into the heap.
+    fn join(&mut self, slot: u32) {
+        let Slot { timer, at, .. } = self.slots[slot as usize];
+        let key = (at, timer);
+        let fits = |run: &Run| run.ends.is_none_or(|[_, last]| last <= key);
+        let Some(number) = self.runs.iter().position(fits) else {
+            self.slots[slot as usize].run = QUEUED;
+            self.queue.push(Reverse(key));
+            if self.queue.len() > STALE + 2 * self.count {
+                let queue = std::mem::take(&mut self.queue);
+                self.queue = queue.into_iter().filter(|Reverse(entry)| self.holds(*entry)).collect();
+            }
+            return;
+        };
+        let run = &mut self.runs[number];
+        let before = std::mem::replace(&mut run.last, slot);
+        match &mut run.ends {
+            Some([_, last]) => *last = key,
+            none => {
+                *none = Some([key; 2]);
+                run.first = slot;
+            }
+        }
+        if let Some(before) = self.slots.get_mut(before as usize) {
+            before.after = slot;
+        }
+        let slot = &mut self.slots[slot as usize];
+        (slot.run, slot.before, slot.after) = (number as u8, before, NONE);
+    }
+
+    /// Takes a slot out of its list, or out of the heap; its timer is moved or is no more.
+    fn leave(&mut self, slot: u32) {
+        let Slot { run, before, after, .. } = self.slots[slot as usize];
+        let Some(run) = self.runs.get_mut(usize::from(run)) else {
+            self.slots[slot as usize].run = NOWHERE;
+            while let Some(Reverse(first)) = self.queue.peek()
+                && !self.holds(*first)
+            {
+                self.queue.pop();
+            }
+            return;
+        };
+        let key = |slot: &Slot| (slot.at, slot.timer);
+        match self.slots.get_mut(before as usize) {
+            Some(before) => before.after = after,
+            None => run.first = after,
+        }
+        match self.slots.get_mut(after as usize) {
+            Some(after) => after.before = before,
+            None => run.last = before,
+        }
+        let ends = [run.first, run.last].map(|end| self.slots.get(end as usize).map(key));
+        run.ends = ends[0].zip(ends[1]).map(|(first, last)| [first, last]);
+    }
+
+    /// An entry of the heap is a timer's present time.
+    fn holds(&self, (at, timer): (Timestamp, Timer)) -> bool {
+        let slot = self.find(timer).map(|slot| self.slots[slot as usize]);
+        slot.is_some_and(|slot| slot.at == at && slot.run == QUEUED)
+    }
 }
 
 /// Pids and serial numbers are given out one after the other and fill the buckets evenly.
-fn place(timer: Timer) -> usize {
+fn bucket(timer: Timer) -> usize {
     let number = match timer {
         Timer::Plugin(process) => process.pid as usize,
         Timer::Settle(SpanRef { trace, span }) => trace.serial() as usize + span,

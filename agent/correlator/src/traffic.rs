@@ -21,6 +21,7 @@ pub(crate) mod owners;
 pub(crate) mod rate;
 pub(crate) mod resolved;
 pub(crate) mod table;
+pub(crate) mod table_index;
 pub(crate) mod table_key;
 pub(crate) mod tcp;
 

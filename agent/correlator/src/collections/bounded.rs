@@ -3,7 +3,6 @@
 //! Used for traffic, on every record of it: a short hash leads to a bucket, and nothing iterates over the map. Takes no
 //! room before its first entry. Does not: care for when an entry was used; what is entered again is new.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use sandglass_model::Timestamp;
@@ -15,34 +14,46 @@ pub(crate) trait Hashed: Eq {
     fn hash(&self) -> u64;
 }
 
-/// The map.
+/// The map. Its entries lie in one array and are linked by age and by bucket: entering and forgetting allocate nothing.
 #[derive(Debug)]
 pub(crate) struct Bounded<K, V> {
     max: usize,
+    entries: Vec<Entry<K, V>>,
     /// None, or a power of two of them.
-    buckets: Vec<Vec<Entry<K, V>>>,
+    buckets: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    /// The first unused entry; they are linked by `next`.
+    free: u32,
     count: usize,
-    /// Hash and serial number of what was entered, oldest first; of what was removed or entered anew too.
-    order: VecDeque<(u64, u64)>,
-    serial: u64,
 }
 
 #[derive(Debug)]
 struct Entry<K, V> {
-    key: K,
-    value: V,
+    /// `None` while it is not used.
+    item: Option<(K, V)>,
     at: Timestamp,
-    serial: u64,
+    /// The next one in its bucket, or among the unused.
+    next: u32,
+    older: u32,
+    newer: u32,
 }
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+/// An empty map keeps the memory of so many entries.
+const KEPT_ENTRIES: usize = 1_024;
 
 impl<K: Hashed, V> Bounded<K, V> {
     pub(crate) fn new(max: usize) -> Bounded<K, V> {
         Bounded {
             max: max.max(1),
+            entries: Vec::new(),
             buckets: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            free: NONE,
             count: 0,
-            order: VecDeque::new(),
-            serial: 0,
         }
     }
 
@@ -51,79 +62,130 @@ impl<K: Hashed, V> Bounded<K, V> {
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
-        let bucket = self.buckets.get(self.place(key.hash()))?;
-        bucket.iter().find(|entry| entry.key == *key).map(|entry| &entry.value)
+        let place = self.find(key)?;
+        let (_, value) = self.entries[place as usize].item.as_ref()?;
+        Some(value)
     }
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let place = self.place(key.hash());
-        let mut bucket = self.buckets.get_mut(place)?.iter_mut();
-        bucket.find(|entry| entry.key == *key).map(|entry| &mut entry.value)
+        let place = self.find(key)?;
+        let (_, value) = self.entries[place as usize].item.as_mut()?;
+        Some(value)
     }
 
     /// Enters or replaces; returns how many others went for it.
     pub(crate) fn insert(&mut self, key: K, value: V, at: Timestamp) -> u64 {
         if self.buckets.is_empty() {
-            let buckets = (self.max / 4).clamp(1, 1 << 14).next_power_of_two();
-            self.buckets.resize_with(buckets, Vec::new);
+            let buckets = (self.max / 2).clamp(1, 1 << 14).next_power_of_two();
+            self.buckets = vec![NONE; buckets];
         }
-        self.remove(&key);
-        self.serial += 1;
-        let (hash, serial) = (key.hash(), self.serial);
-        let place = self.place(hash);
-        self.buckets[place].push(Entry { key, value, at, serial });
+        if let Some(place) = self.find(&key) {
+            self.entries[place as usize].item = Some((key, value));
+            self.entries[place as usize].at = at;
+            if self.newest != place {
+                self.unlink(place);
+                self.link(place);
+            }
+            return 0;
+        }
+        let bucket = self.bucket(&key);
+        let entry = Entry {
+            item: Some((key, value)),
+            at,
+            next: self.buckets[bucket],
+            older: NONE,
+            newer: NONE,
+        };
+        let place = match self.entries.get_mut(self.free as usize) {
+            Some(unused) => std::mem::replace(&mut self.free, std::mem::replace(unused, entry).next),
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.buckets[bucket] = place;
+        self.link(place);
         self.count += 1;
-        self.order.push_back((hash, serial));
-        if self.order.len() > 2 * self.max + 64 {
-            let (buckets, mask) = (&self.buckets, self.buckets.len() - 1);
-            let mut in_it = |(hash, serial): &(u64, u64)| {
-                let mut bucket = buckets[*hash as usize & mask].iter();
-                bucket.any(|entry| entry.serial == *serial)
-            };
-            self.order.retain(&mut in_it);
-        }
         let mut gone = 0;
-        while self.count > self.max && self.drop_oldest(None) {
+        while self.count > self.max && self.take(self.oldest).is_some() {
             gone += 1;
         }
         gone
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        let place = self.place(key.hash());
-        let bucket = self.buckets.get_mut(place)?;
-        let index = bucket.iter().position(|entry| entry.key == *key)?;
-        self.count -= 1;
-        Some(bucket.swap_remove(index).value)
+        self.take(self.find(key)?)
     }
 
-    /// Forgets what was entered before `from`.
+    /// Forgets what was entered before `from`, up to the oldest that was not.
     pub(crate) fn expire(&mut self, from: Timestamp) {
-        while self.drop_oldest(Some(from)) {}
-    }
-
-    /// Takes the oldest out, if it was entered before `from`, should one be given. `false` when nothing was.
-    fn drop_oldest(&mut self, from: Option<Timestamp>) -> bool {
-        while let Some(&(hash, serial)) = self.order.front() {
-            let place = self.place(hash);
-            let bucket = &mut self.buckets[place];
-            let Some(index) = bucket.iter().position(|entry| entry.serial == serial) else {
-                self.order.pop_front();
-                continue;
-            };
-            if from.is_some_and(|from| bucket[index].at >= from) {
-                return false;
-            }
-            bucket.swap_remove(index);
-            self.order.pop_front();
-            self.count -= 1;
-            return true;
+        while let Some(oldest) = self.entries.get(self.oldest as usize)
+            && oldest.at < from
+        {
+            self.take(self.oldest);
         }
-        false
     }
 
-    fn place(&self, hash: u64) -> usize {
-        hash as usize & self.buckets.len().saturating_sub(1)
+    fn find(&self, key: &K) -> Option<u32> {
+        let mut place = *self.buckets.get(self.bucket(key))?;
+        loop {
+            let entry = self.entries.get(place as usize)?;
+            if entry.item.as_ref().is_some_and(|(of, _)| of == key) {
+                return Some(place);
+            }
+            place = entry.next;
+        }
+    }
+
+    fn take(&mut self, place: u32) -> Option<V> {
+        let (key, value) = self.entries.get_mut(place as usize)?.item.take()?;
+        let next = self.entries[place as usize].next;
+        let bucket = self.bucket(&key);
+        if self.buckets[bucket] == place {
+            self.buckets[bucket] = next;
+        } else {
+            let mut before = self.buckets[bucket];
+            while self.entries[before as usize].next != place {
+                before = self.entries[before as usize].next;
+            }
+            self.entries[before as usize].next = next;
+        }
+        self.unlink(place);
+        self.entries[place as usize].next = std::mem::replace(&mut self.free, place);
+        self.count -= 1;
+        if self.count == 0 && self.entries.len() > KEPT_ENTRIES {
+            // A burst has passed: its memory goes back.
+            (self.entries, self.free) = (Vec::new(), NONE);
+        }
+        Some(value)
+    }
+
+    /// Takes an entry out of the order of age.
+    fn unlink(&mut self, place: u32) {
+        let Entry { older, newer, .. } = self.entries[place as usize];
+        match self.entries.get_mut(older as usize) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.entries.get_mut(newer as usize) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
+    }
+
+    /// Makes an entry the newest.
+    fn link(&mut self, place: u32) {
+        let before = std::mem::replace(&mut self.newest, place);
+        match self.entries.get_mut(before as usize) {
+            Some(entry) => entry.newer = place,
+            None => self.oldest = place,
+        }
+        let entry = &mut self.entries[place as usize];
+        (entry.older, entry.newer) = (before, NONE);
+    }
+
+    fn bucket(&self, key: &K) -> usize {
+        key.hash() as usize & self.buckets.len().saturating_sub(1)
     }
 }
 
@@ -193,11 +255,29 @@ mod tests {
         let mut map = Bounded::<u64, _>::new(8);
         for number in 0..10_000_u64 {
             map.insert(number % 8, number, Timestamp(number));
-            assert!(map.order.len() <= 2 * 8 + 64);
+            assert!(map.entries.len() <= 9);
         }
         assert_eq!((map.len(), map.get(&7)), (8, Some(&9_999)));
         assert_eq!(map.insert(8, 0, Timestamp(10_000)), 1);
         assert_eq!(map.get(&0), None);
+    }
+
+    #[test]
+    fn an_empty_map_gives_the_memory_of_a_burst_back() {
+        let mut map = Bounded::<u64, _>::new(4_096);
+        for number in 0..8_192_u64 {
+            map.insert(number, number, Timestamp(number));
+        }
+        assert_eq!(
+            (map.len(), map.get(&4_095), map.get(&4_096)),
+            (4_096, None, Some(&4_096))
+        );
+        map.expire(Timestamp(8_000));
+        assert_eq!((map.len(), map.get(&7_999), map.get(&8_000)), (192, None, Some(&8_000)));
+        map.expire(Timestamp(9_000));
+        assert_eq!((map.len(), map.entries.capacity()), (0, 0));
+        map.insert(1, 1, Timestamp(1));
+        assert_eq!((map.len(), map.remove(&1)), (1, Some(1)));
     }
 
     #[test]

@@ -1,42 +1,62 @@
 //! Open exchanges of one kind (lookups, connects) by serial number, with an index over everything that identifies one.
 //!
 //! Used by the traffic room, several times per record. The index compares hashes only, so an entry that it leads to may be
-//! another one: callers check. Serial numbers only grow: the lowest is the oldest. Does not: bound itself; callers evict
-//! before they insert.
+//! another one: callers check. Serial numbers only grow: the lowest is the oldest. Entries and index lie in two arrays whose
+//! places are linked and used again, so that an exchange that comes and goes allocates nothing here, and none of the
+//! operations takes longer because many exchanges share a key (a resolver that asks for one name all the time).
+//! Does not: bound itself; callers evict before they insert.
 
-use std::collections::BTreeMap;
-
-use crate::collections::bounded::Hashed;
-
+use crate::collections::bounded::Hashed as _;
+use crate::traffic::table_index::{Index, NONE};
 use crate::traffic::table_key::TableKey;
 
 /// Entries and their index.
 #[derive(Debug)]
 pub(crate) struct ExchangeTable<T> {
-    entries: BTreeMap<u64, Entry<T>>,
+    entries: Vec<Entry<T>>,
+    /// Entries by the low bits of their serial numbers.
+    by_serial: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    /// The first entry that is not used; they are linked by `next`.
+    free: u32,
+    count: usize,
     index: Index,
 }
 
-/// Hash of a key and serial number, in buckets, each in order of insertion.
-#[derive(Debug, Default)]
-struct Index(Vec<Vec<(u64, u64)>>);
-
 #[derive(Debug)]
 struct Entry<T> {
-    value: Box<T>,
-    keys: Vec<u64>,
+    serial: u64,
+    /// `None` while it is not used.
+    value: Option<Box<T>>,
+    /// The next one in its bucket of `by_serial`, or among those that are not used.
+    next: u32,
+    older: u32,
+    newer: u32,
+    /// Its keys in the index.
+    first_key: u32,
+    keys: u32,
 }
 
 /// Bound on the entries that a look-up under one key visits, the newest first: a process that resolves one name a thousand
 /// times at once must not make every event slow.
 const MAX_LOOK: usize = 16;
 /// Bound on the keys of one entry.
-const MAX_KEYS: usize = 256;
+const MAX_KEYS: u32 = 256;
+/// A power of two; in a full table each has two entries.
+const SERIAL_BUCKETS: usize = 1 << 12;
+/// An empty table keeps the memory of so many entries.
+const KEPT_ENTRIES: usize = 1_024;
 
 impl<T> Default for ExchangeTable<T> {
     fn default() -> ExchangeTable<T> {
         ExchangeTable {
-            entries: BTreeMap::new(),
+            entries: Vec::new(),
+            by_serial: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            free: NONE,
+            count: 0,
             index: Index::default(),
         }
     }
@@ -44,100 +64,152 @@ impl<T> Default for ExchangeTable<T> {
 
 impl<T> ExchangeTable<T> {
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.count
     }
 
-    /// `serial` must be new.
+    /// `serial` must be higher than any before.
     pub(crate) fn insert(&mut self, serial: u64, value: T) {
+        if self.by_serial.is_empty() {
+            self.by_serial = vec![NONE; SERIAL_BUCKETS];
+        }
+        let bucket = &mut self.by_serial[serial_bucket(serial)];
         let entry = Entry {
-            value: Box::new(value),
-            keys: Vec::new(),
+            serial,
+            value: Some(Box::new(value)),
+            next: *bucket,
+            older: self.newest,
+            newer: NONE,
+            first_key: NONE,
+            keys: 0,
         };
-        self.entries.insert(serial, entry);
+        let place = match self.free {
+            NONE => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+            free => {
+                let unused = std::mem::replace(&mut self.entries[free as usize], entry);
+                self.free = unused.next;
+                free
+            }
+        };
+        *bucket = place;
+        match std::mem::replace(&mut self.newest, place) {
+            NONE => self.oldest = place,
+            before => self.entries[before as usize].newer = place,
+        }
+        self.count += 1;
     }
 
     /// Adds the entry to the index under `key`.
     pub(crate) fn key(&mut self, serial: u64, key: TableKey) {
-        if let Some(entry) = self.entries.get_mut(&serial)
-            && entry.keys.len() < MAX_KEYS
-            && !entry.keys.contains(&key.hash())
-        {
-            entry.keys.push(key.hash());
-            self.index.insert(key.hash(), serial);
+        let Some(place) = self.place(serial) else { return };
+        let entry = &mut self.entries[place as usize];
+        if entry.keys < MAX_KEYS && !self.index.has(entry.first_key, key.hash()) {
+            entry.first_key = self.index.insert(key.hash(), place, entry.first_key);
+            entry.keys += 1;
         }
     }
 
     /// Entries under `key`, the latest added first; a hash collision may add others.
     pub(crate) fn newest(&self, key: TableKey) -> impl Iterator<Item = (u64, &T)> {
         let newest = self.index.newest(key.hash()).take(MAX_LOOK);
-        newest.filter_map(|serial| Some((serial, self.get(serial)?)))
+        newest.filter_map(|place| self.entries[place as usize].used())
     }
 
     pub(crate) fn get(&self, serial: u64) -> Option<&T> {
-        self.entries.get(&serial).map(|entry| &*entry.value)
+        let place = self.place(serial)?;
+        self.entries[place as usize].value.as_deref()
     }
 
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut T> {
-        self.entries.get_mut(&serial).map(|entry| &mut *entry.value)
+        let place = self.place(serial)?;
+        self.entries[place as usize].value.as_deref_mut()
     }
 
     pub(crate) fn remove(&mut self, serial: u64) -> Option<Box<T>> {
-        let entry = self.entries.remove(&serial)?;
-        for key in entry.keys {
-            self.index.remove(key, serial);
+        let place = self.place(serial)?;
+        let next = self.entries[place as usize].next;
+        let bucket = serial_bucket(serial);
+        if self.by_serial[bucket] == place {
+            self.by_serial[bucket] = next;
+        } else {
+            let mut before = self.by_serial[bucket];
+            while self.entries[before as usize].next != place {
+                before = self.entries[before as usize].next;
+            }
+            self.entries[before as usize].next = next;
         }
-        Some(entry.value)
+        let Entry {
+            older,
+            newer,
+            first_key,
+            ..
+        } = self.entries[place as usize];
+        match older {
+            NONE => self.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+        self.index.remove(first_key);
+        let entry = &mut self.entries[place as usize];
+        let value = entry.value.take();
+        entry.next = std::mem::replace(&mut self.free, place);
+        self.count -= 1;
+        if self.count == 0 && self.entries.len() > KEPT_ENTRIES {
+            // A burst has passed: its memory goes back.
+            *self = ExchangeTable::default();
+        }
+        value
     }
 
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.entries.first_key_value().map(|(serial, _)| *serial)
+        let entry = self.entries.get(self.oldest as usize)?;
+        Some(entry.serial)
     }
 
     pub(crate) fn serials(&self) -> impl Iterator<Item = u64> {
-        self.entries.keys().copied()
+        self.iter().map(|(serial, _)| serial)
     }
 
     /// All, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.entries.iter().map(|(serial, entry)| (*serial, &*entry.value))
+        let mut next = self.oldest;
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(next as usize)?;
+            next = entry.newer;
+            entry.used()
+        })
     }
 
+    /// All, in no order that means anything.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.values_mut().map(|entry| &mut *entry.value)
-    }
-}
-
-impl Index {
-    fn insert(&mut self, key: u64, serial: u64) {
-        if self.0.is_empty() {
-            self.0.resize_with(BUCKETS, Vec::new);
-        }
-        self.0[place(key)].push((key, serial));
+        self.entries.iter_mut().filter_map(|entry| entry.value.as_deref_mut())
     }
 
-    fn newest(&self, key: u64) -> impl Iterator<Item = u64> {
-        let bucket = self.0.get(place(key)).map_or(&[][..], Vec::as_slice);
-        let newest = bucket.iter().rev().filter(move |(of, _)| *of == key);
-        newest.map(|(_, serial)| *serial)
-    }
-
-    fn remove(&mut self, key: u64, serial: u64) {
-        if let Some(bucket) = self.0.get_mut(place(key))
-            && let Some(index) = bucket.iter().position(|entry| *entry == (key, serial))
-        {
-            bucket.remove(index);
-            if bucket.capacity() > 64 && bucket.len() < 8 {
-                bucket.shrink_to(8);
+    fn place(&self, serial: u64) -> Option<u32> {
+        let mut place = *self.by_serial.get(serial_bucket(serial))?;
+        loop {
+            let entry = self.entries.get(place as usize)?;
+            if entry.serial == serial {
+                return Some(place);
             }
+            place = entry.next;
         }
     }
 }
 
-/// A power of two; a full table has a few keys in each.
-const BUCKETS: usize = 1 << 13;
+impl<T> Entry<T> {
+    fn used(&self) -> Option<(u64, &T)> {
+        Some((self.serial, self.value.as_deref()?))
+    }
+}
 
-fn place(key: u64) -> usize {
-    key as usize & (BUCKETS - 1)
+fn serial_bucket(serial: u64) -> usize {
+    serial as usize & (SERIAL_BUCKETS - 1)
 }
 
 #[cfg(test)]
@@ -171,6 +243,6 @@ mod tests {
         for serial in 0..=40 {
             table.remove(serial);
         }
-        assert!(table.index.0.iter().all(Vec::is_empty));
+        assert!(table.index.is_empty());
     }
 }
