@@ -11,6 +11,8 @@ use prometheus_client::registry::Registry;
 use sandglass_correlator::finding::{Nat, Scope};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 
+use super::series::SeriesList;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ScopeLabels {
     pub(super) scope: &'static str,
@@ -32,8 +34,12 @@ struct NatLabels {
 }
 
 /// The metrics.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ConntrackMetrics {
+    /// Of `flows`: by scope, then as [`CHANGES`].
+    flow_series: SeriesList<Counter>,
+    /// Of `nat`: by scope, then as [`Nat::ALL`].
+    nat_series: SeriesList<Counter>,
     flows: Family<FlowLabels, Counter>,
     nat: Family<NatLabels, Counter>,
     insert_failed: ScopeCounter,
@@ -45,8 +51,30 @@ pub(super) struct ConntrackMetrics {
     limit: Family<ScopeLabels, Gauge>,
 }
 
+impl Default for ConntrackMetrics {
+    fn default() -> ConntrackMetrics {
+        let (flows, nat) = (Family::default(), Family::default());
+        let scopes = || Scope::ALL.map(Scope::as_str).into_iter();
+        let flow_labels = |scope| CHANGES.map(|change| FlowLabels { scope, change });
+        let nat_labels = |scope| Nat::ALL.map(Nat::as_str).map(|nat| NatLabels { scope, nat });
+        ConntrackMetrics {
+            flow_series: SeriesList::of(&flows, scopes().flat_map(flow_labels)),
+            nat_series: SeriesList::of(&nat, scopes().flat_map(nat_labels)),
+            flows,
+            nat,
+            insert_failed: Family::default(),
+            drop: Family::default(),
+            early_drop: Family::default(),
+            clash_resolve: Family::default(),
+            search_restart: Family::default(),
+            entries: Family::default(),
+            limit: Family::default(),
+        }
+    }
+}
+
 impl ConntrackMetrics {
-    /// Creates every series of a scope.
+    /// Creates every other series of a scope.
     pub(super) fn begin(&self, scope: &'static str) {
         for counter in [
             &self.insert_failed,
@@ -57,27 +85,24 @@ impl ConntrackMetrics {
         ] {
             drop(counter.get_or_create(&ScopeLabels { scope }));
         }
-        for change in [NEW, DESTROYED] {
-            drop(self.flows.get_or_create(&FlowLabels { scope, change }));
-        }
-        for nat in Nat::ALL.map(Nat::as_str) {
-            drop(self.nat.get_or_create(&NatLabels { scope, nat }));
-        }
     }
 
     /// Counts an entry that was created or destroyed. NAT is counted at creation.
     pub(super) fn flow(&self, scope: Scope, change: FlowChange, nat: Option<Nat>) {
-        let scope = scope.as_str();
+        let scope = scope as usize;
         let change = match change {
             FlowChange::New => {
-                if let Some(nat) = nat.map(Nat::as_str) {
-                    self.nat.get_or_create(&NatLabels { scope, nat }).inc();
+                let series = nat.and_then(|nat| self.nat_series.get(scope * Nat::ALL.len() + nat as usize));
+                if let Some(series) = series {
+                    series.inc();
                 }
-                NEW
+                0
             }
-            FlowChange::Destroyed => DESTROYED,
+            FlowChange::Destroyed => 1,
         };
-        self.flows.get_or_create(&FlowLabels { scope, change }).inc();
+        if let Some(series) = self.flow_series.get(scope * CHANGES.len() + change) {
+            series.inc();
+        }
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -151,5 +176,4 @@ impl ConntrackMetrics {
     }
 }
 
-const NEW: &str = "new";
-const DESTROYED: &str = "destroyed";
+const CHANGES: [&str; 2] = ["new", "destroyed"];

@@ -39,13 +39,18 @@ pub fn durations<Labels: Clone + std::hash::Hash + Eq>() -> DurationFamily<Label
     Family::new_with_constructor(Durations)
 }
 
-/// Counts one duration, with the trace that shows it as exemplar.
+/// Counts one duration in a series, with the trace that shows it as exemplar.
+pub fn observe_in(series: &HistogramWithExemplars<TraceLabel>, ns: u64, trace: Option<TraceId>) {
+    let exemplar = trace.map(|trace| TraceLabel {
+        trace_id: trace.to_string(),
+    });
+    series.observe(ns as f64 / 1e9, exemplar, None);
+}
+
+/// The same, in the series with these labels.
 pub fn observe<Labels>(family: &DurationFamily<Labels>, labels: &Labels, ns: u64, trace: Option<TraceId>)
 where
     Labels: Clone + std::hash::Hash + Eq,
 {
-    let exemplar = trace.map(|trace| TraceLabel {
-        trace_id: trace.to_string(),
-    });
-    family.get_or_create(labels).observe(ns as f64 / 1e9, exemplar, None);
+    observe_in(&family.get_or_create(labels), ns, trace);
 }

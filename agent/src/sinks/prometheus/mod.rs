@@ -10,6 +10,7 @@ mod in_flight;
 mod process;
 mod product;
 mod readiness;
+mod series;
 mod traffic;
 mod windows;
 

@@ -6,6 +6,7 @@
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::Output;
@@ -16,7 +17,8 @@ use sandglass_model::{Detail, registry};
 
 use super::bounded::BoundedLabel;
 use super::conntrack::{ConntrackMetrics, ScopeCounter, ScopeLabels};
-use super::durations::{DurationFamily, durations, observe};
+use super::durations::{DurationFamily, TraceLabel, durations, observe_in};
+use super::series::SeriesList;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LookupLabels {
@@ -79,22 +81,39 @@ pub struct TrafficMetrics {
     causes: Family<CauseLabels, Counter>,
     journeys: Family<ReasonLabels, Counter>,
     held_back: Counter,
+    /// Of `lookups`: by scope, then as [`LookupResult::NAMES`].
+    lookup_series: SeriesList<HistogramWithExemplars<TraceLabel>>,
+    /// Of `queries`: by scope, type and transport.
+    query_series: SeriesList<Counter>,
+    /// Of `connects`: by scope, then as [`CONNECT_RESULTS`].
+    connect_series: SeriesList<HistogramWithExemplars<TraceLabel>>,
 }
 
 impl TrafficMetrics {
     /// Metrics with at most `max_label_values` reasons of drops. Known label sets start at 0.
     #[must_use]
     pub fn new(max_label_values: usize) -> TrafficMetrics {
+        let (lookups, queries, connects) = (durations(), Family::default(), durations());
+        let scopes = || Scope::ALL.map(Scope::as_str).into_iter();
+        let lookup_labels = |scope| LookupResult::NAMES.map(|rcode| LookupLabels { scope, rcode });
+        let connect_labels = |scope| CONNECT_RESULTS.map(|result| ConnectLabels { scope, result });
+        let query_labels = |scope| {
+            let of_type = move |kind| TRANSPORTS.map(|transport| query_labels(scope, kind, transport));
+            QueryType::ALL.into_iter().flat_map(of_type)
+        };
         let metrics = TrafficMetrics {
-            lookups: durations(),
-            queries: Family::default(),
+            lookup_series: SeriesList::of(&lookups, scopes().flat_map(lookup_labels)),
+            query_series: SeriesList::of(&queries, scopes().flat_map(query_labels)),
+            connect_series: SeriesList::of(&connects, scopes().flat_map(connect_labels)),
+            lookups,
+            queries,
             retransmissions: Family::default(),
             unanswered: Family::default(),
             search_names: Family::default(),
             truncated: Family::default(),
             malformed: Family::default(),
             unreported: Family::default(),
-            connects: durations(),
+            connects,
             connect_retransmissions: Family::default(),
             conntrack: ConntrackMetrics::default(),
             drops: Family::default(),
@@ -107,20 +126,9 @@ impl TrafficMetrics {
         metrics
     }
 
-    /// Creates every series of a closed label set.
+    /// Creates every other series of a closed label set.
     fn begin(&self) {
         for scope in Scope::ALL.map(Scope::as_str) {
-            for rcode in LookupResult::NAMES {
-                drop(self.lookups.get_or_create(&LookupLabels { scope, rcode }));
-            }
-            for result in CONNECT_RESULTS {
-                drop(self.connects.get_or_create(&ConnectLabels { scope, result }));
-            }
-            for kind in QueryType::ALL {
-                for transport in [Transport::Udp, Transport::Tcp] {
-                    drop(self.queries.get_or_create(&query_labels(scope, kind, transport)));
-                }
-            }
             for reason in Unreported::ALL.map(Unreported::as_str) {
                 drop(self.unreported.get_or_create(&UnreportedLabels { scope, reason }));
             }
@@ -260,11 +268,18 @@ impl TrafficMetrics {
     fn lookup(&self, ended: &LookupEnded) {
         let (scope, detail) = (ended.scope.as_str(), &ended.detail);
         let rcode = detail.result.unwrap_or(LookupResult::Unanswered).as_str();
-        let labels = LookupLabels { scope, rcode };
-        observe(&self.lookups, &labels, ended.end.since(ended.start), ended.trace);
+        let series = position(&LookupResult::NAMES, rcode).and_then(|rcode| {
+            self.lookup_series
+                .get(ended.scope as usize * LookupResult::NAMES.len() + rcode)
+        });
+        if let Some(series) = series {
+            observe_in(series, ended.end.since(ended.start), ended.trace);
+        }
         for &(kind, transport, count) in &ended.queries {
-            let labels = query_labels(scope, kind, transport);
-            self.queries.get_or_create(&labels).inc_by(u64::from(count));
+            let of_type = ended.scope as usize * QueryType::ALL.len() + kind as usize;
+            if let Some(series) = self.query_series.get(of_type * TRANSPORTS.len() + transport as usize) {
+                series.inc_by(u64::from(count));
+            }
         }
         for (counter, count) in [
             (&self.retransmissions, detail.retransmissions),
@@ -282,15 +297,19 @@ impl TrafficMetrics {
     }
 
     fn connect(&self, ended: &ConnectEnded) {
-        let scope = ended.scope.as_str();
-        let labels = ConnectLabels {
-            scope,
-            result: connect_result(ended.detail.failure),
-        };
-        observe(&self.connects, &labels, ended.end.since(ended.start), ended.trace);
-        let counter = self.connect_retransmissions.get_or_create(&ScopeLabels { scope });
-        counter.inc_by(u64::from(ended.detail.retransmits));
-        drop(counter);
+        let result = connect_result(ended.detail.failure);
+        let series = position(&CONNECT_RESULTS, result).and_then(|result| {
+            self.connect_series
+                .get(ended.scope as usize * CONNECT_RESULTS.len() + result)
+        });
+        if let Some(series) = series {
+            observe_in(series, ended.end.since(ended.start), ended.trace);
+        }
+        if ended.detail.retransmits > 0 {
+            let scope = ended.scope.as_str();
+            let counter = self.connect_retransmissions.get_or_create(&ScopeLabels { scope });
+            counter.inc_by(u64::from(ended.detail.retransmits));
+        }
         self.cause(ended.detail.cause.as_ref());
     }
 
@@ -311,6 +330,10 @@ impl TrafficMetrics {
     }
 }
 
+fn position(names: &[&str], name: &str) -> Option<usize> {
+    names.iter().position(|known| *known == name)
+}
+
 fn query_labels(scope: &'static str, kind: QueryType, transport: Transport) -> QueryLabels {
     QueryLabels {
         scope,
@@ -328,6 +351,8 @@ fn connect_result(failure: Option<ConnectFailure>) -> &'static str {
     }
 }
 
+/// In the order of the enumeration.
+const TRANSPORTS: [Transport; 2] = [Transport::Udp, Transport::Tcp];
 const CONNECT_RESULTS: [&str; 6] = ["established", "refused", "timeout", "unreachable", "reset", "other"];
 
 #[cfg(test)]
