@@ -5,12 +5,15 @@
 
 use std::path::PathBuf;
 
+#[cfg(target_os = "linux")]
+pub mod bpf;
 pub mod built;
 pub mod jaeger;
 #[cfg(target_os = "linux")]
 pub mod netns;
 pub mod peers;
 pub mod ports;
+pub mod pressure;
 pub mod skip;
 
 /// A file or folder of the repository, by its path from the top.
