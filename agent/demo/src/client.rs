@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::dns::{A, AAAA, NXDOMAIN, Query, Reply};
 use super::services::DNS_SERVICE;
-use super::timing::{CallTimes, now};
+use super::timing::{CallTimes, Stopwatch};
 
 /// Timeout of a query, after which it is sent again: glibc's default (resolv.conf(5)).
 pub const TIMER: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ fn run(talk: Talk, before: impl FnOnce(Ipv4Addr) -> io::Result<()>) -> io::Resul
     if let SocketAddr::V4(own) = socket.local_addr()? {
         before(*own.ip())?;
     }
-    let begin = now();
+    let watch = Stopwatch::start();
     let mut resolver = Resolver {
         socket,
         id: 0x5a00,
@@ -97,16 +97,16 @@ fn run(talk: Talk, before: impl FnOnce(Ipv4Addr) -> io::Result<()>) -> io::Resul
             break;
         }
     }
-    let lookup = CallTimes { begin, end: now() };
+    let lookup = watch.stop();
     let address = address.ok_or_else(|| io::Error::other(format!("{} does not exist", talk.name)))?;
     let remote = SocketAddrV4::new(address, talk.port);
-    let begin = now();
+    let watch = Stopwatch::start();
     let stream = TcpStream::connect_timeout(&remote.into(), TIMER)?;
     Ok(Talked {
         lookup,
         names,
         again: resolver.again,
-        connect: CallTimes { begin, end: now() },
+        connect: watch.stop(),
         local: stream.local_addr()?,
         remote,
     })

@@ -22,7 +22,7 @@ use crate::networks::Network;
 use crate::pods::{CallRecord, Pod};
 use crate::rig::Rig;
 use crate::services::Services;
-use crate::timing::{CallTimes, PluginClock, now};
+use crate::timing::{PluginClock, Stopwatch};
 
 /// The demo's pods by step; those of one step are made at the same time. Each `round` has pods of its own: the same
 /// names, other uids.
@@ -98,9 +98,9 @@ pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> 
 /// Makes one pod below the cgroup `parent`; its plugin's clock is not read, and its program does not run.
 pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
     let config = pod.config(parent);
-    let begin = now();
+    let watch = Stopwatch::start();
     let answer = cri.run_pod_sandbox(config, pod.network.handler(), pod.deadline).await;
-    let run = CallTimes { begin, end: now() };
+    let run = watch.stop();
     CallRecord {
         pod,
         run,
@@ -152,9 +152,9 @@ async fn netns(cri: &Cri, id: &SandboxId) -> Result<PathBuf, String> {
 /// Stops and removes the sandbox of `record`, if it has one.
 pub async fn delete(cri: &Cri, record: &mut CallRecord) -> Result<(), CriError> {
     let Ok(id) = &record.outcome else { return Ok(()) };
-    let begin = now();
+    let watch = Stopwatch::start();
     cri.stop_pod_sandbox(&id.0, DELETE_DEADLINE).await?;
-    record.stop = Some(CallTimes { begin, end: now() });
+    record.stop = Some(watch.stop());
     cri.remove_pod_sandbox(&id.0, DELETE_DEADLINE).await
 }
 

@@ -3,6 +3,7 @@
 //! Used by the rig, the clients and the scenarios. A leaf: it knows none of them.
 
 use rustix::time::{ClockId, clock_gettime};
+use sandglass_lab::pressure::Pressure;
 use sandglass_model::time::{MILLISECOND, SECOND, Timestamp};
 
 /// When a call began and ended, on the caller's clock.
@@ -12,6 +13,33 @@ pub struct CallTimes {
     pub begin: Timestamp,
     /// Just after the answer.
     pub end: Timestamp,
+    /// The longest that anyone who worked on it can have waited for a processor or a disk, nanoseconds ([`Pressure`]).
+    pub pressure_ns: u64,
+}
+
+/// A call that is being timed.
+pub struct Stopwatch {
+    begin: Timestamp,
+    pressure: Pressure,
+}
+
+impl Stopwatch {
+    /// Starts just before the call.
+    #[must_use]
+    pub fn start() -> Stopwatch {
+        let pressure = Pressure::now();
+        Stopwatch { begin: now(), pressure }
+    }
+
+    /// Stops just after the answer.
+    #[must_use]
+    pub fn stop(&self) -> CallTimes {
+        CallTimes {
+            begin: self.begin,
+            end: now(),
+            pressure_ns: self.pressure.ns_since(),
+        }
+    }
 }
 
 impl CallTimes {

@@ -64,8 +64,10 @@ async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trac
         "traces of nothing that was asked"
     );
     for check in clock::containerd(&traces, &records, &node.rig.containerd_metrics().unwrap(), 0, "") {
-        // Whole numbers are exact; sums are loose enough for a busy machine.
-        assert!(check.result.is_ok(), "{check:?}");
+        assert!(check.result.is_ok() || check.is_unjudged(), "{check:?}");
+        if check.is_unjudged() {
+            eprintln!("NOT JUDGED {test}::containerd: {}", check.text().trim());
+        }
     }
     agent.stop().await;
     node.stop().await;
@@ -93,7 +95,7 @@ async fn two_networks_on_one_pod_are_two_operations() {
         }
         let trace = verify::creation(agent.traces(), record).unwrap();
         for operation in operations(trace).filter(|operation| operation.ifname != "lo") {
-            // What the plugin wrote cannot be read on every kernel; where it was, it is what the runtime says.
+            // That there is one where the agent reads what plugins write is among the checks above.
             for address in &operation.addresses {
                 let bare = address.split('/').next().unwrap_or_default();
                 assert_eq!(addresses[&operation.ifname], [bare], "{}", operation.ifname);
@@ -121,6 +123,9 @@ async fn fifty_sandboxes(test: &str, options: RigOptions) {
         return;
     };
     let witness = Witness::start();
+    if witness.is_none() {
+        eprintln!("NOT RUN {test}::witness: this kernel has no process connector");
+    }
     let pods = (0..50)
         .map(|number| Pod::new(&format!("pod-{number}"), number, Network::Plain))
         .collect();

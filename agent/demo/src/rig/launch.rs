@@ -51,9 +51,8 @@ impl Rig {
     }
 
     /// `unshare` gives the node its network namespace; the shell enters the cgroup before anything is forked from it.
-    /// The node goes before the machine's other work, as far as that is allowed: what it does is measured.
     pub(super) fn spawn(&self, programs: &Programs, members: &Path) -> Result<Child, RigError> {
-        const SCRIPT: &str = r#"echo $$ > "$1" && shift && ip link set lo up && exec nice -n -10 "$@""#;
+        const SCRIPT: &str = r#"echo $$ > "$1" && shift && ip link set lo up && exec "$@""#;
         let failed = |source| RigError::Start {
             program: "containerd",
             source,

@@ -14,63 +14,88 @@ use sandglass_model::phases::human;
 use sandglass_model::time::{MILLISECOND, Timestamp};
 use sandglass_model::trace::{Detail, Span, Trace};
 
-use super::Check;
+use super::{Check, Wrong};
 use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
 use crate::pods::CallRecord;
 use crate::timing::PluginClock;
 
 /// Whether two durations agree; `extra_ns` is the resolution of the coarser clock.
-pub(super) fn agree(what: &str, found_ns: u64, wanted_ns: u64, extra_ns: u64) -> Result<String, String> {
+/// `pressure_ns` is how long tasks of this node waited meanwhile: a difference of no more than that is not judged.
+pub(super) fn agree(
+    what: &str,
+    found_ns: u64,
+    wanted_ns: u64,
+    extra_ns: u64,
+    pressure_ns: u64,
+) -> Result<String, Wrong> {
     let allowed = (wanted_ns / 20).max(10 * MILLISECOND) + extra_ns;
     let difference = found_ns.abs_diff(wanted_ns);
     let text = format!("{what} {} against {}", human(found_ns), human(wanted_ns));
     if difference <= allowed {
-        Ok(format!("{text}, {} apart", human(difference)))
-    } else {
-        Err(format!(
-            "{text}: {} apart, more than {}",
-            human(difference),
-            human(allowed)
-        ))
+        return Ok(format!("{text}, {} apart", human(difference)));
     }
+    let text = format!("{text}: {} apart, more than {}", human(difference), human(allowed));
+    if difference <= pressure_ns {
+        let pressure = human(pressure_ns);
+        return Err(Wrong::Busy(format!(
+            "{text}; tasks waited {pressure} for processors and disks"
+        )));
+    }
+    Err(Wrong::Duration(text))
 }
 
-/// The creation against the caller's `RunPodSandbox`.
-pub(super) fn call(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
+/// The creation lies within the caller's `RunPodSandbox`.
+pub(super) fn order(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
     let run = record.run;
-    // What the call waits for ends with the pause process; later evidence of the root (traffic) is not the call's.
-    let span = create(trace).unwrap_or_else(|| trace.root());
-    let (start, end) = (span.start, span.end.unwrap_or(span.start));
+    let (start, end) = made(trace);
     if start < earliest(trace, run.begin) {
         return Err(format!("begins {} before the call", human(run.begin.since(start))));
     }
     if record.pod.network == Network::Hanging {
         // The caller gave up at its deadline; the runtime's clean-up goes on behind its back.
-        let killed = plugin(trace, HANGING_PLUGIN).and_then(|plugin| plugin.end);
-        let killed = killed.ok_or("the plugin that hangs has no end")?;
-        let deadline = given_up(record).since(run.begin);
-        let killed = agree("killed after", killed.since(run.begin), deadline, 0)?;
-        return agree("trace", end.since(start), deadline, 0).map(|trace| format!("{killed}; {trace}"));
+        return Ok("not before the call".to_owned());
     }
     if end > run.end {
         return Err(format!("ends {} after the call", human(end.since(run.end))));
     }
     if record.outcome.is_ok() {
-        let found = agree("trace", end.since(start), run.duration_ns(), 0);
-        let (before, after) = (human(start.since(run.begin)), human(run.end.since(end)));
-        let around = |text| format!("{text} ({before} before it, {after} after it)");
-        return found.map(around).map_err(around);
+        return Ok("within the call".to_owned());
     }
     // A failed call answers when the runtime has cleaned up: its DELs are part of the call. What comes after the last
     // of them (the namespace goes) leaves no evidence and waits for the kernel.
-    if let Some(late) = dels.iter().filter_map(|del| del.root().end).find(|end| *end > run.end) {
-        return Err(format!("a DEL ends {} after the call", human(late.since(run.end))));
+    match dels.iter().filter_map(|del| del.root().end).find(|end| *end > run.end) {
+        Some(late) => Err(format!("a DEL ends {} after the call", human(late.since(run.end)))),
+        None => Ok("within the call, with its DELs".to_owned()),
+    }
+}
+
+/// How long the creation took against the caller's `RunPodSandbox`.
+pub(super) fn call(trace: &Trace, record: &CallRecord) -> Result<String, Wrong> {
+    let run = record.run;
+    let (start, end) = made(trace);
+    if record.pod.network == Network::Hanging {
+        let killed = plugin(trace, HANGING_PLUGIN).and_then(|plugin| plugin.end);
+        let killed = killed.ok_or("the plugin that hangs has no end")?;
+        let deadline = given_up(record).since(run.begin);
+        let killed = agree("killed after", killed.since(run.begin), deadline, 0, run.pressure_ns)?;
+        return agree("trace", end.since(start), deadline, 0, run.pressure_ns)
+            .map(|trace| format!("{killed}; {trace}"));
+    }
+    if record.outcome.is_ok() {
+        let (before, after) = (human(start.since(run.begin)), human(run.end.since(end)));
+        let what = format!("trace ({before} after the call began, {after} before it ended)");
+        return agree(&what, end.since(start), run.duration_ns(), 0, run.pressure_ns);
     }
     let refused = record.plugin_clock.and_then(|clock| clock.end);
     let refused = refused.ok_or("the plugin that refuses left no note")?;
     let wanted = refused.since(run.begin);
-    let found = agree("trace", end.since(start), wanted, PluginClock::TICK_NS)?;
-    Ok(format!("{found}; within the call"))
+    agree("trace", end.since(start), wanted, PluginClock::TICK_NS, run.pressure_ns)
+}
+
+/// What the call waits for: it ends with the pause process. Later evidence of the root (traffic) is not the call's.
+fn made(trace: &Trace) -> (Timestamp, Timestamp) {
+    let span = create(trace).unwrap_or_else(|| trace.root());
+    (span.start, span.end.unwrap_or(span.start))
 }
 
 /// How early the trace of a call that began at `begin` may begin.
@@ -86,8 +111,8 @@ fn given_up(record: &CallRecord) -> Timestamp {
     record.run.begin.plus(deadline)
 }
 
-/// The first DEL of each attachment against the caller's `StopPodSandbox`, which also waits for the pause process.
-pub(super) fn stop(dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
+/// The first DEL of each attachment lies within the caller's `StopPodSandbox`, which also waits for the pause process.
+pub(super) fn deletion_order(dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, String> {
     let Some(stop) = record.stop else {
         return Ok("not deleted".to_owned());
     };
@@ -108,7 +133,7 @@ pub(super) fn stop(dels: &[&Arc<Trace>], record: &CallRecord) -> Result<String, 
 
 /// The network's script plugin against what it read on its own clock: of the slow one the command that it waits for,
 /// of one that was killed from its own begin to the caller's deadline.
-pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, String> {
+pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, Wrong> {
     let (name, span) = match record.pod.network {
         Network::Plain | Network::Two => return Ok("none kept".to_owned()),
         Network::Slow => (SLOW_COMMAND, command(trace, SLOW_COMMAND)),
@@ -126,6 +151,7 @@ pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, Strin
         span.duration_ns(Timestamp(0)),
         end.since(clock.begin),
         PluginClock::TICK_NS,
+        record.run.pressure_ns,
     )
 }
 
@@ -156,14 +182,18 @@ pub fn containerd(
     let set_up = metric(metrics, "set_up_pod");
     let tear_down = metric(metrics, "tear_down_pod");
     let set_ups_ns = set_up.1.saturating_sub(metric(before, "set_up_pod").1);
+    let pressure_ns = records[first..].iter().map(|record| record.run.pressure_ns).sum();
+    let count_of_set_ups = same_count(count, set_up).map_err(Wrong::Fact);
+    let count_of_deletions = same_count(deletions.0, tear_down).map_err(Wrong::Fact);
+    let clock_of_set_ups = same_sum(set_ups.len() as u64, set_ups.iter().sum(), set_ups_ns, pressure_ns);
     vec![
-        check("containerd's count of set-ups", same_count(count, set_up)),
+        check("containerd's count of set-ups", count_of_set_ups),
+        check("containerd's set-up clock", clock_of_set_ups),
+        check("containerd's count of deletions", count_of_deletions),
         check(
-            "containerd's set-up clock",
-            same_sum(set_ups.len() as u64, set_ups.iter().sum(), set_ups_ns),
+            "containerd's deletions",
+            within(deletions.1, tear_down).map_err(Wrong::Fact),
         ),
-        check("containerd's count of deletions", same_count(deletions.0, tear_down)),
-        check("containerd's deletion clock", within(deletions.1, tear_down)),
     ]
 }
 
@@ -176,8 +206,9 @@ fn same_count(found: u64, (count, _): (u64, u64)) -> Result<String, String> {
 }
 
 /// Each of them may be off by what a single one may.
-fn same_sum(count: u64, found_ns: u64, sum_ns: u64) -> Result<String, String> {
-    agree("together", found_ns, sum_ns, count.saturating_sub(1) * 10 * MILLISECOND)
+fn same_sum(count: u64, found_ns: u64, sum_ns: u64, pressure_ns: u64) -> Result<String, Wrong> {
+    let extra_ns = count.saturating_sub(1) * 10 * MILLISECOND;
+    agree("together", found_ns, sum_ns, extra_ns, pressure_ns)
 }
 
 fn within(found_ns: u64, (_, sum_ns): (u64, u64)) -> Result<String, String> {
@@ -262,11 +293,25 @@ mod tests {
     #[test]
     fn durations_agree_within_ten_milliseconds_or_five_percent() {
         let ms = MILLISECOND;
-        assert!(agree("x", 100 * ms, 110 * ms, 0).is_ok());
-        assert!(agree("x", 100 * ms, 111 * ms, 0).is_err());
-        assert!(agree("x", 2_000 * ms, 2_100 * ms, 0).is_ok());
-        assert!(agree("x", 2_000 * ms, 2_106 * ms, 0).is_err());
-        assert!(agree("x", 100 * ms, 120 * ms, 10 * ms).is_ok());
+        assert!(agree("x", 100 * ms, 110 * ms, 0, 0).is_ok());
+        assert!(agree("x", 100 * ms, 111 * ms, 0, 0).is_err());
+        assert!(agree("x", 2_000 * ms, 2_100 * ms, 0, 0).is_ok());
+        assert!(agree("x", 2_000 * ms, 2_106 * ms, 0, 0).is_err());
+        assert!(agree("x", 100 * ms, 120 * ms, 10 * ms, 0).is_ok());
+    }
+
+    #[test]
+    fn what_waiting_explains_is_not_judged_and_what_it_does_not_is_wrong() {
+        let ms = MILLISECOND;
+        assert!(agree("x", 100 * ms, 110 * ms, 0, 50 * ms).is_ok());
+        assert!(matches!(
+            agree("x", 100 * ms, 140 * ms, 0, 40 * ms),
+            Err(Wrong::Busy(_))
+        ));
+        assert!(matches!(
+            agree("x", 100 * ms, 141 * ms, 0, 40 * ms),
+            Err(Wrong::Duration(_))
+        ));
     }
 
     #[test]

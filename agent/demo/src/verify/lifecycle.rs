@@ -6,11 +6,12 @@ use sandglass_model::cni::CniCommand;
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, PluginDetail, Relation, Trace};
 
+use super::network::Seen;
 use super::{complete, expected, operations};
 use crate::networks::{FAILING_CODE, FAILING_MESSAGE, FAILING_PLUGIN, HANGING_PLUGIN, Network};
 use crate::pods::CallRecord;
 
-pub(super) fn outcome(trace: &Trace, record: &CallRecord) -> Result<String, String> {
+pub(super) fn outcome(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, String> {
     let culprit = match record.pod.network {
         Network::Failing => Some((FAILING_PLUGIN, ExitStatus::Code(1))),
         Network::Hanging => Some((HANGING_PLUGIN, ExitStatus::Signal(9))),
@@ -36,7 +37,7 @@ pub(super) fn outcome(trace: &Trace, record: &CallRecord) -> Result<String, Stri
                     plugin.process.exit
                 ));
             }
-            message(plugin).map(|message| format!("{name}: {exit:?}{message}"))
+            message(plugin, seen).map(|message| format!("{name}: {exit:?}{message}"))
         }
         (Ok(_), None, _) => Err(format!(
             "the sandbox is ready, but {} plugins are marked failed",
@@ -48,9 +49,10 @@ pub(super) fn outcome(trace: &Trace, record: &CallRecord) -> Result<String, Stri
     }
 }
 
-/// The failing plugin's error message, where it can be read.
-fn message(plugin: &PluginDetail) -> Result<String, String> {
+/// The failing plugin's error message, where the agent reads what plugins write.
+fn message(plugin: &PluginDetail, seen: Seen) -> Result<String, String> {
     match &plugin.error {
+        None if *plugin.plugin == *FAILING_PLUGIN && seen.stdio => Err("the plugin's error was not read".to_owned()),
         None if *plugin.plugin == *FAILING_PLUGIN => Ok(", its message cannot be read on this node".to_owned()),
         None => Ok(String::new()),
         Some(error) if (error.code, error.msg.as_str()) == (FAILING_CODE, FAILING_MESSAGE) => {

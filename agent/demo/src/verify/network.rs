@@ -10,6 +10,7 @@ use sandglass_model::phases::human;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Cause, ConnectDetail, Detail, LookupDetail, LookupResult, Span, Trace};
 
+use super::Wrong;
 use super::clock::agree;
 use crate::client::{TIMER, Talked};
 use crate::pods::CallRecord;
@@ -17,7 +18,7 @@ use crate::services::{BACKEND, DNS_BACKEND, DNS_SERVICE};
 use crate::timing::CallTimes;
 use sandglass::health::ProbeStatus;
 
-/// Which traffic the agent sees on this node.
+/// What the agent sees on this node besides processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// DNS messages.
@@ -28,6 +29,8 @@ pub struct Seen {
     pub conntrack: bool,
     /// Dropped packets.
     pub drops: bool,
+    /// What plugins read and write.
+    pub stdio: bool,
 }
 
 impl Seen {
@@ -40,6 +43,7 @@ impl Seen {
             connect: attached("connect"),
             conntrack: attached("conntrack"),
             drops: attached("drops"),
+            stdio: attached("stdio"),
         }
     }
 }
@@ -160,14 +164,14 @@ impl Looked<'_> {
         }
     }
 
-    pub(super) fn lookup_clock(&self) -> Result<String, String> {
+    pub(super) fn lookup_clock(&self) -> Result<String, Wrong> {
         match self.talked()? {
             Some(talked) if self.seen.dns => same_length("lookup", self.lookup()?.0, talked.lookup),
             _ => Ok("none to compare".to_owned()),
         }
     }
 
-    pub(super) fn connect_clock(&self) -> Result<String, String> {
+    pub(super) fn connect_clock(&self) -> Result<String, Wrong> {
         match self.talked()? {
             Some(talked) if self.seen.dns && self.seen.connect => {
                 same_length("connect", self.connect()?.0, talked.connect)
@@ -177,19 +181,20 @@ impl Looked<'_> {
     }
 
     /// From the first query to the connection that stands: when the network was ready, as the program saw it.
-    pub(super) fn ready_clock(&self) -> Result<String, String> {
+    pub(super) fn ready_clock(&self) -> Result<String, Wrong> {
         let Some(talked) = self.talked()?.filter(|_| self.seen.dns && self.seen.connect) else {
             return Ok("none to compare".to_owned());
         };
         let Detail::Sandbox(sandbox) = &self.trace.root().detail else {
-            return Err("the root is not a sandbox".to_owned());
+            return Err("the root is not a sandbox".into());
         };
         let (first, ready) = sandbox
             .first_attempt
             .zip(sandbox.network_ready)
             .ok_or("the trace has no such time")?;
         let wanted = talked.connect.end.since(talked.lookup.begin);
-        agree("network ready", ready.since(first), wanted, 0)
+        let pressure_ns = talked.lookup.pressure_ns + talked.connect.pressure_ns;
+        agree("network ready", ready.since(first), wanted, 0, pressure_ns)
     }
 
     fn lookup(&self) -> Result<(&Span, &LookupDetail), String> {
@@ -225,12 +230,12 @@ fn one<'t, T>(
 }
 
 /// The span lies within what the program measured, and is as long.
-fn same_length(what: &str, span: &Span, times: CallTimes) -> Result<String, String> {
+fn same_length(what: &str, span: &Span, times: CallTimes) -> Result<String, Wrong> {
     let end = span.end.unwrap_or(span.start);
     if span.start.0 + MILLISECOND < times.begin.0 || end.0 > times.end.0 + MILLISECOND {
-        return Err(format!("the {what} does not lie within what the program measured"));
+        return Err(format!("the {what} does not lie within what the program measured").into());
     }
-    agree(what, length(span), times.duration_ns(), 0)
+    agree(what, length(span), times.duration_ns(), 0, times.pressure_ns)
 }
 
 fn length(span: &Span) -> u64 {
@@ -264,6 +269,7 @@ mod tests {
         connect: true,
         conntrack: true,
         drops: true,
+        stdio: true,
     };
 
     /// A sample fitted to the demo's addresses, with the account of its program.
@@ -287,6 +293,7 @@ mod tests {
             times.push(CallTimes {
                 begin: span.start,
                 end: span.end.unwrap(),
+                pressure_ns: 0,
             });
         }
         let mut pod = Pod::new("cart-0", 1, Network::Plain);
@@ -316,9 +323,9 @@ mod tests {
     fn failed(trace: &Trace, record: &CallRecord, seen: Seen) -> Vec<&'static str> {
         let looked = Looked { trace, record, seen };
         let checks = [
-            ("network", looked.network()),
-            ("backends", looked.backends()),
-            ("stall", looked.stall()),
+            ("network", looked.network().map_err(Wrong::Fact)),
+            ("backends", looked.backends().map_err(Wrong::Fact)),
+            ("stall", looked.stall().map_err(Wrong::Fact)),
             ("lookup", looked.lookup_clock()),
             ("connect", looked.connect_clock()),
             ("ready", looked.ready_clock()),
@@ -396,6 +403,7 @@ mod tests {
             connect: false,
             conntrack: false,
             drops: false,
+            stdio: false,
         };
         assert!(failed(&trace, &record, blind).is_empty());
 

@@ -4,6 +4,7 @@ use sandglass_model::cni::CniCommand;
 use sandglass_model::trace::{Detail, Relation, Trace};
 
 use super::expected::{self, Attachment, Tree};
+use super::network::Seen;
 use super::{chain, operations, plugins};
 use crate::pods::CallRecord;
 
@@ -45,8 +46,9 @@ pub(super) fn attempt(trace: &Trace, record: &CallRecord) -> Result<String, Stri
     }
 }
 
-/// Exactly the expected ADDs, each with exactly the expected chain.
-pub(super) fn attachments(trace: &Trace, record: &CallRecord) -> Result<String, String> {
+/// Exactly the expected ADDs, each with exactly the expected chain; one that succeeded has an address, and each has its
+/// network's name, where the agent reads what plugins read and write.
+pub(super) fn attachments(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, String> {
     let mut found: Vec<Attachment> = operations(trace)
         .filter(|(_, operation)| operation.command == CniCommand::Add)
         .map(|(index, operation)| Attachment {
@@ -61,16 +63,30 @@ pub(super) fn attachments(trace: &Trace, record: &CallRecord) -> Result<String, 
     let wanted = expected::attachments(record.pod.network);
     let same = found.len() == wanted.len()
         && found.iter().zip(&wanted).all(|(found, wanted)| {
-            // The network's name is in the plugin's input, which cannot be read on every kernel.
-            let named = found.network.is_empty() || found.network == wanted.network;
+            // The network's name is in the plugin's input.
+            let named = found.network == wanted.network || (!seen.stdio && found.network.is_empty());
             named && found.ifname == wanted.ifname && found.plugins == wanted.plugins
         });
+    if let Some(silent) = without_address(trace).filter(|_| seen.stdio) {
+        return Err(format!("the ADD of {silent} succeeded and has no address"));
+    }
     let text = |list: &[Attachment]| list.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     if same {
         Ok(text(&found))
     } else {
         Err(format!("found [{}], not [{}]", text(&found), text(&wanted)))
     }
+}
+
+/// The interface of an ADD that succeeded and has no address.
+fn without_address(trace: &Trace) -> Option<&str> {
+    let adds = operations(trace).filter(|(index, operation)| {
+        let succeeded = !trace.spans[*index].status.is_error();
+        // Plugins of before 2020 report none for the loopback interface.
+        operation.command == CniCommand::Add && succeeded && operation.ifname != "lo"
+    });
+    let mut silent = adds.filter(|(_, operation)| operation.addresses.is_empty());
+    silent.next().map(|(_, operation)| operation.ifname.as_str())
 }
 
 /// Every expected process below the right one; others may be there too.
