@@ -32,9 +32,12 @@ mod workloads;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use node::{AGENT, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
 use pods::{PodWatch, assert_same, assert_whole, by_uid, names, operation_traces, sandbox_traces};
+use sandglass_lab::bpf;
+use sandglass_lab::pressure::Pressure;
 use serde_json::Value;
 
 /// A path of the tree.
@@ -53,9 +56,8 @@ const OTLP: &str = "--set=otlp.endpoint=http://127.0.0.1:4317";
 /// Install, rollout, `helm test`; every kind of workload, each sandbox one complete trace; upgrade, uninstall, nothing left.
 #[test]
 fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
-    let Some(node) = Node::find("a_the_chart_traces_every_sandbox_and_leaves_nothing") else {
-        return;
-    };
+    let test = "a_the_chart_traces_every_sandbox_and_leaves_nothing";
+    let Some(node) = Node::find(test) else { return };
     let before = left(&node);
     node.namespace();
     node.install(&[ROOMY, OTLP]);
@@ -67,6 +69,7 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     node.kubectl(&["create", "namespace", namespace]);
     let ran = peers::CniCounts::read();
     let watch = PodWatch::start(&node, namespace);
+    let (pressure, begin) = (Pressure::now(), Instant::now());
     let mut alone = Vec::new();
     for number in 1..=10 {
         let before = peers::CniCounts::read();
@@ -82,6 +85,9 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     workloads::failing(&node, namespace);
     workloads::broken(&node, namespace);
     let traces = sandbox_traces(namespace);
+    // The share of the time in which some task waited, of every processor in the mean.
+    let waited = pressure.ns_since() as f64 / begin.elapsed().as_nanos() as f64 / processors();
+    println!("tasks of the node waited {:.0} % of the time", waited * 100.0);
     let pods = watch.finish();
     assert!(pods.len() >= 10 + 30 + 6 + 3 + 5, "{} pods", pods.len());
     assert_same(&pods, &traces, |name| ["failing", "broken"].contains(&name));
@@ -90,10 +96,11 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     ran.since().assert_same_count(&traces);
     let is_alone = |trace: &Value| trace["pod"].as_str().unwrap().starts_with("alone-");
     peers::assert_same_duration(
+        test,
         &alone,
         &traces.iter().filter(|trace| is_alone(trace)).collect::<Vec<_>>(),
     );
-    peers::assert_durations_agree(&traces, is_alone);
+    peers::assert_durations_agree(test, &traces, waited, is_alone);
     peers::assert_jaeger_shows(&traces);
     peers::assert_links_lead_on(&traces, &operation_traces(namespace));
     let health = http(AGENT, "/api/v1/health");
@@ -104,14 +111,20 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     for probe in ["exec", "stdio", "netns"] {
         assert_eq!(health["lost"]["by"][probe], 0, "{}", health["lost"]);
     }
-    // Where others want the processors too, a thread of the agent may wait for longer than events are held; each trace
-    // was held against its pod all the same.
+    // Where others want the processors too, a thread of the agent may wait for longer than events are held.
     let (late, events) = (
         health["late"]["total"].as_u64().unwrap(),
         health["events"].as_u64().unwrap(),
     );
-    assert!(late * 20 <= events, "{late} late of {events}");
     println!("of {events} events {late} came late");
+    if late * 1000 > events {
+        assert!(
+            waited > 0.5,
+            "{late} late of {events}, tasks waited {waited:.2} of the time"
+        );
+        let waited = waited * 100.0;
+        eprintln!("NOT JUDGED {test}::late_events: {late} of {events}, tasks waited {waited:.0} % of the time");
+    }
 
     let peak = peak_kb(node.agent_processes()[0]);
     println!("the agent's resident memory was {peak} kB at most");
@@ -139,18 +152,17 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     peers::assert_jaeger_shows(&[after]);
 
     node.kubectl(&["delete", "namespace", namespace]);
-    assert_removal(&node, || {
+    assert_removal(test, &node, || {
         node.uninstall();
     });
-    assert_eq!(left(&node), before, "left behind");
+    assert_left(&node, &before);
 }
 
 /// The plain manifests as they are in the tree, without a single change.
 #[test]
 fn b_the_plain_manifests_do_the_same() {
-    let Some(node) = Node::find("b_the_plain_manifests_do_the_same") else {
-        return;
-    };
+    let test = "b_the_plain_manifests_do_the_same";
+    let Some(node) = Node::find(test) else { return };
     let before = left(&node);
     let file = root("deploy/manifests/linux.yaml");
     let file = file.to_str().unwrap();
@@ -165,10 +177,10 @@ fn b_the_plain_manifests_do_the_same() {
     ]);
     assert_attached(&ALL);
     assert_one_pod_is_traced(&node, "plain");
-    assert_removal(&node, || {
+    assert_removal(test, &node, || {
         node.kubectl(&["delete", "--filename", file, "--wait"]);
     });
-    assert_eq!(left(&node), before, "left behind");
+    assert_left(&node, &before);
 }
 
 /// Each capability taken away in turn: the agent reports what it lost, as the table in deploy/README.md lists it, and runs on.
@@ -477,7 +489,8 @@ fn ended(node: &Node) -> Result<(i64, String), String> {
     }
 }
 
-/// Everything of ours in the cluster, whatever its kind, and what the agent left in the kernel.
+/// Everything of ours in the cluster, whatever its kind, and what the agent and its pods left in the kernel: namespaces,
+/// links, mounts and chains of the machine.
 fn left(node: &Node) -> BTreeSet<String> {
     let kinds = "all,configmaps,secrets,serviceaccounts,controllerrevisions,roles,rolebindings";
     let named = node.kubectl(&[
@@ -494,15 +507,61 @@ fn left(node: &Node) -> BTreeSet<String> {
         "--selector=owner=helm",
         "--output=name",
     ]);
-    named.lines().chain(releases.lines()).map(str::to_owned).collect()
+    let objects = named.lines().chain(releases.lines()).map(str::to_owned);
+    let of_kernel = |kind: &str, text: String, name: fn(&str) -> Option<&str>| -> Vec<String> {
+        let names = text.lines().filter_map(name);
+        names.map(|name| format!("{kind} {name}")).collect()
+    };
+    let namespaces = of_kernel("namespace", output("ip", &["netns", "list"]), |line| {
+        line.split(' ').next()
+    });
+    let links = of_kernel("link", output("ip", &["-brief", "link"]), |line| {
+        line.split([' ', '@']).next()
+    });
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts = of_kernel("mount", mounts, |line| line.split(' ').nth(4));
+    let chains = of_kernel("chain", output("iptables-save", &[]), |line| {
+        line.strip_prefix(':')?.split(' ').next()
+    });
+    objects
+        .chain(namespaces)
+        .chain(links)
+        .chain(mounts)
+        .chain(chains)
+        .collect()
 }
 
-/// `remove` ends the agent's process, closes its port, and its programs are gone from the kernel.
-fn assert_removal(node: &Node, remove: impl FnOnce()) {
+/// What a program prints.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// All of it goes again: the runtime removes a pod's namespace, links and mounts a while after the API has forgotten it.
+fn assert_left(node: &Node, before: &BTreeSet<String>) {
+    wait_for("the clean-up of what was made", 90, || {
+        let now = left(node);
+        let more: Vec<&String> = now.difference(before).collect();
+        if more.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("left behind: {more:?}"))
+        }
+    });
+}
+
+/// `remove` ends the agent's process, closes its port, and its programs, maps and links are gone from the kernel.
+fn assert_removal(test: &str, node: &Node, remove: impl FnOnce()) {
     let agents = node.agent_processes();
     assert_eq!(agents.len(), 1, "agents in containers: {agents:?}");
-    let programs = programs_of(agents[0]);
-    assert!(programs.len() >= 3, "programs of fork, exec and exit: {programs:?}");
+    let objects = bpf::objects_of(agents[0]);
+    let programs = objects.iter().filter(|(kind, _)| *kind == "prog").count();
+    assert!(programs >= 3, "programs of fork, exec and exit: {objects:?}");
     remove();
     wait_for("the end of the agent", 60, || match node.agent_processes() {
         pids if pids.is_empty() => Ok(()),
@@ -512,39 +571,20 @@ fn assert_removal(node: &Node, remove: impl FnOnce()) {
         try_http(AGENT, "/healthz").is_err(),
         "something still listens at {AGENT}"
     );
-    wait_for("the end of its programs in the kernel", 30, || {
-        let still: Vec<u32> = programs.iter().copied().filter(|id| exists(*id)).collect();
-        if still.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{still:?} are loaded"))
-        }
-    });
+    match bpf::wait_until_gone(&objects) {
+        Ok(()) => {}
+        Err(None) => eprintln!("NOT RUN {test}::kernel_objects: bpftool is not installed"),
+        Err(Some(still)) => panic!("still in the kernel: {still:?}"),
+    }
     node.try_kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"]);
+}
+
+fn processors() -> f64 {
+    std::thread::available_parallelism().unwrap().get() as f64
 }
 
 fn peak_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     peak.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
-/// Ids of the BPF programs that a process holds, from its descriptors.
-fn programs_of(pid: u32) -> BTreeSet<u32> {
-    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
-    let texts = descriptors.filter_map(|descriptor| std::fs::read_to_string(descriptor.path()).ok());
-    texts
-        .filter_map(|text| {
-            text.lines()
-                .find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
-        })
-        .collect()
-}
-
-/// Where bpftool is missing, nothing is said to exist.
-fn exists(program: u32) -> bool {
-    let shown = Command::new("bpftool")
-        .args(["prog", "show", "id", &program.to_string()])
-        .output();
-    shown.is_ok_and(|output| output.status.success())
 }

@@ -6,13 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use sandglass_lab::pressure::Pressure;
+
 use super::node::{CONTAINERD, JAEGER, http, try_http, wait_for};
 
-/// containerd's own count of CNI operations, and the time they took.
+/// containerd's own count of CNI operations, the time they took, and how long tasks of the node can have waited meanwhile.
 pub struct CniCounts {
     set_up: u64,
     failed: u64,
     seconds: f64,
+    pressure: Pressure,
+    waited_seconds: f64,
 }
 
 impl CniCounts {
@@ -31,6 +35,8 @@ impl CniCounts {
             set_up: sum("containerd_cri_network_plugin_operations_total") as u64,
             failed: sum("containerd_cri_network_plugin_operations_errors_total") as u64,
             seconds: sum("containerd_cri_network_plugin_operations_duration_seconds_seconds_sum"),
+            pressure: Pressure::now(),
+            waited_seconds: 0.0,
         }
     }
 
@@ -41,6 +47,8 @@ impl CniCounts {
             set_up: now.set_up - self.set_up,
             failed: now.failed - self.failed,
             seconds: now.seconds - self.seconds,
+            pressure: now.pressure,
+            waited_seconds: self.pressure.ns_since() as f64 / 1e9,
         }
     }
 
@@ -60,9 +68,9 @@ impl CniCounts {
 }
 
 /// Setting the networks of these sandboxes up, from the first ADD's begin to the last one's end, took as long as containerd's
-/// metric says, which was read around each of them: never longer, and as long but for 5 ms or 5 % in the closest quarter.
-/// What we had wrong would be wrong in each of them; in the others containerd itself waited for a processor.
-pub fn assert_same_duration(alone: &[CniCounts], traces: &[&Value]) {
+/// metric says, which was read around each of them: never longer, and as long but for 5 ms or 5 % at the median. A median
+/// that is further apart is not judged where tasks of the node waited for as long meanwhile.
+pub fn assert_same_duration(test: &str, alone: &[CniCounts], traces: &[&Value]) {
     assert_eq!(alone.len(), traces.len());
     let mut both = Vec::new();
     for (counts, trace) in alone.iter().zip(traces) {
@@ -74,18 +82,25 @@ pub fn assert_same_duration(alone: &[CniCounts], traces: &[&Value]) {
             trace["pod"],
             counts.seconds
         );
-        both.push((ours, counts.seconds));
+        both.push((ours, counts.seconds, counts.waited_seconds));
     }
     both.sort_by(|one, other| (one.1 - one.0).total_cmp(&(other.1 - other.0)));
-    let (ours, theirs) = both[both.len() / 2];
+    let (ours, theirs, waited) = both[both.len() / 2];
     println!(
         "the set-up of one pod at a time: {:.1} ms, {:.1} ms by containerd's metric, in the median of {}",
         ours * 1e3,
         theirs * 1e3,
         both.len()
     );
-    let (ours, theirs) = both[both.len() / 4];
-    assert!(theirs - ours <= (theirs / 20.0).max(0.005), "{both:?}");
+    if theirs - ours <= (theirs / 20.0).max(0.005) {
+        return;
+    }
+    assert!(theirs - ours <= waited, "{both:?}");
+    eprintln!(
+        "NOT JUDGED {test}::containerds_metric: {:.1} ms apart at the median, tasks waited {:.1} ms for processors and disks",
+        (theirs - ours) * 1e3,
+        waited * 1e3
+    );
 }
 
 fn set_up_seconds(trace: &Value) -> f64 {
@@ -175,11 +190,11 @@ fn from_jaeger(id: &str, ours: usize, theirs: &[&str]) -> Value {
 
 /// Our ADD of each attachment against containerd's span of the same one. Each lies within it: containerd's span also
 /// holds the fork and exec of the plugins, and the reading and keeping of their result, which is a millisecond or two
-/// where nothing else wants the processor. So they are also as long but for 5 ms or 5 %: nearly all that were made one at
-/// a time (`alone`) on a quiet machine, half of those that were made thirty at once. The rest is containerd waiting for a
-/// processor before it forks and after a plugin ended, and how much that is depends on what else the machine does. What
-/// our clock had wrong would be wrong in each: a quarter, and a tenth, must agree.
-pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) {
+/// where nothing else wants the processor. So they are also as long but for 5 ms or 5 %: eight of ten that were made one at
+/// a time (`alone`), three of ten of those that were made thirty at once. The rest is containerd waiting for a processor
+/// before it forks and after a plugin ended. Fewer are not judged where tasks of the node waited for a processor or a disk
+/// more than half of the time (`waited`, of the whole test); otherwise the test fails.
+pub fn assert_durations_agree(test: &str, traces: &[Value], waited: f64, alone: impl Fn(&Value) -> bool) {
     let (mut quiet, mut crowded) = (Vec::new(), Vec::new());
     for trace in traces.iter().filter(|trace| trace["result"] == "ok") {
         let spans = trace["timeline"].as_array().unwrap();
@@ -205,7 +220,7 @@ pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) 
             of.push((difference, before, after, theirs_us));
         }
     }
-    for (what, differences, one_in) in [("one at a time", &mut quiet, 4), ("many at once", &mut crowded, 10)] {
+    for (what, differences, of_ten) in [("one_at_a_time", &mut quiet, 8), ("many_at_once", &mut crowded, 3)] {
         assert!(differences.len() >= 20, "only {} attachments {what}", differences.len());
         differences.sort_unstable();
         let (difference, before, after, _) = differences[differences.len() / 2];
@@ -216,7 +231,18 @@ pub fn assert_durations_agree(traces: &[Value], alone: impl Fn(&Value) -> bool) 
              {difference} us: {before} before the first exec, {after} after the last exit",
             differences.len()
         );
-        assert!(agreeing * one_in >= differences.len(), "{what}: {differences:?}");
+        if agreeing * 10 >= differences.len() * of_ten {
+            continue;
+        }
+        assert!(
+            waited > 0.5,
+            "{what}, tasks waited {waited:.2} of the time: {differences:?}"
+        );
+        eprintln!(
+            "NOT JUDGED {test}::containerds_spans_{what}: {agreeing} of {} agree, tasks waited {:.0} % of the time",
+            differences.len(),
+            waited * 100.0
+        );
     }
 }
 
