@@ -77,7 +77,7 @@ impl Correlator {
                 self.windows.on_process_exit(ctx, at, exit.process.pid);
             }
             Body::ProcessExited(exit) => self.plugins.on_exit(ctx, at, &exit),
-            Body::PluginSpoke(io) => self.plugins.on_io(ctx, &io),
+            Body::PluginIoRead(io) => self.plugins.on_plugin_io(ctx, &io),
             Body::SandboxDescribed(described) => {
                 let known = self.plugins.on_described(ctx, &described);
                 self.sandboxes.on_described(ctx, at, &described, known);
@@ -106,7 +106,7 @@ impl Correlator {
             Body::ClockAnchored { unix_ns } => ctx.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.on_loss(at, &probe, count),
             Body::ActivitySeen(step) => self.windows.on_activity(ctx, at, *step),
-            Body::RuntimeSaid(report) => self.windows.on_runtime(ctx, at, *report),
+            Body::RuntimeReported(report) => self.windows.on_runtime_report(ctx, at, *report),
             Body::SiloSeen(step) => self.windows.on_silo(ctx, at, &step),
             Body::InterfaceSeen(step) => self.windows.on_interface(ctx, at, step),
             Body::LookupSeen(step) => {

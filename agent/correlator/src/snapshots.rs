@@ -57,7 +57,7 @@ impl Snapshots {
 #[cfg(test)]
 mod tests {
     use sandglass_model::event::Exec;
-    use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeSaid, Service};
+    use sandglass_model::windows::{ActivityChange, ActivityStep, RuntimeReport, Service};
     use sandglass_model::{Event, PodIdentity, ProcessKey, Timestamp, text};
 
     use super::*;
@@ -152,7 +152,7 @@ mod tests {
             name: "web".into(),
             ..PodIdentity::default()
         };
-        let created = after(Body::RuntimeSaid(Box::new(RuntimeSaid::RunBegan {
+        let created = after(Body::RuntimeReported(Box::new(RuntimeReport::RunBegan {
             identity,
             attempt: 0,
         })));

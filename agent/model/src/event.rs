@@ -12,7 +12,7 @@ use crate::id::{ProcessKey, SandboxId};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
-use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeSaid, SiloStep};
+use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, SiloStep};
 
 /// One fact at one instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +34,10 @@ pub enum Body {
     ProcessExecuted(Box<Exec>),
     /// A tracked process ended, all its threads included.
     ProcessExited(Exit),
-    /// What a plugin read on standard input or wrote to standard output, parsed and redacted.
-    PluginSpoke(Box<PluginIo>),
+    /// What a plugin read on standard input or wrote to standard output, parsed and redacted. The name in recordings
+    /// is older than the type's and is part of their format.
+    #[serde(rename = "plugin_spoke")]
+    PluginIoRead(Box<PluginIo>),
     /// Who a sandbox belongs to: the CRI's answer.
     SandboxDescribed(Box<SandboxDescription>),
     /// When a sandbox's network namespace came to be.
@@ -64,8 +66,9 @@ pub enum Body {
     PacketDropped(Box<PacketDrop>),
     /// An activity of HNS, HCS or the container library went a step on (Windows).
     ActivitySeen(Box<ActivityStep>),
-    /// The runtime said what it does (Windows, through ETW).
-    RuntimeSaid(Box<RuntimeSaid>),
+    /// The runtime reported a step of its own (Windows, through ETW). The name in recordings is part of their format.
+    #[serde(rename = "runtime_said")]
+    RuntimeReported(Box<RuntimeReport>),
     /// A silo went a step on (Windows).
     SiloSeen(Box<SiloStep>),
     /// A network interface came or went (Windows).

@@ -142,7 +142,7 @@ pub enum ObjectKey {
 /// A line of the runtime's log, as containerd and its shim write it to ETW.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RuntimeSaid {
+pub enum RuntimeReport {
     /// A sandbox is asked for.
     RunBegan {
         /// The pod.

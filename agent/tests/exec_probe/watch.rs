@@ -173,7 +173,7 @@ pub fn converse(mut command: Command, stdin: &str) -> (u32, String) {
 
 pub fn spoken(events: &[Event], pid: u32) -> Option<(Timestamp, PluginIo)> {
     events.iter().find_map(|event| match &event.body {
-        Body::PluginSpoke(spoken) if spoken.process.pid == pid => Some((event.at, PluginIo::clone(spoken))),
+        Body::PluginIoRead(spoken) if spoken.process.pid == pid => Some((event.at, PluginIo::clone(spoken))),
         _ => None,
     })
 }

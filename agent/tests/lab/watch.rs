@@ -240,12 +240,12 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
             ours
         }
         Body::ProcessExited(exit) => own.remove(&exit.process.pid),
-        Body::PluginSpoke(spoken) => own.contains(&spoken.process.pid),
+        Body::PluginIoRead(spoken) => own.contains(&spoken.process.pid),
         Body::TrafficWatched { .. } | Body::ClockAnchored { .. } | Body::Lost { .. } | Body::Tick => true,
         Body::SandboxDescribed(_)
         | Body::NetworksConfigured { .. }
         | Body::ActivitySeen(_)
-        | Body::RuntimeSaid(_)
+        | Body::RuntimeReported(_)
         | Body::SiloSeen(_)
         | Body::InterfaceSeen(_)
         | Body::LookupSeen(_) => false,

@@ -27,7 +27,7 @@ impl Plugins {
     }
 
     /// What a plugin read from its standard input and wrote to its standard output.
-    pub(crate) fn on_io(&mut self, ctx: &mut Context, io: &PluginIo) {
+    pub(crate) fn on_plugin_io(&mut self, ctx: &mut Context, io: &PluginIo) {
         let span = match self.processes.role(io.process) {
             Some(Role::Spanned(span)) => span,
             Some(Role::Forked(_) | Role::Runtime(_) | Role::Detached | Role::Gone { .. }) => return,

@@ -1,7 +1,7 @@
 //! What the runtime reports (containerd's ETW provider): sandboxes that it creates and removes, and the ids of their
 //! objects.
 
-use sandglass_model::windows::{ObjectKey, RuntimeSaid};
+use sandglass_model::windows::{ObjectKey, RuntimeReport};
 use sandglass_model::{CniCommand, PodIdentity, TextPairs, Timestamp};
 
 use crate::context::Context;
@@ -29,10 +29,10 @@ pub(crate) fn parameters(command: CniCommand, container: &str, identity: &PodIde
 }
 
 impl Windows {
-    pub(crate) fn on_runtime(&mut self, ctx: &mut Context, at: Timestamp, said: RuntimeSaid) {
-        match said {
-            RuntimeSaid::RunBegan { identity, attempt } => self.on_run_begin(ctx, at, identity, attempt),
-            RuntimeSaid::RunReturned { identity, sandbox } => match self.objects.sandboxes.in_creation(&identity) {
+    pub(crate) fn on_runtime_report(&mut self, ctx: &mut Context, at: Timestamp, report: RuntimeReport) {
+        match report {
+            RuntimeReport::RunBegan { identity, attempt } => self.on_run_begin(ctx, at, identity, attempt),
+            RuntimeReport::RunReturned { identity, sandbox } => match self.objects.sandboxes.in_creation(&identity) {
                 Some(number) => {
                     self.rename(ctx, number, &sandbox.0);
                     self.on_creation_end(ctx, at, number, None);
@@ -41,11 +41,11 @@ impl Windows {
                     self.find_or_insert(ctx, at, &sandbox.0, identity, Stage::Created);
                 }
             },
-            RuntimeSaid::RunFailed { identity, message } => match self.objects.sandboxes.in_creation(&identity) {
+            RuntimeReport::RunFailed { identity, message } => match self.objects.sandboxes.in_creation(&identity) {
                 Some(number) => self.on_creation_end(ctx, at, number, Some(message)),
                 None => ctx.effects.counters.orphan += 1,
             },
-            RuntimeSaid::StopBegan { sandbox } => {
+            RuntimeReport::StopBegan { sandbox } => {
                 let number = self.find_or_insert(ctx, at, &sandbox.0, PodIdentity::default(), Stage::Stopping);
                 self.objects.sandboxes.set_stage(number, Stage::Stopping, at);
                 if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
@@ -53,7 +53,7 @@ impl Windows {
                 }
                 self.objects.learn(ctx, at, number, ObjectKey::Container(sandbox.0));
             }
-            RuntimeSaid::StopReturned { sandbox, .. } => match self.objects.sandboxes.number_of(&sandbox.0) {
+            RuntimeReport::StopReturned { sandbox, .. } => match self.objects.sandboxes.number_of(&sandbox.0) {
                 Some(number) => {
                     self.objects.sandboxes.set_stage(number, Stage::Over, at);
                     self.objects.keys.forget(number);
@@ -61,21 +61,21 @@ impl Windows {
                 }
                 None => ctx.effects.counters.orphan += 1,
             },
-            RuntimeSaid::ContainerOf { sandbox, container } => {
+            RuntimeReport::ContainerOf { sandbox, container } => {
                 let number = self.find_or_insert(ctx, at, &sandbox.0, PodIdentity::default(), Stage::Created);
                 self.objects.learn(ctx, at, number, ObjectKey::Container(container));
             }
-            RuntimeSaid::NamespaceOf { sandbox, namespace } => {
+            RuntimeReport::NamespaceOf { sandbox, namespace } => {
                 self.on_shim(ctx, &sandbox.0, false);
                 let keys = [ObjectKey::Container(sandbox.0), ObjectKey::Namespace(namespace)];
                 self.objects.join_keys(ctx, at, &keys);
             }
-            RuntimeSaid::EndpointOf { namespace, endpoint } => {
+            RuntimeReport::EndpointOf { namespace, endpoint } => {
                 let keys = [ObjectKey::Namespace(namespace), ObjectKey::Endpoint(endpoint)];
                 self.objects.join_keys(ctx, at, &keys);
             }
-            RuntimeSaid::ShimLaunched { sandbox, .. } => self.on_shim(ctx, &sandbox.0, true),
-            RuntimeSaid::Span(span) => self.runtime_span(ctx, at, *span),
+            RuntimeReport::ShimLaunched { sandbox, .. } => self.on_shim(ctx, &sandbox.0, true),
+            RuntimeReport::Span(span) => self.runtime_span(ctx, at, *span),
         }
     }
 

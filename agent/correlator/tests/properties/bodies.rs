@@ -134,7 +134,7 @@ pub fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], 
 }
 
 pub fn spoke(process: ProcessKey, fails: bool) -> Body {
-    Body::PluginSpoke(Box::new(PluginIo {
+    Body::PluginIoRead(Box::new(PluginIo {
         process,
         netconf: Some(NetConf {
             network: "pods".to_owned(),

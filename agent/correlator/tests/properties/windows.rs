@@ -7,7 +7,7 @@ use sandglass_model::cni::PodIdentity;
 use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Step};
 use sandglass_model::time::SECOND;
 use sandglass_model::windows::{
-    ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeSaid, RuntimeSpan,
+    ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeReport, RuntimeSpan,
     Service, SiloChange, SiloStep,
 };
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
@@ -73,7 +73,7 @@ fn activity_step() -> impl Strategy<Value = Body> {
         })
 }
 
-fn runtime_said() -> impl Strategy<Value = Body> {
+fn runtime_report() -> impl Strategy<Value = Body> {
     let id = prop::sample::select(vec!["a", "b", "x", ""]);
     (0u8..12, 0u8..3, id, guid(), 0u64..900 * SECOND).prop_map(|(what, pod, id, other, from)| {
         let identity = PodIdentity {
@@ -84,29 +84,29 @@ fn runtime_said() -> impl Strategy<Value = Body> {
         };
         let sandbox = SandboxId(id.to_owned());
         let message = other.clone();
-        Body::RuntimeSaid(Box::new(match what {
-            0 | 1 => RuntimeSaid::RunBegan {
+        Body::RuntimeReported(Box::new(match what {
+            0 | 1 => RuntimeReport::RunBegan {
                 identity,
                 attempt: u32::from(pod),
             },
-            2 => RuntimeSaid::RunReturned { identity, sandbox },
-            3 => RuntimeSaid::RunFailed { identity, message },
-            4 => RuntimeSaid::StopBegan { sandbox },
-            5 => RuntimeSaid::StopReturned { sandbox, message },
-            6 => RuntimeSaid::NamespaceOf {
+            2 => RuntimeReport::RunReturned { identity, sandbox },
+            3 => RuntimeReport::RunFailed { identity, message },
+            4 => RuntimeReport::StopBegan { sandbox },
+            5 => RuntimeReport::StopReturned { sandbox, message },
+            6 => RuntimeReport::NamespaceOf {
                 sandbox,
                 namespace: other,
             },
-            7 => RuntimeSaid::EndpointOf {
+            7 => RuntimeReport::EndpointOf {
                 namespace: other.clone(),
                 endpoint: other,
             },
-            8 => RuntimeSaid::ShimLaunched { sandbox, pid: 3 },
-            9 => RuntimeSaid::ContainerOf {
+            8 => RuntimeReport::ShimLaunched { sandbox, pid: 3 },
+            9 => RuntimeReport::ContainerOf {
                 sandbox,
                 container: "a-container".to_owned(),
             },
-            _ => RuntimeSaid::Span(Box::new(RuntimeSpan {
+            _ => RuntimeReport::Span(Box::new(RuntimeSpan {
                 name: "HcsStartComputeSystem".to_owned(),
                 trace: "0af7651916cd43dd8448eb211c80319c".to_owned(),
                 span: "b7ad6b7169203331".to_owned(),
@@ -196,7 +196,7 @@ fn windows_body() -> impl Strategy<Value = Body> {
     });
     prop_oneof![
         6 => activity_step(),
-        5 => runtime_said(),
+        5 => runtime_report(),
         4 => windows_exec(),
         3 => lookup_step(),
         2 => soup_body(),

@@ -219,7 +219,7 @@ impl Scene {
     }
 
     pub fn spoke(&mut self, io: PluginIo) -> &mut Scene {
-        self.event(Body::PluginSpoke(Box::new(io)))
+        self.event(Body::PluginIoRead(Box::new(io)))
     }
 
     pub fn netns(&mut self, sandbox: &str, created_ms: u64) -> &mut Scene {

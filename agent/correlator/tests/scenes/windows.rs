@@ -6,7 +6,7 @@ mod calls;
 mod silos;
 
 use sandglass_model::trace::Detail;
-use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, RuntimeSaid, Service};
+use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, RuntimeReport, Service};
 use sandglass_model::{Body, PodIdentity, ProcessKey, SandboxId, Trace};
 
 use crate::scene::{Played, Scene};
@@ -26,15 +26,15 @@ fn pod(name: &str) -> PodIdentity {
     }
 }
 
-fn said(scene: &mut Scene, ms: u64, said: RuntimeSaid) {
-    scene.at(ms).event(Body::RuntimeSaid(Box::new(said)));
+fn said(scene: &mut Scene, ms: u64, said: RuntimeReport) {
+    scene.at(ms).event(Body::RuntimeReported(Box::new(said)));
 }
 
 fn began(scene: &mut Scene, ms: u64, name: &str) {
     said(
         scene,
         ms,
-        RuntimeSaid::RunBegan {
+        RuntimeReport::RunBegan {
             identity: pod(name),
             attempt: 0,
         },
@@ -46,7 +46,7 @@ fn returned(scene: &mut Scene, ms: u64, name: &str, id: &str) {
     said(
         scene,
         ms,
-        RuntimeSaid::RunReturned {
+        RuntimeReport::RunReturned {
             identity: pod(name),
             sandbox,
         },

@@ -3,7 +3,7 @@
 use sandglass_correlator::Output;
 use sandglass_model::event::Exec;
 use sandglass_model::trace::Detail;
-use sandglass_model::windows::{InterfaceStep, ObjectKey, RuntimeSaid};
+use sandglass_model::windows::{InterfaceStep, ObjectKey, RuntimeReport};
 use sandglass_model::{Body, ProcessKey, SandboxId, Trace};
 
 use super::{began, hns, pod, returned, runs, said, sandbox_traces, windows};
@@ -142,7 +142,7 @@ fn after_a_failed_add_the_runtime_cleans_up() {
     said(
         &mut scene,
         180,
-        RuntimeSaid::RunFailed {
+        RuntimeReport::RunFailed {
             identity: pod("web"),
             message,
         },
@@ -154,14 +154,14 @@ fn after_a_failed_add_the_runtime_cleans_up() {
     said(
         &mut scene,
         20_000,
-        RuntimeSaid::StopBegan {
+        RuntimeReport::StopBegan {
             sandbox: SandboxId("cafe".into()),
         },
     );
     let gone = runs(&mut scene, 20_010, "win-bridge");
     scene.at(20_020).exit(gone, 0);
     let (sandbox, message) = (SandboxId("cafe".into()), String::new());
-    said(&mut scene, 20_030, RuntimeSaid::StopReturned { sandbox, message });
+    said(&mut scene, 20_030, RuntimeReport::StopReturned { sandbox, message });
     scene.at(60_000).tick();
     let played = scene.play().finish();
     let names: Vec<String> = played
@@ -255,7 +255,7 @@ fn a_sandbox_whose_beginning_was_not_seen_is_known_when_it_goes() {
     let mut scene = windows();
     returned(&mut scene, 100, "web", "cafe");
     let sandbox = SandboxId("cafe".into());
-    said(&mut scene, 1_000, RuntimeSaid::StopBegan { sandbox });
+    said(&mut scene, 1_000, RuntimeReport::StopBegan { sandbox });
     let plugin = runs(&mut scene, 1_010, "win-bridge");
     scene.at(1_050).exit(plugin, 0);
     let played = scene.play().finish();

@@ -3,7 +3,7 @@
 use sandglass_model::network::{Asker, ConnectStep, Step};
 use sandglass_model::trace::Detail;
 use sandglass_model::windows::{
-    ActivityChange, LookupChange, LookupStep, ObjectKey, RuntimeSaid, Service, SiloChange, SiloStep,
+    ActivityChange, LookupChange, LookupStep, ObjectKey, RuntimeReport, Service, SiloChange, SiloStep,
 };
 use sandglass_model::{Body, ProcessKey, SandboxId, Timestamp};
 
@@ -107,7 +107,7 @@ fn a_containers_own_silo_is_its_sandboxs() {
     // The silo of the pause process asks for nothing.
     pod_with_silo(&mut scene);
     let (sandbox, container) = (SandboxId("cafe".to_owned()), "d1e2".to_owned());
-    said(&mut scene, 450, RuntimeSaid::ContainerOf { sandbox, container });
+    said(&mut scene, 450, RuntimeReport::ContainerOf { sandbox, container });
     // HCS starts it, and names the silo it became.
     let keys = [
         ObjectKey::Container("d1e2".to_owned()),

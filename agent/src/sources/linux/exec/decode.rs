@@ -69,7 +69,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, DecodeError> {
                 .ok_or(short(KIND_STDIO))?;
             let stdout = rest.get(..record.stdout_len as usize).ok_or(short(KIND_STDIO))?;
             match stdio::parse(key(&header), stdin, stdout) {
-                Some(io) => Body::PluginSpoke(Box::new(io)),
+                Some(io) => Body::PluginIoRead(Box::new(io)),
                 None => return Ok(None),
             }
         }

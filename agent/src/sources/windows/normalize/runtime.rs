@@ -5,7 +5,7 @@
 //! order.
 
 use sandglass_etw::{EtwEvent, Value};
-use sandglass_model::windows::{RuntimeSaid, RuntimeSpan};
+use sandglass_model::windows::{RuntimeReport, RuntimeSpan};
 use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
 
 use super::text::{bounded, object_id};
@@ -17,61 +17,61 @@ pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     let line = if let Some(rest) = message.strip_prefix("RunPodSandbox for ") {
         let (identity, attempt, tail) = metadata(rest)?;
         if let Some(tail) = tail.trim_start().strip_prefix("returns sandbox id ") {
-            RuntimeSaid::RunReturned {
+            RuntimeReport::RunReturned {
                 identity,
                 sandbox: SandboxId(quoted(tail)?),
             }
         } else if tail.trim_start().starts_with("failed") {
-            RuntimeSaid::RunFailed {
+            RuntimeReport::RunFailed {
                 identity,
                 message: error(),
             }
         } else if tail.trim().is_empty() {
-            RuntimeSaid::RunBegan { identity, attempt }
+            RuntimeReport::RunBegan { identity, attempt }
         } else {
             return None;
         }
     } else if let Some(rest) = message.strip_prefix("CreateContainer within sandbox ") {
         let (_, container) = rest.split_once(" returns container id ")?;
-        RuntimeSaid::ContainerOf {
+        RuntimeReport::ContainerOf {
             sandbox: SandboxId(quoted(rest)?),
             container: quoted(container)?.to_lowercase(),
         }
     } else if let Some(rest) = message.strip_prefix("StopPodSandbox for ") {
         let sandbox = SandboxId(quoted(rest)?);
         if rest.ends_with("returns successfully") {
-            RuntimeSaid::StopReturned {
+            RuntimeReport::StopReturned {
                 sandbox,
                 message: String::new(),
             }
         } else if rest.contains(" failed") {
-            RuntimeSaid::StopReturned {
+            RuntimeReport::StopReturned {
                 sandbox,
                 message: error(),
             }
         } else {
-            RuntimeSaid::StopBegan { sandbox }
+            RuntimeReport::StopBegan { sandbox }
         }
     } else {
         return None;
     };
-    Some(Body::RuntimeSaid(Box::new(line)))
+    Some(Body::RuntimeReported(Box::new(line)))
 }
 
 /// The event of a log line or span of the shim.
 pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
     let line = match event.name.as_deref()? {
-        "ShimLaunched" => RuntimeSaid::ShimLaunched {
+        "ShimLaunched" => RuntimeReport::ShimLaunched {
             sandbox: SandboxId(shim_sandbox(event)?),
             pid: event.pid,
         },
         "LogrusEntry" => match event.text("Message")? {
-            "Span" => RuntimeSaid::Span(Box::new(span(event)?)),
-            "created network namespace for container" => RuntimeSaid::NamespaceOf {
+            "Span" => RuntimeReport::Span(Box::new(span(event)?)),
+            "created network namespace for container" => RuntimeReport::NamespaceOf {
                 sandbox: SandboxId(bounded(event.text("cid")?)),
                 namespace: object_id(event.text("netID")?),
             },
-            "added network endpoint to namespace" => RuntimeSaid::EndpointOf {
+            "added network endpoint to namespace" => RuntimeReport::EndpointOf {
                 namespace: object_id(event.text("netID")?),
                 endpoint: object_id(event.text("endpointID")?),
             },
@@ -79,7 +79,7 @@ pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
         },
         _ => return None,
     };
-    Some(Body::RuntimeSaid(Box::new(line)))
+    Some(Body::RuntimeReported(Box::new(line)))
 }
 
 fn span(event: &EtwEvent) -> Option<RuntimeSpan> {

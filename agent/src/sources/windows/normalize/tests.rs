@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sandglass_etw::{EtwEvent, Field, FileTime, Guid, Value};
 use sandglass_model::event::ExitStatus;
 use sandglass_model::network::{ConnectFailure, Step};
-use sandglass_model::windows::{ActivityChange, LookupChange, ObjectKey, RuntimeSaid, SiloChange};
+use sandglass_model::windows::{ActivityChange, LookupChange, ObjectKey, RuntimeReport, SiloChange};
 use sandglass_model::{Body, SandboxId};
 
 use super::*;
@@ -204,24 +204,24 @@ fn the_runtime_says_whose_sandbox_it_is() {
         shim,
         span,
     ]);
-    let mut said: Vec<&RuntimeSaid> = found
+    let mut said: Vec<&RuntimeReport> = found
         .iter()
         .map(|body| match body {
-            Body::RuntimeSaid(said) => &**said,
+            Body::RuntimeReported(said) => &**said,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert!(matches!(said[0], RuntimeSaid::RunBegan { identity, attempt: 0 } if identity.name == "web-0"));
-    assert!(matches!(said[1], RuntimeSaid::RunReturned { sandbox, .. } if sandbox.0 == "abc"));
-    assert!(matches!(said[2], RuntimeSaid::StopBegan { .. }));
-    assert!(matches!(said[3], RuntimeSaid::StopReturned { message, .. } if message.is_empty()));
-    let made = RuntimeSaid::ContainerOf {
+    assert!(matches!(said[0], RuntimeReport::RunBegan { identity, attempt: 0 } if identity.name == "web-0"));
+    assert!(matches!(said[1], RuntimeReport::RunReturned { sandbox, .. } if sandbox.0 == "abc"));
+    assert!(matches!(said[2], RuntimeReport::StopBegan { .. }));
+    assert!(matches!(said[3], RuntimeReport::StopReturned { message, .. } if message.is_empty()));
+    let made = RuntimeReport::ContainerOf {
         sandbox: SandboxId("abc".to_owned()),
         container: "d1e2".to_owned(),
     };
     assert_eq!(said.remove(4), &made);
-    assert!(matches!(said[4], RuntimeSaid::ShimLaunched { sandbox, .. } if sandbox.0 == "abc"));
-    let RuntimeSaid::Span(span) = said[5] else {
+    assert!(matches!(said[4], RuntimeReport::ShimLaunched { sandbox, .. } if sandbox.0 == "abc"));
+    let RuntimeReport::Span(span) = said[5] else {
         panic!("{:?}", said[5]);
     };
     assert_eq!((span.start.0, span.end.0), (2_000_000_000, 4_000_000_000));

@@ -188,8 +188,8 @@ fn json_of_a_plugin_makes_an_event_and_nothing_makes_none() {
         stdout_len: stdout.len() as u32,
     };
     let bytes = [record.bytes(), stdin, stdout].concat();
-    let Body::PluginSpoke(io) = decoded(&bytes).event.body else {
-        panic!("no PluginSpoke");
+    let Body::PluginIoRead(io) = decoded(&bytes).event.body else {
+        panic!("no PluginIoRead");
     };
     assert_eq!(io.netconf.unwrap().network, "pods");
     assert_eq!(io.error.unwrap().code, 7);
