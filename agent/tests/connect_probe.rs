@@ -130,10 +130,10 @@ fn established(test: &str, options: Options) {
         assert_eq!(second.local.ip(), local.ip().to_canonical());
         // The port is chosen after the first step.
         assert_eq!(first.local, SocketAddr::new(local.ip().to_canonical(), 0));
-        let asker = first.asker.unwrap();
-        assert_eq!(asker.process.pid, std::process::id());
-        assert_eq!(asker.process, own_key());
-        assert_eq!(Some(asker.comm), comm());
+        let initiator = first.initiator.unwrap();
+        assert_eq!(initiator.process.pid, std::process::id());
+        assert_eq!(initiator.process, own_key());
+        assert_eq!(Some(initiator.comm), comm());
         assert_eq!(second.retransmits, 0);
         if test.contains("typed") {
             assert_eq!(first.socket, socket_cookie(&stream).unwrap());

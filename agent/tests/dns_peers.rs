@@ -69,9 +69,9 @@ fn the_search_path_of_a_cluster_is_seen_name_by_name() {
     assert_eq!(names, expected);
     let missing = seen.iter().filter_map(|seen| seen.message.answer.as_ref());
     assert_eq!(missing.filter(|answer| answer.rcode == 3).count(), 10);
-    let process = queries(&seen)[0].message.asker.clone();
+    let process = queries(&seen)[0].message.initiator.clone();
     assert!(
-        queries(&seen).iter().all(|seen| seen.message.asker == process),
+        queries(&seen).iter().all(|seen| seen.message.initiator == process),
         "one process asked them all"
     );
     assert_close(&oracle.agrees(&seen), 12);
@@ -130,7 +130,7 @@ fn musl_asks_all_servers_at_once() {
     }
     let socket = seen[0].message.socket;
     assert!(seen.iter().all(|seen| seen.message.socket == socket));
-    assert_eq!(queries(&seen)[0].message.asker.as_ref().unwrap().comm, "resolve");
+    assert_eq!(queries(&seen)[0].message.initiator.as_ref().unwrap().comm, "resolve");
     assert_close(&oracle.agrees(&seen), 2);
 }
 

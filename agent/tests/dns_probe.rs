@@ -78,14 +78,14 @@ fn a_lookup_of_glibc_is_seen_as_tshark_sees_it() {
         assert_eq!(one.message.client.ip(), POD.parse::<IpAddr>().unwrap());
         assert_eq!(one.message.server.to_string(), format!("{SERVER}:53"));
         assert_eq!(one.message.transport, Transport::Udp);
-        assert_eq!(one.message.asker.is_some(), !one.is_answer());
+        assert_eq!(one.message.initiator.is_some(), !one.is_answer());
         assert_ne!(one.message.socket, 0);
     }
     // A and AAAA of one call leave by one socket, of one process.
     assert_eq!(seen[0].message.socket, seen[1].message.socket);
-    let asker = seen[0].message.asker.clone().unwrap();
-    assert_eq!(asker.comm, "getent");
-    assert!(asker.process.start_ticks > 0);
+    let initiator = seen[0].message.initiator.clone().unwrap();
+    assert_eq!(initiator.comm, "getent");
+    assert!(initiator.process.start_ticks > 0);
     let answer = seen.iter().find(|seen| seen.is_answer() && seen.kind() == A).unwrap();
     assert_eq!(
         answer.message.answer.as_ref().unwrap().addresses,
@@ -190,7 +190,7 @@ fn a_truncated_answer_is_followed_over_tcp() {
         assert_eq!((said.truncated, said.records, said.addresses.len()), (false, 60, 8));
     }
     for question in over(Transport::Tcp, false) {
-        assert_eq!(question.message.asker.unwrap().comm, "getent");
+        assert_eq!(question.message.initiator.unwrap().comm, "getent");
     }
 }
 

@@ -7,7 +7,9 @@
 use std::net::SocketAddr;
 
 use sandglass_model::event::Netns;
-use sandglass_model::network::{Answer, Asker, ConnectStep, DnsMessage, Flow, FlowChange, Question, Step, Transport};
+use sandglass_model::network::{
+    Answer, ConnectStep, DnsMessage, Flow, FlowChange, Initiator, Question, Step, Transport,
+};
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
@@ -104,8 +106,8 @@ struct Line {
 }
 
 impl Line {
-    fn asker(self) -> Option<Asker> {
-        Some(Asker {
+    fn initiator(self) -> Option<Initiator> {
+        Some(Initiator {
             process: ProcessKey::new(self.pid, SECOND),
             comm: "app".to_owned(),
         })
@@ -132,7 +134,7 @@ impl Line {
             transport: Transport::Udp,
             client: self.client,
             server,
-            asker: self.asker().filter(|_| answer.is_none()),
+            initiator: self.initiator().filter(|_| answer.is_none()),
             id,
             nth: 0,
             questions: vec![Question {
@@ -149,7 +151,7 @@ impl Line {
             socket: self.socket + 1,
             local: self.client,
             remote,
-            asker: self.asker().filter(|_| step == Step::Started),
+            initiator: self.initiator().filter(|_| step == Step::Started),
             step,
             retransmits: 0,
         }))

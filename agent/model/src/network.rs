@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ProcessKey;
 
-/// Which process did it, where the kernel knew.
+/// The process that sent a query or opened a connection, where the kernel still knew it.
+///
+/// Recordings name the field `asker`; that is part of their format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asker {
+pub struct Initiator {
     /// The process.
     pub process: ProcessKey,
     /// Its `comm`, 15 bytes at most.
@@ -54,9 +56,9 @@ pub struct DnsMessage {
     pub client: SocketAddr,
     /// The server's end as the client sees it.
     pub server: SocketAddr,
-    /// Who asked; only of queries.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
+    /// The process that sent it; only of queries.
+    #[serde(default, rename = "asker", skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<Initiator>,
     /// Message id.
     pub id: u16,
     /// Its position among the messages that one TCP segment made readable; 0 for the first.
@@ -182,9 +184,9 @@ pub struct ConnectStep {
     pub local: SocketAddr,
     /// The other end as the client sees it.
     pub remote: SocketAddr,
-    /// Who connects; only of the first step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
+    /// The process that connects; only of the first step.
+    #[serde(default, rename = "asker", skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<Initiator>,
     /// Which step.
     pub step: Step,
     /// How many SYNs were sent again so far.

@@ -366,7 +366,7 @@ mod tests {
             truncated: false,
             addresses: Vec::new(),
             backend: None,
-            asker: None,
+            initiator: None,
             cause: Some(Cause {
                 cause: cause.into(),
                 confidence: Confidence::Likely,

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use crate::event::ExitStatus;
-use crate::network::Asker;
+use crate::network::Initiator;
 use crate::trace::{Cause, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
 
 /// Kind of a span, as OpenTelemetry means it.
@@ -376,7 +376,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
                 list.bool(DNS_TRUNCATED, true);
             }
             list.text(NETWORK_TRANSPORT, lookup.transport.as_str());
-            list.peer(&lookup.backend, &lookup.asker, &lookup.cause);
+            list.peer(&lookup.backend, &lookup.initiator, &lookup.cause);
         }
         Detail::Connect(connect) => {
             list.text(NETWORK_TRANSPORT, "tcp");
@@ -392,7 +392,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
                     connect.failure.map_or("established", |failure| failure.as_str()),
                 );
             }
-            list.peer(&connect.backend, &connect.asker, &connect.cause);
+            list.peer(&connect.backend, &connect.initiator, &connect.cause);
         }
         Detail::Activity(activity) => {
             list.text(ACTIVITY_SERVICE, activity.service.as_str());
@@ -478,13 +478,13 @@ impl Attributes {
         }
     }
 
-    fn peer(&mut self, backend: &Option<SocketAddr>, asker: &Option<Asker>, cause: &Option<Cause>) {
+    fn peer(&mut self, backend: &Option<SocketAddr>, initiator: &Option<Initiator>, cause: &Option<Cause>) {
         if let Some(backend) = backend {
             self.text(BACKEND, &backend.to_string());
         }
-        if let Some(asker) = asker {
-            self.int(PROCESS_PID, i64::from(asker.process.pid));
-            self.text(COMM, &asker.comm);
+        if let Some(initiator) = initiator {
+            self.int(PROCESS_PID, i64::from(initiator.process.pid));
+            self.text(COMM, &initiator.comm);
         }
         if let Some(cause) = cause {
             self.text(CAUSE, &cause.cause);

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use sandglass_model::id::ProcessKey;
-use sandglass_model::network::{Asker, ConnectFailure, Transport};
+use sandglass_model::network::{ConnectFailure, Initiator, Transport};
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{
     Cause, Confidence, ConnectDetail, JourneyDetail, JourneyReason, Link, LookupDetail, LookupResult, Relation,
@@ -37,8 +37,8 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn asker(comm: &str) -> Option<Asker> {
-    Some(Asker {
+fn initiator(comm: &str) -> Option<Initiator> {
+    Some(Initiator {
         process: ProcessKey {
             pid: 31_337,
             start_ticks: 1,
@@ -61,7 +61,7 @@ pub fn lookup_detail(name: &str) -> LookupDetail {
         truncated: false,
         addresses: vec!["10.96.41.7".parse().unwrap()],
         backend: Some(address("10.22.0.2:53")),
-        asker: asker("app"),
+        initiator: initiator("app"),
         cause: None,
     }
 }
@@ -74,7 +74,7 @@ pub fn connect_detail(name: &str) -> ConnectDetail {
         name: name.into(),
         retransmits: 0,
         failure: None,
-        asker: asker("app"),
+        initiator: initiator("app"),
         cause: None,
     }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sandglass_model::Timestamp;
-use sandglass_model::network::{Asker, ConnectFailure, ConnectStep};
+use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator};
 use sandglass_model::trace::{ConnectDetail, Status};
 
 use crate::keys::TraceKey;
@@ -19,7 +19,7 @@ use crate::traffic::lookup::Dropped;
 #[derive(Debug)]
 pub(crate) struct Connect {
     pub(crate) owner: Owner,
-    pub(crate) asker: Option<Asker>,
+    pub(crate) initiator: Option<Initiator>,
     pub(crate) start: Timestamp,
     pub(crate) socket: u64,
     /// Without a port while none is known: the kernel chooses it after the socket has begun to connect.
@@ -46,7 +46,7 @@ impl Connect {
     pub(crate) fn new(at: Timestamp, owner: Owner, step: &ConnectStep) -> Connect {
         Connect {
             owner,
-            asker: step.asker.clone(),
+            initiator: step.initiator.clone(),
             start: at,
             socket: step.socket,
             local: step.local,
@@ -69,8 +69,8 @@ impl Connect {
         if step.local.port() != 0 {
             self.local = step.local;
         }
-        if self.asker.is_none() {
-            self.asker.clone_from(&step.asker);
+        if self.initiator.is_none() {
+            self.initiator.clone_from(&step.initiator);
         }
     }
 
@@ -103,7 +103,7 @@ impl Connect {
                 .map_or_else(String::new, |(_, name)| name.to_string()),
             retransmits: self.retransmits,
             failure: self.failure(),
-            asker: self.asker.clone(),
+            initiator: self.initiator.clone(),
             cause: None,
         }
     }
@@ -154,7 +154,7 @@ mod tests {
                 name: "api".to_owned(),
                 retransmits: 0,
                 failure: Some(failure),
-                asker: None,
+                initiator: None,
                 cause: None,
             };
             let Status::Error { class, message } = status(&detail) else {

@@ -71,7 +71,7 @@ impl Traffic {
     }
 
     fn on_query(&mut self, ctx: &mut Context, at: Timestamp, owner: &Owner, message: &DnsMessage, question: &Question) {
-        let process = message.asker.as_ref().map(|asker| asker.process);
+        let process = message.initiator.as_ref().map(|initiator| initiator.process);
         let client = Client::of(message.netns, process, message.client);
         let (serial, kind) = match place(&self.lookups, &ctx.config.traffic, at, message, question, client) {
             Some((serial, QueryMatch::Name(kind))) => (serial, kind),

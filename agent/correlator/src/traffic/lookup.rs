@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use sandglass_model::Timestamp;
-use sandglass_model::network::{Answer, Asker, DnsMessage, Question, Transport};
+use sandglass_model::network::{Answer, DnsMessage, Initiator, Question, Transport};
 use sandglass_model::trace::LookupResult;
 
 use self::matching::{QueryKind, RETRY_NS};
@@ -26,7 +26,7 @@ use crate::owner::Owner;
 #[derive(Debug)]
 pub(crate) struct Lookup {
     pub(crate) owner: Owner,
-    pub(crate) asker: Option<Asker>,
+    pub(crate) initiator: Option<Initiator>,
     pub(crate) start: Timestamp,
     /// Names tried, in the order of trying. Never empty.
     pub(crate) names: Vec<Arc<str>>,
@@ -129,7 +129,7 @@ impl Lookup {
     pub(crate) fn new(at: Timestamp, owner: Owner, message: &DnsMessage, name: &str) -> Lookup {
         Lookup {
             owner,
-            asker: message.asker.clone(),
+            initiator: message.initiator.clone(),
             start: at,
             names: vec![name.into()],
             questions: Vec::with_capacity(2),
@@ -215,8 +215,8 @@ impl Lookup {
         if self.servers.len() < MAX_SERVERS && !self.servers.contains(&message.server) {
             self.servers.push(message.server);
         }
-        if self.asker.is_none() {
-            self.asker.clone_from(&message.asker);
+        if self.initiator.is_none() {
+            self.initiator.clone_from(&message.initiator);
         }
         if self.sent.len() < MAX_SENT {
             self.sent.push(SentQuery {

@@ -120,10 +120,10 @@ impl Objects {
 
     /// A connect names its compartment, and its process may identify the sandbox of that.
     pub(super) fn learn_compartment(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
-        let (Ok(compartment), Some(asker)) = (u32::try_from(step.netns), &step.asker) else {
+        let (Ok(compartment), Some(initiator)) = (u32::try_from(step.netns), &step.initiator) else {
             return;
         };
-        if let Some(number) = self.keys.processes.get(&asker.process.pid).copied() {
+        if let Some(number) = self.keys.processes.get(&initiator.process.pid).copied() {
             self.learn(ctx, at, number, ObjectKey::Compartment(compartment));
         }
     }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use sandglass_model::network::{Asker, Transport};
+use sandglass_model::network::{Initiator, Transport};
 use sandglass_model::trace::{Cause, Confidence, JourneyReason, LookupDetail, LookupResult};
 use sandglass_model::windows::{LookupChange, LookupStep};
 use sandglass_model::{ProcessKey, Timestamp};
@@ -98,7 +98,7 @@ impl ServiceLookup {
             truncated: false,
             addresses: self.addresses.clone(),
             backend: None,
-            asker: Some(Asker {
+            initiator: Some(Initiator {
                 process: self.process,
                 comm: String::new(),
             }),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use sandglass_model::cni::{CniError, NetConf};
 use sandglass_model::event::{Exec, PluginIo};
 use sandglass_model::network::{
-    Answer, Asker, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange, PacketDrop, Question,
+    Answer, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange, Initiator, PacketDrop, Question,
     Step, Transport,
 };
 use sandglass_model::{Body, ProcessKey};
@@ -35,8 +35,8 @@ pub fn line(netns: u64, port: u16, server: ([u8; 4], u16), transport: Transport)
     }
 }
 
-fn asker() -> Option<Asker> {
-    Some(Asker {
+fn initiator() -> Option<Initiator> {
+    Some(Initiator {
         process: ProcessKey { pid: 7, start_ticks: 7 },
         comm: "app".to_owned(),
     })
@@ -49,7 +49,7 @@ pub fn dns(line: Line, id: u16, name: &str, kind: u16, answer: Option<Answer>) -
         transport: line.transport,
         client: line.client,
         server: line.server,
-        asker: asker().filter(|_| answer.is_none()),
+        initiator: initiator().filter(|_| answer.is_none()),
         id,
         nth: 0,
         questions: vec![Question {
@@ -76,7 +76,7 @@ pub fn step(line: Line, step: Step) -> Body {
         socket: u64::from(line.client.port()),
         local: line.client,
         remote: line.server,
-        asker: asker().filter(|_| step == Step::Started),
+        initiator: initiator().filter(|_| step == Step::Started),
         step,
         retransmits: 0,
     }))

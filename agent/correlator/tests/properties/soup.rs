@@ -145,7 +145,7 @@ fn soup_dns() -> impl Strategy<Value = Body> {
                 let question = message.questions.remove(0);
                 message.questions = vec![question; questions];
                 if id == 0 {
-                    message.asker = None;
+                    message.initiator = None;
                     message.socket = 0;
                 }
             }

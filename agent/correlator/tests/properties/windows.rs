@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sandglass_correlator::Config;
 use sandglass_model::cni::PodIdentity;
-use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Step};
+use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator, Step};
 use sandglass_model::time::SECOND;
 use sandglass_model::windows::{
     ActivityChange, ActivityStep, InterfaceStep, LookupChange, LookupStep, ObjectKey, RuntimeReport, RuntimeSpan,
@@ -186,7 +186,7 @@ fn windows_body() -> impl Strategy<Value = Body> {
             socket: netns,
             local: ([10, 0, 0, 2], 5_000).into(),
             remote: ([10, 0, 0, 1], 443).into(),
-            asker: Some(Asker {
+            initiator: Some(Initiator {
                 process,
                 comm: String::new(),
             }),

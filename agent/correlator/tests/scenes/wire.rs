@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use sandglass_correlator::{Finding, Output};
 use sandglass_model::event::Netns;
 use sandglass_model::network::{
-    Answer, Asker, ConnectFailure, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange,
+    Answer, ConnectFailure, ConnectStep, ConntrackCounts, DnsMessage, DroppedPacket, Flow, FlowChange, Initiator,
     PacketDrop, Question, Step, Transport,
 };
 use sandglass_model::text::tree;
@@ -86,8 +86,8 @@ impl Socket {
         }
     }
 
-    fn asker(&self) -> Option<Asker> {
-        self.process.map(|process| Asker {
+    fn initiator(&self) -> Option<Initiator> {
+        self.process.map(|process| Initiator {
             process,
             comm: "app".to_owned(),
         })
@@ -110,7 +110,7 @@ fn message(socket: &Socket, id: u16, name: &str, of: &str) -> DnsMessage {
         transport: socket.transport,
         client: socket.client,
         server: socket.server,
-        asker: None,
+        initiator: None,
         id,
         nth: 0,
         questions: vec![Question {
@@ -290,7 +290,7 @@ impl Scene {
 
     pub fn query(&mut self, socket: &Socket, id: u16, name: &str, of: &str) -> &mut Scene {
         let mut query = message(socket, id, name, of);
-        query.asker = socket.asker();
+        query.initiator = socket.initiator();
         self.dns(query)
     }
 
@@ -333,7 +333,7 @@ impl Scene {
             socket: socket.cookie,
             local: socket.client,
             remote: socket.server,
-            asker: socket.asker().filter(|_| step == Step::Started),
+            initiator: socket.initiator().filter(|_| step == Step::Started),
             step,
             retransmits,
         })))

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::network::{Asker, ConnectFailure, Transport};
+use crate::network::{ConnectFailure, Initiator, Transport};
 
 /// Root of the trace of a bad lookup or connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +135,7 @@ pub struct LookupDetail {
     pub backend: Option<SocketAddr>,
     /// Who asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
+    pub initiator: Option<Initiator>,
     /// Why it went badly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
@@ -161,7 +161,7 @@ pub struct ConnectDetail {
     pub failure: Option<ConnectFailure>,
     /// Who connects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
+    pub initiator: Option<Initiator>,
     /// Why it went badly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,

@@ -3,7 +3,7 @@
 //! Used to hold the store within its bound in bytes. A test compares the estimate with the resident memory of the process.
 //! Does not: ask the allocator; counting real allocations would cost more than the estimate's error.
 
-use sandglass_model::network::Asker;
+use sandglass_model::network::Initiator;
 use sandglass_model::trace::{Cause, SpanEvent};
 use sandglass_model::{Detail, Span, Status, Trace};
 
@@ -44,12 +44,12 @@ fn span_bytes(span: &Span) -> usize {
                 + texts_bytes(&lookup.types)
                 + size_of_val(lookup.servers.as_slice())
                 + size_of_val(lookup.addresses.as_slice())
-                + traffic_bytes(lookup.asker.as_ref(), lookup.cause.as_ref())
+                + traffic_bytes(lookup.initiator.as_ref(), lookup.cause.as_ref())
         }
         Detail::Connect(connect) => {
             size_of_val(&**connect)
                 + text_bytes(&connect.name)
-                + traffic_bytes(connect.asker.as_ref(), connect.cause.as_ref())
+                + traffic_bytes(connect.initiator.as_ref(), connect.cause.as_ref())
         }
         Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
         Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
@@ -72,9 +72,9 @@ fn span_bytes(span: &Span) -> usize {
     size_of_val(span) + process + own + status + events + size_of_val(span.links.as_slice())
 }
 
-fn traffic_bytes(asker: Option<&Asker>, cause: Option<&Cause>) -> usize {
+fn traffic_bytes(initiator: Option<&Initiator>, cause: Option<&Cause>) -> usize {
     let cause = cause.map_or(0, |cause| text_bytes(&cause.cause) + texts_bytes(&cause.evidence));
-    asker.map_or(0, |asker| text_bytes(&asker.comm)) + cause
+    initiator.map_or(0, |initiator| text_bytes(&initiator.comm)) + cause
 }
 
 fn texts_bytes(list: &[impl AsRef<str>]) -> usize {

@@ -187,7 +187,7 @@ mod tests {
                 socket: 0xffff_8880_0000_1000,
                 local: anywhere,
                 remote: anywhere,
-                asker: None,
+                initiator: None,
                 step,
                 retransmits: 0,
             };

@@ -171,7 +171,7 @@ impl Lookup {
             truncated: self.truncated,
             addresses: self.addresses.clone(),
             backend: self.backend,
-            asker: self.asker.clone(),
+            initiator: self.initiator.clone(),
             cause: None,
         }
     }

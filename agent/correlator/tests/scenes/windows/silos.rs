@@ -1,6 +1,6 @@
 //! What a silo's processes ask DNS and connect to: a sandbox is ready by it.
 
-use sandglass_model::network::{Asker, ConnectStep, Step};
+use sandglass_model::network::{ConnectStep, Initiator, Step};
 use sandglass_model::trace::Detail;
 use sandglass_model::windows::{
     ActivityChange, LookupChange, LookupStep, ObjectKey, RuntimeReport, Service, SiloChange, SiloStep,
@@ -77,7 +77,7 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
             socket: 9,
             local: ([10, 1, 0, 5], 50_000).into(),
             remote: ([10, 96, 0, 7], 5_432).into(),
-            asker: Some(Asker {
+            initiator: Some(Initiator {
                 process,
                 comm: String::new(),
             }),

@@ -46,7 +46,7 @@ fn lookup(result: LookupResult, cause: Option<&str>) -> Finding {
         truncated: true,
         addresses: Vec::new(),
         backend: None,
-        asker: None,
+        initiator: None,
         cause: cause.map(|cause| Cause {
             cause: cause.into(),
             confidence: Confidence::Likely,
@@ -71,7 +71,7 @@ fn connect(failure: Option<ConnectFailure>) -> Finding {
         name: String::new(),
         retransmits: 2,
         failure,
-        asker: None,
+        initiator: None,
         cause: None,
     };
     Finding::Connect(Box::new(ConnectEnded {

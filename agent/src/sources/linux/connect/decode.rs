@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Step};
+use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator, Step};
 use sandglass_model::{ProcessKey, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::COMM_LEN;
@@ -35,8 +35,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
         kind: 0,
         bytes: bytes.len(),
     })?;
-    let (step, asker) = match record.header.kind {
-        KIND_CONNECT_STARTED => (Step::Started, Some(asker(&record))),
+    let (step, initiator) = match record.header.kind {
+        KIND_CONNECT_STARTED => (Step::Started, Some(initiator(&record))),
         KIND_CONNECT_ESTABLISHED => (Step::Established, None),
         KIND_CONNECT_FAILED => (Step::Failed(failure(&record)), None),
         kind => return Err(DecodeError::UnknownKind(kind)),
@@ -48,7 +48,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
             socket: record.socket,
             local: address(record.family, record.local, record.local_port),
             remote: address(record.family, record.remote, record.remote_port),
-            asker,
+            initiator,
             step,
             retransmits: record.retransmits,
         },
@@ -56,9 +56,9 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     })
 }
 
-fn asker(record: &ConnectRecord) -> Asker {
+fn initiator(record: &ConnectRecord) -> Initiator {
     let comm_len = record.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
-    Asker {
+    Initiator {
         process: ProcessKey::new(record.header.pid, record.header.start_ns),
         comm: text(&record.comm[..comm_len]).into_owned(),
     }
@@ -128,15 +128,15 @@ mod tests {
     #[test]
     fn the_first_step_names_the_process_and_the_others_do_not() {
         let started = decode(record(KIND_CONNECT_STARTED, 0, 0).bytes()).unwrap();
-        let asker = started.step.asker.unwrap();
-        assert_eq!(asker.comm, "curl");
-        assert_eq!(asker.process, ProcessKey::new(7, 20_000_000));
+        let initiator = started.step.initiator.unwrap();
+        assert_eq!(initiator.comm, "curl");
+        assert_eq!(initiator.process, ProcessKey::new(7, 20_000_000));
         assert_eq!(started.step.local.to_string(), "10.0.0.2:40000");
         assert_eq!(started.step.remote.to_string(), "10.96.0.1:443");
         assert_eq!(started.step.netns, 4_026_531_840);
         let established = decode(record(KIND_CONNECT_ESTABLISHED, 0, 0).bytes()).unwrap();
         assert_eq!(
-            (established.step.step, established.step.asker),
+            (established.step.step, established.step.initiator),
             (Step::Established, None)
         );
         assert_eq!(established.step.retransmits, 2);

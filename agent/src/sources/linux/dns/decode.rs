@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use sandglass_model::network::{Asker, DnsMessage, DnsUnreported, Transport, Unreported};
+use sandglass_model::network::{DnsMessage, DnsUnreported, Initiator, Transport, Unreported};
 use sandglass_model::{Body, Event, ProcessKey, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::dns::{
@@ -166,7 +166,7 @@ impl Sorter {
 }
 
 fn reported(head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Parsed) -> Event {
-    let asker = (sender.pid != 0 && parsed.answer.is_none()).then(|| Asker {
+    let initiator = (sender.pid != 0 && parsed.answer.is_none()).then(|| Initiator {
         process: ProcessKey::new(sender.pid, sender.start_ns),
         comm: comm(&sender.comm),
     });
@@ -179,7 +179,7 @@ fn reported(head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Pars
             transport: transport(head),
             client,
             server,
-            asker,
+            initiator,
             id: parsed.id,
             nth,
             questions: parsed.questions,

@@ -4,7 +4,7 @@
 //! `netns` of these events is the id of the network compartment. Does not: know flows of the virtual switch ([`super::vfp`]).
 
 use sandglass_etw::EtwEvent;
-use sandglass_model::network::{Asker, ConnectFailure, ConnectStep, Flow, FlowChange, Step};
+use sandglass_model::network::{ConnectFailure, ConnectStep, Flow, FlowChange, Initiator, Step};
 use sandglass_model::windows::InterfaceStep;
 use sandglass_model::{Body, ProcessKey};
 
@@ -26,7 +26,7 @@ pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
         _ => return None,
     };
     let pid = event.u32("ProcessId").unwrap_or(event.pid);
-    let asker = Asker {
+    let initiator = Initiator {
         process: ProcessKey::new(pid, 0),
         comm: String::new(),
     };
@@ -35,7 +35,7 @@ pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
         socket: event.u64("Tcb").unwrap_or(0),
         local: event.get("LocalAddress")?.socket_addr()?,
         remote: event.get("RemoteAddress")?.socket_addr()?,
-        asker: (step == Step::Started).then_some(asker),
+        initiator: (step == Step::Started).then_some(initiator),
         step,
         retransmits: 0,
     })))

@@ -76,9 +76,13 @@ fn a_query_names_who_asked_and_an_answer_does_not() {
     let [query, answer] = &messages[..] else {
         panic!("{messages:?}")
     };
-    let asker = query.asker.as_ref().unwrap();
+    let initiator = query.initiator.as_ref().unwrap();
     assert_eq!(
-        (asker.process.pid, asker.process.start_ticks, asker.comm.as_str()),
+        (
+            initiator.process.pid,
+            initiator.process.start_ticks,
+            initiator.comm.as_str()
+        ),
         (77, 2, "curl")
     );
     assert_eq!(
@@ -88,7 +92,7 @@ fn a_query_names_who_asked_and_an_answer_does_not() {
     assert_eq!((query.netns, query.socket, query.id), (4_026_531_840, 42, 9));
     assert_eq!(query.questions[0].name, "web");
     assert_eq!(query.answer, None);
-    assert_eq!(answer.asker, None);
+    assert_eq!(answer.initiator, None);
     assert_eq!(answer.answer.as_ref().unwrap().rcode, 3);
 }
 
@@ -114,7 +118,7 @@ fn messages_over_tcp_come_from_their_stream() {
     let (messages, counted) = decoded(&[(first, front), (second, back)]);
     assert_eq!((messages.len(), counted), (1, vec![]));
     assert_eq!(messages[0].transport, Transport::Tcp);
-    assert!(messages[0].asker.is_some());
+    assert!(messages[0].initiator.is_some());
 }
 
 #[test]
