@@ -8,8 +8,8 @@ use sandglass_model::{ClockAnchor, Timestamp};
 use crate::config::Config;
 use crate::effects::Effects;
 use crate::facts::Facts;
-use crate::names::Names;
-use crate::traces::Traces;
+use crate::names::NameCache;
+use crate::traces::OpenTraces;
 
 /// What the rooms share.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct Context {
     /// The node's CNI configuration: its networks, and the plugins of each.
     pub(crate) networks: Vec<NetworkList>,
     /// File names of executables.
-    pub(crate) names: Names,
-    pub(crate) traces: Traces,
+    pub(crate) names: NameCache,
+    pub(crate) traces: OpenTraces,
     pub(crate) effects: Effects,
     pub(crate) facts: Facts,
     /// The last serial number of an exchange.
@@ -39,8 +39,8 @@ impl Context {
             facts: Facts::default(),
             serial: 0,
             networks: Vec::new(),
-            names: Names::default(),
-            traces: Traces::new(config.max_traces),
+            names: NameCache::default(),
+            traces: OpenTraces::new(config.max_traces),
             effects: Effects::default(),
             config,
         }

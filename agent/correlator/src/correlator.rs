@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use sandglass_model::event::Exec as ExecEvent;
+use sandglass_model::event::Exec;
 use sandglass_model::time::SECOND;
 use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp, Trace, TraceId, registry};
 
@@ -18,9 +18,9 @@ use crate::keys::{SpanRef, TraceKey};
 use crate::open_trace::Cut;
 use crate::output::Output;
 use crate::plugins::Plugins;
-use crate::plugins::exec::Exec;
+use crate::plugins::exec::ExecOutcome;
 use crate::sandboxes::Sandboxes;
-use crate::sandboxes::closing::Closing;
+use crate::sandboxes::closing::CloseOutcome;
 use crate::sandboxes::opening::Removal;
 use crate::timers::Timer;
 use crate::traffic::Traffic;
@@ -183,9 +183,9 @@ impl Correlator {
     /// An exec whose environment is known.
     fn on_exec(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
         match self.plugins.on_exec(&mut self.ctx, at, image, env) {
-            Exec::Done => {}
-            Exec::Operation(image, call) => self.on_operation_begin(at, image, &call),
-            Exec::Step(image, step, id) => {
+            ExecOutcome::Done => {}
+            ExecOutcome::Operation(image, call) => self.on_operation_begin(at, image, &call),
+            ExecOutcome::Step(image, step, id) => {
                 let process = image.process;
                 let trace = self.sandboxes.creation_of(&self.ctx, &id);
                 let span = trace.and_then(|trace| {
@@ -219,7 +219,7 @@ impl Correlator {
     }
 
     /// An exec on a node whose environments are not visible.
-    fn on_windows_exec(&mut self, at: Timestamp, exec: Box<ExecEvent>) {
+    fn on_windows_exec(&mut self, at: Timestamp, exec: Box<Exec>) {
         let (mut image, _) = Image::split(exec);
         image.windows = true;
         let process = image.process;
@@ -353,8 +353,8 @@ impl Correlator {
             self.plugins.on_closing(&mut self.ctx, trace, cut);
         }
         match self.sandboxes.close(&mut self.ctx, trace, cut) {
-            Closing::Closed => {}
-            Closing::AwaitsNetwork => self.review(trace),
+            CloseOutcome::Closed => {}
+            CloseOutcome::AwaitsNetwork => self.review(trace),
         }
     }
 

@@ -11,7 +11,7 @@ use sandglass_model::trace::{OperationDetail, ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
 use crate::collections::mix::mix;
-use crate::names::Names;
+use crate::names::NameCache;
 
 /// What an exec brings into a span: the event without its environment, which is read and dropped. Handed on as it came:
 /// it is too large to be copied from step to step.
@@ -56,7 +56,7 @@ impl Image {
     }
 
     /// The process as a span shows it.
-    pub(crate) fn into_detail(mut self, names: &mut Names) -> ProcessDetail {
+    pub(crate) fn into_detail(mut self, names: &mut NameCache) -> ProcessDetail {
         ProcessDetail {
             pid: self.process.pid,
             parent_pid: self.parent.pid,

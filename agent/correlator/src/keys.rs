@@ -3,7 +3,7 @@
 /// Key of an open trace. Keys sort in the order in which the traces were opened. Trace ids do not serve as keys: they may
 /// come from outside, and then several open traces may share one.
 ///
-/// A serial number, and below it the slot in [`crate::traces::Traces`].
+/// A serial number, and below it the slot in [`crate::traces::OpenTraces`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TraceKey(u64);
 

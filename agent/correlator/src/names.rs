@@ -9,7 +9,7 @@ use crate::collections::by_text::ByText;
 
 /// The names.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct NameCache {
     known: ByText<Arc<str>>,
     room: usize,
 }
@@ -19,16 +19,16 @@ const MAX_NAMES: usize = 1_024;
 /// Longer ones are no usual names and would let few entries take much room.
 const MAX_BYTES: usize = 96;
 
-impl Default for Names {
-    fn default() -> Names {
-        Names {
+impl Default for NameCache {
+    fn default() -> NameCache {
+        NameCache {
             known: ByText::new(MAX_NAMES),
             room: MAX_NAMES,
         }
     }
 }
 
-impl Names {
+impl NameCache {
     /// The name, shared with everyone who has asked for it before.
     pub(crate) fn get(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.known.get(name) {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn names_are_shared_up_to_a_bound() {
-        let mut names = Names::default();
+        let mut names = NameCache::default();
         assert!(Arc::ptr_eq(&names.get("bridge"), &names.get("bridge")));
         let long = "x".repeat(MAX_BYTES + 1);
         assert!(!Arc::ptr_eq(&names.get(&long), &names.get(&long)));

@@ -18,13 +18,13 @@ use crate::collections::by_text::ByText;
 use crate::config::Config;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
-use crate::plugins::processes::Processes;
+use crate::plugins::processes::ProcessTable;
 use crate::plugins::state::TraceState;
 
 /// The room's state.
 #[derive(Debug)]
 pub(crate) struct Plugins {
-    processes: Processes,
+    processes: ProcessTable,
     /// Operations and invocations of each open trace.
     traces: ByTrace<TraceState>,
     /// Open operations that a runtime requested, by container id.
@@ -36,7 +36,7 @@ pub(crate) struct Plugins {
 impl Plugins {
     pub(crate) fn new(config: &Config) -> Plugins {
         Plugins {
-            processes: Processes::new(config.max_processes),
+            processes: ProcessTable::new(config.max_processes),
             traces: ByTrace::default(),
             open: ByText::new(config.max_traces),
             spare: Vec::new(),

@@ -14,7 +14,7 @@ use crate::open_trace::OpenTrace;
 
 /// The traces.
 #[derive(Debug)]
-pub(crate) struct Traces {
+pub(crate) struct OpenTraces {
     /// Each in a box: open traces are large.
     slots: Vec<Option<Box<OpenTrace>>>,
     free: Vec<u32>,
@@ -27,10 +27,10 @@ pub(crate) struct Traces {
     serial: u64,
 }
 
-impl Traces {
+impl OpenTraces {
     /// Without traces; `expected` is about how many may be open at once.
-    pub(crate) fn new(expected: usize) -> Traces {
-        Traces {
+    pub(crate) fn new(expected: usize) -> OpenTraces {
+        OpenTraces {
             slots: Vec::new(),
             free: Vec::new(),
             order: BTreeSet::new(),

@@ -12,6 +12,7 @@ pub(crate) mod conntrack;
 pub(crate) mod counters;
 pub(crate) mod dns;
 pub(crate) mod drops;
+pub(crate) mod ended_lookups;
 pub(crate) mod endings;
 pub(crate) mod exchanges;
 pub(crate) mod flows;
@@ -19,7 +20,6 @@ pub(crate) mod journeys;
 pub(crate) mod lookup;
 pub(crate) mod owners;
 pub(crate) mod rate;
-pub(crate) mod resolved;
 pub(crate) mod table;
 pub(crate) mod table_index;
 pub(crate) mod table_key;
@@ -29,11 +29,11 @@ use crate::config::Config;
 use crate::counters::Sizes;
 use crate::traffic::connect::Connect;
 use crate::traffic::counters::CounterHistory;
+use crate::traffic::ended_lookups::EndedLookups;
 use crate::traffic::flows::FlowTable;
 use crate::traffic::journeys::Journeys;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::owners::Owners;
-use crate::traffic::resolved::Resolved;
 use crate::traffic::table::ExchangeTable;
 
 /// The room's state.
@@ -44,7 +44,7 @@ pub(crate) struct Traffic {
     connects: ExchangeTable<Connect>,
     flows: FlowTable,
     counters: CounterHistory,
-    resolved: Resolved,
+    resolved: EndedLookups,
     journeys: Journeys,
 }
 
@@ -57,7 +57,7 @@ impl Traffic {
             connects: ExchangeTable::default(),
             flows: FlowTable::new(traffic.max_flows),
             counters: CounterHistory::new(config.max_traces),
-            resolved: Resolved::new(traffic.max_lookups),
+            resolved: EndedLookups::new(traffic.max_lookups),
             journeys: Journeys::new(traffic.journeys_per_minute),
         }
     }

@@ -14,12 +14,12 @@ use crate::invocation::{Image, Invocation, RuntimeExec};
 use crate::keys::SpanRef;
 use crate::open_trace::OpenTrace;
 use crate::plugins::Plugins;
-use crate::plugins::role::{Role, Seen};
+use crate::plugins::role::{PidMatch, Role};
 use crate::plugins::state::TraceState;
 use crate::standing::Standing;
 
 /// What an exec was, as far as other rooms are concerned.
-pub(crate) enum Exec<'e> {
+pub(crate) enum ExecOutcome<'e> {
     /// It is handled.
     Done,
     /// The runtime runs the first plugin of an operation: [`Plugins::begin_operation`] follows.
@@ -31,7 +31,7 @@ pub(crate) enum Exec<'e> {
 impl Plugins {
     pub(crate) fn on_fork(&mut self, ctx: &mut Context, at: Timestamp, fork: &Fork) {
         let seen = self.processes.look_up(fork.process);
-        if matches!(seen, Seen::Known(_)) || !self.take_pid(ctx, at, fork.process, seen) {
+        if matches!(seen, PidMatch::Known(_)) || !self.take_pid(ctx, at, fork.process, seen) {
             return;
         }
         let role = match self.processes.role(fork.parent) {
@@ -53,17 +53,17 @@ impl Plugins {
         at: Timestamp,
         image: Image,
         env: &'e TextPairs,
-    ) -> Exec<'e> {
+    ) -> ExecOutcome<'e> {
         let seen = self.processes.look_up(image.process);
         match seen {
-            Seen::Known(Role::Spanned(span)) => self.on_next_image(ctx, at, image, env, span),
-            Seen::Known(Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
-            Seen::Known(Role::Runtime(None)) => return self.on_runtime_exec(ctx, at, image, env),
+            PidMatch::Known(Role::Spanned(span)) => self.on_next_image(ctx, at, image, env, span),
+            PidMatch::Known(Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
+            PidMatch::Known(Role::Runtime(None)) => return self.on_runtime_exec(ctx, at, image, env),
             // The second image of a runtime step is the same step. The record of a process that ended came twice.
-            Seen::Known(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
-            Seen::Namesake(..) | Seen::Never => {
+            PidMatch::Known(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
+            PidMatch::Namesake(..) | PidMatch::Never => {
                 if !self.take_pid(ctx, at, image.process, seen) {
-                    return Exec::Done;
+                    return ExecOutcome::Done;
                 }
                 match self.processes.role(image.parent) {
                     Some(Role::Spanned(span) | Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
@@ -76,32 +76,38 @@ impl Plugins {
                 }
             }
         }
-        Exec::Done
+        ExecOutcome::Done
     }
 
     /// An exec by a process that is not below a plugin.
-    fn on_runtime_exec<'e>(&mut self, ctx: &mut Context, at: Timestamp, image: Image, env: &'e TextPairs) -> Exec<'e> {
+    fn on_runtime_exec<'e>(
+        &mut self,
+        ctx: &mut Context,
+        at: Timestamp,
+        image: Image,
+        env: &'e TextPairs,
+    ) -> ExecOutcome<'e> {
         if let Some(call) = Invocation::of(env) {
             return match self.joinable(ctx, &call, image.parent, image.file_name()) {
                 Some(operation) => {
                     self.join_operation(ctx, at, image, &call, operation);
-                    Exec::Done
+                    ExecOutcome::Done
                 }
-                None => Exec::Operation(image, call),
+                None => ExecOutcome::Operation(image, call),
             };
         }
         match RuntimeExec::of(&image) {
             Some(RuntimeExec::Step(step, id)) => {
                 let id = id.to_owned();
-                Exec::Step(image, step, id)
+                ExecOutcome::Step(image, step, id)
             }
             Some(RuntimeExec::Other) => {
                 self.add_process(ctx, at, image.process, Role::Runtime(None));
-                Exec::Done
+                ExecOutcome::Done
             }
             None => {
                 ctx.effects.counters.orphan += 1;
-                Exec::Done
+                ExecOutcome::Done
             }
         }
     }
@@ -200,7 +206,7 @@ impl Plugins {
 
     /// What is known of a process that executes an image, and of its parent.
     pub(crate) fn standing(&self, process: ProcessKey, parent: ProcessKey) -> Standing {
-        if let Seen::Known(_) = self.processes.look_up(process) {
+        if let PidMatch::Known(_) = self.processes.look_up(process) {
             return Standing::Known;
         }
         match self.processes.role(parent) {

@@ -10,7 +10,7 @@ use crate::invocation::failure_of;
 use crate::keys::SpanRef;
 use crate::open_trace::Cut;
 use crate::plugins::Plugins;
-use crate::plugins::role::{Role, Seen};
+use crate::plugins::role::{PidMatch, Role};
 
 impl Plugins {
     pub(crate) fn on_exit(&mut self, ctx: &mut Context, at: Timestamp, exit: &Exit) {
@@ -139,8 +139,8 @@ impl Plugins {
 impl Plugins {
     /// A new process has this pid: the one that had it before is gone. `false` when the record is older than the process
     /// that has the pid now.
-    pub(crate) fn take_pid(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey, seen: Seen) -> bool {
-        let Seen::Namesake(before, role) = seen else {
+    pub(crate) fn take_pid(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey, seen: PidMatch) -> bool {
+        let PidMatch::Namesake(before, role) = seen else {
             return true;
         };
         if before.start_ticks > process.start_ticks {

@@ -11,11 +11,11 @@ use sandglass_model::{ProcessKey, Timestamp};
 
 use crate::keys::SpanRef;
 use crate::plugins::process_index::Entries;
-use crate::plugins::role::{Role, Seen};
+use crate::plugins::role::{PidMatch, Role};
 
 /// The process table.
 #[derive(Debug)]
-pub(crate) struct Processes {
+pub(crate) struct ProcessTable {
     max: usize,
     entries: Entries,
     arrivals: VecDeque<(ProcessKey, u64)>,
@@ -28,9 +28,9 @@ const GONE_FOR_NS: u64 = SECOND;
 /// How many of the oldest processes are looked at for one that can go without ending a span.
 const EVICTION_REACH: usize = 64;
 
-impl Processes {
-    pub(crate) fn new(max: usize) -> Processes {
-        Processes {
+impl ProcessTable {
+    pub(crate) fn new(max: usize) -> ProcessTable {
+        ProcessTable {
             max: max.max(1),
             entries: Entries::new(max),
             arrivals: VecDeque::new(),
@@ -48,18 +48,18 @@ impl Processes {
     }
 
     /// Looks a process up together with whoever had its pid before or has it now.
-    pub(crate) fn look_up(&self, process: ProcessKey) -> Seen {
+    pub(crate) fn look_up(&self, process: ProcessKey) -> PidMatch {
         if let Some(entry) = self.entries.get(process) {
-            return Seen::Known(entry.role);
+            return PidMatch::Known(entry.role);
         }
         let namesakes = self.entries.at(process.pid).map(|(_, entry)| entry);
         namesakes
             .filter(|entry| entry.process.pid == process.pid)
             .max_by_key(|entry| entry.process.start_ticks)
-            .map_or(Seen::Never, |entry| Seen::Namesake(entry.process, entry.role))
+            .map_or(PidMatch::Never, |entry| PidMatch::Namesake(entry.process, entry.role))
     }
 
-    /// Enters a process or changes its role. The table may then be over its bound: see [`Processes::evict`].
+    /// Enters a process or changes its role. The table may then be over its bound: see [`ProcessTable::evict`].
     pub(crate) fn set(&mut self, process: ProcessKey, role: Role) {
         if let Some(entry) = self.entries.get_mut(process) {
             entry.role = role;

@@ -24,7 +24,7 @@ pub(crate) enum Role {
 
 /// The result of a look-up by pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum PidMatch {
     /// The process.
     Known(Role),
     /// Not it, but another one with its pid.

@@ -18,7 +18,7 @@ use crate::timers::Timer;
 
 /// What closing a trace came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closing {
+pub(crate) enum CloseOutcome {
     /// It was given out.
     Closed,
     /// Only the creation in it is over: it stays open until the network is ready.
@@ -56,10 +56,10 @@ impl Sandboxes {
 
     /// Ends what is open in a trace and gives the trace out. The trace of a creation that went well stays open for its
     /// network, and is closed when this is called again.
-    pub(crate) fn close(&mut self, ctx: &mut Context, trace: TraceKey, cut: Cut) -> Closing {
+    pub(crate) fn close(&mut self, ctx: &mut Context, trace: TraceKey, cut: Cut) -> CloseOutcome {
         let now = ctx.now;
         let Some(open) = ctx.traces.get_mut(trace) else {
-            return Closing::Closed;
+            return CloseOutcome::Closed;
         };
         let was_created = open.is_created();
         if !was_created {
@@ -78,12 +78,12 @@ impl Sandboxes {
                     let unlabelled = creation.wants_labels(open);
                     labels::give_out_created(Arc::new(open.trace_so_far()), unlabelled, &mut ctx.effects);
                     open.touch(&mut ctx.effects);
-                    return Closing::AwaitsNetwork;
+                    return CloseOutcome::AwaitsNetwork;
                 }
             }
         }
         let Some(mut open) = ctx.traces.remove(trace) else {
-            return Closing::Closed;
+            return CloseOutcome::Closed;
         };
         let mut creation = self.creations.remove(trace);
         let released = match &mut creation {
@@ -109,7 +109,7 @@ impl Sandboxes {
         for ended in released {
             ctx.facts.push(Fact::ExchangeReleased(ended));
         }
-        Closing::Closed
+        CloseOutcome::Closed
     }
 
     /// The time of the oldest trace that is held back for its labels may be over.

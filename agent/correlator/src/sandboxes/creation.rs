@@ -6,7 +6,7 @@ use sandglass_model::trace::{RuntimeStep, Status};
 
 use crate::config::Config;
 use crate::open_trace::{CREATE, OpenTrace};
-use crate::sandboxes::readiness::Readiness;
+use crate::sandboxes::readiness::ReadinessTracker;
 use crate::stand_in::is_stand_in;
 
 /// State beside the trace of a creation.
@@ -30,7 +30,7 @@ pub(crate) struct Creation {
     pub(crate) network_known: bool,
     /// Spans of operations that failed and were then attempted again.
     pub(crate) retried: Vec<usize>,
-    pub(crate) readiness: Readiness,
+    pub(crate) readiness: ReadinessTracker,
 }
 
 /// What is to become of an open trace.

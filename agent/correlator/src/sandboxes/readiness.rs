@@ -16,11 +16,11 @@ use crate::open_trace::OpenTrace;
 
 /// Exchanges of a sandbox until its network is ready.
 #[derive(Debug, Default)]
-pub(crate) struct Readiness {
+pub(crate) struct ReadinessTracker {
     /// When its creation was over.
     pub(crate) created: Option<Timestamp>,
     first_attempt: Option<Timestamp>,
-    shown: Vec<Shown>,
+    shown: Vec<ShownExchange>,
     successes: Vec<Success>,
     /// Exchanges that are not shown, and when they began; those beyond the bound are only counted.
     left_out: Vec<(ExchangeId, Timestamp)>,
@@ -28,7 +28,7 @@ pub(crate) struct Readiness {
 }
 
 #[derive(Debug)]
-struct Shown {
+struct ShownExchange {
     id: ExchangeId,
     span: usize,
     start: Timestamp,
@@ -51,7 +51,7 @@ const MAX_DECIDING: usize = 8;
 /// Bound on exchanges that are not shown whose begin is remembered.
 const MAX_LEFT_OUT: usize = 1_024;
 
-impl Readiness {
+impl ReadinessTracker {
     pub(crate) fn has_room(&self) -> bool {
         self.shown.len() < MAX_ATTEMPTS
     }
@@ -71,7 +71,7 @@ impl Readiness {
     }
 
     fn show(&mut self, id: ExchangeId, span: usize, at: Timestamp) {
-        self.shown.push(Shown {
+        self.shown.push(ShownExchange {
             id,
             span,
             start: at,
@@ -224,7 +224,7 @@ impl Readiness {
 }
 
 /// Shows an exchange as it was at `until`, without the end that it came to later.
-fn cut_short(open: &mut OpenTrace, shown: &Shown, until: Timestamp) {
+fn cut_short(open: &mut OpenTrace, shown: &ShownExchange, until: Timestamp) {
     let span = &mut open.trace.spans[shown.span];
     span.status = Status::Unset;
     span.events.retain(|event| event.at <= until);

@@ -10,9 +10,9 @@ use sandglass_model::network::{Answer, DnsMessage};
 use crate::context::Context;
 use crate::notes::{self, NoteKind};
 use crate::traffic::Traffic;
+use crate::traffic::ended_lookups::ResolvedAddress;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::lookup::matching::AnswerMatch;
-use crate::traffic::resolved::ResolvedAddress;
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 

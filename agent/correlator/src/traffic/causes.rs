@@ -111,15 +111,15 @@ fn cause(cause: &str, confidence: Confidence, evidence: Vec<String>) -> Cause {
 
 /// Conntrack's counters, as evidence.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tables<'a> {
+pub(crate) struct ConntrackEvidence<'a> {
     counters: &'a CounterHistory,
     /// The network namespace of the node, where it is known.
     node: Option<u64>,
 }
 
-impl<'a> Tables<'a> {
-    pub(crate) fn new(counters: &'a CounterHistory, node: Option<u64>) -> Tables<'a> {
-        Tables { counters, node }
+impl<'a> ConntrackEvidence<'a> {
+    pub(crate) fn new(counters: &'a CounterHistory, node: Option<u64>) -> ConntrackEvidence<'a> {
+        ConntrackEvidence { counters, node }
     }
 
     /// Conntrack's tables that a packet of this owner goes through.
@@ -323,7 +323,7 @@ fn slowness(lookup: &Lookup, end: Timestamp) -> Cause {
     cause("dns_server_slow", Confidence::Likely, evidence.into_iter().collect())
 }
 
-impl Tables<'_> {
+impl ConntrackEvidence<'_> {
     pub(crate) fn cause_of_connect(&self, connect: &Connect, end: Timestamp) -> Option<Cause> {
         let took = human(end.since(connect.start));
         match connect.failure() {

@@ -14,7 +14,7 @@ use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
 use crate::lookup_status;
 use crate::timers::Timer;
 use crate::traffic::Traffic;
-use crate::traffic::causes::{self, Tables};
+use crate::traffic::causes::{self, ConntrackEvidence};
 use crate::traffic::connect;
 use crate::traffic::lookup::Lookup;
 
@@ -48,7 +48,7 @@ impl Traffic {
     ) {
         let mut detail = Box::new(lookup.detail(Some(result)));
         let reason = causes::reason_of_lookup(&lookup, result, end, &ctx.config.traffic);
-        let tables = Tables::new(&self.counters, self.owners.node);
+        let tables = ConntrackEvidence::new(&self.counters, self.owners.node);
         let explained = reason.filter(|_| result.is_known());
         detail.cause = explained.and_then(|_| tables.cause_of_lookup(&lookup, result, end));
         let exchange = Arc::new(Exchange {
@@ -96,7 +96,7 @@ impl Traffic {
         let (end, _) = *connect.outcome.get_or_insert(unseen);
         let mut detail = Box::new(connect.detail());
         let reason = causes::reason_of_connect(&connect, end, &ctx.config.traffic);
-        let tables = Tables::new(&self.counters, self.owners.node);
+        let tables = ConntrackEvidence::new(&self.counters, self.owners.node);
         detail.cause = reason.and_then(|_| tables.cause_of_connect(&connect, end));
         let exchange = Exchange {
             start: connect.start,

@@ -21,9 +21,9 @@ use crate::owner::Owner;
 use crate::timers::Timer;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
+use crate::traffic::ended_lookups::ResolvedAddress;
 use crate::traffic::journeys::Journey;
 use crate::traffic::lookup::Lookup;
-use crate::traffic::resolved::ResolvedAddress;
 use crate::traffic::table_key::TableKey;
 
 /// How long a connect that ended waits for conntrack's records of it.

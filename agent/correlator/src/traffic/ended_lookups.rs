@@ -25,7 +25,7 @@ pub(crate) struct ResolvedAddress {
 
 /// Both tables.
 #[derive(Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct EndedLookups {
     /// By network namespace and address.
     addresses: Bounded<(u64, IpAddr), ResolvedAddress>,
     /// Queries of lookups that are over: their late answers are no orphans.
@@ -35,9 +35,9 @@ pub(crate) struct Resolved {
 /// A connect belongs to a lookup of its address that is no older than this.
 const REACH_NS: u64 = 10 * SECOND;
 
-impl Resolved {
-    pub(crate) fn new(max: usize) -> Resolved {
-        Resolved {
+impl EndedLookups {
+    pub(crate) fn new(max: usize) -> EndedLookups {
+        EndedLookups {
             addresses: Bounded::new(max),
             queries: Bounded::new(max),
         }
