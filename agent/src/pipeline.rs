@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use sandglass_correlator::{Config, Correlator, Counters, Output, Reorder, Snapshots};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Counters, Output, Reorder, Snapshots};
 use sandglass_model::{Body, Event, Timestamp, Trace, TraceId};
 
 use crate::health::{Health, TableLabel};
@@ -55,7 +55,7 @@ const BUSY: Duration = Duration::from_millis(50);
 impl Pipeline {
     /// A pipeline that has seen nothing.
     #[must_use]
-    pub fn new(config: Config, reorder_ns: u64, health: Health) -> Pipeline {
+    pub fn new(config: CorrelatorConfig, reorder_ns: u64, health: Health) -> Pipeline {
         Pipeline {
             reorder: Reorder::new(reorder_ns),
             correlator: Correlator::new(config),
@@ -235,7 +235,7 @@ mod tests {
             }
         });
         let mut arrived = Arrived::default();
-        let pipeline = Pipeline::new(Config::default(), 0, Health::default());
+        let pipeline = Pipeline::new(CorrelatorConfig::default(), 0, Health::default());
         pipeline.run(&receiver, || Timestamp(1_000), &mut arrived, || {});
         source.join().unwrap();
         assert_eq!(arrived.0, (1..=1_000).collect::<Vec<_>>());

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use proptest::prelude::*;
 use sandglass::sources::windows::file::EtlFile;
 use sandglass::sources::windows::normalize::ActivityNames;
-use sandglass_correlator::{Config, Correlator, Output, Reorder};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Output, Reorder};
 use sandglass_etw::Tables;
 use sandglass_etw::event::Value;
 use sandglass_etw::writer::{EtlWriter, Record, Session};
@@ -51,11 +51,11 @@ fn committed_files_are_what_the_stories_write() {
 /// What is made of a file: its closed traces.
 fn traces(bytes: Vec<u8>) -> Option<Vec<Trace>> {
     let mut file = EtlFile::from_bytes("story", bytes, ActivityNames::default()).ok()?;
-    let config = Config {
+    let config = CorrelatorConfig {
         boot_id: file.header.boot_id.clone(),
         anchor: file.header.clock,
         windows: true,
-        ..Config::default()
+        ..CorrelatorConfig::default()
     };
     let (mut reorder, mut correlator) = (Reorder::new(200_000_000), Correlator::new(config));
     let mut closed = Vec::new();

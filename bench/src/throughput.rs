@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sandglass::health::Health;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sources::linux::exec::decode::decode;
-use sandglass_correlator::{Config, Finding, Output, Reorder};
+use sandglass_correlator::{CorrelatorConfig, Finding, Output, Reorder};
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::{Body, Event, PodIdentity, SandboxId, Trace, TraceId};
 
@@ -179,10 +179,10 @@ fn stages(sandboxes: u64) -> Result<(f64, f64)> {
 }
 
 /// The correlator as the agent runs it.
-pub fn config() -> Config {
-    Config {
+pub fn config() -> CorrelatorConfig {
+    CorrelatorConfig {
         boot_id: "8f6c2a52-0000-4000-8000-000000000000".to_owned(),
-        ..Config::default()
+        ..CorrelatorConfig::default()
     }
 }
 

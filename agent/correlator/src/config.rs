@@ -7,7 +7,7 @@ use sandglass_model::time::{MILLISECOND, SECOND};
 
 /// Deadlines and bounds. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct CorrelatorConfig {
     /// Boot id of the node: part of every trace id.
     pub boot_id: String,
     /// Both clocks at the start, for traces that begin before the first `ClockAnchored`.
@@ -30,14 +30,14 @@ pub struct Config {
     /// Bound on sandboxes and on pods remembered after their traces closed, for links and attempt numbers.
     pub max_remembered: usize,
     /// Deadlines, thresholds and bounds for traffic.
-    pub traffic: TrafficConfig,
+    pub traffic: TrafficBounds,
     /// The node runs Windows: environments are not visible, so the parameters of plugins are inferred.
     pub windows: bool,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for CorrelatorConfig {
+    fn default() -> CorrelatorConfig {
+        CorrelatorConfig {
             boot_id: String::new(),
             anchor: ClockAnchor::default(),
             settle_ns: 500 * MILLISECOND,
@@ -48,7 +48,7 @@ impl Default for Config {
             max_processes: 16_384,
             max_spans: 512,
             max_remembered: 8_192,
-            traffic: TrafficConfig::default(),
+            traffic: TrafficBounds::default(),
             windows: false,
         }
     }
@@ -56,7 +56,7 @@ impl Default for Config {
 
 /// Deadlines, thresholds and bounds for traffic. All times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrafficConfig {
+pub struct TrafficBounds {
     /// A sandbox that sent nothing for this long after its creation counts as silent: its trace ends with the creation.
     pub ready_deadline_ns: u64,
     /// After the first answered lookup, how long readiness waits for a first connect to begin, and the reverse.
@@ -80,9 +80,9 @@ pub struct TrafficConfig {
     pub max_flows: usize,
 }
 
-impl Default for TrafficConfig {
-    fn default() -> TrafficConfig {
-        TrafficConfig {
+impl Default for TrafficBounds {
+    fn default() -> TrafficBounds {
+        TrafficBounds {
             ready_deadline_ns: 30 * SECOND,
             ready_grace_ns: SECOND,
             lookup_deadline_ns: 10 * SECOND,

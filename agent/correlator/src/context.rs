@@ -5,7 +5,7 @@
 use sandglass_model::cni::NetworkList;
 use sandglass_model::{ClockAnchor, Timestamp};
 
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::effects::Effects;
 use crate::facts::Facts;
 use crate::names::NameCache;
@@ -14,7 +14,7 @@ use crate::traces::OpenTraces;
 /// What the rooms share.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) config: Config,
+    pub(crate) config: CorrelatorConfig,
     /// The newest time seen; while a timer fires, the time it was due.
     pub(crate) now: Timestamp,
     pub(crate) anchor: ClockAnchor,
@@ -31,7 +31,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(config: Config) -> Context {
+    pub(crate) fn new(config: CorrelatorConfig) -> Context {
         Context {
             now: Timestamp(0),
             anchor: config.anchor,

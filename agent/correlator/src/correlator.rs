@@ -9,7 +9,7 @@ use sandglass_model::event::Exec;
 use sandglass_model::time::SECOND;
 use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp, Trace, TraceId, registry};
 
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::context::Context;
 use crate::counters::{Counters, Sizes};
 use crate::facts::{CreationRequest, Fact};
@@ -50,7 +50,7 @@ const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 impl Correlator {
     /// A correlator that has seen nothing.
     #[must_use]
-    pub fn new(config: Config) -> Correlator {
+    pub fn new(config: CorrelatorConfig) -> Correlator {
         Correlator {
             plugins: Plugins::new(&config),
             sandboxes: Sandboxes::new(&config),

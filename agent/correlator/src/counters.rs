@@ -26,28 +26,28 @@ pub struct Counters {
 /// Entries in the correlator's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Open traces; at most [`Config::max_traces`](crate::Config::max_traces).
+    /// Open traces; at most [`CorrelatorConfig::max_traces`](crate::CorrelatorConfig::max_traces).
     pub traces: usize,
-    /// Tracked processes; at most [`Config::max_processes`](crate::Config::max_processes).
+    /// Tracked processes; at most [`CorrelatorConfig::max_processes`](crate::CorrelatorConfig::max_processes).
     pub processes: usize,
-    /// Remembered sandboxes; at most [`Config::max_remembered`](crate::Config::max_remembered).
+    /// Remembered sandboxes; at most [`CorrelatorConfig::max_remembered`](crate::CorrelatorConfig::max_remembered).
     pub sandboxes: usize,
-    /// Remembered pods; at most [`Config::max_remembered`](crate::Config::max_remembered).
+    /// Remembered pods; at most [`CorrelatorConfig::max_remembered`](crate::CorrelatorConfig::max_remembered).
     pub pods: usize,
-    /// Open lookups; at most [`TrafficConfig::max_lookups`](crate::TrafficConfig::max_lookups).
+    /// Open lookups; at most [`TrafficBounds::max_lookups`](crate::TrafficBounds::max_lookups).
     pub lookups: usize,
-    /// Open connects; at most [`TrafficConfig::max_connects`](crate::TrafficConfig::max_connects).
+    /// Open connects; at most [`TrafficBounds::max_connects`](crate::TrafficBounds::max_connects).
     pub connects: usize,
-    /// Remembered conntrack entries; at most [`TrafficConfig::max_flows`](crate::TrafficConfig::max_flows).
+    /// Remembered conntrack entries; at most [`TrafficBounds::max_flows`](crate::TrafficBounds::max_flows).
     pub flows: usize,
     /// Remembered network namespaces and addresses; at most three times
-    /// [`Config::max_remembered`](crate::Config::max_remembered).
+    /// [`CorrelatorConfig::max_remembered`](crate::CorrelatorConfig::max_remembered).
     pub owners: usize,
     /// Open journeys; at most 256.
     pub journeys: usize,
     /// Complete traces that are held back for their pods' labels; at most 1,024.
     pub unlabelled: usize,
     /// Sandboxes, activities, objects and lookups of Windows; at most five times
-    /// [`Config::max_remembered`](crate::Config::max_remembered) and 6,144.
+    /// [`CorrelatorConfig::max_remembered`](crate::CorrelatorConfig::max_remembered) and 6,144.
     pub windows: usize,
 }

@@ -46,7 +46,7 @@ mod traces;
 mod traffic;
 mod windows;
 
-pub use config::{Config, TrafficConfig};
+pub use config::{CorrelatorConfig, TrafficBounds};
 pub use correlator::Correlator;
 pub use counters::{Counters, Sizes};
 pub use finding::{ActivityEnded, Finding};

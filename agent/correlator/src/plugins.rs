@@ -15,7 +15,7 @@ pub(crate) mod state;
 
 use crate::by_trace::ByTrace;
 use crate::collections::by_text::ByText;
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
 use crate::plugins::processes::ProcessTable;
@@ -34,7 +34,7 @@ pub(crate) struct Plugins {
 }
 
 impl Plugins {
-    pub(crate) fn new(config: &Config) -> Plugins {
+    pub(crate) fn new(config: &CorrelatorConfig) -> Plugins {
         Plugins {
             processes: ProcessTable::new(config.max_processes),
             traces: ByTrace::default(),

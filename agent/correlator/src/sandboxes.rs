@@ -16,7 +16,7 @@ pub(crate) mod readiness;
 pub(crate) mod reported;
 
 use crate::by_trace::ByTrace;
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::counters::Sizes;
 use crate::sandboxes::creation::Creation;
 use crate::sandboxes::labels::HeldBack;
@@ -34,7 +34,7 @@ pub(crate) struct Sandboxes {
 }
 
 impl Sandboxes {
-    pub(crate) fn new(config: &Config) -> Sandboxes {
+    pub(crate) fn new(config: &CorrelatorConfig) -> Sandboxes {
         Sandboxes {
             creations: ByTrace::default(),
             memory: Memory::new(config.max_remembered),

@@ -61,7 +61,7 @@ mod tests {
     use sandglass_model::{Event, PodIdentity, ProcessKey, Timestamp, text};
 
     use super::*;
-    use crate::Config;
+    use crate::CorrelatorConfig;
 
     /// The runtime runs a plugin to take an interface away.
     fn del(pid: u32, ifname: &str, traceparent: &str) -> Body {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn open_operations_of_one_trace_are_shown_each() {
-        let (mut snapshots, mut correlator) = (Snapshots::default(), Correlator::new(Config::default()));
+        let (mut snapshots, mut correlator) = (Snapshots::default(), Correlator::new(CorrelatorConfig::default()));
         let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let bodies = [
             del(10, "lo", caller),
@@ -136,9 +136,9 @@ mod tests {
 
     #[test]
     fn what_hcs_does_is_shown_when_it_begins_and_when_it_ends() {
-        let config = Config {
+        let config = CorrelatorConfig {
             windows: true,
-            ..Config::default()
+            ..CorrelatorConfig::default()
         };
         let (mut snapshots, mut correlator) = (Snapshots::default(), Correlator::new(config));
         let mut at = 0;

@@ -25,7 +25,7 @@ pub(crate) mod table_index;
 pub(crate) mod table_key;
 pub(crate) mod tcp;
 
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::counters::Sizes;
 use crate::traffic::connect::Connect;
 use crate::traffic::counters::CounterHistory;
@@ -49,7 +49,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn new(config: &Config) -> Traffic {
+    pub(crate) fn new(config: &CorrelatorConfig) -> Traffic {
         let traffic = &config.traffic;
         Traffic {
             owners: Owners::new(config.max_remembered),

@@ -34,7 +34,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::ConnectStep;
 use sandglass_model::windows::InterfaceStep;
 
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::context::Context;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
@@ -53,7 +53,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    pub(crate) fn new(config: &Config) -> Windows {
+    pub(crate) fn new(config: &CorrelatorConfig) -> Windows {
         Windows {
             objects: Objects::new(config.max_remembered),
             activities: Activities::default(),

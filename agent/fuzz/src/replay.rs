@@ -11,7 +11,7 @@ use sandglass::sinks::store::StoreOptions;
 use sandglass::sources::windows::file::EtlFile;
 use sandglass::sources::windows::normalize::ActivityNames;
 use sandglass::view::{self, Query, Store};
-use sandglass_correlator::{Config, Output};
+use sandglass_correlator::{CorrelatorConfig, Output};
 use sandglass_model::{Event, Timestamp, Trace, TraceId, recording, text};
 
 /// What a file came to.
@@ -83,7 +83,7 @@ const MAX_SPANS: usize = 64;
 pub fn replay(file: &[u8]) -> Option<Replayed> {
     let mut file = EtlFile::from_bytes("fuzz", file.to_vec(), ActivityNames::default()).ok()?;
     let node = NodeInfo::default();
-    let config = Config {
+    let config = CorrelatorConfig {
         boot_id: file.header.boot_id.clone(),
         anchor: file.header.clock,
         windows: true,
@@ -91,7 +91,7 @@ pub fn replay(file: &[u8]) -> Option<Replayed> {
         max_processes: 256,
         max_spans: MAX_SPANS,
         max_remembered: 64,
-        ..Config::default()
+        ..CorrelatorConfig::default()
     };
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);

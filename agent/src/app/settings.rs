@@ -3,7 +3,7 @@
 //! Used by the composition root and by the commands that start single parts (`replay`, `doctor`). Reads the boot clock's
 //! facts of the node and `NODE_NAME`; starts nothing.
 
-use sandglass_correlator::Config as CorrelatorConfig;
+use sandglass_correlator::CorrelatorConfig;
 use sandglass_model::ClockAnchor;
 use sandglass_model::recording::{self, Header};
 

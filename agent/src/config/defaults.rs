@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use sandglass_correlator::Config as CorrelatorConfig;
+use sandglass_correlator::CorrelatorConfig;
 
 use super::{
     CorrelationConfig, CriConfig, DnsConfig, HttpConfig, MetricsConfig, Period, ProbesConfig, StoreConfig,

@@ -57,8 +57,8 @@ fn an_unknown_key_names_the_nearest_one() {
 
 #[test]
 fn traffic_keys_have_the_correlators_defaults_and_reach_it() {
-    use sandglass_correlator::TrafficConfig as Bounds;
-    assert_eq!(Config::default().traffic.bounds(), Bounds::default());
+    use sandglass_correlator::TrafficBounds;
+    assert_eq!(Config::default().traffic.bounds(), TrafficBounds::default());
     let config = load(
         "dns:\n  ports: [53, 5353]\nprobes:\n  conntrack: false\ntraffic:\n  slow_lookup: 250ms\n  max_flows: 7\n",
     )

@@ -2,7 +2,7 @@
 //!
 //! Used by [`super::Config`]. Defaults: [`super::defaults`].
 
-use sandglass_correlator::TrafficConfig as Bounds;
+use sandglass_correlator::TrafficBounds;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Period};
@@ -59,8 +59,8 @@ impl DnsConfig {
 impl TrafficConfig {
     /// As the correlator takes them.
     #[must_use]
-    pub fn bounds(&self) -> Bounds {
-        Bounds {
+    pub fn bounds(&self) -> TrafficBounds {
+        TrafficBounds {
             ready_deadline_ns: self.ready_deadline.as_nanos(),
             ready_grace_ns: self.ready_grace.as_nanos(),
             lookup_deadline_ns: self.lookup_deadline.as_nanos(),

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use sandglass::sources::linux::FlowOptions;
-use sandglass_correlator::{Config, Correlator, Finding, Output};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Finding, Output};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::time::SECOND;
 use sandglass_model::trace::{Cause, Confidence};
@@ -62,7 +62,7 @@ pub fn record_all(test: &str, cluster: &Cluster) {
 }
 
 fn told(events: &[Event]) -> Vec<Finding> {
-    let mut correlator = Correlator::new(Config::default());
+    let mut correlator = Correlator::new(CorrelatorConfig::default());
     for event in events {
         correlator.handle(event.clone());
     }

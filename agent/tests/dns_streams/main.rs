@@ -13,7 +13,7 @@ mod tshark;
 use std::collections::BTreeMap;
 
 use sandglass::sources::linux::dns::decode::DnsDecoder;
-use sandglass_correlator::{Config, Correlator, Finding, Output};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Finding, Output};
 use sandglass_model::network::{DnsMessage, Unreported};
 use sandglass_model::trace::LookupResult;
 use sandglass_model::{Body, Event, Timestamp};
@@ -274,7 +274,7 @@ fn nobody_is_blamed_for_what_was_not_seen() {
 
 /// What the correlator makes of the events: the result of each lookup, by name.
 fn results(events: &[Event]) -> Vec<(String, LookupResult)> {
-    let mut correlator = Correlator::new(Config::default());
+    let mut correlator = Correlator::new(CorrelatorConfig::default());
     let mut ordered: Vec<&Event> = events.iter().collect();
     ordered.sort_by_key(|event| event.at);
     for event in &ordered {

@@ -4,7 +4,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::registry;
 use sandglass_model::trace::{RuntimeStep, Status};
 
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::open_trace::{CREATE, OpenTrace};
 use crate::sandboxes::readiness::ReadinessTracker;
 use crate::stand_in::is_stand_in;
@@ -44,7 +44,12 @@ pub(crate) enum Outlook {
 }
 
 /// When a trace is complete: one without a sandbox's creation as soon as its operation is closed.
-pub(crate) fn outlook(open: &OpenTrace, creation: Option<&Creation>, now: Timestamp, config: &Config) -> Outlook {
+pub(crate) fn outlook(
+    open: &OpenTrace,
+    creation: Option<&Creation>,
+    now: Timestamp,
+    config: &CorrelatorConfig,
+) -> Outlook {
     if open.runtime_operations().any(|(span, _)| open.is_open(span)) {
         return Outlook::Open;
     }

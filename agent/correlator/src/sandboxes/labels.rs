@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::{Timestamp, Trace};
 
-use crate::config::Config;
+use crate::config::CorrelatorConfig;
 use crate::effects::Effects;
 use crate::output::Output;
 use crate::timers::Timer;
@@ -35,7 +35,7 @@ impl HeldBack {
     }
 
     /// Holds a complete trace back until its labels are reported, or the time for that is over.
-    pub(crate) fn push(&mut self, trace: Arc<Trace>, now: Timestamp, config: &Config, effects: &mut Effects) {
+    pub(crate) fn push(&mut self, trace: Arc<Trace>, now: Timestamp, config: &CorrelatorConfig, effects: &mut Effects) {
         let until = now.plus(config.labels_wait_ns);
         if until <= now {
             return effects.outputs.push(Output::Closed(trace));

@@ -8,7 +8,7 @@
 use sandglass_model::trace::Status;
 use sandglass_model::{Timestamp, registry};
 
-use crate::config::TrafficConfig;
+use crate::config::TrafficBounds;
 use crate::context::Context;
 use crate::exchange::{EndedExchange, ExchangeId};
 use crate::facts::Fact;
@@ -146,7 +146,7 @@ impl ReadinessTracker {
     }
 
     /// When the network was proven usable, by what is known so far; and whether nothing can change that.
-    fn ready(&self, config: &TrafficConfig) -> Option<(Timestamp, bool)> {
+    fn ready(&self, config: &TrafficBounds) -> Option<(Timestamp, bool)> {
         let first = self.first()?;
         let until = first.end.plus(config.ready_grace_ns);
         let others = self.successes.iter();
@@ -158,7 +158,7 @@ impl ReadinessTracker {
     }
 
     /// When the wait for the network is over if nothing else happens; at once when it is ready.
-    pub(crate) fn due(&self, config: &TrafficConfig) -> Timestamp {
+    pub(crate) fn due(&self, config: &TrafficBounds) -> Timestamp {
         let Some(created) = self.created else {
             return Timestamp(u64::MAX);
         };

@@ -10,7 +10,7 @@ use sandglass_model::phases::human;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::trace::{Cause, Confidence, JourneyReason, LookupResult};
 
-use crate::config::TrafficConfig;
+use crate::config::TrafficBounds;
 use crate::notes::type_name;
 use crate::owner::Owner;
 use crate::traffic::connect::Connect;
@@ -43,7 +43,7 @@ pub(crate) fn reason_of_lookup(
     lookup: &Lookup,
     result: LookupResult,
     end: Timestamp,
-    config: &TrafficConfig,
+    config: &TrafficBounds,
 ) -> Option<JourneyReason> {
     if result == LookupResult::Unknown {
         // Nothing is known of how it went, so there is nothing to explain.
@@ -62,7 +62,7 @@ pub(crate) fn reason_of_lookup(
 }
 
 /// Why a connect deserves a journey; `None` when it went well.
-pub(crate) fn reason_of_connect(connect: &Connect, end: Timestamp, config: &TrafficConfig) -> Option<JourneyReason> {
+pub(crate) fn reason_of_connect(connect: &Connect, end: Timestamp, config: &TrafficBounds) -> Option<JourneyReason> {
     let slow = end.since(connect.start) > config.slow_connect_ns;
     let failed = match connect.failure() {
         // Programs that try several addresses at once close the others as soon as one is established.

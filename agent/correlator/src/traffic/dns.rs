@@ -8,7 +8,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, DnsUnreported, Question, Unreported};
 use sandglass_model::trace::Detail;
 
-use crate::config::TrafficConfig;
+use crate::config::TrafficBounds;
 use crate::context::Context;
 use crate::exchange::ExchangeId;
 use crate::facts::Fact;
@@ -138,7 +138,7 @@ impl Traffic {
 /// The open lookup that a question belongs to.
 fn place(
     lookups: &ExchangeTable<Lookup>,
-    config: &TrafficConfig,
+    config: &TrafficBounds,
     at: Timestamp,
     message: &DnsMessage,
     question: &Question,

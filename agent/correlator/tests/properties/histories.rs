@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sandglass_correlator::Config;
+use sandglass_correlator::CorrelatorConfig;
 use sandglass_model::cni::PodIdentity;
 use sandglass_model::event::{Exit, ExitStatus, Fork, Netns, SandboxDescription};
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
@@ -269,7 +269,7 @@ proptest! {
 
     #[test]
     fn a_history_that_is_whole_is_complete_and_without_orphans(events in histories()) {
-        let outcome = play(&Config { max_spans: 512, max_traces: 512, max_processes: 4_096, max_remembered: 512, ..config() }, &events);
+        let outcome = play(&CorrelatorConfig { max_spans: 512, max_traces: 512, max_processes: 4_096, max_remembered: 512, ..config() }, &events);
         prop_assert_eq!(outcome.orphan, 0);
         prop_assert!(outcome.closed.iter().all(|trace| !trace.incomplete));
     }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandglass_correlator::{Config, Correlator, Finding, Output, Reorder, TrafficConfig};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Finding, Output, Reorder, TrafficBounds};
 use sandglass_model::{Detail, Event, RootId, SpanId, Timestamp, Trace, TraceId};
 
 /// What came out, in a form that does not depend on the order of traces that end at the same time.
@@ -14,25 +14,25 @@ pub struct Outcome {
     pub orphan: u64,
 }
 
-pub fn config() -> Config {
-    Config {
+pub fn config() -> CorrelatorConfig {
+    CorrelatorConfig {
         boot_id: "boot".to_owned(),
         max_traces: 16,
         max_processes: 64,
         max_spans: 24,
         max_remembered: 16,
-        traffic: TrafficConfig {
+        traffic: TrafficBounds {
             max_lookups: 64,
             max_connects: 64,
             max_flows: 32,
-            ..TrafficConfig::default()
+            ..TrafficBounds::default()
         },
-        ..Config::default()
+        ..CorrelatorConfig::default()
     }
 }
 
 /// Plays events in the order given and checks everything that must hold at any time.
-pub fn play(config: &Config, events: &[Event]) -> Outcome {
+pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
     let mut correlator = Correlator::new(config.clone());
     let mut ended: BTreeMap<SpanId, Option<Timestamp>> = BTreeMap::new();
     let mut closed: Vec<Trace> = Vec::new();

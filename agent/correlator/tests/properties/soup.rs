@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sandglass_correlator::{Config, TrafficConfig};
+use sandglass_correlator::{CorrelatorConfig, TrafficBounds};
 use sandglass_model::cni::{NetworkList, PodIdentity};
 use sandglass_model::event::{Exit, ExitStatus, Fork, Netns, SandboxDescription};
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
@@ -171,13 +171,13 @@ fn soup_traffic() -> impl Strategy<Value = Body> {
     ]
 }
 
-fn tiny() -> TrafficConfig {
-    TrafficConfig {
+fn tiny() -> TrafficBounds {
+    TrafficBounds {
         max_lookups: 2,
         max_connects: 1,
         max_flows: 1,
         journeys_per_minute: 3,
-        ..TrafficConfig::default()
+        ..TrafficBounds::default()
     }
 }
 
@@ -205,7 +205,7 @@ proptest! {
     #[test]
     fn whatever_comes_nothing_breaks(events in soup(), small in any::<bool>()) {
         let config = if small {
-            Config { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, traffic: tiny(), ..config() }
+            CorrelatorConfig { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, traffic: tiny(), ..config() }
         } else {
             config()
         };

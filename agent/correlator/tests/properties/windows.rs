@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sandglass_correlator::Config;
+use sandglass_correlator::CorrelatorConfig;
 use sandglass_model::cni::PodIdentity;
 use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator, Step};
 use sandglass_model::time::SECOND;
@@ -230,9 +230,9 @@ proptest! {
 
     #[test]
     fn whatever_a_windows_node_says_nothing_breaks(mut events in windows_soup(), small in any::<bool>(), wild in any::<bool>()) {
-        let roomy = Config { windows: true, ..config() };
+        let roomy = CorrelatorConfig { windows: true, ..config() };
         let config = if small {
-            Config { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, ..roomy }
+            CorrelatorConfig { max_traces: 2, max_processes: 4, max_spans: 8, max_remembered: 1, ..roomy }
         } else {
             roomy
         };

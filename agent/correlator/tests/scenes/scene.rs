@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sandglass_correlator::{Config, Correlator, Counters, EndedSpan, Output};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Counters, EndedSpan, Output};
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, SandboxDescription};
 use sandglass_model::text::tree;
 use sandglass_model::time::MILLISECOND;
@@ -66,7 +66,7 @@ pub fn of_pod(env: Env, name: &str) -> Env {
 /// A history in the making.
 #[derive(Clone)]
 pub struct Scene {
-    pub config: Config,
+    pub config: CorrelatorConfig,
     pub events: Vec<Event>,
     now: u64,
     pids: u32,
@@ -78,11 +78,11 @@ impl Scene {
     /// Asked by containerd.
     pub fn new() -> Scene {
         Scene {
-            config: Config {
+            config: CorrelatorConfig {
                 boot_id: "boot".to_owned(),
                 // A trace is seen as soon as it is complete; labels.rs waits for them.
                 labels_wait_ns: 0,
-                ..Config::default()
+                ..CorrelatorConfig::default()
             },
             events: Vec::new(),
             now: 0,
@@ -308,7 +308,7 @@ pub struct Played {
 }
 
 impl Played {
-    pub fn start(config: &Config) -> Played {
+    pub fn start(config: &CorrelatorConfig) -> Played {
         Played {
             correlator: Correlator::new(config.clone()),
             closed: Vec::new(),

@@ -7,7 +7,7 @@ use sandglass_model::network::{DnsMessage, Transport};
 use sandglass_model::time::MILLISECOND;
 
 use super::{Lookup, SentQuery};
-use crate::config::TrafficConfig;
+use crate::config::TrafficBounds;
 
 /// How a message goes with what was asked before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Lookup {
         at: Timestamp,
         message: &DnsMessage,
         question: usize,
-        config: &TrafficConfig,
+        config: &TrafficBounds,
     ) -> Option<QueryKind> {
         let asked = self.questions.get(question)?;
         if self.has(at, message, question) {

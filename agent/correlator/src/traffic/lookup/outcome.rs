@@ -3,7 +3,7 @@
 use sandglass_model::Timestamp;
 use sandglass_model::trace::{LookupDetail, LookupResult};
 
-use crate::config::TrafficConfig;
+use crate::config::TrafficBounds;
 use crate::notes::type_name;
 use crate::traffic::lookup::matching::{PARALLEL_NS, RETRY_NS};
 use crate::traffic::lookup::{Lookup, base};
@@ -71,7 +71,7 @@ impl Lookup {
     }
 
     /// When it is over if nothing more comes.
-    pub(crate) fn due(&self, config: &TrafficConfig) -> Timestamp {
+    pub(crate) fn due(&self, config: &TrafficBounds) -> Timestamp {
         // Whether an answer from elsewhere was taken shows when the question is asked again, or not.
         let doubted = |index: usize| self.questions[index].outcome.is_some_and(|outcome| outcome.elsewhere);
         let waiting = (0..self.questions.len()).filter(|&index| self.is_question_pending(index) || doubted(index));

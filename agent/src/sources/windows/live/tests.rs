@@ -268,7 +268,7 @@ fn real_records_become_the_same_facts_as_from_their_file() {
 }
 
 /// What the correlator makes of events, in order of time.
-fn traces(events: Vec<Event>, config: sandglass_correlator::Config) -> Vec<String> {
+fn traces(events: Vec<Event>, config: sandglass_correlator::CorrelatorConfig) -> Vec<String> {
     let mut reorder = sandglass_correlator::Reorder::new(60 * 1_000_000_000);
     let mut correlator = sandglass_correlator::Correlator::new(config);
     events.into_iter().for_each(|event| reorder.push(event));
@@ -289,11 +289,11 @@ fn a_story_seen_live_is_the_story_of_its_file() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/windows-l2bridge/events.etl");
     let bytes = std::fs::read(&path).unwrap();
     let mut file = EtlFile::from_bytes("story", bytes.clone(), ActivityNames::default()).unwrap();
-    let config = sandglass_correlator::Config {
+    let config = sandglass_correlator::CorrelatorConfig {
         boot_id: file.header.boot_id.clone(),
         anchor: file.header.clock,
         windows: true,
-        ..sandglass_correlator::Config::default()
+        ..sandglass_correlator::CorrelatorConfig::default()
     };
     let mut replayed = Vec::new();
     while let Some(event) = file.next_event().unwrap() {
