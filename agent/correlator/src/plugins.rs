@@ -1,12 +1,12 @@
 //! The room of plugins: processes into plugin invocations, commands and CNI operations.
 //!
 //! Gets the events of processes from `correlator.rs`; reports operations that open and close, and ends of runtime steps,
-//! as facts. Here is its state; `exec.rs` handles an exec, `invocations.rs` begins spans, `exits.rs` ends them,
+//! as facts. Here is its state; `exec.rs` handles an exec, `membership.rs` begins spans, `exits.rs` ends them,
 //! `operations.rs` decides when a chain of plugins is over. Does not: open or close a trace.
 
 pub(crate) mod exec;
 pub(crate) mod exits;
-pub(crate) mod invocations;
+pub(crate) mod membership;
 pub(crate) mod operations;
 mod process_index;
 mod processes;

@@ -8,7 +8,7 @@
 pub(crate) mod closing;
 pub(crate) mod creation;
 pub(crate) mod evidence;
-pub(crate) mod exchanges;
+pub(crate) mod first_exchanges;
 pub(crate) mod labels;
 pub(crate) mod memory;
 pub(crate) mod opening;

@@ -2,10 +2,11 @@
 //!
 //! Gets the events of traffic from `correlator.rs`; reports exchanges of sandboxes whose network is not ready, and
 //! journeys, as facts. Here is its state; the events are handled in `dns.rs`, `answers.rs`, `tcp.rs`, `conntrack.rs` and
-//! `drops.rs`, what becomes of an exchange in `exchanges.rs`. Every table is bounded, and evictions are counted.
+//! `drops.rs`, what becomes of an exchange in `lifecycle.rs`. Every table is bounded, and evictions are counted.
 //! Does not: decide when a network is ready, or touch an open trace.
 
 pub(crate) mod answers;
+pub(crate) mod attribution;
 pub(crate) mod causes;
 pub(crate) mod connect;
 pub(crate) mod conntrack;
@@ -14,11 +15,10 @@ pub(crate) mod dns;
 pub(crate) mod drops;
 pub(crate) mod ended_lookups;
 pub(crate) mod endings;
-pub(crate) mod exchanges;
 pub(crate) mod flows;
 pub(crate) mod journeys;
+pub(crate) mod lifecycle;
 pub(crate) mod lookup;
-pub(crate) mod owners;
 pub(crate) mod rate;
 pub(crate) mod table;
 pub(crate) mod table_index;
@@ -27,13 +27,13 @@ pub(crate) mod tcp;
 
 use crate::config::CorrelatorConfig;
 use crate::counters::Sizes;
+use crate::traffic::attribution::Owners;
 use crate::traffic::connect::Connect;
 use crate::traffic::counters::CounterHistory;
 use crate::traffic::ended_lookups::EndedLookups;
 use crate::traffic::flows::FlowTable;
 use crate::traffic::journeys::Journeys;
 use crate::traffic::lookup::Lookup;
-use crate::traffic::owners::Owners;
 use crate::traffic::table::ExchangeTable;
 
 /// The room's state.

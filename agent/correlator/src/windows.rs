@@ -4,12 +4,13 @@
 //! The runtime reports when it begins to create a sandbox and when that is done; programs that it runs in between are
 //! plugins. This room stands in front of those of plugins, sandboxes and traffic: it turns the evidence of Windows into
 //! the same execs, facts and exchanges. Here is its state; `runtime.rs` handles the runtime's reports, `calls.rs` execs,
-//! `activities.rs` and `silos.rs` what HNS, HCS and the kernel log (`objects.rs` attributes that to sandboxes), `service_lookups.rs` the DNS client service's lookups.
+//! `activities.rs` and `silos.rs` what HNS, HCS and the kernel log (`objects.rs` attributes that to sandboxes), `dns_client.rs` the DNS client service's lookups.
 //! Does not: guess between sandboxes. What fits several goes to the likeliest and is marked ambiguous.
 
 pub(crate) mod activities;
 pub(crate) mod calls;
 pub(crate) mod closing;
+pub(crate) mod dns_client;
 mod endpoints;
 mod keys;
 mod learning;
@@ -25,7 +26,6 @@ pub(crate) mod running;
 pub(crate) mod runtime;
 mod sandbox_table;
 mod service_lookup;
-pub(crate) mod service_lookups;
 pub(crate) mod silos;
 mod stage;
 mod vnic;

@@ -1,6 +1,6 @@
 //! The end of an exchange: its result, its cause if it went badly, and who gets it.
 //!
-//! Called when a timer of `exchanges.rs` fires: every answer is there and no next name came, the handshake ended a moment
+//! Called when a timer of `lifecycle.rs` fires: every answer is there and no next name came, the handshake ended a moment
 //! ago, or the timeout passed.
 
 use std::sync::Arc;
