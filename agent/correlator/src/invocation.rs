@@ -282,13 +282,13 @@ pub(crate) fn has_known_steps(runtime: &str) -> bool {
 
 /// Error class and message of an exit, `None` for success and for an exit that nobody saw.
 pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, String)> {
-    let what = || registry::name(span);
+    let name = || registry::name(span);
     match how {
         ExitStatus::Code(0) | ExitStatus::Unknown => None,
-        ExitStatus::Code(code) => Some(("exit_code", format!("{} exited with code {code}", what()))),
+        ExitStatus::Code(code) => Some(("exit_code", format!("{} exited with code {code}", name()))),
         ExitStatus::Signal(signal) => Some((
             "signal",
-            format!("{} was killed by signal {signal}{}", what(), signal_name(signal)),
+            format!("{} was killed by signal {signal}{}", name(), signal_name(signal)),
         )),
     }
 }

@@ -167,14 +167,14 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         && let Status::Error { class, message } = &culprit.status
     {
         let name = registry::name(culprit);
-        let what = if message.is_empty() {
+        let failure = if message.is_empty() {
             format!("{name} failed ({class})")
         } else if message.starts_with(&name) {
             message.clone()
         } else {
             format!("{name} failed: {message}")
         };
-        return what + &because(culprit);
+        return failure + &because(culprit);
     }
     let breakdown = Breakdown::of(trace, now);
     let Some(index) = breakdown.largest() else {
@@ -182,7 +182,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     };
     let percent = u128::from(breakdown.own_ns[index]) * 100 / u128::from(breakdown.total_ns.max(1));
     let span = &trace.spans[index];
-    let whose = match &span.detail {
+    let subject = match &span.detail {
         Detail::Command(command) => format!(" of plugin {}", command.plugin),
         Detail::SandboxCreate(_) => " (the runtime itself)".to_owned(),
         Detail::Sandbox(_) => " (the pod itself, before it used its network)".to_owned(),
@@ -197,11 +197,11 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     let why = because(span);
     // A journey is about little else; its reader wants to know why.
     if !why.is_empty() && trace.root().detail.as_journey().is_some() {
-        return format!("{}{whose} took {own}{why}", registry::name(span));
+        return format!("{}{subject} took {own}{why}", registry::name(span));
     }
     let total = human(breakdown.total_ns);
     format!(
-        "{}{whose} took {own} of {total} ({percent} %){why}",
+        "{}{subject} took {own} of {total} ({percent} %){why}",
         registry::name(span)
     )
 }

@@ -109,8 +109,8 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         }
     }
     // What stands in the notes already.
-    let told = [registry::EVENT_QUERY, registry::EVENT_ANSWER, registry::EVENT_NETNS];
-    let unusual = |name: &str| !told.contains(&name);
+    let usual = [registry::EVENT_QUERY, registry::EVENT_ANSWER, registry::EVENT_NETNS];
+    let unusual = |name: &str| !usual.contains(&name);
     for event in span.events.iter().filter(|event| unusual(&event.name)) {
         let values: Vec<_> = event.attributes.iter().map(|(_, value)| clean(value)).collect();
         notes.push(format!("{} {}", event.name, values.join(" ")).trim_end().to_owned());
@@ -152,13 +152,13 @@ fn of_lookup(lookup: &LookupDetail) -> Vec<String> {
     notes.extend(lookup.servers.first().map(|server| format!("at {server}")));
     notes.extend(lookup.backend.map(|backend| format!("behind it {backend}")));
     notes.extend(lookup.result.map(|result| result.as_str().to_owned()));
-    for (count, what) in [
+    for (count, label) in [
         (lookup.retransmissions, "sent again"),
         (lookup.unanswered, "unanswered"),
         (lookup.search_names, "search names"),
     ] {
         if count > 0 {
-            notes.push(format!("{count} {what}"));
+            notes.push(format!("{count} {label}"));
         }
     }
     if lookup.truncated {

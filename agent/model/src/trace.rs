@@ -181,20 +181,21 @@ impl Trace {
     #[must_use]
     pub fn culprit(&self) -> Option<&Span> {
         let failed = |index: usize| self.spans[index].status.is_error();
-        let is_asked = |index: usize| self.spans[index].detail.as_operation().is_some();
+        let is_operation = |index: usize| self.spans[index].detail.as_operation().is_some();
         let mut culprit = (0..self.spans.len().min(1)).find(|&root| failed(root)).or_else(|| {
-            let mut asked = (0..self.spans.len()).filter(|&index| !self.closed && failed(index) && is_asked(index));
-            asked.rfind(|&index| self.spans[index].parent.is_none_or(|parent| parent <= 1))
+            let mut operations =
+                (0..self.spans.len()).filter(|&index| !self.closed && failed(index) && is_operation(index));
+            operations.rfind(|&index| self.spans[index].parent.is_none_or(|parent| parent <= 1))
         })?;
         loop {
-            let says = self.spans[culprit]
+            let has_message = self.spans[culprit]
                 .detail
                 .as_plugin()
                 .is_some_and(|plugin| plugin.error.is_some());
             let below = (culprit + 1..self.spans.len())
                 .filter(|&index| self.spans[index].parent == Some(culprit) && failed(index))
                 .filter(|&index| {
-                    self.spans[index].detail.as_command().is_none() || (!says && self.is_last_child(index))
+                    self.spans[index].detail.as_command().is_none() || (!has_message && self.is_last_child(index))
                 })
                 .max_by_key(|&index| self.spans[index].end);
             match below {

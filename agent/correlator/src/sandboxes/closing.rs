@@ -75,7 +75,7 @@ impl Sandboxes {
                 if cut == Cut::Outlived && self.watched && creation.awaits_network(open) {
                     open.cut(CREATE, now, Cut::Outlived, &mut ctx.effects);
                     creation.readiness.created = open.trace.spans[CREATE].end.or(Some(now));
-                    let unlabelled = creation.wants_labels(open);
+                    let unlabelled = creation.needs_labels(open);
                     labels::give_out_created(Arc::new(open.trace_so_far()), unlabelled, &mut ctx.effects);
                     open.touch(&mut ctx.effects);
                     return CloseOutcome::AwaitsNetwork;
@@ -94,7 +94,7 @@ impl Sandboxes {
             open.cut(span, now, cut, &mut ctx.effects);
         }
         let give_out_created = creation.is_some() && !was_created;
-        let unlabelled = creation.is_some_and(|creation| creation.wants_labels(&open));
+        let unlabelled = creation.is_some_and(|creation| creation.needs_labels(&open));
         let mut closed = open.into_trace();
         stand_in::remove_from(&mut closed);
         let closed = Arc::new(closed);

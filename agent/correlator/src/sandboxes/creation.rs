@@ -94,7 +94,7 @@ impl Creation {
             message = self.failed_step.clone().or(message);
         }
         message = message.or_else(|| self.failed_step.clone());
-        if self.was_given_up(open) {
+        if self.was_abandoned(open) {
             message = message.or_else(|| Some("the runtime gave the sandbox up before it started it".to_owned()));
         }
         if overdue {
@@ -105,7 +105,7 @@ impl Creation {
 
     /// The runtime removes what it has not started, although nothing that it ran failed: a step that runs no program did,
     /// such as the search for a plugin that is missing. Where only a shim was seen, the runtime may start without `runc`.
-    fn was_given_up(&self, open: &OpenTrace) -> bool {
+    fn was_abandoned(&self, open: &OpenTrace) -> bool {
         let seen = |wanted| {
             let mut steps = open.trace.spans.iter().filter_map(|span| span.detail.as_step());
             steps.any(|step| step.step == wanted)
@@ -120,7 +120,7 @@ impl Creation {
     }
 
     /// A pod's sandbox that the runtime made and whose labels it has not reported.
-    pub(crate) fn wants_labels(&self, open: &OpenTrace) -> bool {
+    pub(crate) fn needs_labels(&self, open: &OpenTrace) -> bool {
         let named = open.trace.sandbox.as_ref().is_some_and(|id| !is_stand_in(&id.0));
         named && !self.described && !self.removed && !open.trace.identity.name.is_empty() && !open.has_failed(0)
     }

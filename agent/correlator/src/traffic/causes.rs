@@ -92,12 +92,12 @@ fn by_netfilter(dropped: &Dropped) -> bool {
     dropped.reason.starts_with("NETFILTER") || dropped.function.contains("nf_")
 }
 
-fn drop_sentence(dropped: &Dropped, what: &str) -> String {
+fn drop_sentence(dropped: &Dropped, packet: &str) -> String {
     let by = match &*dropped.function {
         "" => String::new(),
         function => format!(" in {function}"),
     };
-    let way = if dropped.inbound { "answer" } else { what };
+    let way = if dropped.inbound { "answer" } else { packet };
     format!("the kernel dropped the {way}: {}{by}", dropped.reason)
 }
 
@@ -297,9 +297,9 @@ fn silence(lookup: &Lookup, counted: bool) -> Option<Cause> {
 /// Every query was answered, and it still took long.
 fn slowness(lookup: &Lookup, end: Timestamp) -> Cause {
     let total = end.since(lookup.start);
-    let decided = lookup.questions.iter().filter(|asked| asked.name == lookup.current());
+    let decided = lookup.questions.iter().filter(|state| state.name == lookup.current());
     let before = decided
-        .map(|asked| asked.first)
+        .map(|state| state.first)
         .min()
         .unwrap_or(lookup.start)
         .since(lookup.start);

@@ -79,11 +79,11 @@ impl Connect {
         if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
             return;
         }
-        let what = NoteKind::Drop {
+        let note = NoteKind::Drop {
             reason: Arc::clone(&dropped.reason),
             function: Arc::clone(&dropped.function),
         };
-        notes::add(&mut self.notes, dropped.at, what);
+        notes::add(&mut self.notes, dropped.at, note);
         self.drops.push(dropped);
     }
 
@@ -114,7 +114,7 @@ pub(crate) fn status(detail: &ConnectDetail) -> Status {
     let Some(failure) = detail.failure else {
         return Status::Unset;
     };
-    let (class, what) = match failure {
+    let (class, text) = match failure {
         ConnectFailure::Refused => ("connect_refused", "refused"),
         ConnectFailure::TimedOut => ("connect_timeout", "no answer"),
         ConnectFailure::Unreachable => ("connect_unreachable", "unreachable"),
@@ -128,7 +128,7 @@ pub(crate) fn status(detail: &ConnectDetail) -> Status {
     };
     Status::Error {
         class: class.to_owned(),
-        message: format!("connect to {}{name}: {what}", detail.remote),
+        message: format!("connect to {}{name}: {text}", detail.remote),
     }
 }
 

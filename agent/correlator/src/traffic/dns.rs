@@ -86,7 +86,7 @@ impl Traffic {
         let Some(lookup) = self.lookups.get_mut(serial) else {
             return;
         };
-        if !lookup.ask(at, message, question, kind) {
+        if !lookup.add_query(at, message, question, kind) {
             return;
         }
         for key in [

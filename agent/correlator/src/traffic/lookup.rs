@@ -162,12 +162,12 @@ impl Lookup {
     pub(crate) fn question(&self, question: &Question) -> Option<usize> {
         self.questions
             .iter()
-            .position(|asked| asked.kind == question.kind && *self.names[asked.name] == *question.name)
+            .position(|state| state.kind == question.kind && *self.names[state.name] == *question.name)
     }
 
     /// Takes a message that asks `question` of the name that is tried now, or of one tried before. `false` when it came
     /// before or is beyond the bounds.
-    pub(crate) fn ask(
+    pub(crate) fn add_query(
         &mut self,
         at: Timestamp,
         message: &DnsMessage,
@@ -203,11 +203,11 @@ impl Lookup {
         if again {
             self.drop_untrusted_answer(index);
         }
-        let asked = &mut self.questions[index];
-        asked.last = asked.last.max(at);
-        asked.retried |= again;
-        if asked.outcome.is_some_and(|outcome| !outcome.is_final()) {
-            asked.outcome = None;
+        let state = &mut self.questions[index];
+        state.last = state.last.max(at);
+        state.retried |= again;
+        if state.outcome.is_some_and(|outcome| !outcome.is_final()) {
+            state.outcome = None;
         }
         self.queries = self.queries.saturating_add(1);
         self.retransmissions = self.retransmissions.saturating_add(u32::from(again));
@@ -234,7 +234,7 @@ impl Lookup {
                 left: false,
             });
         }
-        let what = NoteKind::Query {
+        let note = NoteKind::Query {
             name: Arc::clone(&self.names[self.questions[index].name]),
             kind: question.kind,
             id: message.id,
@@ -242,17 +242,17 @@ impl Lookup {
             transport: message.transport,
             again,
         };
-        notes::add(&mut self.notes, at, what);
+        notes::add(&mut self.notes, at, note);
         true
     }
 
     /// The client did not take an answer from elsewhere.
     fn drop_untrusted_answer(&mut self, question: usize) {
-        let asked = &mut self.questions[question];
-        let Some(outcome) = asked.outcome.filter(|outcome| outcome.elsewhere) else {
+        let state = &mut self.questions[question];
+        let Some(outcome) = state.outcome.filter(|outcome| outcome.elsewhere) else {
             return;
         };
-        asked.outcome = None;
+        state.outcome = None;
         self.addresses.clear();
         for sent in &mut self.sent {
             if sent.question == question && sent.answered == Some(outcome.at) {
@@ -275,20 +275,20 @@ impl Lookup {
             return;
         };
         sent.answered = sent.answered.or(Some(at));
-        let asked = &mut self.questions[sent.question];
-        let what = NoteKind::Answer {
-            kind: asked.kind,
+        let state = &mut self.questions[sent.question];
+        let note = NoteKind::Answer {
+            kind: state.kind,
             id: message.id,
             rcode: answer.rcode,
             truncated: answer.truncated,
             late,
         };
-        let new = notes::add(&mut self.notes, at, what);
+        let new = notes::add(&mut self.notes, at, note);
         if late {
             self.late = self.late.saturating_add(u32::from(new));
             return;
         }
-        asked.outcome = Some(AnswerOutcome {
+        state.outcome = Some(AnswerOutcome {
             at,
             rcode: answer.rcode,
             records: answer.records,
@@ -329,11 +329,11 @@ impl Lookup {
         if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
             return;
         }
-        let what = NoteKind::Drop {
+        let note = NoteKind::Drop {
             reason: Arc::clone(&dropped.reason),
             function: Arc::clone(&dropped.function),
         };
-        notes::add(&mut self.notes, dropped.at, what);
+        notes::add(&mut self.notes, dropped.at, note);
         self.drops.push(dropped);
     }
 

@@ -139,13 +139,13 @@ impl Windows {
     /// What the runtime runs a plugin for now.
     fn call_of(&self, ctx: &Context, plugin: &str) -> Option<InferredCall> {
         let waits = |(_, sandbox): &(u64, &RuntimeSandbox)| !self.objects.is_busy(ctx, &sandbox.container);
-        let asked = self
+        let requested = self
             .objects
             .sandboxes
             .in_stage(Stage::Creating)
             .filter(|(_, sandbox)| !sandbox.shimmed);
         let stopping = self.objects.sandboxes.in_stage(Stage::Stopping);
-        let mut fits: Vec<(u64, &RuntimeSandbox)> = asked.chain(stopping).filter(waits).collect();
+        let mut fits: Vec<(u64, &RuntimeSandbox)> = requested.chain(stopping).filter(waits).collect();
         if fits.is_empty() {
             return self.check_of();
         }
@@ -170,10 +170,10 @@ impl Windows {
 
     /// The newest sandbox there is: who else would be checked while nothing else goes on.
     fn check_of(&self) -> Option<InferredCall> {
-        let asked = self.objects.sandboxes.in_stage(Stage::Creating).rev();
-        let asked = asked.filter(|(_, sandbox)| sandbox.shimmed).take(2);
+        let requested = self.objects.sandboxes.in_stage(Stage::Creating).rev();
+        let requested = requested.filter(|(_, sandbox)| sandbox.shimmed).take(2);
         let created = self.objects.sandboxes.in_stage(Stage::Created).rev().take(2);
-        let fits: Vec<u64> = asked.chain(created).map(|(number, _)| number).collect();
+        let fits: Vec<u64> = requested.chain(created).map(|(number, _)| number).collect();
         Some(InferredCall {
             number: *fits.iter().max()?,
             command: CniCommand::Check,

@@ -71,7 +71,7 @@ impl Windows {
             return;
         };
         if let LookupChange::Started | LookupChange::Sent { .. } = step.step {
-            lookup.asks(step.kind);
+            lookup.add_type(step.kind);
         }
         lookup.take(at, step);
         let config = &ctx.config.traffic;

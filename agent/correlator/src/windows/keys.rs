@@ -32,7 +32,7 @@ const MAX_PAIRS: usize = 1_024;
 const NODE_COMPARTMENT: u32 = 1;
 
 /// The key says whose something is.
-pub(crate) fn tells(key: &ObjectKey) -> bool {
+pub(crate) fn identifies_sandbox(key: &ObjectKey) -> bool {
     match key {
         ObjectKey::Network(_) | ObjectKey::Operation(_) => false,
         ObjectKey::Compartment(number) => *number > NODE_COMPARTMENT,

@@ -6,7 +6,7 @@ use sandglass_model::windows::ObjectKey;
 
 use crate::context::Context;
 use crate::facts::Fact;
-use crate::windows::keys::tells;
+use crate::windows::keys::identifies_sandbox;
 use crate::windows::objects::Objects;
 
 impl Objects {
@@ -20,7 +20,7 @@ impl Objects {
             }
             None => {
                 for (one, other) in keys.iter().zip(keys.iter().skip(1)) {
-                    if tells(one) && tells(other) {
+                    if identifies_sandbox(one) && identifies_sandbox(other) {
                         let pair = (one.clone(), other.clone());
                         ctx.effects.counters.evicted_windows += self.keys.pairs.insert(pair.clone(), (), at);
                         let keys = &mut self.keys;
@@ -37,7 +37,7 @@ impl Objects {
     pub(super) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
         let mut learnt = vec![key];
         while let Some(key) = learnt.pop() {
-            if !tells(&key) || self.keys.owner(&key).is_some() || self.sandboxes.get(number).is_none() {
+            if !identifies_sandbox(&key) || self.keys.owner(&key).is_some() || self.sandboxes.get(number).is_none() {
                 continue;
             }
             let Some(forgotten) = self.keys.enter(&key, number, at) else {

@@ -6,7 +6,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::time::SECOND;
 use sandglass_model::windows::{ObjectKey, Service, is_failure};
 
-use crate::windows::keys::tells;
+use crate::windows::keys::identifies_sandbox;
 use crate::windows::ongoing::Activity;
 
 /// Activities that belong together, the outermost first; `parent` is a place in the list.
@@ -32,7 +32,7 @@ pub(super) const WAIT_NS: u64 = 120 * SECOND;
 impl Nest {
     pub(crate) fn new(activities: Vec<Activity>) -> Nest {
         let mut keys: Vec<ObjectKey> = activities.iter().flat_map(|activity| activity.keys.clone()).collect();
-        keys.retain(tells);
+        keys.retain(identifies_sandbox);
         keys.sort_unstable();
         keys.dedup();
         let start = activities.first().map(|outer| outer.start).unwrap_or_default();
@@ -78,14 +78,14 @@ pub(crate) fn endpoint_changes(nest: &[Activity]) -> Vec<(String, bool)> {
     let Some(outer) = nest.first().filter(of_hns) else {
         return Vec::new();
     };
-    let says = |words: [&str; 2]| {
+    let any_name_has = |words: [&str; 2]| {
         let mut names = nest.iter().map(|activity| &activity.name);
         names.any(|name| words.iter().any(|word| name.contains(word)))
     };
-    let asks = |method: &str| outer.method.eq_ignore_ascii_case(method);
-    let made = if asks("DELETE") || says(["DeleteEndpoint", "EndpointDelete"]) {
+    let is_method = |method: &str| outer.method.eq_ignore_ascii_case(method);
+    let made = if is_method("DELETE") || any_name_has(["DeleteEndpoint", "EndpointDelete"]) {
         false
-    } else if asks("POST") || says(["CreateEndpoint", "EndpointCreate"]) {
+    } else if is_method("POST") || any_name_has(["CreateEndpoint", "EndpointCreate"]) {
         true
     } else {
         return Vec::new();

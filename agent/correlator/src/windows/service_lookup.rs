@@ -106,7 +106,7 @@ impl ServiceLookup {
         }
     }
 
-    pub(super) fn asks(&mut self, kind: u16) {
+    pub(super) fn add_type(&mut self, kind: u16) {
         if self.types.len() < MAX_TYPES && !self.types.contains(&kind) {
             self.types.push(kind);
         }
@@ -130,7 +130,7 @@ impl ServiceLookup {
                 if self.servers.len() < MAX_LISTED && !self.servers.contains(&server) {
                     self.servers.push(server);
                 }
-                let what = NoteKind::Query {
+                let note = NoteKind::Query {
                     name: self.name.as_str().into(),
                     kind: step.kind,
                     id: 0,
@@ -138,7 +138,7 @@ impl ServiceLookup {
                     transport: Transport::Udp,
                     again,
                 };
-                notes::add(&mut self.notes, at, what);
+                notes::add(&mut self.notes, at, note);
             }
             LookupChange::Answered { status, .. } => {
                 let rcode = match result_of(*status) {
@@ -148,14 +148,14 @@ impl ServiceLookup {
                 if !LookupResult::Rcode(rcode).is_answer() {
                     self.error = Some(rcode);
                 }
-                let what = NoteKind::Answer {
+                let note = NoteKind::Answer {
                     kind: step.kind,
                     id: 0,
                     rcode,
                     truncated: false,
                     late: false,
                 };
-                notes::add(&mut self.notes, at, what);
+                notes::add(&mut self.notes, at, note);
             }
             LookupChange::TimedOut { .. } => self.timeouts = self.timeouts.saturating_add(1),
             // The end of all that was asked, should the service not have said so.

@@ -25,7 +25,7 @@ impl Objects {
         let key = ObjectKey::Compartment(step.compartment);
         let number = self.keys.owner(&key).or_else(|| {
             let waits = |sandbox: &RuntimeSandbox| sandbox.called && !sandbox.vnic && sandbox.compartment.is_none();
-            let asked = self
+            let requested = self
                 .sandboxes
                 .in_stage(Stage::Creating)
                 .filter(|(_, sandbox)| waits(sandbox));
@@ -33,7 +33,7 @@ impl Objects {
                 .sandboxes
                 .in_stage(Stage::Created)
                 .filter(|(_, sandbox)| !sandbox.vnic && sandbox.trace.is_some_and(|key| ctx.traces.get(key).is_some()));
-            let mut waiting = asked.chain(created).map(|(number, _)| number);
+            let mut waiting = requested.chain(created).map(|(number, _)| number);
             waiting.next().filter(|_| waiting.next().is_none())
         });
         let Some(number) = number else {

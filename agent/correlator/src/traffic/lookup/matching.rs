@@ -51,13 +51,13 @@ impl Lookup {
         question: usize,
         config: &TrafficBounds,
     ) -> Option<QueryKind> {
-        let asked = self.questions.get(question)?;
+        let state = self.questions.get(question)?;
         if self.has(at, message, question) {
             return Some(QueryKind::Retry);
         }
         let from_here = |sent: &&SentQuery| sent.client == message.client && sent.transport == message.transport;
         let same_socket = self.sent.iter().any(|sent| from_here(&sent));
-        let gap = at.since(asked.last);
+        let gap = at.since(state.last);
         if self.goes_over_to_tcp(message, question) {
             return Some(QueryKind::Parallel);
         }
@@ -66,10 +66,10 @@ impl Lookup {
             .sent
             .iter()
             .any(|sent| sent.question == question && sent.server == message.server);
-        if same_socket && !known_server && at.since(asked.first) <= PARALLEL_NS {
+        if same_socket && !known_server && at.since(state.first) <= PARALLEL_NS {
             return Some(QueryKind::Parallel);
         }
-        if let Some(outcome) = asked.outcome {
+        if let Some(outcome) = state.outcome {
             if outcome.elsewhere && same_socket {
                 return Some(QueryKind::Retry);
             }
@@ -82,12 +82,12 @@ impl Lookup {
             // glibc asks both again once it has waited for one of them in vain. When nothing is waited for, another
             // socket begins another lookup: glibc does so where its buffer was too small for the answers.
             let troubled = match self.is_pending() {
-                true => self.retransmissions > 0 || (same_socket && at.since(asked.first) >= RETRY_NS),
+                true => self.retransmissions > 0 || (same_socket && at.since(state.first) >= RETRY_NS),
                 false => self.retransmissions > 0 && same_socket,
             };
             return troubled.then_some(QueryKind::Retry);
         }
-        if at.since(asked.first) >= config.lookup_deadline_ns {
+        if at.since(state.first) >= config.lookup_deadline_ns {
             return None;
         }
         // Over TCP nothing is lost that would have to be asked again so soon: a resolver asks for somebody else.
@@ -126,12 +126,12 @@ impl Lookup {
     pub(crate) fn match_answer(&self, at: Timestamp, message: &DnsMessage) -> (AnswerMatch, Option<usize>) {
         let (mut found, mut elsewhere) = ((AnswerMatch::No, None), None);
         for (index, sent) in self.sent.iter().enumerate().rev() {
-            let asked = &self.questions[sent.question];
+            let state = &self.questions[sent.question];
             let about = message.questions.is_empty()
                 || message
                     .questions
                     .iter()
-                    .any(|question| question.kind == asked.kind && *self.names[asked.name] == *question.name);
+                    .any(|question| question.kind == state.kind && *self.names[state.name] == *question.name);
             let same_socket = sent.socket != 0 && sent.socket == message.socket;
             let here = sent.id == message.id
                 && (sent.client == message.client || same_socket)
@@ -144,7 +144,7 @@ impl Lookup {
                 continue;
             }
             let open = sent.answered.is_none()
-                && asked
+                && state
                     .outcome
                     .is_none_or(|outcome| !outcome.is_final() || sent.is_after(outcome));
             if sent.server != message.server {

@@ -34,8 +34,8 @@ impl AnswerOutcome {
 impl Lookup {
     /// The question has no answer that would do.
     fn is_question_pending(&self, index: usize) -> bool {
-        let asked = &self.questions[index];
-        match asked.outcome {
+        let state = &self.questions[index];
+        match state.outcome {
             None => true,
             Some(outcome) if LookupResult::Rcode(outcome.rcode).is_answer() => {
                 let mut sent = self.sent.iter().filter(|sent| sent.question == index);
@@ -43,7 +43,7 @@ impl Lookup {
             }
             // One server could not, another one has been asked too.
             Some(_) => self.sent.iter().any(|sent| {
-                sent.question == index && sent.answered.is_none() && sent.at.since(asked.first) <= PARALLEL_NS
+                sent.question == index && sent.answered.is_none() && sent.at.since(state.first) <= PARALLEL_NS
             }),
         }
     }
@@ -56,8 +56,8 @@ impl Lookup {
     /// The name that is tried now came to nothing: every answer is there, and none names anything.
     pub(crate) fn found_nothing(&self) -> bool {
         let current = self.current();
-        let mut outcomes = self.questions.iter().filter(|asked| asked.name == current);
-        !self.is_pending() && !outcomes.any(|asked| asked.outcome.is_some_and(AnswerOutcome::is_useful))
+        let mut outcomes = self.questions.iter().filter(|state| state.name == current);
+        !self.is_pending() && !outcomes.any(|state| state.outcome.is_some_and(AnswerOutcome::is_useful))
     }
 
     pub(crate) fn last_answer(&self) -> Timestamp {
@@ -66,8 +66,8 @@ impl Lookup {
 
     /// When something was last heard of it.
     pub(crate) fn last_sign(&self) -> Timestamp {
-        let asked = self.questions.iter().map(|asked| asked.last).max();
-        asked.unwrap_or(self.start).max(self.last_answer)
+        let last_query = self.questions.iter().map(|state| state.last).max();
+        last_query.unwrap_or(self.start).max(self.last_answer)
     }
 
     /// When it is over if nothing more comes.
@@ -85,19 +85,19 @@ impl Lookup {
     /// How it ends when it ends by `now`: the result, and when.
     pub(crate) fn ending(&self, now: Timestamp) -> (LookupResult, Timestamp) {
         let result = self.result();
-        let any_answer = self.questions.iter().any(|asked| asked.outcome.is_some());
+        let any_answer = self.questions.iter().any(|state| state.outcome.is_some());
         // A question that was asked once and never again was not waited for: the program went on with the other answer.
         let missed = self
             .questions
             .iter()
             .enumerate()
-            .filter(|(_, asked)| asked.outcome.is_none() && (asked.retried || !any_answer));
-        let given_up = missed.map(|(index, asked)| {
+            .filter(|(_, state)| state.outcome.is_none() && (state.retried || !any_answer));
+        let abandoned = missed.map(|(index, state)| {
             let pause = self.last_pause(index);
             // Resolvers wait after their last attempt as long as before it.
-            pause.map_or(now, |pause| asked.last.plus(pause)).min(now)
+            pause.map_or(now, |pause| state.last.plus(pause)).min(now)
         });
-        let end = given_up.max().unwrap_or(self.last_answer);
+        let end = abandoned.max().unwrap_or(self.last_answer);
         (result, end.max(self.last_answer).max(self.start))
     }
 
@@ -111,8 +111,8 @@ impl Lookup {
 
     fn result(&self) -> LookupResult {
         let current = self.current();
-        let of_current = self.questions.iter().filter(|asked| asked.name == current);
-        let outcomes: Vec<AnswerOutcome> = of_current.filter_map(|asked| asked.outcome).collect();
+        let of_current = self.questions.iter().filter(|state| state.name == current);
+        let outcomes: Vec<AnswerOutcome> = of_current.filter_map(|state| state.outcome).collect();
         let useful = outcomes.iter().find(|outcome| outcome.is_useful());
         let answer = outcomes
             .iter()
@@ -138,7 +138,7 @@ impl Lookup {
     /// Questions that never got an answer.
     pub(crate) fn unanswered(&self) -> u32 {
         let questions = self.questions.iter().enumerate();
-        let unanswered = questions.filter(|(index, asked)| asked.outcome.is_none() && !self.is_unseen(*index));
+        let unanswered = questions.filter(|(index, state)| state.outcome.is_none() && !self.is_unseen(*index));
         u32::try_from(unanswered.count()).unwrap_or(u32::MAX)
     }
 
@@ -150,9 +150,9 @@ impl Lookup {
     /// The lookup as a span shows it, with its result once it has one.
     pub(crate) fn detail(&self, result: Option<LookupResult>) -> LookupDetail {
         let mut kinds: Vec<u16> = Vec::new();
-        for asked in &self.questions {
-            if !kinds.contains(&asked.kind) {
-                kinds.push(asked.kind);
+        for state in &self.questions {
+            if !kinds.contains(&state.kind) {
+                kinds.push(state.kind);
             }
         }
         LookupDetail {
