@@ -40,7 +40,7 @@ pub use fan_out::FanOut;
 
 /// What to start besides what the configuration selects.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct StartOptions {
     /// OTLP settings from flags: they override the environment, which overrides the file.
     pub otlp_flags: Settings,
     /// Record every event into this new file.
@@ -80,7 +80,7 @@ pub struct App {
 ///
 /// # Errors
 /// Invalid configuration, no source, an address or a recording that cannot be opened.
-pub async fn start(config: &Config, options: Options) -> Result<App, Failure> {
+pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failure> {
     // The configuration, before anything is attached.
     let node = settings::node_info(config);
     let runtime = settings::runtime_choice(config)?;
@@ -194,7 +194,7 @@ struct Sinks {
 impl Sinks {
     fn start(
         config: &Config,
-        options: &Options,
+        options: &StartOptions,
         node: &NodeInfo,
         anchor: ClockAnchor,
         health: &Health,

@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::defaults::HTTP_ADDRESS;
-use crate::failure::Exit;
+use crate::failure::ExitReason;
 
 /// Shows, for every Kubernetes pod sandbox, where its network set-up time went.
 #[derive(Debug, Parser)]
@@ -170,7 +170,7 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return match error.exit_code() {
             0 => ExitCode::SUCCESS,
-            _ => ExitCode::from(Exit::Usage.code()),
+            _ => ExitCode::from(ExitReason::Usage.code()),
         };
     }
     let text = error.render();
@@ -183,7 +183,7 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
         "hint: for the commands and flags there are, try",
     );
     let _ = std::io::stderr().write_all(text.as_bytes());
-    ExitCode::from(Exit::Usage.code())
+    ExitCode::from(ExitReason::Usage.code())
 }
 
 #[cfg(test)]

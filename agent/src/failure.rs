@@ -10,7 +10,7 @@ use std::fmt;
 /// Exit codes of the program; the numbers above 1 are those of `sysexits.h` (BSD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Exit {
+pub enum ExitReason {
     /// Something failed at run time.
     Runtime = 1,
     /// The command line or the configuration is wrong (`EX_USAGE`).
@@ -21,7 +21,7 @@ pub enum Exit {
     NoPermission = 77,
 }
 
-impl Exit {
+impl ExitReason {
     /// The number.
     #[must_use]
     pub fn code(self) -> u8 {
@@ -35,8 +35,8 @@ pub trait Advice: Error {
     fn hint(&self) -> Cow<'_, str>;
 
     /// Exit code of a command that ends with this error.
-    fn exit(&self) -> Exit {
-        Exit::Runtime
+    fn exit(&self) -> ExitReason {
+        ExitReason::Runtime
     }
 }
 
@@ -45,12 +45,12 @@ pub trait Advice: Error {
 pub struct Failure {
     message: String,
     hint: String,
-    exit: Exit,
+    exit: ExitReason,
 }
 
 impl Failure {
     /// A failure with its message (lower case, no final period), hint and exit code.
-    pub fn new(exit: Exit, message: impl fmt::Display, hint: impl Into<String>) -> Failure {
+    pub fn new(exit: ExitReason, message: impl fmt::Display, hint: impl Into<String>) -> Failure {
         Failure {
             message: message.to_string(),
             hint: hint.into(),
@@ -60,12 +60,12 @@ impl Failure {
 
     /// Something failed at run time.
     pub fn runtime(message: impl fmt::Display, hint: impl Into<String>) -> Failure {
-        Failure::new(Exit::Runtime, message, hint)
+        Failure::new(ExitReason::Runtime, message, hint)
     }
 
     /// The command line or the configuration is wrong.
     pub fn usage(message: impl fmt::Display, hint: impl Into<String>) -> Failure {
-        Failure::new(Exit::Usage, message, hint)
+        Failure::new(ExitReason::Usage, message, hint)
     }
 
     /// The agent itself is wrong.
@@ -75,7 +75,7 @@ impl Failure {
 
     /// The exit code.
     #[must_use]
-    pub fn exit(&self) -> Exit {
+    pub fn exit(&self) -> ExitReason {
         self.exit
     }
 }
@@ -145,8 +145,8 @@ mod tests {
             "load less".into()
         }
 
-        fn exit(&self) -> Exit {
-            Exit::Unavailable
+        fn exit(&self) -> ExitReason {
+            ExitReason::Unavailable
         }
     }
 

@@ -5,8 +5,8 @@
 //! request, mostly for labels: `CNI_ARGS` already names the pod. All else works without a runtime. Does not: block the
 //! pipeline, or block the asynchronous runtime (a thread does the blocking send).
 
-mod delivery;
 mod describe;
+mod emitter;
 mod metrics;
 mod older;
 mod resolver;
@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::cri::RuntimeChoice;
 use crate::health::Health;
 use crate::sources::{EventSender, NamespaceLook};
-use delivery::Delivery;
+use emitter::Emitter;
 use resolver::{MAX_PENDING, Resolver, without};
 
 pub use metrics::{IdentityMetrics, Outcome, OutcomeLabel};
@@ -74,15 +74,15 @@ impl Identity {
     pub fn start(options: IdentityOptions, sender: EventSender, health: Health, clock: fn() -> Timestamp) -> Identity {
         let (requests, received) = mpsc::channel(MAX_PENDING);
         let metrics = IdentityMetrics::default();
-        let delivery = Delivery {
+        let emitter = Emitter {
             sender,
             clock,
             namespaces: options.namespaces.clone(),
             metrics: metrics.clone(),
         };
-        match delivery.start() {
-            Ok(answers) => {
-                let resolver = Resolver::new(options, health, metrics.clone(), received, answers);
+        match emitter.start() {
+            Ok(responses) => {
+                let resolver = Resolver::new(options, health, metrics.clone(), received, responses);
                 tokio::spawn(resolver.run());
             }
             Err(error) => health.set_probe(without(

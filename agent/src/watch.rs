@@ -18,7 +18,7 @@ use crate::platform::until_stopped;
 use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
 use crate::wall_clock::wall_ns;
 pub use client::WatchError;
-use client::{Listening, Message, Messages};
+use client::{Listening, Messages, StreamMessage};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Screen {
         let list: List = client::get(address, &path).await?;
         self.rows = list.rows;
         if self.node.is_empty() {
-            let health: client::Health = client::get(address, "/api/v1/health").await?;
+            let health: client::NodeHealth = client::get(address, "/api/v1/health").await?;
             self.node = health.node.name;
         }
         Ok(())
@@ -154,24 +154,26 @@ impl Screen {
         let mut shown: Vec<RootId> = ended.map(|row| row.root).collect();
         loop {
             match messages.next().await {
-                Message::Row(row) if row.ended() && !shown.contains(&row.root) => {
+                StreamMessage::Row(row) if row.ended() && !shown.contains(&row.root) => {
                     write(&row.line(width, false), "\n")?;
                     shown.push(row.root);
                     if shown.len() > 2 * MAX_ROWS {
                         shown.drain(..MAX_ROWS);
                     }
                 }
-                Message::Broken(error) => tracing::warn!(%error, "the connection to the agent is broken; trying again"),
-                Message::Row(_) | Message::Node(_) | Message::Connected | Message::Reload => {}
+                StreamMessage::Broken(error) => {
+                    tracing::warn!(%error, "the connection to the agent is broken; trying again")
+                }
+                StreamMessage::Row(_) | StreamMessage::Node(_) | StreamMessage::Connected | StreamMessage::Reload => {}
             }
         }
     }
 
-    async fn take(&mut self, message: Message, address: &str) {
+    async fn take(&mut self, message: StreamMessage, address: &str) {
         match message {
-            Message::Row(row) => self.put(*row),
-            Message::Node(name) => self.node = name,
-            Message::Connected | Message::Reload => {
+            StreamMessage::Row(row) => self.put(*row),
+            StreamMessage::Node(name) => self.node = name,
+            StreamMessage::Connected | StreamMessage::Reload => {
                 // Changes in between were missed.
                 self.trouble = self
                     .load(address)
@@ -180,7 +182,7 @@ impl Screen {
                     .map(|error| error.to_string())
                     .unwrap_or_default();
             }
-            Message::Broken(error) => self.trouble = format!("{error}; trying again"),
+            StreamMessage::Broken(error) => self.trouble = format!("{error}; trying again"),
         }
     }
 

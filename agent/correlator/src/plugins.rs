@@ -18,13 +18,13 @@ use crate::collections::by_text::ByText;
 use crate::config::CorrelatorConfig;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
-use crate::plugins::processes::ProcessTable;
+use crate::plugins::processes::TrackedProcesses;
 use crate::plugins::state::TraceState;
 
 /// The room's state.
 #[derive(Debug)]
 pub(crate) struct Plugins {
-    processes: ProcessTable,
+    processes: TrackedProcesses,
     /// Operations and invocations of each open trace.
     traces: ByTrace<TraceState>,
     /// Open operations that a runtime requested, by container id.
@@ -36,7 +36,7 @@ pub(crate) struct Plugins {
 impl Plugins {
     pub(crate) fn new(config: &CorrelatorConfig) -> Plugins {
         Plugins {
-            processes: ProcessTable::new(config.max_processes),
+            processes: TrackedProcesses::new(config.max_processes),
             traces: ByTrace::default(),
             open: ByText::new(config.max_traces),
             spare: Vec::new(),

@@ -18,7 +18,7 @@ use sandglass_lab::ports::{free, local};
 use tokio::net::TcpStream;
 
 use super::rig::Rig;
-use sandglass::failure::{Advice, Exit};
+use sandglass::failure::{Advice, ExitReason};
 
 /// What keeps Prometheus or Jaeger from coming up.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +61,10 @@ impl Advice for ObservabilityError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
+    fn exit(&self) -> ExitReason {
         match self {
-            ObservabilityError::Missing { .. } => Exit::Unavailable,
-            ObservabilityError::Start { .. } | ObservabilityError::NotUp { .. } => Exit::Runtime,
+            ObservabilityError::Missing { .. } => ExitReason::Unavailable,
+            ObservabilityError::Start { .. } | ObservabilityError::NotUp { .. } => ExitReason::Runtime,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::scenarios;
 use crate::verify::network::{self, Seen};
 use crate::verify::{self, Check, Report, Wrong};
 use sandglass::cri::{Cri, CriError};
-use sandglass::failure::{Advice, Exit, Failure};
+use sandglass::failure::{Advice, ExitReason, Failure};
 use sandglass::grpc::CallError;
 
 /// Options of the demo.
@@ -96,11 +96,13 @@ impl Advice for DemoError {
         }
     }
 
-    fn exit(&self) -> Exit {
+    fn exit(&self) -> ExitReason {
         match self {
             DemoError::Rig(error) => error.exit(),
-            DemoError::Agent(error) => error.downcast_ref::<Failure>().map_or(Exit::Runtime, Failure::exit),
-            _ => Exit::Runtime,
+            DemoError::Agent(error) => error
+                .downcast_ref::<Failure>()
+                .map_or(ExitReason::Runtime, Failure::exit),
+            _ => ExitReason::Runtime,
         }
     }
 }

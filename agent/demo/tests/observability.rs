@@ -85,10 +85,10 @@ async fn wake(test: &str) {
     config.cni.bin_dirs = vec![rig.bin_dir()];
     config.node_name = "worker-1".to_owned();
     config.http.address = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = app::Options {
+    let options = app::StartOptions {
         closed: Some(sender),
         serve: true,
-        ..app::Options::default()
+        ..app::StartOptions::default()
     };
     let agent = match app::start(&config, options).await {
         Ok(agent) => agent,

@@ -22,7 +22,7 @@ pub enum Kind {
 
 /// Value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum AttributeValue {
     /// Text.
     Text(String),
     /// Integer.
@@ -305,7 +305,7 @@ pub fn kind(span: &Span) -> Kind {
 
 /// Its attributes, in a fixed order. Those of the pod are the resource's: see [`resource`].
 #[must_use]
-pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
+pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeValue)> {
     let mut list = Attributes(Vec::with_capacity(16));
     if let Some(sandbox) = &trace.sandbox {
         list.text(SANDBOX_ID, &sandbox.0);
@@ -421,7 +421,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, Value)> {
 
 /// Attributes of the resource that the trace's spans belong to: the agent and the pod.
 #[must_use]
-pub fn resource(trace: &Trace, node: &str, service: &str, version: &str) -> Vec<(&'static str, Value)> {
+pub fn resource(trace: &Trace, node: &str, service: &str, version: &str) -> Vec<(&'static str, AttributeValue)> {
     let mut list = Attributes(Vec::with_capacity(6));
     list.text(SERVICE_NAME, service);
     list.text(SERVICE_VERSION, version);
@@ -453,28 +453,28 @@ pub fn step_name(step: RuntimeStep) -> &'static str {
     }
 }
 
-struct Attributes(Vec<(&'static str, Value)>);
+struct Attributes(Vec<(&'static str, AttributeValue)>);
 
 impl Attributes {
     /// Empty text says nothing and is left out.
     fn text(&mut self, key: &'static str, value: &str) {
         if !value.is_empty() {
-            self.0.push((key, Value::Text(value.to_owned())));
+            self.0.push((key, AttributeValue::Text(value.to_owned())));
         }
     }
 
     fn int(&mut self, key: &'static str, value: i64) {
-        self.0.push((key, Value::Int(value)));
+        self.0.push((key, AttributeValue::Int(value)));
     }
 
     fn bool(&mut self, key: &'static str, value: bool) {
-        self.0.push((key, Value::Bool(value)));
+        self.0.push((key, AttributeValue::Bool(value)));
     }
 
     fn list(&mut self, key: &'static str, values: impl IntoIterator<Item = impl Into<String>>) {
         let values: Vec<String> = values.into_iter().map(Into::into).collect();
         if !values.is_empty() {
-            self.0.push((key, Value::List(values)));
+            self.0.push((key, AttributeValue::List(values)));
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::error::{ConfError, ReadError, located};
 use super::json::Value;
-use super::libcni::{self, List};
+use super::libcni::{self, NetworkListFile};
 use super::loader::{Libcni, Loader};
 use super::network::Network;
 
@@ -60,7 +60,7 @@ pub(super) fn judged_otherwise(path: &Path, loader: Loader) -> Vec<(Libcni, Resu
 
 /// Appends the plugins in the directory called like the network (libcni from 1.3). An unnamed network's is the directory of
 /// the file itself.
-fn add_from_directory(list: &mut List, parent: &Path, libcni: Libcni) -> Result<(), ConfError> {
+fn add_from_directory(list: &mut NetworkListFile, parent: &Path, libcni: Libcni) -> Result<(), ConfError> {
     let directory = joined(parent, &list.name);
     let unlisted = |error: io::Error| ConfError::PluginDirectory {
         directory: directory.display().to_string(),

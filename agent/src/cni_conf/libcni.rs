@@ -11,7 +11,7 @@ use super::loader::Libcni;
 
 /// A configuration that libcni accepts, with at least one plugin unless more come from a directory.
 #[derive(Debug)]
-pub(super) struct List {
+pub(super) struct NetworkListFile {
     /// `name`; may be empty.
     pub(super) name: String,
     /// `cniVersion`, or the highest usable of `cniVersions`; may be empty.
@@ -34,7 +34,7 @@ pub(super) struct PluginConf {
 }
 
 /// A file that is called `.conflist`.
-pub(super) fn list(root: Value, libcni: Libcni) -> Result<List, ConfError> {
+pub(super) fn list(root: Value, libcni: Libcni) -> Result<NetworkListFile, ConfError> {
     if !root.numbers_fit() {
         return Err(ConfError::NumberRange);
     }
@@ -58,7 +58,7 @@ pub(super) fn list(root: Value, libcni: Libcni) -> Result<List, ConfError> {
         None if exact(&root, "type").is_some() => return Err(ConfError::ConfInList),
         None => return Err(missing(&root, "plugins")),
     };
-    Ok(List {
+    Ok(NetworkListFile {
         name,
         version,
         check_disabled,
@@ -80,7 +80,7 @@ fn inlined(member: Option<(String, Value)>, libcni: Libcni) -> Result<Vec<Plugin
 }
 
 /// A file of one plugin, called `.conf` or `.json`: libcni makes a list of it.
-pub(super) fn single(root: Value, libcni: Libcni) -> Result<List, ConfError> {
+pub(super) fn single(root: Value, libcni: Libcni) -> Result<NetworkListFile, ConfError> {
     let place = "the plugin";
     let has_plugins = |members: &Members| members.iter().any(|(key, _)| key == "plugins");
     let is_list = root.as_object().is_some_and(has_plugins);
@@ -94,7 +94,7 @@ pub(super) fn single(root: Value, libcni: Libcni) -> Result<List, ConfError> {
     }
     // The list's plugin is decoded again from a Go map, in which keys of different case are in another order than in the file.
     let again = plugin(Value::Object(decoded.members).canonical(), libcni, place)?;
-    Ok(List {
+    Ok(NetworkListFile {
         name: decoded.name,
         version: decoded.version,
         check_disabled: false,

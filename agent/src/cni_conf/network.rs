@@ -3,7 +3,7 @@
 //! Used by `doctor` and, as a list of names, by the correlator. Sources: CNI specification 1.1.0, sections 1 and 4;
 //! `ValidateNetworkName` of libcni's `pkg/utils/utils.go`. Does not: keep anything of a file but names, types and versions.
 
-use super::libcni::{List, NEWEST_VERSION, PluginConf, number};
+use super::libcni::{NEWEST_VERSION, NetworkListFile, PluginConf, number};
 use super::loader::RuntimeKind;
 use super::plugins::{Plugin, delegates};
 
@@ -57,7 +57,7 @@ pub enum Remark {
 
 impl Network {
     /// Of a list that was loaded from a file of this name.
-    pub(super) fn new(list: List, file_name: &str, runtime: RuntimeKind, is_list: bool) -> Network {
+    pub(super) fn new(list: NetworkListFile, file_name: &str, runtime: RuntimeKind, is_list: bool) -> Network {
         let mut remarks = Vec::new();
         let mut name = list.name;
         if name.is_empty() && runtime == RuntimeKind::Crio {

@@ -8,7 +8,7 @@ use crate::app::settings;
 use crate::cli::DoctorArgs;
 use crate::config::Config;
 use crate::doctor::{self, DoctorOptions, render};
-use crate::failure::{Advice, Exit, Failure};
+use crate::failure::{Advice, ExitReason, Failure};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{self, native};
 use crate::terminal;
@@ -33,7 +33,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::new(
             // A kernel or a privilege that keeps the probes out weighs more than the rest.
-            refused.unwrap_or(Exit::Runtime),
+            refused.unwrap_or(ExitReason::Runtime),
             "something above is broken",
             "follow the hints above",
         )),
@@ -41,7 +41,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
 }
 
 /// Starts the source and stops it at once. Returns the status of its probes, and the exit code if it did not start.
-async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<Exit>), Failure> {
+async fn attach(config: &Config) -> Result<(Vec<ProbeStatus>, Option<ExitReason>), Failure> {
     let health = Health::default();
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let (options, seen) = (

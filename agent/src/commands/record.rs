@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::console::print;
 use super::flags::configuration;
 use super::native::record_etl;
-use crate::app::{self, Options};
+use crate::app::{self, StartOptions};
 use crate::cli::RecordArgs;
 use crate::failure::Failure;
 use crate::platform::until_stopped;
@@ -23,10 +23,10 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
         return record_etl(&args).await;
     }
     // Nothing is served or exported while recording, whatever the environment configures.
-    let options = Options {
+    let options = StartOptions {
         record: Some(args.recording.clone()),
         record_only: true,
-        ..Options::default()
+        ..StartOptions::default()
     };
     let app = app::start(&config, options).await?;
     tracing::info!(file = %args.recording.display(), "recording; end it with Ctrl-C");

@@ -27,7 +27,7 @@ use crate::sinks::recording::Recorder;
 use crate::sinks::store::StoreOptions;
 use crate::sources::replay::Replay;
 use crate::view::Store;
-use progress::Progress;
+use progress::ProgressLine;
 use replayed::Replayed;
 
 /// Replays.
@@ -82,7 +82,7 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
         .as_deref()
         .map(|path| Recorder::create(path, &header))
         .transpose()?;
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     while let Some(event) = recording.next_event()? {
         if let Some(recorder) = &mut recorder {
             recorder.record(&event);

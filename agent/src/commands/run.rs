@@ -1,7 +1,7 @@
 //! `sandglass run`: the agent until SIGTERM, Ctrl-C, or the end of the Windows service.
 
 use super::flags::{configuration, otlp_flags};
-use crate::app::{self, Options};
+use crate::app::{self, StartOptions};
 use crate::cli::RunArgs;
 use crate::failure::Failure;
 use crate::platform::until_stopped;
@@ -9,11 +9,11 @@ use crate::platform::until_stopped;
 /// Runs the agent.
 pub async fn run(args: RunArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let options = Options {
+    let options = StartOptions {
         otlp_flags: otlp_flags(&args.config),
         record: args.record,
         serve: true,
-        ..Options::default()
+        ..StartOptions::default()
     };
     let app = app::start(&config, options).await?;
     // The identity logs its own status, as soon as it has one.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::{Error as YamlError, MessageFormatter, UserMessageFormatter};
 
 use super::Config;
-use crate::failure::{Advice, Exit};
+use crate::failure::{Advice, ExitReason};
 
 /// Largest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -101,8 +101,8 @@ impl Advice for ConfigError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
-        Exit::Usage
+    fn exit(&self) -> ExitReason {
+        ExitReason::Usage
     }
 }
 

@@ -14,7 +14,7 @@ use prost::{Enumeration, Message};
 
 pub use containers::{Container, ContainerMetadata, ContainerState, ListContainersRequest, ListContainersResponse};
 pub use lifecycle::{
-    DnsConfig, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig, PortMapping, Protocol,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodDnsConfig, PodSandboxConfig, PortMapping, Protocol,
     RemovePodSandboxRequest, RemovePodSandboxResponse, RunPodSandboxRequest, RunPodSandboxResponse,
     StopPodSandboxRequest, StopPodSandboxResponse,
 };

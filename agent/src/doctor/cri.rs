@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::stats::{self, Look};
+use super::stats::{self, StatsLook};
 use super::{DoctorOptions, Finding, Level};
 use crate::cni_conf::{Libcni, RuntimeKind};
 use crate::cri::messages::StatusResponse;
@@ -131,7 +131,7 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     let (Some(sandboxes), Some(containers)) = (sandboxes, containers) else {
         return;
     };
-    let look = Look {
+    let look = StatsLook {
         sandboxes,
         containers,
         before,
@@ -143,7 +143,7 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
 }
 
 /// Of the sandboxes without network figures, those that have no network of their own.
-async fn on_node_network(cri: &Cri, look: &Look) -> Vec<String> {
+async fn on_node_network(cri: &Cri, look: &StatsLook) -> Vec<String> {
     let mut ids = Vec::new();
     for id in look.without_network().into_iter().take(MAX_ASKED) {
         match cri.pod_sandbox_status(&id, false).await {

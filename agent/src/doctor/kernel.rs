@@ -20,7 +20,7 @@ pub(crate) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
     // What the probes got counts for more than what files promise.
     let vital_attached = probes.iter().any(|probe| probe.probe == VITAL && probe.attached);
     let release = line(root, "proc/sys/kernel/osrelease");
-    let node = Node {
+    let node = NodeFiles {
         root,
         version: version(&release),
         release,
@@ -36,7 +36,7 @@ pub(crate) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
     findings
 }
 
-struct Node<'a> {
+struct NodeFiles<'a> {
     root: &'a Path,
     release: String,
     version: Option<(u32, u32)>,
@@ -44,7 +44,7 @@ struct Node<'a> {
     worst: Level,
 }
 
-impl Node<'_> {
+impl NodeFiles<'_> {
     fn older_than(&self, major: u32, minor: u32) -> bool {
         self.version.is_some_and(|version| version < (major, minor))
     }

@@ -23,7 +23,7 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
 
 /// The parts of a `resolv.conf` that decide how a name is resolved (resolv.conf(5)).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Resolver {
+struct ResolvConf {
     servers: Vec<String>,
     search: Vec<String>,
     ndots: u32,
@@ -32,9 +32,9 @@ struct Resolver {
     options: Vec<String>,
 }
 
-impl Resolver {
-    fn read(text: &str) -> Resolver {
-        let mut resolver = Resolver {
+impl ResolvConf {
+    fn read(text: &str) -> ResolvConf {
+        let mut resolver = ResolvConf {
             servers: Vec::new(),
             search: Vec::new(),
             ndots: 1,
@@ -149,7 +149,7 @@ fn node_resolver(root: &Path) -> Finding {
     // In a container the node's own is that of process 1, where its namespace and privilege let it be seen.
     let own = || text(&root.join("etc/resolv.conf"));
     match text(&root.join("proc/1/root/etc/resolv.conf")).or_else(own) {
-        Some(text) => Resolver::read(&text).judge("dns.resolv_conf", "the node"),
+        Some(text) => ResolvConf::read(&text).judge("dns.resolv_conf", "the node"),
         None => Finding::new(
             Level::Note,
             "dns.resolv_conf",
@@ -197,10 +197,10 @@ fn sandboxes(count: usize) -> String {
 }
 
 /// The resolvers of network namespaces other than the node's, with the number that have each; and the number that could not be read.
-fn resolvers(root: &Path) -> (Vec<(Resolver, usize)>, usize) {
+fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
     let netns = |pid: &str| fs::read_link(root.join("proc").join(pid).join("ns/net")).ok();
     let node = netns("1").or_else(|| netns("self"));
-    let mut by_netns: BTreeMap<_, Option<Resolver>> = BTreeMap::new();
+    let mut by_netns: BTreeMap<_, Option<ResolvConf>> = BTreeMap::new();
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
     for entry in entries.take(MAX_PROCESSES) {
         let pid = entry.file_name();
@@ -216,10 +216,10 @@ fn resolvers(root: &Path) -> (Vec<(Resolver, usize)>, usize) {
         let resolver = by_netns.entry(netns).or_default();
         if resolver.is_none() {
             let path = root.join("proc").join(pid).join("root/etc/resolv.conf");
-            *resolver = text(&path).map(|text| Resolver::read(&text));
+            *resolver = text(&path).map(|text| ResolvConf::read(&text));
         }
     }
-    let mut counted: BTreeMap<Resolver, usize> = BTreeMap::new();
+    let mut counted: BTreeMap<ResolvConf, usize> = BTreeMap::new();
     let mut unreadable = 0;
     for resolver in by_netns.into_values() {
         match resolver {
@@ -227,7 +227,7 @@ fn resolvers(root: &Path) -> (Vec<(Resolver, usize)>, usize) {
             None => unreadable += 1,
         }
     }
-    let mut counted: Vec<(Resolver, usize)> = counted.into_iter().collect();
+    let mut counted: Vec<(ResolvConf, usize)> = counted.into_iter().collect();
     counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     (counted, unreadable)
 }

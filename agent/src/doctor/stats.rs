@@ -10,7 +10,7 @@ use crate::cri::messages::{Container, ContainerState, PodSandbox, PodSandboxStat
 use crate::cri::stats::{ContainerStats, CpuUsage, LinuxPodSandboxStats, PodSandboxStats, UInt64Value};
 
 /// The runtime's responses. Statistics are `None` when it has none.
-pub(super) struct Look {
+pub(super) struct StatsLook {
     pub(super) sandboxes: Vec<PodSandbox>,
     pub(super) containers: Vec<Container>,
     /// CPU use of each sandbox some time before `pod_stats`.
@@ -28,7 +28,7 @@ pub(super) fn cpu_use(stats: &[PodSandboxStats]) -> BTreeMap<String, CpuUsage> {
     uses.collect()
 }
 
-impl Look {
+impl StatsLook {
     fn running(&self) -> impl Iterator<Item = &PodSandbox> {
         let ready = PodSandboxState::SandboxReady;
         self.sandboxes.iter().filter(move |sandbox| sandbox.state() == ready)
@@ -86,7 +86,7 @@ struct Gap {
 }
 
 /// What is missing, pod by pod. `node_network` are sandboxes without a network of their own.
-pub(super) fn compare(look: &Look, node_network: &[String]) -> Vec<Finding> {
+pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding> {
     let pods = look.running().count();
     if pods == 0 || look.pod_stats.is_none() {
         return Vec::new();
@@ -131,7 +131,7 @@ fn finding(sandbox: &PodSandbox, gaps: &[Gap]) -> Finding {
     Finding::new(level, "stats.pod", what).why(means.join("; "))
 }
 
-fn gaps(look: &Look, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Gap> {
+fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Gap> {
     let Some(linux) = look.linux(&sandbox.id) else {
         return vec![gap(
             Level::Warn,
@@ -157,7 +157,7 @@ fn gaps(look: &Look, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Gap> {
     gaps
 }
 
-fn cpu(look: &Look, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Vec<Gap> {
+fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let cpu = linux.cpu.unwrap_or_default();
     let total = value(cpu.usage_core_nano_seconds);
@@ -240,7 +240,7 @@ fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     })
 }
 
-fn missing_containers(look: &Look, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Option<Gap> {
+fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Option<Gap> {
     let names = |missing: Vec<&&Container>| {
         let names = missing.iter().take(8).map(|container| {
             let metadata = container.metadata.as_ref();

@@ -190,14 +190,14 @@ fn grown(mut request: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>
 }
 
 /// A service, and what its absence means.
-struct Service {
+struct ServiceCheck {
     check: &'static str,
     name: &'static str,
     without: &'static str,
 }
 
-fn service(service: &Service) -> Finding {
-    let Service { check, name, without } = service;
+fn service(service: &ServiceCheck) -> Finding {
+    let ServiceCheck { check, name, without } = service;
     match running(name) {
         Some(true) => Finding::ok(check, format!("the service {name} runs")),
         Some(false) => Finding::new(Level::Warn, check, format!("the service {name} does not run")).why(*without),
@@ -208,19 +208,19 @@ fn service(service: &Service) -> Finding {
 /// `None` when there is no such service, or the request fails.
 fn running(name: &str) -> Option<bool> {
     // SAFETY: no names are passed; the handle is closed below.
-    let manager = Closing(unsafe { OpenSCManagerW(PCWSTR::null(), PCWSTR::null(), SC_MANAGER_CONNECT) }.ok()?);
+    let manager = ServiceHandle(unsafe { OpenSCManagerW(PCWSTR::null(), PCWSTR::null(), SC_MANAGER_CONNECT) }.ok()?);
     // SAFETY: the manager's handle is open, the name ends with zero.
     let service = unsafe { OpenServiceW(manager.0, &HSTRING::from(name), SERVICE_QUERY_STATUS) };
-    let service = Closing(service.ok()?);
+    let service = ServiceHandle(service.ok()?);
     let mut status = SERVICE_STATUS::default();
     // SAFETY: the service's handle is open.
     unsafe { QueryServiceStatus(service.0, &mut status) }.ok()?;
     Some(status.dwCurrentState == SERVICE_RUNNING)
 }
 
-struct Closing(SC_HANDLE);
+struct ServiceHandle(SC_HANDLE);
 
-impl Drop for Closing {
+impl Drop for ServiceHandle {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once.
         let _ = unsafe { CloseServiceHandle(self.0) };
@@ -247,18 +247,18 @@ impl Default for Block {
     }
 }
 
-const SERVICES: [Service; 3] = [
-    Service {
+const SERVICES: [ServiceCheck; 3] = [
+    ServiceCheck {
         check: "windows.service.hns",
         name: "hns",
         without: "no pod gets a network on this node, and there are no spans of HNS",
     },
-    Service {
+    ServiceCheck {
         check: "windows.service.vmcompute",
         name: "vmcompute",
         without: "no container starts on this node, and there are no spans of HCS",
     },
-    Service {
+    ServiceCheck {
         check: "windows.service.containerd",
         name: "containerd",
         without: "pods are named by containerd's own events: with another runtime, or another name of the service, look there",

@@ -13,7 +13,7 @@ use super::parameters::BadQuery;
 use super::stream::EventStream;
 
 /// The body of a response.
-pub type Body = Either<Full<Bytes>, EventStream>;
+pub type ResponseBody = Either<Full<Bytes>, EventStream>;
 
 /// A response with an error status.
 pub struct Refusal {
@@ -43,7 +43,7 @@ impl From<BadQuery> for Refusal {
 }
 
 /// The response to a probe of the kubelet: 200 `ok`, or 503 with the reason.
-pub fn probe(result: Result<(), String>) -> Result<Response<Body>, Refusal> {
+pub fn probe(result: Result<(), String>) -> Result<Response<ResponseBody>, Refusal> {
     match result {
         Ok(()) => Ok(typed(
             StatusCode::OK,
@@ -58,7 +58,7 @@ pub fn probe(result: Result<(), String>) -> Result<Response<Body>, Refusal> {
     }
 }
 
-pub fn file(asset: &Asset, known: Option<&HeaderValue>) -> Response<Body> {
+pub fn file(asset: &Asset, known: Option<&HeaderValue>) -> Response<ResponseBody> {
     let tag = asset.tag();
     let same = known.is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let (status, body) = if same {
@@ -75,7 +75,7 @@ pub fn file(asset: &Asset, known: Option<&HeaderValue>) -> Response<Body> {
     response
 }
 
-pub fn json(value: &impl Serialize) -> Response<Body> {
+pub fn json(value: &impl Serialize) -> Response<ResponseBody> {
     match serde_json::to_vec(value) {
         Ok(bytes) => typed(StatusCode::OK, JSON, Either::Left(Full::from(bytes))),
         Err(error) => refused(&Refusal::new(
@@ -86,7 +86,7 @@ pub fn json(value: &impl Serialize) -> Response<Body> {
     }
 }
 
-pub fn refused(refusal: &Refusal) -> Response<Body> {
+pub fn refused(refusal: &Refusal) -> Response<ResponseBody> {
     let body = serde_json::json!({ "error": refusal.error, "hint": refusal.hint });
     let mut response = typed(refusal.status, JSON, Either::Left(Full::from(body.to_string())));
     if refusal.status == StatusCode::METHOD_NOT_ALLOWED {
@@ -104,7 +104,7 @@ pub fn refused(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-pub fn typed(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+pub fn typed(status: StatusCode, content_type: &'static str, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();

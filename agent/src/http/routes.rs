@@ -11,13 +11,13 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode, header};
 use sandglass_model::{SpanId, TraceId};
 
-use super::response::{Body, Refusal, file, json, probe, refused, typed};
+use super::response::{Refusal, ResponseBody, file, json, probe, refused, typed};
 use super::server::Server;
 use super::{assets, guard, parameters, stream};
 use crate::view;
 
 impl Server {
-    async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Response<ResponseBody> {
         let limit = self.options.request_timeout;
         let mut response = match tokio::time::timeout(limit, self.dispatch(request)).await {
             Ok(Ok(response)) => response,
@@ -32,7 +32,7 @@ impl Server {
         response
     }
 
-    async fn dispatch(self: Arc<Server>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn dispatch(self: Arc<Server>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Refusal> {
         self.check_peer(&request)?;
         let (head, body) = request.into_parts();
         self.discard(body).await?;
@@ -118,7 +118,7 @@ impl Server {
     }
 
     /// `ids` is a trace id, and behind it the span id of its root where that is not enough.
-    fn trace(&self, ids: &str, query: &str) -> Result<Response<Body>, Refusal> {
+    fn trace(&self, ids: &str, query: &str) -> Result<Response<ResponseBody>, Refusal> {
         parameters::none(query)?;
         let (id, span) = match ids.split_once('/') {
             Some((id, span)) => (id, Some(span)),
@@ -148,7 +148,7 @@ impl Server {
         Ok(json(&trace))
     }
 
-    fn stream(self: &Arc<Server>, method: &Method) -> Result<Response<Body>, Refusal> {
+    fn stream(self: &Arc<Server>, method: &Method) -> Result<Response<ResponseBody>, Refusal> {
         let place = self.streams.clone().try_acquire_owned().map_err(|_| {
             Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -164,7 +164,7 @@ impl Server {
         Ok(typed(StatusCode::OK, "text/event-stream", body))
     }
 
-    fn metrics(&self) -> Result<Response<Body>, Refusal> {
+    fn metrics(&self) -> Result<Response<ResponseBody>, Refusal> {
         let text = (self.services.metrics)().map_err(|_| {
             Refusal::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -185,9 +185,9 @@ impl Server {
 pub struct Answering(pub Arc<Server>);
 
 impl hyper::service::Service<Request<Incoming>> for Answering {
-    type Response = Response<Body>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let server = self.0.clone();

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::IdentityOptions;
-use super::delivery::Answer;
+use super::emitter::RuntimeResponse;
 use super::metrics::{IdentityMetrics, Outcome};
 use super::{describe, older};
 use crate::cri::{Cri, CriError, Endpoint, RuntimeChoice};
@@ -20,7 +20,7 @@ use crate::failure::{Advice, causes};
 use crate::health::{Health, ProbeStatus};
 
 /// A sandbox whose pod the runtime is asked for.
-struct Request {
+struct PendingRequest {
     sandbox: SandboxId,
     /// How often the runtime did not know this sandbox.
     unknown: usize,
@@ -33,10 +33,10 @@ pub(super) struct Resolver {
     health: Health,
     metrics: IdentityMetrics,
     requests: mpsc::Receiver<SandboxId>,
-    pending: VecDeque<Request>,
+    pending: VecDeque<PendingRequest>,
     /// Sandboxes older than the agent whose network namespace is not yet located.
     older: VecDeque<SandboxId>,
-    answers: mpsc::Sender<Answer>,
+    responses: mpsc::Sender<RuntimeResponse>,
     started_unix_ns: u64,
     runtime_listed: bool,
 }
@@ -55,7 +55,7 @@ impl Resolver {
         health: Health,
         metrics: IdentityMetrics,
         requests: mpsc::Receiver<SandboxId>,
-        answers: mpsc::Sender<Answer>,
+        responses: mpsc::Sender<RuntimeResponse>,
     ) -> Resolver {
         Resolver {
             options,
@@ -64,7 +64,7 @@ impl Resolver {
             requests,
             pending: VecDeque::new(),
             older: VecDeque::new(),
-            answers,
+            responses,
             started_unix_ns: unix_now_ns(),
             runtime_listed: false,
         }
@@ -144,13 +144,13 @@ impl Resolver {
             if description.preexisting && description.ready && self.options.namespaces.is_some() {
                 self.older.push_back(description.sandbox.clone());
             }
-            self.send(Answer::Described(description)).await?;
+            self.send(RuntimeResponse::Described(description)).await?;
         }
         Ok(())
     }
 
-    async fn send(&self, answer: Answer) -> Result<(), End> {
-        self.answers.send(answer).await.map_err(|_| End::Stopped)
+    async fn send(&self, response: RuntimeResponse) -> Result<(), End> {
+        self.responses.send(response).await.map_err(|_| End::Stopped)
     }
 
     async fn resolve_all(&mut self, cri: &Cri) -> End {
@@ -184,7 +184,7 @@ impl Resolver {
             return Ok(());
         };
         match cri.pod_sandbox_status(&request.sandbox.0, false).await {
-            Ok(answer) => match answer.status.and_then(describe::status) {
+            Ok(response) => match response.status.and_then(describe::status) {
                 // The runtime accepts a short id and answers with the full one; the correlator knows the former.
                 Some(description) => {
                     self.metrics.add(Outcome::Answered);
@@ -192,7 +192,7 @@ impl Resolver {
                         sandbox: request.sandbox,
                         ..description
                     };
-                    self.send(Answer::Described(description)).await?;
+                    self.send(RuntimeResponse::Described(description)).await?;
                 }
                 None => self.metrics.add(Outcome::Failed),
             },
@@ -224,8 +224,8 @@ impl Resolver {
             return Ok(());
         };
         let outcome = match cri.pod_sandbox_status(&sandbox.0, true).await {
-            Ok(answer) => match older::place(sandbox, &answer) {
-                Some(Ok(place)) => return self.send(Answer::Namespace(place)).await,
+            Ok(response) => match older::place(sandbox, &response) {
+                Some(Ok(place)) => return self.send(RuntimeResponse::Namespace(place)).await,
                 Some(Err(older::OnNode)) => Outcome::Answered,
                 None => Outcome::Failed,
             },
@@ -263,7 +263,7 @@ impl Resolver {
             self.metrics.add(Outcome::Shed);
             return;
         }
-        self.pending.push_back(Request {
+        self.pending.push_back(PendingRequest {
             sandbox,
             unknown: 0,
             due: Instant::now(),

@@ -38,7 +38,7 @@ use self::exec::ExecProbe;
 use self::known_namespaces::KnownNamespaces;
 use self::loader::error::LoadError;
 pub use self::loader::family::Rung;
-use self::loader::family::{Loader, with_kernel_types};
+use self::loader::family::{ProbeLoader, with_kernel_types};
 pub use self::loader::run_time::{ProgramTime, enable_run_time};
 use self::netns::NetnsWatch;
 pub use self::start_error::StartError;
@@ -139,7 +139,7 @@ pub struct LinuxSource {
 /// # Errors
 /// When the process probe cannot be attached. Every other probe is optional.
 pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
-    let load = |loader: &mut Loader<'_>| attach(loader, &options, sender, &health);
+    let load = |loader: &mut ProbeLoader<'_>| attach(loader, &options, sender, &health);
     let started = with_kernel_types(&options.dns_ports, load).map_err(|error| {
         let error = StartError::NoBtf(error);
         health.set_probe(exec::unattached(&error));
@@ -150,7 +150,7 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
 }
 
 fn attach(
-    loader: &mut Loader<'_>,
+    loader: &mut ProbeLoader<'_>,
     options: &Options,
     sender: EventSender,
     health: &Health,

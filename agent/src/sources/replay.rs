@@ -13,7 +13,7 @@ use sandglass_model::recording::{self, Header, LineError, MAX_LINE};
 
 use super::windows::file::{EtlFile, FileError};
 use super::windows::normalize::ActivityNames;
-use crate::failure::{Advice, Exit};
+use crate::failure::{Advice, ExitReason};
 
 /// Why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +56,10 @@ impl Advice for ReplayError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
+    fn exit(&self) -> ExitReason {
         match self {
-            ReplayError::Read { .. } | ReplayError::Etl(_) => Exit::Runtime,
-            ReplayError::Header { .. } => Exit::Usage,
+            ReplayError::Read { .. } | ReplayError::Etl(_) => ExitReason::Runtime,
+            ReplayError::Header { .. } => ExitReason::Usage,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use sandglass_model::phases::{Breakdown, Phase};
-use sandglass_model::registry::{self, Kind, Value};
+use sandglass_model::registry::{self, AttributeValue, Kind};
 use sandglass_model::trace::Relation;
 use sandglass_model::{Detail, PodIdentity, Span, SpanId, Status, Timestamp, Trace, TraceId};
 use serde::ser::SerializeMap;
@@ -69,7 +69,7 @@ pub struct SpanView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
     /// Attributes, in the registry's order.
-    pub attributes: Attributes,
+    pub attributes: AttributeMap,
     /// Instants in it.
     pub events: Vec<EventView>,
     /// Links to other traces.
@@ -78,7 +78,7 @@ pub struct SpanView {
 
 /// Attributes as one JSON object in the registry's order.
 #[derive(Clone, Debug)]
-pub struct Attributes(Vec<(&'static str, Value)>);
+pub struct AttributeMap(Vec<(&'static str, AttributeValue)>);
 
 /// An instant in a span.
 #[derive(Clone, Debug, Serialize)]
@@ -188,7 +188,7 @@ impl SpanView {
             status,
             error_class,
             error_message: error_message.filter(|message| !message.is_empty()),
-            attributes: Attributes(registry::attributes(trace, span)),
+            attributes: AttributeMap(registry::attributes(trace, span)),
             events: span
                 .events
                 .iter()
@@ -249,15 +249,15 @@ fn relation(other: &Trace, trace: &Trace) -> &'static str {
     }
 }
 
-impl Serialize for Attributes {
+impl Serialize for AttributeMap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (key, value) in &self.0 {
             match value {
-                Value::Text(text) => map.serialize_entry(key, text)?,
-                Value::Int(number) => map.serialize_entry(key, number)?,
-                Value::Bool(flag) => map.serialize_entry(key, flag)?,
-                Value::List(list) => map.serialize_entry(key, list)?,
+                AttributeValue::Text(text) => map.serialize_entry(key, text)?,
+                AttributeValue::Int(number) => map.serialize_entry(key, number)?,
+                AttributeValue::Bool(flag) => map.serialize_entry(key, flag)?,
+                AttributeValue::List(list) => map.serialize_entry(key, list)?,
             }
         }
         map.end()

@@ -73,7 +73,7 @@ impl Advice for WatchError {
 
 /// One event of the stream.
 #[derive(Debug)]
-pub enum Message {
+pub enum StreamMessage {
     /// A trace changed.
     Row(Box<ReceivedRow>),
     /// The node's name.
@@ -88,14 +88,14 @@ pub enum Message {
 
 /// The agent's account of itself, as far as it is shown.
 #[derive(Debug, Deserialize)]
-pub struct Health {
+pub struct NodeHealth {
     /// The node.
-    pub node: Node,
+    pub node: NodeName,
 }
 
 /// A node.
 #[derive(Debug, Deserialize)]
-pub struct Node {
+pub struct NodeName {
     /// Its name.
     pub name: String,
 }
@@ -169,7 +169,7 @@ async fn refused(address: &str, response: Response<Incoming>) -> WatchError {
 pub struct Messages {
     address: String,
     body: Option<Incoming>,
-    parser: Parser,
+    parser: EventStreamParser,
     failures: u32,
 }
 
@@ -179,13 +179,13 @@ impl Messages {
         Messages {
             address,
             body: None,
-            parser: Parser::default(),
+            parser: EventStreamParser::default(),
             failures: 0,
         }
     }
 
     /// The next message. Not cancel safe: a dropped future restarts its timeouts (see [`Listening`]).
-    pub async fn next(&mut self) -> Message {
+    pub async fn next(&mut self) -> StreamMessage {
         loop {
             if let Some(message) = self.parser.ready.pop_front() {
                 return message;
@@ -198,11 +198,11 @@ impl Messages {
                     Ok(response) => {
                         self.failures = 0;
                         self.body = Some(response.into_body());
-                        return Message::Connected;
+                        return StreamMessage::Connected;
                     }
                     Err(error) => {
                         self.failures += 1;
-                        return Message::Broken(error);
+                        return StreamMessage::Broken(error);
                     }
                 }
             };
@@ -219,8 +219,8 @@ impl Messages {
             };
             self.body = None;
             self.failures += 1;
-            self.parser = Parser::default();
-            return Message::Broken(WatchError::Connect {
+            self.parser = EventStreamParser::default();
+            return StreamMessage::Broken(WatchError::Connect {
                 address: self.address.clone(),
                 reason,
             });
@@ -231,7 +231,7 @@ impl Messages {
 /// The stream, read by a task of its own, so that a caller can wait for other things too.
 #[derive(Debug)]
 pub struct Listening {
-    messages: mpsc::Receiver<Message>,
+    messages: mpsc::Receiver<StreamMessage>,
     /// Ends with this.
     _task: JoinSet<()>,
 }
@@ -249,7 +249,7 @@ impl Listening {
     }
 
     /// The next message. Cancel safe.
-    pub async fn next(&mut self) -> Message {
+    pub async fn next(&mut self) -> StreamMessage {
         match self.messages.recv().await {
             Some(message) => message,
             // The task ends only with `self`; if it panicked, no message follows.
@@ -260,14 +260,14 @@ impl Listening {
 
 /// Splits the stream into events.
 #[derive(Debug, Default)]
-pub struct Parser {
+pub struct EventStreamParser {
     held: Vec<u8>,
-    ready: VecDeque<Message>,
+    ready: VecDeque<StreamMessage>,
 }
 
-impl Parser {
+impl EventStreamParser {
     #[cfg(test)]
-    pub fn ready(&mut self) -> impl Iterator<Item = Message> + use<'_> {
+    pub fn ready(&mut self) -> impl Iterator<Item = StreamMessage> + use<'_> {
         self.ready.drain(..)
     }
 
@@ -288,7 +288,7 @@ impl Parser {
     }
 }
 
-fn message(event: &str) -> Option<Message> {
+fn message(event: &str) -> Option<StreamMessage> {
     let field = |name: &str| {
         event
             .lines()
@@ -297,11 +297,11 @@ fn message(event: &str) -> Option<Message> {
     };
     let data = field("data:")?;
     match field("event:")? {
-        "row" => serde_json::from_str(data).ok().map(Message::Row),
-        "health" => serde_json::from_str::<Health>(data)
+        "row" => serde_json::from_str(data).ok().map(StreamMessage::Row),
+        "health" => serde_json::from_str::<NodeHealth>(data)
             .ok()
-            .map(|health| Message::Node(health.node.name)),
-        "reload" => Some(Message::Reload),
+            .map(|health| StreamMessage::Node(health.node.name)),
+        "reload" => Some(StreamMessage::Reload),
         _ => None,
     }
 }

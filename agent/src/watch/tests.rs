@@ -1,6 +1,6 @@
 //! What the terminal shows for given rows, and what the stream's bytes become.
 
-use super::client::Parser;
+use super::client::EventStreamParser;
 use super::*;
 use crate::failure::Advice as _;
 use crate::node::NodeInfo;
@@ -114,7 +114,7 @@ fn events_are_found_wherever_the_bytes_are_cut() {
         b"retry: 2000\n\nevent: health\ndata: {\"node\":{\"name\":\"n-1\"}}\n\nevent: new-in-2030\ndata: {}\n\n\
         event: row\ndata: {broken}\n\nevent: reload\ndata: {\"missed\":3}\n\n";
     for step in [1, 7, 1_000] {
-        let mut parser = Parser::default();
+        let mut parser = EventStreamParser::default();
         for chunk in bytes.chunks(step) {
             parser.push(chunk).unwrap();
         }
@@ -125,7 +125,7 @@ fn events_are_found_wherever_the_bytes_are_cut() {
 
 #[test]
 fn an_endless_event_is_refused() {
-    let mut parser = Parser::default();
+    let mut parser = EventStreamParser::default();
     let outcome = (0..2_000).try_for_each(|_| parser.push(&[b'x'; 1_024]));
     assert!(outcome.is_err());
 }
@@ -159,8 +159,8 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
     screen.load(&address).await.unwrap();
     assert_eq!(screen.rows[0].pod, "before");
     let mut messages = Messages::new(address.clone());
-    assert!(matches!(messages.next().await, Message::Connected));
-    assert!(matches!(messages.next().await, Message::Node(name) if name == "worker-9"));
+    assert!(matches!(messages.next().await, StreamMessage::Connected));
+    assert!(matches!(messages.next().await, StreamMessage::Node(name) if name == "worker-9"));
     store.update(samples::usual("n", "after", 2, wall_ns()));
     let message = messages.next().await;
     screen.take(message, &address).await;
@@ -168,7 +168,7 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
 
     stop.send(true).unwrap();
     server.stopped().await;
-    assert!(matches!(messages.next().await, Message::Broken(_)));
+    assert!(matches!(messages.next().await, StreamMessage::Broken(_)));
     let error = screen.load(&address).await.unwrap_err();
     assert!(
         error
@@ -198,10 +198,10 @@ async fn an_agent_that_comes_back_is_found_although_the_screen_is_redrawn_meanwh
         while seen.last() != Some(&"reload") {
             let waited = tokio::time::timeout(Duration::from_millis(250), messages.next()).await;
             match waited {
-                Ok(Message::Broken(_)) => seen.push("broken"),
-                Ok(Message::Connected) => seen.push("connected"),
-                Ok(Message::Reload) => seen.push("reload"),
-                Ok(Message::Row(_) | Message::Node(_)) | Err(_) => {}
+                Ok(StreamMessage::Broken(_)) => seen.push("broken"),
+                Ok(StreamMessage::Connected) => seen.push("connected"),
+                Ok(StreamMessage::Reload) => seen.push("reload"),
+                Ok(StreamMessage::Row(_) | StreamMessage::Node(_)) | Err(_) => {}
             }
         }
         seen

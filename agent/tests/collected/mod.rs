@@ -5,7 +5,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use sandglass::failure::{Advice, Exit, causes_in_short};
+use sandglass::failure::{Advice, ExitReason, causes_in_short};
 use sandglass::sources::EventReceiver;
 use sandglass_model::Event;
 
@@ -17,7 +17,7 @@ pub fn started<S, E: Advice + 'static>(test: &str, outcome: Result<S, E>) -> Opt
         Err(error) => {
             let cause = causes_in_short(&error);
             let not_here =
-                error.exit() == Exit::NoPermission || cause.contains("os error 1)") || cause.contains("vmlinux");
+                error.exit() == ExitReason::NoPermission || cause.contains("os error 1)") || cause.contains("vmlinux");
             assert!(not_here, "{cause}");
             sandglass_lab::skip::skipped(test, &cause);
             None

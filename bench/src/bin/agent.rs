@@ -23,7 +23,7 @@ fn main() {}
 mod agent {
     use std::io::{BufRead as _, Write as _};
 
-    use sandglass::app::{self, App, Options};
+    use sandglass::app::{self, App, StartOptions};
     use sandglass::config::Config;
     use sandglass::failure::Failure;
     use sandglass::resident;
@@ -40,9 +40,9 @@ mod agent {
             .enable_all()
             .build()
             .map_err(failed)?;
-        let options = Options {
+        let options = StartOptions {
             serve: true,
-            ..Options::default()
+            ..StartOptions::default()
         };
         let mut app = runtime.block_on(app::start(&config, options))?;
         follow_orders(&mut app)?;

@@ -15,7 +15,7 @@ use crate::plugins::role::{PidMatch, Role};
 
 /// The process table.
 #[derive(Debug)]
-pub(crate) struct ProcessTable {
+pub(crate) struct TrackedProcesses {
     max: usize,
     entries: Entries,
     arrivals: VecDeque<(ProcessKey, u64)>,
@@ -28,9 +28,9 @@ const GONE_FOR_NS: u64 = SECOND;
 /// How many of the oldest processes are looked at for one that can go without ending a span.
 const EVICTION_REACH: usize = 64;
 
-impl ProcessTable {
-    pub(crate) fn new(max: usize) -> ProcessTable {
-        ProcessTable {
+impl TrackedProcesses {
+    pub(crate) fn new(max: usize) -> TrackedProcesses {
+        TrackedProcesses {
             max: max.max(1),
             entries: Entries::new(max),
             arrivals: VecDeque::new(),
@@ -59,7 +59,7 @@ impl ProcessTable {
             .map_or(PidMatch::Never, |entry| PidMatch::Namesake(entry.process, entry.role))
     }
 
-    /// Enters a process or changes its role. The table may then be over its bound: see [`ProcessTable::evict`].
+    /// Enters a process or changes its role. The table may then be over its bound: see [`TrackedProcesses::evict`].
     pub(crate) fn set(&mut self, process: ProcessKey, role: Role) {
         if let Some(entry) = self.entries.get_mut(process) {
             entry.role = role;

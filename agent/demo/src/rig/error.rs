@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
-use sandglass::failure::{Advice, Exit};
+use sandglass::failure::{Advice, ExitReason};
 
 /// Why there is no rig.
 #[derive(Debug, thiserror::Error)]
@@ -82,11 +82,11 @@ impl Advice for RigError {
         }
     }
 
-    fn exit(&self) -> Exit {
+    fn exit(&self) -> ExitReason {
         match self {
-            RigError::NotRoot => Exit::NoPermission,
-            RigError::Missing { .. } | RigError::NoCgroup => Exit::Unavailable,
-            _ => Exit::Runtime,
+            RigError::NotRoot => ExitReason::NoPermission,
+            RigError::Missing { .. } | RigError::NoCgroup => ExitReason::Unavailable,
+            _ => ExitReason::Runtime,
         }
     }
 }

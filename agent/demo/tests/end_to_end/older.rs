@@ -62,14 +62,14 @@ async fn start(node: &Node, test: &str) -> Option<(App, mpsc::Receiver<Arc<Trace
     let mut config = node.config();
     config.http.address = SocketAddr::from(([127, 0, 0, 1], 0));
     let (sender, closed) = mpsc::channel();
-    let options = app::Options {
+    let options = app::StartOptions {
         node_netns: Some(node.rig.node_netns()),
         netns_directories: vec![node.rig.netns_directory().display().to_string()],
         closed: Some(sender),
         record: rig::recording(test),
         record_only: true,
         serve: true,
-        ..app::Options::default()
+        ..app::StartOptions::default()
     };
     match app::start(&config, options).await {
         Ok(app) => Some((app, closed)),

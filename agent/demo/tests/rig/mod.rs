@@ -116,7 +116,7 @@ impl Agent {
         let mut config = config.clone();
         config.traffic.ready_deadline = Period::from_secs(8);
         let (sender, closed) = mpsc::channel();
-        let options = app::Options {
+        let options = app::StartOptions {
             node_netns: rig.map(Rig::node_netns),
             netns_directories: rig
                 .iter()
@@ -125,7 +125,7 @@ impl Agent {
             closed: Some(sender),
             record: recording(test),
             record_only: true,
-            ..app::Options::default()
+            ..app::StartOptions::default()
         };
         match app::start(&config, options).await {
             Ok(app) => Some(Agent {

@@ -13,7 +13,7 @@ impl Value {
             [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..] => return Err(error(Reason::Utf16)),
             _ => {}
         }
-        let mut parser = Parser { bytes, at: 0 };
+        let mut parser = JsonParser { bytes, at: 0 };
         parser.skip_space();
         if parser.peek().is_none() {
             return Err(error(Reason::Empty));
@@ -27,12 +27,12 @@ impl Value {
     }
 }
 
-struct Parser<'a> {
+struct JsonParser<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Parser<'_> {
+impl JsonParser<'_> {
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }

@@ -1,12 +1,12 @@
 //! Linux: neither `.etl` files nor services; both commands say so.
 
 use crate::cli::{RecordArgs, RunArgs};
-use crate::failure::{Exit, Failure};
+use crate::failure::{ExitReason, Failure};
 
 /// Only ETW writes `.etl` files.
 pub async fn record_etl(args: &RecordArgs) -> Result<(), Failure> {
     Err(Failure::new(
-        Exit::Unavailable,
+        ExitReason::Unavailable,
         format!(
             "cannot record {}: only ETW writes .etl files, and that is on Windows",
             args.recording.display()
@@ -18,7 +18,7 @@ pub async fn record_etl(args: &RecordArgs) -> Result<(), Failure> {
 /// Only Windows has a service control manager.
 pub fn service(_args: RunArgs) -> Result<(), Failure> {
     Err(Failure::new(
-        Exit::Unavailable,
+        ExitReason::Unavailable,
         "the service control manager is a part of Windows",
         "elsewhere it is sandglass run",
     ))

@@ -16,7 +16,7 @@ use windows_service::{define_windows_service, service_dispatcher};
 use crate::cli::RunArgs;
 use crate::commands::console::block_on;
 use crate::commands::run;
-use crate::failure::{Exit, Failure};
+use crate::failure::{ExitReason, Failure};
 use crate::platform;
 
 /// Hands the process over to the service control manager until the service is stopped.
@@ -24,7 +24,7 @@ pub fn service(args: RunArgs) -> Result<(), Failure> {
     *ARGS.lock().unwrap_or_else(PoisonError::into_inner) = Some(args);
     service_dispatcher::start(NAME, service_entry).map_err(|error| {
         Failure::new(
-            Exit::Unavailable,
+            ExitReason::Unavailable,
             format!("cannot reach the service control manager: {error}"),
             "only it starts this command; by hand it is sandglass run",
         )

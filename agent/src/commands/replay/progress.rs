@@ -8,15 +8,15 @@ use sandglass_model::Timestamp;
 use crate::sources::clock;
 
 /// A progress bar on a terminal.
-pub struct Progress {
+pub struct ProgressLine {
     on: bool,
     shown: Instant,
     began: Timestamp,
 }
 
-impl Progress {
-    pub fn new() -> Progress {
-        Progress {
+impl ProgressLine {
+    pub fn new() -> ProgressLine {
+        ProgressLine {
             on: std::io::stderr().is_terminal(),
             shown: Instant::now(),
             began: clock::now(),

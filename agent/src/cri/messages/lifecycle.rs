@@ -39,7 +39,7 @@ pub struct PodSandboxConfig {
     pub log_directory: String,
     /// Name resolution inside.
     #[prost(message, optional, tag = "4")]
-    pub dns_config: Option<DnsConfig>,
+    pub dns_config: Option<PodDnsConfig>,
     /// Ports of the node that lead inside.
     #[prost(message, repeated, tag = "5")]
     pub port_mappings: Vec<PortMapping>,
@@ -56,7 +56,7 @@ pub struct PodSandboxConfig {
 
 /// Name resolution inside a sandbox.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct DnsConfig {
+pub struct PodDnsConfig {
     /// Servers.
     #[prost(string, repeated, tag = "1")]
     pub servers: Vec<String>,

@@ -1,6 +1,6 @@
 //! Runtimes that answer well, slowly, wrongly or not at all, and statistics with holes.
 
-use super::super::stats::{self, Look};
+use super::super::stats::{self, StatsLook};
 use super::*;
 use crate::cri::messages::{
     Container, ContainerMetadata, ContainerState, ListContainersResponse, ListPodSandboxResponse, NamespaceMode,
@@ -280,7 +280,7 @@ fn a_rate_of_zero_is_held_against_the_time_that_went_by() {
     };
     let mut busy = full("busy");
     busy.linux.as_mut().unwrap().cpu = Some(at(3_000_000_000, 750_000_000));
-    let look = |before| Look {
+    let look = |before| StatsLook {
         sandboxes: vec![sandbox("busy", PodSandboxState::SandboxReady)],
         containers: Vec::new(),
         before: [("busy".to_owned(), before)].into(),

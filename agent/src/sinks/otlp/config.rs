@@ -18,7 +18,7 @@ use hyper::header::HeaderMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use self::layers::SettingLayers;
-use crate::failure::{Advice, Exit};
+use crate::failure::{Advice, ExitReason};
 
 pub mod defaults;
 mod layers;
@@ -229,8 +229,8 @@ impl Advice for SettingError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
-        Exit::Usage
+    fn exit(&self) -> ExitReason {
+        ExitReason::Usage
     }
 }
 

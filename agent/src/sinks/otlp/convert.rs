@@ -149,12 +149,14 @@ fn parent(trace: &Trace, span: &Span) -> (SpanId, bool) {
     }
 }
 
-fn convert_value(value: registry::Value) -> Value {
+fn convert_value(value: registry::AttributeValue) -> Value {
     match value {
-        registry::Value::Text(text) => Value::String(text.into()),
-        registry::Value::Int(number) => Value::I64(number),
-        registry::Value::Bool(truth) => Value::Bool(truth),
-        registry::Value::List(texts) => Value::Array(Array::String(texts.into_iter().map(StringValue::from).collect())),
+        registry::AttributeValue::Text(text) => Value::String(text.into()),
+        registry::AttributeValue::Int(number) => Value::I64(number),
+        registry::AttributeValue::Bool(truth) => Value::Bool(truth),
+        registry::AttributeValue::List(texts) => {
+            Value::Array(Array::String(texts.into_iter().map(StringValue::from).collect()))
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use super::backoff::Backoff;
 use super::metrics::{ExportMetrics, ExportOutcome};
 use super::queue::{QueuedRequest, RequestQueue};
 use super::response::AttemptResult;
-use super::transport::Transport;
+use super::transport::OtlpTransport;
 
 /// The bodies of the open request, and the queue of sealed ones.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Delivery {
     /// unless the collector requested it.
     pub(super) async fn drain(
         &self,
-        mut transport: Transport,
+        mut transport: OtlpTransport,
         mut backoff: Backoff,
         mut stopping: watch::Receiver<bool>,
     ) {

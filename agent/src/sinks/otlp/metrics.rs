@@ -32,7 +32,7 @@ pub(super) enum ExportOutcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
+struct ExportOutcomeLabel {
     outcome: ExportOutcome,
 }
 
@@ -40,7 +40,7 @@ struct OutcomeLabel {
 #[derive(Debug)]
 pub(super) struct ExportMetrics {
     accepted: AtomicU64,
-    spans: Family<OutcomeLabel, Counter>,
+    spans: Family<ExportOutcomeLabel, Counter>,
     /// Attempts after the first one of a request.
     pub(super) retries: Counter,
     /// Spans in queued requests.
@@ -90,12 +90,12 @@ impl ExportMetrics {
 
     /// Counts `spans` spans that ended with `outcome`.
     pub(super) fn count(&self, outcome: ExportOutcome, spans: u64) {
-        self.spans.get_or_create(&OutcomeLabel { outcome }).inc_by(spans);
+        self.spans.get_or_create(&ExportOutcomeLabel { outcome }).inc_by(spans);
     }
 
     /// Spans that ended with `outcome`.
     pub(super) fn total(&self, outcome: ExportOutcome) -> u64 {
-        self.spans.get_or_create(&OutcomeLabel { outcome }).get()
+        self.spans.get_or_create(&ExportOutcomeLabel { outcome }).get()
     }
 
     /// Pending spans: in the input queue, a batch, a queued request or one under way.

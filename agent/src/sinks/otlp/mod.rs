@@ -25,8 +25,8 @@ use self::config::{OtlpProtocol, Resolved};
 use self::delivery::Delivery;
 use self::metrics::{ExportMetrics, ExportOutcome};
 use self::queue::RequestQueue;
-use self::transport::Transport;
-use crate::failure::{Advice, Exit};
+use self::transport::OtlpTransport;
+use crate::failure::{Advice, ExitReason};
 use crate::health::{Health, SinkLabel};
 use crate::node::NodeInfo;
 
@@ -84,8 +84,8 @@ impl Advice for OtlpError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
-        Exit::Usage
+    fn exit(&self) -> ExitReason {
+        ExitReason::Usage
     }
 }
 
@@ -117,7 +117,7 @@ impl OtlpSink {
     pub fn start(config: Resolved, node: NodeInfo, health: Health) -> Result<OtlpSink, OtlpError> {
         let runtime = Handle::try_current().map_err(OtlpError::NoRuntime)?;
         let endpoint = config.target.to_string();
-        let transport = Transport::new(&config, &node.version).map_err(|source| OtlpError::Tls {
+        let transport = OtlpTransport::new(&config, &node.version).map_err(|source| OtlpError::Tls {
             endpoint: endpoint.clone(),
             source,
         })?;

@@ -90,12 +90,12 @@ fn text(value: &AnyValue) -> String {
     }
 }
 
-fn registry_text(value: &registry::Value) -> String {
+fn registry_text(value: &registry::AttributeValue) -> String {
     match value {
-        registry::Value::Text(text) => text.clone(),
-        registry::Value::Int(number) => number.to_string(),
-        registry::Value::Bool(truth) => truth.to_string(),
-        registry::Value::List(texts) => texts.join("|"),
+        registry::AttributeValue::Text(text) => text.clone(),
+        registry::AttributeValue::Int(number) => number.to_string(),
+        registry::AttributeValue::Bool(truth) => truth.to_string(),
+        registry::AttributeValue::List(texts) => texts.join("|"),
     }
 }
 

@@ -24,16 +24,16 @@ use crate::failure::causes;
 use crate::grpc::{self, CallError};
 
 /// The connection to the collector.
-pub(super) struct Transport {
+pub(super) struct OtlpTransport {
     target: Target,
     protocol: OtlpProtocol,
     headers: HeaderMap,
     timeout: std::time::Duration,
     tls: Option<TlsConnector>,
-    connection: Option<Connection>,
+    connection: Option<OtlpConnection>,
 }
 
-enum Connection {
+enum OtlpConnection {
     Http(http1::SendRequest<Full<Bytes>>),
     Grpc(http2::SendRequest<Full<Bytes>>),
 }
@@ -68,16 +68,16 @@ enum NoResponse {
     },
 }
 
-impl Transport {
+impl OtlpTransport {
     /// Reads the certificate files; does not connect.
-    pub(super) fn new(config: &Resolved, agent_version: &str) -> Result<Transport, TlsError> {
+    pub(super) fn new(config: &Resolved, agent_version: &str) -> Result<OtlpTransport, TlsError> {
         let mut headers = config.headers.clone();
         if !headers.contains_key(USER_AGENT)
             && let Ok(agent) = HeaderValue::from_str(&user_agent(agent_version))
         {
             headers.insert(USER_AGENT, agent);
         }
-        Ok(Transport {
+        Ok(OtlpTransport {
             target: config.target.clone(),
             protocol: config.protocol,
             headers,
@@ -93,7 +93,7 @@ impl Transport {
     /// Sends `body`, an `ExportTraceServiceRequest`; `gzip` if it is compressed.
     pub(super) async fn send(&mut self, body: &Bytes, gzip: bool) -> AttemptResult {
         let deadline = Instant::now() + self.timeout;
-        let kept = self.connection.as_ref().is_some_and(Connection::is_open);
+        let kept = self.connection.as_ref().is_some_and(OtlpConnection::is_open);
         if !kept {
             self.connection = None;
         }
@@ -119,8 +119,8 @@ impl Transport {
                 .map_err(|_| self.timed_out())??,
         };
         let result = match &mut connection {
-            Connection::Http(sender) => self.post(sender, body, gzip, deadline).await?,
-            Connection::Grpc(sender) => self.call(sender, body, gzip, deadline).await?,
+            OtlpConnection::Http(sender) => self.post(sender, body, gzip, deadline).await?,
+            OtlpConnection::Grpc(sender) => self.call(sender, body, gzip, deadline).await?,
         };
         self.connection = Some(connection);
         Ok(result)
@@ -199,7 +199,7 @@ impl Transport {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, NoResponse> {
+    async fn connect(&self) -> Result<OtlpConnection, NoResponse> {
         let stream = TcpStream::connect((self.target.host.as_str(), self.target.port))
             .await
             .map_err(|source| NoResponse::Connect {
@@ -225,12 +225,12 @@ impl Transport {
         }
     }
 
-    async fn handshake<S>(&self, stream: S) -> Result<Connection, NoResponse>
+    async fn handshake<S>(&self, stream: S) -> Result<OtlpConnection, NoResponse>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         match self.protocol {
-            OtlpProtocol::Grpc => Ok(Connection::Grpc(
+            OtlpProtocol::Grpc => Ok(OtlpConnection::Grpc(
                 grpc::handshake(stream)
                     .await
                     .map_err(|error| self.broken(error.to_string()))?,
@@ -243,7 +243,7 @@ impl Transport {
                     // The sender receives the error of a broken connection with its request.
                     let _ = connection.await;
                 });
-                Ok(Connection::Http(sender))
+                Ok(OtlpConnection::Http(sender))
             }
         }
     }
@@ -268,11 +268,11 @@ impl Transport {
     }
 }
 
-impl Connection {
+impl OtlpConnection {
     fn is_open(&self) -> bool {
         match self {
-            Connection::Http(sender) => !sender.is_closed(),
-            Connection::Grpc(sender) => !sender.is_closed(),
+            OtlpConnection::Http(sender) => !sender.is_closed(),
+            OtlpConnection::Grpc(sender) => !sender.is_closed(),
         }
     }
 }
@@ -309,7 +309,7 @@ mod tests {
             let Ok(Resolution::On(config)) = resolve(&flags, &|_| None, &Settings::default()) else {
                 panic!("{endpoint}")
             };
-            let transport = Transport::new(&config, "1").unwrap();
+            let transport = OtlpTransport::new(&config, "1").unwrap();
             let text = transport.broken("broken".to_owned()).to_string();
             assert!(text.contains(hint), "{text}");
             assert_eq!(text.contains("is the protocol right?"), hint != "broken", "{text}");

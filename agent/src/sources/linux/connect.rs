@@ -17,7 +17,7 @@ use sandglass_model::{Body, Event, Timestamp};
 use super::feed::decoded::{DecodedFeed, Decoder};
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Loader, Object, Rung};
+use super::loader::family::{Family, Object, ProbeLoader, Rung};
 use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
 use super::status;
@@ -39,7 +39,7 @@ impl ConnectProbe {
     pub fn start(
         wanted: bool,
         rungs: &[Rung],
-        loader: &mut Loader<'_>,
+        loader: &mut ProbeLoader<'_>,
         sender: &EventSender,
         health: &Health,
     ) -> Option<ConnectProbe> {
@@ -79,7 +79,7 @@ impl ConnectProbe {
 
 fn attach(
     rung: Rung,
-    loader: &mut Loader<'_>,
+    loader: &mut ProbeLoader<'_>,
     sender: &EventSender,
     health: &Health,
 ) -> Result<ConnectProbe, LoadError> {

@@ -28,7 +28,7 @@ use self::tables::Tables;
 use super::feed::{Drained, Feed, Follower, Outlet, RECORDS_MAX};
 use super::known_namespaces::KnownNamespaces;
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Loader, Object, Stream};
+use super::loader::family::{Family, Object, ProbeLoader, Stream};
 use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
 use super::status;
@@ -70,7 +70,7 @@ impl Conntrack {
         wanted: bool,
         options: &FlowOptions,
         known: KnownNamespaces,
-        loader: &mut Loader<'_>,
+        loader: &mut ProbeLoader<'_>,
         (sender, health): (&EventSender, &Health),
     ) -> Option<Conntrack> {
         if !wanted {
@@ -125,7 +125,11 @@ enum SubscribeError {
     Socket(&'static str, #[source] std::io::Error),
 }
 
-fn with_filter(options: &FlowOptions, loader: &mut Loader<'_>, common: &Common) -> Result<Conntrack, SubscribeError> {
+fn with_filter(
+    options: &FlowOptions,
+    loader: &mut ProbeLoader<'_>,
+    common: &Common,
+) -> Result<Conntrack, SubscribeError> {
     let object = Object {
         probe: PROBE,
         hook: "ctnetlink filter",

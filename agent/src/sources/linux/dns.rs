@@ -15,7 +15,7 @@ use super::cgroups;
 use super::feed::decoded::DecodedFeed;
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Loader, Object};
+use super::loader::family::{Family, Object, ProbeLoader};
 use super::loader::run_time::ProgramTime;
 use super::status::{attached, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
@@ -36,7 +36,7 @@ impl DnsProbe {
         wanted: bool,
         ports: &[u16],
         ring_bytes: u32,
-        loader: &mut Loader<'_>,
+        loader: &mut ProbeLoader<'_>,
         (sender, health): (&EventSender, &Health),
     ) -> Option<DnsProbe> {
         if !wanted || ports.is_empty() {
@@ -70,7 +70,7 @@ impl DnsProbe {
 fn attach(
     object: Object,
     ring_bytes: u32,
-    loader: &mut Loader<'_>,
+    loader: &mut ProbeLoader<'_>,
     sender: &EventSender,
     health: &Health,
 ) -> Result<(DnsProbe, bool), LoadError> {

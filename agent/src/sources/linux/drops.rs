@@ -20,7 +20,7 @@ use super::dns::decode::address;
 use super::feed::decoded::{DecodedFeed, Decoder};
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Loader, Object};
+use super::loader::family::{Family, Object, ProbeLoader};
 use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
 use super::status::{attached, switched_off, unavailable};
@@ -41,7 +41,7 @@ impl DropProbe {
     pub fn start(
         wanted: bool,
         ports: &[u16],
-        loader: &mut Loader<'_>,
+        loader: &mut ProbeLoader<'_>,
         sender: &EventSender,
         health: &Health,
     ) -> Option<DropProbe> {
@@ -79,7 +79,7 @@ impl DropProbe {
 
 fn attach(
     object: Object,
-    loader: &mut Loader<'_>,
+    loader: &mut ProbeLoader<'_>,
     sender: &EventSender,
     health: &Health,
 ) -> Result<DropProbe, LoadError> {

@@ -20,7 +20,7 @@ use sandglass_model::Event;
 use self::feed::{Channels, ExecFeed};
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Loader, Object, Rung};
+use super::loader::family::{Family, Object, ProbeLoader, Rung};
 use super::loader::run_time::ProgramTime;
 use super::netns::NetnsWatch;
 use super::start_error::StartError;
@@ -53,7 +53,7 @@ pub fn attach(
     rungs: &[Rung],
     ring_bytes: u32,
     stdio: bool,
-    loader: &mut Loader<'_>,
+    loader: &mut ProbeLoader<'_>,
     health: &Health,
 ) -> Result<Attached, StartError> {
     let mut rejected = Vec::new();
@@ -82,7 +82,7 @@ fn attach_rung(
     rung: Rung,
     ring_bytes: u32,
     stdio: bool,
-    loader: &mut Loader<'_>,
+    loader: &mut ProbeLoader<'_>,
 ) -> Result<(Attached, Option<LoadError>), LoadError> {
     let object = Object {
         probe: PROBE,

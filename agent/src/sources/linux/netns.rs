@@ -33,7 +33,7 @@ use crate::sources::queue::EventSender;
 /// The sender of requests. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct NetnsWatch {
-    requests: Option<SyncSender<Request>>,
+    requests: Option<SyncSender<NamespaceRequest>>,
     thread: Option<JoinHandle<()>>,
     /// The newest request of each sandbox: its path, and when.
     requested: HashMap<String, (String, Timestamp)>,
@@ -41,7 +41,7 @@ pub struct NetnsWatch {
 }
 
 #[derive(Debug)]
-struct Request {
+struct NamespaceRequest {
     /// The caller of the plugin, then the plugin. When a process ends, the kernel frees every entry below `/proc/PID` that was
     /// looked up (kernel/exit.c, release_task), in the time of whoever waits for it; so the runtime, which stays, comes first.
     pids: [u32; 2],
@@ -99,7 +99,7 @@ impl NetnsWatch {
         if self.requested.get(sandbox).is_some_and(same) {
             return;
         }
-        let request = Request {
+        let request = NamespaceRequest {
             pids: [exec.parent.pid, exec.process.pid],
             sandbox: SandboxId(sandbox.to_owned()),
             path: path.to_owned(),
@@ -125,7 +125,7 @@ impl Drop for NetnsWatch {
     }
 }
 
-fn serve(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespaces, names: Option<&Names>) {
+fn serve(queue: &Receiver<NamespaceRequest>, sender: &EventSender, known: &KnownNamespaces, names: Option<&Names>) {
     scheduling::give_way();
     while let Ok(request) = queue.recv() {
         let Some(netns) = look(request, names) else { continue };
@@ -140,7 +140,7 @@ fn serve(queue: &Receiver<Request>, sender: &EventSender, known: &KnownNamespace
     }
 }
 
-fn look(request: Request, names: Option<&Names>) -> Option<Netns> {
+fn look(request: NamespaceRequest, names: Option<&Names>) -> Option<Netns> {
     let seen = request
         .pids
         .iter()

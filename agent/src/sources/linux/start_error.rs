@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io;
 
 use super::loader::error::LoadError;
-use crate::failure::{Advice, Exit};
+use crate::failure::{Advice, ExitReason};
 
 /// Why the source could not start.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +52,11 @@ impl Advice for StartError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
+    fn exit(&self) -> ExitReason {
         match self {
-            StartError::NoBtf(_) | StartError::NotSupported(_) => Exit::Unavailable,
-            StartError::NoPrivilege(_) => Exit::NoPermission,
-            StartError::Thread(_) => Exit::Runtime,
+            StartError::NoBtf(_) | StartError::NotSupported(_) => ExitReason::Unavailable,
+            StartError::NoPrivilege(_) => ExitReason::NoPermission,
+            StartError::Thread(_) => ExitReason::Runtime,
         }
     }
 }

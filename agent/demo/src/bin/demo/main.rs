@@ -75,7 +75,7 @@ fn run(args: Args) -> Result<(), Failure> {
     return commands::block_on(observe::demo(args));
     #[cfg(not(target_os = "linux"))]
     Err(Failure::new(
-        sandglass::failure::Exit::Unavailable,
+        sandglass::failure::ExitReason::Unavailable,
         "the demo needs Linux: it makes real pod sandboxes there",
         "--windows replays a recording instead",
     ))

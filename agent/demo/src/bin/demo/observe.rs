@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use sandglass_model::Trace;
 
-use sandglass::app::{self, App, Options, settings};
+use sandglass::app::{self, App, StartOptions, settings};
 use sandglass::commands::{configuration, otlp_flags};
 use sandglass::config::{Config, Period};
 use sandglass::failure::Failure;
@@ -69,14 +69,14 @@ async fn observe(
     let (closed, received) = mpsc::channel();
     let app = app::start(
         &config,
-        Options {
+        StartOptions {
             otlp_flags,
             record,
             serve: true,
             closed: Some(closed),
             node_netns: Some(rig.node_netns()),
             netns_directories: vec![rig.netns_directory().display().to_string()],
-            ..Options::default()
+            ..StartOptions::default()
         },
     )
     .await?;

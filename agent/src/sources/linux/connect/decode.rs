@@ -17,7 +17,7 @@ use crate::sources::linux::record::{DecodeError, text};
 
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedConnect {
     /// When.
     pub at: Timestamp,
     /// What happened.
@@ -30,7 +30,7 @@ pub struct Decoded {
 ///
 /// # Errors
 /// When the bytes are no record.
-pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+pub fn decode(bytes: &[u8]) -> Result<DecodedConnect, DecodeError> {
     let (record, _) = ConnectRecord::read(bytes).ok_or(DecodeError::Short {
         kind: 0,
         bytes: bytes.len(),
@@ -41,7 +41,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
         KIND_CONNECT_FAILED => (Step::Failed(failure(&record)), None),
         kind => return Err(DecodeError::UnknownKind(kind)),
     };
-    Ok(Decoded {
+    Ok(DecodedConnect {
         at: Timestamp(record.header.at_ns),
         step: ConnectStep {
             netns: u64::from(record.netns),

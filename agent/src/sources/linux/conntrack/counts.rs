@@ -14,18 +14,18 @@ use super::netlink::{NFGENMSG, attributes, take};
 use super::socket::Requests;
 
 /// The counters of one network namespace.
-pub struct Counters {
+pub struct CounterReader {
     requests: Requests,
     meter: Meter,
 }
 
-impl Counters {
+impl CounterReader {
     /// The counters of the namespace that this thread is in.
     ///
     /// # Errors
     /// When no socket can be opened.
-    pub fn open(netns: u64) -> io::Result<Counters> {
-        Ok(Counters {
+    pub fn open(netns: u64) -> io::Result<CounterReader> {
+        Ok(CounterReader {
             requests: Requests::open()?,
             meter: Meter::new(netns),
         })

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use sandglass_model::network::{Flow, FlowChange};
 
-use super::netlink::{Message, NFGENMSG, attributes, take};
+use super::netlink::{NFGENMSG, NetlinkMessage, attributes, take};
 
 /// A flow, and the time of the event where the message has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct FlowError {
 ///
 /// # Errors
 /// When an attribute of the flow is missing.
-pub fn decode(message: &Message<'_>, netns: u64) -> Result<Option<FlowEvent>, FlowError> {
+pub fn decode(message: &NetlinkMessage<'_>, netns: u64) -> Result<Option<FlowEvent>, FlowError> {
     let change = match message.kind {
         NEW => FlowChange::New,
         DELETE => FlowChange::Destroyed,

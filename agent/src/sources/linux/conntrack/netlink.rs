@@ -7,7 +7,7 @@
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct NetlinkMessage<'a> {
     /// Type; for netfilter the subsystem in the upper byte.
     pub kind: u16,
     /// Number of the request it answers.
@@ -17,11 +17,11 @@ pub struct Message<'a> {
 }
 
 /// The messages in `bytes`. The last one may be cut.
-pub fn messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub fn messages(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(take(rest, 0)?)).ok()?;
-        let message = Message {
+        let message = NetlinkMessage {
             kind: u16::from_ne_bytes(take(rest, 4)?),
             sequence: u32::from_ne_bytes(take(rest, 8)?),
             payload: rest.get(HEADER..length.min(rest.len()))?,

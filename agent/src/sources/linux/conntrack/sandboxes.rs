@@ -23,7 +23,7 @@ use crate::sources::linux::known_namespaces::KnownNamespaces;
 use crate::sources::linux::process_root::path_in_root;
 
 /// The visits.
-pub struct Sandboxes {
+pub struct SandboxTables {
     known: KnownNamespaces,
     /// The node's own namespace, to return to.
     home: File,
@@ -38,15 +38,15 @@ struct Visited {
     due: Timestamp,
 }
 
-impl Sandboxes {
+impl SandboxTables {
     /// Of the calling thread.
     ///
     /// # Errors
     /// When the thread may not enter namespaces.
-    pub fn new(known: KnownNamespaces) -> io::Result<Sandboxes> {
+    pub fn new(known: KnownNamespaces) -> io::Result<SandboxTables> {
         let home = File::open("/proc/thread-self/ns/net")?;
         enter(&home)?;
-        Ok(Sandboxes {
+        Ok(SandboxTables {
             known,
             home,
             visited: BTreeMap::new(),

@@ -11,7 +11,7 @@ use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
 
-use super::netlink::{Message, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, messages, request, take};
+use super::netlink::{NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, NetlinkMessage, messages, request, take};
 
 /// A socket that receives new and ended flows.
 pub struct Subscription {
@@ -127,7 +127,7 @@ impl Requests {
     ///
     /// # Errors
     /// The error that the kernel responds with, or that of the socket.
-    pub fn send(&mut self, kind: u16, dump: bool, mut on_message: impl FnMut(&Message<'_>)) -> io::Result<()> {
+    pub fn send(&mut self, kind: u16, dump: bool, mut on_message: impl FnMut(&NetlinkMessage<'_>)) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let flags = if dump { NLM_F_DUMP } else { 0 };
         send(&self.socket, &request(kind, flags, self.sequence), SendFlags::empty())?;
@@ -154,7 +154,7 @@ impl Requests {
 }
 
 /// The errno in a message of type NLMSG_ERROR.
-fn error_code(message: &Message<'_>) -> io::Result<()> {
+fn error_code(message: &NetlinkMessage<'_>) -> io::Result<()> {
     match take(message.payload, 0).map(i32::from_ne_bytes) {
         Some(0) => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(error.saturating_neg())),

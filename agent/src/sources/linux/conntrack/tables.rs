@@ -8,20 +8,20 @@ use std::io;
 use sandglass_model::time::SECOND;
 use sandglass_model::{Event, Timestamp};
 
-use super::counts::Counters;
-use super::sandboxes::Sandboxes;
+use super::counts::CounterReader;
+use super::sandboxes::SandboxTables;
 use crate::sources::linux::known_namespaces::KnownNamespaces;
 
 /// The tables. Their sockets belong to the namespace of the thread that polls first.
 pub struct Tables {
     netns: u64,
-    node: Node,
+    node: NodeTable,
     sandboxes: Visits,
 }
 
 /// The node's own table.
-enum Node {
-    Open(Counters),
+enum NodeTable {
+    Open(CounterReader),
     /// Cannot be read; tried again at this time.
     Closed(Timestamp),
 }
@@ -29,7 +29,7 @@ enum Node {
 /// The tables of sandboxes.
 enum Visits {
     Unopened(KnownNamespaces),
-    Open(Box<Sandboxes>),
+    Open(Box<SandboxTables>),
     Impossible,
 }
 
@@ -38,7 +38,7 @@ impl Tables {
     pub fn new(netns: u64, known: KnownNamespaces) -> Tables {
         Tables {
             netns,
-            node: Node::Closed(Timestamp(0)),
+            node: NodeTable::Closed(Timestamp(0)),
             sandboxes: Visits::Unopened(known),
         }
     }
@@ -50,7 +50,7 @@ impl Tables {
             Ok(event) => events.extend(event),
             Err(error) => {
                 tracing::warn!(%error, "conntrack's counters cannot be read; tried again in a minute");
-                self.node = Node::Closed(Timestamp(now.0 + TRY_EVERY_NS));
+                self.node = NodeTable::Closed(Timestamp(now.0 + TRY_EVERY_NS));
             }
         }
         match self.poll_sandboxes(now) {
@@ -64,18 +64,18 @@ impl Tables {
     }
 
     fn poll_node(&mut self, now: Timestamp) -> io::Result<Option<Event>> {
-        if matches!(self.node, Node::Closed(until) if now >= until) {
-            self.node = Node::Open(Counters::open(self.netns)?);
+        if matches!(self.node, NodeTable::Closed(until) if now >= until) {
+            self.node = NodeTable::Open(CounterReader::open(self.netns)?);
         }
         match &mut self.node {
-            Node::Open(counters) => counters.poll(now),
-            Node::Closed(_) => Ok(None),
+            NodeTable::Open(counters) => counters.poll(now),
+            NodeTable::Closed(_) => Ok(None),
         }
     }
 
     fn poll_sandboxes(&mut self, now: Timestamp) -> io::Result<Vec<Event>> {
         if let Visits::Unopened(known) = &self.sandboxes {
-            self.sandboxes = Visits::Open(Box::new(Sandboxes::new(known.clone())?));
+            self.sandboxes = Visits::Open(Box::new(SandboxTables::new(known.clone())?));
         }
         match &mut self.sandboxes {
             Visits::Open(sandboxes) => sandboxes.poll(now),

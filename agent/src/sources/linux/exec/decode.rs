@@ -17,7 +17,7 @@ use crate::sources::linux::record::{DecodeError, text};
 
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedProcess {
     /// What happened. The cgroup path of an exec is still empty.
     pub event: Event,
     /// Id of the cgroup (v2) of an exec, else 0.
@@ -32,7 +32,7 @@ pub struct Decoded {
 ///
 /// # Errors
 /// When the bytes are no record.
-pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, DecodeError> {
+pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
     let short = |kind| DecodeError::Short {
         kind,
         bytes: bytes.len(),
@@ -76,7 +76,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, DecodeError> {
         kind => return Err(DecodeError::UnknownKind(kind)),
     };
     let at = Timestamp(header.at_ns);
-    Ok(Some(Decoded {
+    Ok(Some(DecodedProcess {
         event: Event { at, body },
         cgroup_id,
         is_runtime: role == ROLE_RUNTIME,

@@ -11,14 +11,14 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 
-use super::decode::{Decoded, decode};
+use super::decode::{DecodedProcess, decode};
 use super::running;
 use super::runtimes::Runtimes;
 use crate::scheduling;
 use crate::sources::clock;
 use crate::sources::linux::cgroups::Cgroups;
 use crate::sources::linux::feed::{Drained, Feed, Outlet, RECORDS_MAX};
-use crate::sources::linux::loader::family::Stream;
+use crate::sources::linux::loader::family::RecordStream;
 use crate::sources::linux::loader::maps::{Pages, Processes};
 use crate::sources::linux::netns::NetnsWatch;
 use crate::sources::queue::Stopped;
@@ -26,7 +26,7 @@ use crate::sources::queue::Stopped;
 /// The maps of the probe.
 pub struct Channels {
     /// Those that every probe has.
-    pub stream: Stream,
+    pub stream: RecordStream,
     /// The tracked processes.
     pub processes: Processes,
     /// Where the pages of pipes lie.
@@ -84,7 +84,7 @@ impl ExecFeed {
         }
     }
 
-    fn on_record(&mut self, decoded: Decoded) {
+    fn on_record(&mut self, decoded: DecodedProcess) {
         self.ring_bytes
             .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
         let mut event = decoded.event;

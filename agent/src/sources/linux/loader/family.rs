@@ -15,7 +15,7 @@ use sandglass_probes::wire::PID_COUNTS;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use super::error::LoadError;
-use super::hook::{Hook, Place};
+use super::hook::{AttachPoint, Hook};
 use super::maps::{LostCounter, Pages, Processes, Reader, Ring};
 use super::run_time::ProgramTime;
 
@@ -54,7 +54,7 @@ pub struct Object {
 }
 
 /// Loads objects with the kernel's type information.
-pub struct Loader<'k> {
+pub struct ProbeLoader<'k> {
     types: &'k Btf,
     objects: EbpfLoader<'k>,
 }
@@ -64,7 +64,7 @@ pub struct Loader<'k> {
 ///
 /// # Errors
 /// When the kernel has no type information.
-pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut Loader<'_>) -> T) -> Result<T, LoadError> {
+pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_>) -> T) -> Result<T, LoadError> {
     // EbpfLoader::new() reads the information too and cannot be kept from it: so there is one loader, made meanwhile.
     let (types, mut objects) = thread::scope(|scope| {
         let other = thread::Builder::new().spawn_scoped(scope, EbpfLoader::new);
@@ -77,7 +77,7 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut Loader<'_>) ->
     objects
         .btf(Some(&types))
         .override_global("dns_ports", &ports[..], false);
-    Ok(load(&mut Loader { types: &types, objects }))
+    Ok(load(&mut ProbeLoader { types: &types, objects }))
 }
 
 /// A loaded object. What it attached is detached when it is dropped.
@@ -90,7 +90,7 @@ pub struct Family {
 }
 
 /// The maps that every object has.
-pub struct Stream {
+pub struct RecordStream {
     /// The records.
     pub ring: Ring,
     /// The counters of records that found the ring full.
@@ -104,7 +104,7 @@ impl Family {
     ///
     /// # Errors
     /// When the kernel or aya rejects the object.
-    pub fn load(object: Object, ring_bytes: u32, loader: &mut Loader<'_>) -> Result<Family, LoadError> {
+    pub fn load(object: Object, ring_bytes: u32, loader: &mut ProbeLoader<'_>) -> Result<Family, LoadError> {
         let Object { probe, hook, bytes } = object;
         loader.objects.map_max_entries("records", ring_bytes);
         let load = AssertUnwindSafe(|| loader.objects.load(bytes));
@@ -135,9 +135,9 @@ impl Family {
         &mut self,
         name: &'static str,
         tracepoint: &'static str,
-        loader: &Loader<'_>,
+        loader: &ProbeLoader<'_>,
     ) -> Result<(), LoadError> {
-        self.hook(name, Place::Tracepoint(tracepoint), loader)
+        self.hook(name, AttachPoint::Tracepoint(tracepoint), loader)
     }
 
     /// Attaches the program `name` to the packets of all sockets of a cgroup and of those below it.
@@ -149,13 +149,13 @@ impl Family {
         name: &'static str,
         way: &'static str,
         cgroup: &File,
-        loader: &Loader<'_>,
+        loader: &ProbeLoader<'_>,
     ) -> Result<(), LoadError> {
         let cgroup = cgroup.try_clone().map_err(LoadError::Cgroup)?;
-        self.hook(name, Place::Packets { cgroup, way }, loader)
+        self.hook(name, AttachPoint::Packets { cgroup, way }, loader)
     }
 
-    fn hook(&mut self, name: &'static str, place: Place, loader: &Loader<'_>) -> Result<(), LoadError> {
+    fn hook(&mut self, name: &'static str, place: AttachPoint, loader: &ProbeLoader<'_>) -> Result<(), LoadError> {
         let mut hook = Hook::new(name, place);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
@@ -209,8 +209,8 @@ impl Family {
     ///
     /// # Errors
     /// When a map is missing or not of its kind.
-    pub fn stream(&mut self) -> Result<Stream, LoadError> {
-        Ok(Stream {
+    pub fn stream(&mut self) -> Result<RecordStream, LoadError> {
+        Ok(RecordStream {
             ring: Ring(self.take_map("records")?),
             lost: LostCounter {
                 counters: self.take_map("lost")?,

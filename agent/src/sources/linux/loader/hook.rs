@@ -14,7 +14,7 @@ use aya::programs::{CgroupAttachMode, Program, ProgramError};
 
 /// Where a program belongs.
 #[derive(Debug)]
-pub enum Place {
+pub enum AttachPoint {
     /// A tracepoint, by name.
     Tracepoint(&'static str),
     /// The packets of a cgroup's sockets and of those below it.
@@ -30,15 +30,15 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Hook {
     program: &'static str,
-    place: Place,
+    place: AttachPoint,
     /// `None` while the program is detached.
-    link: Option<Link>,
+    link: Option<HookLink>,
 }
 
 /// The program is detached when this is dropped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held, never read")]
-enum Link {
+enum HookLink {
     Typed(BtfTracePointLink),
     Raw(RawTracePointLink),
     Packets(CgroupSkbLink),
@@ -46,7 +46,7 @@ enum Link {
 
 impl Hook {
     /// A hook with nothing attached.
-    pub fn new(program: &'static str, place: Place) -> Hook {
+    pub fn new(program: &'static str, place: AttachPoint) -> Hook {
         let link = None;
         Hook { program, place, link }
     }
@@ -59,17 +59,17 @@ impl Hook {
     /// The place's name, for errors.
     pub fn place(&self) -> &'static str {
         match &self.place {
-            Place::Tracepoint(name) => name,
-            Place::Packets { way, .. } => way,
+            AttachPoint::Tracepoint(name) => name,
+            AttachPoint::Packets { way, .. } => way,
         }
     }
 
     /// Loads the program for this place. Once, before it is attached.
     pub fn load(&self, program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
         match (program, &self.place) {
-            (Program::BtfTracePoint(program), Place::Tracepoint(name)) => program.load(name, btf),
-            (Program::RawTracePoint(program), Place::Tracepoint(_)) => program.load(),
-            (Program::CgroupSkb(program), Place::Packets { .. }) => program.load(),
+            (Program::BtfTracePoint(program), AttachPoint::Tracepoint(name)) => program.load(name, btf),
+            (Program::RawTracePoint(program), AttachPoint::Tracepoint(_)) => program.load(),
+            (Program::CgroupSkb(program), AttachPoint::Packets { .. }) => program.load(),
             _ => Err(ProgramError::UnexpectedProgramType),
         }
     }
@@ -80,21 +80,21 @@ impl Hook {
             return Ok(());
         }
         self.link = Some(match (program, &self.place) {
-            (Program::BtfTracePoint(program), Place::Tracepoint(_)) => {
+            (Program::BtfTracePoint(program), AttachPoint::Tracepoint(_)) => {
                 let link = program.attach()?;
-                Link::Typed(program.take_link(link)?)
+                HookLink::Typed(program.take_link(link)?)
             }
-            (Program::RawTracePoint(program), Place::Tracepoint(name)) => {
+            (Program::RawTracePoint(program), AttachPoint::Tracepoint(name)) => {
                 let link = program.attach(name)?;
-                Link::Raw(program.take_link(link)?)
+                HookLink::Raw(program.take_link(link)?)
             }
-            (Program::CgroupSkb(program), Place::Packets { cgroup, .. }) => {
+            (Program::CgroupSkb(program), AttachPoint::Packets { cgroup, .. }) => {
                 let way = program.expected_attach_type().as_ref().copied();
                 let way = way.ok_or(ProgramError::UnexpectedProgramType)?;
                 // A link never replaces the programs of others, whatever the mode (kernel/bpf/cgroup.c,
                 // cgroup_bpf_link_attach, since Linux 5.7).
                 let link = program.attach(cgroup, way, CgroupAttachMode::Single)?;
-                Link::Packets(program.take_link(link)?)
+                HookLink::Packets(program.take_link(link)?)
             }
             _ => return Err(ProgramError::UnexpectedProgramType),
         });

@@ -67,7 +67,7 @@ fn the_first_name_in_a_directory_makes_it_known() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name| directory.path().join(name);
     let created = |name| {
-        let request = Request {
+        let request = NamespaceRequest {
             pids: [std::process::id(); 2],
             sandbox: SandboxId("sb".to_owned()),
             path: at(name).to_string_lossy().into_owned(),

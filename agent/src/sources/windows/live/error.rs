@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use ferrisetw::native::EvntraceNativeError;
 use ferrisetw::trace::{TraceError, stop_trace_by_name};
 
-use crate::failure::{Advice, Exit};
+use crate::failure::{Advice, ExitReason};
 
 /// Why the sessions could not start.
 #[derive(Debug, thiserror::Error)]
@@ -41,11 +41,11 @@ impl Advice for StartError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
+    fn exit(&self) -> ExitReason {
         match self {
-            StartError::Session { denied: true, .. } => Exit::NoPermission,
-            StartError::Session { denied: false, .. } => Exit::Unavailable,
-            StartError::Thread(_) => Exit::Runtime,
+            StartError::Session { denied: true, .. } => ExitReason::NoPermission,
+            StartError::Session { denied: false, .. } => ExitReason::Unavailable,
+            StartError::Thread(_) => ExitReason::Runtime,
         }
     }
 }

@@ -19,7 +19,7 @@ use sandglass_model::windows::{ActivityChange, Service};
 use super::intake::guarded;
 use super::status::label;
 use super::*;
-use crate::failure::Exit;
+use crate::failure::ExitReason;
 use crate::health::{ProbeStatus, SessionLabel};
 use crate::sources::queue::{EventReceiver, channel as events_channel};
 use crate::sources::windows::file::EtlFile;
@@ -476,7 +476,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
     let etw = FakeEtw::new();
     etw.refuse_provider(normalize::DNS_CLIENT, ACCESS_DENIED);
     let (error, _) = *begin(Options::default(), 64).err().unwrap();
-    assert_eq!(error.exit(), Exit::NoPermission);
+    assert_eq!(error.exit(), ExitReason::NoPermission);
     assert_eq!(etw.sessions(), Vec::<String>::new());
 }
 
@@ -632,5 +632,5 @@ fn a_file_is_written_by_one_session_with_all_providers() {
     assert_eq!(etw.sessions(), Vec::<String>::new());
     etw.refuse("sandglass-record", ACCESS_DENIED);
     let error = file::record(Path::new("node.etl"), &Options::default()).err().unwrap();
-    assert_eq!(error.exit(), Exit::NoPermission, "{error}");
+    assert_eq!(error.exit(), ExitReason::NoPermission, "{error}");
 }

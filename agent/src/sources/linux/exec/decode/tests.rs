@@ -33,7 +33,7 @@ fn exec_bytes(path: &[u8], args: &[u8], env: &[u8], flags: u32) -> Vec<u8> {
     [record.bytes(), path, args, env].concat()
 }
 
-fn decoded(bytes: &[u8]) -> Decoded {
+fn decoded(bytes: &[u8]) -> DecodedProcess {
     decode(bytes).unwrap().unwrap()
 }
 

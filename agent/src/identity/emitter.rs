@@ -9,39 +9,39 @@ use crate::sources::{EventSender, NamespaceLook, NamespacePlace};
 
 /// An answer of the runtime.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum RuntimeResponse {
     Described(SandboxDescription),
     /// Where the namespace of a sandbox is that was described before.
     Namespace(NamespacePlace),
 }
 
 /// Sends answers as events.
-pub(super) struct Delivery {
+pub(super) struct Emitter {
     pub(super) sender: EventSender,
     pub(super) clock: fn() -> Timestamp,
     pub(super) namespaces: Option<NamespaceLook>,
     pub(super) metrics: IdentityMetrics,
 }
 
-impl Delivery {
-    pub(super) fn start(self) -> std::io::Result<mpsc::Sender<Answer>> {
-        let (answers, mut received) = mpsc::channel(16);
+impl Emitter {
+    pub(super) fn start(self) -> std::io::Result<mpsc::Sender<RuntimeResponse>> {
+        let (responses, mut received) = mpsc::channel(16);
         std::thread::Builder::new().name("identity".to_owned()).spawn(move || {
-            while let Some(answer) = received.blocking_recv() {
-                let Some(body) = self.body(answer) else { continue };
+            while let Some(response) = received.blocking_recv() {
+                let Some(body) = self.body(response) else { continue };
                 let at = (self.clock)();
                 if self.sender.send(Event { at, body }).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(answers)
+        Ok(responses)
     }
 
-    fn body(&self, answer: Answer) -> Option<Body> {
-        match answer {
-            Answer::Described(description) => Some(Body::SandboxDescribed(Box::new(description))),
-            Answer::Namespace(place) => {
+    fn body(&self, response: RuntimeResponse) -> Option<Body> {
+        match response {
+            RuntimeResponse::Described(description) => Some(Body::SandboxDescribed(Box::new(description))),
+            RuntimeResponse::Namespace(place) => {
                 let found = self.namespaces.as_ref()?.at(&place);
                 self.metrics.add(match found {
                     Some(_) => Outcome::Answered,
