@@ -1,11 +1,13 @@
 //! A table by open trace: where a room keeps its own state beside a trace.
 //!
-//! A key says where its entry lies, so that a look-up is no search. Does not: remove entries by itself; a room removes its
-//! entry when the trace closes. An entry of a trace that had the same slot before is never found.
+//! Used by the rooms of plugins and of sandboxes, several times per event: a key says where its entry lies (`keys.rs`),
+//! so that a look-up is an index and no search. As long as the table of open traces at its largest.
+//! Does not: remove entries by itself; a room removes its entry when the trace closes. An entry of an earlier trace in
+//! the same slot is never returned, since the whole key is compared.
 
 use crate::keys::TraceKey;
 
-/// The table.
+/// Entries by the slot of the key, each with the key that it was inserted for.
 #[derive(Debug)]
 pub(crate) struct ByTrace<T>(Vec<Option<(TraceKey, T)>>);
 
@@ -26,6 +28,7 @@ impl<T> ByTrace<T> {
         (*of == key).then_some(value)
     }
 
+    /// Replaces what an earlier trace has left in the slot.
     pub(crate) fn insert(&mut self, key: TraceKey, value: T) {
         let slot = key.slot();
         if self.0.len() <= slot {

@@ -1,8 +1,10 @@
-//! Chains of plugins against the node's CNI configuration: whether a plugin can be the next of a chain, and whether a chain
-//! is complete.
+//! Chains of plugins against the node's CNI configuration: whether a plugin can be the next of a chain, and whether a
+//! chain is complete.
 //!
-//! A runtime runs the plugins of a network's list one after another (CNI spec 1.1.0, section 4), DEL in reverse. Used by
-//! the rooms of plugins and of Windows. Pure functions over open traces and the configuration.
+//! A runtime runs the plugins of a network's list one after another, for DEL in reverse order (CNI spec 1.1.0, section
+//! 3, "Execution of Network Configurations"). Used by the rooms of plugins and of Windows. Pure functions over open
+//! traces and the configuration. The configuration may be older or newer than what the runtime has loaded, so nothing
+//! here ends an operation that the runtime goes on with: it only saves the settle time.
 
 use sandglass_model::CniCommand;
 use sandglass_model::cni::NetworkList;
@@ -10,7 +12,8 @@ use sandglass_model::trace::OperationDetail;
 
 use crate::open_trace::OpenTrace;
 
-/// Whether `plugin` can be the next of the chain of the operation at `span`.
+/// Whether `plugin` can be the next of the chain of the operation at `span`. Not while a plugin of it runs, and not
+/// after a failure, where the runtime stops.
 pub(crate) fn can_join(open: &OpenTrace, span: usize, plugin: &str, networks: &[NetworkList]) -> bool {
     let Some(detail) = open.operation(span) else {
         return false;
@@ -29,7 +32,7 @@ pub(crate) fn can_join(open: &OpenTrace, span: usize, plugin: &str, networks: &[
     })
 }
 
-/// Every plugin of the network's list has run.
+/// Every plugin of the network's list has run, in the order of the verb. `false` when the network is not known.
 pub(crate) fn is_complete(open: &OpenTrace, span: usize, networks: &[NetworkList]) -> bool {
     open.operation(span).is_some_and(|detail| {
         list_of(networks, detail).is_some_and(|list| {
@@ -39,6 +42,7 @@ pub(crate) fn is_complete(open: &OpenTrace, span: usize, networks: &[NetworkList
 }
 
 /// The plugins of a list in the order in which the verb runs them.
+/// CHECK runs forward like ADD; GC and STATUS run each plugin once in list order (CNI spec 1.1.0, section 3).
 fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &str> {
     let (forward, backward) = match command {
         CniCommand::Del => (None, Some(list.plugins.iter().rev())),
@@ -53,9 +57,10 @@ fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &st
         .map(String::as_str)
 }
 
-/// The list that begins with the chain, if there is only one.
+/// The list whose first plugins are the chain so far, if exactly one list is like that.
 pub(crate) fn only_match<'a>(networks: &'a [NetworkList], detail: &OperationDetail) -> Option<&'a NetworkList> {
     // VERSION is of a plugin, not of a network.
+    // libcni asks each binary for its version once, whatever list it is in.
     if detail.command == CniCommand::Version {
         return None;
     }

@@ -1,6 +1,8 @@
-//! What the rooms share: configuration, time, the open traces, and what they bring about.
+//! The context: what all rooms share, namely configuration, time, the open traces, and the effects of handling an
+//! event.
 //!
-//! Every room gets it as `&mut Context` with each event or fact. Imports no room. Does not: decide anything.
+//! Every room gets it as `&mut Context` with each event or fact. Imports no room. Does not: decide anything, or hold
+//! state that only one room uses.
 
 use sandglass_model::cni::NetworkList;
 use sandglass_model::{ClockAnchor, Timestamp};
@@ -11,17 +13,21 @@ use crate::facts::Facts;
 use crate::names::NameCache;
 use crate::traces::OpenTraces;
 
-/// What the rooms share.
+/// What the rooms share. Its fields are apart from one another, so that a room can hold an open trace and push an
+/// output.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) config: CorrelatorConfig,
-    /// The newest time seen; while a timer fires, the time it was due.
+    /// The newest time seen; while a timer fires, the time at which it was due. Never goes back, also when a late event
+    /// has an older time of its own.
     pub(crate) now: Timestamp,
+    /// Maps boot time to wall-clock time. A trace takes the anchor that holds when it opens and keeps it.
     pub(crate) anchor: ClockAnchor,
+    /// How far the last losses reach.
     pub(crate) losses: Losses,
-    /// The node's CNI configuration: its networks, and the plugins of each.
+    /// The node's CNI configuration in the order of the file names: the network lists and the plugins of each.
     pub(crate) networks: Vec<NetworkList>,
-    /// File names of executables.
+    /// Names of executables and paths, each kept once.
     pub(crate) names: NameCache,
     pub(crate) traces: OpenTraces,
     pub(crate) effects: Effects,
@@ -46,14 +52,15 @@ impl Context {
         }
     }
 
-    /// The serial number of the next exchange.
+    /// The serial number of the next exchange. Lookups and connects of all rooms share one sequence, so that a number
+    /// names one exchange and sorts by begin.
     pub(crate) fn next_serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
     }
 }
 
-/// Until when what begins may miss records that a probe lost.
+/// Until when something that begins may miss records that a probe lost; `None` before the first loss.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) processes: Option<Timestamp>,

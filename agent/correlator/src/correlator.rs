@@ -1,7 +1,14 @@
-//! The correlator: routes events to the rooms, and what one room reports to the rooms that need it.
+//! The correlator's router: passes events to the rooms, and what one room reports to the rooms that need it.
 //!
-//! A reader finds here in which order rooms get an event (`handle` and what it calls) and a fact (`route`), and that is
-//! the only coupling between rooms: no room knows another. Everything else is in the rooms. Does not: decide anything.
+//! Used by the pipeline, `sandglass replay`, the benchmarks and the fuzz targets. A reader finds here in which order
+//! rooms get an event (`handle` and what it calls) and a fact (`route`). That is the only coupling between rooms, so
+//! this file also holds the few sequences in which two rooms take turns: an exec (`on_exec`), the begin of an operation
+//! (`on_operation_begin`), and closing a trace (`close`).
+//!
+//! Order within one event: timers that are due fire first, then the rooms handle the event, then facts are routed until
+//! none is left. A handler that needs the effect of a fact before it goes on calls `route` in between.
+//! Does not: decide anything about processes, sandboxes or traffic; its own are the loss markers and the bound on open
+//! traces.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +36,9 @@ use crate::windows::calls::Inferred;
 
 /// The correlator.
 ///
-/// Give it every event with [`handle`](Correlator::handle), then take what it found with
-/// [`drain`](Correlator::drain). At the end of the input, [`finish`](Correlator::finish) and drain once more.
+/// Give it every event with [`handle`](Correlator::handle), then take the outputs with [`drain`](Correlator::drain). At
+/// the end of the input, call [`finish`](Correlator::finish) and drain once more. All memory is bounded by the
+/// configuration; what a bound evicts is in [`counters`](Correlator::counters).
 #[derive(Debug)]
 pub struct Correlator {
     ctx: Context,
@@ -40,9 +48,11 @@ pub struct Correlator {
     windows: Windows,
 }
 
-/// A loss is reported when it is noticed; events that it concerns may come until this much later.
+/// How long after a loss was noticed traces that begin count as incomplete: the kernel side counts a lost record at
+/// once, and the source reads the counter only at the next poll of the ring buffer.
 const LOSS_REACH_NS: u64 = SECOND;
-/// Probes whose records are of traffic.
+/// Names of the probes whose records are about traffic, as `sandglass_probe_info` has them. A loss of any other probe
+/// concerns processes.
 const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 
 // === what goes in ===
@@ -60,7 +70,8 @@ impl Correlator {
         }
     }
 
-    /// Takes one event. Events come in time order but for late ones, whose time may lie before the newest seen.
+    /// Handles one event. Events come in time order from the reorder stage, except late ones, whose time may lie before
+    /// the newest seen; an event never moves the correlator's time back.
     pub fn handle(&mut self, event: Event) {
         let at = event.at;
         self.pass_time(at);
@@ -121,6 +132,8 @@ impl Correlator {
 
     /// Ends what is open, at the newest time seen: for the end of a recording and a clean stop. What still runs is
     /// incomplete; what only waits for a next step is not.
+    /// Rooms are finished from the outside in: exchanges first, since they are spans of traces that are closed next;
+    /// journeys last, since the end of a trace can release exchanges.
     pub fn finish(&mut self) {
         self.traffic.finish(&mut self.ctx);
         self.route();
@@ -135,7 +148,8 @@ impl Correlator {
         self.route();
     }
 
-    /// Fires the timers that are due at `at`, each at its own time.
+    /// Fires the timers that are due at `at`, each at its own time and in time order, so that a long silence gives the
+    /// same result as many ticks. Facts are routed after each, because a timer may set or cancel others.
     fn pass_time(&mut self, at: Timestamp) {
         while let Some((due, timer)) = self.ctx.effects.timers.pop(at) {
             self.ctx.now = self.ctx.now.max(due);
@@ -156,6 +170,7 @@ impl Correlator {
         self.plugins.expire(self.ctx.now);
     }
 
+    /// Records of a probe were lost: marks everything open that may miss them, and what begins within `LOSS_REACH_NS`.
     fn on_loss(&mut self, at: Timestamp, probe: &str, count: u64) {
         let until = Some(at.plus(LOSS_REACH_NS));
         let of_traffic = TRAFFIC_PROBES.contains(&probe);
@@ -163,6 +178,7 @@ impl Correlator {
         if of_traffic {
             losses.traffic = losses.traffic.max(until);
             self.traffic.on_loss();
+            // A lost DNS record may have been the answer of any open query.
             if probe == "dns" {
                 self.traffic.on_dns_loss(at);
             }
@@ -180,7 +196,8 @@ impl Correlator {
 // === routes ===
 
 impl Correlator {
-    /// An exec whose environment is known.
+    /// An exec whose environment is known: read from the kernel on Linux, inferred on Windows. The room of plugins says
+    /// what it is; a new operation or a runtime step concerns the room of sandboxes too, which chooses the trace.
     fn on_exec(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
         match self.plugins.on_exec(&mut self.ctx, at, image, env) {
             ExecOutcome::Done => {}
@@ -190,6 +207,7 @@ impl Correlator {
                 let trace = self.sandboxes.creation_of(&self.ctx, &id);
                 let span = trace.and_then(|trace| {
                     let span = self.sandboxes.on_step_begin(&mut self.ctx, at, image, step, trace);
+                    // The runtime goes on to its next step, so no operation of this sandbox gets another plugin.
                     self.plugins.close_idle(&mut self.ctx, &id, Some(trace));
                     self.route();
                     self.review(trace);
@@ -201,7 +219,9 @@ impl Correlator {
         self.route();
     }
 
-    /// The runtime executes the first plugin of an operation.
+    /// The runtime executes the first plugin of an operation. Earlier operations that it replaces close first; a DEL
+    /// also ends the creation of its sandbox, or makes it due. Only then is the trace chosen, and the bound on traces
+    /// is kept before the operation enters it.
     fn on_operation_begin(&mut self, at: Timestamp, image: Image, call: &Invocation<'_>) {
         self.plugins.supersede(&mut self.ctx, call);
         self.route();
@@ -218,7 +238,8 @@ impl Correlator {
         self.plugins.begin_operation(&mut self.ctx, at, image, call, placement);
     }
 
-    /// An exec on a node whose environments are not visible.
+    /// An exec on a node whose environments are not visible: `windows` infers whether the runtime or a plugin executed
+    /// it and with which parameters, or counts an orphan.
     fn on_windows_exec(&mut self, at: Timestamp, exec: Box<Exec>) {
         let (mut image, _) = Image::split(exec);
         image.windows = true;
@@ -323,7 +344,8 @@ impl Correlator {
         }
     }
 
-    /// A runtime reported that it begins to create a sandbox.
+    /// A runtime reported that it begins to create a sandbox (Windows; `RunPodSandbox` in containerd's log). The trace
+    /// opens now: on Linux it opens with the first plugin and its begin is set back.
     fn on_creation_requested(&mut self, request: CreationRequest) {
         let CreationRequest { number, at, env } = request;
         let Some(call) = Invocation::of(&env) else {
@@ -337,14 +359,16 @@ impl Correlator {
         self.windows.on_creation_opened(&mut self.ctx, number, trace);
     }
 
-    /// Closes a trace that is complete.
+    /// Closes a trace, or the creation in it, that is complete. Called after everything that can complete one; the room
+    /// of sandboxes sets the timer for the next look when it is not.
     fn review(&mut self, trace: TraceKey) {
         if let Some(cut) = self.sandboxes.review(&mut self.ctx, trace) {
             self.close(trace, cut);
         }
     }
 
-    /// Closes a trace, or the creation in it: what rooms know of it becomes part of it before it is given out.
+    /// Closes a trace, or the creation in it. The rooms of Windows and of plugins first put into the trace what they
+    /// hold of it; the room of sandboxes closes last and emits it.
     fn close(&mut self, trace: TraceKey, cut: Cut) {
         if self.ctx.config.windows {
             self.windows.on_closing(&mut self.ctx, trace);
@@ -358,7 +382,7 @@ impl Correlator {
         }
     }
 
-    /// Evicts the oldest traces when too many are open.
+    /// Evicts the oldest traces when more than `max_traces` are open. They are emitted as incomplete, never dropped.
     fn bound_traces(&mut self) {
         let max = self.ctx.config.max_traces.clamp(1, TraceKey::MAX_OPEN);
         while self.ctx.traces.len() > max
@@ -376,7 +400,7 @@ impl Correlator {
 // === what comes out ===
 
 impl Correlator {
-    /// Outputs since the last call, in order.
+    /// Outputs since the last call, in the order in which they came about.
     pub fn drain(&mut self) -> Vec<Output> {
         let mut outputs = Vec::new();
         self.drain_into(&mut outputs);
@@ -393,26 +417,28 @@ impl Correlator {
         self.ctx.traces.iter().map(|open| &open.trace)
     }
 
-    /// The open traces of a Windows node for whose sandboxes HNS or HCS is at work, with those activities as spans that
-    /// run. All others are as [`open`](Correlator::open) gives them.
+    /// Copies of the open traces of a Windows node whose sandboxes have HNS or HCS activities running, with those
+    /// activities as spans without an end. For all other traces use [`open`](Correlator::open). Empty on Linux.
     #[must_use]
     pub fn with_running(&self) -> Vec<Trace> {
         self.windows.with_running(&self.ctx)
     }
 
-    /// The open trace with this id; the oldest, should a runtime have given one id to several.
+    /// The open trace with this id; the oldest if several share it, which happens when a runtime passes one
+    /// `TRACEPARENT` to several operations.
     #[must_use]
     pub fn open_trace(&self, id: TraceId) -> Option<&Trace> {
         self.ctx.traces.find(id).map(|open| &open.trace)
     }
 
-    /// When the next deadline fires, if nothing else happens: a tick is needed then. `None` when nothing is open.
+    /// When the next timer fires if nothing else happens: the source of ticks must send one then. `None` when no timer
+    /// is set.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.ctx.effects.timers.first()
     }
 
-    /// What was counted so far.
+    /// Losses since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.ctx.effects.counters

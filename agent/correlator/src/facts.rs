@@ -1,7 +1,9 @@
 //! Facts: what one room reports for another, in a queue that `correlator.rs` routes.
 //!
-//! Small on purpose: keys, times and boxes that exist anyway. A room that gets a fact reads the trace it names through
-//! the [`Context`](crate::context::Context). Imports no room.
+//! Every room pushes facts through its [`Context`](crate::context::Context); none reads them. A fact is small: keys,
+//! times, and boxes that exist anyway. A room that gets one reads the trace that it names from the context. Facts are
+//! routed in the order in which they were pushed, after the handler that pushed them has returned, so that no room is
+//! entered twice at once. Imports no room.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,7 +16,7 @@ use sandglass_model::{TextPairs, Timestamp, Trace};
 use crate::exchange::{EndedExchange, Exchange, ExchangeId};
 use crate::keys::{SpanRef, TraceKey};
 
-/// What happened, for whom it concerns.
+/// Something that happened in one room and concerns another. The router in `correlator.rs` names the receiver of each.
 #[derive(Debug)]
 pub(crate) enum Fact {
     /// A runtime's operation began; the span is the operation's.
@@ -38,7 +40,7 @@ pub(crate) enum Fact {
         at: Timestamp,
         detail: Detail,
     },
-    /// It is still open and looks different now.
+    /// An exchange that is shown in a trace has another detail or another note.
     ExchangeChanged {
         home: TraceKey,
         id: ExchangeId,
@@ -47,11 +49,12 @@ pub(crate) enum Fact {
     },
     /// It is over.
     ExchangeEnded { home: TraceKey, ended: EndedExchange },
-    /// It was evicted, or the input ended: how it ends is not known.
+    /// An exchange was evicted, or the input ended: how it ends is not known, so it proves nothing about the network.
     ExchangeLost { home: TraceKey, id: ExchangeId },
     /// The network became ready, or its trace closed, while the exchange was open: it goes on outside of the trace.
     ExchangeDetached(ExchangeId),
-    /// It is over and belongs to no sandbox's trace.
+    /// An exchange ended and belongs to no sandbox's trace: it counts as traffic, and becomes a journey if it went
+    /// badly.
     ExchangeReleased(EndedExchange),
     /// A lookup that a service reported as a whole resolved these addresses (Windows).
     AddressesResolved(Box<ResolvedAddresses>),
@@ -59,9 +62,9 @@ pub(crate) enum Fact {
     JourneyClosed(Box<Trace>),
     /// A runtime reported that it begins to create a sandbox (Windows).
     CreationRequested(Box<CreationRequest>),
-    /// It reported the end of that; the trace, when its begin was seen.
+    /// A runtime reported the end of a creation (Windows); the trace, when its begin was seen.
     CreationReported(Option<TraceKey>, Box<CreationEnd>),
-    /// It reported the id of a sandbox that went by a stand-in.
+    /// A runtime reported the id of a sandbox that had a stand-in until now (Windows).
     SandboxRenamed(Box<NewName>),
     /// A network compartment belongs to this sandbox (Windows).
     CompartmentKnown(u32, String),

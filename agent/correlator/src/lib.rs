@@ -1,16 +1,31 @@
-//! Events in, traces out: a pure, deterministic, single-threaded state machine.
+//! The correlator: a pure, deterministic, single-threaded state machine. Events go in, traces and findings come out.
 //!
-//! The pipeline pushes every event into [`Reorder`] and hands what it releases to [`Correlator::handle`], then drains the
-//! outputs. Time is in the events; silence is a tick.
+//! The pipeline pushes every event into [`Reorder`], passes what it releases to [`Correlator::handle`], then drains the
+//! outputs. Time is in the events; silence is a tick. The same events give the same outputs, ids included, so that a
+//! recording replays byte for byte.
 //!
-//! Four rooms own the state: `plugins`, `sandboxes`, `traffic`, `windows`. Each is a file and a folder of its name, and none
-//! knows another; `correlator.rs` routes events to them, and the facts (`facts.rs`) that one reports for another. What all
-//! share lies beside them and knows no room: `context.rs`, `traces.rs`, `open_trace.rs`, and leaves such as `keys.rs`. A new
-//! room is one more folder that takes events and a `&mut Context`, reports facts, and gets its lines in `correlator.rs`.
+//! Four rooms own the state: `plugins` (processes, operations and chains), `sandboxes` (traces of sandboxes), `traffic`
+//! (lookups, connects, conntrack, drops, causes, journeys) and `windows` (what Windows does not report and is
+//! inferred). Each is a file with the room's type, whose header says what the room may touch, and a folder of the same
+//! name. No room imports another (`tests/rooms.rs`). `correlator.rs` routes every event to the rooms, and the facts
+//! (`facts.rs`) that one room reports to the rooms that need them.
+//! What all rooms share lies beside them and knows no room: `context.rs` (configuration, time, open traces, effects),
+//! `traces.rs`, `open_trace.rs`, and leaves such as `keys.rs`, `timers.rs` and `output.rs`.
 //!
-//! Knows operating systems by their evidence only, behind one seam, the image of an exec with its CNI parameters:
-//! `invocation.rs` reads those of Linux, `windows` infers those of Windows, and the other rooms see no difference. Does not:
-//! perform I/O, read a clock, or lock; `clippy.toml` beside this crate bans what could.
+//! Where to add what:
+//! - An event: a variant of `Body` in the model, one arm in `Correlator::handle`, an `on_<event>` method of the room
+//!   that owns it.
+//! - Why something waited: the evidence of a wait on a lock, a child or a daemon belongs to the process that waits, so
+//!   to `plugins` (`process` state in `plugins/state.rs`, shown on its span by `plugins/exits.rs`) or to a room of its
+//!   own, `waits`, which takes the same events and is routed in `correlator.rs`. A reason why a lookup or connect went
+//!   badly is one function in `traffic/causes.rs` and a name in the registry (`CAUSES`).
+//! - A room: a file and a folder that take events and a `&mut Context` and report facts, its name in `tests/rooms.rs`,
+//!   its lines in `correlator.rs`.
+//!
+//! Operating systems are known by their evidence only, behind one seam, the image of an exec with its CNI parameters:
+//! `invocation.rs` reads those of Linux, `windows` infers those of Windows, and the other rooms see no difference.
+//! Does not: perform I/O, read a clock, lock, or iterate unordered maps; `clippy.toml` beside this crate bans what
+//! could.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]

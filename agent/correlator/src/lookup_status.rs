@@ -1,8 +1,12 @@
-//! The status of a lookup's span, by its result.
+//! The status of a lookup's span, by its result: an error class of the registry and a sentence.
+//!
+//! Used by the rooms of traffic and of Windows, so that a lookup fails the same way on both systems. NXDOMAIN is an
+//! answer, not a failure: programs ask for names that need not exist, above all along a search path. Names of response
+//! codes: RFC 1035 4.1.1. Imports no room.
 
 use sandglass_model::trace::{LookupResult, Status};
 
-/// Success or failure of a lookup with this result.
+/// The status of a lookup of `name` with this result. `Unset` for an answer, and for a result that is not known.
 pub(crate) fn of(name: &str, result: LookupResult) -> Status {
     if result.is_answer() || !result.is_known() {
         return Status::Unset;

@@ -1,22 +1,26 @@
-//! Names and paths of executables and cgroups, each kept once.
+//! A cache of names and paths of executables and cgroups: each is kept once and shared.
 //!
-//! A node runs the same few programs all day, and every span of a process names three or four: shared, they cost no
-//! allocation per span and no copy for who counts spans. Bounded; what does not fit any more is not shared.
+//! Used by the room of plugins for every span of a process, which names three or four of them. A node runs the same few
+//! programs all day, so sharing costs no allocation per span and no copy in the sinks. Bounded to 1,024 texts of 96
+//! bytes; what does not fit any more is a copy of its own.
+//! Does not: evict. The texts that come first are those that a node runs all the time.
 
 use std::sync::Arc;
 
 use crate::collections::by_text::ByText;
 
-/// The names.
+/// The texts that are shared.
 #[derive(Debug)]
 pub(crate) struct NameCache {
     known: ByText<Arc<str>>,
+    /// How many more may be entered.
     room: usize,
 }
 
-/// More than the plugins and commands of any node; a pod cannot add to them, only a plugin that runs ever new programs.
+/// Above the number of plugins and commands of any node. A pod cannot add to them; only a plugin that executes ever new
+/// programs can.
 const MAX_NAMES: usize = 1_024;
-/// Longer ones are no usual names and would let few entries take much room.
+/// Longer texts are unusual names and would let few entries take much memory.
 const MAX_BYTES: usize = 96;
 
 impl Default for NameCache {
@@ -29,7 +33,7 @@ impl Default for NameCache {
 }
 
 impl NameCache {
-    /// The name, shared with everyone who has asked for it before.
+    /// The shared text. `name` is the text of one event; the result lives as long as anybody holds it.
     pub(crate) fn get(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.known.get(name) {
             return Arc::clone(known);

@@ -1,6 +1,7 @@
-//! What the correlator gives out: ended spans, complete traces, findings.
+//! Outputs: what the correlator emits, namely ended spans, complete traces, findings and requests to the runtime.
 //!
-//! Drained by the pipeline, which passes it to the sinks. Does not: render anything.
+//! The pipeline drains them and passes them to the sinks. Traces are shared, not copied: store, OTLP and metrics read
+//! the same one. Does not: render anything.
 
 use std::sync::Arc;
 
@@ -9,13 +10,14 @@ use sandglass_model::{CniCommand, Detail, PodIdentity, SandboxId, Span, SpanId, 
 
 use crate::finding::Finding;
 
-/// What the correlator found.
+/// One output of the correlator. For each sandbox's trace `Created` comes once and before `Closed`; `Ended` comes once
+/// for each span that ends in an open trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A span ended, once and for all. Metrics count these.
     Ended(EndedSpan),
-    /// The creation of a sandbox is over, well or not. Its trace stays open until its network has proven usable, or
-    /// closes at once. Told once of every sandbox's trace; metrics of the set-up count these.
+    /// The creation of a sandbox is over, with success or not. Its trace stays open until its network has proven
+    /// usable, or closes at once. Metrics of the set-up count these.
     Created(Arc<Trace>),
     /// A finding about traffic.
     Finding(Finding),
@@ -34,8 +36,8 @@ pub enum Output {
     },
 }
 
-/// A span that ended: as much of it as what counts spans has use for. Copying it whole would be the dearest part of an
-/// exit's handling.
+/// A span that ended: the fields that metrics need. A full copy of the span dominated the cost of handling an exit
+/// (bench: throughput).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedSpan {
     /// Its trace.
@@ -61,7 +63,7 @@ pub enum EndedKind {
     Plugin {
         /// Plugin type.
         plugin: Arc<str>,
-        /// The verb it was given.
+        /// The verb of the operation.
         command: CniCommand,
     },
     /// A command that a plugin spawned.
@@ -85,6 +87,7 @@ impl EndedSpan {
         clippy::wildcard_enum_match_arm,
         reason = "metrics count three kinds by their spans; of any other kind, a new one included, they count the whole trace or a finding"
     )]
+    /// The ended span of `trace`. A span without an end counts as ending when it begins.
     pub fn of(trace: &Trace, span: &Span) -> EndedSpan {
         EndedSpan {
             trace: trace.id,

@@ -1,8 +1,10 @@
-//! The trace that an operation goes to.
+//! A placement: the trace that an operation of the runtime goes to, and what it is there.
+//!
+//! The room of sandboxes chooses it, the room of plugins begins the operation with it. Imports no room.
 
 use crate::keys::TraceKey;
 
-/// Which trace, and what the operation is in it.
+/// The trace, and the place of the operation in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// An attachment of a sandbox that is being created.

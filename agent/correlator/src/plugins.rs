@@ -1,8 +1,15 @@
-//! The room of plugins: processes into plugin invocations, commands and CNI operations.
+//! The room of plugins: turns execs, forks and exits into spans of plugin invocations and commands, grouped into CNI
+//! operations.
 //!
-//! Gets the events of processes from `correlator.rs`; reports operations that open and close, and ends of runtime steps,
-//! as facts. Here is its state; `exec.rs` handles an exec, `membership.rs` begins spans, `exits.rs` ends them,
-//! `operations.rs` decides when a chain of plugins is over. Does not: open or close a trace.
+//! `correlator.rs` passes it the events of processes. It reports `OperationOpened`, `OperationRetried`,
+//! `OperationClosed`, `AddressesReported` and `StepEnded` as facts (`facts.rs`). This file holds its state. `exec.rs`
+//! decides what an exec is, `membership.rs` begins spans and puts each plugin into an operation, `exits.rs` ends spans,
+//! `operations.rs` decides when a chain of plugins is over.
+//!
+//! It may touch its own tables, spans of plugins, commands and operations in open traces, and timers of kind `Plugin`
+//! and `Settle`. Why a command or a plugin waited belongs here too, since only this room maps a process to its span.
+//! Does not: open or close a trace (the room of sandboxes chooses it and passes a `Placement`), or know lookups and
+//! connects.
 
 pub(crate) mod exec;
 pub(crate) mod exits;
@@ -21,15 +28,18 @@ use crate::keys::SpanRef;
 use crate::plugins::processes::TrackedProcesses;
 use crate::plugins::state::TraceState;
 
-/// The room's state.
+/// The room's state. Bounded by the processes table (`max_processes`) and by the bound on open traces: an entry of
+/// `traces` goes with its trace.
 #[derive(Debug)]
 pub(crate) struct Plugins {
     processes: TrackedProcesses,
     /// Operations and invocations of each open trace.
     traces: ByTrace<TraceState>,
-    /// Open operations that a runtime requested, by container id.
+    /// Open operations that a runtime requested, by container id: the only key that a runtime's next exec carries.
+    /// Nested operations are found through their caller's trace instead.
     open: ByText<Vec<SpanRef>>,
-    /// States of traces that closed, kept for the next ones: a new one costs two allocations.
+    /// States of traces that closed, kept for reuse: a new one costs two allocations for each sandbox. Never longer
+    /// than the most traces that were open at once.
     spare: Vec<TraceState>,
 }
 

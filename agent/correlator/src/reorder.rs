@@ -1,37 +1,46 @@
-//! Orders events by kernel time: holds each event until the watermark passes it.
+//! The reorder stage: orders events by kernel time. Holds each event until the watermark passes its time.
 //!
-//! The watermark is the newest time seen minus the window. Equal times keep their order of arrival.
-//! Does not: drop, merge or re-stamp events; late ones come out at once, flagged.
+//! Used by the pipeline and by replays, before the correlator. Every probe has a ring buffer and a thread of its own,
+//! and conntrack events come through netlink: their records arrive in order within one feed only. The watermark is the
+//! newest time seen minus the window; events of equal time keep their order of arrival. Memory is bounded by what
+//! arrives within one window.
+//! Does not: drop, merge or re-stamp events. Late ones are released at once, flagged, and counted by the pipeline.
 
 use std::collections::VecDeque;
 
 use sandglass_model::{Event, Timestamp};
 
-/// An event in its place.
+/// An event that the stage released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ordered {
     /// The event.
     pub event: Event,
-    /// It came after the watermark had passed its time: events that happened after it may have been released before.
+    /// The watermark had passed its time before it came: events that happened after it may have been released before
+    /// it.
     pub late: bool,
 }
 
 /// The reorder stage.
 #[derive(Debug)]
 pub struct Reorder {
+    /// How far the watermark stays behind the newest time, in nanoseconds.
     window_ns: u64,
+    /// The newest time seen. Only grows.
     newest: Timestamp,
-    /// Time, and where in `slots` the event lies, in order. Events come nearly in order, so that the place of a new one
-    /// is at the back or a few entries before it: no heap does less.
+    /// Time and slot of each event held, in order of time. Events come nearly in order, so the place of a new one is at
+    /// the back or a few entries before it: a heap would move entries on every insertion and removal.
     held: VecDeque<(Timestamp, usize)>,
+    /// The events. Indirect, so that an insertion within `held` moves 16 bytes per entry and not a whole event.
     slots: Vec<Option<Event>>,
-    /// Used again in the order they became free: events lie in the order they came, and are read in about that order.
+    /// Free slots, reused in the order in which they became free: events then lie in about the order in which they are
+    /// read.
     free: VecDeque<usize>,
+    /// Late events that are not released yet.
     late: VecDeque<Event>,
 }
 
 impl Reorder {
-    /// A stage that waits `window_ns` for stragglers.
+    /// A stage whose window is `window_ns` nanoseconds. With 0 it only sorts late events out.
     #[must_use]
     pub fn new(window_ns: u64) -> Reorder {
         Reorder {
@@ -69,7 +78,8 @@ impl Reorder {
         }
     }
 
-    /// Releases the next event whose time has come, oldest first.
+    /// Releases the next event: a late one, or the oldest one held if the watermark has reached it. `None` when all
+    /// that is held must wait.
     pub fn pop(&mut self) -> Option<Ordered> {
         if let Some(event) = self.late.pop_front() {
             return Some(Ordered { event, late: true });
@@ -81,6 +91,8 @@ impl Reorder {
         let (_, slot) = self.held.pop_front()?;
         let event = self.slots.get_mut(slot)?.take()?;
         self.free.push_back(slot);
+        // A burst has passed: memory that it needed goes back, so that a node's quiet footprint does not depend on its
+        // loudest second.
         if self.held.is_empty() && self.slots.len() > KEPT_SLOTS {
             // A burst has passed: give its room back.
             self.held = VecDeque::new();
@@ -91,6 +103,7 @@ impl Reorder {
     }
 
     /// Releases the next event whatever the watermark; for the end of the input.
+    /// Sets the window to 0 for good: no event can be waited for any more.
     pub fn flush(&mut self) -> Option<Ordered> {
         self.window_ns = 0;
         self.pop()
@@ -108,12 +121,13 @@ impl Reorder {
         self.len() == 0
     }
 
+    /// No event before this time is expected; one that comes is late.
     fn watermark(&self) -> Timestamp {
         self.newest.minus(self.window_ns)
     }
 }
 
-/// Room for this many events is kept when none is held.
+/// Slots whose memory is kept when nothing is held: about what a busy node has within one window.
 const KEPT_SLOTS: usize = 1_024;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! Snapshots of the open traces for display: as they are, with the activities that run, and which of them changed.
+//! Snapshots of the open traces for display: which of them changed, and on Windows copies with the activities that run.
 //!
-//! Used by the pipeline, which passes them to the sinks a few times a second. On a Windows node activities of HNS and HCS
-//! are attributed only when they end; while they run, copies of the open traces show them where they likely belong. A
-//! trace changes for display also when such an activity begins or ends. Does not: change the correlator's traces.
+//! Used by the pipeline, which passes them to the sinks a few times a second. On a Windows node activities of HNS and
+//! HCS are attributed only when they end; while they run, copies of the open traces show them where they likely belong.
+//! A trace therefore changes for display also when such an activity begins or ends.
+//! Does not: change the correlator's traces; what is only likely never gets into a trace that is exported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::Correlator;
 pub struct Snapshots {
     /// Copies of open traces, with the activities that ran.
     running: BTreeMap<RootId, Trace>,
-    /// An activity began or ended since.
+    /// An activity began or ended since the last snapshot.
     stale: bool,
 }
 
@@ -25,7 +26,7 @@ impl Snapshots {
         self.stale |= matches!(body, Body::ActivitySeen(_) | Body::SiloSeen(_));
     }
 
-    /// Whether the next snapshot may differ from the last.
+    /// Whether the next snapshot may differ from the last. `false` saves the pipeline the copies.
     #[must_use]
     pub fn is_stale(&self, correlator: &Correlator) -> bool {
         self.stale || correlator.has_changed()

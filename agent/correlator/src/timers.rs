@@ -1,9 +1,13 @@
 //! Timers: what has to happen if nothing else does, and when.
 //!
-//! Used by the state machine, which fires them as the time in the events passes. One entry per timer: setting one
-//! again moves it. Most timers are set to a fixed time after now, so that each of them comes behind all that were set with
-//! the same delay: these are in a few lists in order of time, which a timer joins and leaves at no cost. Timers that fit
-//! at the end of no list are in a heap. Does not: read a clock.
+//! Used by every room through the [`Context`](crate::context::Context); `correlator.rs` fires them as the time in the
+//! events passes. One entry per timer: setting it again moves it. Timers due at the same instant fire in the order of
+//! `Timer`, which keeps replays deterministic.
+//! Most timers are set to a fixed time after now, so that each of them comes behind all that were set with the same
+//! delay: these are in a few lists in order of time, which a timer joins and leaves at no cost. Timers that fit at the
+//! end of no list are in a heap.
+//! Bounded by what they are for: at most one for each plugin that runs, each open operation, two for each open trace,
+//! one for each lookup, connect and journey. Does not: read a clock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,24 +16,25 @@ use sandglass_model::{ProcessKey, Timestamp};
 
 use crate::keys::{SpanRef, TraceKey};
 
-/// What a timer is for.
+/// The purpose of a timer, and the key of what it is for. The type's order is part of the behaviour: see the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Timeout of a plugin that the runtime executed.
     Plugin(ProcessKey),
     /// The settle time of an operation is over: no next plugin of its chain came.
     Settle(SpanRef),
-    /// A sandbox whose operations are all closed got nothing more from its runtime.
+    /// The runtime wait of a sandbox is over: all its operations are closed and no further step of the runtime came.
     Trace(TraceKey),
     /// The deadline of a sandbox's readiness.
     Ready(TraceKey),
-    /// The oldest trace that is held back for its labels was held back long enough.
+    /// The wait for labels of the oldest trace that is held back is over. One timer for all of them, since they all
+    /// wait equally long.
     Labels,
-    /// A lookup is over, by its serial number.
+    /// A lookup ends unless a message comes, by its serial number.
     Lookup(u64),
-    /// A lookup that a DNS client service reports is over, by its serial number (Windows).
+    /// A lookup that the DNS client service reports ends unless a step comes, by its serial number (Windows).
     ServiceLookup(u64),
-    /// A connect is over, by its serial number.
+    /// A connect ends unless a step comes, by its serial number.
     Connect(u64),
     /// The journey that begins with this lookup may be over.
     Journey(u64),
@@ -45,10 +50,10 @@ pub(crate) struct Timers {
     buckets: Vec<u32>,
     /// In order of time, each for about one delay: the longest delay comes into the first list.
     runs: [Run; RUNS],
-    /// Each time that a timer of no list was set to, with those among them that do not hold any more: to pass over what is
-    /// stale costs less than to find it. The first one always holds.
+    /// Each time that a timer of no list was set to, stale entries included: skipping a stale entry when it comes to
+    /// the top costs less than finding it. Invariant: the first entry is never stale.
     queue: BinaryHeap<Reverse<(Timestamp, Timer)>>,
-    /// How many are set, in lists or not.
+    /// How many timers are set, in lists or not.
     count: usize,
 }
 
@@ -82,7 +87,7 @@ const NOWHERE: u8 = QUEUED + 1;
 const KEPT_SLOTS: usize = 1_024;
 /// A power of two. A node that creates all its sandboxes at once has about as many timers.
 const BUCKETS: usize = 2_048;
-/// So many stale entries are no reason to tidy up.
+/// Up to this many stale entries the queue is not tidied up.
 const STALE: usize = 64;
 /// No slot.
 const NONE: u32 = u32::MAX;

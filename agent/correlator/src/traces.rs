@@ -1,8 +1,10 @@
-//! The open traces: by key, by trace id, and the one of each sandbox that is being created; in the order of opening.
+//! The open traces: by key, by trace id, and by sandbox for the one of its creation; in the order of opening.
 //!
-//! Used by every room, several times per event. A key says where its trace lies, so that a look-up is no search; only
-//! opening and closing a trace touch the order. Knows no room: what a room keeps beside a trace is in a table of its own
-//! ([`ByTrace`](crate::by_trace::ByTrace)). Does not: bound itself below what a key can address.
+//! Used by every room through the [`Context`](crate::context::Context), several times per event; only the room of
+//! sandboxes inserts and removes. A key says where its trace lies, so that a look-up is an index and no search; the
+//! ordered sets change only when a trace opens or closes. Knows no room: what a room keeps beside a trace is in a table
+//! of its own ([`ByTrace`](crate::by_trace::ByTrace)).
+//! Does not: bound itself below what a key can address; `Correlator::bound_traces` does.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +14,20 @@ use crate::collections::by_text::ByText;
 use crate::keys::{SpanRef, TraceKey};
 use crate::open_trace::OpenTrace;
 
-/// The traces.
+/// The open traces.
 #[derive(Debug)]
 pub(crate) struct OpenTraces {
-    /// Each in a box: open traces are large.
+    /// The traces by slot, in boxes because they are large and the vector grows.
     slots: Vec<Option<Box<OpenTrace>>>,
+    /// Slots without a trace. The last one freed is reused first.
     free: Vec<u32>,
-    /// Keys of the traces that are in, oldest first.
+    /// Keys of the open traces, oldest first, since keys sort by serial number.
     order: BTreeSet<TraceKey>,
+    /// A set and no map: several open traces may share an id that came from outside.
     by_id: BTreeSet<(TraceId, TraceKey)>,
     /// By sandbox id, the trace of its creation.
     creations: ByText<TraceKey>,
-    /// How many keys were given out.
+    /// The serial number of the last key.
     serial: u64,
 }
 
@@ -40,7 +44,8 @@ impl OpenTraces {
         }
     }
 
-    /// The key of the trace that is opened next. Its slot stays reserved until the trace is inserted.
+    /// The key of the trace that is opened next. Its slot stays reserved until the trace is inserted, which must
+    /// follow.
     pub(crate) fn reserve(&mut self) -> TraceKey {
         self.serial += 1;
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -63,6 +68,7 @@ impl OpenTraces {
         }
     }
 
+    /// The open trace with this key; `None` once it has closed.
     pub(crate) fn get(&self, key: TraceKey) -> Option<&OpenTrace> {
         let open = self.slots.get(key.slot())?.as_deref()?;
         (open.key == key).then_some(open)
@@ -78,6 +84,7 @@ impl OpenTraces {
         self.get(span.trace).is_some_and(|open| open.is_open(span.span))
     }
 
+    /// Takes a trace out; every key of it finds nothing from now on.
     pub(crate) fn remove(&mut self, key: TraceKey) -> Option<Box<OpenTrace>> {
         if !self.order.remove(&key) {
             return None;

@@ -1,7 +1,12 @@
-//! An exec: a plugin invocation, a delegate, a command, a runtime step, or another image of a process that has a span.
+//! Handles an exec: decides whether it is a plugin invocation, a delegate, a command, a runtime step, or another image
+//! of a process that has a span.
 //!
-//! Children inherit their parent's environment, so `sleep` below a script plugin has `CNI_COMMAND` too: below a plugin
-//! only a process that lies where plugins lie, or has CNI parameters of its own, is a plugin. Forks make no spans.
+//! Used by `correlator.rs`; the other rooms see only the `ExecOutcome`. A child inherits its parent's environment
+//! (execve(2)), so `sleep` below a script plugin carries `CNI_COMMAND` too. Below a plugin a process is therefore a
+//! plugin only if it lies in a directory of `CNI_PATH`, where the CNI specification has delegates looked for (CNI spec
+//! 1.1.0, section 4), or if its CNI parameters differ from its caller's.
+//! Does not: make spans for forks (a fork without an exec shows nothing that its parent does not), or choose the trace
+//! of an operation.
 
 use std::sync::Arc;
 
@@ -18,9 +23,9 @@ use crate::plugins::role::{PidMatch, Role};
 use crate::plugins::state::TraceState;
 use crate::standing::Standing;
 
-/// What an exec was, as far as other rooms are concerned.
+/// The outcome of an exec that another room has to act on before this one can go on.
 pub(crate) enum ExecOutcome<'e> {
-    /// It is handled.
+    /// Nothing is left to do: the exec is handled, or it is an orphan and counted.
     Done,
     /// The runtime runs the first plugin of an operation: [`Plugins::begin_operation`] follows.
     Operation(Image, Invocation<'e>),
@@ -29,6 +34,8 @@ pub(crate) enum ExecOutcome<'e> {
 }
 
 impl Plugins {
+    /// A tracked process forked. The child inherits the place of its parent until it executes an image: it is below the
+    /// same span. A parent whose span ended makes the child a daemon.
     pub(crate) fn on_fork(&mut self, ctx: &mut Context, at: Timestamp, fork: &Fork) {
         let seen = self.processes.look_up(fork.process);
         if matches!(seen, PidMatch::Known(_)) || !self.take_pid(ctx, at, fork.process, seen) {
@@ -47,6 +54,8 @@ impl Plugins {
         self.add_process(ctx, at, fork.process, role);
     }
 
+    /// Handles an exec and says what the router has to do next. The process's own role goes before its parent's: a
+    /// record may come for a process whose fork was seen, not seen, or seen for an older process with the same pid.
     pub(crate) fn on_exec<'e>(
         &mut self,
         ctx: &mut Context,
@@ -58,6 +67,7 @@ impl Plugins {
         match seen {
             PidMatch::Known(Role::Spanned(span)) => self.on_next_image(ctx, at, image, env, span),
             PidMatch::Known(Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
+            // A child of a runtime's own process, such as a shim, executes its image.
             PidMatch::Known(Role::Runtime(None)) => return self.on_runtime_exec(ctx, at, image, env),
             // The second image of a runtime step is the same step. The record of a process that ended came twice.
             PidMatch::Known(Role::Runtime(Some(_)) | Role::Detached | Role::Gone { .. }) => {}
@@ -65,6 +75,8 @@ impl Plugins {
                 if !self.take_pid(ctx, at, image.process, seen) {
                     return ExecOutcome::Done;
                 }
+                // No fork was seen: the probe reports forks of tracked processes only, and the first exec below a
+                // runtime is tracked from here on.
                 match self.processes.role(image.parent) {
                     Some(Role::Spanned(span) | Role::Forked(span)) => self.on_exec_below(ctx, at, image, env, span),
                     Some(Role::Detached | Role::Gone { below_plugin: true }) => {
@@ -79,7 +91,8 @@ impl Plugins {
         ExecOutcome::Done
     }
 
-    /// An exec by a process that is not below a plugin.
+    /// An exec by a process that is not below a plugin: the next plugin of an open chain, the first plugin of a new
+    /// operation, a step of a known runtime, or nothing that concerns a sandbox (an orphan).
     fn on_runtime_exec<'e>(
         &mut self,
         ctx: &mut Context,
@@ -113,6 +126,7 @@ impl Plugins {
     }
 
     /// A process of the runtime; `span` where it is a step of a sandbox that is being created.
+    /// `None` means that the runtime's process is known but belongs to no open creation; its exit is then no orphan.
     pub(crate) fn add_step(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey, span: Option<SpanRef>) {
         self.add_process(ctx, at, process, Role::Runtime(span));
     }
@@ -131,6 +145,8 @@ impl Plugins {
         self.add_process(ctx, at, process, role);
     }
 
+    /// Begins the span of an exec below the span `span`. Returns the role that the process gets; `None` when the span,
+    /// its trace or the plugin around it is gone, and the process is then a daemon.
     fn begin_below(
         &mut self,
         ctx: &mut Context,
@@ -143,7 +159,8 @@ impl Plugins {
         let open = ctx.traces.get(key)?;
         let parent = open.reference(open.nearest_open(span.span)?);
         let caller = open.nearest_plugin(parent.span)?;
-        // Found running with its parent's own image and arguments: forked, not executed.
+        // The search of /proc at the agent's start finds forked copies too. A process with its parent's own path and
+        // arguments has not executed anything.
         let is_copy = image.running
             && open.trace.spans[parent.span]
                 .process()
@@ -167,7 +184,9 @@ impl Plugins {
         Some(begun.map_or(Role::Forked(parent), Role::Spanned))
     }
 
-    /// Another image in a process that has a span.
+    /// Another image in a process that already has a span, as with `exec` in a shell: the span goes on and gets the
+    /// event `exec`. A command that becomes a plugin changes its kind (`ip netns exec NS bridge`). `image.running`, a
+    /// repeated record and a closed span change nothing.
     fn on_next_image(&mut self, ctx: &mut Context, at: Timestamp, mut image: Image, env: &TextPairs, span: SpanRef) {
         let index = span.span;
         let (Some(open), Some(state)) = (ctx.traces.get_mut(span.trace), self.traces.get_mut(span.trace)) else {
@@ -216,6 +235,7 @@ impl Plugins {
         }
     }
 
+    /// The process is in the table, running or ended less than a second ago.
     pub(crate) fn is_tracked(&self, process: ProcessKey) -> bool {
         self.processes.role(process).is_some()
     }
@@ -231,6 +251,8 @@ impl Plugins {
 
 /// The exec below the plugin at `caller` as a call of another plugin: it lies where plugins lie, or has CNI parameters of
 /// its own.
+/// The fingerprint covers the `CNI_*` variables only, so that a caller that changes its `PATH` for a child does not
+/// make it a plugin.
 fn called_as_plugin<'e>(
     state: &TraceState,
     caller: usize,

@@ -1,4 +1,10 @@
-//! Ends of processes: their spans, what a plugin read and wrote until then, and the bound on the process table.
+//! Handles ends of processes, the input and output that a plugin had until then, timeouts, and the bound on the process
+//! table.
+//!
+//! Used by `correlator.rs` and, for processes that are added, by the other files of this room. An exit without a known
+//! process is counted as an orphan. Error class and message of a plugin come from the error object that it wrote to
+//! standard output (CNI spec 1.1.0, section 5, "Error"), else from its exit code or signal.
+//! Does not: decide whether the operation is over (`operations.rs`).
 
 use sandglass_model::event::{Exit, ExitStatus, PluginIo};
 use sandglass_model::trace::Status;
@@ -13,6 +19,8 @@ use crate::plugins::Plugins;
 use crate::plugins::role::{PidMatch, Role};
 
 impl Plugins {
+    /// A process ended, all threads included. The role stays in the table as `Gone` for a second: with per-processor
+    /// ring buffers a child's exec may be released after its parent's exit.
     pub(crate) fn on_exit(&mut self, ctx: &mut Context, at: Timestamp, exit: &Exit) {
         match self.processes.exit(exit.process, ctx.now) {
             Some(Role::Spanned(span)) => self.end_process(ctx, at, span, exit.how),
@@ -26,7 +34,10 @@ impl Plugins {
         self.bound_processes(ctx, at);
     }
 
-    /// What a plugin read from its standard input and wrote to its standard output.
+    /// What a plugin read from standard input (its network configuration) and wrote to standard output (result or
+    /// error, CNI spec 1.1.0, section 2, "Parameters"). The probe reads both at the exit of the process, so this event
+    /// comes just before that. Only members of a chain name the network and the addresses: a delegate's result is
+    /// an intermediate one.
     pub(crate) fn on_plugin_io(&mut self, ctx: &mut Context, io: &PluginIo) {
         let span = match self.processes.role(io.process) {
             Some(Role::Spanned(span)) => span,
@@ -39,6 +50,7 @@ impl Plugins {
         let (Some(open), Some(state)) = (ctx.traces.get_mut(span.trace), self.traces.get_mut(span.trace)) else {
             return;
         };
+        // The timeout ended the span before; what the plugin wrote afterwards was not waited for.
         if !open.is_open(span.span) {
             return;
         }
@@ -71,7 +83,9 @@ impl Plugins {
         open.touch(&mut ctx.effects);
     }
 
-    /// The timeout of a plugin passed: it ends, and with it what runs below it.
+    /// The timeout of a plugin passed (`correlation.deadline`, 300 s by default): its span ends with the error class
+    /// `deadline`, and with it what runs below it. The process may still run; its later records find a closed span and
+    /// change nothing.
     pub(crate) fn on_plugin_due(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey) {
         let Some(Role::Spanned(reference)) = self.processes.role(process) else {
             return;
@@ -89,7 +103,7 @@ impl Plugins {
         self.end_span(ctx, at, reference, cut, failure);
     }
 
-    /// The process of a plugin or a command ended.
+    /// The process of a plugin or a command ended: sets status, exit and end of its span.
     fn end_process(&mut self, ctx: &mut Context, at: Timestamp, reference: SpanRef, how: ExitStatus) {
         let open = ctx.traces.get_mut(reference.trace);
         let Some(open) = open.filter(|open| open.is_open(reference.span)) else {
@@ -97,6 +111,7 @@ impl Plugins {
         };
         let span = &mut open.trace.spans[reference.span];
         let reported = span.detail.as_plugin().and_then(|plugin| plugin.error.as_ref());
+        // A plugin that a signal killed has written no complete error; half a one must not hide the signal.
         let reported = reported.filter(|_| matches!(how, ExitStatus::Code(_)));
         let failure = failure_of(span, how).map(|(class, message)| match reported {
             Some(error) => (error.class().to_owned(), error.msg.clone()),
@@ -108,10 +123,13 @@ impl Plugins {
         if let Some((class, message)) = failure.clone() {
             span.status = Status::Error { class, message };
         }
+        // A lost exit record leaves the end of the span unknown, which the trace has to show.
         open.trace.incomplete |= how == ExitStatus::Unknown;
         self.end_span(ctx, at, reference, Cut::Outlived, failure);
     }
 
+    /// Ends a span, what is open below it according to `below`, and reports the end of a chain's member to its
+    /// operation.
     fn end_span(
         &mut self,
         ctx: &mut Context,
@@ -137,8 +155,9 @@ impl Plugins {
 // === the process table ===
 
 impl Plugins {
-    /// A new process has this pid: the one that had it before is gone. `false` when the record is older than the process
-    /// that has the pid now.
+    /// Gives a pid to a new process: the kernel reuses pids (kernel/pid.c, `alloc_pid`, cyclic up to `pid_max`), so a
+    /// process that is still in the table under that pid is gone although its exit was not seen. Returns `false` for a
+    /// record that is older than the process that has the pid now, which is counted as an orphan.
     pub(crate) fn take_pid(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey, seen: PidMatch) -> bool {
         let PidMatch::Namesake(before, role) = seen else {
             return true;
@@ -152,6 +171,7 @@ impl Plugins {
         true
     }
 
+    /// Inserts a process or changes its role, then evicts if the table is over its bound.
     pub(crate) fn add_process(&mut self, ctx: &mut Context, at: Timestamp, process: ProcessKey, role: Role) {
         self.processes.set(process, role);
         self.bound_processes(ctx, at);
@@ -162,6 +182,7 @@ impl Plugins {
         self.processes.expire(now);
     }
 
+    /// At most one process is over the bound after each insertion, so one eviction is enough.
     fn bound_processes(&mut self, ctx: &mut Context, at: Timestamp) {
         let traces = &ctx.traces;
         if let Some((_, role)) = self.processes.evict(|span| traces.is_open(span)) {
@@ -170,7 +191,8 @@ impl Plugins {
         }
     }
 
-    /// The process was removed from the table: its end will not be seen.
+    /// The process was removed from the table, so its exit will find nothing: its span ends now with an unknown exit
+    /// rather than never.
     fn lose_process(&mut self, ctx: &mut Context, at: Timestamp, role: Role) {
         let how = ExitStatus::Unknown;
         match role {

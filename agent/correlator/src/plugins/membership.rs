@@ -1,4 +1,11 @@
-//! Plugin invocations: into the operation of the runtime, of another plugin, or a new one.
+//! Puts a plugin invocation into an operation: an open one of the runtime, a nested one of another plugin, or a new
+//! one.
+//!
+//! Used by `exec.rs` for delegates and by `correlator.rs` for operations of the runtime, after the room of sandboxes
+//! has chosen the trace. The runtime executes the plugins of a network's list one after another (CNI spec 1.1.0,
+//! section 3); a plugin may execute others for the same interface (delegation, section 4) or, as Multus does, for
+//! further interfaces, which are operations of their own.
+//! Does not: close operations, except those that a nested one replaces.
 
 use std::sync::Arc;
 
@@ -18,7 +25,8 @@ use crate::plugins::role::Role;
 use crate::plugins::state::{Caller, Operation, TraceState};
 use crate::timers::Timer;
 
-/// How a plugin invocation relates to its operation.
+/// How a plugin invocation relates to its operation. Decides two attributes: `delegate`, and whether its end can end
+/// the operation.
 #[derive(Clone, Copy, Debug)]
 enum Membership {
     /// The runtime executed it: a member of the chain.
@@ -49,6 +57,8 @@ impl Plugins {
             }
             Placement::Creation(trace) => self.begin_attachment(ctx, at, trace, &image, call),
         };
+        // The trace is full. The plugin stays in the table as a daemon, so that its children and its exit are no
+        // orphans.
         let Some(operation) = operation else {
             return self.add_process(ctx, at, process, Role::Detached);
         };
@@ -60,7 +70,8 @@ impl Plugins {
         self.begin_member(ctx, at, image, call, operation);
     }
 
-    /// The plugin is the next one of the chain of an open operation.
+    /// The plugin is the next one of the chain of an open operation: the settle timer stops until this plugin has
+    /// ended.
     pub(crate) fn join_operation(
         &mut self,
         ctx: &mut Context,
@@ -75,6 +86,7 @@ impl Plugins {
         self.begin_member(ctx, at, image, call, operation);
     }
 
+    /// Begins a member of the chain and sets its timeout.
     fn begin_member(
         &mut self,
         ctx: &mut Context,
@@ -98,7 +110,8 @@ impl Plugins {
         }
     }
 
-    /// Another attachment of a sandbox that is being created.
+    /// Begins another attachment in the trace of a sandbox that is being created. Returns `None` when the trace is
+    /// full.
     fn begin_attachment(
         &mut self,
         ctx: &mut Context,
@@ -125,6 +138,7 @@ impl Plugins {
                 attempt += 1;
             }
         }
+        // A late record can be older than everything in the trace; the root must enclose it.
         open.begin_earlier(at);
         let detail = Detail::Operation(Box::new(call.to_operation(attempt)));
         let Some(span) = open.begin(Some(CREATE), at, detail) else {
@@ -133,12 +147,14 @@ impl Plugins {
             return None;
         };
         open.touch(&mut ctx.effects);
+        // The sandbox is not complete while an operation is open: the end of this one sets the timer anew.
         ctx.effects.timers.clear(Timer::Trace(trace));
         let operation = SpanRef { trace, span };
         self.add_operation(ctx, operation, call, caller);
         Some(operation)
     }
 
+    /// Keeps the state of an operation beside its trace, in a reused `TraceState` where there is one.
     fn add_operation(&mut self, ctx: &Context, span: SpanRef, call: &Invocation<'_>, caller: Caller) {
         let Some(open) = ctx.traces.get(span.trace) else {
             return;
@@ -154,7 +170,9 @@ impl Plugins {
         }
     }
 
-    /// A plugin that the plugin at `caller` executed: a delegate for the same interface, a nested operation for another.
+    /// A plugin that the plugin at `caller` executed. For the same container and interface it is a delegate within the
+    /// operation; for another interface it begins or continues a nested operation. `None` when the trace is full or the
+    /// caller is no member of an operation.
     pub(crate) fn begin_delegate(
         &mut self,
         ctx: &mut Context,
@@ -169,6 +187,7 @@ impl Plugins {
         let around = state.process(caller)?.operation?;
         let same =
             open.operation(around)?.ifname == call.ifname && state.operation(around)?.container(open) == call.container;
+        // VERSION, STATUS and GC name no interface (CNI spec 1.1.0, section 2): they cannot be another attachment.
         if same || !has_attachment(call.command) {
             let operation = SpanRef { trace, span: around };
             return self.begin_plugin(ctx, at, image, call, operation, parent, Membership::Delegate);
@@ -188,6 +207,8 @@ impl Plugins {
         self.begin_plugin(ctx, at, image, call, operation, operation, Membership::NestedChain)
     }
 
+    /// Begins a nested operation below `parent`. Earlier ones of the same caller and parameters that are idle are over;
+    /// those that failed make this one the next attempt.
     fn begin_nested(
         &mut self,
         ctx: &mut Context,
@@ -223,6 +244,8 @@ impl Plugins {
         Some(operation)
     }
 
+    /// Begins the span of a plugin below `parent` and enters it into the chain of `operation` where it is a member. A
+    /// caller from another trace (`TRACEPARENT`) becomes a link.
     #[expect(clippy::too_many_arguments, reason = "an exec, and its place in the trace")]
     fn begin_plugin(
         &mut self,
@@ -268,6 +291,8 @@ impl Plugins {
         Some(span)
     }
 
+    /// Begins the span of a plugin or a command. `None` when the trace has no room: it is marked incomplete and the
+    /// span is counted as evicted.
     pub(crate) fn begin_process(
         &mut self,
         ctx: &mut Context,
@@ -289,7 +314,8 @@ impl Plugins {
     }
 }
 
-/// Adds the chain's next plugin to the operation, and the network if only one configured list begins with the chain.
+/// Appends the plugin to the chain. Infers the network while no plugin has reported it, and only if exactly one
+/// configured list begins with the chain: a wrong name would be worse than none.
 fn add_to_chain(
     state: &TraceState,
     operation: usize,

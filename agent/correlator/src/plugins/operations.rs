@@ -1,8 +1,13 @@
 //! CNI operations: which plugin invocations are one chain, and when the chain is over.
 //!
-//! The runtime runs the plugins of a chain one after another, with the same verb, container and interface. Nothing in the
-//! environment says that a plugin is the last one: an operation is over when the configuration says so, when the runtime
-//! goes on, or when no next plugin came within the settle time. It ends with its last plugin in every case.
+//! Used by the other files of this room and by `correlator.rs`. The runtime runs the plugins of a chain one after
+//! another with the same verb, container and interface (CNI spec 1.1.0, section 3). Nothing in the environment says
+//! that a plugin is the last one. An operation is over when a plugin of its chain fails (the runtime stops there), when
+//! every plugin of the configured list has run, when the runtime goes on to something else, or when no next plugin came
+//! within the settle time.
+//! Invariant: the span ends with its last plugin in every case, so that the settle time never counts as time of the
+//! operation.
+//! Does not: decide anything about the sandbox.
 
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::trace::Status;
@@ -20,7 +25,8 @@ use crate::plugins::state::Caller;
 use crate::timers::Timer;
 
 impl Plugins {
-    /// The open operation of the runtime whose chain `plugin` continues.
+    /// The open operation of the runtime process `caller` whose chain `plugin` continues; `None` if the plugin begins a
+    /// new operation.
     pub(crate) fn joinable(
         &self,
         ctx: &Context,
@@ -48,6 +54,7 @@ impl Plugins {
 
     /// Another operation for the same attachment begins: those that only wait for a next plugin are over. A DEL ends all
     /// operations of the sandbox that do.
+    /// A runtime that retries after a crash never ends the first operation in any other way.
     pub(crate) fn supersede(&mut self, ctx: &mut Context, call: &Invocation<'_>) {
         let open = self.open.get(call.container).into_iter().flatten();
         let over = open.filter(|operation| {
@@ -62,8 +69,8 @@ impl Plugins {
         }
     }
 
-    /// The runtime goes on with this container: operations that only wait for a next plugin are over. `trace` limits that
-    /// to the operations of one trace.
+    /// The runtime goes on with this container, for example with `runc create`: operations that only wait for a next
+    /// plugin are over. `trace` limits that to the operations of one trace.
     pub(crate) fn close_idle(&mut self, ctx: &mut Context, container: &str, trace: Option<TraceKey>) {
         let open = self.open.get(container).into_iter().flatten();
         let over = open.filter(|operation| {
@@ -76,6 +83,9 @@ impl Plugins {
     }
 
     /// A plugin of the operation's chain ended.
+    /// A failure ends the operation at once, since a runtime does not run the rest of the list (libcni,
+    /// `addNetworkList`). Otherwise the settle timer runs from the latest end in the chain, not from `at`: a late
+    /// record must not lengthen it.
     pub(crate) fn on_member_end(
         &mut self,
         ctx: &mut Context,
@@ -102,6 +112,7 @@ impl Plugins {
     }
 
     /// No further plugin belongs to the operation.
+    /// Nested operations end without a fact: they concern nobody but their caller's trace.
     pub(crate) fn close_operation(&mut self, ctx: &mut Context, operation: SpanRef) {
         let Some(open) = ctx.traces.get_mut(operation.trace) else {
             return;
@@ -124,6 +135,7 @@ impl Plugins {
     }
 
     /// The trace, or the creation in it, is about to be over: ends its operations and processes.
+    /// Order matters: no operation must be left in `open` when the trace's key becomes invalid.
     pub(crate) fn on_closing(&mut self, ctx: &mut Context, trace: TraceKey, cut: Cut) {
         let Some(open) = ctx.traces.get_mut(trace) else {
             return;

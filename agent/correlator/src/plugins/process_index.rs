@@ -1,11 +1,14 @@
-//! Processes by pid and start time, as a hash table of linked entries.
+//! The process table's index: entries by pid and start time, as a hash table of linked entries.
 //!
-//! Used by the process table, several times per event. Does not: bound itself.
+//! Used by `processes.rs`, several times per event. A general map would hash pid and start
+//! time, and spread processes that begin together over the whole table.
+//! Does not: bound itself; `processes.rs` evicts.
 
 use sandglass_model::ProcessKey;
 
 use crate::plugins::role::Role;
 
+/// A process in the table, linked to the next one of the same place.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) process: ProcessKey,
@@ -18,6 +21,8 @@ pub(super) struct Entry {
 
 /// Entries by the low bits of the pid. The kernel allocates pids in sequence, so processes that begin together lie side by
 /// side here, and a freed entry is the next to be used: a node's processes stay in the processor's cache.
+/// Invariants: every index in `places`, `next` and `free` is `NONE` or below `entries.len()`; an entry is in exactly
+/// one list, that of its place or the free one; `count` is the number of entries in the lists of the places.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Index of the first entry of each place; a power of two of them.
@@ -40,6 +45,7 @@ impl Entries {
         }
     }
 
+    /// The number of places is a power of two, so the low bits are the place.
     fn place(&self, pid: u32) -> usize {
         pid as usize & (self.places.len() - 1)
     }

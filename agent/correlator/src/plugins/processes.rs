@@ -1,8 +1,10 @@
 //! The process table: the role of each process, by pid and start time.
 //!
-//! Used by the room of plugins to find the span that an event belongs to. A process that ended is kept for a moment, so that
-//! a record that comes twice, or late, is recognised. Bounded: the oldest process without an open span is evicted first.
-//! Does not: make spans, or remove the processes of a trace that closes.
+//! Used by the room of plugins to find the span that an event belongs to. Pid and start time together identify a
+//! process until reboot: the kernel reuses pids, and field 22 of /proc/PID/stat (`starttime`, fs/proc/array.c, in clock
+//! ticks) tells the uses apart. A process that ended is kept for a second, so that a record that comes twice, or late,
+//! is recognised. Bounded by `max_processes`: those that ended go first, then the oldest without an open span.
+//! Does not: make spans, or remove the processes of a trace that closes (their exits are still to come).
 
 use std::collections::VecDeque;
 
@@ -14,18 +16,25 @@ use crate::plugins::process_index::Entries;
 use crate::plugins::role::{PidMatch, Role};
 
 /// The process table.
+/// Removal from the two queues is lazy: an entry of `arrivals` is stale when the index holds another serial number for
+/// its process.
 #[derive(Debug)]
 pub(crate) struct TrackedProcesses {
     max: usize,
     entries: Entries,
+    /// Processes in order of insertion, with the serial number of that.
     arrivals: VecDeque<(ProcessKey, u64)>,
+    /// The last serial number.
     arrived: u64,
+    /// Processes that ended and when that was handled, oldest first.
     gone: VecDeque<(Timestamp, ProcessKey)>,
 }
 
-/// How long a process that ended is remembered.
+/// How long a process that ended is remembered. Above the reorder window, within which records of several processors
+/// can change places.
 const GONE_FOR_NS: u64 = SECOND;
-/// How many of the oldest processes are looked at for one that can go without ending a span.
+/// How many of the oldest processes are considered for one that can go without ending a span. Bounds the cost of an
+/// eviction; a flood of daemons evicts itself.
 const EVICTION_REACH: usize = 64;
 
 impl TrackedProcesses {
@@ -47,7 +56,7 @@ impl TrackedProcesses {
         self.entries.count
     }
 
-    /// Looks a process up together with whoever had its pid before or has it now.
+    /// Looks a process up. Where it is not in the table, returns the newest process with the same pid, if any.
     pub(crate) fn look_up(&self, process: ProcessKey) -> PidMatch {
         if let Some(entry) = self.entries.get(process) {
             return PidMatch::Known(entry.role);
@@ -69,6 +78,8 @@ impl TrackedProcesses {
         self.entries.insert(process, role, self.arrived);
         self.arrivals.push_back((process, self.arrived));
         self.pass_stale_arrivals();
+        // Without this the queue would grow without bound while one old process stays at its front. Amortised over the
+        // insertions since the last time.
         if self.arrivals.len() > 64 + 2 * self.entries.count {
             let entries = &self.entries;
             self.arrivals
@@ -80,7 +91,8 @@ impl TrackedProcesses {
         self.entries.remove(process);
     }
 
-    /// The process ended: keeps it as gone for a moment and returns what it was.
+    /// The process ended: marks it as gone and returns the role that it had. A process that was not in the table is
+    /// entered as gone, so that a second exit record is no second orphan.
     pub(crate) fn exit(&mut self, process: ProcessKey, now: Timestamp) -> Option<Role> {
         let gone = |below_plugin| Role::Gone { below_plugin };
         let before = match self.entries.get_mut(process) {
@@ -102,7 +114,7 @@ impl TrackedProcesses {
         before
     }
 
-    /// Forgets what ended a while ago.
+    /// Removes processes that ended more than `GONE_FOR_NS` before `now`.
     pub(crate) fn expire(&mut self, now: Timestamp) {
         while let Some(&(since, process)) = self.gone.front()
             && since.plus(GONE_FOR_NS) < now
@@ -112,8 +124,8 @@ impl TrackedProcesses {
         }
     }
 
-    /// Takes one process out when the table is over its bound, one without an open span if there is one among the
-    /// oldest. Those that have ended go first, and quietly.
+    /// Removes one process when the table is over its bound; `None` when that was not needed or only ended processes
+    /// went. Prefers one without an open span among the oldest, and never takes the one that was inserted last.
     pub(crate) fn evict(&mut self, is_open: impl Fn(SpanRef) -> bool) -> Option<(ProcessKey, Role)> {
         while self.entries.count > self.max
             && let Some((_, process)) = self.gone.pop_front()
@@ -141,7 +153,8 @@ impl TrackedProcesses {
         Some((process, self.entries.remove(process)?))
     }
 
-    /// Most processes go in the order they came: what stands before the first that is still there is stale.
+    /// Removes stale entries from the front. Most processes end in the order in which they began, so this keeps the
+    /// queue short at nearly no cost.
     fn pass_stale_arrivals(&mut self) {
         while let Some((front, order)) = self.arrivals.front()
             && self.entries.get(*front).is_none_or(|entry| entry.order != *order)

@@ -1,4 +1,7 @@
-//! The role of a process: what its exec and exit mean.
+//! The role of a process: what its exec and exit mean to the room of plugins.
+//!
+//! Kept in the process table for every tracked process. Does not: own the span; a role that names a span of a closed
+//! trace is allowed, and is found to be stale by the key's serial number.
 
 use sandglass_model::ProcessKey;
 
@@ -22,13 +25,13 @@ pub(crate) enum Role {
     },
 }
 
-/// The result of a look-up by pid.
+/// The result of a look-up by pid and start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PidMatch {
-    /// The process.
+    /// This very process is in the table.
     Known(Role),
-    /// Not it, but another one with its pid.
+    /// Another process with this pid is: an older one whose exit was not seen, or a newer one if the record is late.
     Namesake(ProcessKey, Role),
-    /// Neither.
+    /// No process with this pid is.
     Never,
 }

@@ -1,4 +1,8 @@
-//! What the room of plugins keeps beside an open trace: its operations and the invocations in it.
+//! What the room of plugins keeps beside an open trace: its operations, and the plugins and commands in it.
+//!
+//! Used by the files of this room. A span carries what is exported; what only decides where the next process belongs is
+//! here. Spans are named by their index in the open trace, which never changes while it is open. Bounded by the spans
+//! of a trace (`max_spans`).
 
 use sandglass_model::{CniCommand, ProcessKey, Timestamp};
 
@@ -10,7 +14,7 @@ use crate::open_trace::OpenTrace;
 pub(crate) struct TraceState {
     /// All operations, nested ones included, in order of begin.
     operations: Vec<Operation>,
-    /// Plugins and commands, in order of begin.
+    /// Plugins and commands, in order of begin, which is ascending by span: `process` searches by halves.
     processes: Vec<ProcessState>,
 }
 
@@ -59,11 +63,13 @@ impl Operation {
         }
     }
 
+    /// The container id that the operation is for.
     pub(crate) fn container<'a>(&'a self, open: &'a OpenTrace) -> &'a str {
         self.container.as_deref().unwrap_or_else(|| open.sandbox())
     }
 
-    /// It has these parameters and this caller.
+    /// It was requested with these parameters by this caller: the next plugin of its chain, or its next attempt, looks
+    /// like this.
     pub(crate) fn is_for(&self, open: &OpenTrace, call: &Invocation<'_>, caller: Caller) -> bool {
         self.caller == caller
             && open
@@ -72,7 +78,8 @@ impl Operation {
             && self.container(open) == call.container
     }
 
-    /// It is for this interface, or the command is for all of them.
+    /// It is idle, and the call is for the same interface. A DEL supersedes operations on any interface: the runtime
+    /// removes the whole sandbox.
     pub(crate) fn is_superseded_by(&self, open: &OpenTrace, call: &Invocation<'_>) -> bool {
         let same = |ifname: &str| ifname == call.ifname;
         let detail = open.operation(self.span);
@@ -118,6 +125,7 @@ impl TraceState {
         self.processes.get_mut(index.ok()?)
     }
 
+    /// Empties it for reuse; the capacity stays.
     pub(crate) fn clear(&mut self) {
         self.operations.clear();
         self.processes.clear();
