@@ -41,8 +41,8 @@ pub(crate) fn is_complete(open: &OpenTrace, span: usize, networks: &[NetworkList
     })
 }
 
-/// The plugins of a list in the order in which the verb runs them.
-/// CHECK runs forward like ADD; GC and STATUS run each plugin once in list order (CNI spec 1.1.0, section 3).
+/// The plugins of a list in the order in which the verb runs them. CHECK and GC run forward like ADD (CNI spec 1.1.0,
+/// section 3).
 fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &str> {
     let (forward, backward) = match command {
         CniCommand::Del => (None, Some(list.plugins.iter().rev())),

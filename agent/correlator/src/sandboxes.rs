@@ -1,9 +1,15 @@
-//! The room of sandboxes: when the trace of one begins, what the runtime does for it, when it is complete.
+//! The room of sandboxes: decides when the trace of a sandbox begins, what belongs to it, and when it is complete.
 //!
-//! The creation of a sandbox is one trace, which stays open until the network is ready; every other operation is a trace of
-//! its own, linked to it. Only this room opens and closes traces. Here is its state; `opening.rs` and `closing.rs` do that,
-//! `evidence.rs` adds what runtime, kernel and CRI report, `readiness.rs` knows when a network is ready, `labels.rs` holds
-//! traces back for their pod's labels. Does not: look into operations or exchanges.
+//! The creation of a sandbox is one trace, which stays open until the network is ready; every other operation is a
+//! trace of its own, linked to it. `correlator.rs` passes the room the begin and end of operations, runtime steps,
+//! network namespaces, labels, losses and exchanges. This file holds its state. `opening.rs` and `closing.rs` open and
+//! close traces, `creation.rs` decides when a creation is over, `evidence.rs` adds what runtime, kernel and CRI report,
+//! `first_exchanges.rs` and `readiness.rs` decide when the network is ready, `labels.rs` holds traces back for their
+//! pod's labels, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
+//!
+//! It may touch the open traces themselves (only this room opens and closes them), the spans `sandbox`,
+//! `sandbox.create`, runtime steps and exchanges shown in a creation, and timers of kind `Trace`, `Ready` and `Labels`.
+//! Does not: look into operations, which the room of plugins decides, or judge how an exchange ended.
 
 pub(crate) mod closing;
 pub(crate) mod creation;
@@ -22,14 +28,18 @@ use crate::sandboxes::creation::Creation;
 use crate::sandboxes::labels::HeldBack;
 use crate::sandboxes::memory::Memory;
 
-/// The room's state.
+/// The room's state. Bounded by the open traces (`max_traces`), by `max_remembered`, and by the bound on traces held
+/// back.
 #[derive(Debug)]
 pub(crate) struct Sandboxes {
-    /// State beside the trace of each creation.
+    /// State beside the trace of each creation, until that trace closes.
     creations: ByTrace<Creation>,
+    /// What is remembered of sandboxes and pods after their traces closed.
     memory: Memory,
+    /// Complete traces that wait for their pod's labels.
     held_back: HeldBack,
-    /// The agent observes traffic: readiness can be told.
+    /// The agent observes traffic, so silence means that the sandbox sent nothing. Otherwise readiness cannot be
+    /// decided and traces close with the creation.
     watched: bool,
 }
 

@@ -1,4 +1,10 @@
-//! Closing traces: when one is complete, and what it says then.
+//! Closes traces: decides whether one is complete, writes its outcome into it, and emits it.
+//!
+//! Used by `correlator.rs`, which reviews a trace after everything that can complete it. A creation is closed in two
+//! steps: first the creation itself, when the runtime has started the sandbox; then the trace, when the network has
+//! proven usable or the wait for that is over.
+//! Invariant: a trace leaves the table of open traces and is emitted in the same call, exactly once.
+//! Does not: end operations or plugins; the room of plugins has done that before (`Plugins::on_closing`).
 
 use std::sync::Arc;
 
@@ -16,17 +22,19 @@ use crate::sandboxes::labels;
 use crate::stand_in;
 use crate::timers::Timer;
 
-/// What closing a trace came to.
+/// The result of closing a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseOutcome {
-    /// It was given out.
+    /// It was emitted or is held back for labels; or it had been closed before.
     Closed,
-    /// Only the creation in it is over: it stays open until the network is ready.
+    /// Only the creation in it is over: it stays open until the network is ready. The caller reviews it again, since
+    /// the network may be ready already.
     AwaitsNetwork,
 }
 
 impl Sandboxes {
-    /// Whether the trace is complete, and how to close it then; else sets the timer for when it will be.
+    /// Returns how to close the trace if it is complete. Otherwise returns `None` and sets the timer for the next look,
+    /// or clears it where an event must come first.
     pub(crate) fn review(&mut self, ctx: &mut Context, trace: TraceKey) -> Option<Cut> {
         let open = ctx.traces.get(trace)?;
         let creation = self.creations.get(trace);
@@ -54,8 +62,8 @@ impl Sandboxes {
         None
     }
 
-    /// Ends what is open in a trace and gives the trace out. The trace of a creation that went well stays open for its
-    /// network, and is closed when this is called again.
+    /// Ends what is open in a trace and emits it. The trace of a creation that succeeded stays open for its network,
+    /// and is closed when this is called again.
     pub(crate) fn close(&mut self, ctx: &mut Context, trace: TraceKey, cut: Cut) -> CloseOutcome {
         let now = ctx.now;
         let Some(open) = ctx.traces.get_mut(trace) else {
@@ -67,6 +75,8 @@ impl Sandboxes {
             if let Some(creation) = self.creations.get_mut(trace) {
                 let failure = creation.failure(open, matches!(cut, Cut::Deadline { .. }));
                 conclude(open, creation, failure.as_deref());
+                // An ADD from now on is a further attachment if the creation succeeded, and the next attempt if it
+                // failed.
                 if let Some(sandbox) = self.memory.sandboxes.get_mut(open.sandbox()) {
                     sandbox.created = failure.is_none();
                     sandbox.failed = failure.is_some();
@@ -90,6 +100,7 @@ impl Sandboxes {
             Some(creation) => settle_network(ctx, &mut open, creation),
             None => Vec::new(),
         };
+        // Children lie behind their parents, so that going backwards ends each before what encloses it.
         for span in (0..open.trace.spans.len()).rev() {
             open.cut(span, now, cut, &mut ctx.effects);
         }
@@ -101,6 +112,8 @@ impl Sandboxes {
         if give_out_created {
             labels::give_out_created(Arc::clone(&closed), unlabelled, &mut ctx.effects);
         }
+        // An evicted trace, or one at the end of the input, goes out at once: its memory is needed, or no answer can
+        // come.
         if unlabelled && cut == Cut::Outlived {
             self.held_back.push(closed, now, &ctx.config, &mut ctx.effects);
         } else {
@@ -112,13 +125,13 @@ impl Sandboxes {
         CloseOutcome::Closed
     }
 
-    /// The time of the oldest trace that is held back for its labels may be over.
+    /// The wait for labels of the oldest trace that is held back may be over.
     pub(crate) fn on_labels_due(&mut self, ctx: &mut Context, now: Timestamp) {
         self.held_back.release(now, &mut ctx.effects);
     }
 }
 
-/// Writes the outcome of a creation into the root and `sandbox.create`.
+/// Writes the outcome of a creation into the spans `sandbox` and `sandbox.create`.
 fn conclude(open: &mut OpenTrace, creation: &Creation, failure: Option<&str>) {
     for span in open.trace.spans.iter_mut().take(CREATE + 1) {
         if let Some(message) = failure {
@@ -133,7 +146,8 @@ fn conclude(open: &mut OpenTrace, creation: &Creation, failure: Option<&str>) {
     }
 }
 
-/// Ends what a sandbox tried before its network was ready. Returns the exchanges that turned out not to belong to that.
+/// Ends the exchanges of a sandbox from the time before its network was ready. Returns those that turned out to have
+/// begun later.
 fn settle_network(
     ctx: &mut Context,
     open: &mut OpenTrace,

@@ -1,4 +1,8 @@
 //! What the room of sandboxes keeps beside the trace of a creation, and when that creation is over.
+//!
+//! Used by the files of this room. A creation is over when the runtime has started the pause container, when the
+//! sandbox is being removed, when a step failed, or when nothing more comes within a time that depends on how much of
+//! the runtime's work is visible. All times are from the configuration. Does not: change the trace.
 
 use sandglass_model::Timestamp;
 use sandglass_model::registry;
@@ -12,38 +16,41 @@ use crate::stand_in::is_stand_in;
 /// State beside the trace of a creation.
 #[derive(Debug, Default)]
 pub(crate) struct Creation {
-    /// Runtime steps that run: span and begin.
+    /// Runtime steps that run, oldest first: span and begin.
     pub(crate) running_steps: Vec<(usize, Timestamp)>,
-    /// Runtime steps were seen, or the runtime's steps are known.
+    /// A runtime step was seen, or the runtime is one whose steps are known: the end of the last operation is then not
+    /// the end of the creation.
     pub(crate) awaits_runtime: bool,
-    /// The pause process runs.
+    /// `start` of the OCI runtime succeeded: the pause process runs (OCI runtime specification, "Lifecycle").
     pub(crate) started: bool,
-    /// The runtime itself reports when the creation is over (Windows).
+    /// The runtime itself reports the end of the creation (Windows).
     pub(crate) reported: bool,
-    /// The sandbox is being removed.
+    /// A DEL for the sandbox began while it was being created.
     pub(crate) removed: bool,
-    /// Why a runtime step failed.
+    /// Message of the first runtime step that failed.
     pub(crate) failed_step: Option<String>,
     /// The runtime has reported the pod's labels.
     pub(crate) described: bool,
     /// The network namespace or an address is known: its traffic can be attributed.
     pub(crate) network_known: bool,
-    /// Spans of operations that failed and were then attempted again.
+    /// Spans of operations that failed and were attempted again: their failure does not fail the sandbox.
     pub(crate) retried: Vec<usize>,
     pub(crate) readiness: ReadinessTracker,
 }
 
-/// What is to become of an open trace.
+/// What can still complete an open trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outlook {
-    /// It stays open, and an event will end it.
+    /// It stays open: an operation runs, whose end will lead to the next review.
     Open,
     /// It is complete at this time if nothing else happens.
     OpenUntil(Timestamp),
+    /// Nothing more belongs to it.
     Complete,
 }
 
-/// When a trace is complete: one without a sandbox's creation as soon as its operation is closed.
+/// What can still complete the trace at `now`. A trace without a creation is complete as soon as its operation is
+/// closed.
 pub(crate) fn outlook(
     open: &OpenTrace,
     creation: Option<&Creation>,
@@ -61,6 +68,9 @@ pub(crate) fn outlook(
     }
     let last = open.states[CREATE].latest;
     let failed = creation.failed_operation(open).is_some();
+    // Of these the first that holds decides. After a failure the runtime either attempts again at once or removes the
+    // sandbox, so the settle time is enough; with a runtime whose steps are known the next step is waited for, and a
+    // step that runs has the timeout of a plugin.
     let until = if creation.reported && failed {
         last.plus(config.runtime_wait_ns)
     } else if creation.reported {
@@ -80,13 +90,14 @@ pub(crate) fn outlook(
 }
 
 impl Creation {
-    /// Span of the operation that failed the sandbox.
+    /// Span of the first operation that failed and was not attempted again.
     fn failed_operation(&self, open: &OpenTrace) -> Option<usize> {
         let failed = |span: &usize| open.has_failed(*span) && !self.retried.contains(span);
         open.runtime_operations().map(|(span, _)| span).find(failed)
     }
 
-    /// Why the creation failed; `None` when it did not.
+    /// The message of the creation's failure, from the most specific evidence; `None` if it did not fail. `overdue`
+    /// when a runtime step exceeded the timeout.
     pub(crate) fn failure(&self, open: &OpenTrace, overdue: bool) -> Option<String> {
         let mut message = self.failed_operation(open).map(|span| failure_message(open, span));
         if self.reported {
@@ -114,18 +125,19 @@ impl Creation {
         removed && !open.trace.incomplete && (seen(RuntimeStep::Create) || !seen(RuntimeStep::Shim))
     }
 
-    /// It went well, and its traffic can be observed: readiness is pending.
+    /// It succeeded, and its traffic can be attributed: readiness is pending.
     pub(crate) fn awaits_network(&self, open: &OpenTrace) -> bool {
         self.network_known && !self.removed && !open.has_failed(0)
     }
 
-    /// A pod's sandbox that the runtime made and whose labels it has not reported.
+    /// It is a pod's sandbox that the runtime knows and whose labels it has not reported. A sandbox without a pod's
+    /// name (podman, cnitool) has none, and one that failed is not in the runtime's list.
     pub(crate) fn needs_labels(&self, open: &OpenTrace) -> bool {
         let named = open.trace.sandbox.as_ref().is_some_and(|id| !is_stand_in(&id.0));
         named && !self.described && !self.removed && !open.trace.identity.name.is_empty() && !open.has_failed(0)
     }
 
-    /// A runtime step has run for longer than the deadline.
+    /// A runtime step has run for longer than `deadline_ns`.
     pub(crate) fn is_overdue(&self, now: Timestamp, deadline_ns: u64) -> bool {
         let oldest = self.running_steps.first();
         oldest.is_some_and(|(_, begun)| begun.plus(deadline_ns) <= now)

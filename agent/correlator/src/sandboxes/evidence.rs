@@ -1,6 +1,8 @@
-//! What others report of a sandbox: its runtime's steps, its network namespace, the CRI, and its operations.
+//! Adds what others report of a sandbox to its trace: runtime steps, the network namespace, labels from the CRI, ended
+//! operations, and losses.
 //!
-//! Each only adds to traces that plugins have opened; nothing here opens one.
+//! Used by `correlator.rs`. Everything here adds to traces that are open or to what is remembered; nothing opens a
+//! trace. Does not: decide when a creation is over (`creation.rs`).
 
 use sandglass_model::event::{ExitStatus, Netns, SandboxDescription};
 use sandglass_model::time::SECOND;
@@ -15,11 +17,12 @@ use crate::output::Output;
 use crate::sandboxes::Sandboxes;
 use crate::sandboxes::memory::RememberedSandbox;
 
-/// A namespace that is older than this when it is first seen was not made for this creation.
+/// Most time between the begin of a namespace and the first plugin. An older namespace was not made for this creation:
+/// cnitool and `ip netns` use one for many operations.
 const NETNS_REACH_NS: u64 = 60 * SECOND;
 
 impl Sandboxes {
-    /// The runtime begins a step for the container with this id. `None` when that is no sandbox in creation.
+    /// The runtime executes a step for a sandbox in creation. Returns its span; `None` when the trace is gone or full.
     pub(crate) fn on_step_begin(
         &mut self,
         ctx: &mut Context,
@@ -48,7 +51,7 @@ impl Sandboxes {
         Some(open.reference(span))
     }
 
-    /// The process of a runtime step ended.
+    /// The process of a runtime step ended. A successful `start` completes the creation; a failed step fails it.
     pub(crate) fn on_step_end(&mut self, ctx: &mut Context, at: Timestamp, reference: SpanRef, how: ExitStatus) {
         let SpanRef { trace, span } = reference;
         let Some(open) = ctx.traces.get_mut(trace).filter(|open| open.is_open(span)) else {
@@ -75,7 +78,8 @@ impl Sandboxes {
         }
     }
 
-    /// An operation is over. Returns whether the sandbox has lost its last interface by it.
+    /// An operation closed: a successful one adds or removes an interface. Returns whether the sandbox lost its last
+    /// interface by it, after which its namespace and addresses may belong to another.
     pub(crate) fn on_operation_closed(&mut self, ctx: &Context, operation: SpanRef) -> bool {
         let Some(open) = ctx.traces.get(operation.trace) else {
             return false;
@@ -107,7 +111,9 @@ impl Sandboxes {
         }
     }
 
-    /// The network namespace of a sandbox was observed: its creation begins with it.
+    /// The network namespace of a sandbox was observed. The sandbox's trace begins with it, since a runtime makes the
+    /// namespace before it runs the first plugin: containerd binds it into /run/netns, and the time is that of the
+    /// file's appearance or of the namespace's inode.
     pub(crate) fn on_netns(&mut self, ctx: &mut Context, netns: &Netns) {
         let Some(trace) = self.creation_of(ctx, &netns.sandbox.0) else {
             // Operations on a sandbox that exists have a namespace too, whose begin nobody needs.
@@ -138,7 +144,8 @@ impl Sandboxes {
         }
     }
 
-    /// The runtime reported the labels of a sandbox. `known` when an open operation on it carries them already.
+    /// The runtime reported a sandbox and its pod's labels. `known` when an open operation on it carries them already.
+    /// A sandbox that is older than the agent is remembered and reported, so that its traffic has an owner.
     pub(crate) fn on_described(
         &mut self,
         ctx: &mut Context,
@@ -180,7 +187,8 @@ impl Sandboxes {
         });
     }
 
-    /// Records were lost at this time, of traffic or of processes: every open trace that may miss them is incomplete.
+    /// Records were lost at this time. Marks every open trace that may miss them, with a span event: a creation misses
+    /// process records, once created only traffic; operations of their own miss process records only.
     pub(crate) fn on_loss(&self, ctx: &mut Context, at: Timestamp, of_traffic: bool, attributes: &[(&str, String)]) {
         let traces: Vec<TraceKey> = ctx.traces.keys().collect();
         for trace in traces {

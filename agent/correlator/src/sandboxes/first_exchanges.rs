@@ -1,6 +1,9 @@
-//! Exchanges of sandboxes whose network is not ready: shown as spans of the trace, and weighed for readiness.
+//! The first exchanges of a sandbox, until its network is ready: shown as spans of its trace and passed to
+//! `readiness.rs`.
 //!
-//! Also journeys, which need the pod's labels and the link to the sandbox that only this room remembers.
+//! Used by `correlator.rs` with facts of the rooms of traffic and of Windows. Also completes journeys, since only this
+//! room remembers the pod's labels and the root of the sandbox's trace.
+//! Does not: match messages to exchanges or decide how one ended.
 
 use std::sync::Arc;
 
@@ -15,12 +18,13 @@ use crate::output::{EndedSpan, Output};
 use crate::sandboxes::Sandboxes;
 
 impl Sandboxes {
-    /// The agent observes traffic from now on. Of a sandbox that is being created nothing was missed: programs in it begin
+    /// The agent observes traffic from now on. A sandbox that is being created has missed nothing: its programs start
     /// after its creation.
     pub(crate) fn on_traffic_watched(&mut self) {
         self.watched = true;
     }
 
+    /// An exchange began in a sandbox whose network is not ready: shows it as a span below the root, if there is room.
     pub(crate) fn on_exchange_began(
         &mut self,
         ctx: &mut Context,
@@ -43,6 +47,7 @@ impl Sandboxes {
         open.touch(&mut ctx.effects);
     }
 
+    /// Takes over detail and span events of an exchange that is shown. One that is left out is ignored.
     pub(crate) fn on_exchange_changed(
         &mut self,
         ctx: &mut Context,
@@ -61,7 +66,8 @@ impl Sandboxes {
         }
     }
 
-    /// The exchange is over. Released to the room of traffic when the trace is closed.
+    /// An exchange ended. Goes back to the room of traffic when its trace has closed meanwhile; otherwise its finding
+    /// is emitted, or held until it is known whether it began before the network was ready.
     pub(crate) fn on_exchange_ended(&mut self, ctx: &mut Context, home: TraceKey, ended: EndedExchange) {
         let (Some(open), Some(creation)) = (ctx.traces.get_mut(home), self.creations.get_mut(home)) else {
             ctx.facts.push(Fact::ExchangeReleased(ended));
@@ -90,7 +96,8 @@ impl Sandboxes {
         }
     }
 
-    /// How the exchange ends is not known.
+    /// An exchange was evicted or cut off by the end of the input: how it ends is not known, and the trace is
+    /// incomplete.
     pub(crate) fn on_exchange_lost(&mut self, ctx: &mut Context, home: TraceKey, id: ExchangeId) {
         let now = ctx.now;
         let Some(open) = ctx.traces.get_mut(home) else {
@@ -105,7 +112,8 @@ impl Sandboxes {
         open.touch(&mut ctx.effects);
     }
 
-    /// A journey is complete: adds the pod's labels and the link to its sandbox, and gives it out.
+    /// A journey is complete: adds the pod's labels and the link to its sandbox's trace, and emits it. Spans are
+    /// emitted children first, as they are for every other trace.
     pub(crate) fn on_journey_closed(&mut self, ctx: &mut Context, mut trace: Trace) {
         let sandbox = trace.sandbox.as_ref();
         let remembered = sandbox.and_then(|SandboxId(sandbox)| self.memory.sandboxes.get(sandbox));

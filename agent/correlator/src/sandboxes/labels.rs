@@ -1,8 +1,10 @@
-//! The labels of a sandbox's pod: only the runtime can report them, and only once it has made the sandbox.
+//! Holds complete traces back for the labels of their pod, which only the runtime can report, and only once it has made
+//! the sandbox.
 //!
-//! They are requested when the creation is over. A trace that is complete before the answer is held back for a moment;
-//! without an answer it goes out without labels. Does not: hold back a trace for which nobody can answer (no pod, or a
-//! creation that failed).
+//! Used by `closing.rs` and `evidence.rs`. Labels are requested when the creation is over; a runtime responds to
+//! `PodSandboxStatus` (CRI) only for a sandbox that exists. A trace that is complete before the response waits for it
+//! for `labels_wait_ns` and then goes out without labels.
+//! Does not: hold back a trace for which no response can come (no pod, or a creation that failed).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,14 +17,15 @@ use crate::effects::Effects;
 use crate::output::Output;
 use crate::timers::Timer;
 
-/// Complete traces that are held back, and until when: all equally long, so the oldest is due first.
+/// Complete traces, each with the time at which it goes out without labels. All wait equally long, so the front is due
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack(VecDeque<(Timestamp, Arc<Trace>)>);
 
-/// Bound on traces held back; the oldest goes out without labels.
+/// Bound on traces held back. Beyond it the oldest is emitted without labels.
 const MAX_HELD_BACK: usize = 1_024;
 
-/// The creation of a sandbox is over: gives it out, and requests its labels if they are unknown.
+/// Emits the creation of a sandbox, and requests its labels if they are unknown.
 pub(crate) fn give_out_created(trace: Arc<Trace>, unlabelled: bool, effects: &mut Effects) {
     let request = trace.sandbox.clone().filter(|_| unlabelled);
     effects.outputs.push(Output::Created(trace));
@@ -34,7 +37,7 @@ impl HeldBack {
         self.0.len()
     }
 
-    /// Holds a complete trace back until its labels are reported, or the time for that is over.
+    /// Holds a complete trace back, or emits it at once where the configured wait is 0.
     pub(crate) fn push(&mut self, trace: Arc<Trace>, now: Timestamp, config: &CorrelatorConfig, effects: &mut Effects) {
         let until = now.plus(config.labels_wait_ns);
         if until <= now {
@@ -48,7 +51,7 @@ impl HeldBack {
         self.set_timer(effects);
     }
 
-    /// The runtime has reported a sandbox.
+    /// The runtime reported a sandbox: its trace is emitted with these labels.
     pub(crate) fn on_described(&mut self, described: &SandboxDescription, effects: &mut Effects) {
         let mut traces = self.0.iter();
         let Some(index) = traces.position(|(_, trace)| trace.sandbox.as_ref() == Some(&described.sandbox)) else {
@@ -61,7 +64,7 @@ impl HeldBack {
         self.set_timer(effects);
     }
 
-    /// Gives out the traces whose time is over at `now`.
+    /// Emits the traces whose wait is over at `now`.
     pub(crate) fn release(&mut self, now: Timestamp, effects: &mut Effects) {
         while let Some((until, _)) = self.0.front()
             && *until <= now
@@ -72,6 +75,7 @@ impl HeldBack {
         self.set_timer(effects);
     }
 
+    /// One timer for all: it is always set to the front's time.
     fn set_timer(&self, effects: &mut Effects) {
         match self.0.front() {
             Some((until, _)) => effects.timers.set(Timer::Labels, *until),

@@ -1,6 +1,9 @@
-//! What is remembered after a trace has closed: sandboxes and pods, for links and attempt numbers.
+//! What is remembered of sandboxes and pods after their traces closed: for links, labels and attempt numbers.
 //!
-//! Bounded: the entry that was not used for the longest time goes first, counted by the caller.
+//! Used by the files of this room. The kubelet makes a new sandbox, with a new id, for each attempt at a pod; a runtime
+//! retries operations under the same id. Bounded by `max_remembered` of each kind: the entry that was not used for the
+//! longest time is evicted, and the caller counts it.
+//! Does not: know open traces.
 
 use sandglass_model::{CniCommand, PodIdentity, RootId};
 
@@ -9,22 +12,24 @@ use crate::collections::recent::Recent;
 /// What is remembered of a sandbox.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RememberedSandbox {
+    /// The pod with its labels, as far as reported.
     pub(crate) identity: PodIdentity,
-    /// Its creation, when seen.
+    /// Root span of its creation; `None` when that was not seen.
     pub(crate) root: Option<RootId>,
+    /// Number of this attempt for the pod, from 1.
     pub(crate) attempt: u32,
     /// It exists: an ADD now is another attachment, not its creation.
     pub(crate) created: bool,
     /// Its creation was seen to fail.
     pub(crate) failed: bool,
-    /// Interfaces that were added and not removed since: mostly one or two. A tree took more memory than everything else
-    /// here (bench: memory).
+    /// Interfaces that were added and not removed since, mostly one or two: a vector, because a tree took more memory
+    /// than everything else in this entry (bench: memory).
     pub(crate) attached: Vec<Box<str>>,
-    /// Last operation of its own trace, and its attempt, by verb and interface.
+    /// The last operation with a trace of its own, by verb and interface, with its attempt number.
     pub(crate) operations: Vec<CountedOperation>,
 }
 
-/// What is remembered of operations that are traces of their own.
+/// An operation that is a trace of its own, and how often it was attempted.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedOperation {
     command: CniCommand,
@@ -33,18 +38,19 @@ pub(crate) struct CountedOperation {
     root: RootId,
 }
 
-/// Most interfaces remembered of one sandbox.
+/// Bound on interfaces, and on counted operations, of one sandbox. Beyond it an attempt counts as the first.
 const MAX_INTERFACES: usize = 32;
 
 impl RememberedSandbox {
+    /// An interface was added. One that is there already, or is beyond the bound, changes nothing.
     pub(crate) fn attach(&mut self, ifname: &str) {
         if self.attached.len() < MAX_INTERFACES && !self.attached.iter().any(|attached| **attached == *ifname) {
             self.attached.push(ifname.into());
         }
     }
 
-    /// An interface was removed. With the last one the sandbox is no longer attached to anything, and a later ADD
-    /// makes it anew (cnitool uses one id per namespace path over and over).
+    /// An interface was removed. With the last one the sandbox is attached to nothing, and a later ADD creates it anew:
+    /// cnitool derives the id from the namespace path and uses it over and over.
     pub(crate) fn detach(&mut self, ifname: &str) {
         let before = self.attached.len();
         self.attached.retain(|attached| **attached != *ifname);
@@ -53,7 +59,8 @@ impl RememberedSandbox {
         }
     }
 
-    /// Counts an operation that is a trace of its own; returns its attempt and the previous one.
+    /// Counts an operation that is a trace of its own. Returns its attempt number, from 1, and the root of the attempt
+    /// before.
     pub(crate) fn count(&mut self, command: CniCommand, ifname: &str, root: RootId) -> (u32, Option<RootId>) {
         let mut counted = self.operations.iter_mut();
         if let Some(counted) = counted.find(|counted| counted.command == command && *counted.ifname == *ifname) {
@@ -72,7 +79,7 @@ impl RememberedSandbox {
     }
 }
 
-/// The newest attempt to make a sandbox for a pod.
+/// The newest attempt to create a sandbox for a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodAttempt {
     pub(crate) sandbox: String,
@@ -80,7 +87,7 @@ pub(crate) struct PodAttempt {
     pub(crate) root: RootId,
 }
 
-/// Everything remembered.
+/// The two tables.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) sandboxes: Recent<RememberedSandbox>,
@@ -96,7 +103,8 @@ impl Memory {
     }
 }
 
-/// What identifies a pod across its sandboxes; `None` when it has no name.
+/// The key of a pod across its sandboxes: the uid, which no two pods share, or namespace and name where the runtime
+/// passes no uid (`K8S_POD_UID` in `CNI_ARGS`). `None` without a name.
 pub(crate) fn pod_key(identity: &PodIdentity) -> Option<String> {
     if !identity.uid.is_empty() {
         Some(identity.uid.clone())

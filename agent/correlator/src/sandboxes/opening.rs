@@ -1,4 +1,9 @@
-//! Opening traces: for the creation of a sandbox, or for an operation of its own.
+//! Opens traces: for the creation of a sandbox, or for an operation of its own.
+//!
+//! Used by `correlator.rs` when the runtime begins an operation or, on Windows, reports a creation. Trace ids are made
+//! of the boot id and of what identifies the operation, so that a replay makes the same ones; `TRACEPARENT` in the
+//! plugin's environment takes precedence (`OpenTrace::new`).
+//! Does not: begin operations (`plugins` does, in the trace chosen here), or bound the open traces.
 
 use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail};
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, Trace, TraceId};
@@ -13,7 +18,8 @@ use crate::sandboxes::creation::Creation;
 use crate::sandboxes::memory::{self, PodAttempt, RememberedSandbox};
 
 impl Sandboxes {
-    /// The runtime begins an operation: the trace it goes to, opened where there is none.
+    /// The runtime begins an operation: returns the trace that it goes to, opened if there is none. An ADD for a
+    /// sandbox that is not known to exist creates it; any other operation is a trace of its own.
     pub(crate) fn on_operation_begin(
         &mut self,
         ctx: &mut Context,
@@ -36,13 +42,15 @@ impl Sandboxes {
         }
     }
 
-    /// The open trace of a sandbox whose creation is not over.
+    /// The open trace of a sandbox whose creation is not over. One that only waits for its network does not count: an
+    /// ADD then is another attachment.
     pub(crate) fn creation_of(&self, ctx: &Context, sandbox: &str) -> Option<TraceKey> {
         let trace = ctx.traces.creation_of(sandbox)?;
         ctx.traces.get(trace).filter(|open| !open.is_created()).map(|_| trace)
     }
 
-    /// The runtime begins to remove a sandbox: its creation is over, and its network does not become ready any more.
+    /// The runtime begins to remove a sandbox: its creation is over, or its network cannot become ready any more.
+    /// Returns what that means for the trace.
     pub(crate) fn on_removal(&mut self, ctx: &Context, sandbox: &str) -> Removal {
         let Some(open) = ctx.traces.creation_of(sandbox).and_then(|trace| ctx.traces.get(trace)) else {
             return Removal::Nothing;
@@ -56,11 +64,13 @@ impl Sandboxes {
                 creation.removed = true;
                 Removal::Review(open.key)
             }
+            /// There is no such trace, or it stays as it is.
             Some(_) | None => Removal::Nothing,
         }
     }
 
-    /// Opens the trace of a sandbox's creation. `reported` where the runtime itself reports when that is over.
+    /// Opens the trace of a sandbox's creation, with the spans `sandbox` and `sandbox.create`. `reported` where the
+    /// runtime itself reports the end of the creation (Windows).
     pub(crate) fn open_creation(
         &mut self,
         ctx: &mut Context,
@@ -97,8 +107,8 @@ impl Sandboxes {
         insert(ctx, open)
     }
 
-    /// The number of this attempt to create a sandbox, and the attempt before it: of the same pod, or of the same sandbox if
-    /// that failed.
+    /// The number of this attempt, and the root of the attempt before it. Another sandbox for the same pod is the pod's
+    /// next attempt; the same sandbox is one only if its creation failed.
     fn count_attempt(&mut self, ctx: &mut Context, container: &str, trace: &Trace) -> (u32, Option<RootId>) {
         let root = trace.root_id();
         let pod = memory::pod_key(&trace.identity);
@@ -127,8 +137,9 @@ impl Sandboxes {
         (attempt, previous)
     }
 
-    /// Opens the trace of an operation of its own; its root is the operation.
+    /// Opens the trace of an operation of its own, whose root is the operation.
     fn open_single(&mut self, ctx: &mut Context, at: Timestamp, image: &Image, call: &Invocation<'_>) -> TraceKey {
+        // The pid and start time of the plugin tell apart operations that begin at the same time.
         let seed = TraceId::of(&[
             ctx.config.boot_id.as_bytes(),
             call.command.as_str().as_bytes(),
@@ -149,7 +160,7 @@ impl Sandboxes {
         insert(ctx, open)
     }
 
-    /// Links an operation to its sandbox and to its previous attempt; returns the number of this attempt.
+    /// Links an operation to its sandbox and to its previous attempt. Returns its attempt number, from 1.
     fn link_single(&mut self, ctx: &mut Context, call: &Invocation<'_>, trace: &mut Trace) -> u32 {
         let root = trace.root_id();
         if self.memory.sandboxes.get(call.container).is_none() {
@@ -170,22 +181,25 @@ impl Sandboxes {
         attempt
     }
 
+    /// Remembers a sandbox; an eviction for it is counted.
     pub(crate) fn remember(&mut self, ctx: &mut Context, container: &str, sandbox: RememberedSandbox) {
         ctx.effects.counters.evicted_remembered += self.memory.sandboxes.insert(container, sandbox);
     }
 }
 
-/// What the begin of a removal means for the trace of the creation.
+/// What the begin of a removal means for the trace of the sandbox's creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
     /// There is none, or it stays as it is.
     Nothing,
-    /// It may be complete.
+    /// The creation in it may be complete.
     Review(TraceKey),
-    /// It is complete.
+    /// The network cannot become ready any more: the trace is complete.
     Close(TraceKey),
 }
 
+/// An open trace without spans, with the labels that `CNI_ARGS` carries. Incomplete from the start when records of
+/// processes were lost shortly before.
 fn new_trace(ctx: &mut Context, seed: TraceId, call: &Invocation<'_>) -> OpenTrace {
     let key = ctx.traces.reserve();
     let mut open = OpenTrace::new(key, seed, call.caller, ctx.anchor, ctx.config.max_spans);
@@ -195,6 +209,7 @@ fn new_trace(ctx: &mut Context, seed: TraceId, call: &Invocation<'_>) -> OpenTra
     open
 }
 
+/// Enters the trace and reports it as changed.
 fn insert(ctx: &mut Context, mut open: OpenTrace) -> TraceKey {
     let key = open.key;
     open.touch(&mut ctx.effects);

@@ -1,9 +1,13 @@
-//! When a sandbox's network is ready: after its first answered lookup, and its first established connect.
+//! Decides when a sandbox's network is ready: after its first answered lookup, or its first established connect.
 //!
-//! The first of them suffices alone; the other counts too if it began within a grace time. Exchanges that began before are
-//! part of the sandbox's trace, failed ones included; those still open then are shown up to there, and go on as traffic of
-//! the sandbox. A sandbox that sends nothing ends where its creation did. Of one that tries without end the first exchanges
-//! are shown, and those that decide; the others are counted. Does not: know how an exchange ends.
+//! Used by `closing.rs` and `first_exchanges.rs`, one tracker per creation. The first success suffices alone. If an
+//! exchange of the other kind begins within a grace time after it, the network is ready when that has succeeded too: a
+//! program that resolves a name usually connects next. Exchanges that began before are part of the sandbox's trace,
+//! failed ones included; those still open then are shown up to there, and go on as traffic of the sandbox. A sandbox
+//! that sends nothing ends where its creation did.
+//! Bounded: of a sandbox that tries without end the first 64 exchanges are shown, and up to 8 more that succeeded; the
+//! others are counted.
+//! Does not: decide how an exchange ends.
 
 use sandglass_model::trace::Status;
 use sandglass_model::{Timestamp, registry};
@@ -17,26 +21,33 @@ use crate::open_trace::OpenTrace;
 /// Exchanges of a sandbox until its network is ready.
 #[derive(Debug, Default)]
 pub(crate) struct ReadinessTracker {
-    /// When its creation was over.
+    /// When the creation was over; `None` before. The deadline counts from here.
     pub(crate) created: Option<Timestamp>,
+    /// Begin of the first exchange, whether it is shown or not.
     first_attempt: Option<Timestamp>,
+    /// Exchanges with a span, in order of insertion.
     shown: Vec<ShownExchange>,
+    /// Exchanges that prove something, shown or not.
     successes: Vec<Success>,
-    /// Exchanges that are not shown, and when they began; those beyond the bound are only counted.
+    /// Exchanges without a span, with their begin.
     left_out: Vec<(ExchangeId, Timestamp)>,
+    /// How many more there are, beyond the bound on `left_out`.
     more_left_out: u32,
 }
 
+/// An exchange with a span in the trace.
 #[derive(Debug)]
 struct ShownExchange {
     id: ExchangeId,
     span: usize,
     start: Timestamp,
     end: Option<Timestamp>,
-    /// Its finding is not given out yet: it may turn out not to belong to the creation.
+    /// The exchange, while its finding is not emitted: it may turn out to have begun after the network was ready, and
+    /// then it is traffic.
     held: Option<EndedExchange>,
 }
 
+/// An exchange that proves that the network works for lookups, or for connects.
 #[derive(Clone, Copy, Debug)]
 struct Success {
     connect: bool,
@@ -44,22 +55,25 @@ struct Success {
     end: Timestamp,
 }
 
-/// Bound on exchanges shown of one sandbox before its network is ready.
+/// Bound on exchanges shown of one sandbox, and on successes kept.
 const MAX_ATTEMPTS: usize = 64;
-/// Bound on exchanges shown besides because they worked: one of them may be what makes the network ready.
+/// Bound on exchanges shown besides because they succeeded: one of them may be what makes the network ready.
 const MAX_DECIDING: usize = 8;
-/// Bound on exchanges that are not shown whose begin is remembered.
+/// Bound on exchanges without a span whose begin is kept, so that those that began after readiness are not counted.
 const MAX_LEFT_OUT: usize = 1_024;
 
 impl ReadinessTracker {
+    /// A further exchange can be shown.
     pub(crate) fn has_room(&self) -> bool {
         self.shown.len() < MAX_ATTEMPTS
     }
 
+    /// At least one exchange succeeded.
     pub(crate) fn works(&self) -> bool {
         !self.successes.is_empty()
     }
 
+    /// An exchange began; `span` where it is shown.
     pub(crate) fn began(&mut self, id: ExchangeId, span: Option<usize>, at: Timestamp) {
         self.first_attempt = Some(self.first_attempt.map_or(at, |first| first.min(at)));
         match span {
@@ -80,7 +94,7 @@ impl ReadinessTracker {
         });
     }
 
-    /// The exchange is not shown, and its end may decide that the network is ready.
+    /// The exchange is not shown, and must be: it succeeded and may decide.
     pub(crate) fn is_wanted(&self, ended: &EndedExchange) -> bool {
         ended.exchange.works() && self.shown.len() < MAX_ATTEMPTS + MAX_DECIDING && self.span(ended.id).is_none()
     }
@@ -96,7 +110,8 @@ impl ReadinessTracker {
         self.show(ended.id, span, ended.exchange.start);
     }
 
-    /// How many exchanges that began up to `until` are not shown.
+    /// How many exchanges without a span began up to `until`. Those beyond the bound all count, since their begin is
+    /// not known.
     fn left_out(&self, until: Timestamp) -> u32 {
         let known = self.left_out.iter().filter(|(_, start)| *start <= until).count();
         u32::try_from(known)
@@ -110,7 +125,8 @@ impl ReadinessTracker {
         shown.find(|shown| shown.id == id).map(|shown| shown.span)
     }
 
-    /// The exchange is over. Returns whether it is held until it is known where it belongs; not if it was `reported`.
+    /// An exchange ended. Returns whether it is held until it is known where it belongs; it is not if its finding was
+    /// `reported`.
     pub(crate) fn ended(&mut self, ended: &EndedExchange, reported: bool) -> bool {
         let exchange = &ended.exchange;
         if exchange.works() && self.successes.len() < MAX_ATTEMPTS {
@@ -129,7 +145,7 @@ impl ReadinessTracker {
         !reported
     }
 
-    /// The end of the exchange is not known.
+    /// The end of an exchange is not known. Returns its span, which then ends at `at`.
     pub(crate) fn lose(&mut self, id: ExchangeId, at: Timestamp) -> Option<usize> {
         let mut shown = self.shown.iter_mut();
         let shown = shown.find(|shown| shown.id == id)?;
@@ -137,6 +153,7 @@ impl ReadinessTracker {
         Some(shown.span)
     }
 
+    /// The success that ended first; of two at the same time the lookup.
     fn first(&self) -> Option<Success> {
         let earliest = self
             .successes
@@ -145,7 +162,8 @@ impl ReadinessTracker {
         earliest.copied()
     }
 
-    /// When the network was proven usable, by what is known so far; and whether nothing can change that.
+    /// When the network was proven usable, by what is known so far, and whether nothing can change that any more.
+    /// `None` without a success.
     fn ready(&self, config: &TrafficBounds) -> Option<(Timestamp, bool)> {
         let first = self.first()?;
         let until = first.end.plus(config.ready_grace_ns);
@@ -157,13 +175,16 @@ impl ReadinessTracker {
         })
     }
 
-    /// When the wait for the network is over if nothing else happens; at once when it is ready.
+    /// When the wait for the network is over if nothing else happens: in the past when it is decided, never before the
+    /// creation is over.
     pub(crate) fn due(&self, config: &TrafficBounds) -> Timestamp {
         let Some(created) = self.created else {
             return Timestamp(u64::MAX);
         };
         let deadline = created.plus(config.ready_deadline_ns);
         match (self.first(), self.ready(config)) {
+            // The other kind is waited for: until the grace time is over, or until the deadline if such an exchange is
+            // open.
             (Some(first), Some((_, false))) => {
                 let grace = first.end.plus(config.ready_grace_ns);
                 let pending = self.shown.iter().any(|shown| {
@@ -177,8 +198,8 @@ impl ReadinessTracker {
         }
     }
 
-    /// The trace closes: ends the exchanges that belong to it, and detaches those that go on. Returns the ones that ended
-    /// but turned out not to belong to it.
+    /// The trace closes: ends the exchanges that belong to it, detaches those that go on, and writes readiness into the
+    /// root. Returns the exchanges that ended but began after the network was ready, or whose end lies after it.
     pub(crate) fn settle(self, open: &mut OpenTrace, ctx: &mut Context) -> Vec<EndedExchange> {
         let ready = self.ready(&ctx.config.traffic).map(|(at, _)| at);
         let until = ready.unwrap_or(ctx.now);
@@ -223,7 +244,7 @@ impl ReadinessTracker {
     }
 }
 
-/// Shows an exchange as it was at `until`, without the end that it came to later.
+/// Shows an exchange as it was at `until`, without the end that it reached later.
 fn cut_short(open: &mut OpenTrace, shown: &ShownExchange, until: Timestamp) {
     let span = &mut open.trace.spans[shown.span];
     span.status = Status::Unset;

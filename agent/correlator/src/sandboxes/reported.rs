@@ -1,4 +1,7 @@
-//! What a runtime itself reports of a sandbox: its id, and how its creation ended (Windows).
+//! Handles what a runtime itself reports of a sandbox: its id, and how its creation ended (Windows).
+//!
+//! Used by `correlator.rs` with facts of the room of Windows, which reads them from containerd's ETW provider. On Linux
+//! both follow from the processes that the runtime executes. Does not: decide when the trace closes.
 
 use crate::context::Context;
 use crate::facts::{CreationEnd, NewName};
@@ -9,7 +12,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sandboxes::memory::pod_key;
 
 impl Sandboxes {
-    /// The runtime has created the sandbox, or given up.
+    /// The runtime has created the sandbox, or failed to.
     pub(crate) fn on_creation_reported(&mut self, ctx: &mut Context, trace: TraceKey, end: CreationEnd) {
         let (Some(open), Some(creation)) = (ctx.traces.get_mut(trace), self.creations.get_mut(trace)) else {
             return;
@@ -28,7 +31,8 @@ impl Sandboxes {
         open.touch(&mut ctx.effects);
     }
 
-    /// The runtime has reported the sandbox's id: everything remembered under the earlier one moves.
+    /// The runtime reported the id of a sandbox that had a stand-in: everything remembered under the stand-in moves to
+    /// the id, and labels are requested now if the creation ended before.
     pub(crate) fn on_renamed(&mut self, ctx: &mut Context, name: &NewName) {
         let NewName { before, id, trace, .. } = name;
         if let Some(open) = trace.and_then(|trace| ctx.traces.get_mut(trace)) {
@@ -49,7 +53,7 @@ impl Sandboxes {
         }
     }
 
-    /// The sandbox's traffic can be attributed now.
+    /// The sandbox's traffic can be attributed from now on, so its readiness can be decided.
     pub(crate) fn on_network_known(&mut self, trace: TraceKey) {
         if let Some(creation) = self.creations.get_mut(trace) {
             creation.network_known = true;
