@@ -1,8 +1,14 @@
 //! The room of traffic: lookups, connects, conntrack entries and dropped packets, each attributed to its owner.
 //!
-//! Gets the events of traffic from `correlator.rs`; reports exchanges of sandboxes whose network is not ready, and
-//! journeys, as facts. Here is its state; the events are handled in `dns.rs`, `answers.rs`, `tcp.rs`, `conntrack.rs` and
-//! `drops.rs`, what becomes of an exchange in `lifecycle.rs`. Every table is bounded, and evictions are counted.
+//! `correlator.rs` passes it the events of traffic, and the facts that name owners (network namespaces, addresses,
+//! compartments). It reports exchanges of sandboxes whose network is not ready, and journeys, as facts; everything that
+//! ends is a finding for metrics. This file holds its state. Events are handled in `dns.rs` (queries), `answers.rs`,
+//! `tcp.rs`, `conntrack.rs` and `drops.rs`; `lookup.rs` and `connect.rs` are one exchange each; `lifecycle.rs` moves an
+//! exchange from begin to end, `endings.rs` ends it, `causes.rs` explains what went badly: a further cause is a
+//! function there.
+//!
+//! It may touch its own tables and timers of kind `Lookup`, `Connect` and `Journey`. Every table is bounded, and
+//! evictions are counted.
 //! Does not: decide when a network is ready, or touch an open trace.
 
 pub(crate) mod answers;
@@ -39,12 +45,19 @@ use crate::traffic::table::ExchangeTable;
 /// The room's state.
 #[derive(Debug)]
 pub(crate) struct Traffic {
+    /// Which sandbox a network namespace or an address belongs to.
     owners: Owners,
+    /// Open lookups, at most `max_lookups`.
     lookups: ExchangeTable<Lookup>,
+    /// Open connects, at most `max_connects`.
     connects: ExchangeTable<Connect>,
+    /// Conntrack entries, at most `max_flows`.
     flows: FlowTable,
+    /// Readings of conntrack's counters, by network namespace.
     counters: CounterHistory,
+    /// What ended lookups still explain.
     resolved: EndedLookups,
+    /// Open journeys, and the rate limit.
     journeys: Journeys,
 }
 

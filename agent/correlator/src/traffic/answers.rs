@@ -1,6 +1,9 @@
-//! DNS answers into lookups: which query an answer belongs to.
+//! Handles DNS answers: finds the query that an answer belongs to.
 //!
-//! An answer that matches no query is noted at the lookup that it came near to, or counted as an orphan.
+//! Called by `dns.rs`. A resolver accepts an answer whose id, addresses, ports and question match a query that is
+//! pending (RFC 5452, section 9.1); this file looks for the same match and also recognises answers that the resolver
+//! will not accept. An answer that matches no query is noted at the lookup that comes nearest, or counted as an orphan.
+//! Does not: decide whether the lookup is over.
 
 use std::sync::Arc;
 
@@ -17,7 +20,8 @@ use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
-    /// An answer came: it belongs to every open lookup whose query it matches.
+    /// An answer came: it belongs to every open lookup with a query that it matches, since clients that share a socket
+    /// may use one id for several.
     pub(crate) fn on_answer(&mut self, ctx: &mut Context, at: Timestamp, message: &DnsMessage, answer: &Answer) {
         let key = TableKey::message(message.client, message.transport, message.id);
         let mut serials: Vec<u64> = self.lookups.newest(key).map(|(serial, _)| serial).collect();
@@ -84,6 +88,7 @@ impl Traffic {
         }
     }
 
+    /// Remembers the addresses of an answer, so that a connect to one of them finds its lookup.
     fn on_addresses_resolved(&mut self, ctx: &mut Context, at: Timestamp, serial: u64, answer: &Answer) {
         let Some(lookup) = self.lookups.get(serial).filter(|_| !answer.addresses.is_empty()) else {
             return;
@@ -101,6 +106,7 @@ impl Traffic {
     }
 }
 
+/// The note of an answer that matches no query by id or by address.
 fn stray_note(message: &DnsMessage) -> NoteKind {
     NoteKind::Stray {
         id: message.id,
@@ -108,7 +114,8 @@ fn stray_note(message: &DnsMessage) -> NoteKind {
     }
 }
 
-/// The open lookup that is pending at the same socket for an answer to the same question, under another id.
+/// The newest lookup that has a pending query for the same question at the same socket, under another id: an answer to
+/// an earlier use of the port, or a forged one.
 fn pending_at_socket(lookups: &ExchangeTable<Lookup>, message: &DnsMessage) -> Option<u64> {
     let question = message.questions.first()?;
     let mut open = lookups.newest(TableKey::name_from(message.client, &question.name));

@@ -1,8 +1,11 @@
-//! The owner of traffic: from a network namespace, or an address, to a sandbox.
+//! Attribution: which sandbox a network namespace or an address belongs to.
 //!
-//! A namespace belongs to a sandbox once its plugin has named it, and until its last interface is removed: the kernel
-//! reuses the numbers. Addresses come from the plugins' results and from the traffic itself; they attribute a packet that is
-//! seen outside of its sandbox. Bounded: the oldest entries are evicted.
+//! Used by the files of this room for every record. A namespace belongs to a sandbox once its plugin has named it, and
+//! until its last interface is removed: the kernel reuses inode numbers of namespaces (fs/nsfs.c takes them from
+//! `proc_alloc_inum`, fs/proc/generic.c). Addresses come from the plugins' results and from the traffic itself; they
+//! attribute a packet that is seen outside of its sandbox's namespace.
+//! Bounded by `max_remembered` namespaces and twice as many addresses; the oldest entries are evicted.
+//! Does not: know traces.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,14 +17,14 @@ use crate::collections::bounded::Bounded;
 use crate::collections::recent::Recent;
 use crate::owner::Owner;
 
-/// Everything known.
+/// Owners by namespace and by address.
 #[derive(Debug)]
 pub(crate) struct Owners {
-    /// The node's own, once somebody watches.
+    /// Inode of the node's own network namespace; `None` until a source observes traffic.
     pub(crate) node: Option<u64>,
     by_netns: Bounded<u64, NetnsOwner>,
     by_address: Bounded<IpAddr, Arc<str>>,
-    /// The other way round: a sandbox that goes must not cost a walk through all that is known.
+    /// Namespaces and addresses by sandbox, so that removing a sandbox needs no walk through both maps.
     owned: Recent<Owned>,
 }
 
@@ -29,18 +32,19 @@ pub(crate) struct Owners {
 #[derive(Clone, Debug)]
 struct NetnsOwner {
     sandbox: Arc<str>,
-    /// When the namespace was created, as far as that is known: what is older was another's with the same number.
+    /// When the namespace was created, 0 if unknown. Traffic that is older belongs to an earlier namespace with the
+    /// same number.
     created: Timestamp,
 }
 
-/// What was learnt of one sandbox.
+/// What was attributed to one sandbox.
 #[derive(Debug, Default)]
 struct Owned {
     netns: Vec<u64>,
     addresses: Vec<IpAddr>,
 }
 
-/// Most namespaces, and most addresses, that are forgotten with their sandbox; more go by age.
+/// Bound on the namespaces, and on the addresses, that are removed with their sandbox. Further ones are evicted by age.
 const MAX_OWNED: usize = 16;
 
 impl Owners {
@@ -53,13 +57,14 @@ impl Owners {
         }
     }
 
-    /// How many namespaces and addresses are known.
+    /// The number of namespaces and addresses with an owner.
     pub(crate) fn len(&self) -> usize {
         self.by_netns.len() + self.by_address.len()
     }
 
-    /// The namespace belongs to this sandbox from now on, whichever sandbox had its number before. Returns whether that is
-    /// new. `created` is when the namespace was made, where known.
+    /// The namespace belongs to this sandbox from now on, whichever sandbox had its number before. Returns whether that
+    /// is new, so that open exchanges in it need an owner. Ignores the node's own namespace, which pods with host
+    /// network have. `created` is when the namespace was made, where known.
     pub(crate) fn assign_netns(
         &mut self,
         netns: u64,
@@ -83,6 +88,7 @@ impl Owners {
         usable && !known
     }
 
+    /// The address belongs to this sandbox, unless it is one that every namespace has.
     pub(crate) fn assign_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
         if is_foreign(address) && self.by_address.get(&address) != Some(sandbox) {
             self.by_address.insert(address, Arc::clone(sandbox), now);
@@ -90,8 +96,8 @@ impl Owners {
         }
     }
 
-    /// An ADD gave an interface these addresses, each with the length of its prefix (CNI spec 1.1.0, section 5, "Add
-    /// Success"). Returns whether one of them identifies the sandbox's traffic.
+    /// An ADD reported these addresses of an interface, each with the length of its prefix (CNI spec 1.1.0, section 5,
+    /// "Add Success"). Returns whether one of them identifies the sandbox's traffic.
     pub(crate) fn assign_addresses(&mut self, sandbox: &str, operation: &OperationDetail, now: Timestamp) -> bool {
         if operation.command != CniCommand::Add || sandbox.is_empty() {
             return false;
@@ -108,7 +114,7 @@ impl Owners {
         identifies
     }
 
-    /// The sandbox has no network any more.
+    /// The sandbox has no network any more. Entries that another sandbox has taken over meanwhile stay.
     pub(crate) fn release(&mut self, sandbox: &str) {
         let Some(owned) = self.owned.get_mut(sandbox).map(std::mem::take) else {
             return;
@@ -129,6 +135,7 @@ impl Owners {
         }
     }
 
+    /// Changes what is attributed to a sandbox, in an entry that is created where there is none.
     fn note(&mut self, sandbox: &str, note: impl FnOnce(&mut Owned)) {
         if let Some(owned) = self.owned.get_mut(sandbox) {
             return note(owned);
@@ -138,7 +145,8 @@ impl Owners {
         self.owned.insert(sandbox, owned);
     }
 
-    /// The owner of what a socket of this namespace, with this address, sends.
+    /// The owner of what a socket in this namespace, with this address, sends. The namespace decides; the address only
+    /// where the namespace is neither a sandbox's nor the node's.
     pub(crate) fn owner_of_socket(&self, netns: u64, address: IpAddr) -> Owner {
         let sandbox = match self.by_netns.get(&netns) {
             Some(owner) => Some(&owner.sandbox),
@@ -151,7 +159,7 @@ impl Owners {
         }
     }
 
-    /// The same, and learns the address where the owner is a sandbox.
+    /// As `owner_of_socket`, and remembers the address where the owner is a sandbox.
     pub(crate) fn attribute(&mut self, netns: u64, address: IpAddr, now: Timestamp) -> Owner {
         let owner = self.owner_of_socket(netns, address);
         if let Some(sandbox) = &owner.sandbox {
@@ -160,7 +168,8 @@ impl Owners {
         owner
     }
 
-    /// The owner of an exchange that had none when it began at `began`.
+    /// The owner of an exchange that had none when it began at `began`; `None` if there still is none. A namespace that
+    /// was created later is another one with the same number.
     pub(crate) fn late_owner(&self, netns: u64, address: IpAddr, began: Timestamp) -> Option<Arc<str>> {
         match self.by_netns.get(&netns) {
             // The node's own traffic is most of what has no owner.
@@ -171,7 +180,8 @@ impl Owners {
         }
     }
 
-    /// The owner of a packet that was seen in this namespace, perhaps on its way through the node.
+    /// The owner of a packet that was seen in this namespace, perhaps on its way through the node: then one of its
+    /// addresses, if translation has left one, is the sandbox's.
     pub(crate) fn owner_of_packet(&self, netns: u64, ends: [IpAddr; 2]) -> Owner {
         let sandbox = self.by_netns.get(&netns).map(|owner| &owner.sandbox);
         let sandbox = sandbox.or_else(|| ends.into_iter().find_map(|address| self.of_address(address)));
@@ -194,11 +204,12 @@ impl Owners {
     }
 }
 
-/// The address is of use outside of its namespace.
+/// The address means something outside of its namespace: not a loopback address, and not the unspecified one.
 fn is_foreign(address: IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified()
 }
 
+/// Appends what is new, up to the bound.
 fn push<T: PartialEq>(list: &mut Vec<T>, item: T) {
     if list.len() < MAX_OWNED && !list.contains(&item) {
         list.push(item);

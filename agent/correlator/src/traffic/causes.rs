@@ -1,8 +1,13 @@
-//! Why lookups and connections go badly, from what was seen: drops, conntrack's counters and entries, answers.
+//! Names the cause of a lookup or connect that went badly, from what was observed: drops, conntrack's counters and
+//! entries, answers.
 //!
-//! A cause is named only with what speaks for it, and with how much that is. The race of two queries of one socket for
-//! one conntrack entry (kubernetes#56903) is named only when the counters, or a drop, say that an entry lost: a server
-//! that is silent looks the same from the client's side. Does not: look at anything but what is over.
+//! Used by `endings.rs`, for exchanges that have ended. Each cause is a function that returns `None` without evidence;
+//! `cause_of_lookup` and `cause_of_connect` try them in order, the most specific first. To add one: a function here,
+//! its name with an explanation in `registry::CAUSES`, and a scene in `tests/scenes/causes.rs`.
+//! A cause carries its evidence and a confidence. The race of two queries of one socket for one conntrack entry
+//! (kubernetes/kubernetes#56903) is named only if the counters or a drop show that an entry lost: from the client's
+//! side a silent server looks the same.
+//! Does not: look at anything that is still open.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{ConnectFailure, Transport};
@@ -18,27 +23,33 @@ use crate::traffic::counters::{CounterHistory, Rise};
 use crate::traffic::lookup::matching::RETRY_NS;
 use crate::traffic::lookup::{Dropped, Lookup, SentQuery};
 
-/// Queries of one socket within this time are sent at the same instant: the second leaves before the first's conntrack
-/// entry is confirmed.
+/// Queries of one socket within this time count as simultaneous: the second passes the first hook before the entry of
+/// the first is confirmed at the last one (`__nf_conntrack_confirm`, net/netfilter/nf_conntrack_core.c).
 const RACE_NS: u64 = 2 * MILLISECOND;
-/// A drop so soon after a query is that query's.
+/// A drop this soon after a query is that query's: it happens in the same send call.
 const DROP_NS: u64 = 10 * MILLISECOND;
-/// Resolvers wait at least so long (`timeout:1`; by default 5 s in glibc, 2.5 s in musl).
+/// The shortest time after which a resolver repeats a query: 1 s with `options timeout:1` (resolv.conf(5)), less some
+/// margin. Defaults are 5 s in glibc (`RES_TIMEOUT`) and 2.5 s in musl (timeout 5 s over 2 attempts,
+/// src/network/res_msend.c).
 const RESOLVER_NS: u64 = 900 * MILLISECOND;
 
-/// Two queries of one socket at one instant, one of them not answered.
+/// Two simultaneous queries of one socket, of which one was not answered.
 #[derive(Clone, Copy, Debug)]
 struct Race {
+    /// When the later of the two was sent.
     at: Timestamp,
-    /// The type whose query got no answer, and the other.
+    /// Record type of the query without an answer.
     missed: u16,
+    /// Record type of the query that was answered.
     other: u16,
+    /// Time between the two.
     apart_ns: u64,
-    /// How long the resolver waited; `None` when it gave up.
+    /// How long the resolver waited before it repeated the query; `None` if it did not.
     waited_ns: Option<u64>,
 }
 
-/// Why a lookup deserves a journey; `None` when it went well.
+/// Why a lookup becomes a journey; `None` if it went well, or if its result is not known and there is nothing to
+/// explain. The order is that of severity.
 pub(crate) fn reason_of_lookup(
     lookup: &Lookup,
     result: LookupResult,
@@ -61,11 +72,12 @@ pub(crate) fn reason_of_lookup(
     }
 }
 
-/// Why a connect deserves a journey; `None` when it went well.
+/// Why a connect becomes a journey; `None` if it went well.
 pub(crate) fn reason_of_connect(connect: &Connect, end: Timestamp, config: &TrafficBounds) -> Option<JourneyReason> {
     let slow = end.since(connect.start) > config.slow_connect_ns;
     let failed = match connect.failure() {
-        // Programs that try several addresses at once close the others as soon as one is established.
+        // A program that tries several addresses at once closes the others as soon as one is established (RFC 8305,
+        // section 5).
         Some(ConnectFailure::Abandoned) => slow || connect.retransmits > 0,
         Some(_) => true,
         None => false,
@@ -81,17 +93,20 @@ pub(crate) fn reason_of_connect(connect: &Connect, end: Timestamp, config: &Traf
     }
 }
 
-/// A packet that came when its socket was gone harmed nobody: the second answer of two servers that were both asked.
+/// Drops that explain something. A packet that came after its socket was closed harmed nobody: the second answer of two
+/// servers that were both queried.
 fn harmful(drops: &[Dropped]) -> impl Iterator<Item = &Dropped> {
     drops
         .iter()
         .filter(|dropped| !(dropped.inbound && &*dropped.reason == "NO_SOCKET"))
 }
 
+/// The packet was dropped by netfilter: a rule, or conntrack.
 fn by_netfilter(dropped: &Dropped) -> bool {
     dropped.reason.starts_with("NETFILTER") || dropped.function.contains("nf_")
 }
 
+/// A drop as evidence. `packet` names what was dropped on the way out.
 fn drop_sentence(dropped: &Dropped, packet: &str) -> String {
     let by = match &*dropped.function {
         "" => String::new(),
@@ -109,11 +124,11 @@ fn cause(cause: &str, confidence: Confidence, evidence: Vec<String>) -> Cause {
     }
 }
 
-/// Conntrack's counters, as evidence.
+/// The history of conntrack's counters, as evidence about packets of one owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConntrackEvidence<'a> {
     counters: &'a CounterHistory,
-    /// The network namespace of the node, where it is known.
+    /// Inode of the node's network namespace; `None` while no source observes traffic.
     node: Option<u64>,
 }
 
@@ -122,11 +137,13 @@ impl<'a> ConntrackEvidence<'a> {
         ConntrackEvidence { counters, node }
     }
 
-    /// Conntrack's tables that a packet of this owner goes through.
+    /// The network namespaces that a packet of this owner passes, and so the conntrack tables: its own, and the node's.
     fn tables(&self, owner: &Owner) -> [u64; 2] {
         [owner.netns, self.node.unwrap_or(owner.netns)]
     }
 
+    /// The cause of a lookup that went badly. Never `None` for one that took long: the last resort is that a server was
+    /// slow.
     pub(crate) fn cause_of_lookup(&self, lookup: &Lookup, result: LookupResult, end: Timestamp) -> Option<Cause> {
         let tables = self.tables(&lookup.owner);
         let unanswered = lookup.sent.iter().filter(|sent| sent.is_missed());
@@ -147,6 +164,9 @@ impl<'a> ConntrackEvidence<'a> {
             .or_else(|| Some(slowness(lookup, end)))
     }
 
+    /// The race of two queries. Certain with a counter and a drop, likely with a counter, possible if conntrack is
+    /// known to translate the service's address and its counters cannot be read. Otherwise `None`: a silent server is
+    /// then as likely.
     fn race_of(&self, lookup: &Lookup) -> Option<Cause> {
         let race = race_in(lookup)?;
         let rise = self.counters.around(self.tables(&lookup.owner), race.at);
@@ -193,7 +213,8 @@ impl<'a> ConntrackEvidence<'a> {
     }
 }
 
-/// Looks for two queries of one socket at one instant of which exactly one was answered.
+/// Looks for two simultaneous queries of one socket to one server, for different questions, of which exactly one was
+/// answered. The other must have been repeated after a resolver's timeout, or never.
 fn race_in(lookup: &Lookup) -> Option<Race> {
     let first: Vec<_> = lookup
         .sent
@@ -233,6 +254,8 @@ fn race_in(lookup: &Lookup) -> Option<Race> {
     None
 }
 
+/// Conntrack had no room for an entry: it dropped packets while the table was at least 95 % full. On this condition the
+/// kernel logs "nf_conntrack: table full, dropping packet".
 fn full_table(rises: &[Rise], drops: &[Dropped]) -> Option<Cause> {
     let rise = rises.iter().find(|rise| rise.drop > 0 && rise.full.is_some())?;
     let (entries, limit) = rise.full?;
@@ -250,7 +273,8 @@ fn full_table(rises: &[Rise], drops: &[Dropped]) -> Option<Cause> {
     Some(cause("conntrack_table_full", confidence, evidence))
 }
 
-/// A server said that it could not.
+/// A server answered that it could not resolve the name (SERVFAIL, REFUSED and others, RFC 1035 4.1.1), or truncated
+/// the answer and did not answer over TCP.
 fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
     let silent = lookup.sent.iter().any(SentQuery::is_missed);
     if lookup.truncated && result == LookupResult::Unanswered {
@@ -266,7 +290,8 @@ fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
     Some(cause("dns_server_error", Confidence::Certain, evidence))
 }
 
-/// A query was not answered, and nothing says that it was dropped here.
+/// A query was not answered, and nothing shows that it was dropped on this node: the server is silent, or slow if an
+/// answer came after the query had been repeated. Likely if conntrack's counters are read and no record was lost.
 fn silence(lookup: &Lookup, counted: bool) -> Option<Cause> {
     let missed = lookup.sent.iter().filter(|sent| sent.is_missed());
     let missed: Vec<_> = missed
@@ -294,7 +319,8 @@ fn silence(lookup: &Lookup, counted: bool) -> Option<Cause> {
     Some(cause("dns_server_silent", confidence, evidence))
 }
 
-/// Every query was answered, and it still took long.
+/// Every query was answered, and the lookup still took long: the search path if it took at least half of the time, else
+/// the slowest server.
 fn slowness(lookup: &Lookup, end: Timestamp) -> Cause {
     let total = end.since(lookup.start);
     let decided = lookup.questions.iter().filter(|state| state.name == lookup.current());
@@ -324,6 +350,8 @@ fn slowness(lookup: &Lookup, end: Timestamp) -> Cause {
 }
 
 impl ConntrackEvidence<'_> {
+    /// The cause of a connect that went badly. `None` for a reset or another error of the socket, which say all there
+    /// is.
     pub(crate) fn cause_of_connect(&self, connect: &Connect, end: Timestamp) -> Option<Cause> {
         let took = human(end.since(connect.start));
         match connect.failure() {

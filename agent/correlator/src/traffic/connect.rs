@@ -1,7 +1,8 @@
-//! One connection's set-up, from its first SYN to the end of the handshake or of the attempt.
+//! One connect: a TCP connection's establishment, from the first SYN to the end of the handshake or of the attempt.
 //!
-//! Here is what is known of it and what it comes to; which record belongs to which connection is found in
-//! `tcp.rs`. Does not: follow a connection that stands.
+//! Held in the table of connects. This file holds what is known of one connect, its span's detail and its status;
+//! `tcp.rs` finds the connect that a record belongs to, `causes.rs` explains what went badly.
+//! Does not: follow an established connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,22 +16,28 @@ use crate::notes::{self, Note, NoteKind};
 use crate::owner::Owner;
 use crate::traffic::lookup::Dropped;
 
-/// A connection being set up, or one that was a moment ago.
+/// An open connect, or one that ended a moment ago and waits for conntrack's records.
 #[derive(Debug)]
 pub(crate) struct Connect {
     pub(crate) owner: Owner,
     pub(crate) initiator: Option<Initiator>,
     pub(crate) start: Timestamp,
+    /// Socket cookie, unique until reboot (`sock_gen_cookie`, include/linux/sock_diag.h); 0 where the system has none.
     pub(crate) socket: u64,
-    /// Without a port while none is known: the kernel chooses it after the socket has begun to connect.
+    /// The connecting end. Port 0 while it is not known: the kernel chooses the port after the socket has left the
+    /// closed state (`tcp_v4_connect`, net/ipv4/tcp_ipv4.c).
     pub(crate) local: SocketAddr,
+    /// The other end as the client addresses it: a service address, not the backend behind it.
     pub(crate) remote: SocketAddr,
+    /// SYNs that were sent again. The kernel doubles the wait each time, beginning with 1 s (RFC 6298, section 2;
+    /// `TCP_TIMEOUT_INIT`).
     pub(crate) retransmits: u32,
-    /// When it ended, and why it came to nothing if it did.
+    /// When it ended, and why it failed if it did. `None` while it is open.
     pub(crate) outcome: Option<(Timestamp, Option<ConnectFailure>)>,
-    /// The lookup that gave the address, and the name it was for.
+    /// Serial number and name of the lookup that resolved the address.
     pub(crate) lookup: Option<(u64, Arc<str>)>,
     pub(crate) backend: Option<SocketAddr>,
+    /// Kernel ids of the conntrack entries that were joined.
     pub(crate) flows: Vec<u32>,
     pub(crate) drops: Vec<Dropped>,
     pub(crate) notes: Vec<Note>,
@@ -40,6 +47,7 @@ pub(crate) struct Connect {
     pub(crate) lost: bool,
 }
 
+/// Bound on dropped packets of one connect. A SYN is sent again six times by default (`tcp_syn_retries`).
 const MAX_DROPS: usize = 8;
 
 impl Connect {
@@ -63,7 +71,7 @@ impl Connect {
         }
     }
 
-    /// Takes what a record says of the socket.
+    /// Takes over what a record adds.
     pub(crate) fn update(&mut self, step: &ConnectStep) {
         self.retransmits = self.retransmits.max(step.retransmits);
         if step.local.port() != 0 {
@@ -74,7 +82,7 @@ impl Connect {
         }
     }
 
-    /// The kernel dropped a packet of it.
+    /// The kernel dropped a packet of it. One drop per instant, since a record may come twice.
     pub(crate) fn drop_packet(&mut self, dropped: Dropped) {
         if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
             return;
@@ -87,11 +95,12 @@ impl Connect {
         self.drops.push(dropped);
     }
 
+    /// `None` if it succeeded or is open.
     pub(crate) fn failure(&self) -> Option<ConnectFailure> {
         self.outcome.and_then(|(_, failure)| failure)
     }
 
-    /// The connection as a span shows it.
+    /// The detail of its span, without the cause.
     pub(crate) fn detail(&self) -> ConnectDetail {
         ConnectDetail {
             local: self.local,
@@ -109,7 +118,7 @@ impl Connect {
     }
 }
 
-/// Success or failure of a connection.
+/// The status of its span: an error class of the registry, and a sentence.
 pub(crate) fn status(detail: &ConnectDetail) -> Status {
     let Some(failure) = detail.failure else {
         return Status::Unset;

@@ -1,6 +1,7 @@
-//! Conntrack's events: entries that came or went, and readings of its counters.
+//! Handles conntrack's events: entries that were created or removed, and readings of its counters.
 //!
-//! Every one becomes a finding; an entry is joined to the lookup or connect that it serves.
+//! Every one becomes a finding. An entry is joined to the lookup or connect that it serves, which then shows the
+//! backend and the translation. Does not: name causes; `causes.rs` reads the counters' history.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{ConntrackCounts, Flow, FlowChange};
@@ -13,6 +14,9 @@ use crate::traffic::flows::{FlowEntry, TCP, is_near, join_to_lookup};
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
+    /// A conntrack entry was created (`FlowChange::New` comes when it is confirmed, that is, when its first packet has
+    /// passed the last hook) or removed. Addresses are compared in canonical form, since a dual-stack socket reports
+    /// IPv4 as mapped IPv6.
     pub(crate) fn on_flow(&mut self, ctx: &mut Context, at: Timestamp, mut flow: Flow) {
         for end in [
             &mut flow.source,
@@ -57,6 +61,8 @@ impl Traffic {
         }
     }
 
+    /// Joins a new entry to the open exchanges with its ends. An entry can come before or after the records of its
+    /// exchange; `flows.rs` serves the other order.
     fn join_flow(&mut self, ctx: &mut Context, flow: &Flow, entry: FlowEntry) {
         let lookups: Vec<u64> = self
             .lookups
@@ -100,6 +106,7 @@ impl Traffic {
         }
     }
 
+    /// A reading of the counters of one network namespace: how much each grew since the last.
     pub(crate) fn on_conntrack_counters(&mut self, ctx: &mut Context, at: Timestamp, counts: ConntrackCounts) {
         let owner = self.owners.owner_of_netns(counts.netns);
         self.counters.add(at, counts);

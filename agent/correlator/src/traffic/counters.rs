@@ -1,7 +1,11 @@
-//! What conntrack's counters said lately, for each network namespace.
+//! The history of conntrack's counters, by network namespace.
 //!
-//! Used to name the cause of a lookup or connect that went badly: a packet that conntrack dropped is only visible as a
-//! counter that grew. Bounded in namespaces, readings and age.
+//! Used by `causes.rs`: a packet that conntrack drops is visible only as a counter that grew, so a cause needs the
+//! growth at the time of the query. Counters: `struct ip_conntrack_stat`,
+//! include/linux/netfilter/nf_conntrack_common.h. `insert_failed` counts entries that lost against another for the same
+//! tuple, whose packet is dropped, and `clash_resolve` those whose packet went through (`nf_ct_resolve_clash`,
+//! net/netfilter/nf_conntrack_core.c, as in Linux 6.12).
+//! Bounded in namespaces, readings of each, and age.
 
 use std::collections::VecDeque;
 
@@ -11,34 +15,37 @@ use sandglass_model::time::{MILLISECOND, SECOND};
 
 use crate::collections::bounded::Bounded;
 
-/// What the counters of each network namespace said of late.
+/// Readings of each network namespace, oldest first.
 #[derive(Debug)]
 pub(crate) struct CounterHistory(Bounded<u64, VecDeque<CounterReading>>);
 
+/// How much the counters grew from `from` to `at`.
 #[derive(Debug)]
 struct CounterReading {
-    /// When they were read before.
+    /// The reading before; `None` for the first one, whose growth has no begin.
     from: Option<Timestamp>,
     at: Timestamp,
     counts: ConntrackCounts,
 }
 
-/// How much counters grew around an instant.
+/// How much counters grew around an instant, summed over the tables that a packet goes through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rise {
-    /// The counters are read at all.
+    /// The counters of at least one of the tables are read. Without that, a rise of 0 says nothing.
     pub(crate) counted: bool,
     pub(crate) insert_failed: u64,
     pub(crate) drop: u64,
     pub(crate) clash_resolve: u64,
-    /// The fill of a table that was about full: entries and limit.
+    /// Entries and limit of a table that was at least 95 % full.
     pub(crate) full: Option<(u64, u64)>,
 }
 
-/// Counters are read at least so often while they grow.
+/// Counters that grow are read at least this often, so growth after a packet shows within it.
 const COUNT_REACH_NS: u64 = 2_500 * MILLISECOND;
+/// Bound on readings of one namespace.
 const COUNTS_KEPT: usize = 64;
-/// Nothing asks for older ones: lookups and SYNs do not wait longer for an answer, mostly.
+/// Older readings are removed. Above the longest wait that is explained: a SYN is given up after about 127 s
+/// (`tcp_syn_retries` 6, Documentation/networking/ip-sysctl.rst).
 const COUNTS_AGE_NS: u64 = 150 * SECOND;
 
 impl CounterHistory {
@@ -46,6 +53,7 @@ impl CounterHistory {
         CounterHistory(Bounded::new(max))
     }
 
+    /// Adds a reading. A second one of the same time is a record that came twice.
     pub(crate) fn add(&mut self, at: Timestamp, counts: ConntrackCounts) {
         let mut history = self.0.remove(&counts.netns).unwrap_or_default();
         let from = history.back().map(|counted| counted.at);
@@ -60,7 +68,8 @@ impl CounterHistory {
         self.0.insert(counts.netns, history, at);
     }
 
-    /// What grew while a packet was on its way that was sent at `at`.
+    /// How much the counters of both tables grew while a packet was on its way that was sent at `at`. `tables` are the
+    /// sandbox's and the node's, which may be the same.
     pub(crate) fn around(&self, tables: [u64; 2], at: Timestamp) -> Rise {
         let mut rise = Rise::default();
         let twice = tables[0] == tables[1];

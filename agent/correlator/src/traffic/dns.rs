@@ -1,8 +1,10 @@
-//! DNS queries into lookups: which open lookup a query belongs to, or a new one.
+//! Handles DNS queries: finds the open lookup that a query belongs to, or opens one.
 //!
-//! One lookup joins the A and AAAA questions of one name, what is sent again (to the same or another server, over UDP or
-//! TCP), and the names of the search path. A resolver that serves others queries many names from one socket: there only
-//! equal names are joined. Answers are in `answers.rs`. Does not: guess.
+//! Used by `correlator.rs` for every DNS message; answers go on to `answers.rs`. One lookup joins the A and AAAA
+//! questions of one name, what is sent again (to the same or another server, over UDP or TCP), and the names of the
+//! search path. A resolver that serves others, such as a node-local cache, queries many names from one socket: there
+//! only equal names are joined.
+//! Does not: guess. A query that fits nothing opens a lookup of its own.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, DnsUnreported, Question, Unreported};
@@ -32,6 +34,8 @@ enum QueryMatch {
 }
 
 impl Traffic {
+    /// A DNS query or answer was seen at the client's socket. Addresses are made canonical first, since a dual-stack
+    /// socket reports IPv4 as mapped IPv6.
     pub(crate) fn on_dns(&mut self, ctx: &mut Context, at: Timestamp, mut message: DnsMessage) {
         for end in [&mut message.client, &mut message.server] {
             end.set_ip(end.ip().to_canonical());
@@ -48,8 +52,8 @@ impl Traffic {
         }
     }
 
-    /// DNS traffic was not reported. Where bytes to a client were not seen, nobody is to blame for the answers that may
-    /// have been among them.
+    /// DNS traffic was not reported as messages. If bytes to a client were not seen, answers may have been among them:
+    /// the lookups of that connection then have no cause that blames a server.
     pub(crate) fn on_dns_unreported(&mut self, ctx: &mut Context, at: Timestamp, unreported: &DnsUnreported) {
         let mut client = unreported.client;
         client.set_ip(client.ip().to_canonical());
@@ -70,6 +74,7 @@ impl Traffic {
         }));
     }
 
+    /// A query with this question was sent.
     fn on_query(&mut self, ctx: &mut Context, at: Timestamp, owner: &Owner, message: &DnsMessage, question: &Question) {
         let process = message.initiator.as_ref().map(|initiator| initiator.process);
         let client = Client::of(message.netns, process, message.client);
@@ -105,6 +110,7 @@ impl Traffic {
         self.lookup_changed(ctx, serial);
     }
 
+    /// Opens a lookup; the oldest are evicted if there are too many. Returns the serial number.
     fn open_lookup(
         &mut self,
         ctx: &mut Context,
@@ -135,7 +141,8 @@ impl Traffic {
     }
 }
 
-/// The open lookup that a question belongs to.
+/// The open lookup that a question belongs to. First by its name, tried from the same socket or by the same client;
+/// then as the next name of a search path whose last name found nothing.
 fn place(
     lookups: &ExchangeTable<Lookup>,
     config: &TrafficBounds,
@@ -176,8 +183,9 @@ fn place(
     next.map(|(serial, _)| (serial, QueryMatch::NextName))
 }
 
-/// `name` is what the search path makes next of the name that `lookup` is about. Two names with the same beginning
-/// may also be two clients' of one resolver: the less the names say, the less else may be going on.
+/// Whether `name` is what the search path makes next of the name that `lookup` is about (resolv.conf(5), `search` and
+/// `ndots`). Two names with the same beginning may also come from two clients of one resolver, so the less the names
+/// say, the less else may be pending.
 fn is_next_name(
     lookups: &ExchangeTable<Lookup>,
     serial: u64,
@@ -198,7 +206,8 @@ fn is_next_name(
             .strip_suffix(shorter)
             .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    // Only names with dots are tried as they are before the search path is.
+    // A name with fewer dots than `ndots` is tried as it is only after the search path; with dots it may have been
+    // tried first.
     let as_it_is = base.contains('.') && tried().any(|before| before == base);
     if name == base || as_it_is || nested(&before, &after) || nested(&after, &before) {
         return true;

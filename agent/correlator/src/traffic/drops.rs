@@ -1,7 +1,9 @@
-//! Packets that the kernel dropped: joined to the lookup or connect that they belong to.
+//! Handles dropped packets: joins each to the lookup or connect that it belongs to.
 //!
-//! A packet may be seen with addresses that are translated already; a DNS packet's id is not translated. Does not: decide
-//! what a drop means; see `causes.rs`.
+//! Every drop becomes a finding, whether or not an exchange is found. A packet is seen with the addresses that it has
+//! when it is dropped, perhaps translated already; the id of a DNS message is never translated. Reasons: `enum
+//! skb_drop_reason`, include/net/dropreason-core.h, as in Linux 6.12.
+//! Does not: decide what a drop means; see `causes.rs`.
 
 use std::sync::Arc;
 
@@ -19,10 +21,11 @@ use crate::traffic::lookup::{Dropped, Lookup};
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
-/// A packet that is known by its id alone was sent no longer ago.
+/// A packet that is recognised by its DNS id alone was sent no longer ago than this: ids are 16 bits and come again.
 const FLIGHT_NS: u64 = 5 * MILLISECOND;
 
 impl Traffic {
+    /// The kernel dropped a DNS packet over UDP, a SYN or a SYN-ACK.
     pub(crate) fn on_packet_drop(&mut self, ctx: &mut Context, at: Timestamp, mut packet: PacketDrop) {
         for end in [&mut packet.source, &mut packet.destination] {
             end.set_ip(end.ip().to_canonical());
@@ -63,7 +66,7 @@ impl Traffic {
     }
 }
 
-/// The lookup that a packet belongs to, and whether it was on its way to the client.
+/// The open lookup that a packet belongs to, and whether the packet was on its way to the client.
 fn lookup_of_packet(lookups: &ExchangeTable<Lookup>, at: Timestamp, packet: &PacketDrop) -> Option<(u64, bool)> {
     let has_id = |lookup: &Lookup| {
         packet
@@ -89,6 +92,7 @@ fn lookup_of_packet(lookups: &ExchangeTable<Lookup>, at: Timestamp, packet: &Pac
     Some((serial, false))
 }
 
+/// The open connect that a packet belongs to, and whether the packet was on its way to the client.
 fn connect_of_packet(connects: &ExchangeTable<Connect>, packet: &PacketDrop) -> Option<(u64, bool)> {
     let ways = [
         (packet.source, packet.destination, false),

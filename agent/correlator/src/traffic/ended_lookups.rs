@@ -1,6 +1,8 @@
-//! What lookups that are over still explain: the addresses that they resolved, and late answers to their queries.
+//! What ended lookups still explain: the addresses that they resolved, and late answers to their queries.
 //!
-//! Bounded by the number of lookups. Does not: keep open lookups.
+//! Used by `tcp.rs` and `lifecycle.rs`, which join a connect to the lookup of its address, and by `answers.rs`. Each
+//! table is bounded by `max_lookups`, and entries expire after 10 s.
+//! Does not: keep open lookups.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ pub(crate) struct ResolvedAddress {
     /// Serial number of the lookup.
     pub(crate) lookup: u64,
     pub(crate) name: Arc<str>,
-    /// The lookup, once it is over.
+    /// The ended lookup; `None` while it is open.
     pub(crate) exchange: Option<Arc<Exchange>>,
 }
 
@@ -28,11 +30,12 @@ pub(crate) struct ResolvedAddress {
 pub(crate) struct EndedLookups {
     /// By network namespace and address.
     addresses: Bounded<(u64, IpAddr), ResolvedAddress>,
-    /// Queries of lookups that are over: their late answers are no orphans.
+    /// Queries of ended lookups: their late answers are no orphans.
     queries: Bounded<TableKey, ()>,
 }
 
-/// A connect belongs to a lookup of its address that is no older than this.
+/// A connect belongs to a lookup of its address that is no older than this. Programs connect at once; a longer reach
+/// would join connects from caches to lookups that they did not need.
 const REACH_NS: u64 = 10 * SECOND;
 
 impl EndedLookups {
@@ -43,21 +46,23 @@ impl EndedLookups {
         }
     }
 
-    /// Removes addresses that are too old at `now`.
+    /// Removes addresses that were resolved more than `REACH_NS` before `now`.
     pub(crate) fn expire(&mut self, now: Timestamp) {
         self.addresses.expire(now.minus(REACH_NS));
     }
 
+    /// The newest lookup in this namespace that resolved the address.
     pub(crate) fn address(&self, netns: u64, address: IpAddr) -> Option<&ResolvedAddress> {
         self.addresses.get(&(netns, address))
     }
 
-    /// An answer has this address.
+    /// An answer contains this address. A later lookup replaces an earlier one.
     pub(crate) fn insert(&mut self, netns: u64, address: IpAddr, resolved: ResolvedAddress, at: Timestamp) {
         self.addresses.insert((netns, address.to_canonical()), resolved, at);
     }
 
-    /// The lookup is over: its addresses lead to it, under the name as it is known now.
+    /// The lookup ended: its addresses lead to it, under the name as it is known now. The name of an open lookup can
+    /// change with each name of the search path.
     pub(crate) fn complete(
         &mut self,
         netns: u64,
@@ -78,7 +83,7 @@ impl EndedLookups {
         }
     }
 
-    /// Remembers the queries of a lookup that is over.
+    /// Remembers the queries of an ended lookup.
     pub(crate) fn remember_queries(&mut self, lookup: &Lookup, now: Timestamp) {
         self.queries.expire(now.minus(REACH_NS));
         for sent in &lookup.sent {
@@ -87,7 +92,7 @@ impl EndedLookups {
         }
     }
 
-    /// The message was a query of a lookup that is over.
+    /// The message is the answer to a query of an ended lookup.
     pub(crate) fn has_query(&self, message: TableKey) -> bool {
         self.queries.get(&message).is_some()
     }

@@ -1,7 +1,8 @@
-//! The end of an exchange: its result, its cause if it went badly, and who gets it.
+//! Ends exchanges: result, status, reason for a journey, cause, and the hand-over to the trace that shows it.
 //!
-//! Called when a timer of `lifecycle.rs` fires: every answer is there and no next name came, the handshake ended a moment
-//! ago, or the timeout passed.
+//! Called when a timer of `lifecycle.rs` fires: every answer is there and no next name came, the handshake ended a
+//! moment ago, or the timeout passed. Also at the end of the input.
+//! Does not: judge (`causes.rs`), or decide which trace shows it (`lifecycle.rs`).
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::traffic::connect;
 use crate::traffic::lookup::Lookup;
 
 impl Traffic {
-    /// A lookup is over: every answer is there and no next name came, or it was waited for long enough.
+    /// A lookup is over: every answer is there and no next name of the search path came, or the timeout of its
+    /// questions passed.
     pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
         self.find_owner(ctx, ExchangeId::Lookup(serial));
         let Some(lookup) = self.take_lookup(serial, ctx.now) else {
@@ -29,7 +31,8 @@ impl Traffic {
         self.end_lookup(ctx, serial, lookup, ending);
     }
 
-    /// The input ends while a lookup is pending.
+    /// The input ends while a lookup of the node is pending: its result is `Open`, not `Unanswered`, since an answer
+    /// may have been on its way.
     fn leave_lookup_open(&mut self, ctx: &mut Context, serial: u64) {
         self.find_owner(ctx, ExchangeId::Lookup(serial));
         if let Some(mut lookup) = self.take_lookup(serial, ctx.now) {
@@ -39,6 +42,7 @@ impl Traffic {
         }
     }
 
+    /// Makes the exchange of a lookup, with a cause where it went badly and its result is known.
     fn end_lookup(
         &mut self,
         ctx: &mut Context,
@@ -77,7 +81,7 @@ impl Traffic {
         self.exchange_ended(ctx, ended, lookup.home);
     }
 
-    /// A connection has ended a moment ago, or was never heard of again.
+    /// A connect ended a moment ago, or nothing was reported of it within the deadline.
     pub(crate) fn on_connect_due(&mut self, ctx: &mut Context, serial: u64) {
         self.find_owner(ctx, ExchangeId::Connect(serial));
         let Some(mut connect) = self.take_connect(serial) else {
@@ -90,7 +94,7 @@ impl Traffic {
         {
             *name = Arc::clone(&resolved.name);
         }
-        // No kernel waits so long: its end was not seen.
+        // No kernel waits this long (`tcp_syn_retries`), so the record of its end was lost.
         let unseen = (ctx.now, Some(ConnectFailure::TimedOut));
         connect.lost |= connect.outcome.is_none();
         let (end, _) = *connect.outcome.get_or_insert(unseen);
@@ -119,8 +123,8 @@ impl Traffic {
         self.exchange_ended(ctx, ended, connect.home);
     }
 
-    /// Ends what is open: exchanges with a result end with it, a pending lookup is reported as open,
-    /// of the others the end is not known.
+    /// The end of the input: exchanges that have a result end with it, a pending lookup is reported as open, of a
+    /// pending connect the end is not known.
     pub(crate) fn finish(&mut self, ctx: &mut Context) {
         let lookups: Vec<u64> = self.lookups.serials().collect();
         for serial in lookups {

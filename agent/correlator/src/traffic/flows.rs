@@ -1,7 +1,8 @@
-//! Conntrack entries, remembered to be joined to the lookup or connect that they serve.
+//! Conntrack entries, remembered so that they can be joined to the lookup or connect that they serve.
 //!
-//! The record of an entry may come before or after the records of what it serves: entries are remembered, and exchanges
-//! that ended wait a moment. Bounded: the oldest entry is evicted.
+//! Used by `conntrack.rs`, `dns.rs` and `lifecycle.rs`. Entries come from ctnetlink, messages and connects from BPF
+//! probes, so either may come first: entries are remembered, and exchanges that ended wait a moment.
+//! Bounded by `max_flows`: the oldest entry is evicted and counted.
 
 use std::net::SocketAddr;
 
@@ -17,7 +18,7 @@ use crate::traffic::lookup::Lookup;
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
-/// IP protocol numbers (RFC 9293 and RFC 768, as assigned by IANA).
+/// IP protocol numbers (IANA, "Assigned Internet Protocol Numbers").
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
@@ -28,8 +29,9 @@ pub(crate) struct FlowEntry {
     pub(super) netns: u64,
     pub(super) at: Timestamp,
     pub(super) nat: Option<Nat>,
+    /// The other end after destination translation; `None` where it was not translated.
     pub(super) backend: Option<SocketAddr>,
-    /// The client's end as the other side sees it, where it was translated.
+    /// The client's end after source translation; `None` where it was not translated. Dropped packets may show it.
     pub(super) outside: Option<SocketAddr>,
 }
 
@@ -47,13 +49,15 @@ impl FlowTable {
     }
 }
 
-/// Most entries joined to one lookup or connection.
+/// Bound on entries joined to one exchange.
 const MAX_JOINED: usize = 8;
-/// A connection's entry is not older than the connection, but for the clocks that told of both.
+/// An entry cannot be older than its connect; this much is for the resolution of the two time stamps. What is older
+/// served an earlier use of the same ports.
 const EARLY_NS: u64 = 100 * MILLISECOND;
 
 impl FlowTable {
-    /// A message leaves by a socket that conntrack may know already.
+    /// Joins the entry of a query that leaves through a socket which conntrack knows already: a resolver that asks
+    /// several names from one port has one entry.
     pub(crate) fn join_known(&self, lookups: &mut ExchangeTable<Lookup>, serial: u64, message: &DnsMessage) {
         let protocol = protocol_of(message.transport);
         let known = self.0.get(&(protocol, message.client, message.server));
@@ -65,6 +69,7 @@ impl FlowTable {
         }
     }
 
+    /// Joins the entry of a connect, once both of its ends are known.
     pub(crate) fn join_known_to_connect(&self, connects: &mut ExchangeTable<Connect>, serial: u64) {
         let Some(connect) = connects.get_mut(serial) else {
             return;
@@ -85,6 +90,7 @@ impl FlowTable {
     }
 }
 
+/// Joins an entry to a lookup, each at most once.
 pub(super) fn join_to_lookup(lookups: &mut ExchangeTable<Lookup>, serial: u64, protocol: u8, entry: FlowEntry) {
     let Some(lookup) = lookups.get_mut(serial) else {
         return;
@@ -100,7 +106,8 @@ pub(super) fn join_to_lookup(lookups: &mut ExchangeTable<Lookup>, serial: u64, p
     }
 }
 
-/// Addresses of the machine itself are the same in every network namespace.
+/// The entry may belong to a client in this namespace. Loopback addresses are the same in every namespace, so there the
+/// namespaces must be equal.
 pub(super) fn is_near(entry: FlowEntry, client: SocketAddr, netns: u64) -> bool {
     !client.ip().is_loopback() || entry.netns == netns
 }

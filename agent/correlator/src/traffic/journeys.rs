@@ -1,7 +1,11 @@
-//! Journeys: traces about exchanges that went badly after their sandbox's network was ready, or that are the node's own.
+//! Journeys: traces about exchanges that went badly after their sandbox's network was ready, or that are the node's
+//! own.
 //!
-//! A lookup and the connects to its addresses are one journey. A broken cluster makes thousands of them: a rate limit
-//! holds back the excess, and the node's own may take at most half of it. Does not: hold back findings; metrics count all.
+//! Used by `lifecycle.rs` for every exchange that is released. A lookup and the connects to its addresses are one
+//! journey, since the program experienced them as one. A broken cluster makes thousands of them: a rate limit holds
+//! back the excess, and the node's own may take at most half of it, so that a broken node agent does not hide broken
+//! pods. Bounded to 256 open journeys of 16 exchanges.
+//! Does not: hold back findings; metrics count everything.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +22,12 @@ use crate::owner::Owner;
 use crate::timers::Timer;
 use crate::traffic::rate::RateLimit;
 
-/// Open journeys, and how many more there may be.
+/// Open and complete journeys, and the rate limit.
 #[derive(Debug)]
 pub(crate) struct Journeys {
-    /// By the serial number of the lookup they begin with.
+    /// By the serial number of the lookup that they begin with, so oldest first.
     open: BTreeMap<u64, Journey>,
-    /// Complete; each is given out after the finding of its last exchange.
+    /// Complete journeys: each is emitted after the finding of its last exchange, which names it.
     complete: Vec<Journey>,
     limit: RateLimit,
 }
@@ -33,14 +37,18 @@ pub(crate) struct Journeys {
 pub(crate) struct Journey {
     id: TraceId,
     pub(crate) owner: Owner,
-    /// In the order in which they ended.
+    /// In the order in which they ended; at most `MAX_EXCHANGES`.
     exchanges: Vec<Arc<Exchange>>,
+    /// A connect that begins until then can join.
     until: Timestamp,
 }
 
-/// A connect to an address of a lookup belongs to its journey when it begins within this time.
+/// A connect to an address of a lookup belongs to its journey if it begins within this time after the lookup ended.
+/// Programs connect at once; the trace waits for it.
 const HOLD_NS: u64 = SECOND;
+/// Bound on open journeys: the oldest is emitted as it is.
 const MAX_OPEN: usize = 256;
+/// Bound on exchanges of one journey; further ones have a finding only.
 const MAX_EXCHANGES: usize = 16;
 
 impl Journeys {
@@ -56,8 +64,9 @@ impl Journeys {
         self.open.len()
     }
 
-    /// The journey of an exchange that is over: an open one, or a new one if the exchange went badly. `before` is the
-    /// lookup that a connect follows.
+    /// The journey of an exchange that ended: an open one, or a new one if the exchange went badly. `before` is the
+    /// lookup that a connect follows. `None` if it went well, or if the rate limit holds it back, which is a finding
+    /// too.
     pub(crate) fn join_or_open(
         &mut self,
         ctx: &mut Context,
@@ -86,6 +95,7 @@ impl Journeys {
         Some(self.open(ctx, ended, before))
     }
 
+    /// Opens a journey. Without a lookup that resolved something no connect can join, so it is complete at once.
     fn open(&mut self, ctx: &mut Context, ended: &EndedExchange, before: Option<Arc<Exchange>>) -> TraceId {
         let mut exchanges = Vec::with_capacity(2);
         exchanges.extend(before);
@@ -123,7 +133,7 @@ impl Journeys {
         id
     }
 
-    /// Journeys that are complete: call after the finding of their last exchange is given out.
+    /// Journeys that are complete. Call this after the finding of their last exchange was emitted.
     pub(crate) fn take_complete(&mut self) -> Vec<Journey> {
         std::mem::take(&mut self.complete)
     }
@@ -149,13 +159,13 @@ impl Journeys {
 }
 
 impl Journey {
-    /// When its first exchange began.
+    /// Begin of its first exchange.
     pub(crate) fn begin(&self) -> Timestamp {
         let begins = self.exchanges.iter().map(|exchange| exchange.start);
         begins.min().unwrap_or_default()
     }
 
-    /// The trace, without the pod's labels and the link to the sandbox, which the room of sandboxes adds.
+    /// The trace. The room of sandboxes adds the pod's labels and the link to the sandbox's trace.
     pub(crate) fn into_trace(mut self, anchor: ClockAnchor) -> Trace {
         self.exchanges.sort_by_key(|exchange| exchange.start);
         Trace {
@@ -175,6 +185,8 @@ impl Journey {
     }
 }
 
+/// The root, from the first begin to the last end, and one span for each exchange. The root's status is that of the
+/// last exchange that failed.
 fn spans_of(journey: &Journey) -> Vec<Span> {
     let exchanges = &journey.exchanges;
     let start = exchanges
@@ -223,6 +235,7 @@ fn spans_of(journey: &Journey) -> Vec<Span> {
     spans
 }
 
+/// Name or address of the first exchange, as the root shows it.
 fn target_of(exchange: &Exchange) -> String {
     match &exchange.detail {
         ExchangeDetail::Lookup { detail, .. } => detail.name.clone(),

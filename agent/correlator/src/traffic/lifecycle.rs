@@ -1,8 +1,9 @@
-//! What becomes of an exchange: shown in its sandbox's trace until the network is ready, then a journey if it went badly,
-//! and in every case a finding.
+//! The life of an exchange: attributed to its owner, shown in its sandbox's trace until the network is ready, then a
+//! journey if it went badly, and in every case a finding.
 //!
-//! The owner of a namespace may be reported only after the first exchange in it began. Open exchanges without an owner
-//! are attributed again then, and once more at their end. Findings of exchanges that ended before stay the node's.
+//! Used by the handlers of events in this room and by `correlator.rs`. The owner of a namespace may be reported only
+//! after the first exchange in it began: open exchanges without an owner are attributed again then, and once more at
+//! their end. Findings of exchanges that ended before stay the node's.
 //! Does not: decide when a network is ready, or what went badly (`causes.rs`).
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,7 +27,7 @@ use crate::traffic::journeys::Journey;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::table_key::TableKey;
 
-/// How long a connect that ended waits for conntrack's records of it.
+/// How long an ended connect waits for conntrack's records of it, which come through another socket.
 const LINGER_NS: u64 = 100 * MILLISECOND;
 
 // === owners ===
@@ -37,7 +38,7 @@ impl Traffic {
         self.owners.node = Some(node_netns);
     }
 
-    /// A network namespace belongs to a sandbox. Open exchanges in it that had no owner get it.
+    /// A network namespace belongs to a sandbox. Open exchanges in it that have no owner get it.
     pub(crate) fn on_netns(&mut self, ctx: &mut Context, netns: u64, sandbox: &str, created: Option<Timestamp>) {
         if self.owners.assign_netns(netns, sandbox, created, ctx.now) {
             self.find_owners(ctx, netns);
@@ -66,18 +67,21 @@ impl Traffic {
         }
     }
 
-    /// The last interface of the sandbox was removed.
+    /// The last interface of the sandbox was removed: its namespace and addresses may soon be another's.
     pub(crate) fn on_detached(&mut self, sandbox: &str) {
         self.owners.release(sandbox);
     }
 
-    /// The trace that shows the owner's exchanges: its sandbox's, as long as the network is not ready.
+    /// The trace that shows the owner's exchanges: its sandbox's, as long as that is open. `None` while no source
+    /// observes traffic.
     pub(crate) fn home_of(&self, ctx: &Context, owner: &Owner) -> Option<TraceKey> {
         let sandbox = owner.sandbox.as_deref()?;
         self.owners.node?;
         ctx.traces.creation_of(sandbox)
     }
 
+    /// Attributes all open exchanges of a namespace whose owner was reported now. A walk over the open exchanges, once
+    /// for each sandbox.
     fn find_owners(&mut self, ctx: &mut Context, netns: u64) {
         let lookups = self.lookups.iter();
         let lookups = lookups.filter(|(_, lookup)| lookup.owner.is_unknown_in(netns));
@@ -93,7 +97,8 @@ impl Traffic {
         }
     }
 
-    /// Attributes an open exchange again that had no owner when it began.
+    /// Attributes an open exchange again that had no owner when it began. With an owner it may also get a home, and
+    /// begins there with its own time.
     pub(crate) fn find_owner(&mut self, ctx: &mut Context, id: ExchangeId) {
         let found = match id {
             ExchangeId::Lookup(serial) => self.lookups.get(serial).and_then(|lookup| {
@@ -143,7 +148,7 @@ impl Traffic {
 // === while it is open ===
 
 impl Traffic {
-    /// Sets the time at which the lookup is over, and reports how it looks now.
+    /// Sets the timer of a lookup that changed, and reports how it looks now where a trace shows it.
     pub(crate) fn lookup_changed(&mut self, ctx: &mut Context, serial: u64) {
         let Some(lookup) = self.lookups.get(serial) else {
             return;
@@ -160,8 +165,7 @@ impl Traffic {
         }
     }
 
-    /// Joins the conntrack entry of the connect's addresses, sets the time at which the connect is over, and reports how
-    /// it looks now.
+    /// Joins the conntrack entry of the connect, sets its timer, and reports how it looks now where a trace shows it.
     pub(crate) fn connect_changed(&mut self, ctx: &mut Context, serial: u64) {
         let Some(connect) = self.connects.get(serial) else {
             return;
@@ -190,7 +194,7 @@ impl Traffic {
         }
     }
 
-    /// Its trace closed, or its network is ready: the exchange goes on outside.
+    /// The trace that shows the exchange closed, or its network is ready: the exchange goes on as traffic.
     pub(crate) fn on_exchange_detached(&mut self, id: ExchangeId) {
         match id {
             ExchangeId::Lookup(serial) => {
@@ -206,7 +210,7 @@ impl Traffic {
         }
     }
 
-    /// Records of traffic were lost: every open exchange may miss some.
+    /// Records of traffic were lost: every open exchange may miss some, so that silence is weaker evidence for it.
     pub(crate) fn on_loss(&mut self) {
         for lookup in self.lookups.values_mut() {
             lookup.lost = true;
@@ -216,7 +220,7 @@ impl Traffic {
         }
     }
 
-    /// Records of DNS messages were lost up to `at`.
+    /// Records of DNS messages were lost up to `at`: an answer that was not seen may have come.
     pub(crate) fn on_dns_loss(&mut self, at: Timestamp) {
         for lookup in self.lookups.values_mut() {
             lookup.lose_answers(at);
@@ -239,7 +243,7 @@ impl Traffic {
         self.connects.remove(serial)
     }
 
-    /// The exchange is over: its sandbox's trace gets it if it has one, else it is released at once.
+    /// The exchange ended: the trace that shows it gets it; without one it is released at once.
     pub(crate) fn exchange_ended(&mut self, ctx: &mut Context, ended: EndedExchange, home: Option<TraceKey>) {
         match home {
             Some(home) => ctx.facts.push(Fact::ExchangeEnded { home, ended }),
@@ -247,7 +251,7 @@ impl Traffic {
         }
     }
 
-    /// Evicted, or the input ended: how it would have ended is not known.
+    /// The exchange was evicted, or the input ended: how it would have ended is not known, so it has no finding.
     pub(crate) fn give_up(&mut self, ctx: &mut Context, id: ExchangeId) {
         let (home, after) = match id {
             ExchangeId::Lookup(serial) => {
@@ -271,7 +275,7 @@ impl Traffic {
         }
     }
 
-    /// It ended outside of a sandbox's trace: a finding, and a journey if it went badly.
+    /// The exchange ended outside of a sandbox's trace: a journey if it went badly, and a finding that names its trace.
     pub(crate) fn on_exchange_released(&mut self, ctx: &mut Context, ended: &EndedExchange) {
         let before = self.lookup_before(ended);
         let trace = self.journeys.join_or_open(ctx, ended, before);
@@ -287,7 +291,8 @@ impl Traffic {
         }
     }
 
-    /// The lookup that resolved a connect's address, if it is over and still remembered.
+    /// The lookup that resolved a connect's address, if the connect went badly and the lookup has ended and is still
+    /// remembered.
     fn lookup_before(&self, ended: &EndedExchange) -> Option<Arc<crate::exchange::Exchange>> {
         ended.exchange.reason?;
         let ExchangeDetail::Connect {
@@ -301,7 +306,7 @@ impl Traffic {
         resolved.exchange.clone().filter(|_| resolved.lookup == *lookup)
     }
 
-    /// Closes the journey that begins with this lookup, if nothing more can belong to it.
+    /// Closes the journey that begins with this lookup if its time is over and no connect of it is open.
     pub(crate) fn on_journey_due(&mut self, ctx: &mut Context, lookup: u64) {
         let goes_on = self.connects.newest(TableKey::after(lookup)).next().is_some();
         if let Some(journey) = self.journeys.take_if_over(ctx, lookup, goes_on) {
@@ -309,6 +314,7 @@ impl Traffic {
         }
     }
 
+    /// Reports a complete journey.
     fn close_journey(&mut self, ctx: &mut Context, mut journey: Journey) {
         if journey.owner.sandbox.is_none() {
             // The owner of its namespace may have been reported while it was open.

@@ -1,8 +1,10 @@
-//! One lookup: what was asked for one name, from its first query to its last answer.
+//! One lookup: all queries and answers for one name, from the first query to the last answer.
 //!
-//! A name is asked as several questions (A, AAAA), each question as one message or more (retries, other servers, TCP),
-//! and the search path makes several names of one. Here is what is known of all that and what it comes to; which message
-//! belongs to which lookup is found in `dns.rs`. Does not: know of other lookups.
+//! Held in the table of lookups. A name is queried as several questions (A, AAAA), each question as one message or more
+//! (retries, other servers, TCP), and the search path makes several names of one. This file holds the state and takes
+//! queries, answers and drops; `lookup/matching.rs` decides whether a message belongs to it, `lookup/outcome.rs` what
+//! its result is. Which lookup a message belongs to is found in `dns.rs` and `answers.rs`.
+//! Bounded in every list; beyond a bound messages are only counted. Does not: know other lookups.
 
 pub(crate) mod matching;
 pub(crate) mod outcome;
@@ -28,25 +30,36 @@ pub(crate) struct Lookup {
     pub(crate) owner: Owner,
     pub(crate) initiator: Option<Initiator>,
     pub(crate) start: Timestamp,
-    /// Names tried, in the order of trying. Never empty.
+    /// Names tried, in order; the last one is current. Never empty.
     pub(crate) names: Vec<Arc<str>>,
+    /// Questions of all names, in order of their first query.
     pub(crate) questions: Vec<QuestionState>,
-    /// Messages sent; those beyond the bound are only counted.
+    /// Queries, in order. Those beyond the bound are only counted.
     pub(crate) sent: Vec<SentQuery>,
+    /// All queries, those beyond the bound included.
     queries: u32,
+    /// Queries that repeat a question because no answer came.
     pub(crate) retransmissions: u32,
+    /// Queries by type and transport, for metrics.
     counted: Vec<(QueryType, Transport, u32)>,
+    /// Servers that were queried, as the client addresses them.
     pub(crate) servers: Vec<SocketAddr>,
+    /// Addresses of all answers, each once.
     pub(crate) addresses: Vec<IpAddr>,
+    /// The server behind the service address, as conntrack translated it.
     pub(crate) backend: Option<SocketAddr>,
-    /// Conntrack entries that were joined: the kernel's ids.
+    /// Kernel ids of the conntrack entries that were joined.
     pub(crate) flows: Vec<u32>,
     pub(crate) drops: Vec<Dropped>,
-    /// The first answer that said that the server could not.
+    /// Server and response code of the first answer that is an error.
     pub(crate) error: Option<(SocketAddr, u16)>,
+    /// Answers to questions that had been answered.
     pub(crate) late: u32,
+    /// An answer had the TC bit (RFC 1035 4.1.1; RFC 2181, section 9): the client has to query again over TCP.
     pub(crate) truncated: bool,
+    /// Transport of the last answer.
     pub(super) transport: Transport,
+    /// Time of the last answer; the begin of the lookup while there is none.
     pub(super) last_answer: Timestamp,
     pub(crate) notes: Vec<Note>,
     /// The trace of its sandbox's creation, before its network is ready.
@@ -55,20 +68,23 @@ pub(crate) struct Lookup {
     pub(crate) lost: bool,
 }
 
-/// A question of a lookup.
+/// The state of one question: one name and one record type.
 #[derive(Debug)]
 pub(crate) struct QuestionState {
     /// Index in [`Lookup::names`].
     pub(crate) name: usize,
     pub(crate) kind: u16,
+    /// When it was first sent.
     pub(crate) first: Timestamp,
+    /// When it was last sent.
     pub(crate) last: Timestamp,
     /// It was sent again because no answer came.
     pub(crate) retried: bool,
+    /// The answer that counts; `None` while there is none.
     pub(crate) outcome: Option<AnswerOutcome>,
 }
 
-/// A message of a lookup.
+/// A query of a lookup.
 #[derive(Debug)]
 pub(crate) struct SentQuery {
     pub(crate) at: Timestamp,
@@ -81,33 +97,35 @@ pub(crate) struct SentQuery {
     pub(crate) id: u16,
     /// As [`DnsMessage::nth`].
     pub(crate) nth: u32,
+    /// When its answer came.
     pub(crate) answered: Option<Timestamp>,
     /// Its answer may have been among bytes of the connection that were not seen.
     pub(crate) unseen: bool,
-    /// It repeats a question.
+    /// It repeats a question because no answer came.
     pub(crate) again: bool,
-    /// The client asked over TCP instead of waiting on.
+    /// The client went over to TCP instead of waiting for its answer: its silence proves nothing.
     pub(crate) left: bool,
 }
 
 impl SentQuery {
-    /// It asks again what had been answered: the resolver begins anew, or goes over to TCP with both questions.
+    /// It repeats what had been answered: the resolver begins anew, or goes over to TCP with both questions.
     fn is_after(&self, outcome: AnswerOutcome) -> bool {
         (self.again || self.transport == Transport::Tcp) && self.at > outcome.at
     }
 
-    /// Its answer may have come unseen up to `at`, if it went over TCP.
+    /// Marks it if its answer may have come unseen up to `at`. Only over TCP: over UDP every datagram is a record of
+    /// its own.
     fn miss_answer(&mut self, at: Timestamp) {
         self.unseen |= self.transport == Transport::Tcp && self.at <= at && self.answered.is_none();
     }
 
-    /// It was waited for in vain.
+    /// It has no answer although the client waited for one.
     pub(crate) fn is_missed(&self) -> bool {
         self.answered.is_none() && !self.left && !self.unseen
     }
 }
 
-/// A packet of a lookup or a connection that the kernel dropped.
+/// A packet of a lookup or a connect that the kernel dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Dropped {
     pub(crate) at: Timestamp,
@@ -117,15 +135,21 @@ pub(crate) struct Dropped {
     pub(crate) inbound: bool,
 }
 
+/// Bound on the queries that are kept.
 const MAX_SENT: usize = 64;
+/// Bound on questions: three for each of the names.
 const MAX_QUESTIONS: usize = 48;
-/// No more than resolvers take from a resolv.conf, all in all (musl and glibc both bound the line's length).
+/// Bound on names. Above what a search list makes: glibc took 6 domains until 2.26 (`MAXDNSRCH`, resolv.h), musl bounds
+/// the list to 256 bytes (src/network/resolvconf.c).
 pub(crate) const MAX_NAMES: usize = 16;
+/// Bound on servers. Resolvers take 3 (`MAXNS`, resolv.h).
 const MAX_SERVERS: usize = 8;
 const MAX_ADDRESSES: usize = 16;
+/// Bound on dropped packets.
 const MAX_DROPS: usize = 8;
 
 impl Lookup {
+    /// An open lookup that begins with this message, which `add_query` adds.
     pub(crate) fn new(at: Timestamp, owner: Owner, message: &DnsMessage, name: &str) -> Lookup {
         Lookup {
             owner,
@@ -153,20 +177,20 @@ impl Lookup {
         }
     }
 
-    /// The name that is tried now.
+    /// Index of the name that is tried now.
     pub(crate) fn current(&self) -> usize {
         self.names.len() - 1
     }
 
-    /// The question with this name and type.
+    /// Index of the question with this name and type, whichever name it belongs to.
     pub(crate) fn question(&self, question: &Question) -> Option<usize> {
         self.questions
             .iter()
             .position(|state| state.kind == question.kind && *self.names[state.name] == *question.name)
     }
 
-    /// Takes a message that asks `question` of the name that is tried now, or of one tried before. `false` when it came
-    /// before or is beyond the bounds.
+    /// Adds a query for `question` of the current name, or of one tried before. Returns `false` if the record came
+    /// twice or is beyond the bounds.
     pub(crate) fn add_query(
         &mut self,
         at: Timestamp,
@@ -246,7 +270,8 @@ impl Lookup {
         true
     }
 
-    /// The client did not take an answer from elsewhere.
+    /// The client repeats a question whose answer came from another address than it was sent to: it did not accept that
+    /// answer, so the answer does not count.
     fn drop_untrusted_answer(&mut self, question: usize) {
         let state = &mut self.questions[question];
         let Some(outcome) = state.outcome.filter(|outcome| outcome.elsewhere) else {
@@ -261,6 +286,7 @@ impl Lookup {
         }
     }
 
+    /// Counts a query for metrics.
     fn count(&mut self, kind: QueryType, transport: Transport) {
         let mut counted = self.counted.iter_mut();
         match counted.find(|(of, over, _)| *of == kind && *over == transport) {
@@ -269,7 +295,7 @@ impl Lookup {
         }
     }
 
-    /// Takes an answer to the message at `index`.
+    /// Takes an answer to the query at `index`. A `late` one is only noted and counted: the question had its answer.
     pub(crate) fn answer(&mut self, at: Timestamp, index: usize, message: &DnsMessage, answer: &Answer, late: bool) {
         let Some(sent) = self.sent.get_mut(index) else {
             return;
@@ -308,7 +334,7 @@ impl Lookup {
         }
     }
 
-    /// Bytes to the client were not seen on this connection: answers to what was asked on it up to `at` may have been
+    /// Bytes to the client were not seen on this connection: answers to what was queried on it up to `at` may have been
     /// among them.
     pub(crate) fn miss_answers(&mut self, at: Timestamp, socket: u64, client: SocketAddr) {
         let on_connection = |sent: &&mut SentQuery| sent.socket == socket && sent.client == client;
@@ -317,14 +343,14 @@ impl Lookup {
         }
     }
 
-    /// Records of DNS were lost up to `at`: over TCP the loss may show nowhere else.
+    /// Records of DNS messages were lost up to `at`. Over TCP the loss may show nowhere else.
     pub(crate) fn lose_answers(&mut self, at: Timestamp) {
         for sent in &mut self.sent {
             sent.miss_answer(at);
         }
     }
 
-    /// The kernel dropped a packet of it.
+    /// The kernel dropped a packet of it. One drop per instant, since a record may come twice.
     pub(crate) fn drop_packet(&mut self, dropped: Dropped) {
         if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
             return;
@@ -337,20 +363,20 @@ impl Lookup {
         self.drops.push(dropped);
     }
 
-    /// Tells it from others that began at the same time.
+    /// A number that tells it apart from lookups that began at the same time: part of its journey's trace id.
     pub(crate) fn seed(&self) -> u64 {
         let first = self.sent.first();
         let socket = first.map_or(0, |sent| sent.socket ^ u64::from(sent.client.port()) << 48);
         self.names.iter().fold(socket, |seed, name| mix(seed, name.as_bytes()))
     }
 
-    /// How many queries of which type went over which transport.
+    /// Takes the counted queries, when the lookup has ended.
     pub(crate) fn queries(&mut self) -> Vec<(QueryType, Transport, u32)> {
         std::mem::take(&mut self.counted)
     }
 }
 
-/// The labels that all names begin with.
+/// The labels that all names begin with, without the last dot: the name as the program meant it.
 pub(crate) fn base<'a>(mut names: impl Iterator<Item = &'a str>) -> &'a str {
     let first = names.next().unwrap_or_default();
     names.fold(first, |base, name| {

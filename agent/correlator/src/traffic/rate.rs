@@ -1,4 +1,7 @@
 //! A rate limit: a token bucket that fills in the time of the events, so that a recording replays to the same traces.
+//!
+//! Used for journeys. It holds at most one minute's tokens, so a burst after a quiet minute is as large as a minute's
+//! rate. Does not: sleep or read a clock.
 
 use sandglass_model::Timestamp;
 use sandglass_model::time::SECOND;
@@ -6,14 +9,18 @@ use sandglass_model::time::SECOND;
 /// The bucket. It starts full.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// Nanoseconds of filling that are left; a token costs `each`.
+    /// Nanoseconds of filling that are in the bucket.
     left: u64,
+    /// Nanoseconds of filling that one token costs.
     each: u64,
+    /// A full bucket, in nanoseconds of filling.
     most: u64,
+    /// The time up to which `left` is counted. Never goes back.
     filled: Timestamp,
 }
 
 impl RateLimit {
+    /// A full bucket for this many tokens a minute; one for 0 never has any.
     pub(crate) fn new(per_minute: u32) -> RateLimit {
         let most = 60 * SECOND;
         RateLimit {
@@ -24,7 +31,8 @@ impl RateLimit {
         }
     }
 
-    /// Takes a token. `false` when none is left besides `keep` nanoseconds of filling, which stay reserved.
+    /// Takes a token. Returns `false` if none is left above `keep` nanoseconds of filling, which stay reserved for
+    /// others.
     pub(crate) fn take(&mut self, now: Timestamp, keep: u64) -> bool {
         self.left = self.left.saturating_add(now.since(self.filled)).min(self.most);
         self.filled = self.filled.max(now);

@@ -1,7 +1,8 @@
-//! What identifies an open exchange: addresses, ids, names and sockets, each as one hash.
+//! Keys of open exchanges: addresses, message ids, names and sockets, each as one hash.
 //!
-//! Used as the index of [`ExchangeTable`](crate::traffic::table::ExchangeTable). Every kind of key has a seed of its own, so
-//! that one value in two senses gives two keys.
+//! Used as the index of [`ExchangeTable`](crate::traffic::table::ExchangeTable). Each kind of key has a seed of its
+//! own, so that one value in two senses gives two keys. A key is a hash only: callers compare what they find. Addresses
+//! must be canonical (IPv4, not mapped IPv6).
 
 use std::net::SocketAddr;
 
@@ -10,17 +11,17 @@ use sandglass_model::network::Transport;
 use crate::collections::bounded::Hashed;
 use crate::collections::mix::mix;
 
-/// One thing that identifies an exchange, as a hash.
+/// A hash of one thing that identifies an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableKey(u64);
 
 impl TableKey {
-    /// A DNS message from this address, with this id.
+    /// The DNS message with this id from this end.
     pub(crate) fn message(client: SocketAddr, transport: Transport, id: u16) -> TableKey {
         end(1, client, u64::from(id) << 1 | u64::from(transport == Transport::Tcp))
     }
 
-    /// A DNS message of this socket, with this id.
+    /// The DNS message with this id of the socket with this cookie, whatever its packets were translated to.
     pub(crate) fn message_by(cookie: u64, transport: Transport, id: u16) -> TableKey {
         let more = u64::from(id) << 1 | u64::from(transport == Transport::Tcp);
         TableKey(mix(mix(12, &cookie.to_le_bytes()), &more.to_le_bytes()))
@@ -31,22 +32,22 @@ impl TableKey {
         end(2, client, u64::from(protocol))
     }
 
-    /// A DNS message with this id, whatever its addresses were translated to.
+    /// A DNS message with this id from any end.
     pub(crate) fn id(id: u16) -> TableKey {
         TableKey(mix(3, &id.to_le_bytes()))
     }
 
-    /// A name that was queried from this address.
+    /// The name that was queried from this end.
     pub(crate) fn name_from(client: SocketAddr, name: &str) -> TableKey {
         end(4, client, mix(0, name.as_bytes()))
     }
 
-    /// A name that this client queried.
+    /// The name that this client queried, from any of its sockets.
     pub(crate) fn name_by(client: Client, name: &str) -> TableKey {
         TableKey(mix(client.0 ^ 5, name.as_bytes()))
     }
 
-    /// A name with this first label that this client queried.
+    /// Names with this first label that this client queried: the search path changes only what follows.
     pub(crate) fn label_by(client: Client, name: &str) -> TableKey {
         let label = name.split('.').next().unwrap_or_default();
         TableKey(mix(client.0 ^ 6, label.as_bytes()))
@@ -81,11 +82,12 @@ impl Hashed for TableKey {
     }
 }
 
-/// Client asks: a process where it is known, else an address of a network namespace.
+/// Who sends queries: a process where it is known, else an address of a network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Client(u64);
 
 impl Client {
+    /// The start time of the process is part of it, since pids are reused.
     pub(crate) fn of(netns: u64, process: Option<sandglass_model::ProcessKey>, client: SocketAddr) -> Client {
         match process {
             Some(process) => Client(mix(
@@ -101,6 +103,7 @@ impl Client {
     }
 }
 
+/// The hash of an address with its port and one more number; `tag` is the seed of the kind of key.
 fn end(tag: u64, end: SocketAddr, more: u64) -> TableKey {
     let mut bytes = [0; 26];
     match end.ip() {

@@ -1,7 +1,10 @@
-//! Steps of TCP connects into connects: from the first SYN to the end of the handshake, joined by socket.
+//! Handles steps of TCP connects: from the first SYN to the end of the handshake, joined by socket.
 //!
-//! Connects of a machine to itself are ignored: they prove nothing about a network. A connect that ended stays open for a
-//! moment, because conntrack's records of it may come later. Does not: follow an established connection.
+//! Used by `correlator.rs`. The probe reports state changes of sockets (tracepoint `inet_sock_set_state`): a socket
+//! that leaves the closed state sends its SYN next. Connects of a machine to itself are ignored, since they prove
+//! nothing about a network. A connect that ended stays open for a moment, because conntrack's records of it may come
+//! later.
+//! Does not: follow an established connection, or judge (`causes.rs`).
 
 use std::sync::Arc;
 
@@ -19,6 +22,8 @@ use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
+    /// A step of a connect. A socket that begins again after it ended is a new connect; records that come twice change
+    /// nothing.
     pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, mut step: ConnectStep) {
         for end in [&mut step.local, &mut step.remote] {
             end.set_ip(end.ip().to_canonical());
@@ -81,6 +86,7 @@ impl Traffic {
         self.connect_changed(ctx, serial);
     }
 
+    /// Takes over a step. `outcome` is `None` for a step within the handshake, `Some(None)` for success.
     fn update_connect(
         &mut self,
         ctx: &mut Context,
@@ -97,7 +103,7 @@ impl Traffic {
     }
 }
 
-/// The connect of a socket, and whether it has ended.
+/// The connect of the step's socket, and whether it has ended. Without a cookie the local end identifies it.
 fn connect_of(connects: &ExchangeTable<Connect>, step: &ConnectStep) -> Option<(u64, bool)> {
     let key = match step.socket {
         0 => TableKey::client(TCP, step.local),

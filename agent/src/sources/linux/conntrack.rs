@@ -28,7 +28,7 @@ use self::tables::Tables;
 use super::feed::{Drained, Feed, Follower, Outlet, RECORDS_MAX};
 use super::known_namespaces::KnownNamespaces;
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Object, ProbeLoader, Stream};
+use super::loader::family::{Family, Object, ProbeLoader, RecordStream};
 use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
 use super::status;
@@ -209,7 +209,7 @@ impl Common {
 
 /// The feed of the rung with the filter.
 struct Filtered {
-    stream: Stream,
+    stream: RecordStream,
     // Kept open for the subscription; the filter lets no message through.
     _subscription: Subscription,
     common: Common,

@@ -1,6 +1,8 @@
-//! Which messages go with a lookup: what asks the same again, what answers it.
+//! Decides whether a message belongs to a lookup, and how: a query by its question and socket, an answer by id,
+//! addresses and question.
 //!
-//! Used by `dns.rs` to choose among the lookups that are open. Does not: change the lookup.
+//! Used by `dns.rs` and `answers.rs`, which choose among the open lookups. The rules are those by which the resolvers
+//! of glibc, musl and Go send and accept messages (RFC 1035 7.3; RFC 5452, section 9.1). Does not: change the lookup.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, Transport};
@@ -9,41 +11,46 @@ use sandglass_model::time::MILLISECOND;
 use super::{Lookup, SentQuery};
 use crate::config::TrafficBounds;
 
-/// How a message goes with what was asked before.
+/// How a query relates to the earlier ones of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueryKind {
-    /// Nothing like it was asked yet.
+    /// The question was not asked before.
     First,
-    /// QuestionState of another server at the same instant (musl), or again over TCP.
+    /// The question again, but not for want of an answer: another server at the same instant (musl), or over TCP after
+    /// truncation.
     Parallel,
-    /// QuestionState again.
+    /// The question again, because no answer came.
     Retry,
 }
 
-/// How an answer goes with what was asked.
+/// How an answer relates to the queries of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerMatch {
-    /// It answers.
+    /// It answers a pending query.
     Answer,
-    /// What it answers was answered already.
+    /// It answers a query whose question has its answer.
     Late,
-    /// The very same record a second time.
+    /// The same record came twice.
     Duplicate,
-    /// It answers by socket, id and question, but comes from elsewhere than the message went. The socket is not
-    /// connected then: either its packets were translated behind it, or the client will not take it and asks again.
+    /// It matches by socket, id and question, but comes from another address than the query was sent to. The socket is
+    /// not connected then: either its packets are translated behind it, or the client will not accept the answer and
+    /// repeats the query.
     OtherAddress,
-    /// It came from elsewhere.
+    /// It matches a query but for the address that it comes from.
     Stray,
-    /// It has nothing to do with this lookup.
+    /// It matches no query of this lookup.
     No,
 }
 
-/// Messages to other servers within this time were not sent for want of an answer.
+/// Queries to other servers within this time were sent at once, not for want of an answer: musl sends each query to all
+/// servers in one loop (`__res_msend_rc`, src/network/res_msend.c).
 pub(super) const PARALLEL_NS: u64 = 50 * MILLISECOND;
-/// A question that another socket of the same process repeats sooner is another lookup's.
+/// A question that another socket of the same process repeats sooner than this belongs to another lookup: no resolver
+/// retries so soon.
 pub(crate) const RETRY_NS: u64 = 200 * MILLISECOND;
 impl Lookup {
-    /// How `message` would go with this lookup, if it asks `question` again; `None` when it is another lookup's.
+    /// How `message` relates to this lookup if it repeats the question at `question`; `None` if it belongs to another
+    /// lookup.
     pub(crate) fn query_kind(
         &self,
         at: Timestamp,
@@ -61,7 +68,7 @@ impl Lookup {
         if self.goes_over_to_tcp(message, question) {
             return Some(QueryKind::Parallel);
         }
-        // musl asks server by server, and the first may answer before the next is asked.
+        // musl queries server by server, and the first may answer before the next query is sent.
         let known_server = self
             .sent
             .iter()
@@ -79,8 +86,9 @@ impl Lookup {
             if !outcome.is_final() {
                 return Some(QueryKind::Retry);
             }
-            // glibc asks both again once it has waited for one of them in vain. When nothing is waited for, another
-            // socket begins another lookup: glibc does so where its buffer was too small for the answers.
+            // glibc repeats both questions when it has waited in vain for the answer to one of them. If nothing is
+            // pending, another socket begins another lookup: glibc does that when its buffer was too small for the
+            // answers.
             let troubled = match self.is_pending() {
                 true => self.retransmissions > 0 || (same_socket && at.since(state.first) >= RETRY_NS),
                 false => self.retransmissions > 0 && same_socket,
@@ -90,7 +98,7 @@ impl Lookup {
         if at.since(state.first) >= config.lookup_deadline_ns {
             return None;
         }
-        // Over TCP nothing is lost that would have to be asked again so soon: a resolver asks for somebody else.
+        // TCP loses nothing that would have to be repeated so soon: this is a resolver that queries for others.
         let on_this_connection = |sent: &SentQuery| sent.question == question && from_here(&sent);
         if message.transport == Transport::Tcp && gap < RETRY_NS && self.sent.iter().any(on_this_connection) {
             return None;
@@ -102,15 +110,15 @@ impl Lookup {
         (same_socket || gap >= RETRY_NS || changes_transport).then_some(QueryKind::Retry)
     }
 
-    /// An answer was cut, and now this question is asked over TCP, for the first time since it was over UDP. glibc asks
-    /// both questions so when one answer was cut, whether the other one has come or not.
+    /// An answer was truncated, and this question goes out over TCP for the first time since it went out over UDP.
+    /// glibc repeats both questions over TCP when one answer was truncated, whether the other one has come or not.
     pub(super) fn goes_over_to_tcp(&self, message: &DnsMessage, question: usize) -> bool {
         let mut before = self.sent.iter().rev().filter(|sent| sent.question == question);
         let last = before.next().map(|sent| sent.transport);
         self.truncated && message.transport == Transport::Tcp && last == Some(Transport::Udp)
     }
 
-    /// The very same message was taken before.
+    /// The same record came before.
     pub(super) fn has(&self, at: Timestamp, message: &DnsMessage, question: usize) -> bool {
         self.sent.iter().any(|sent| {
             sent.question == question
@@ -122,7 +130,8 @@ impl Lookup {
         })
     }
 
-    /// How an answer goes with this lookup. The id, and the client's end or its socket, are those of a message of it.
+    /// How an answer relates to this lookup, and the index of the query in `sent`. The caller has looked the lookup up
+    /// by message id and client, so that both belong to one of its messages.
     pub(crate) fn match_answer(&self, at: Timestamp, message: &DnsMessage) -> (AnswerMatch, Option<usize>) {
         let (mut found, mut elsewhere) = ((AnswerMatch::No, None), None);
         for (index, sent) in self.sent.iter().enumerate().rev() {
@@ -157,7 +166,7 @@ impl Lookup {
             if open {
                 return (AnswerMatch::Answer, Some(index));
             }
-            // Messages that were sent again may have one id.
+            // A resolver may repeat a query under the same id.
             if found.0 != AnswerMatch::Duplicate {
                 found = (AnswerMatch::Late, Some(index));
             }

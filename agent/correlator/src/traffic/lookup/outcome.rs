@@ -1,4 +1,8 @@
-//! What a lookup came to so far: what is pending, when it is over, its result, and how its span shows it.
+//! The outcome of a lookup: what is pending, when it is over, its result, and its span's detail.
+//!
+//! Used by `dns.rs`, `lifecycle.rs` and `endings.rs`. NXDOMAIN and NODATA are answers (RFC 2308, section 2): they end a
+//! question as addresses do. SERVFAIL, REFUSED and the like do not, since a resolver goes on to the next server. Does
+//! not: change the lookup.
 
 use sandglass_model::Timestamp;
 use sandglass_model::trace::{LookupDetail, LookupResult};
@@ -8,31 +12,31 @@ use crate::notes::type_name;
 use crate::traffic::lookup::matching::{PARALLEL_NS, RETRY_NS};
 use crate::traffic::lookup::{Lookup, base};
 
-/// What a question's answer said.
+/// What the answer to a question contains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerOutcome {
     pub(super) at: Timestamp,
     pub(crate) rcode: u16,
     pub(crate) records: u16,
     pub(crate) truncated: bool,
-    /// It came from elsewhere than it was asked of: it counts until the question is asked again.
+    /// It came from another address than the query was sent to: it counts until the question is repeated.
     pub(super) elsewhere: bool,
 }
 
 impl AnswerOutcome {
-    /// There is such a name, or there is none; not cut.
+    /// It says that the name exists or that it does not, and it is not truncated.
     pub(super) fn is_final(self) -> bool {
         LookupResult::Rcode(self.rcode).is_answer() && !self.truncated
     }
 
-    /// It names something.
+    /// It contains records.
     pub(crate) fn is_useful(self) -> bool {
         self.rcode == 0 && (self.records > 0 || self.truncated)
     }
 }
 
 impl Lookup {
-    /// The question has no answer that would do.
+    /// The question has no answer that the resolver would accept as the end.
     fn is_question_pending(&self, index: usize) -> bool {
         let state = &self.questions[index];
         match state.outcome {
@@ -41,38 +45,41 @@ impl Lookup {
                 let mut sent = self.sent.iter().filter(|sent| sent.question == index);
                 sent.any(|sent| sent.answered.is_none() && sent.is_after(outcome))
             }
-            // One server could not, another one has been asked too.
+            // One server answered with an error, and another one was queried at the same time.
             Some(_) => self.sent.iter().any(|sent| {
                 sent.question == index && sent.answered.is_none() && sent.at.since(state.first) <= PARALLEL_NS
             }),
         }
     }
 
-    /// Some answer is missing.
+    /// The answer to at least one question is missing.
     pub(crate) fn is_pending(&self) -> bool {
         (0..self.questions.len()).any(|index| self.is_question_pending(index))
     }
 
-    /// The name that is tried now came to nothing: every answer is there, and none names anything.
+    /// Every question of the current name is answered and none of the answers has records: a resolver tries the next
+    /// name of the search path.
     pub(crate) fn found_nothing(&self) -> bool {
         let current = self.current();
         let mut outcomes = self.questions.iter().filter(|state| state.name == current);
         !self.is_pending() && !outcomes.any(|state| state.outcome.is_some_and(AnswerOutcome::is_useful))
     }
 
+    /// Time of the last answer; the begin of the lookup without one.
     pub(crate) fn last_answer(&self) -> Timestamp {
         self.last_answer
     }
 
-    /// When something was last heard of it.
+    /// Time of the last query or answer.
     pub(crate) fn last_sign(&self) -> Timestamp {
         let last_query = self.questions.iter().map(|state| state.last).max();
         last_query.unwrap_or(self.start).max(self.last_answer)
     }
 
-    /// When it is over if nothing more comes.
+    /// When it is over if no message comes. While a question is pending that is the timeout of its first query;
+    /// otherwise a moment after the last answer, in which the next name of the search path may follow.
     pub(crate) fn due(&self, config: &TrafficBounds) -> Timestamp {
-        // Whether an answer from elsewhere was taken shows when the question is asked again, or not.
+        // The client shows whether it accepted an answer from another address only by repeating the question, or not.
         let doubted = |index: usize| self.questions[index].outcome.is_some_and(|outcome| outcome.elsewhere);
         let waiting = (0..self.questions.len()).filter(|&index| self.is_question_pending(index) || doubted(index));
         let deadline = waiting.map(|index| self.questions[index].first).max();
@@ -82,11 +89,12 @@ impl Lookup {
         }
     }
 
-    /// How it ends when it ends by `now`: the result, and when.
+    /// Result and end, if it ends at `now` at the latest. Without an answer it ends when the resolver stopped waiting:
+    /// as long after its last query as it had waited before that.
     pub(crate) fn ending(&self, now: Timestamp) -> (LookupResult, Timestamp) {
         let result = self.result();
         let any_answer = self.questions.iter().any(|state| state.outcome.is_some());
-        // A question that was asked once and never again was not waited for: the program went on with the other answer.
+        // A question that was sent once and never again was not waited for: the program went on with the other answer.
         let missed = self
             .questions
             .iter()
@@ -101,7 +109,7 @@ impl Lookup {
         (result, end.max(self.last_answer).max(self.start))
     }
 
-    /// Time between the last two times a question was sent for want of an answer.
+    /// Time between the last two times that a question was sent for want of an answer; `None` if it was never repeated.
     fn last_pause(&self, question: usize) -> Option<u64> {
         let mut again = self.sent.iter().rev().filter(|sent| sent.question == question);
         let last = again.find(|sent| sent.again)?;
@@ -109,6 +117,8 @@ impl Lookup {
         Some(last.at.since(before.at))
     }
 
+    /// The result: an answer with records, else any answer, else the last error. Of the current name only: earlier
+    /// names of a search path had to fail.
     fn result(&self) -> LookupResult {
         let current = self.current();
         let of_current = self.questions.iter().filter(|state| state.name == current);
@@ -124,7 +134,7 @@ impl Lookup {
         }
     }
 
-    /// An answer about this name may have come unseen.
+    /// An answer about this name may have come unseen: the result is not known.
     fn is_unknown(&self, name: usize) -> bool {
         (0..self.questions.len()).any(|index| self.questions[index].name == name && self.is_unseen(index))
     }
@@ -135,19 +145,19 @@ impl Lookup {
         sent.any(|sent| sent.unseen && sent.answered.is_none())
     }
 
-    /// Questions that never got an answer.
+    /// The number of questions that never got an answer.
     pub(crate) fn unanswered(&self) -> u32 {
         let questions = self.questions.iter().enumerate();
         let unanswered = questions.filter(|(index, state)| state.outcome.is_none() && !self.is_unseen(*index));
         u32::try_from(unanswered.count()).unwrap_or(u32::MAX)
     }
 
-    /// The name as the program meant it: what all names tried have in common.
+    /// The name as the program meant it: the labels that all names tried begin with.
     pub(crate) fn name(&self) -> String {
         base(self.names.iter().map(AsRef::as_ref)).to_owned()
     }
 
-    /// The lookup as a span shows it, with its result once it has one.
+    /// The detail of its span; `result` is `None` while it is open.
     pub(crate) fn detail(&self, result: Option<LookupResult>) -> LookupDetail {
         let mut kinds: Vec<u16> = Vec::new();
         for state in &self.questions {

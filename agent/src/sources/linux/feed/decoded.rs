@@ -8,7 +8,7 @@ use sandglass_model::{Event, Timestamp};
 
 use super::{Drained, Feed, Outlet, RECORDS_MAX};
 use crate::sources::clock;
-use crate::sources::linux::loader::family::Stream;
+use crate::sources::linux::loader::family::RecordStream;
 use crate::sources::linux::record::DecodeError;
 use crate::sources::queue::Stopped;
 
@@ -26,7 +26,7 @@ pub trait Decoder: Send + 'static {
 
 /// The feed.
 pub struct DecodedFeed<D> {
-    stream: Stream,
+    stream: RecordStream,
     outlet: Outlet,
     decoder: D,
     /// Empty between two records; keeps its allocation.
@@ -35,7 +35,7 @@ pub struct DecodedFeed<D> {
 
 impl<D: Decoder> DecodedFeed<D> {
     /// Puts the parts together.
-    pub fn new(stream: Stream, outlet: Outlet, decoder: D) -> DecodedFeed<D> {
+    pub fn new(stream: RecordStream, outlet: Outlet, decoder: D) -> DecodedFeed<D> {
         DecodedFeed {
             stream,
             outlet,

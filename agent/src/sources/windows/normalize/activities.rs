@@ -15,7 +15,7 @@ use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service}
 use sandglass_model::{Body, TextPairs};
 
 use super::text::{bounded, guid_text, object_id};
-use crate::failure::{Advice, Exit};
+use crate::failure::{Advice, ExitReason};
 
 /// Activity names to ignore, from a table of three columns: service, name, and `span` or `ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ impl Advice for NamesFileError {
         hint.into()
     }
 
-    fn exit(&self) -> Exit {
-        Exit::Usage
+    fn exit(&self) -> ExitReason {
+        ExitReason::Usage
     }
 }
 
