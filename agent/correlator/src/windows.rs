@@ -1,10 +1,17 @@
-//! The room of Windows: what plugins are called for is inferred from the runtime's reports, because environments are not
-//! visible there.
+//! The room of Windows: infers what Windows does not report, namely which plugin a program is and for which sandbox
+//! HNS, HCS and the kernel work.
 //!
-//! The runtime reports when it begins to create a sandbox and when that is done; programs that it runs in between are
-//! plugins. This room stands in front of those of plugins, sandboxes and traffic: it turns the evidence of Windows into
-//! the same execs, facts and exchanges. Here is its state; `runtime.rs` handles the runtime's reports, `calls.rs` execs,
-//! `activities.rs` and `silos.rs` what HNS, HCS and the kernel log (`objects.rs` attributes that to sandboxes), `dns_client.rs` the DNS client service's lookups.
+//! On Linux an exec carries the CNI parameters in its environment. On Windows environments are not visible to ETW, but
+//! containerd reports in its log when it begins to create a sandbox and when that is done; programs that it runs in
+//! between are plugins. This room stands in front of the other three: it turns the evidence of Windows into the same
+//! execs, facts and exchanges, so that they see no difference.
+//! `correlator.rs` passes it the events of ETW, execs before the room of plugins gets them, and opened and closed
+//! operations. This file holds its state; `runtime.rs` handles the runtime's reports, `calls.rs` execs, `activities.rs`
+//! and `silos.rs` what HNS, HCS and the kernel log (`objects.rs` attributes that to sandboxes), `dns_client.rs` lookups
+//! of the DNS client service, `vnic.rs` the sandbox's interface.
+//!
+//! It may touch its own tables, activity and wait spans in open traces, and timers of kind `ServiceLookup`. Facts and
+//! event ids: `docs/` and the manifests of the providers that each file names.
 //! Does not: guess between sandboxes. What fits several goes to the likeliest and is marked ambiguous.
 
 pub(crate) mod activities;
@@ -43,12 +50,16 @@ use crate::windows::ongoing::Activities;
 use crate::windows::restarts::HnsProcesses;
 use crate::windows::service_lookup::ServiceLookups;
 
-/// The room's state.
+/// The room's state. Empty on Linux.
 #[derive(Debug)]
 pub(crate) struct Windows {
+    /// Sandboxes and their objects, by every key that an event can name.
     objects: Objects,
+    /// HNS and HCS activities that have not ended.
     activities: Activities,
+    /// Processes that log as HNS, to notice a restart.
     hns: HnsProcesses,
+    /// Open lookups of the DNS client service.
     lookups: ServiceLookups,
 }
 
@@ -66,6 +77,7 @@ impl Windows {
         sizes.windows = self.objects.len() + self.activities.len() + self.lookups.len();
     }
 
+    /// Operations tell which plugin runs for which sandbox now.
     pub(crate) fn on_operation_opened(&mut self, ctx: &Context, operation: SpanRef) {
         self.objects.add_operation(ctx, operation);
     }
@@ -74,12 +86,12 @@ impl Windows {
         self.objects.remove_operation(ctx, operation);
     }
 
-    /// An interface came up or went away.
+    /// A network interface was added to a compartment or removed from it.
     pub(crate) fn on_interface(&mut self, ctx: &mut Context, at: Timestamp, step: InterfaceStep) {
         self.objects.interface_seen(ctx, at, step);
     }
 
-    /// A connect names its compartment, and its process may identify the sandbox of that.
+    /// A connect names its compartment and its process, so a process of a known sandbox identifies the compartment.
     pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
         self.objects.learn_compartment(ctx, at, step);
     }

@@ -64,7 +64,6 @@ impl Sandboxes {
                 creation.removed = true;
                 Removal::Review(open.key)
             }
-            /// There is no such trace, or it stays as it is.
             Some(_) | None => Removal::Nothing,
         }
     }
@@ -190,7 +189,7 @@ impl Sandboxes {
 /// What the begin of a removal means for the trace of the sandbox's creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// There is none, or it stays as it is.
+    /// There is no such trace, or it stays as it is.
     Nothing,
     /// The creation in it may be complete.
     Review(TraceKey),

@@ -1,7 +1,11 @@
-//! Steps of HNS's and HCS's activities into nests: which stop ends which start, and which activity caused which.
+//! Handles steps of HNS's and HCS's activities: pairs starts with stops, and puts each activity into the one that
+//! caused it.
 //!
-//! Ids may be zero or used again: a stop ends the innermost start of its name on its thread. What an activity caused lies
-//! in it by the related id, else by thread. A nest is whole when its outermost activity ends; `nest_end.rs` finds out whose.
+//! Used by `windows.rs` and `silos.rs`. The services log WIL activities: opcode 1 at the begin, opcode 2 with a result
+//! at the end (microsoft/wil, include/wil/Tracelogging.h). Activity ids may be zero or used again, so a stop ends the
+//! innermost start of its name on its thread. An activity lies in another by the related id, else by thread. A nest is
+//! whole when its outermost activity ends; `nest_end.rs` then finds its owner.
+//! Does not: know what an activity means; its name becomes the span's.
 
 use std::sync::Arc;
 
@@ -16,9 +20,10 @@ use crate::windows::Windows;
 use crate::windows::nest::Nest;
 use crate::windows::ongoing::Activity;
 
-/// Most keys of one activity.
+/// Bound on keys of one activity.
 const MAX_KEYS: usize = 16;
 
+/// Adds keys that are new, up to the bound.
 fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
     for key in keys {
         if activity.keys.len() < MAX_KEYS && !activity.keys.contains(&key) {
@@ -28,6 +33,7 @@ fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
 }
 
 impl Windows {
+    /// A step of an activity.
     pub(crate) fn on_activity(&mut self, ctx: &mut Context, at: Timestamp, step: ActivityStep) {
         if step.service == Service::Hns {
             self.hns_logged(ctx, at, step.pid);
@@ -39,6 +45,7 @@ impl Windows {
         }
     }
 
+    /// An activity began: it is open from now on, within the one that caused it.
     fn activity_began(&mut self, ctx: &mut Context, at: Timestamp, step: ActivityStep) {
         ctx.effects.counters.evicted_windows += self.activities.forget(at);
         let parent = self.activities.around(at, &step);
@@ -64,6 +71,8 @@ impl Windows {
         self.activities.begin(activity);
     }
 
+    /// An activity ended: a finding for metrics, and the whole nest if it was the outermost. A stop without a start is
+    /// an orphan: the start was lost, or is older than the session.
     fn activity_ended(&mut self, ctx: &mut Context, at: Timestamp, step: ActivityStep) {
         let Some(number) = self.activities.ended_by(&step) else {
             ctx.effects.counters.orphan += 1;
@@ -97,7 +106,8 @@ impl Windows {
         }
     }
 
-    /// Something was said within an activity, or without one.
+    /// An event within an activity that does not end it (`ActivityError`, `ActivityIntermediateStop`, or a plain
+    /// event), or one without any. Its keys join objects either way.
     fn activity_noted(&mut self, ctx: &mut Context, at: Timestamp, step: ActivityStep) {
         let ActivityChange::Noted { result, message } = step.step.clone() else {
             return;
@@ -116,7 +126,9 @@ impl Windows {
         }
     }
 
-    /// A span that the shim made itself.
+    /// A span that the shim made itself (Microsoft.Virtualization.RunHCS, event `Span`; hcsshim,
+    /// internal/oc/exporter.go, later internal/ot): it carries begin, end and ids, and is logged when it ends. A link
+    /// leads to the shim's own trace.
     pub(crate) fn runtime_span(&mut self, ctx: &mut Context, at: Timestamp, span: RuntimeSpan) {
         let link = match (span.trace.parse(), span.span.parse()) {
             (Ok(trace), Ok(span)) => Some(Link {
@@ -139,7 +151,7 @@ impl Windows {
             tid: 0,
             start: span.start.min(span.end).min(at),
             end: Some(span.end.min(at.max(span.start))),
-            // E_FAIL: the shim says why in words only.
+            // E_FAIL (winerror.h): the shim gives a message and no code.
             result: failed.then_some(0x8000_4005),
             message: span.message,
             keys,

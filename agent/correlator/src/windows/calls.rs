@@ -1,8 +1,10 @@
-//! Execs on Windows: programs that the runtime runs, as calls of plugins; and commands of a CNI agent's service.
+//! Handles execs on Windows: infers for which sandbox and with which CNI command the runtime executes a program.
 //!
-//! A child of the runtime that is no helper of its own is a plugin. Its command is what the runtime does: ADD while it
-//! creates a sandbox, DEL while it removes one, else CHECK. After a failed ADD the runtime cleans up: DEL.
-//! Does not: know what a plugin read or wrote.
+//! Used by `correlator.rs` before the room of plugins gets the exec. A child of the runtime that is no helper of its
+//! own is a plugin. Its command is what the runtime is doing: ADD while it creates a sandbox, DEL while it removes one
+//! or after a failed ADD, else CHECK. A child of a CNI agent's service is a command for the plugin that waits for that
+//! service.
+//! Does not: know what a plugin reads or writes, which ETW does not show.
 
 use sandglass_model::{CniCommand, TextPairs, Timestamp};
 
@@ -19,7 +21,7 @@ use crate::windows::stage::Stage;
 /// An exec as the room of plugins understands it.
 #[derive(Debug)]
 pub(crate) enum Inferred {
-    /// It does not matter.
+    /// It has nothing to do with a sandbox.
     Nothing,
     /// An exec with this environment.
     Exec(Image, TextPairs),
@@ -34,17 +36,18 @@ pub(crate) enum Inferred {
 pub(crate) struct Annotation {
     /// The sandbox's HCN namespace; empty when not known.
     namespace: String,
+    /// Several sandboxes fit.
     ambiguous: bool,
 }
 
-/// What a program of the runtime is called for.
+/// The sandbox and the command that a plugin is executed for.
 struct InferredCall {
     number: u64,
     command: CniCommand,
     ambiguous: bool,
 }
 
-/// Services whose commands belong to the plugin that waits for them.
+/// Services that run commands for the plugin that waits for them, by file name.
 const AGENTS: [&str; 12] = [
     "antrea-agent",
     "azure-cns",
@@ -59,17 +62,17 @@ const AGENTS: [&str; 12] = [
     "ovnkube",
     "rke2",
 ];
-/// Programs that the runtime runs besides plugins and shims.
+/// Programs that the runtime executes besides plugins and shims.
 const HELPERS: [&str; 8] = [
     "ctr", "crictl", "hcsdiag", "igzip", "tar", "unpigz", "werfault", "wclayer",
 ];
-/// Shorter texts in a command line say nothing.
+/// Shorter names of pods occur in unrelated command lines.
 const MIN_NAME: usize = 6;
 
 impl Windows {
-    /// A process began; most are ignored.
+    /// A process was created. ETW reports all of the node; most have nothing to do with a sandbox.
     pub(crate) fn on_exec(&mut self, ctx: &mut Context, image: Image, standing: Standing) -> Inferred {
-        // conhost.exe is started for every console program, and has no effect.
+        // Windows starts conhost.exe for every console program.
         if image.file_name().eq_ignore_ascii_case("conhost") {
             return Inferred::Nothing;
         }
@@ -93,6 +96,7 @@ impl Windows {
         }
     }
 
+    /// A child of the runtime: a shim, a helper or a plugin. A plugin that fits no sandbox is an orphan.
     fn on_runtime_exec(&mut self, ctx: &mut Context, image: Image) -> Inferred {
         let name = image.file_name().to_ascii_lowercase();
         if name.starts_with("containerd-shim") {
@@ -122,7 +126,7 @@ impl Windows {
         Inferred::Plugin(image, env, annotation)
     }
 
-    /// Adds what is known of an inferred call to the plugin's span and to its operation.
+    /// Adds the annotation of an inferred call to the plugin's span and to its operation.
     pub(crate) fn annotate(&self, ctx: &mut Context, span: SpanRef, annotation: &Annotation) {
         let Some(open) = ctx.traces.get_mut(span.trace) else {
             return;
@@ -136,7 +140,8 @@ impl Windows {
         }
     }
 
-    /// What the runtime runs a plugin for now.
+    /// The sandbox that the runtime executes a plugin for now. Candidates are sandboxes that it creates and has no shim
+    /// for yet (containerd sets up the network first), and those that it removes, as long as no plugin of theirs runs.
     fn call_of(&self, ctx: &Context, plugin: &str) -> Option<InferredCall> {
         let waits = |(_, sandbox): &(u64, &RuntimeSandbox)| !self.objects.is_busy(ctx, &sandbox.container);
         let requested = self
@@ -150,7 +155,7 @@ impl Windows {
             return self.check_of();
         }
         let ambiguous = fits.len() > 1;
-        // Who has waited longest for its first plugin comes first, then who can go on with its chain.
+        // First who waits longest for its first plugin, then who can go on with its chain.
         fits.sort_by_key(|(number, sandbox)| {
             let goes_on = sandbox.called && self.objects.goes_on(ctx, &sandbox.container, plugin);
             (sandbox.called && !goes_on, sandbox.called, sandbox.since, *number)
@@ -168,7 +173,7 @@ impl Windows {
         })
     }
 
-    /// The newest sandbox there is: who else would be checked while nothing else goes on.
+    /// Without a sandbox in creation or removal the call is a CHECK of the newest sandbox.
     fn check_of(&self) -> Option<InferredCall> {
         let requested = self.objects.sandboxes.in_stage(Stage::Creating).rev();
         let requested = requested.filter(|(_, sandbox)| sandbox.shimmed).take(2);
@@ -181,11 +186,12 @@ impl Windows {
         })
     }
 
+    /// An ADD for it failed, so the runtime cleans up with DEL.
     fn has_failed_add(&self, ctx: &Context, sandbox: &RuntimeSandbox) -> bool {
         let Some(key) = sandbox.trace else {
             return false;
         };
-        // A trace that is over while the runtime still works on its sandbox has failed.
+        // A trace that has closed while the runtime still works on its sandbox has failed.
         ctx.traces.get(key).is_none_or(|open| {
             let mut operations = (0..open.trace.spans.len()).filter_map(|span| Some((span, open.operation(span)?)));
             operations.any(|(span, detail)| detail.command == CniCommand::Add && open.has_failed(span))
@@ -193,7 +199,8 @@ impl Windows {
     }
 }
 
-/// The parameters of a program below a plugin: it is another plugin when it lies beside that one, and then has the same.
+/// The parameters of a program below a plugin. It is another plugin if it lies in the same directory, and then has the
+/// same parameters.
 fn parameters_below(ctx: &Context, image: &Image, span: SpanRef) -> Option<TextPairs> {
     let open = ctx.traces.get(span.trace)?;
     let caller = open.nearest_plugin(span.span)?;
@@ -208,7 +215,8 @@ fn parameters_below(ctx: &Context, image: &Image, span: SpanRef) -> Option<TextP
     Some(parameters(operation.command, open.sandbox(), identity, found_in))
 }
 
-/// A service of a CNI agent ran a command: likely for the plugin that waits for it.
+/// A service of a CNI agent executed a command: likely for the plugin that waits for that service. Traces that the
+/// command line names are preferred; of several plugins the one that began last.
 fn agent_command(ctx: &Context, image: Image) -> Inferred {
     let mut running: Vec<(Timestamp, SpanRef, bool)> = ctx
         .traces
@@ -230,7 +238,7 @@ fn agent_command(ctx: &Context, image: Image) -> Inferred {
     }
 }
 
-/// The plugins of a trace that run now, asked for by the runtime.
+/// Plugins of a trace that the runtime executed and that run.
 fn waiting_plugins(open: &OpenTrace) -> impl Iterator<Item = (Timestamp, SpanRef)> {
     (0..open.trace.spans.len())
         .filter(|&span| is_member(open, span) && open.is_open(span))
@@ -240,7 +248,7 @@ fn waiting_plugins(open: &OpenTrace) -> impl Iterator<Item = (Timestamp, SpanRef
         })
 }
 
-/// The command line names the trace's sandbox or pod.
+/// The command line contains the trace's sandbox id, pod name or pod uid.
 fn is_named(open: &OpenTrace, image: &Image) -> bool {
     let identity = &open.trace.identity;
     let names = [open.sandbox(), &identity.name, &identity.uid];
@@ -248,7 +256,7 @@ fn is_named(open: &OpenTrace, image: &Image) -> bool {
     names.any(|name| image.args.iter().any(|arg| arg.contains(name)))
 }
 
-/// The plugin at `span` is a member of a chain: its parent is the operation.
+/// The plugin at `span` is a member of a chain: its parent is the operation itself.
 pub(crate) fn is_member(open: &OpenTrace, span: usize) -> bool {
     let parent = open.trace.spans[span].parent;
     open.trace.spans[span].detail.as_plugin().is_some() && parent.is_some_and(|parent| open.operation(parent).is_some())

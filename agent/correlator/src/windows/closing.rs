@@ -1,10 +1,14 @@
-//! A trace is about to close: what is still known only here becomes part of it.
+//! What this room adds to a trace that is about to close: unfinished and likely activities, and the wait for the
+//! interface.
+//!
+//! Called by `correlator.rs` before the other rooms close the trace. Does not: close it.
 
 use crate::context::Context;
 use crate::keys::TraceKey;
 use crate::windows::Windows;
 
 impl Windows {
+    /// What is not attributed to the trace here stays without an owner.
     pub(crate) fn on_closing(&mut self, ctx: &mut Context, key: TraceKey) {
         self.objects.place_unfinished(ctx, &mut self.activities, key);
         self.objects.place_likeliest(ctx, key);

@@ -1,6 +1,9 @@
-//! Lookups of the DNS client service: joined by silo and name, and handed on like every other lookup.
+//! Handles lookups of the DNS client service: joins its steps by silo, process and name, and reports them as exchanges.
 //!
-//! A and AAAA of one name are one lookup.
+//! Used by `correlator.rs`. ETW has no DNS messages but whole lookups (`service_lookup.rs` names the events), so
+//! matching by message id is replaced by matching by name. A and AAAA of one name are one lookup. Serial numbers,
+//! timers and facts are those of every other lookup.
+//! Does not: parse names beyond comparing them; the source has lowered their case.
 
 use std::sync::Arc;
 
@@ -22,7 +25,8 @@ use crate::windows::Windows;
 use crate::windows::service_lookup::{NODE, ServiceLookup};
 
 impl Windows {
-    /// The owner of the lookups of a silo; without a silo that is the node.
+    /// The owner of lookups of a silo. Without a silo the process is the node's own; an unknown silo has an owner
+    /// without a sandbox.
     pub(crate) fn owner_of_silo(&self, silo: &str) -> Owner {
         if silo.is_empty() {
             return Owner {
@@ -38,7 +42,8 @@ impl Windows {
         }
     }
 
-    /// The service or the resolver library logged a step of a lookup. `owner` and `home` are for a new one.
+    /// The DNS client service or the socket library logged a step of a lookup. `owner` and `home` are for a lookup that
+    /// begins now.
     pub(crate) fn on_lookup(
         &mut self,
         ctx: &mut Context,
@@ -56,7 +61,7 @@ impl Windows {
         }
         let place = match (place, &step.step) {
             (Some(place), _) => place,
-            // The library found the answer without the service: in a file, or the name was an address.
+            // The library found the result without the service: in the hosts file, or because the name was an address.
             (None, LookupChange::Called | LookupChange::Returned { .. }) => return,
             (None, LookupChange::Started | LookupChange::Sent { .. }) => self.open_lookup(ctx, at, step, owner, home),
             (None, LookupChange::Answered { .. } | LookupChange::TimedOut { .. } | LookupChange::Finished { .. }) => {
@@ -93,6 +98,8 @@ impl Windows {
         }
     }
 
+    /// Opens a lookup that begins with the program's call, where that was seen, but not before its trace. Evicts the
+    /// oldest if there are too many. Returns its place.
     fn open_lookup(
         &mut self,
         ctx: &mut Context,
@@ -147,7 +154,7 @@ impl Windows {
         self.lookups.open.len() - 1
     }
 
-    /// A lookup is over: it finished a moment ago, or nothing more was logged of it.
+    /// A lookup is over: it finished a moment ago, or nothing more was logged of it, and then records were lost.
     pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
         let mut open = self.lookups.open.iter();
         let Some(place) = open.position(|lookup| lookup.serial == serial) else {
@@ -195,7 +202,7 @@ impl Windows {
         });
     }
 
-    /// The end of the input: lookups with a result end with it, of the others the end is not known.
+    /// The end of the input: lookups with a result end with it; of the others the end is not known.
     pub(crate) fn finish(&mut self, ctx: &mut Context) {
         while let Some(lookup) = self.lookups.open.first() {
             let serial = lookup.serial;
@@ -208,6 +215,7 @@ impl Windows {
         }
     }
 
+    /// Removes a lookup without a finding.
     fn give_up_lookup(&mut self, ctx: &mut Context, serial: u64) {
         ctx.effects.timers.clear(Timer::ServiceLookup(serial));
         let open = &mut self.lookups.open;

@@ -1,7 +1,9 @@
-//! Which sandbox an object is of: endpoints, ports, namespaces, silos, jobs, compartments, containers.
+//! Keys of objects: which sandbox an endpoint, port, namespace, silo, job, compartment or container belongs to.
 //!
-//! A key is learnt when it is named together with one that is known. Pairs of which neither is known wait.
-//! Networks and operations join nothing: the first are shared, numbers of the second come again. Bounded.
+//! Used by `objects.rs` and what attributes activities. A key gets an owner when an event names it together with a key
+//! that has one; pairs of keys without an owner wait. Networks and HCS operations join nothing: networks are shared by
+//! sandboxes, and operation numbers are reused.
+//! Bounded: four times `max_remembered` keys, 256 of each sandbox, 1,024 pairs.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +13,28 @@ use sandglass_model::windows::ObjectKey;
 use crate::collections::bounded::{Bounded, Hashed};
 use crate::collections::mix::mix;
 
-/// Everything known.
+/// Owners of keys, as numbers of `SandboxTable`.
 #[derive(Debug)]
 pub(crate) struct Keys {
     owners: Bounded<ObjectKey, u64>,
-    /// The other way round: a sandbox that goes must not cost a walk through all that is known.
+    /// Keys by sandbox, so that removing a sandbox needs no walk through all keys.
     owned: BTreeMap<u64, Vec<ObjectKey>>,
-    /// Named together, by each of both.
+    /// Pairs of keys that were named together while neither had an owner.
     pub(super) pairs: Bounded<(ObjectKey, ObjectKey), ()>,
+    /// The same pairs in order of insertion.
     pub(super) waiting: Vec<(ObjectKey, ObjectKey)>,
-    /// Processes of sandboxes, seen by their lookups.
+    /// Processes by pid, known from lookups in their silo.
     pub(super) processes: Bounded<u32, u64>,
 }
 
-/// Most objects known of one sandbox.
+/// Bound on keys of one sandbox.
 const MAX_OWNED: usize = 256;
-/// Most pairs that wait.
+/// Bound on pairs that wait.
 const MAX_PAIRS: usize = 1_024;
-/// The node's own compartment.
+/// The default compartment, which is the node's own.
 const NODE_COMPARTMENT: u32 = 1;
 
-/// The key says whose something is.
+/// The key belongs to one sandbox. Zero ids are placeholders that WIL and HNS log for "none".
 pub(crate) fn identifies_sandbox(key: &ObjectKey) -> bool {
     match key {
         ObjectKey::Network(_) | ObjectKey::Operation(_) => false,
@@ -67,7 +70,7 @@ impl Hashed for (ObjectKey, ObjectKey) {
     }
 }
 
-/// `kind=id`, as spans show it.
+/// `kind=id`, as spans show the key.
 pub(crate) fn text(key: &ObjectKey) -> String {
     match key {
         ObjectKey::Namespace(id) => format!("namespace={id}"),
@@ -93,31 +96,32 @@ impl Keys {
         }
     }
 
+    /// The sandbox that the key belongs to.
     pub(crate) fn owner(&self, key: &ObjectKey) -> Option<u64> {
         self.owners.get(key).copied()
     }
 
-    /// The sandbox that one of the keys is of.
+    /// The sandbox that the first known one of these keys belongs to.
     pub(crate) fn owner_of(&self, keys: &[ObjectKey]) -> Option<u64> {
         keys.iter().find_map(|key| self.owner(key))
     }
 
-    /// The sandbox is gone: others may get its compartment and its job.
+    /// The sandbox is gone: its compartment and its job may be another's next.
     pub(crate) fn forget(&mut self, number: u64) {
         for key in self.owned.remove(&number).unwrap_or_default() {
-            // Some may be another's by now.
+            // Another sandbox may own it by now.
             if self.owners.get(&key) == Some(&number) {
                 self.owners.remove(&key);
             }
         }
     }
 
-    /// The key was learnt by mistake.
+    /// The key was attributed by mistake.
     pub(crate) fn unlearn(&mut self, key: &ObjectKey) {
         self.owners.remove(key);
     }
 
-    /// Enters a key; returns how many others were forgotten for it. `None` when the sandbox has too many.
+    /// Attributes a key. Returns how many others were evicted for it, or `None` if the sandbox has too many.
     pub(super) fn enter(&mut self, key: &ObjectKey, number: u64, at: Timestamp) -> Option<u64> {
         let owned = self.owned.entry(number).or_default();
         if owned.len() >= MAX_OWNED {

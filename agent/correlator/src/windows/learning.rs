@@ -1,4 +1,7 @@
-//! Learning whose an object is: keys that are named together belong to one sandbox.
+//! Attributes keys to sandboxes: keys that one event names together belong to one sandbox.
+//!
+//! Used by every handler of this room. Attribution spreads: a key that gets an owner passes it to the pairs and to the
+//! nests that wait for it. Does not: guess; a key keeps the first owner that it got.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::ConnectStep;
@@ -10,7 +13,7 @@ use crate::windows::keys::identifies_sandbox;
 use crate::windows::objects::Objects;
 
 impl Objects {
-    /// The keys are of one object, or of objects of one sandbox.
+    /// The keys belong to one object, or to objects of one sandbox. Without an owner they wait in pairs.
     pub(super) fn join_keys(&mut self, ctx: &mut Context, at: Timestamp, keys: &[ObjectKey]) {
         match self.keys.owner_of(keys) {
             Some(number) => {
@@ -33,7 +36,7 @@ impl Objects {
         }
     }
 
-    /// The key is of this sandbox, and so is what waits for it.
+    /// Attributes a key to this sandbox, and everything that waits for the key.
     pub(super) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
         let mut learnt = vec![key];
         while let Some(key) = learnt.pop() {
@@ -62,7 +65,8 @@ impl Objects {
         }
     }
 
-    /// What a key says besides whose it is.
+    /// Takes over what a key says besides its owner: namespace and endpoint for the spans, compartment and silo for the
+    /// attribution of traffic.
     pub(super) fn note_key(&mut self, ctx: &mut Context, number: u64, key: &ObjectKey) {
         let Some(sandbox) = self.sandboxes.get_mut(number) else {
             return;
@@ -111,14 +115,14 @@ impl Objects {
         }
     }
 
-    /// A process of a silo asked for a name: what else it does is its sandbox's too.
+    /// A process of a silo started a lookup: what else it does belongs to the same sandbox.
     pub(super) fn process_of_silo(&mut self, at: Timestamp, pid: u32, silo: &str) {
         if let Some(number) = self.keys.owner(&ObjectKey::Silo(silo.to_owned())) {
             self.keys.processes.insert(pid, number, at);
         }
     }
 
-    /// A connect names its compartment, and its process may identify the sandbox of that.
+    /// A connect names its compartment (Microsoft-Windows-TCPIP): that of its process's sandbox.
     pub(super) fn learn_compartment(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
         let (Ok(compartment), Some(initiator)) = (u32::try_from(step.netns), &step.initiator) else {
             return;

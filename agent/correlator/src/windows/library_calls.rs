@@ -1,7 +1,8 @@
-//! LibraryCalls of `getaddrinfo` that have begun: a lookup that the DNS client service tells of began with its program's call.
+//! Calls of `getaddrinfo` that have begun: a lookup of the DNS client service began with its program's call.
 //!
-//! By silo, process and name. A call that the service hears nothing of (a name in the hosts file, an address) is no
-//! lookup: nothing of it goes to a server, and it says nothing of a network. Bounded.
+//! Used by `dns_client.rs`. From Microsoft-Windows-Winsock-NameResolution, events 1000 (begin) and 1001 (end). By silo,
+//! process and name. A call that the service does not see (a name in the hosts file, an address) is no lookup: nothing
+//! goes to a server, so it proves nothing about a network. Bounded to 512.
 
 use std::collections::VecDeque;
 
@@ -13,6 +14,7 @@ use sandglass_model::windows::LookupStep;
 #[derive(Debug, Default)]
 pub(super) struct LibraryCalls(VecDeque<LibraryCall>);
 
+/// One call, with the time at which it began.
 #[derive(Debug)]
 struct LibraryCall {
     silo: String,
@@ -21,8 +23,9 @@ struct LibraryCall {
     at: Timestamp,
 }
 
+/// Bound on open calls; the oldest is evicted, and its lookup then begins with the service's first event.
 const MAX_CALLS: usize = 512;
-/// Nobody waits longer for the library before it asks the service.
+/// The library passes a call on to the service at once; what is older belongs to an earlier call.
 const REACH_NS: u64 = 5 * SECOND;
 
 impl LibraryCall {
@@ -36,8 +39,9 @@ impl LibraryCalls {
         self.0.len()
     }
 
+    /// A call began.
     pub(super) fn begin(&mut self, at: Timestamp, step: &LookupStep) {
-        // The library says it more than once on its way in.
+        // The library logs event 1000 more than once for a call.
         if self
             .0
             .iter()
@@ -57,11 +61,12 @@ impl LibraryCalls {
         });
     }
 
+    /// The calls of this name in this process are over.
     pub(super) fn end(&mut self, step: &LookupStep) {
         self.0.retain(|call| !call.is_of(step));
     }
 
-    /// When the program called for this lookup, which the service tells of now.
+    /// When the program called for the lookup that the service logs now; `None` if no call fits.
     pub(super) fn begun(&mut self, at: Timestamp, step: &LookupStep) -> Option<Timestamp> {
         let place = self.0.iter().position(|call| call.is_of(step))?;
         let called = self.0.remove(place)?.at;

@@ -1,4 +1,7 @@
-//! A nest: activities that lie in one another, and those that wait for an owner.
+//! A nest: HNS or HCS activities that lie within one another and are attributed together; and the nests that wait for
+//! an owner.
+//!
+//! Made by `activities.rs` when the outermost activity has ended. Does not: find the owner (`nest_end.rs`).
 
 use std::collections::VecDeque;
 
@@ -9,24 +12,25 @@ use sandglass_model::windows::{ObjectKey, Service, is_failure};
 use crate::windows::keys::identifies_sandbox;
 use crate::windows::ongoing::Activity;
 
-/// Activities that belong together, the outermost first; `parent` is a place in the list.
+/// Activities that belong together, the outermost first. In each, `parent` is an index into this list.
 #[derive(Debug)]
 pub(crate) struct Nest {
     pub(super) activities: Vec<Activity>,
+    /// Keys of all its activities that identify a sandbox, each once.
     pub(super) keys: Vec<ObjectKey>,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
 }
 
-/// Nests that nobody is known for.
+/// Nests without an owner, in the order in which they ended.
 #[derive(Debug, Default)]
 pub(crate) struct Nests {
     pub(super) waiting: VecDeque<Nest>,
 }
 
-/// Most nests that wait.
+/// Bound on nests that wait.
 pub(super) const MAX_WAITING: usize = 1_024;
-/// How long one waits.
+/// How long a nest waits for an owner: the time within which a creation ends or fails on a node that works.
 pub(super) const WAIT_NS: u64 = 120 * SECOND;
 
 impl Nest {
@@ -45,7 +49,7 @@ impl Nest {
         }
     }
 
-    /// Of activities that run on.
+    /// A nest of activities that have not ended, up to `now`.
     pub(crate) fn running(activities: Vec<Activity>, now: Timestamp) -> Nest {
         let nest = Nest::new(activities);
         let end = nest.start.max(now);
@@ -58,7 +62,7 @@ impl Nest {
             .is_some_and(|outer| outer.service == Service::Hns)
     }
 
-    /// It names a container: only whose that is may have it.
+    /// It names a container, so it belongs to that container's sandbox and to no other.
     pub(super) fn names_container(&self) -> bool {
         self.keys.iter().any(|key| matches!(key, ObjectKey::Container(_)))
     }
@@ -70,7 +74,8 @@ impl Nests {
     }
 }
 
-/// Endpoints that the activities of a nest made or deleted, by what they are called or by the method of the request.
+/// Endpoints that the nest created (`true`) or deleted, if it succeeded. By the names of its activities, or by the
+/// method of the request to HNS, since names differ between builds.
 pub(crate) fn endpoint_changes(nest: &[Activity]) -> Vec<(String, bool)> {
     let of_hns = |activity: &&Activity| {
         activity.service == Service::Hns && activity.unfinished.is_none() && !activity.result.is_some_and(is_failure)

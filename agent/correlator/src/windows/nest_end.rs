@@ -1,8 +1,9 @@
-//! The end of a nest: whose it is.
+//! Attributes a nest that ended to a sandbox.
 //!
-//! By its keys; else, when only one sandbox is being worked on, it is that one's; else it waits until one of its keys is
-//! learnt, or the creation that it fell into is over: then the likeliest sandbox gets it, marked ambiguous. A nest that
-//! nobody gets is only counted.
+//! Used by `activities.rs` and `restarts.rs`. A nest belongs to the sandbox of its keys. Without a known key it belongs
+//! to the only sandbox that is being worked on, if there is only one. Otherwise it waits until one of its keys gets an
+//! owner, or until the creation during which it began ends: then the likeliest sandbox gets it, marked ambiguous. A
+//! nest that no sandbox gets shows in metrics only.
 
 use sandglass_model::Timestamp;
 
@@ -11,6 +12,8 @@ use crate::windows::nest::{MAX_WAITING, Nest, WAIT_NS, endpoint_changes};
 use crate::windows::objects::Objects;
 
 impl Objects {
+    /// Attributes the nest, or lets it wait. Nests that waited in vain are removed quietly; those that had to make room
+    /// are counted as evicted.
     pub(super) fn nest_ended(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest) {
         if nest.activities.is_empty() {
             return;
@@ -42,6 +45,7 @@ impl Objects {
         self.nests.waiting.push_back(nest);
     }
 
+    /// The nest belongs to this sandbox, and so do its keys.
     pub(super) fn place_and_learn(&mut self, ctx: &mut Context, at: Timestamp, nest: Nest, number: u64) {
         let keys = nest.keys.clone();
         self.place_for(ctx, nest, number);

@@ -1,6 +1,9 @@
-//! Whose an object of Windows is: sandboxes, their objects by key, what runs for them, and activities without an owner.
+//! Objects of Windows and their owners: sandboxes, their objects by key, operations that run for them, and nests
+//! without an owner.
 //!
-//! `learning.rs` adds keys, `nest_end.rs` and `placing.rs` attribute activities, `vnic.rs` interfaces.
+//! Used by every handler of this room; the methods lie with their subject. `learning.rs` adds keys, `nest_end.rs` and
+//! `placing.rs` attribute activities, `vnic.rs` interfaces, `operations.rs` knows what runs. Bounded by
+//! `max_remembered` sandboxes. Does not: open or close traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +12,15 @@ use crate::windows::keys::Keys;
 use crate::windows::nest::Nests;
 use crate::windows::sandbox_table::SandboxTable;
 
-/// Everything that attribution needs.
+/// The tables that attribution needs.
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(super) sandboxes: SandboxTable,
-    /// Open operations, by container id.
+    /// Open operations that the runtime requested, by container id.
     pub(super) operations: BTreeMap<String, Vec<SpanRef>>,
     pub(super) nests: Nests,
     pub(super) keys: Keys,
-    /// HNS endpoints that were created and not deleted since.
+    /// HNS endpoints that were created while the agent ran and not deleted since.
     pub(super) endpoints: BTreeSet<String>,
     /// Endpoints and sandboxes as last reported.
     pub(super) reported_endpoints: (u64, u64),
@@ -35,7 +38,7 @@ impl Objects {
         }
     }
 
-    /// Sandboxes, keys and waiting activities.
+    /// Entries of all its tables, for `Sizes::windows`.
     pub(super) fn len(&self) -> usize {
         self.sandboxes.len() + self.nests.len() + self.keys.len()
     }

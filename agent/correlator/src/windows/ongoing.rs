@@ -1,7 +1,7 @@
-//! Activities that are open, or lie in one that is; found by name, by thread and by what caused them without a search.
+//! Activities that have not ended, or lie in one that has not: found by name, by thread and by cause without a search.
 //!
-//! Used by `activities.rs`, which pairs starts and stops, and by `running.rs`, which shows what goes on. Bounded: the
-//! oldest go first. Does not: know sandboxes.
+//! Used by `activities.rs`, which pairs starts and stops, and by `running.rs`, which shows what runs. Bounded to 4,096;
+//! the oldest are evicted. Does not: know sandboxes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use sandglass_model::windows::{ActivityStep, ObjectKey, Service};
 
 use crate::finding::ActivityEnded;
 
-/// An activity.
+/// An activity of HNS, HCS or a silo.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
     pub(crate) service: Service,
     pub(crate) name: Arc<str>,
+    /// Activity id as text; empty for none.
     pub(crate) id: String,
     pub(crate) pid: u32,
     pub(crate) tid: u32,
@@ -26,33 +27,35 @@ pub(crate) struct Activity {
     pub(crate) result: Option<u32>,
     pub(crate) message: String,
     pub(crate) keys: Vec<ObjectKey>,
-    /// `GET`, `POST` and so on; empty when it has none.
+    /// Method of the request to HNS (`GET`, `POST`, ...); empty if it has none.
     pub(crate) method: String,
-    /// The activity that caused it: its number while it is open, its place in the nest afterwards.
+    /// The activity that caused it: its number while it is open, its index in the nest afterwards.
     pub(crate) parent: Option<u64>,
-    /// Numbers of those it caused.
+    /// Numbers of the activities that it caused.
     pub(crate) children: Vec<u64>,
+    /// The shim's own span, of an activity that is one.
     pub(crate) link: Option<Link>,
-    /// Why it was ended though its own end was not seen; `None` for one that ended.
+    /// Why it ended although its stop was not seen; `None` for one that ended by itself.
     pub(crate) unfinished: Option<&'static str>,
 }
 
-/// All of them, by number: in the order they began.
+/// The activities, by number. Numbers grow in the order of begin, so a child's is above its parent's.
 #[derive(Debug, Default)]
 pub(crate) struct Activities {
     all: BTreeMap<u64, Activity>,
+    /// The last number.
     serial: u64,
-    /// Open ones, by service, id and name.
+    /// Open activities by service, id and name.
     by_name: BTreeMap<(Service, String, Arc<str>), BTreeSet<u64>>,
-    /// Open ones, by service, process and thread.
+    /// Open activities by service, process and thread.
     by_thread: BTreeMap<(Service, u32, u32), BTreeSet<u64>>,
 }
 
-/// Most activities kept at once.
+/// Bound on activities kept.
 const MAX_OPEN: usize = 4_096;
-/// An activity that is open for longer was not seen to end.
+/// The stop of an activity that is open for longer was lost.
 const FORGET_NS: u64 = 600 * SECOND;
-/// What a thread begins this long after another activity was not caused by that.
+/// An activity that a thread begins later than this after another was not caused by that.
 const THREAD_REACH_NS: u64 = 60 * SECOND;
 
 impl Activities {
@@ -64,6 +67,7 @@ impl Activities {
         self.all.get_mut(&number)
     }
 
+    /// Enters an activity and gives it a number.
     pub(crate) fn begin(&mut self, activity: Activity) {
         self.serial += 1;
         let number = self.serial;
@@ -75,7 +79,7 @@ impl Activities {
         self.all.insert(number, activity);
     }
 
-    /// The activity is not open any more; the caller says when and how it ended.
+    /// Takes the activity out of the open ones. The caller sets when and how it ended.
     pub(crate) fn end(&mut self, number: u64) -> Option<&mut Activity> {
         let activity = self.all.get_mut(&number)?;
         close(&mut self.by_name, &named(activity), number);
@@ -83,9 +87,10 @@ impl Activities {
         Some(activity)
     }
 
-    /// The open activity that caused what this step begins.
+    /// The open activity that caused what this step begins: by the related id, by the id that it shares, or as the last
+    /// one that its thread began.
     pub(crate) fn around(&self, at: Timestamp, step: &ActivityStep) -> Option<u64> {
-        // Drivers are told of a silo side by side.
+        // Callbacks of drivers for one silo run side by side.
         if (step.pid, step.tid) == (0, 0) {
             return None;
         }
@@ -100,7 +105,8 @@ impl Activities {
         })
     }
 
-    /// The open activity that this step ends.
+    /// The open activity that this step ends; `None` if there is none. `ActivityStoppedAutomatically` names no
+    /// activity: WIL logs it when an activity goes out of scope.
     pub(crate) fn ended_by(&self, step: &ActivityStep) -> Option<u64> {
         let here = self.by_thread.get(&thread_of(step));
         if step.name == "ActivityStoppedAutomatically" {
@@ -120,11 +126,11 @@ impl Activities {
             };
             few.iter().rev().find(|number| many.contains(number))
         });
-        // It went on to another thread; of several, the first goes first.
+        // The activity went on on another thread. Of several the one that began first ends first.
         both.or_else(|| named.first()).copied()
     }
 
-    /// The newest open activity with this id, which must not be empty; another than those of this name, if one is given.
+    /// The newest open activity with this id; `None` for an empty id. Excludes those with the name `but`.
     pub(crate) fn newest_with(&self, service: Service, id: &str, but: Option<&str>) -> Option<u64> {
         if id.is_empty() {
             return None;
@@ -138,6 +144,7 @@ impl Activities {
         others.filter_map(|(_, numbers)| numbers.last().copied()).max()
     }
 
+    /// The number of the activity around this one that lies in no other.
     pub(crate) fn outermost(&self, mut number: u64) -> u64 {
         while let Some(parent) = self.all.get(&number).and_then(|activity| activity.parent)
             && self.all.contains_key(&parent)
@@ -160,7 +167,7 @@ impl Activities {
         nest
     }
 
-    /// Open activities that lie in no other, the newest first.
+    /// Open activities that lie in no other, newest first.
     pub(crate) fn roots(&self) -> impl Iterator<Item = u64> {
         let all = self.all.iter().rev();
         let outermost = |activity: &Activity| {
@@ -171,7 +178,7 @@ impl Activities {
             .map(|(number, _)| *number)
     }
 
-    /// Takes a nest out, outermost first. What has not ended yet stays, with what lies in it.
+    /// Takes a nest out, outermost first. What has not ended stays, with what lies in it, and becomes a root.
     pub(crate) fn take(&mut self, root: u64) -> Vec<Activity> {
         // Numbers grow from the outside to the inside.
         let mut pending = BTreeSet::from([root]);
@@ -195,7 +202,8 @@ impl Activities {
         nest
     }
 
-    /// Takes out what began outermost between these times and has not ended, as if it ended then.
+    /// Takes out the nests of HNS that began between these times and have not ended, as if they ended at `to`: their
+    /// caller stopped waiting.
     pub(crate) fn take_unfinished(&mut self, from: Timestamp, to: Timestamp) -> Vec<Vec<Activity>> {
         let begun = |activity: &Activity| {
             let of_hns = activity.service == Service::Hns && activity.end.is_none();
@@ -218,7 +226,7 @@ impl Activities {
             .collect()
     }
 
-    /// Ends what a process of HNS has begun and not ended; returns it by number.
+    /// Ends what this process of HNS has begun and not ended. Returns the ended activities by number.
     pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
         let mut threads = self
             .by_thread
@@ -241,14 +249,14 @@ impl Activities {
         ended.collect()
     }
 
-    /// Takes out the nest that this activity lies in, once its outermost has ended.
+    /// Takes out the nest that this activity lies in, if its outermost activity has ended.
     pub(crate) fn take_whole(&mut self, number: u64) -> Option<Vec<Activity>> {
         let root = self.outermost(number);
         self.all.get(&root)?.end?;
         Some(self.take(root))
     }
 
-    /// Makes room; returns how many were forgotten.
+    /// Evicts activities beyond the bound or too old. Returns how many.
     pub(crate) fn forget(&mut self, now: Timestamp) -> u64 {
         let mut forgotten = 0;
         while let Some((&number, oldest)) = self.all.first_key_value()

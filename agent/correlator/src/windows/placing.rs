@@ -1,4 +1,8 @@
-//! Nests into traces: where in a trace a nest lies, and which trace is the likeliest.
+//! Places nests in traces: which trace a nest belongs to, and which span it lies in.
+//!
+//! Used by `nest_end.rs`, `closing.rs`, `learning.rs` and, for what still runs, `running.rs`. HNS works for plugins, so
+//! its activities lie in a plugin's time; HCS works after the plugins, between them and the end of the creation. Does
+//! not: pair starts and stops (`activities.rs`).
 
 use sandglass_model::Timestamp;
 use sandglass_model::trace::{ActivityDetail, Detail, Status};
@@ -12,11 +16,11 @@ use crate::windows::nest::Nest;
 use crate::windows::objects::Objects;
 use crate::windows::ongoing::{Activities, Activity};
 
-/// Bound on the objects shown of one activity.
+/// Bound on the object keys that a span of an activity shows.
 const MAX_OBJECTS: usize = 8;
 
 impl Objects {
-    /// Places what waited for this key; returns what else is known by that.
+    /// Places the nests that waited for this key. Returns their other keys, which belong to the same sandbox.
     pub(super) fn place_waiting(&mut self, ctx: &mut Context, key: &ObjectKey, number: u64) -> Vec<ObjectKey> {
         let mut learnt = Vec::new();
         let waiting = std::mem::take(&mut self.nests.waiting);
@@ -31,6 +35,7 @@ impl Objects {
         learnt
     }
 
+    /// Places a nest in the trace of this sandbox that was open then.
     pub(super) fn place_for(&mut self, ctx: &mut Context, nest: Nest, number: u64) {
         self.note_attach(&nest, number);
         if let Some(key) = self.trace_for(ctx, &nest, number) {
@@ -38,7 +43,7 @@ impl Objects {
         }
     }
 
-    /// The trace of the sandbox's creation, or of the operation on it that ran then.
+    /// The trace of an operation on the sandbox that ran when the nest began, else the trace of its creation.
     pub(super) fn trace_for(&self, ctx: &Context, nest: &Nest, number: u64) -> Option<TraceKey> {
         let sandbox = self.sandboxes.get(number)?;
         let mut operations = self.operations_of(ctx, &sandbox.container);
@@ -46,7 +51,7 @@ impl Objects {
         during.map(|(open, _)| open.key).or(sandbox.trace)
     }
 
-    /// As far as can be told while it runs: whose it is, and whether others fit too.
+    /// The trace that a nest which still runs likely belongs to, and whether others fit too.
     pub(super) fn likely_home(&self, ctx: &Context, nest: &Nest) -> Option<(TraceKey, bool)> {
         match self.keys.owner_of(&nest.keys) {
             Some(number) => self.trace_for(ctx, nest, number).map(|key| (key, false)),
@@ -58,7 +63,8 @@ impl Objects {
         self.sandboxes.number_of(ctx.traces.get(key)?.sandbox())
     }
 
-    /// The only trace in which something was going on then. Of what HNS does, much is for others: a plugin must have run.
+    /// The only trace in which something ran when the nest began. Much of what HNS does is for others, so for a nest of
+    /// HNS a plugin must have run too.
     pub(super) fn only_one_for(&self, ctx: &Context, nest: &Nest) -> Option<TraceKey> {
         let at = nest.start;
         let mut busy = ctx.traces.iter().filter(|open| self.is_active_at(open, at));
@@ -66,7 +72,7 @@ impl Objects {
         (!nest.is_of_hns() || plugin_at(only, at).is_some()).then_some(only.key)
     }
 
-    /// A creation, or another trace, is about to be over: nests that fell into it go to whoever is likeliest.
+    /// A creation, or another trace, is about to close: nests that began during it go to whichever trace is likeliest.
     pub(super) fn place_likeliest(&mut self, ctx: &mut Context, key: TraceKey) {
         let waiting = std::mem::take(&mut self.nests.waiting);
         for nest in waiting {
@@ -77,7 +83,7 @@ impl Objects {
         }
     }
 
-    /// Of the traces in which something was going on when the nest began; and whether there were others.
+    /// The likeliest of the traces in which something ran when the nest began, and whether there were others.
     pub(super) fn likeliest(&self, ctx: &Context, nest: &Nest) -> Option<(TraceKey, bool)> {
         if nest.names_container() {
             return None;
@@ -87,7 +93,7 @@ impl Objects {
         let mut best = None;
         for open in ctx.traces.iter().filter(|open| self.is_active_at(open, nest.start)) {
             let begun = plugin_at(open, nest.start);
-            // What HNS does it does for a plugin; what HCS does, after the plugins.
+            // HNS works for a plugin, HCS after the plugins.
             if hns && begun.is_none() {
                 continue;
             }
@@ -97,7 +103,7 @@ impl Objects {
         best.map(|(_, _, key)| (key, fits > 1))
     }
 
-    /// Something was going on in the trace at that time: its sandbox was being created, or a plugin was running.
+    /// Something ran in the trace at that time: its sandbox was being created, or a plugin ran.
     pub(super) fn is_active_at(&self, open: &OpenTrace, at: Timestamp) -> bool {
         let span = open.trace.spans.get(if open.is_creation() { CREATE } else { 0 });
         let number = self.sandboxes.number_of(open.sandbox());
@@ -107,7 +113,8 @@ impl Objects {
             && (reported || plugin_at(open, at).is_some())
     }
 
-    /// A creation failed: what HNS had begun for its plugin and not ended is shown up to the plugin's end.
+    /// A creation failed: what HNS had begun for its plugin and not ended is shown up to the plugin's end, since that
+    /// is where the time went.
     pub(super) fn place_unfinished(&mut self, ctx: &mut Context, activities: &mut Activities, key: TraceKey) {
         let Some(open) = ctx
             .traces
@@ -137,6 +144,8 @@ impl Objects {
         }
     }
 
+    /// Makes spans of a nest, below the innermost span that can hold it. A trace that is full is marked incomplete, and
+    /// the spans are counted as evicted.
     pub(super) fn place_nest(&mut self, ctx: &mut Context, nest: Nest, key: TraceKey, ambiguous: bool) {
         let Some(open) = ctx.traces.get_mut(key) else {
             return;
@@ -157,7 +166,7 @@ impl Objects {
             let around = &open.trace.spans[parent];
             let latest = limit(open, parent);
             let start = activity.start.clamp(around.start, latest);
-            // One that never ended ends with what it lies in.
+            // An activity without an end ends with the nest.
             let end = activity.end.unwrap_or(nest.end).clamp(start, latest);
             let (detail, status) = shown(&activity, ambiguous);
             let Some(span) = open.begin(Some(parent), start, detail) else {
@@ -168,14 +177,15 @@ impl Objects {
             };
             open.trace.spans[span].status = status;
             open.trace.spans[span].links.extend(activity.link);
-            // Its own children are yet to come: they lie within it, and so may it be told that it has ended.
+            // Children follow and lie within it, so it can be ended, and reported as ended, before they begin.
             open.end(span, end, Cut::Outlived, &mut ctx.effects);
             places.push(Some(span));
         }
         open.touch(&mut ctx.effects);
     }
 
-    /// Remembers when an endpoint of the sandbox was attached.
+    /// Remembers when an endpoint of the sandbox was attached: without an interface event that is the end of the wait
+    /// for it (`vnic.rs`).
     pub(super) fn note_attach(&mut self, nest: &Nest, number: u64) {
         let mut attached = nest.activities.iter().filter(|activity| {
             activity.name.contains("Attach")
@@ -192,7 +202,7 @@ impl Objects {
     }
 }
 
-/// The activity as a span shows it.
+/// Detail and status of an activity's span.
 pub(super) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     let status = match activity.result {
         _ if let Some(why) = activity.unfinished => Status::Error {
@@ -215,7 +225,7 @@ pub(super) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     (detail, status)
 }
 
-/// `endpoint in invalid state (0x803b0017): the service's words`.
+/// `endpoint in invalid state (0x803b0017): MESSAGE OF THE SERVICE`.
 fn failure_text(code: u32, message: &str) -> String {
     let mut text = match result_text(code) {
         Some(known) => format!("{known} ({code:#010x})"),
@@ -228,7 +238,7 @@ fn failure_text(code: u32, message: &str) -> String {
     text
 }
 
-/// When the plugin began that ran at that time.
+/// Begin of the plugin that ran at that time; of several the one that began last.
 fn plugin_at(open: &OpenTrace, at: Timestamp) -> Option<Timestamp> {
     let plugins = open.trace.spans.iter().filter(|span| span.detail.as_plugin().is_some());
     plugins
@@ -237,7 +247,7 @@ fn plugin_at(open: &OpenTrace, at: Timestamp) -> Option<Timestamp> {
         .max()
 }
 
-/// The innermost span that the nest can lie in: for HNS a plugin, for HCS what else HCS did.
+/// The innermost span that the nest can lie in: for HNS a plugin, for HCS another activity of HCS or the creation.
 pub(super) fn within(open: &OpenTrace, nest: &Nest) -> Option<usize> {
     let hns = nest.is_of_hns();
     let holds = |index: &usize| {
@@ -253,11 +263,11 @@ pub(super) fn within(open: &OpenTrace, nest: &Nest) -> Option<usize> {
     (0..open.trace.spans.len())
         .filter(holds)
         .max_by_key(|&index| (depth(open, index), open.trace.spans[index].start))
-        // What goes on beyond its trace is cut where that ends.
+        // What goes on beyond its trace is cut at the root's end.
         .or_else(|| (!open.trace.spans.is_empty() && open.trace.start() <= nest.end).then_some(0))
 }
 
-/// Until when the span can hold something: an operation that waits for its next plugin is over, as far as is known.
+/// Until when the span can hold something. An operation that waits for its next plugin is over as far as is known.
 fn limit(open: &OpenTrace, index: usize) -> Timestamp {
     let idle = || open.operation(index).is_some() && open.is_idle(index);
     match open.trace.spans[index].end {
@@ -267,6 +277,7 @@ fn limit(open: &OpenTrace, index: usize) -> Timestamp {
     }
 }
 
+/// The number of spans from this one to the root.
 fn depth(open: &OpenTrace, index: usize) -> usize {
     std::iter::successors(Some(index), |&index| open.trace.spans.get(index)?.parent).count()
 }

@@ -1,8 +1,8 @@
-//! HNS going down and coming back: known by its process, which its events name in their headers.
+//! Notices restarts of HNS, by the process that its events name in their headers.
 //!
-//! A process that ends takes along what it had begun; so does one in whose place another begins to log, where ends of
-//! processes are not told. A process that logs again after that was none that went down: there are several then, and a
-//! change from one to the other says nothing any more.
+//! Used by `windows.rs` and `activities.rs`. A process that ends takes along the activities that it had begun. So does
+//! one in whose place another begins to log, for sessions in which ends of processes are not reported. A process that
+//! logs again later had not ended: then several processes log as HNS, and a change from one to the other means nothing.
 
 use sandglass_model::Timestamp;
 
@@ -12,30 +12,31 @@ use crate::output::Output;
 use crate::windows::Windows;
 use crate::windows::nest::Nest;
 
-/// The processes that log as HNS.
+/// Processes that log as HNS.
 #[derive(Debug, Default)]
 pub(crate) struct HnsProcesses {
-    /// Who logged last, unless it has ended.
+    /// The process that logged last, unless it has ended.
     current: Option<u32>,
-    /// All that have not ended.
+    /// All processes that logged and have not ended.
     known: Vec<u32>,
-    /// Anybody ever logged.
+    /// A process logged before: the next new one is a restart.
     seen: bool,
 }
 
-/// Most processes known.
+/// Bound on processes; HNS is one service, so several are rare.
 const MAX_KNOWN: usize = 8;
 
-/// What it means that a process logs.
+/// What an event of this process means.
 #[derive(Debug, PartialEq, Eq)]
 enum Logged {
-    /// Nothing new.
+    /// HNS runs as before.
     AsBefore,
-    /// HNS was started again, in place of this process if that was not seen to end.
+    /// HNS was started again, in place of this process if its end was not seen.
     Restarted(Option<u32>),
 }
 
 impl HnsProcesses {
+    /// A process logged as HNS.
     fn logs(&mut self, pid: u32) -> Logged {
         // Facts without a process are none of HNS's own.
         if pid == 0 || self.current == Some(pid) {
@@ -55,7 +56,7 @@ impl HnsProcesses {
         }
     }
 
-    /// Says whether the process was one of them.
+    /// A process ended. Returns whether it was one of them.
     fn ends(&mut self, pid: u32) -> bool {
         let before = self.known.len();
         self.known.retain(|known| *known != pid);
@@ -65,7 +66,7 @@ impl HnsProcesses {
 }
 
 impl Windows {
-    /// A process logged as HNS.
+    /// A process logged as HNS. A restart is a finding.
     pub(crate) fn hns_logged(&mut self, ctx: &mut Context, at: Timestamp, pid: u32) {
         if let Logged::Restarted(before) = self.hns.logs(pid) {
             ctx.effects.outputs.push(Output::Finding(Finding::HnsRestarted));
@@ -75,13 +76,14 @@ impl Windows {
         }
     }
 
-    /// A process ended; mostly it is none of HNS's.
+    /// A process of the node ended; rarely it is HNS's.
     pub(crate) fn on_process_exit(&mut self, ctx: &mut Context, at: Timestamp, pid: u32) {
         if self.hns.ends(pid) {
             self.hns_interrupted(ctx, at, pid);
         }
     }
 
+    /// Ends and attributes the activities of a process of HNS that is gone.
     fn hns_interrupted(&mut self, ctx: &mut Context, at: Timestamp, pid: u32) {
         let mut numbers = Vec::new();
         for (number, ended) in self.activities.interrupt(at, pid) {

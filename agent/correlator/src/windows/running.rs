@@ -1,7 +1,8 @@
-//! What HNS and HCS do now, in the traces of the sandboxes they likely do it for.
+//! Shows the HNS and HCS activities that run now, in copies of the traces that they likely belong to.
 //!
-//! Whose an activity is, is decided when it has ended (`nest_end.rs`): what is shown of a running one is an opinion, made anew
-//! each time it is asked for. So it stands in copies of the open traces and changes nothing.
+//! Used by `snapshots.rs` for page, API and terminal. An activity is attributed when it has ended (`nest_end.rs`);
+//! where a running one belongs is an opinion that is made anew for each snapshot. Does not: change the open traces, or
+//! get into an export.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +16,12 @@ use crate::windows::nest::Nest;
 use crate::windows::ongoing::Activity;
 use crate::windows::placing::{shown, within};
 
-/// Most nests looked at, the newest first: older ones were hardly seen to end.
+/// Bound on nests shown, newest first: the stops of older ones were most likely lost.
 const MAX_SHOWN: usize = 256;
 
 impl Windows {
-    /// The open traces of a Windows node for whose sandboxes HNS or HCS is at work, with those activities as spans that
-    /// run. All others are as [`open`](crate::Correlator::open) gives them.
+    /// Copies of the open traces of a Windows node whose sandboxes HNS or HCS works for, with those activities as spans
+    /// without an end. For all other traces use [`open`](crate::Correlator::open).
     #[must_use]
     pub(crate) fn with_running(&self, ctx: &Context) -> Vec<Trace> {
         let mut found: BTreeMap<TraceKey, Trace> = BTreeMap::new();
@@ -41,7 +42,7 @@ impl Windows {
     }
 }
 
-/// Adds a nest to a copy of the trace, below a span that is open.
+/// Adds a nest to a copy of the trace, below the open span `within`.
 fn show(
     ctx: &Context,
     open: &OpenTrace,
@@ -56,7 +57,7 @@ fn show(
             return;
         }
         let mut parent = activity.parent.and_then(|parent| places.get(&parent).copied());
-        // Its caller may have ended before it.
+        // An activity may outlast the one that caused it.
         while let Some(place) = parent.filter(|&place| activity.end.is_none() && trace.spans[place].end.is_some()) {
             parent = trace.spans[place].parent;
         }

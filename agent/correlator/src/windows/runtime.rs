@@ -1,5 +1,9 @@
-//! What the runtime reports (containerd's ETW provider): sandboxes that it creates and removes, and the ids of their
-//! objects.
+//! Handles what the runtime reports: sandboxes that it creates and removes, and the ids of their objects.
+//!
+//! Used by `windows.rs`. From the ETW providers ContainerD, whose events are lines of containerd's log ("RunPodSandbox
+//! for ...", "returns sandbox id", "StopPodSandbox"), and Microsoft.Virtualization.RunHCS, that of the shim (hcsshim,
+//! cmd/containerd-shim-runhcs-v1). Reports come through ETW in log order, but not in order with other providers: execs
+//! of plugins may be released before them. Does not: parse text; the source does.
 
 use sandglass_model::windows::{ObjectKey, RuntimeReport};
 use sandglass_model::{CniCommand, PodIdentity, TextPairs, Timestamp};
@@ -11,7 +15,8 @@ use crate::stand_in::{is_stand_in, stand_in};
 use crate::windows::Windows;
 use crate::windows::stage::Stage;
 
-/// The environment of a plugin whose parameters nobody saw. The interface is the runtime's default (`eth0`).
+/// The environment of a plugin whose real one is not visible. The interface is the default of containerd (`eth0`), the
+/// arguments are those that containerd passes.
 pub(crate) fn parameters(command: CniCommand, container: &str, identity: &PodIdentity, directory: &str) -> TextPairs {
     let mut env = TextPairs::default();
     env.push("CNI_COMMAND", command.as_str());
@@ -29,6 +34,7 @@ pub(crate) fn parameters(command: CniCommand, container: &str, identity: &PodIde
 }
 
 impl Windows {
+    /// A report of the runtime or of its shim.
     pub(crate) fn on_runtime_report(&mut self, ctx: &mut Context, at: Timestamp, report: RuntimeReport) {
         match report {
             RuntimeReport::RunBegan { identity, attempt } => self.on_run_begin(ctx, at, identity, attempt),
@@ -79,7 +85,7 @@ impl Windows {
         }
     }
 
-    /// The number of the sandbox with this id; inserted in this stage if its begin was not seen.
+    /// The number of the sandbox with this id. One whose begin was not seen is inserted in this stage.
     fn find_or_insert(
         &mut self,
         ctx: &mut Context,
@@ -96,6 +102,7 @@ impl Windows {
         number
     }
 
+    /// Inserts a sandbox; evicted ones are counted.
     fn insert(&mut self, ctx: &mut Context, id: &str, identity: PodIdentity, stage: Stage, at: Timestamp) -> u64 {
         let (number, evicted) = self.objects.sandboxes.insert(id, identity, stage, at);
         for evicted in evicted {
@@ -105,12 +112,13 @@ impl Windows {
         number
     }
 
+    /// The runtime begins to create a sandbox: it has no id yet and gets a stand-in, made of pod, attempt and time.
     fn on_run_begin(&mut self, ctx: &mut Context, at: Timestamp, identity: PodIdentity, attempt: u32) {
         let PodIdentity {
             namespace, name, uid, ..
         } = &identity;
         let stand_in = stand_in(&format!("{namespace}/{name}/{uid}/{attempt}/{}", at.0));
-        // The same report twice: trace ids are made of the stand-in, so that they would come twice too.
+        // The same report came twice. Trace ids are made of the stand-in, so a second trace would have the same id.
         if self.objects.sandboxes.had_stand_in(&stand_in) {
             return;
         }
@@ -120,7 +128,7 @@ impl Windows {
         ctx.facts.push(Fact::CreationRequested(Box::new(request)));
     }
 
-    /// The trace that the room of sandboxes opened for a requested creation.
+    /// The room of sandboxes opened this trace for a requested creation.
     pub(crate) fn on_creation_opened(&mut self, ctx: &mut Context, number: u64, trace: TraceKey) {
         if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
             sandbox.trace = Some(trace);
@@ -128,7 +136,8 @@ impl Windows {
         self.objects.report_endpoints(ctx);
     }
 
-    /// The runtime's shim works for the sandbox with this id, which identifies one without an id only if there is one.
+    /// The runtime's shim works for the sandbox with this id. Where no sandbox has the id, it is that of the only one
+    /// that has been set up and has none.
     pub(super) fn on_shim(&mut self, ctx: &mut Context, id: &str, launched: bool) {
         let number = self.objects.sandboxes.number_of(id).or_else(|| {
             let creating = self.objects.sandboxes.in_stage(Stage::Creating);
@@ -147,7 +156,7 @@ impl Windows {
         }
     }
 
-    /// The runtime calls the sandbox by this id, whatever it went by before.
+    /// The runtime named the id of a sandbox: everything under the stand-in moves to the id.
     fn rename(&mut self, ctx: &mut Context, number: u64, id: &str) {
         let Some(before) = self.objects.sandboxes.rename(number, id) else {
             return;
@@ -172,7 +181,7 @@ impl Windows {
             .learn(ctx, ctx.now, number, ObjectKey::Container(id.to_owned()));
     }
 
-    /// The runtime has created the sandbox, or given up.
+    /// The runtime has created the sandbox, or failed to.
     fn on_creation_end(&mut self, ctx: &mut Context, at: Timestamp, number: u64, failure: Option<String>) {
         let failed = failure.is_some();
         let stage = if failed { Stage::Over } else { Stage::Created };

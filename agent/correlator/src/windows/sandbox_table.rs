@@ -1,7 +1,8 @@
 //! The sandboxes of a Windows node, as its runtime reports them: by number, by id and by stage.
 //!
-//! A sandbox has no id until the runtime reports it: until then it goes by a stand-in made of its pod. Bounded: sandboxes
-//! that are over are evicted first.
+//! Used by the files of this room. A sandbox has no id until the runtime reports it, and goes by a stand-in until then.
+//! Numbers are given in the order of the first report and are never reused. Bounded by `max_remembered`: sandboxes that
+//! are over are evicted first, then the oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,44 +12,46 @@ use crate::keys::TraceKey;
 use crate::stand_in::is_stand_in;
 use crate::windows::stage::Stage;
 
-/// The table.
+/// The table and its indexes.
 #[derive(Debug)]
 pub(crate) struct SandboxTable {
-    /// By number, in the order in which they were first reported.
+    /// By number, in the order of the first report.
     by_number: BTreeMap<u64, RuntimeSandbox>,
     by_container: BTreeMap<String, u64>,
     by_stage: BTreeMap<Stage, BTreeSet<u64>>,
-    /// Stand-ins of the sandboxes in the table, also of those that have an id by now.
+    /// Stand-ins that sandboxes in the table have or had.
     stand_ins: BTreeSet<String>,
     max: usize,
     serial: u64,
 }
 
-/// A sandbox.
+/// A sandbox as the runtime reports it.
 #[derive(Debug)]
 pub(crate) struct RuntimeSandbox {
     /// The runtime's id, or the stand-in.
     pub(crate) container: String,
-    /// The stand-in, if it had one.
+    /// The stand-in that it had at first, if any.
     stand_in: Option<String>,
     pub(crate) identity: PodIdentity,
     /// The trace of its creation, when the begin of that was seen.
     pub(crate) trace: Option<TraceKey>,
-    /// See [`SandboxTable::set_stage`].
+    /// Its stage; changed only by [`SandboxTable::set_stage`], which keeps the index.
     pub(crate) stage: Stage,
     /// When the stage began.
     pub(crate) since: Timestamp,
     /// A plugin was executed for it in this stage.
     pub(crate) called: bool,
-    /// A shim was started for it: its network is set up.
+    /// A shim was started for it, so its network is set up: containerd runs the plugins first.
     pub(crate) shimmed: bool,
     /// The HCN namespace, once known.
     pub(crate) namespace: String,
+    /// The HNS endpoint, once known.
     pub(crate) endpoint: String,
     /// When an endpoint of it was last attached.
     pub(crate) attached: Option<Timestamp>,
-    /// Its interface was seen.
+    /// Its interface appeared.
     pub(crate) vnic: bool,
+    /// Its network compartment, once known.
     pub(crate) compartment: Option<u32>,
 }
 
@@ -68,7 +71,7 @@ impl SandboxTable {
         self.by_number.len()
     }
 
-    /// How many are not over.
+    /// How many exist or are being created or removed.
     pub(crate) fn alive(&self) -> usize {
         self.len() - self.by_stage.get(&Stage::Over).map_or(0, BTreeSet::len)
     }
@@ -90,13 +93,14 @@ impl SandboxTable {
         self.stand_ins.contains(stand_in)
     }
 
-    /// Sandboxes in this stage, by number.
+    /// Sandboxes in this stage, by number, so oldest first.
     pub(crate) fn in_stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = (u64, &RuntimeSandbox)> {
         let numbers = self.by_stage.get(&stage).into_iter().flatten();
         numbers.filter_map(|number| Some((*number, self.by_number.get(number)?)))
     }
 
-    /// The sandbox that the runtime creates for this pod: the oldest of several.
+    /// The sandbox that the runtime creates for this pod; of several the oldest. Compares uids, or namespace and name
+    /// where a report has no uid.
     pub(crate) fn in_creation(&self, identity: &PodIdentity) -> Option<u64> {
         let same = |sandbox: &RuntimeSandbox| {
             let mine = &sandbox.identity;
@@ -110,6 +114,7 @@ impl SandboxTable {
         creating.find(|(_, sandbox)| same(sandbox)).map(|(number, _)| number)
     }
 
+    /// The sandbox enters a stage at this time.
     pub(crate) fn set_stage(&mut self, number: u64, stage: Stage, at: Timestamp) {
         if let Some(sandbox) = self.by_number.get_mut(&number) {
             let before = std::mem::replace(&mut sandbox.stage, stage);
@@ -119,7 +124,7 @@ impl SandboxTable {
         }
     }
 
-    /// The sandbox has another id now. Returns the earlier one, unless nothing changed.
+    /// The sandbox gets another id. Returns the earlier one, or `None` if nothing changed.
     pub(crate) fn rename(&mut self, number: u64, id: &str) -> Option<String> {
         let sandbox = self.by_number.get_mut(&number)?;
         if sandbox.container == id || id.is_empty() {
@@ -131,7 +136,7 @@ impl SandboxTable {
         Some(before)
     }
 
-    /// Inserts a sandbox; returns its number and those that were evicted.
+    /// Inserts a sandbox. Returns its number and the numbers of those that were evicted.
     pub(crate) fn insert(
         &mut self,
         container: &str,
@@ -170,6 +175,7 @@ impl SandboxTable {
         (number, evicted)
     }
 
+    /// Removes a sandbox that is over, else the oldest.
     fn evict(&mut self) -> Option<u64> {
         let over = self.in_stage(Stage::Over).map(|(number, _)| number).next();
         let oldest = over.or_else(|| self.by_number.keys().next().copied())?;

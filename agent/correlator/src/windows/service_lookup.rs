@@ -1,7 +1,10 @@
-//! One lookup as the DNS client service reports it, and the open ones.
+//! One lookup as the DNS client service reports it, and the table of open ones.
 //!
-//! The service reports whole lookups, without messages: which types it resolves, which servers it asks, and a status at the
-//! end (provider Microsoft-Windows-DNS-Client, events 3006 to 3020). Bounded.
+//! Used by `dns_client.rs`. The service logs whole lookups without messages: of Microsoft-Windows-DNS-Client the events
+//! 3006 (a query is called), 3008 (it completed, with status and results), 3010 (sent to a server), 3011 (a server
+//! responded), and 1013 to 1015 (servers timed out). Ids and fields: the manifest of Windows builds 17763 to 28000
+//! (jdu2600/Windows10EtwEvents). Bounded.
+//! Does not: see retransmissions themselves; a query after a timeout counts as one.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +18,7 @@ use crate::notes::{self, Note, NoteKind, type_name};
 use crate::owner::Owner;
 use crate::windows::library_calls::LibraryCalls;
 
-/// Open lookups, oldest first.
+/// Open lookups, oldest first, and the library's calls.
 #[derive(Debug)]
 pub(crate) struct ServiceLookups {
     pub(super) open: Vec<ServiceLookup>,
@@ -23,6 +26,7 @@ pub(crate) struct ServiceLookups {
     pub(super) calls: LibraryCalls,
 }
 
+/// An open lookup of the service.
 #[derive(Debug)]
 pub(super) struct ServiceLookup {
     pub(super) serial: u64,
@@ -30,29 +34,34 @@ pub(super) struct ServiceLookup {
     pub(super) process: ProcessKey,
     pub(super) name: String,
     pub(super) owner: Owner,
+    /// The trace of its sandbox's creation, before its network is ready.
     pub(super) home: Option<TraceKey>,
     pub(super) start: Timestamp,
-    /// Types asked that have no answer yet.
+    /// Record types without a result yet.
     pub(super) waiting: Vec<u16>,
     pub(super) types: Vec<u16>,
     pub(super) servers: Vec<SocketAddr>,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) queries: u32,
     pub(super) retransmissions: u32,
+    /// Timeouts that the service logged.
     pub(super) timeouts: u32,
+    /// Response code of the last server that failed.
     pub(super) error: Option<u16>,
     pub(super) result: Option<LookupResult>,
     pub(super) end: Timestamp,
     pub(super) notes: Vec<Note>,
+    /// Records were lost while it was open.
     pub(super) lost: bool,
 }
 
-/// Most servers and addresses of one lookup.
+/// Bound on servers, and on addresses, of one lookup.
 const MAX_LISTED: usize = 8;
-/// Most types asked in one lookup.
+/// Bound on record types of one lookup.
 const MAX_TYPES: usize = 8;
+/// The events have no port; the service always uses the assigned one (RFC 1035 4.2).
 const DNS_PORT: u16 = 53;
-/// The node's own compartment.
+/// The default compartment, which is the node's own.
 pub(super) const NODE: u64 = 1;
 
 impl ServiceLookups {
@@ -68,7 +77,8 @@ impl ServiceLookups {
         self.open.len() + self.calls.len()
     }
 
-    /// The open lookup that a step is of. The service logs some of its steps under its own process.
+    /// The place of the open lookup that a step belongs to. Events 3006 and 3008 are logged in the process that
+    /// resolves, the others in the service's own process, so for them the name in the silo is enough.
     pub(super) fn place(&self, step: &LookupStep) -> Option<usize> {
         let same = |lookup: &ServiceLookup| lookup.silo == step.silo && lookup.name == step.name;
         let by_process = |lookup: &ServiceLookup| same(lookup) && lookup.process.pid == step.process.pid;
@@ -84,6 +94,7 @@ impl ServiceLookups {
 }
 
 impl ServiceLookup {
+    /// The detail of its span. The transport is not logged; it is shown as UDP.
     pub(super) fn detail(&self, result: Option<LookupResult>) -> LookupDetail {
         LookupDetail {
             name: self.name.clone(),
@@ -106,6 +117,7 @@ impl ServiceLookup {
         }
     }
 
+    /// A type is resolved too: the lookup is over when all types have a result.
     pub(super) fn add_type(&mut self, kind: u16) {
         if self.types.len() < MAX_TYPES && !self.types.contains(&kind) {
             self.types.push(kind);
@@ -115,6 +127,7 @@ impl ServiceLookup {
         }
     }
 
+    /// Takes over a step.
     pub(super) fn take(&mut self, at: Timestamp, step: &LookupStep) {
         self.end = self.end.max(at);
         match &step.step {
@@ -158,7 +171,7 @@ impl ServiceLookup {
                 notes::add(&mut self.notes, at, note);
             }
             LookupChange::TimedOut { .. } => self.timeouts = self.timeouts.saturating_add(1),
-            // The end of all that was asked, should the service not have said so.
+            // The return of the library ends all that was resolved, for a service that did not log it.
             LookupChange::Returned { .. } if self.result.is_some() && self.waiting.is_empty() => {}
             LookupChange::Finished { status, addresses } | LookupChange::Returned { status, addresses } => {
                 self.waiting.retain(|kind| *kind != step.kind && step.kind != 0);
@@ -168,7 +181,7 @@ impl ServiceLookup {
                     }
                 }
                 let result = result_of(*status);
-                // What named something stands before what did not.
+                // A type with records decides, whatever the other type's result.
                 if self.result != Some(LookupResult::Rcode(0)) {
                     self.result = Some(result);
                 }
@@ -176,6 +189,7 @@ impl ServiceLookup {
         }
     }
 
+    /// Why it becomes a journey; `None` if it went well. `slow_ns` is the threshold of a slow lookup.
     pub(super) fn reason(&self, result: LookupResult, slow_ns: u64) -> Option<JourneyReason> {
         if !result.is_answer() {
             Some(JourneyReason::Failed)
@@ -186,6 +200,8 @@ impl ServiceLookup {
         }
     }
 
+    /// The cause of a lookup that went badly. Weaker than on Linux: there are no messages, and no counters of
+    /// conntrack.
     pub(super) fn cause(&self, result: LookupResult) -> Option<Cause> {
         let (cause, confidence, evidence) = if self.timeouts > 0 || result == LookupResult::Unanswered {
             let times = self.timeouts.max(1);
@@ -211,18 +227,19 @@ impl ServiceLookup {
     }
 }
 
-/// Of a Win32, Winsock or DNS status (winerror.h): `DNS_ERROR_RCODE_*` begin at 9001.
+/// The result of a status: Win32, Winsock and DNS codes of winerror.h. `DNS_ERROR_RCODE_*` are 9001 (FORMERR) and up;
+/// `DNS_INFO_NO_RECORDS` is 9501, `WSANO_DATA` 11004, `WSAHOST_NOT_FOUND` 11001.
 fn result_of(status: u32) -> LookupResult {
     match status {
-        // No records of the type: there is such a name.
+        // The name exists and has no records of the type.
         0 | 9_501 | 11_004 => LookupResult::Rcode(0),
         9_001..=9_005 => LookupResult::Rcode((status - 9_000) as u16),
         11_001 => LookupResult::Rcode(3),
-        // Timeout, cancelled, try again.
+        // ERROR_TIMEOUT (1460), ERROR_CANCELLED (1223), WSAETIMEDOUT (10060), WSATRY_AGAIN (11002).
         1_460 | 1_223 | 9_560 | 10_060 | 11_002 => LookupResult::Unanswered,
         _ => LookupResult::Rcode(OTHER),
     }
 }
 
-/// A response code that nobody gives: any other status.
+/// Stands for any other status: above the 12 bits of an extended response code (RFC 6891 6.1.3) that servers use.
 const OTHER: u16 = 0xfff;

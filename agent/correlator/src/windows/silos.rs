@@ -1,6 +1,10 @@
-//! Silos: which sandbox one is of, and the callbacks of drivers for it.
+//! Handles steps of silos: which sandbox a silo belongs to, and the callbacks of drivers for it.
 //!
-//! A silo is the kernel's container (`PsCreateServerSilo`); its events come from the kernel's silo monitor.
+//! Used by `windows.rs`. A silo is a job object with namespaces of its own, the kernel's side of a Windows container.
+//! Drivers that registered a silo monitor (`PsRegisterSiloMonitor`, ntddk.h) are called for each server silo that is
+//! created or terminated. Events: Microsoft-Windows-Kernel-Process 13 and 14 (job started, terminated), 22 (silo
+//! state), 23 to 26 (callbacks), which all name the silo's GUID and its job. Does not: keep silos; they are keys of
+//! sandboxes.
 
 use sandglass_model::Timestamp;
 use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service, SiloChange, SiloStep};
@@ -10,6 +14,7 @@ use crate::windows::Windows;
 use crate::windows::stage::Stage;
 
 impl Windows {
+    /// A step of a silo. Its GUID and job belong to one sandbox.
     pub(crate) fn on_silo(&mut self, ctx: &mut Context, at: Timestamp, step: &SiloStep) {
         let keys = [ObjectKey::Silo(step.silo.clone()), ObjectKey::Job(step.job)];
         if step.step == SiloChange::Terminated {
@@ -17,7 +22,7 @@ impl Windows {
         }
         self.objects.join_keys(ctx, at, &keys);
         if self.objects.keys.owner_of(&keys).is_none() && step.step == SiloChange::Started {
-            // A silo is made for a container. The only sandbox that waits for its own is likely meant.
+            // A silo is made for a container. The only sandbox that can wait for one is likely its owner.
             let waits = self
                 .objects
                 .sandboxes
@@ -32,7 +37,7 @@ impl Windows {
         self.silo_callback(ctx, at, step);
     }
 
-    /// A driver was told of a silo, or is done with it: an activity of the silo's.
+    /// A callback of a driver began or ended: an activity of the silo.
     pub(crate) fn silo_callback(&mut self, ctx: &mut Context, at: Timestamp, step: &SiloStep) {
         let (monitor, change) = match &step.step {
             SiloChange::CallbackStarted { monitor } => (monitor, ActivityChange::Started),

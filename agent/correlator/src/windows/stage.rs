@@ -1,6 +1,8 @@
-//! Where a Windows sandbox is in its life, as its runtime reports it.
+//! The stage of a Windows sandbox, as its runtime reports it.
+//!
+//! Used to infer which CNI command the runtime executes a plugin for. Does not: follow readiness.
 
-/// The stage.
+/// The stage of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The runtime creates it.
@@ -9,6 +11,6 @@ pub(crate) enum Stage {
     Created,
     /// The runtime removes it.
     Stopping,
-    /// It is gone, or its creation failed.
+    /// The runtime removed it, or its creation failed.
     Over,
 }

@@ -1,7 +1,9 @@
-//! From the end of ADD to the sandbox's interface: on Windows the plugin returns before the interface is there.
+//! Shows the wait for the sandbox's interface: on Windows the plugin returns before the interface is there.
 //!
-//! An interface that comes up in the sandbox's compartment says that it is there; where none is seen, the end of the
-//! endpoint's attachment does. A CHECK that runs meanwhile shows the same wait.
+//! Used by `windows.rs` and `closing.rs`. HNS attaches the endpoint when the container starts, after ADD has returned
+//! (containerd/containerd#4851). An interface that appears in the sandbox's compartment ends the wait
+//! (Microsoft-Windows-TCPIP 1061); where none is seen, the end of the endpoint's attachment does. A CHECK that runs
+//! meanwhile waits for the same and shows it too.
 
 use sandglass_model::trace::{Detail, VnicWaitDetail};
 use sandglass_model::windows::{InterfaceStep, ObjectKey};
@@ -17,6 +19,8 @@ use crate::windows::sandbox_table::RuntimeSandbox;
 use crate::windows::stage::Stage;
 
 impl Objects {
+    /// An interface was added to a compartment. Without an owner the compartment is that of the only sandbox that waits
+    /// for one.
     pub(super) fn interface_seen(&mut self, ctx: &mut Context, at: Timestamp, step: InterfaceStep) {
         // The node's own.
         if !step.added || step.compartment == 1 {
@@ -43,7 +47,7 @@ impl Objects {
         self.vnic_seen(ctx, at, number, "interface added");
     }
 
-    /// The sandbox's interface is there.
+    /// The sandbox's interface appeared: shows the time since the end of ADD as a span, once.
     pub(super) fn vnic_seen(&mut self, ctx: &mut Context, at: Timestamp, number: u64, evidence: &str) {
         let Some(sandbox) = self.sandboxes.get_mut(number) else {
             return;
@@ -90,7 +94,7 @@ impl Objects {
         }
     }
 
-    /// The trace is about to be over: what is known of the endpoint has to do.
+    /// The trace is about to close: without an interface event the attachment of the endpoint is the evidence.
     pub(super) fn settle_vnic(&mut self, ctx: &mut Context, key: TraceKey) {
         let container = ctx.traces.get(key).map_or("", |open| open.sandbox());
         let Some(number) = self.sandboxes.number_of(container) else {
@@ -109,7 +113,7 @@ impl Objects {
     }
 }
 
-/// When the last ADD of the trace that succeeded had ended; `None` while one runs.
+/// End of the last ADD of the trace that succeeded; `None` while one runs.
 fn added_at(open: &OpenTrace) -> Option<Timestamp> {
     let adds = || {
         let operations = (0..open.trace.spans.len()).filter_map(|span| Some((span, open.operation(span)?)));
