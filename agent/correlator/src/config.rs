@@ -1,6 +1,8 @@
-//! Deadlines and bounds of the correlator.
+//! The correlator's configuration: its deadlines, thresholds and bounds, with their defaults.
 //!
-//! Made once by who owns the correlator and read by every room. Does not: change while the correlator runs.
+//! Made by the agent from its own configuration (`agent/src/app/settings.rs`) and read by every room. The defaults here
+//! are the agent's defaults too. All times are nanoseconds of the boot clock. Does not: change while the correlator
+//! runs.
 
 use sandglass_model::ClockAnchor;
 use sandglass_model::time::{MILLISECOND, SECOND};
@@ -10,9 +12,11 @@ use sandglass_model::time::{MILLISECOND, SECOND};
 pub struct CorrelatorConfig {
     /// Boot id of the node: part of every trace id.
     pub boot_id: String,
-    /// Both clocks at the start, for traces that begin before the first `ClockAnchored`.
+    /// Boot time and wall-clock time at the start, for traces that begin before the first `ClockAnchored` event.
     pub anchor: ClockAnchor,
-    /// Settle time of an operation: how long it stays open for the next plugin of its chain after all its plugins ended.
+    /// Settle time of an operation: how long it stays open for the next plugin of its chain after all its plugins have
+    /// ended. Longer than libcni takes between two plugins; it delays only traces of networks whose configuration is
+    /// not known.
     pub settle_ns: u64,
     /// How long a sandbox whose operations all succeeded stays open for the runtime's next step, when the caller is a
     /// runtime whose steps are known (containerd, CRI-O).
@@ -21,7 +25,7 @@ pub struct CorrelatorConfig {
     pub deadline_ns: u64,
     /// How long a complete trace is held back for the labels of its pod; 0 where no runtime can report them.
     pub labels_wait_ns: u64,
-    /// Bound on open traces.
+    /// Bound on open traces, clamped to what keys can address.
     pub max_traces: usize,
     /// Bound on tracked processes.
     pub max_processes: usize,

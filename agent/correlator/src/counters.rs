@@ -1,17 +1,21 @@
 //! What the correlator counts about itself: losses, and how full its tables are.
+//!
+//! Read by the pipeline for metrics and health. Of the five loss words (ARCHITECTURE.md) the correlator counts two:
+//! orphan and evicted. Imports no room.
 
 /// Losses since the start; these numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Events whose owner was not found.
+    /// Events without an owner: of a process that is not tracked, an answer that no query fits, a stop without a start.
+    /// Some are normal after a start of the agent.
     pub orphan: u64,
-    /// Traces closed early because too many were open.
+    /// Traces that were closed early and marked incomplete because too many were open.
     pub evicted_traces: u64,
     /// Processes removed because too many were tracked.
     pub evicted_processes: u64,
-    /// Spans not made because a trace was full.
+    /// Spans that were not made because a trace was full.
     pub evicted_spans: u64,
-    /// Sandboxes and pods no longer remembered because there were too many.
+    /// Sandboxes and pods that are no longer remembered: later operations on them have no link.
     pub evicted_remembered: u64,
     /// Lookups removed because too many were open.
     pub evicted_lookups: u64,

@@ -1,7 +1,8 @@
-//! One lookup or connect that is over, as rooms hand it to one another.
+//! One lookup or connect that has ended, as rooms pass it to one another.
 //!
-//! Made by `traffic` and `windows`; `sandboxes` keeps the ones that belong to a sandbox until its network is ready. An
-//! exchange is a lookup or a connect where the difference does not matter. Imports no room.
+//! Made by `traffic` and `windows`; `sandboxes` holds those of a sandbox until its network is ready. Exchange is the
+//! word for both where the difference does not matter. Shared, not copied: a journey and the table of resolved
+//! addresses hold the same one. Imports no room.
 
 use std::sync::Arc;
 
@@ -14,45 +15,47 @@ use crate::notes::{self, Note};
 use crate::output::Output;
 use crate::owner::Owner;
 
-/// Key of an exchange, open or over: its serial number, of one sequence for all.
+/// Key of an exchange, open or ended: its serial number. Lookups and connects share one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExchangeId {
     Lookup(u64),
     Connect(u64),
 }
 
-/// An exchange that is over.
+/// An exchange that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) start: Timestamp,
     pub(crate) end: Timestamp,
     pub(crate) status: Status,
-    /// Why it deserves a journey; `None` when it went well.
+    /// Why it becomes a journey; `None` if it went well.
     pub(crate) reason: Option<JourneyReason>,
     pub(crate) detail: ExchangeDetail,
     pub(crate) notes: Vec<Note>,
     /// Records were lost while it was open.
     pub(crate) lost: bool,
-    /// Distinguishes it from others that began at the same time; part of its journey's trace id.
+    /// Tells it apart from others that began at the same time; part of its journey's trace id, so it must not depend on
+    /// anything but the events.
     pub(crate) seed: u64,
 }
 
-/// Which of both it is.
+/// The kind of exchange, with its span's detail.
 #[derive(Clone, Debug)]
 pub(crate) enum ExchangeDetail {
     Lookup {
         detail: Box<LookupDetail>,
+        /// How many queries of which type went over which transport.
         queries: Vec<(QueryType, Transport, u32)>,
     },
     Connect {
         detail: Box<ConnectDetail>,
-        /// Serial number of the lookup that resolved the address.
+        /// Serial number of the lookup that resolved the address; `None` if none is known.
         after: Option<u64>,
     },
 }
 
 impl Exchange {
-    /// It proves that the network works.
+    /// It proves that the network works: an answer came, NXDOMAIN included, or the handshake was completed.
     pub(crate) fn works(&self) -> bool {
         match &self.detail {
             ExchangeDetail::Lookup { detail, .. } => detail.result.is_some_and(|result| result.is_answer()),
@@ -71,12 +74,13 @@ impl Exchange {
         }
     }
 
+    /// Its notes as span events.
     pub(crate) fn events(&self) -> Vec<SpanEvent> {
         notes::events(&self.notes, self.start, None)
     }
 }
 
-/// An exchange that is over, with its key and its owner.
+/// An ended exchange with its key and its owner.
 #[derive(Clone, Debug)]
 pub(crate) struct EndedExchange {
     pub(crate) owner: Owner,
@@ -85,7 +89,7 @@ pub(crate) struct EndedExchange {
 }
 
 impl EndedExchange {
-    /// The finding for metrics; `trace` is the trace that shows the exchange.
+    /// The finding for metrics. `trace` is the trace that shows the exchange, if any.
     pub(crate) fn finding(&self, trace: Option<TraceId>) -> Output {
         let exchange = &self.exchange;
         let (scope, start, end) = (self.owner.scope(), exchange.start, exchange.end);

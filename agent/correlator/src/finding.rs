@@ -1,7 +1,8 @@
-//! Findings: what the correlator reports of traffic for metrics, whether or not a span is made of it.
+//! Findings: what the correlator reports of traffic, and of HNS and HCS, for metrics, whether or not a span is made of
+//! it.
 //!
-//! Used by the sinks: metrics count every finding; traces show only sandboxes' first exchanges and journeys. Imports no
-//! room.
+//! Used by the sinks: metrics count every finding, while traces show only the first exchanges of sandboxes, and
+//! journeys. Labels that metrics make of them are closed enums. Imports no room.
 
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use sandglass_model::trace::{ConnectDetail, LookupDetail};
 use sandglass_model::windows::Service;
 use sandglass_model::{Timestamp, TraceId};
 
-/// Whose traffic a finding is about.
+/// The kind of owner that a finding is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// A sandbox's.
+    /// A sandbox.
     Sandbox,
     /// The node itself, or a network namespace without a known sandbox.
     Node,
@@ -74,11 +75,11 @@ pub enum Finding {
         /// How many messages, questions or bytes.
         count: u64,
     },
-    /// A lookup or connect that deserved a journey got none, because of the rate limit.
+    /// A lookup or connect went badly and became no journey because of the rate limit.
     JourneyHeldBack,
     /// An activity of HNS, HCS or a silo ended, whether or not its sandbox is known (Windows).
     Activity(Box<ActivityEnded>),
-    /// The Host Network Service was started again (Windows).
+    /// The Host Network Service was restarted (Windows).
     HnsRestarted,
     /// HNS endpoints that were created and not deleted since the agent started, and sandboxes (Windows).
     Endpoints {
@@ -104,7 +105,7 @@ pub struct ActivityEnded {
     pub failed: bool,
 }
 
-/// What conntrack translated.
+/// The addresses of a flow that conntrack translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nat {
     /// The destination.
@@ -177,7 +178,7 @@ impl QueryType {
     /// All three.
     pub const ALL: [QueryType; 3] = [QueryType::A, QueryType::Aaaa, QueryType::Other];
 
-    /// Of the number of a record type (RFC 1035 3.2.2, RFC 3596 2.1).
+    /// The type of a record type's number (RFC 1035 3.2.2, RFC 3596 2.1).
     #[must_use]
     pub fn of(kind: u16) -> QueryType {
         match kind {

@@ -1,7 +1,9 @@
-//! What an exec says by itself: a call of a CNI plugin, a step of a container runtime, or neither.
+//! Reads what an exec says by itself: the CNI parameters of a plugin's environment, a step of a container runtime, or
+//! neither.
 //!
-//! Used by the state machine. Pure reading of one event; whether the exec is the runtime's or another plugin's
-//! doing is not decided here. Everything in the event is hostile input.
+//! Used by the rooms of plugins and of Windows. Pure functions over one event; whether the exec is the runtime's or
+//! another plugin's doing is decided in `plugins/exec.rs`. A pod cannot influence these events, but a plugin and its
+//! children can: nothing here trusts lengths, order or encoding. Does not: keep the environment.
 
 use std::ops::Deref;
 
@@ -13,12 +15,12 @@ use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, re
 use crate::collections::mix::mix;
 use crate::names::NameCache;
 
-/// What an exec brings into a span: the event without its environment, which is read and dropped. Handed on as it came:
-/// it is too large to be copied from step to step.
+/// The image of an exec: the event without its environment, which is parsed and dropped. Moved from step to step, never
+/// copied: it has the arguments in it.
 #[derive(Debug)]
 pub(crate) struct Image {
     exec: Box<Exec>,
-    /// It is a Windows program.
+    /// It is a Windows program: `.exe` and drive letters are not part of names.
     pub(crate) windows: bool,
 }
 
@@ -31,13 +33,13 @@ impl Deref for Image {
 }
 
 impl Image {
-    /// Takes the environment out of the event.
+    /// Separates the environment from the rest of the event.
     pub(crate) fn split(mut exec: Box<Exec>) -> (Image, TextPairs) {
         let env = std::mem::take(&mut exec.env);
         (Image { exec, windows: false }, env)
     }
 
-    /// The arguments, which are then gone from here.
+    /// Takes the arguments out; none are left.
     pub(crate) fn take_args(&mut self) -> TextList {
         std::mem::take(&mut self.exec.args)
     }
@@ -49,13 +51,13 @@ impl Image {
         if self.windows { without_exe(name) } else { name }
     }
 
-    /// The directory of the path, without a drive's letter.
+    /// The directory of the path, without a drive's letter; `None` for a bare name.
     pub(crate) fn directory(&self) -> Option<&str> {
         let directory = &self.path[..memrchr(b'/', self.path.as_bytes())?];
         Some(without_drive(directory.trim_end_matches('/')))
     }
 
-    /// The process as a span shows it.
+    /// The process as its span shows it. Paths and cgroup are shared texts.
     pub(crate) fn into_detail(mut self, names: &mut NameCache) -> ProcessDetail {
         ProcessDetail {
             pid: self.process.pid,
@@ -80,17 +82,21 @@ pub(crate) struct Invocation<'a> {
     pub(crate) container: &'a str,
     /// `CNI_IFNAME`; empty for verbs without an attachment.
     pub(crate) ifname: &'a str,
+    /// `CNI_NETNS`: path of the network namespace, on Windows the id of the HCN namespace.
     pub(crate) netns: &'a str,
+    /// `CNI_ARGS`: pairs of the runtime, among them the pod's name (`K8S_POD_NAME`).
     pub(crate) args: &'a str,
+    /// `CNI_PATH`: directories in which plugins are looked up, separated by `:`.
     pub(crate) path: &'a str,
+    /// The caller's span from `TRACEPARENT`, where a runtime that is traced itself passes it on.
     pub(crate) caller: Option<(TraceId, SpanId)>,
-    /// Sum over the `CNI_*` variables of the environment, whatever their order: tells an inherited environment from one of
-    /// a process's own without keeping either. Not made against collisions on purpose: who makes one turns a delegate of
-    /// their own plugin into a command.
+    /// Sum of hashes over the `CNI_*` variables, whatever their order: tells an inherited environment from one of the
+    /// process's own without keeping either. Collisions can be made on purpose, which gains nothing: it turns a
+    /// delegate of the maker's own plugin into a command.
     pub(crate) fingerprint: u64,
 }
 
-/// Of each variable of interest the first.
+/// The first value of each variable of interest, while the environment is read.
 #[derive(Default)]
 struct Parameters<'a> {
     command: Option<&'a str>,
@@ -111,7 +117,7 @@ impl<'a> Invocation<'a> {
             if variable.starts_with("CNI_") {
                 fingerprint = fingerprint.wrapping_add(mix(0, variable.as_bytes()));
             }
-            // Each name by itself: comparing with so few that are known is less than to look for where it ends.
+            // Names are compared one by one: with this few that costs less than to look for the end of the name.
             let named = |name: &str| variable.strip_prefix(name);
             let (parameter, value) = if let Some(value) = named("CNI_CONTAINERID=") {
                 (&mut read.container, value)
@@ -130,11 +136,11 @@ impl<'a> Invocation<'a> {
             } else {
                 continue;
             };
-            // As getenv(3): the first one counts.
+            // The first of several values counts, as with getenv(3).
             parameter.get_or_insert(value);
         }
         let command: CniCommand = read.command?.parse().ok()?;
-        // libcni fills these with placeholders for the verbs that have no attachment.
+        // libcni passes placeholders for commands that have no attachment.
         let attached = |value: Option<&'a str>| value.filter(|_| has_attachment(command)).unwrap_or_default();
         Some(Invocation {
             command,
@@ -148,7 +154,8 @@ impl<'a> Invocation<'a> {
         })
     }
 
-    /// The executable lies in one of the directories where the runtime looks for plugins.
+    /// The executable lies in a directory of `CNI_PATH`. Compared as text: a symbolic link in between makes it a
+    /// command.
     pub(crate) fn is_in_plugin_path(&self, image: &Image) -> bool {
         let Some(directory) = image.directory() else {
             return false;
@@ -160,7 +167,7 @@ impl<'a> Invocation<'a> {
 }
 
 impl Invocation<'_> {
-    /// The operation as its span shows it, before its first plugin.
+    /// The detail of the operation's span, before its first plugin.
     pub(crate) fn to_operation(self, attempt: u32) -> OperationDetail {
         OperationDetail {
             command: self.command,
@@ -190,7 +197,7 @@ fn without_drive(directory: &str) -> &str {
     }
 }
 
-/// The verb is about one interface of one sandbox.
+/// The command is about one interface of one sandbox (CNI spec 1.1.0, section 2).
 pub(crate) fn has_attachment(command: CniCommand) -> bool {
     match command {
         CniCommand::Add | CniCommand::Del | CniCommand::Check => true,
@@ -198,8 +205,8 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
     }
 }
 
-/// W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above 00 may
-/// append fields.
+/// Parses W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above
+/// 00 may append fields; version ff and zero ids are invalid.
 fn traceparent(text: &str) -> Option<(TraceId, SpanId)> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -211,17 +218,19 @@ fn traceparent(text: &str) -> Option<(TraceId, SpanId)> {
     (trace.0 != 0 && span.0 != 0).then_some((trace, span))
 }
 
-/// What an exec of a runtime's helper says.
+/// What an exec of a runtime's helper does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuntimeExec<'a> {
-    /// A step of creating the container with this id.
+    /// It is a step of the container with this id.
     Step(RuntimeStep, &'a str),
-    /// A runtime's program at other work: the shim's daemon, `runc state`, `runc delete`.
+    /// It does something else: the shim's daemon, `runc state`, `runc delete`.
     Other,
 }
 
 impl<'a> RuntimeExec<'a> {
-    /// `None` when the file is no known runtime's.
+    /// Recognises containerd's shims, CRI-O's conmon, and OCI runtimes by name and arguments (`runc [options]
+    /// create|start ID`). `None` if the file is no known runtime's. `runc init` is one too: runc executes a copy of
+    /// itself from a memory file (CVE-2019-5736), so its name says nothing.
     pub(crate) fn of(image: &'a Image) -> Option<RuntimeExec<'a>> {
         let name = image.file_name();
         let mut args = image.args.iter();
@@ -266,7 +275,7 @@ impl<'a> RuntimeExec<'a> {
     }
 }
 
-/// Name of the runtime whose process has this `comm`.
+/// The name of the runtime by the `comm` of the plugin's parent.
 pub(crate) fn runtime_name(comm: &str) -> &str {
     match comm {
         "crio" => "cri-o",
@@ -275,12 +284,13 @@ pub(crate) fn runtime_name(comm: &str) -> &str {
     }
 }
 
-/// Whether the steps of the runtime are known, so that they can be waited for.
+/// The runtime executes the steps that `RuntimeExec` recognises, so that they can be waited for. podman and cnitool do
+/// not.
 pub(crate) fn has_known_steps(runtime: &str) -> bool {
     matches!(runtime, "containerd" | "cri-o")
 }
 
-/// Error class and message of an exit, `None` for success and for an exit that nobody saw.
+/// Error class and message of a failed exit. `None` for success, and for an exit that was not seen.
 pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, String)> {
     let name = || registry::name(span);
     match how {
@@ -293,7 +303,7 @@ pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, 
     }
 }
 
-/// Signals by which processes usually die, Linux numbers.
+/// Names of signals that usually end processes, by Linux numbers (signal(7)).
 fn signal_name(signal: i32) -> &'static str {
     match signal {
         1 => " (SIGHUP)",

@@ -1,6 +1,8 @@
-//! Instants of a lookup or a connect: small while it is open, rendered as span events only where a span is made of it.
+//! Notes: instants of a lookup or a connect, in a small form while it is open, and as span events where a span is made
+//! of it.
 //!
-//! Most exchanges go well and their notes are never rendered.
+//! Used by the rooms of traffic and of Windows. Most exchanges go well and become no span, so rendering a note waits
+//! until one does. Bounded to 48 for each exchange. Imports no room.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ pub(crate) struct Note {
     pub(crate) kind: NoteKind,
 }
 
-/// What happened then.
+/// What happened at the instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoteKind {
     Query {
@@ -36,7 +38,7 @@ pub(crate) enum NoteKind {
         truncated: bool,
         late: bool,
     },
-    /// Nobody asked for this answer: it has another id, or came from another address.
+    /// An answer that no query of the exchange fits: it has another id, or came from another address.
     Stray {
         id: u16,
         from: SocketAddr,
@@ -52,10 +54,10 @@ pub(crate) enum NoteKind {
     },
 }
 
-/// Most notes of one lookup or connection.
+/// Bound on notes of one exchange.
 const MAX_NOTES: usize = 48;
 
-/// Adds a note in its place, if there is room. `false` when it is there already: its record came twice.
+/// Adds a note in order of time, if there is room. Returns `false` if the same note is there: its record came twice.
 pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, kind: NoteKind) -> bool {
     let place = notes.partition_point(|note| note.at <= at);
     let same = notes[..place].iter().rev().take_while(|note| note.at == at);
@@ -68,12 +70,13 @@ pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, kind: NoteKind) -> bool 
     true
 }
 
-/// The notes as a span shows them.
+/// The notes up to `to` as span events, none before `from`.
 pub(crate) fn events(notes: &[Note], from: Timestamp, to: Option<Timestamp>) -> Vec<SpanEvent> {
     let within = notes.iter().filter(|note| to.is_none_or(|to| note.at <= to));
     within.map(|note| event(note, from)).collect()
 }
 
+/// A note as a span event, with names from the registry.
 fn event(note: &Note, from: Timestamp) -> SpanEvent {
     let (name, attributes): (&str, Vec<(&str, String)>) = match &note.kind {
         NoteKind::Query {
@@ -151,7 +154,7 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
     }
 }
 
-/// Name of a record type; those without one here as RFC 3597 writes them.
+/// The name of a record type; one without a name here is written as in RFC 3597, section 5.
 pub(crate) fn type_name(kind: u16) -> String {
     match kind {
         1 => "A",

@@ -1,8 +1,10 @@
 //! An open trace: its spans, and what keeps them consistent while it is open.
 //!
 //! Used by every room through the [`Context`](crate::context::Context). Keeps the invariants of [`Trace::check`] by
-//! construction: a span only begins below an open span, everything open below a span ends with it, and a parent never ends
-//! before a child. Does not: decide when something ends.
+//! construction: a span only begins below an open span, everything open below a span ends with it, and a parent never
+//! ends before a child. Spans are named by their index, which does not change while the trace is open. Bounded by
+//! `max_spans` spans and 32 events of each.
+//! Does not: decide when something ends.
 
 use sandglass_model::event::ExitStatus;
 use sandglass_model::time::SECOND;
@@ -14,16 +16,16 @@ use crate::keys::{SpanRef, TraceKey};
 use crate::output::{EndedSpan, Output};
 use crate::timers::Timer;
 
-/// State of a span besides what it exports.
+/// What an open trace knows of a span besides what is exported.
 #[derive(Debug, Default)]
 pub(crate) struct SpanState {
-    /// Open spans directly below it.
+    /// How many spans directly below it are open.
     open_children: u32,
-    /// The latest end of a span directly below it, and at least its own begin.
+    /// The latest end of a span directly below it, or its own begin: it cannot end before that.
     pub(crate) latest: Timestamp,
     /// Cancelled when the span ends.
     pub(crate) timer: Option<Timer>,
-    /// It turned out not to belong to the trace.
+    /// It turned out not to belong to the trace, and is left out when the trace closes.
     withdrawn: bool,
 }
 
@@ -33,31 +35,34 @@ pub(crate) const CREATE: usize = 1;
 /// An open trace.
 #[derive(Debug)]
 pub(crate) struct OpenTrace {
+    /// Its key in the table of open traces.
     pub(crate) key: TraceKey,
+    /// What is exported, spans in order of insertion.
     pub(crate) trace: Trace,
-    /// One per span.
+    /// One for each span of `trace`, by the same index.
     pub(crate) states: Vec<SpanState>,
-    /// Our own trace id, also where the trace goes by the runtime's id, which two sandboxes may share. Span ids are made of
-    /// it.
+    /// The trace's own id, from which span ids are made. Differs from `trace.id` where a runtime passed `TRACEPARENT`:
+    /// two sandboxes may then share `trace.id`, and their span ids must differ.
     seed: TraceId,
+    /// Bound on spans, at least 8.
     max_spans: usize,
-    /// It is in [`Effects::changed`].
+    /// Its key is in [`Effects::changed`].
     dirty: bool,
 }
 
-/// Why spans end without their process having ended.
+/// Why a span ends although its process has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What they ran under has ended; they run on.
+    /// The span around it ended; the process runs on as a daemon.
     Outlived,
-    /// They, or what they ran under, ran too long.
+    /// It, or the span around it, exceeded the timeout.
     Deadline { deadline_ns: u64 },
-    /// The trace is given up, or the input has ended.
+    /// The trace is evicted, or the input has ended.
     Abandoned,
 }
 
 impl Cut {
-    /// Error class and message that it means for a plugin.
+    /// Error class and message of a plugin that is cut; `None` if being cut is no failure.
     pub(crate) fn failure(self) -> Option<(String, String)> {
         match self {
             Cut::Deadline { deadline_ns } => Some((
@@ -69,10 +74,12 @@ impl Cut {
     }
 }
 
-/// Most events in one span: an endless loop of exec must not grow it without bound.
+/// Bound on events of one span: a process that executes images in an endless loop must not grow it.
 const MAX_SPAN_EVENTS: usize = 32;
 
 impl OpenTrace {
+    /// An open trace without spans. `caller` is the span that the runtime passed in `TRACEPARENT`: the trace then
+    /// continues the runtime's.
     pub(crate) fn new(
         key: TraceKey,
         seed: TraceId,
@@ -99,14 +106,14 @@ impl OpenTrace {
         }
     }
 
-    /// Makes room for a usual sandbox's spans: growing step by step would copy most of them twice.
+    /// Makes room for the spans of a usual sandbox: growing step by step copies most of them twice.
     pub(crate) fn expect_sandbox(&mut self) {
         self.trace.spans.reserve(16);
         self.states.reserve(16);
     }
 
-    /// Begins a span below an open span. `None` when the trace is full; commands are refused first, so that a plugin
-    /// that runs hundreds of them does not hide the next plugin.
+    /// Begins a span below `parent`, not before it. Returns its index, or `None` when the trace is full. An eighth of
+    /// the room is kept from commands, so that a plugin that runs hundreds of them does not hide the next plugin.
     pub(crate) fn begin(&mut self, parent: Option<usize>, at: Timestamp, detail: Detail) -> Option<usize> {
         let index = self.trace.spans.len();
         let room = match detail.as_command() {
@@ -137,11 +144,12 @@ impl OpenTrace {
         Some(index)
     }
 
+    /// The span exists and has no end.
     pub(crate) fn is_open(&self, span: usize) -> bool {
         self.trace.spans.get(span).is_some_and(|span| span.end.is_none())
     }
 
-    /// The span itself, or its nearest ancestor that is open.
+    /// The span itself if it is open, else its nearest open ancestor.
     pub(crate) fn nearest_open(&self, span: usize) -> Option<usize> {
         self.ancestors(span).find(|&index| self.is_open(index))
     }
@@ -174,12 +182,13 @@ impl OpenTrace {
             .is_some_and(|root| root.detail.as_sandbox().is_some())
     }
 
-    /// It is the trace of a sandbox's creation, and that is over: only readiness is pending.
+    /// It is the trace of a sandbox's creation, and the creation is over: only readiness is pending.
     pub(crate) fn is_created(&self) -> bool {
         self.is_creation() && !self.is_open(CREATE)
     }
 
-    /// Operations that the runtime requested, in order of begin: an operation that a plugin requests lies below a plugin.
+    /// Operations that the runtime requested, in order of begin. An operation that a plugin requested lies below that
+    /// plugin and is not among them.
     pub(crate) fn runtime_operations(&self) -> impl Iterator<Item = (usize, &OperationDetail)> {
         let parent = self.is_creation().then_some(CREATE);
         let spans = self.trace.spans.iter().enumerate();
@@ -201,18 +210,19 @@ impl OpenTrace {
         self.trace.spans.get(span).is_some_and(|span| span.status.is_error())
     }
 
-    /// Moves the begin of the root and of `sandbox.create`, never forward.
+    /// Moves the begin of the first two spans, root and `sandbox.create`, to an earlier time, never to a later one.
     pub(crate) fn begin_earlier(&mut self, at: Timestamp) {
         for span in self.trace.spans.iter_mut().take(CREATE + 1) {
             span.start = span.start.min(at);
         }
     }
 
+    /// The span's key, for use outside of the trace.
     pub(crate) fn reference(&self, span: usize) -> SpanRef {
         SpanRef { trace: self.key, span }
     }
 
-    /// Sets a timer that is cancelled when the span ends.
+    /// Sets a timer that is cancelled when the span ends. A span has at most one.
     pub(crate) fn set_timer(&mut self, span: usize, timer: Timer, at: Timestamp, effects: &mut Effects) {
         self.states[span].timer = Some(timer);
         effects.timers.set(timer, at);
@@ -225,12 +235,12 @@ impl OpenTrace {
         }
     }
 
-    /// `span`, its parent, and so on to the root.
+    /// The span, its parent, and so on to the root.
     fn ancestors(&self, span: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(span), |&index| self.trace.spans.get(index)?.parent)
     }
 
-    /// Ends a span, what is still open below it first.
+    /// Ends a span, after what is still open below it, which `below` explains. Does nothing if it has ended.
     pub(crate) fn end(&mut self, span: usize, at: Timestamp, below: Cut, effects: &mut Effects) {
         if !self.is_open(span) {
             return;
@@ -251,7 +261,8 @@ impl OpenTrace {
             return;
         }
         let Some(process) = self.trace.spans[span].process_mut() else {
-            // An activity or a wait is cut here; anything else ends with the last span in it.
+            // Spans without a process: an activity or a wait is cut here; an operation or the creation ends with the
+            // last span in it.
             let Span { start, detail, .. } = &self.trace.spans[span];
             let cut_here = detail.as_activity().is_some() || detail.as_vnic_wait().is_some();
             let at = if cut_here { at } else { *start };
@@ -272,6 +283,7 @@ impl OpenTrace {
         self.end(span, at, cut, effects);
     }
 
+    /// Ends a span below which nothing is open: sets its end, not before its children's, and emits it.
     fn end_leaf(&mut self, index: usize, at: Timestamp, effects: &mut Effects) {
         self.clear_timer(index, effects);
         let end = at.max(self.states[index].latest);
@@ -287,13 +299,13 @@ impl OpenTrace {
         self.touch(effects);
     }
 
-    /// Ends a lookup or connection that was shown, with or without its end, before it was known to belong here.
+    /// Ends a lookup or connect that was shown, with or without its end, before it was known whether it belongs here.
     pub(crate) fn end_shown(&mut self, span: usize, at: Timestamp, effects: &mut Effects) {
         self.trace.spans[span].end = None;
         self.end_leaf(span, at, effects);
     }
 
-    /// The span does not belong here; it was never told to have ended.
+    /// Takes a span back that turned out not to belong here. Only for spans that were not emitted as ended.
     pub(crate) fn withdraw(&mut self, span: usize) {
         let start = self.trace.spans[span].start;
         self.trace.spans[span].end = Some(start);
@@ -304,7 +316,7 @@ impl OpenTrace {
         }
     }
 
-    /// Adds an instant, in time order.
+    /// Adds a span event, in order of time and not before the span's begin. Beyond the bound it is left out.
     pub(crate) fn mark(&mut self, span: usize, at: Timestamp, name: &str, attributes: &[(&str, String)]) {
         let span = &mut self.trace.spans[span];
         if span.events.len() >= MAX_SPAN_EVENTS {
@@ -325,7 +337,7 @@ impl OpenTrace {
         );
     }
 
-    /// The trace changed.
+    /// Notes that the trace changed, once until `clean`.
     pub(crate) fn touch(&mut self, effects: &mut Effects) {
         if !self.dirty {
             self.dirty = true;
@@ -333,7 +345,7 @@ impl OpenTrace {
         }
     }
 
-    /// The change was told.
+    /// The change was reported.
     pub(crate) fn clean(&mut self) {
         self.dirty = false;
     }
@@ -343,11 +355,12 @@ impl OpenTrace {
         self.trace.sandbox.as_ref().map_or("", |SandboxId(id)| id)
     }
 
-    /// The finished trace, spans in order of begin. Late records may have put a span behind younger ones.
+    /// The complete trace, spans in order of begin, so that parents stand before children. Late records may have put a
+    /// span behind younger ones.
     pub(crate) fn into_trace(self: Box<Self>) -> Trace {
         let mut trace = in_order(self.trace, &self.states);
         trace.closed = true;
-        // It is kept for long.
+        // The store keeps it for long.
         trace.spans.shrink_to_fit();
         trace
     }
@@ -358,6 +371,7 @@ impl OpenTrace {
     }
 }
 
+/// Sorts spans by begin and leaves out withdrawn ones; parents' indices follow.
 fn in_order(mut trace: Trace, states: &[SpanState]) -> Trace {
     let stays = |index: &usize| !states[*index].withdrawn;
     if trace.spans.is_sorted_by_key(|span| span.start) && (0..trace.spans.len()).all(|index| stays(&index)) {

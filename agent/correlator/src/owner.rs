@@ -1,10 +1,13 @@
-//! The owner of traffic: the sandbox, or the node, that a record of traffic is attributed to.
+//! The owner of traffic: the sandbox, or the node, that a record is attributed to.
+//!
+//! Used by the rooms of traffic and of Windows. A sandbox is named by its id, not by the key of a trace, since it has
+//! traffic long after its trace closed. Imports no room.
 
 use std::sync::Arc;
 
 use crate::finding::Scope;
 
-/// An owner, and where it was seen.
+/// An owner, and the namespace in which the traffic was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     /// Inode of the network namespace (Linux), number of the compartment (Windows); 0 when not known.
@@ -14,11 +17,12 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// It was seen in this namespace, and no sandbox is known for it.
+    /// It was seen in this namespace, and no sandbox is known as its owner.
     pub(crate) fn is_unknown_in(&self, netns: u64) -> bool {
         self.netns == netns && self.sandbox.is_none()
     }
 
+    /// The kind of owner, for metrics.
     pub(crate) fn scope(&self) -> Scope {
         match self.sandbox {
             Some(_) => Scope::Sandbox,
