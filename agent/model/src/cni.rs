@@ -1,7 +1,8 @@
 //! CNI terms: the verb of an operation, pod identity from `CNI_ARGS`, a plugin's error, the network configuration.
 //!
-//! Source: CNI specification 1.1.0 (<https://github.com/containernetworking/cni/blob/main/SPEC.md>).
-//! Input here comes from processes of the node and is hostile: every parser is total and bounded.
+//! Used by events, spans and the agent's decoders. Source: CNI specification 1.1.0
+//! (<https://github.com/containernetworking/cni/blob/main/SPEC.md>). Input comes from processes of the node and is
+//! hostile: every parser is total and bounded. Does not: keep the configuration beyond the few fields here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 use crate::text_list::{split, split_once};
 use serde::{Deserialize, Serialize};
 
-/// `CNI_COMMAND`: what the runtime asks (CNI spec 1.1.0, section 2, "CNI operations").
+/// `CNI_COMMAND`: the operation that the runtime requests (CNI spec 1.1.0, section 2, "CNI operations").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum CniCommand {
@@ -21,9 +22,9 @@ pub enum CniCommand {
     Check,
     /// Clean up stale resources.
     Gc,
-    /// Is the plugin ready for ADD?
+    /// Report whether the plugin is ready for ADD.
     Status,
-    /// Which specification versions does the plugin support?
+    /// Report the supported versions of the specification.
     Version,
 }
 
@@ -69,12 +70,12 @@ impl FromStr for CniCommand {
     }
 }
 
-/// A `CNI_COMMAND` that the specification does not know.
+/// The text is no `CNI_COMMAND` of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a CNI command")]
 pub struct UnknownCommand;
 
-/// Who a sandbox belongs to, as far as known. Empty strings mean "not known".
+/// The pod that a sandbox belongs to, as far as known. An empty string means "not known".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodIdentity {
     /// Kubernetes namespace.
@@ -86,7 +87,7 @@ pub struct PodIdentity {
     /// Pod uid.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Pod labels, only when the CRI socket gave them, sorted by key.
+    /// Pod labels, sorted by key. Only the CRI reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<(String, String)>,
 }
@@ -110,13 +111,13 @@ impl PodIdentity {
         identity
     }
 
-    /// True when nothing is known.
+    /// Nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.namespace.is_empty() && self.name.is_empty() && self.uid.is_empty()
     }
 
-    /// Takes from `other` what is not known here; labels are replaced when `other` has some.
+    /// Takes over from `other` what is not known here. Labels are replaced if `other` has some.
     pub fn merge(&mut self, other: &PodIdentity) {
         for (mine, theirs) in [
             (&mut self.namespace, &other.namespace),
@@ -166,8 +167,8 @@ impl CniError {
     }
 }
 
-/// What a plugin's standard input says of the network it works for. Everything else in it, secrets above all, is
-/// dropped before this is made.
+/// The network that a plugin works for, from its standard input. Everything else in it, above all secrets, is dropped
+/// before this is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetConf {
     /// `name`: the network.

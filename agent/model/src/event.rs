@@ -1,8 +1,10 @@
-//! Events: what a source says happened on the node, one fact at one instant.
+//! Events: what sources report of the node, one fact at one instant.
 //!
-//! One vocabulary for every operating system and for replay. An event carries no interpretation: that a process is a
-//! delegate of another, or that a chain is complete, is the correlator's finding.
-//! Strings are bounded and valid UTF-8: sources escape what is not (`\xNN`).
+//! Emitted by the sources (and by `identity`), ordered by the reorder stage, handled by the correlator, kept in
+//! recordings. One vocabulary for every operating system and for replay. An event carries no interpretation: the
+//! correlator finds out that a process is a delegate of another, or that a chain is complete.
+//! Strings are bounded by the source and valid UTF-8: sources escape what is not (`\xNN`). The names of variants and
+//! fields are those of the recording format.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -17,14 +19,14 @@ use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, Sil
 /// One fact at one instant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When it happened (kernel time where the kernel said it).
+    /// When it happened, on the boot clock: the kernel's time stamp where the record has one, else the time of reading.
     pub at: Timestamp,
-    /// What happened.
+    /// The fact.
     #[serde(flatten)]
     pub body: Body,
 }
 
-/// What happened. What is large is in a box: events are handed on by value several times, and most are forks and exits.
+/// A fact. Large contents are in boxes: events are moved several times, and most are forks and exits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
@@ -34,60 +36,60 @@ pub enum Body {
     ProcessExecuted(Box<Exec>),
     /// A tracked process ended, all its threads included.
     ProcessExited(Exit),
-    /// What a plugin read on standard input or wrote to standard output, parsed and redacted. The name in recordings
-    /// is older than the type's and is part of their format.
+    /// What a plugin read on standard input or wrote to standard output, parsed and redacted. The name in recordings is
+    /// older than the variant's and is part of their format.
     #[serde(rename = "plugin_spoke")]
     PluginIoRead(Box<PluginIo>),
-    /// Who a sandbox belongs to: the CRI's answer.
+    /// The pod that a sandbox belongs to, as the CRI responded.
     SandboxDescribed(Box<SandboxDescription>),
-    /// When a sandbox's network namespace came to be.
+    /// A sandbox's network namespace was observed, with its begin where that could be seen.
     NetnsObserved(Box<Netns>),
-    /// The network configuration lists the runtime can choose from; replaces what an earlier event said.
+    /// The network lists that the runtime can choose from. Replaces those of an earlier event.
     NetworksConfigured {
         /// The lists, in the order of their file names.
         networks: Vec<NetworkList>,
     },
-    /// From now on the source tells of traffic: of a sandbox whose creation follows, silence means that it sent nothing.
+    /// The source reports traffic from now on: a sandbox whose creation follows and that shows none has sent nothing.
     TrafficWatched {
         /// Inode of the node's own network namespace.
         node_netns: u64,
     },
-    /// A DNS query left, or an answer came in.
+    /// A DNS query left a socket, or an answer reached one.
     DnsSeen(Box<DnsMessage>),
     /// DNS traffic that is not reported as messages, and why.
     DnsUnreported(Box<DnsUnreported>),
-    /// A TCP connection's set-up went a step on.
+    /// A step in the establishment of a TCP connection.
     ConnectSeen(Box<ConnectStep>),
-    /// A conntrack entry came or went.
+    /// A conntrack entry was created or removed.
     FlowSeen(Box<Flow>),
     /// Conntrack's counters grew, or its table's fill changed.
     ConntrackCounted(Box<ConntrackCounts>),
-    /// The kernel dropped a packet that somebody waits for.
+    /// The kernel dropped a DNS packet or a SYN.
     PacketDropped(Box<PacketDrop>),
-    /// An activity of HNS, HCS or the container library went a step on (Windows).
+    /// A step of an activity of HNS, HCS or the container library (Windows).
     ActivitySeen(Box<ActivityStep>),
     /// The runtime reported a step of its own (Windows, through ETW). The name in recordings is part of their format.
     #[serde(rename = "runtime_said")]
     RuntimeReported(Box<RuntimeReport>),
-    /// A silo went a step on (Windows).
+    /// A step in the life of a silo (Windows).
     SiloSeen(Box<SiloStep>),
-    /// A network interface came or went (Windows).
+    /// A network interface was added or removed (Windows).
     InterfaceSeen(InterfaceStep),
-    /// A lookup went a step on, as the DNS client service tells it (Windows).
+    /// A step of a lookup, as the DNS client service logs it (Windows).
     LookupSeen(Box<LookupStep>),
-    /// The wall clock at `at`. Sent at start and whenever the clock was stepped.
+    /// The wall clock at `at`. Emitted at the start and whenever the clock was stepped.
     ClockAnchored {
         /// Nanoseconds since 1970.
         unix_ns: u64,
     },
-    /// The kernel side lost records of a probe at or shortly before `at`.
+    /// A probe lost records at or shortly before `at`.
     Lost {
         /// Which probe, as in `sandglass_probe_info`.
         probe: String,
         /// How many records.
         count: u64,
     },
-    /// Nothing else: time went on. Deadlines fire on ticks and on every other event.
+    /// Time passed: no event older than `at` will come, and timers fire. They also fire on every other event.
     Tick,
 }
 
@@ -107,17 +109,17 @@ pub struct Exec {
     pub process: ProcessKey,
     /// Its parent.
     pub parent: ProcessKey,
-    /// The parent's `comm` (15 bytes at most); empty when not known. Tells which runtime asked.
+    /// The parent's `comm` (15 bytes at most, `TASK_COMM_LEN`); empty when not known. Names the runtime.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub parent_comm: SmolStr,
-    /// Path of the executed file as given to `execve`; for a script the script, not its interpreter.
+    /// Path of the executed file as passed to execve(2); for a script the script, not its interpreter.
     pub path: SmolStr,
     /// Arguments, `argv[0]` included; bounded, see `args_truncated`.
     pub args: TextList,
     /// Some arguments were longer than the bound and were cut.
     #[serde(default, skip_serializing_if = "is_false")]
     pub args_truncated: bool,
-    /// `CNI_*`, `TRACEPARENT` and `TRACESTATE` of the environment, in its order; nothing else of it.
+    /// `CNI_*`, `TRACEPARENT` and `TRACESTATE` of the environment, in its order. Nothing else leaves the kernel.
     #[serde(default, skip_serializing_if = "TextPairs::is_empty")]
     pub env: TextPairs,
     /// Path of the cgroup (v2), or empty when not known.
@@ -126,14 +128,14 @@ pub struct Exec {
     /// Inode number of the network namespace the process runs in; 0 when not known.
     #[serde(default)]
     pub netns: u64,
-    /// Found running at the start of the agent, read from `/proc`: `at` is the start of the process, to 10 ms, and
-    /// what it did before is not known.
+    /// Found running when the agent started, read from `/proc`: `at` is the start of the process to 10 ms, and what it
+    /// did before is not known.
     #[serde(default, skip_serializing_if = "is_false")]
     pub running: bool,
 }
 
 impl Exec {
-    /// Value of an environment variable that was kept.
+    /// The value of an environment variable, if it was kept.
     #[must_use]
     pub fn env(&self, name: &str) -> Option<&str> {
         self.env.get(name)
@@ -163,7 +165,7 @@ pub enum ExitStatus {
     Code(i32),
     /// Killed by this signal.
     Signal(i32),
-    /// It is gone, nobody saw how (a lost record, or gone before the agent looked).
+    /// It is gone and its end was not seen: the record was lost, or it ended before the agent could look.
     Unknown,
 }
 
@@ -175,7 +177,7 @@ impl ExitStatus {
     }
 }
 
-/// What a plugin read or wrote, as far as it could be had.
+/// What a plugin read or wrote, as far as its pipes still held it when it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginIo {
     /// The plugin process.
@@ -191,25 +193,25 @@ pub struct PluginIo {
     pub addresses: Vec<String>,
 }
 
-/// What the CRI knows of a sandbox.
+/// A sandbox as the CRI describes it (`PodSandboxStatus`, `ListPodSandbox`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxDescription {
     /// The sandbox.
     pub sandbox: SandboxId,
     /// Its pod, with labels.
     pub identity: PodIdentity,
-    /// When the runtime says it was created, nanoseconds since 1970; 0 when not said.
+    /// When the runtime created it, nanoseconds since 1970; 0 when not known.
     #[serde(default)]
     pub created_unix_ns: u64,
-    /// The runtime says it is ready.
+    /// Its state is `SANDBOX_READY`.
     #[serde(default)]
     pub ready: bool,
-    /// The agent asked for all sandboxes at its start and this one was already there.
+    /// It existed when the agent started, which then lists all sandboxes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub preexisting: bool,
 }
 
-/// A network namespace.
+/// A network namespace of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Netns {
     /// The sandbox whose plugin named it.
@@ -218,9 +220,9 @@ pub struct Netns {
     pub path: String,
     /// Inode number.
     pub inode: u64,
-    /// When the runtime began to create it, as far as that was seen; `None` when the system does not tell.
+    /// When the runtime began to create it, as far as that was seen; `None` where the system does not show it.
     pub created: Option<Timestamp>,
-    /// When it was there, where its begin was seen apart from that; in steps of a timer tick.
+    /// When it existed, where its begin was seen apart from that; in steps of a kernel timer tick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub there: Option<Timestamp>,
 }

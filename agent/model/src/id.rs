@@ -1,7 +1,8 @@
-//! Identifiers: of traces, their roots and spans (stable hashes), of sandboxes, of processes.
+//! Identifiers: of traces, their roots and spans (stable hashes), of sandboxes, and of processes.
 //!
-//! A replay of a recording, or a second export after a lost answer, gives the same ids: they are hashes of what the
-//! node said, never random. The hash is XXH3-128 (<https://github.com/Cyan4973/xxHash>), which is fixed for all time.
+//! Used everywhere. A replay of a recording, or a second export after a lost response, has the same ids: they are
+//! hashes of what happened on the node, never random. The hash is XXH3-128 (<https://github.com/Cyan4973/xxHash>),
+//! whose output is fixed.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -18,8 +19,8 @@ pub struct TraceId(pub u128);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(pub u64);
 
-/// The root span of a trace, which tells it from every other. Its [`TraceId`] alone does not: a runtime that passes its
-/// own on to plugins (`TRACEPARENT`) gives all operations that it asks for within one of its traces the same.
+/// The root span of a trace, which identifies the trace. Its [`TraceId`] alone does not: a runtime that passes its own
+/// on to plugins (`TRACEPARENT`) gives the same id to all operations that it requests within one of its traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RootId {
     /// The trace's id.
@@ -151,7 +152,7 @@ macro_rules! serde_as_text {
 serde_as_text!(TraceId);
 serde_as_text!(SpanId);
 
-/// The runtime's id of a pod sandbox, as given to plugins in `CNI_CONTAINERID` (CNI spec 1.1.0, section 2).
+/// The runtime's id of a pod sandbox, passed to plugins in `CNI_CONTAINERID` (CNI spec 1.1.0, section 2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SandboxId(pub String);

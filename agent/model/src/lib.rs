@@ -1,8 +1,9 @@
-//! What sandglass says about a node, as code: events that sources make, traces that the correlator makes of them.
+//! The model: the vocabulary of sandglass as code, namely events that sources emit, and traces that the correlator
+//! makes of them.
 //!
-//! Used by every other part. The words are those of ARCHITECTURE.md's glossary, one type each.
-//! Does not: perform I/O, read a clock, know an operating system, or render for a protocol (that is a sink's work;
-//! what a span is called there stands in [`registry`]).
+//! Used by every other crate. The words are those of ARCHITECTURE.md's glossary, one type for each. Does not: perform
+//! I/O, read a clock, depend on an operating system, or render for a protocol; names and attributes of spans are in
+//! [`registry`], the protocols in the agent's sinks.
 
 #![forbid(unsafe_code)]
 

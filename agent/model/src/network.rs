@@ -1,7 +1,7 @@
-//! What sources say about a sandbox's traffic: DNS messages, TCP connection set-up, conntrack, dropped packets.
+//! Traffic, as sources report it: DNS messages, steps of TCP connects, conntrack entries and counters, dropped packets.
 //!
-//! Facts of single instants; lookups, journeys and causes are the correlator's findings. All are told from the client's
-//! side: a query as it leaves the socket that asked, an answer as it reaches it, addresses as that socket sees them
+//! Each is a fact of one instant; lookups, journeys and causes are the correlator's. All are from the client's side: a
+//! query as it leaves the socket that sends it, an answer as it reaches that socket, addresses as the socket sees them
 //! (a service address, not the backend behind it).
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ pub struct Initiator {
 pub enum Transport {
     /// Datagrams.
     Udp,
-    /// A stream with length prefixes (RFC 7766).
+    /// A stream of messages, each with a length of two bytes before it (RFC 7766, section 8; RFC 1035 4.2.2).
     Tcp,
 }
 
@@ -43,7 +43,7 @@ impl Transport {
     }
 }
 
-/// A query as it left, or an answer as it came in.
+/// A query as it left the client's socket, or an answer as it reached it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsMessage {
     /// Inode of the network namespace of the client's socket; 0 when not known.
@@ -59,14 +59,14 @@ pub struct DnsMessage {
     /// The process that sent it; only of queries.
     #[serde(default, rename = "asker", skip_serializing_if = "Option::is_none")]
     pub initiator: Option<Initiator>,
-    /// Message id.
+    /// Message id (RFC 1035 4.1.1).
     pub id: u16,
     /// Its position among the messages that one TCP segment made readable; 0 for the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nth: u32,
-    /// The questions; of an answer those it repeats. Bounded to 8.
+    /// The questions; in an answer those that it repeats. Bounded to 8.
     pub questions: Vec<Question>,
-    /// What it answers; `None` for a query.
+    /// The answer's content; `None` for a query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
 }
@@ -158,12 +158,13 @@ pub struct Question {
     pub kind: u16,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Response code, with the upper bits of EDNS where there are some.
+    /// Response code (RFC 1035 4.1.1), with the upper eight bits of EDNS where the answer has an OPT record (RFC 6891
+    /// 6.1.3).
     pub rcode: u16,
-    /// The answer was cut; the client is to ask again over TCP.
+    /// The TC bit: the message was truncated, and the client has to query again over TCP (RFC 1035 4.1.1).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
     /// How many records its answer section has.
@@ -173,7 +174,7 @@ pub struct Answer {
     pub addresses: Vec<IpAddr>,
 }
 
-/// A step of a TCP connection's set-up, from the side that connects.
+/// A step of a TCP connection's establishment, from the side that connects (RFC 9293 3.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectStep {
     /// Inode of the socket's network namespace; 0 when not known.
@@ -194,7 +195,7 @@ pub struct ConnectStep {
     pub retransmits: u32,
 }
 
-/// Steps of a connection's set-up.
+/// Steps of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -202,21 +203,22 @@ pub enum Step {
     Started,
     /// The handshake is complete.
     Established,
-    /// It came to nothing.
+    /// It failed.
     Failed(ConnectFailure),
 }
 
-/// Why a connection could not be set up.
+/// Why a connect failed, by the socket's error (connect(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectFailure {
-    /// The other end said no (RST; ECONNREFUSED).
+    /// The other end answered with a reset (ECONNREFUSED; RFC 9293 3.10.7.3).
     Refused,
-    /// No answer until the kernel gave up (ETIMEDOUT).
+    /// No answer until the kernel gave up (ETIMEDOUT), by default after six retransmissions, about 127 s
+    /// (`tcp_syn_retries`).
     TimedOut,
-    /// No way there (EHOSTUNREACH, ENETUNREACH).
+    /// There is no route, or a router reported that (EHOSTUNREACH, ENETUNREACH).
     Unreachable,
-    /// Reset while it was set up (ECONNRESET).
+    /// Reset during the establishment (ECONNRESET).
     Reset,
     /// The program closed the socket before an answer came.
     Abandoned,
@@ -239,7 +241,8 @@ impl ConnectFailure {
     }
 }
 
-/// A conntrack entry came or went.
+/// A conntrack entry was created or removed (ctnetlink; `enum ctattr_type`,
+/// include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Inode of the network namespace whose table it is in.
@@ -250,15 +253,15 @@ pub struct Flow {
     pub change: FlowChange,
     /// IP protocol: 6 is TCP, 17 is UDP.
     pub protocol: u8,
-    /// From where the first packet came.
+    /// Source of the first packet.
     pub source: SocketAddr,
-    /// Where the first packet wanted to go.
+    /// Destination of the first packet, before translation.
     pub destination: SocketAddr,
-    /// From where answers come: other than `destination` when that was translated (DNAT).
+    /// Source of replies; differs from `destination` if that was translated (DNAT).
     pub reply_source: SocketAddr,
-    /// Where answers go: other than `source` when that was translated (SNAT).
+    /// Destination of replies; differs from `source` if that was translated (SNAT).
     pub reply_destination: SocketAddr,
-    /// An answer was seen (`IPS_SEEN_REPLY`).
+    /// A reply was seen (`IPS_SEEN_REPLY`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replied: bool,
 }
@@ -281,7 +284,7 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlowChange {
-    /// Confirmed: its first packet went through.
+    /// Confirmed: its first packet has passed the last hook.
     New,
     /// Removed.
     Destroyed,
@@ -293,23 +296,23 @@ pub enum FlowChange {
 pub struct ConntrackCounts {
     /// Inode of the network namespace.
     pub netns: u64,
-    /// Entries in the table now.
+    /// Entries in the table at the reading.
     pub entries: u64,
-    /// Most entries it takes (`nf_conntrack_max`); 0 when not known.
+    /// Bound on entries (`nf_conntrack_max`); 0 when not known.
     pub limit: u64,
     /// Entries that lost against another for the same tuple: their packet was dropped.
     #[serde(default)]
     pub insert_failed: u64,
-    /// Packets dropped because no entry could be made: the table was full, mostly.
+    /// Packets dropped because no entry could be made, mostly because the table was full.
     #[serde(default)]
     pub drop: u64,
-    /// Entries thrown out early to make room.
+    /// Entries removed before their timeout to make room (`early_drop`, net/netfilter/nf_conntrack_core.c).
     #[serde(default)]
     pub early_drop: u64,
     /// Races for one tuple that the kernel resolved without dropping the packet.
     #[serde(default)]
     pub clash_resolve: u64,
-    /// Searches begun again because the table was resized, or an entry moved, under them.
+    /// Look-ups begun again because the table was resized, or an entry moved, meanwhile.
     #[serde(default)]
     pub search_restart: u64,
 }
@@ -328,8 +331,8 @@ pub struct PacketDrop {
     /// Message id of a DNS packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns_id: Option<u16>,
-    /// The kernel's reason without its prefix, e.g. `NETFILTER_DROP` (`enum skb_drop_reason`); `NOT_SPECIFIED` when it
-    /// gives none.
+    /// The kernel's reason without its prefix, e.g. `NETFILTER_DROP` (`enum skb_drop_reason`,
+    /// include/net/dropreason-core.h, as in Linux 6.12); `NOT_SPECIFIED` where the kernel states none.
     pub reason: String,
     /// Kernel function that dropped it; empty when not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -342,7 +345,7 @@ pub struct PacketDrop {
 pub enum DroppedPacket {
     /// A DNS query or answer over UDP.
     Dns,
-    /// The first packet of a TCP connection, or its answer.
+    /// The first packet of a TCP connection (SYN), or the answer to it (SYN-ACK).
     TcpSyn,
 }
 

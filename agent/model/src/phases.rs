@@ -1,8 +1,9 @@
-//! Where the time of a trace went: every nanosecond of the root given to exactly one span, and summed by phase.
+//! Phases: where the time of a trace went. Every nanosecond of the root belongs to exactly one span, summed by phase.
 //!
-//! At each instant the time belongs to the deepest span that is open then; where several of one depth run in parallel
-//! (a runtime attaches `lo` and `eth0` at once), to the one that ends last: it is the one that is waited for.
-//! So the phases of a trace add up to its root's duration, and the largest entry is the answer to "why so slow?".
+//! Used by the view, the terminal and metrics. At each instant the time belongs to the deepest span that is open; where
+//! several of one depth run in parallel (a runtime attaches `lo` and `eth0` at once), to the one that ends last, since
+//! the caller waits for that one. So the phases of a trace add up to its root's duration, and the largest one answers
+//! "why so slow?".
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ pub enum Phase {
     Application,
     /// Lookups until the first was answered.
     Lookup,
-    /// Connections until the first stood.
+    /// Connects until the first was established.
     Connect,
     /// The Host Network Service (Windows).
     Hns,

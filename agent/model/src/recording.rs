@@ -1,9 +1,9 @@
-//! Recordings: a header line, then one event a line, all JSON.
+//! The recording format: a header line, then one event on each line, all JSON.
 //!
-//! Used by `sandglass record`, `replay` and the golden tests. The events stand in the order the correlator's reorder
-//! stage received them, ticks and identity answers included, so a replay gives the same traces byte for byte.
-//! Does not open files: it turns lines into values and back. A line longer than [`MAX_LINE`] or not understood is an
-//! error of that line alone.
+//! Used by `sandglass record`, `sandglass replay` and the golden tests. Events stand in the order in which the reorder
+//! stage received them, ticks and the runtime's responses included, so that a replay gives the same traces byte for
+//! byte. A line that is longer than [`MAX_LINE`] or cannot be parsed is an error of that line alone.
+//! Does not: open files; it turns lines into values and back.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub const MAX_LINE: usize = 1 << 20;
 pub struct Header {
     /// Always `sandglass`; tells a recording from any other file of JSON lines.
     pub recording: String,
-    /// Format version.
+    /// Version of the format.
     pub version: u32,
     /// Version of the agent that wrote it.
     pub agent: String,

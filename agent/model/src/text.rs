@@ -16,8 +16,8 @@ use crate::trace::{
 const MAX_TEXT: usize = 120;
 
 /// The trace as text: for each span its name (indented by depth), its begin after the root's, its duration, and in
-/// brackets what tells it from others of its name. Spans that are open are shown as running until `now`.
-/// Every line ends with a line feed.
+/// brackets what distinguishes it from others of its name. Spans that are open are shown as running until `now`. Every
+/// line ends with a line feed.
 #[must_use]
 pub fn tree(trace: &Trace, now: Timestamp) -> String {
     let rows: Vec<[String; 4]> = trace

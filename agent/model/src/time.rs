@@ -1,8 +1,9 @@
 //! Time on a node: nanoseconds since boot, and the anchor that maps them to the wall clock.
 //!
-//! Kernel events are stamped with the boot clock (`bpf_ktime_get_boot_ns`), which never steps. Only sinks turn it into
-//! wall-clock time, through the anchor a trace carries: all spans of one trace use the same one, so a clock step can
-//! never push a child out of its parent.
+//! Used everywhere. Kernel events are stamped with the boot clock (`bpf_ktime_get_boot_ns`, CLOCK_BOOTTIME in
+//! clock_gettime(2)), which is never stepped. Only sinks turn it into wall-clock time, through the anchor that a trace
+//! carries: all spans of one trace use the same one, so a clock step cannot push a child out of its parent. Does not:
+//! read a clock.
 
 use std::fmt;
 

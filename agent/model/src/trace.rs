@@ -1,10 +1,10 @@
-//! Traces and spans: what the correlator makes of events.
+//! Traces and spans: what the correlator makes of events, and what sinks export, store and show.
 //!
-//! A trace is one attempt to create a sandbox (up to its first working lookup and connection), or one CNI operation
-//! apart from that (DEL, CHECK, GC, STATUS, VERSION, and an ADD to a sandbox that exists), or the journey of a lookup
-//! or connection that went badly. `spans[0]` is the root. Invariants, checked by [`Trace::check`]:
-//! a span's parent stands before it, and an ended span lies within its ended parent.
-//! What a span is called and which attributes it has in OTLP, JSON and text stands in [`crate::registry`].
+//! A trace is one attempt to create a sandbox (until its network has proven usable), or one CNI operation apart from
+//! that (DEL, CHECK, GC, STATUS, VERSION, and an ADD to a sandbox that exists), or the journey of a lookup or connect
+//! that went badly. `spans[0]` is the root. Invariants, checked by [`Trace::check`]: a span's parent stands before it,
+//! and an ended span lies within its ended parent.
+//! Names and attributes of spans in OTLP, JSON and text are in [`crate::registry`].
 
 mod detail;
 mod setup;
@@ -28,7 +28,7 @@ pub use windows::{ActivityDetail, VnicWaitDetail};
 /// One trace, open or closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Its id; the runtime's own where it passed one on, and then not its alone: see [`Trace::root_id`].
+    /// Its id. A runtime's own id where it passed one on, which other traces may then share: see [`Trace::root_id`].
     pub id: TraceId,
     /// The sandbox; `None` for GC, STATUS and VERSION.
     pub sandbox: Option<SandboxId>,
@@ -36,9 +36,9 @@ pub struct Trace {
     pub identity: PodIdentity,
     /// Maps the spans' times to the wall clock.
     pub anchor: ClockAnchor,
-    /// Records were lost while it was open, or its beginning was not seen: durations and children may be missing.
+    /// Records were lost while it was open, or its begin was not seen: durations may be wrong and children missing.
     pub incomplete: bool,
-    /// No more changes will come.
+    /// It will not change any more.
     pub closed: bool,
     /// The remote parent when the runtime or plugin passed `TRACEPARENT`: the root's parent span, in the trace `id`.
     pub remote_parent: Option<SpanId>,
@@ -57,7 +57,7 @@ pub struct Span {
     pub start: Timestamp,
     /// End; `None` while it runs.
     pub end: Option<Timestamp>,
-    /// Success leaves it unset, as OpenTelemetry asks of instrumentation.
+    /// Unset for success: OpenTelemetry reserves `Ok` for the application (Trace API, "Set Status").
     pub status: Status,
     /// What it is.
     pub detail: Detail,
@@ -109,7 +109,7 @@ pub struct SpanEvent {
 pub struct Link {
     /// Its trace id.
     pub trace: TraceId,
-    /// Its root's span id.
+    /// The root's span id; for [`Relation::Caller`] the requesting span.
     pub span: SpanId,
     /// Why.
     pub relation: Relation,
@@ -123,7 +123,7 @@ pub enum Relation {
     PreviousAttempt,
     /// The creation of the sandbox this operation or journey is for.
     Sandbox,
-    /// The span that asked for this, in the runtime's own trace.
+    /// The span that requested this operation, in the runtime's own trace.
     Caller,
     /// The same work as a span that the runtime made itself (Windows: the shim's own tracing).
     Runtime,
@@ -159,7 +159,7 @@ impl Trace {
         &self.spans[0]
     }
 
-    /// What tells it from every other trace.
+    /// What identifies it among all traces.
     #[must_use]
     pub fn root_id(&self) -> RootId {
         RootId {
@@ -175,9 +175,9 @@ impl Trace {
     }
 
     /// The failed span that explains a failed trace: from the root (of an open trace: from an operation that failed)
-    /// down through what failed last, as far as the failure was passed on. A command that failed below a plugin that
-    /// said itself what was wrong, or that was not the last thing its plugin did, explains nothing: `iptables -C` fails by
-    /// design.
+    /// down through what failed last, as far as the failure was passed on. A command that failed below a plugin
+    /// explains nothing if the plugin reported an error itself, or if it was not the last thing that the plugin did:
+    /// `iptables -C` fails by design.
     #[must_use]
     pub fn culprit(&self) -> Option<&Span> {
         let failed = |index: usize| self.spans[index].status.is_error();

@@ -1,8 +1,9 @@
-//! What ETW says on a Windows node, as facts: activities of HNS and HCS, silos, the runtime's own words, interfaces.
+//! What ETW reports on a Windows node, as facts: activities of HNS and HCS, silos, the runtime's log, interfaces,
+//! lookups.
 //!
-//! Made by the Windows source from live sessions and from `.etl` files alike. Which sandbox a fact belongs to is the
-//! correlator's finding; facts only carry the keys that can tell it. Processes, connections and conntrack facts are those
-//! of every system ([`crate::event`], [`crate::network`]); `netns` is the id of the network compartment there.
+//! Emitted by the Windows source from live sessions and from `.etl` files alike. The correlator finds out which sandbox
+//! a fact belongs to; facts only carry the keys that can identify it. Processes, connects and conntrack are those of
+//! every system ([`crate::event`], [`crate::network`]); `netns` is the id of the network compartment there.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +12,9 @@ use crate::id::{ProcessKey, SandboxId};
 use crate::text_list::TextPairs;
 use crate::time::Timestamp;
 
-/// What a code of HNS, HCS or Windows means, in words; `None` for one that is not in the table.
+/// The meaning of a code of HNS, HCS or Windows in words; `None` if the table (`windows/results.tsv`) does not have it.
 ///
-/// Those of HNS and HCS after MicrosoftDocs/Virtualization-Documentation (hcn and hcs reference, error codes).
+/// Codes of HNS and HCS are those of MicrosoftDocs/Virtualization-Documentation (hcn and hcs reference, error codes).
 #[must_use]
 pub fn result_text(code: u32) -> Option<&'static str> {
     let text_of = |code: u32| {
@@ -30,20 +31,20 @@ pub fn result_text(code: u32) -> Option<&'static str> {
     text_of(code).or_else(|| of_hcs.then(|| text_of(code & !0x4000_0000)).flatten())
 }
 
-/// The code says that something failed: of HRESULT and NTSTATUS those with the highest bit set, but for
-/// `HCS_E_OPERATION_PENDING`, which only says that the answer comes later.
+/// The code means that something failed: HRESULT and NTSTATUS with the highest bit set (MS-ERREF, sections 2.1 and 2.3), except
+/// `HCS_E_OPERATION_PENDING`, after which the result follows.
 #[must_use]
 pub fn is_failure(code: u32) -> bool {
     code & 0x8000_0000 != 0 && !matches!(code, 0xc037_0103 | 0x8037_0117)
 }
 
-/// Which service an activity is one of.
+/// The service that logs an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
     /// The Host Network Service: networks, endpoints, policies.
     Hns,
-    /// The Host Compute Service: compute systems, which are containers and their pauses.
+    /// The Host Compute Service: compute systems, that is, containers.
     Hcs,
     /// The container library inside the Host Compute Service: silos.
     Silo,
@@ -61,15 +62,15 @@ impl Service {
     }
 }
 
-/// A WIL activity began, ended, or said something in between.
+/// A WIL activity began, ended, or logged something in between.
 ///
-/// HNS and HCS both log them with opcode 1 at the begin and opcode 2 with `hresult` at the end
-/// (microsoft/wil, include/wil/Tracelogging.h). Activity ids may be zero or used again.
+/// HNS and HCS both log them with opcode 1 at the begin and opcode 2 with `hresult` at the end (microsoft/wil,
+/// include/wil/Tracelogging.h). Activity ids may be zero or used again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActivityStep {
-    /// Whose.
+    /// The service that logs it.
     pub service: Service,
-    /// As the provider names it, e.g. `EndpointAttachShared`.
+    /// The provider's name for it, e.g. `EndpointAttachShared`.
     pub name: String,
     /// Activity id in lower-case GUID text; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -83,7 +84,7 @@ pub struct ActivityStep {
     pub tid: u32,
     /// What happened.
     pub step: ActivityChange,
-    /// What it says of which object: keys that join it to others.
+    /// Keys of the objects that it names, by which it is joined to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<ObjectKey>,
     /// Other fields of interest, bounded.
@@ -97,7 +98,7 @@ pub struct ActivityStep {
 pub enum ActivityChange {
     /// It began.
     Started,
-    /// It ended; `None` when it was closed without a result.
+    /// It ended, with or without a result.
     Stopped {
         /// HRESULT or NTSTATUS; 0 is success.
         result: Option<u32>,
@@ -115,11 +116,11 @@ pub enum ActivityChange {
     },
 }
 
-/// A key that joins facts about one object. GUIDs in lower case without braces.
+/// A key of one object, by which facts are joined. GUIDs are in lower case without braces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectKey {
-    /// An HCN namespace: `CNI_NETNS`.
+    /// An HCN namespace; the runtime passes it as `CNI_NETNS`.
     Namespace(String),
     /// An HNS endpoint.
     Endpoint(String),
@@ -129,47 +130,49 @@ pub enum ObjectKey {
     Network(String),
     /// A compute system: the id of a container or sandbox.
     Container(String),
-    /// A silo: what ETW tags the events of a container's processes with.
+    /// A silo's GUID, with which ETW tags the events of a container's processes
+    /// (`EVENT_ENABLE_PROPERTY_SOURCE_CONTAINER_TRACKING`).
     Silo(String),
-    /// A job object: joins silos of Kernel-Process and the container library.
+    /// A job object's number: joins the silos of Kernel-Process to those of the container library.
     Job(u32),
-    /// An operation of the Host Compute Service.
+    /// An operation of the Host Compute Service. Numbers are reused.
     Operation(u64),
     /// A network compartment.
     Compartment(u32),
 }
 
-/// A line of the runtime's log, as containerd and its shim write it to ETW.
+/// A report of the runtime: a line of the log that containerd and its shim write to ETW (providers ContainerD and
+/// Microsoft.Virtualization.RunHCS).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeReport {
-    /// A sandbox is asked for.
+    /// The creation of a sandbox begins (`RunPodSandbox`).
     RunBegan {
         /// The pod.
         identity: PodIdentity,
         /// The kubelet's count of attempts, from 0.
         attempt: u32,
     },
-    /// It is there.
+    /// The sandbox was created.
     RunReturned {
         /// The pod.
         identity: PodIdentity,
         /// Its sandbox.
         sandbox: SandboxId,
     },
-    /// It failed.
+    /// The creation failed.
     RunFailed {
         /// The pod.
         identity: PodIdentity,
         /// Why, in the runtime's words.
         message: String,
     },
-    /// A sandbox is to be stopped: its network is torn down.
+    /// The removal of a sandbox begins: its network is torn down.
     StopBegan {
         /// The sandbox.
         sandbox: SandboxId,
     },
-    /// It was stopped, or that failed.
+    /// The removal ended, with success or not.
     StopReturned {
         /// The sandbox.
         sandbox: SandboxId,
@@ -177,14 +180,14 @@ pub enum RuntimeReport {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },
-    /// A container was made within a sandbox: it is a compute system of its own, with a silo of its own.
+    /// A container was created within a sandbox: a compute system with a silo of its own.
     ContainerOf {
         /// The sandbox.
         sandbox: SandboxId,
         /// The container's id.
         container: String,
     },
-    /// A namespace was made for, or found to be of, a sandbox.
+    /// A namespace was created for a sandbox, or found to be its own.
     NamespaceOf {
         /// The sandbox.
         sandbox: SandboxId,
@@ -218,7 +221,7 @@ pub struct RuntimeSpan {
     pub trace: String,
     /// Its span id, 16 hexadecimal digits.
     pub span: String,
-    /// The container or sandbox it is for; empty when it does not say.
+    /// The container or sandbox it is for; empty when not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container: String,
     /// Begin.
@@ -230,7 +233,7 @@ pub struct RuntimeSpan {
     pub message: String,
 }
 
-/// A step in the life of a silo (Microsoft-Windows-Kernel-Process 13, 14, 22 to 26).
+/// A step in the life of a silo (Microsoft-Windows-Kernel-Process, events 13, 14 and 22 to 26).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiloStep {
     /// The silo's GUID.
@@ -245,48 +248,48 @@ pub struct SiloStep {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SiloChange {
-    /// Its job was made.
+    /// Its job was created (event 13).
     Started,
     /// Its state changed to this number.
     State(u16),
-    /// A driver was told of its creation and has begun to work on it.
+    /// A driver's callback for its creation or termination began (events 23, 25).
     CallbackStarted {
         /// The driver's monitor.
         monitor: String,
     },
-    /// The driver is done.
+    /// The driver's callback returned (events 24, 26).
     CallbackStopped {
         /// The driver's monitor.
         monitor: String,
         /// NTSTATUS.
         status: u32,
     },
-    /// Its job ended.
+    /// Its job ended (event 14).
     Terminated,
 }
 
-/// A network interface came or went in a compartment.
+/// A network interface was added to a compartment or removed from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStep {
-    /// The compartment; 0 when the event does not say.
+    /// The compartment; 0 when the event does not name it.
     pub compartment: u32,
     /// Its index.
     pub index: u32,
-    /// It came; otherwise it went.
+    /// It was added; otherwise it was removed.
     pub added: bool,
 }
 
-/// A step of a lookup, as the DNS client service tells it: there are no messages to see, but the whole lookup.
+/// A step of a lookup, as the DNS client service logs it: whole lookups, no messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookupStep {
-    /// The silo whose process asked; empty for the node's own.
+    /// The silo whose process resolves; empty for a process of the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub silo: String,
-    /// Who asked; the start is not known there, so `start_ticks` is 0.
+    /// The process that resolves. Its start is not logged, so `start_ticks` is 0.
     pub process: ProcessKey,
     /// The name.
     pub name: String,
-    /// Record type.
+    /// Record type (RFC 1035 3.2.2); 0 for a call of the library, which names none.
     pub kind: u16,
     /// Which step.
     pub step: LookupChange,
@@ -296,7 +299,7 @@ pub struct LookupStep {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LookupChange {
-    /// A program asked its socket library (`getaddrinfo`), which may go on to ask the service.
+    /// A program called its socket library (`getaddrinfo`), which may go on to the service.
     Called,
     /// The library returned to the program.
     Returned {
@@ -306,26 +309,26 @@ pub enum LookupChange {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<std::net::IpAddr>,
     },
-    /// A program asked.
+    /// The lookup began (event 3006).
     Started,
-    /// A query went to a server.
+    /// A query was sent to a server (event 3010).
     Sent {
         /// The server.
         server: String,
     },
-    /// A server answered.
+    /// A server answered (event 3011).
     Answered {
         /// The server.
         server: String,
         /// Win32 or DNS status; 0 is success.
         status: u32,
     },
-    /// A server did not answer in time.
+    /// A server did not answer in time (events 1013 to 1015).
     TimedOut {
         /// The server; empty for all of them.
         server: String,
     },
-    /// The program got its answer.
+    /// The lookup ended (event 3008).
     Finished {
         /// Win32 or DNS status; 0 is success, 9003 is NXDOMAIN.
         status: u32,

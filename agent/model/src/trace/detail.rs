@@ -1,8 +1,8 @@
-//! What a span is: one variant per span kind, and accessors so that code asks for the kind that it wants.
+//! The kinds of spans: one variant of [`Detail`] each, and accessors, so that code asks for the one kind that it needs.
 //!
-//! Used by everything that reads spans. Only code that treats every kind matches exhaustively: [`crate::registry`] (names
-//! and attributes), [`crate::phases`] (phase and verdict) and [`crate::text`]. Everything else uses the accessors, so that
-//! a new kind does not touch it.
+//! Used by everything that reads spans. Only code that treats every kind matches exhaustively: [`crate::registry`]
+//! (names and attributes), [`crate::phases`] (phase and verdict) and [`crate::text`]. Everything else uses the
+//! accessors, so that a new kind does not touch it.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,10 @@ use super::{
     PluginDetail, ProcessDetail, RuntimeStepDetail, SandboxDetail, VnicWaitDetail,
 };
 
-/// What a span is.
+/// The kind of a span, with what only that kind has.
 ///
-/// Boxed but for one: a trace holds few spans of each kind, and a span without a box takes the size of the largest kind.
+/// Boxed but for one: a trace holds few spans of each kind, and without a box a span takes the size of the largest
+/// kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Detail {

@@ -14,16 +14,16 @@ use crate::time::Timestamp;
 pub struct SandboxDetail {
     /// Which attempt for this pod: 1 for the first, 2 when an earlier sandbox of the same pod was tried before, and so on.
     pub attempt: u32,
-    /// Who asked: `containerd`, `cri-o`, or the caller's `comm` as it is.
+    /// The runtime that requested it: `containerd`, `cri-o`, or the caller's `comm` as it is.
     pub runtime: String,
-    /// When its network had proven usable: the first answered lookup, and the first connection if one was begun. `None`
-    /// when nothing was sent within the deadline, or nobody watched.
+    /// When its network had proven usable: the first answered lookup, and the first connect if one was begun. `None`
+    /// when nothing was sent within the deadline, or when no source observed traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_ready: Option<Timestamp>,
-    /// When it first tried: its first query or SYN.
+    /// Its first query or SYN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_attempt: Option<Timestamp>,
-    /// Its traffic was watched until the deadline, and it sent nothing. Not so of one that was removed before.
+    /// Its traffic was observed until the deadline, and it sent nothing. `false` for one that was removed before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
     /// Lookups and connections that it tried before its network was ready and that are not shown: there were too many.
@@ -49,13 +49,13 @@ pub struct OperationDetail {
     pub ifname: String,
     /// Network name; empty when not known.
     pub network: String,
-    /// `CNI_NETNS`; empty when not given.
+    /// `CNI_NETNS`; empty when not passed.
     pub netns: String,
     /// Which attempt of this verb for this attachment, from 1: a DEL that is repeated counts up.
     pub attempt: u32,
     /// Plugins of the chain that ran, in order, joined by `,`: a bounded description for people and labels.
     pub plugins: Vec<Arc<str>>,
-    /// Addresses given, when the result could be read.
+    /// Addresses that the plugins reported, when the result could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }
@@ -65,9 +65,9 @@ pub struct OperationDetail {
 pub struct ProcessDetail {
     /// Process id in the initial pid namespace.
     pub pid: u32,
-    /// The parent's.
+    /// Process id of its parent.
     pub parent_pid: u32,
-    /// Path as given to `execve`. Shared, as is the cgroup: a node runs the same few programs all day.
+    /// Path as passed to execve(2). Shared, as is the cgroup: a node runs the same few programs all day.
     pub path: Arc<str>,
     /// Arguments, `argv[0]` included.
     pub args: TextList,
@@ -85,7 +85,7 @@ pub struct ProcessDetail {
     /// It ran on after its parent had ended (a daemon); the span ends with its parent.
     #[serde(default)]
     pub outlived_parent: bool,
-    /// Whose it is was inferred, and more than one sandbox fitted (Windows): it was given to the likeliest.
+    /// Its sandbox was inferred, and more than one fitted (Windows): it is attributed to the likeliest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ambiguous: bool,
 }
@@ -95,7 +95,7 @@ pub struct ProcessDetail {
 pub struct PluginDetail {
     /// Plugin type: the file name of the executable. Shared: a node has a handful of them and runs them all day.
     pub plugin: Arc<str>,
-    /// The verb it was given.
+    /// The verb that it was executed with.
     pub command: CniCommand,
     /// Called by another plugin, not by the runtime (IPAM included).
     pub delegate: bool,
@@ -123,7 +123,7 @@ pub struct CommandDetail {
 /// A step of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeStepDetail {
-    /// Which.
+    /// The step.
     pub step: RuntimeStep,
     /// The process.
     pub process: ProcessDetail,

@@ -1,4 +1,7 @@
-//! Details of the spans of traffic: journeys, lookups and connects, and the cause of one that failed or was slow.
+//! Details of spans of traffic: journeys, lookups and connects, and the cause of one that failed or was slow.
+//!
+//! Made by the correlator's room of traffic, and by that of Windows for lookups of the DNS client service. Addresses
+//! are as the client sees them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::{ConnectFailure, Initiator, Transport};
 
-/// Root of the trace of a bad lookup or connection.
+/// Root of the trace of a lookup or connect that went badly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JourneyDetail {
     /// Why it has a trace of its own.
     pub reason: JourneyReason,
-    /// What was asked or connected to first: a name, or an address.
+    /// The name or address of its first exchange.
     pub target: String,
-    /// It is the node's own, not a sandbox's.
+    /// Its owner is the node, not a sandbox.
     #[serde(default)]
     pub node: bool,
 }
@@ -26,7 +29,7 @@ pub enum JourneyReason {
     Failed,
     /// A packet of it was dropped.
     Dropped,
-    /// It had to be tried again.
+    /// A query or SYN had to be sent again.
     Retried,
     /// It took longer than the configured threshold.
     Slow,
@@ -63,7 +66,7 @@ pub enum LookupResult {
     Unanswered,
     /// Not known: bytes of its connection were not seen, and its answer may have been among them.
     Unknown,
-    /// Not at all: the input ended before an answer came and before the timeout.
+    /// It did not: the input ended before an answer came and before the timeout.
     Open,
 }
 
@@ -96,35 +99,35 @@ impl LookupResult {
         !matches!(self, LookupResult::Unknown | LookupResult::Open)
     }
 
-    /// The network and the server did their part: there is such a name, or there is none.
+    /// The network and the server worked: the name exists, or it does not (NXDOMAIN).
     #[must_use]
     pub fn is_answer(self) -> bool {
         matches!(self, LookupResult::Rcode(0 | 3))
     }
 }
 
-/// One DNS name asked, with all its answers and retries.
+/// One DNS name that a program resolved, with all its queries, answers and retries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookupDetail {
-    /// The name as the program meant it, as far as it can be told: without what the search path added.
+    /// The name as the program meant it, as far as that shows: without what the search path added.
     pub name: String,
-    /// Record types asked, in the order of asking: `A`, `AAAA`, `TYPE65`, ...
+    /// Record types queried, in order of their first query: `A`, `AAAA`, `TYPE65`, ...
     pub types: Vec<String>,
-    /// Servers asked, in the order of asking, as the client sees them.
+    /// Servers queried, in order of their first query, as the client sees them.
     pub servers: Vec<SocketAddr>,
-    /// How the last answer travelled.
+    /// Transport of the last answer.
     pub transport: Transport,
     /// How it ended; `None` while it runs.
     pub result: Option<LookupResult>,
-    /// Messages sent, all in all.
+    /// Queries sent in all.
     pub queries: u32,
-    /// Of these: the same question sent again.
+    /// How many of them repeated a question.
     pub retransmissions: u32,
     /// Questions that never got an answer.
     pub unanswered: u32,
     /// Names tried before or besides the one that decided (the search path, ndots).
     pub search_names: u32,
-    /// An answer was cut and asked for again over TCP.
+    /// An answer was truncated, and the query repeated over TCP.
     #[serde(default)]
     pub truncated: bool,
     /// Addresses found.
@@ -133,15 +136,15 @@ pub struct LookupDetail {
     /// The server behind the service address, where conntrack translated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
-    /// Who asked.
+    /// The process that resolves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiator: Option<Initiator>,
-    /// Why it went badly.
+    /// Why it failed or was slow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
 }
 
-/// The set-up of one TCP connection.
+/// The establishment of one TCP connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectDetail {
     /// The connecting end.
@@ -151,15 +154,15 @@ pub struct ConnectDetail {
     /// The end behind a service address, where conntrack translated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
-    /// The name whose lookup gave the address, where one did.
+    /// The name whose lookup resolved the address; empty when none is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// SYNs sent again.
     pub retransmits: u32,
-    /// Why it came to nothing; `None` while it runs, and when it was established.
+    /// Why it failed; `None` while it is open, and when it was established.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<ConnectFailure>,
-    /// Who connects.
+    /// The process that connects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiator: Option<Initiator>,
     /// Why it went badly.
@@ -167,18 +170,18 @@ pub struct ConnectDetail {
     pub cause: Option<Cause>,
 }
 
-/// Why something went badly, with what speaks for it.
+/// Why a lookup or connect failed or was slow, with evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// Which: one of [`crate::registry::CAUSES`].
+    /// The cause: one of [`crate::registry::CAUSES`].
     pub cause: String,
-    /// How sure.
+    /// How sure it is.
     pub confidence: Confidence,
-    /// What speaks for it, one sentence each.
+    /// Observed facts that support it, one sentence each.
     pub evidence: Vec<String>,
 }
 
-/// How sure a finding is.
+/// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
@@ -186,7 +189,7 @@ pub enum Confidence {
     Possible,
     /// Most of the evidence.
     Likely,
-    /// All of it: the kernel said so.
+    /// All of the evidence: the kernel reported it.
     Certain,
 }
 

@@ -9,28 +9,28 @@ use crate::windows::Service;
 /// One activity of HNS, HCS or a silo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActivityDetail {
-    /// Whose.
+    /// The service that logged it.
     pub service: Service,
-    /// As the provider names it; shared, there are some dozens of names.
+    /// The provider's name for it; shared, since there are some dozens of names.
     pub name: Arc<str>,
     /// HRESULT or NTSTATUS of its end; `None` while it runs or when it ended without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<u32>,
-    /// The namespace, endpoint, port and so on that it named, as `kind=id`.
+    /// Objects that it named (namespace, endpoint, port and others), as `kind=id`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<String>,
-    /// More than one sandbox fitted: it was given to the likeliest.
+    /// More than one sandbox fitted: it is attributed to the likeliest.
     #[serde(default)]
     pub ambiguous: bool,
 }
 
-/// From the end of ADD to the sandbox's interface being there.
+/// The time from the end of ADD until the sandbox's interface exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VnicWaitDetail {
     /// The endpoint, where known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub endpoint: String,
-    /// What showed that it is there: `endpoint attached`, `interface added`, ...
+    /// What showed the interface: `endpoint attached`, `interface added`, ...
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub evidence: String,
 }
