@@ -59,8 +59,8 @@ fn in_order(list: &NetworkList, command: CniCommand) -> impl Iterator<Item = &st
 
 /// The list whose first plugins are the chain so far, if exactly one list is like that.
 pub(crate) fn only_match<'a>(networks: &'a [NetworkList], detail: &OperationDetail) -> Option<&'a NetworkList> {
-    // VERSION is of a plugin, not of a network.
-    // libcni asks each binary for its version once, whatever list it is in.
+    // VERSION is of a plugin, not of a network. libcni requests the version of each binary once, whatever list it is
+    // in.
     if detail.command == CniCommand::Version {
         return None;
     }

@@ -34,8 +34,8 @@ pub(crate) struct Exchange {
     pub(crate) notes: Vec<Note>,
     /// Records were lost while it was open.
     pub(crate) lost: bool,
-    /// Tells it apart from others that began at the same time; part of its journey's trace id, so it must not depend on
-    /// anything but the events.
+    /// Distinguishes it from others that began at the same time; part of its journey's trace id, so it must not depend
+    /// on anything but the events.
     pub(crate) seed: u64,
 }
 

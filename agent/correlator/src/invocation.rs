@@ -90,8 +90,8 @@ pub(crate) struct Invocation<'a> {
     pub(crate) path: &'a str,
     /// The caller's span from `TRACEPARENT`, where a runtime that is traced itself passes it on.
     pub(crate) caller: Option<(TraceId, SpanId)>,
-    /// Sum of hashes over the `CNI_*` variables, whatever their order: tells an inherited environment from one of the
-    /// process's own without keeping either. Collisions can be made on purpose, which gains nothing: it turns a
+    /// Sum of hashes over the `CNI_*` variables, whatever their order: distinguishes an inherited environment from one
+    /// of the process's own without keeping either. Collisions can be made on purpose, which gains nothing: it turns a
     /// delegate of the maker's own plugin into a command.
     pub(crate) fingerprint: u64,
 }

@@ -77,7 +77,7 @@ impl Windows {
         sizes.windows = self.objects.len() + self.activities.len() + self.lookups.len();
     }
 
-    /// Operations tell which plugin runs for which sandbox now.
+    /// Open operations show which plugin runs for which sandbox.
     pub(crate) fn on_operation_opened(&mut self, ctx: &Context, operation: SpanRef) {
         self.objects.add_operation(ctx, operation);
     }

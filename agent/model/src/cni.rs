@@ -180,7 +180,7 @@ pub struct NetConf {
     /// `cniVersion`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// Whether a `prevResult` was given, which makes it a later plugin of a chain.
+    /// Whether a `prevResult` was passed, which makes it a later plugin of a chain.
     #[serde(default)]
     pub chained: bool,
 }

@@ -196,7 +196,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     };
     let own = human(breakdown.own_ns[index]);
     let why = because(span);
-    // A journey is about little else; its reader wants to know why.
+    // A journey consists of little else, so its verdict is about the cause.
     if !why.is_empty() && trace.root().detail.as_journey().is_some() {
         return format!("{}{subject} took {own}{why}", registry::name(span));
     }

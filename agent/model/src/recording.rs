@@ -19,7 +19,7 @@ pub const MAX_LINE: usize = 1 << 20;
 /// First line of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Always `sandglass`; tells a recording from any other file of JSON lines.
+    /// Always `sandglass`; distinguishes a recording from any other file of JSON lines.
     pub recording: String,
     /// Version of the format.
     pub version: u32,

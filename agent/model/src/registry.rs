@@ -163,9 +163,9 @@ pub const EVENT_QUERY: &str = "query";
 pub const EVENT_RETRANSMISSION: &str = "retransmission";
 /// An answer came.
 pub const EVENT_ANSWER: &str = "answer";
-/// An answer came after its lookup had been given up or answered otherwise.
+/// An answer came after its lookup had ended or had another answer.
 pub const EVENT_LATE_ANSWER: &str = "late answer";
-/// An answer came that nobody asked for: with another id, or from another address.
+/// An answer came that no query fits: with another id, or from another address.
 pub const EVENT_STRAY_ANSWER: &str = "stray answer";
 /// Conntrack made an entry for it, translated or not.
 pub const EVENT_FLOW: &str = "conntrack entry";
@@ -198,7 +198,7 @@ pub const CAUSES: &[&str] = &[
     "conntrack_table_full",
     // The kernel dropped a packet of it, for another reason.
     "packet_drop",
-    // The server (or the way to it) was silent; nothing on this node speaks of a drop.
+    // The server (or the way to it) was silent; no evidence of a drop on this node.
     "dns_server_silent",
     // The server answered with an error.
     "dns_server_error",
@@ -237,7 +237,7 @@ pub fn cause_text(cause: &str) -> &str {
 
 /// Every error class: `error.type` of spans and `error` label of metrics.
 pub const ERROR_TYPES: &[&str] = &[
-    // The plugin said so; see `CniError::class`.
+    // The plugin reported an error object; see `CniError::class`.
     "cni_incompatible_version",
     "cni_unsupported_field",
     "cni_unknown_container",
@@ -249,14 +249,14 @@ pub const ERROR_TYPES: &[&str] = &[
     "cni_plugin_not_available",
     "cni_limited_connectivity",
     "cni_plugin_specific",
-    // It ended so and said nothing that could be read.
+    // It exited like this, and no error object could be read.
     "exit_code",
     "signal",
     // It never ended within the deadline.
     "deadline",
     // A part of it failed: the root of a failed sandbox.
     "sandbox_failed",
-    // A lookup: no answer, or an answer that says that the server could not.
+    // A lookup: no answer, or an answer that is an error.
     "dns_timeout",
     "dns_servfail",
     "dns_refused",
@@ -456,7 +456,7 @@ pub fn step_name(step: RuntimeStep) -> &'static str {
 struct Attributes(Vec<(&'static str, AttributeValue)>);
 
 impl Attributes {
-    /// Empty text says nothing and is left out.
+    /// Adds a text; an empty one is left out.
     fn text(&mut self, key: &'static str, value: &str) {
         if !value.is_empty() {
             self.0.push((key, AttributeValue::Text(value.to_owned())));

@@ -125,7 +125,7 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
     notes
 }
 
-/// `endpoint=ee010101-1111`: enough of an id to tell it from others.
+/// `endpoint=ee010101-1111`: enough of an id to distinguish it from others.
 fn of_object(object: &str) -> String {
     const SHOWN: usize = 13;
     match object.split_once('=') {
@@ -183,7 +183,7 @@ fn of_cause(cause: &Cause) -> String {
     format!("cause {} ({})", cause.cause, cause.confidence.as_str())
 }
 
-/// Whose trace it is.
+/// The pod, sandbox or node that the trace is about.
 fn of_root(trace: &Trace) -> Vec<String> {
     let mut notes = Vec::with_capacity(3);
     let identity = &trace.identity;

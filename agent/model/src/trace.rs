@@ -130,7 +130,7 @@ pub enum Relation {
 }
 
 impl Link {
-    /// The root of the trace that is linked to; of a [`Relation::Caller`], the span that asked.
+    /// The root of the trace that is linked to; of a [`Relation::Caller`], the requesting span.
     #[must_use]
     pub fn to(&self) -> RootId {
         RootId {

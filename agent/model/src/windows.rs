@@ -102,7 +102,7 @@ pub enum ActivityChange {
     Stopped {
         /// HRESULT or NTSTATUS; 0 is success.
         result: Option<u32>,
-        /// What went wrong, in the service's words; empty when it said nothing.
+        /// What went wrong, in the service's words; empty when it logged none.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },

@@ -111,8 +111,8 @@ impl Plugins {
         }
     }
 
-    /// No further plugin belongs to the operation.
-    /// Nested operations end without a fact: they concern nobody but their caller's trace.
+    /// No further plugin belongs to the operation. Nested operations end without a fact: they concern only their
+    /// caller's trace.
     pub(crate) fn close_operation(&mut self, ctx: &mut Context, operation: SpanRef) {
         let Some(open) = ctx.traces.get_mut(operation.trace) else {
             return;

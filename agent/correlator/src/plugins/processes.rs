@@ -2,8 +2,8 @@
 //!
 //! Used by the room of plugins to find the span that an event belongs to. Pid and start time together identify a
 //! process until reboot: the kernel reuses pids, and field 22 of /proc/PID/stat (`starttime`, fs/proc/array.c, in clock
-//! ticks) tells the uses apart. A process that ended is kept for a second, so that a record that comes twice, or late,
-//! is recognised. Bounded by `max_processes`: those that ended go first, then the oldest without an open span.
+//! ticks) distinguishes the uses. A process that ended is kept for a second, so that a record that comes twice, or
+//! late, is recognised. Bounded by `max_processes`: those that ended go first, then the oldest without an open span.
 //! Does not: make spans, or remove the processes of a trace that closes (their exits are still to come).
 
 use std::collections::VecDeque;

@@ -116,7 +116,7 @@ impl Sandboxes {
     /// file's appearance or of the namespace's inode.
     pub(crate) fn on_netns(&mut self, ctx: &mut Context, netns: &Netns) {
         let Some(trace) = self.creation_of(ctx, &netns.sandbox.0) else {
-            // Operations on a sandbox that exists have a namespace too, whose begin nobody needs.
+            // Operations on a sandbox that exists have a namespace too, and its begin is of no use.
             if self.memory.sandboxes.get(&netns.sandbox.0).is_none() {
                 ctx.effects.counters.orphan += 1;
             }

@@ -138,7 +138,7 @@ impl Sandboxes {
 
     /// Opens the trace of an operation of its own, whose root is the operation.
     fn open_single(&mut self, ctx: &mut Context, at: Timestamp, image: &Image, call: &Invocation<'_>) -> TraceKey {
-        // The pid and start time of the plugin tell apart operations that begin at the same time.
+        // Pid and start time of the plugin distinguish operations that begin at the same time.
         let seed = TraceId::of(&[
             ctx.config.boot_id.as_bytes(),
             call.command.as_str().as_bytes(),

@@ -95,7 +95,7 @@ impl Traffic {
                     && (connect.local.port() == flow.source.port()
                         || (connect.local.port() == 0 && connect.outcome.is_none()))
             });
-            // Of several whose ports are not known yet no one can tell; each finds its entry by its port later.
+            // Several connects without a known port fit alike; each finds its entry by its port later.
             open.next().filter(|_| open.next().is_none())
         });
         if let Some((serial, _)) = found {

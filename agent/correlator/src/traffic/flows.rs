@@ -56,7 +56,7 @@ const MAX_JOINED: usize = 8;
 const EARLY_NS: u64 = 100 * MILLISECOND;
 
 impl FlowTable {
-    /// Joins the entry of a query that leaves through a socket which conntrack knows already: a resolver that asks
+    /// Joins the entry of a query that leaves through a socket which conntrack knows already: a resolver that queries
     /// several names from one port has one entry.
     pub(crate) fn join_known(&self, lookups: &mut ExchangeTable<Lookup>, serial: u64, message: &DnsMessage) {
         let protocol = protocol_of(message.transport);

@@ -363,7 +363,7 @@ impl Lookup {
         self.drops.push(dropped);
     }
 
-    /// A number that tells it apart from lookups that began at the same time: part of its journey's trace id.
+    /// A number that distinguishes it from lookups that began at the same time: part of its journey's trace id.
     pub(crate) fn seed(&self) -> u64 {
         let first = self.sent.first();
         let socket = first.map_or(0, |sent| sent.socket ^ u64::from(sent.client.port()) << 48);

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(hns.logs(901), Logged::Restarted(Some(900)));
         // The first is alive: both log as HNS.
         assert_eq!((hns.logs(900), hns.logs(901)), (Logged::AsBefore, Logged::AsBefore));
-        // One that has ended is in nobody's place, and its number can come again.
+        // A process that ended is replaced by none, and its pid can be reused.
         assert!(hns.ends(901) && !hns.ends(901) && !hns.ends(5));
         assert_eq!(hns.logs(901), Logged::Restarted(None));
         for pid in 1..100 {

@@ -14,7 +14,7 @@ use crate::config::TrafficBounds;
 /// How a query relates to the earlier ones of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueryKind {
-    /// The question was not asked before.
+    /// The question was not sent before.
     First,
     /// The question again, but not for want of an answer: another server at the same instant (musl), or over TCP after
     /// truncation.
