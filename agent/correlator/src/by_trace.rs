@@ -18,6 +18,7 @@ impl<T> Default for ByTrace<T> {
 }
 
 impl<T> ByTrace<T> {
+    /// The state beside this trace; `None` if it has none, or has closed.
     pub(crate) fn get(&self, key: TraceKey) -> Option<&T> {
         let (of, value) = self.0.get(key.slot())?.as_ref()?;
         (*of == key).then_some(value)
@@ -37,6 +38,7 @@ impl<T> ByTrace<T> {
         self.0[slot] = Some((key, value));
     }
 
+    /// Takes the state out, when the trace closes.
     pub(crate) fn remove(&mut self, key: TraceKey) -> Option<T> {
         self.get(key)?;
         let (_, value) = self.0.get_mut(key.slot())?.take()?;

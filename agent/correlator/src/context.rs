@@ -31,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) names: NameCache,
     pub(crate) traces: OpenTraces,
     pub(crate) effects: Effects,
+    /// Facts that the router has not routed yet.
     pub(crate) facts: Facts,
     /// The last serial number of an exchange.
     serial: u64,
@@ -63,7 +64,9 @@ impl Context {
 /// Until when something that begins may miss records that a probe lost; `None` before the first loss.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
+    /// Of processes, on which all spans of operations depend.
     pub(crate) processes: Option<Timestamp>,
+    /// Of traffic: DNS messages, connects, conntrack, drops.
     pub(crate) traffic: Option<Timestamp>,
 }
 

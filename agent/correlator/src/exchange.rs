@@ -25,12 +25,15 @@ pub(crate) enum ExchangeId {
 /// An exchange that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
+    /// First query or SYN.
     pub(crate) start: Timestamp,
+    /// Last answer that mattered, end of the handshake, or the time at which the client stopped waiting.
     pub(crate) end: Timestamp,
     pub(crate) status: Status,
     /// Why it becomes a journey; `None` if it went well.
     pub(crate) reason: Option<JourneyReason>,
     pub(crate) detail: ExchangeDetail,
+    /// Its instants, in order of time.
     pub(crate) notes: Vec<Note>,
     /// Records were lost while it was open.
     pub(crate) lost: bool,

@@ -85,7 +85,9 @@ pub(crate) struct CreationRequest {
 /// The end of a creation, as a runtime reports it.
 #[derive(Debug)]
 pub(crate) struct CreationEnd {
+    /// When the runtime reported it.
     pub(crate) at: Timestamp,
+    /// The sandbox's id, or its stand-in.
     pub(crate) container: String,
     /// Why it failed; empty when the runtime gave no reason.
     pub(crate) failure: Option<String>,
@@ -94,16 +96,19 @@ pub(crate) struct CreationEnd {
 /// A sandbox's new id.
 #[derive(Debug)]
 pub(crate) struct NewName {
+    /// The id that it replaces: a stand-in.
     pub(crate) before: String,
     pub(crate) id: String,
     /// The trace of its creation, when the begin of that was seen.
     pub(crate) trace: Option<TraceKey>,
+    /// Its network compartment, if known by now.
     pub(crate) compartment: Option<u32>,
 }
 
 /// Addresses that a lookup resolved.
 #[derive(Debug)]
 pub(crate) struct ResolvedAddresses {
+    /// Number of the compartment that the lookup's process runs in.
     pub(crate) netns: u64,
     pub(crate) addresses: Vec<IpAddr>,
     /// Serial number of the lookup.
@@ -117,10 +122,12 @@ pub(crate) struct ResolvedAddresses {
 pub(crate) struct Facts(VecDeque<Fact>);
 
 impl Facts {
+    /// Adds a fact behind those that wait.
     pub(crate) fn push(&mut self, fact: Fact) {
         self.0.push_back(fact);
     }
 
+    /// Takes the oldest fact.
     pub(crate) fn pop(&mut self) -> Option<Fact> {
         self.0.pop_front()
     }

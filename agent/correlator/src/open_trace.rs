@@ -5,6 +5,10 @@
 //! ends before a child. Spans are named by their index, which does not change while the trace is open. Bounded by
 //! `max_spans` spans and 32 events of each.
 //! Does not: decide when something ends.
+//!
+//! Indices: 0 is the root. In the trace of a creation 1 is `sandbox.create` (`CREATE`), below which runtime steps and
+//! the runtime's operations lie; first exchanges lie below the root, since they come after the creation. In any other
+//! trace the root is the operation.
 
 use sandglass_model::event::ExitStatus;
 use sandglass_model::time::SECOND;
@@ -197,6 +201,7 @@ impl OpenTrace {
             .filter_map(|(index, span)| Some((index, span.detail.as_operation()?)))
     }
 
+    /// The detail of the operation at `span`; `None` if that is no operation.
     pub(crate) fn operation(&self, span: usize) -> Option<&OperationDetail> {
         self.trace.spans.get(span)?.detail.as_operation()
     }

@@ -32,6 +32,7 @@ use crate::plugins::state::TraceState;
 /// `traces` goes with its trace.
 #[derive(Debug)]
 pub(crate) struct Plugins {
+    /// Every process that was executed by a runtime or lies below a plugin.
     processes: TrackedProcesses,
     /// Operations and invocations of each open trace.
     traces: ByTrace<TraceState>,

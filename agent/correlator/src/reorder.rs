@@ -5,6 +5,10 @@
 //! newest time seen minus the window; events of equal time keep their order of arrival. Memory is bounded by what
 //! arrives within one window.
 //! Does not: drop, merge or re-stamp events. Late ones are released at once, flagged, and counted by the pipeline.
+//!
+//! Example with a window of 100 ms: events of 10, 30 and 20 ms arrive in this order. None is released until an event,
+//! or a tick, of 110 ms arrives; then that of 10 ms is. At 130 ms all three are released, as 10, 20, 30. An event of 25
+//! ms that arrives now is late and is released at once.
 
 use std::collections::VecDeque;
 

@@ -13,6 +13,16 @@
 //! It may touch its own tables, activity and wait spans in open traces, and timers of kind `ServiceLookup`. Facts and
 //! event ids: `docs/` and the manifests of the providers that each file names.
 //! Does not: guess between sandboxes. What fits several goes to the likeliest and is marked ambiguous.
+//!
+//! What a pod's creation looks like on Windows, in order, and the key that each step adds (`keys.rs`):
+//! 1. containerd logs `RunPodSandbox`: pod name, namespace, uid and attempt. The sandbox gets a stand-in, and its trace
+//!    opens.
+//! 2. containerd creates the HCN namespace and executes the plugins: ADD. HNS logs the endpoint and its port.
+//! 3. containerd starts the shim, whose command line has the sandbox's id; the shim logs namespace and endpoint with
+//!    it.
+//! 4. HCS creates the compute system with that id; the kernel logs its silo and job.
+//! 5. The endpoint is attached and the interface appears in a compartment, after ADD has returned (`vnic.rs`).
+//! 6. containerd logs that `RunPodSandbox` returned, with the id.
 
 pub(crate) mod activities;
 pub(crate) mod calls;

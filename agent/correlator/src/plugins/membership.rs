@@ -6,6 +6,11 @@
 //! section 3); a plugin may execute others for the same interface (delegation, section 4) or, as Multus does, for
 //! further interfaces, which are operations of their own.
 //! Does not: close operations, except those that a nested one replaces.
+//!
+//! Example: Multus is executed by containerd for `eth0`, executes `bridge` for `eth0` and `macvlan` for `net1`. Multus
+//! is a member of the runtime's chain. `bridge` has the same container and interface: a delegate within that operation.
+//! `macvlan` has another interface: a nested operation below Multus, with a chain of its own. Both carry `CNI_*`
+//! variables of their own.
 
 use std::sync::Arc;
 

@@ -8,6 +8,11 @@
 //! Invariant: the span ends with its last plugin in every case, so that the settle time never counts as time of the
 //! operation.
 //! Does not: decide anything about the sandbox.
+//!
+//! Example: containerd runs `bridge` and then `portmap` for an ADD of `eth0`. The exec of `bridge` opens the operation;
+//! its exit makes it idle and starts the settle timer; the exec of `portmap` joins it and stops the timer; its exit
+//! completes the configured list, so the operation closes at once and ends at that exit. With an unknown list it closes
+//! when the settle timer fires, and ends at the same exit.
 
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::trace::Status;

@@ -27,8 +27,11 @@ pub(super) struct Entry {
 pub(super) struct Entries {
     /// Index of the first entry of each place; a power of two of them.
     places: Vec<u32>,
+    /// All entries, free ones included. Never shrinks: it is as long as the table at its fullest.
     entries: Vec<Entry>,
+    /// Index of the first free entry.
     free: u32,
+    /// Entries that are not free.
     pub(super) count: usize,
 }
 
@@ -58,6 +61,7 @@ impl Entries {
         })
     }
 
+    /// The entry of this very process.
     pub(super) fn get(&self, process: ProcessKey) -> Option<&Entry> {
         let (_, entry) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
         Some(entry)
@@ -92,6 +96,7 @@ impl Entries {
         self.count += 1;
     }
 
+    /// Removes a process and returns its role. The entry goes to the front of the free ones.
     pub(super) fn remove(&mut self, process: ProcessKey) -> Option<Role> {
         let (index, entry) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
         let (role, next) = (entry.role, entry.next);

@@ -5,6 +5,9 @@
 //! ticks) distinguishes the uses. A process that ended is kept for a second, so that a record that comes twice, or
 //! late, is recognised. Bounded by `max_processes`: those that ended go first, then the oldest without an open span.
 //! Does not: make spans, or remove the processes of a trace that closes (their exits are still to come).
+//!
+//! Life of an entry: inserted by a fork or an exec, its role changed by later execs, marked `Gone` by its exit, and
+//! removed a second later. Without an exit (a lost record) it stays until its pid is reused or it is evicted.
 
 use std::collections::VecDeque;
 
@@ -20,6 +23,7 @@ use crate::plugins::role::{PidMatch, Role};
 /// its process.
 #[derive(Debug)]
 pub(crate) struct TrackedProcesses {
+    /// Bound on entries.
     max: usize,
     entries: Entries,
     /// Processes in order of insertion, with the serial number of that.
@@ -48,6 +52,7 @@ impl TrackedProcesses {
         }
     }
 
+    /// The role of this very process; `None` if it is not in the table.
     pub(crate) fn role(&self, process: ProcessKey) -> Option<Role> {
         self.entries.get(process).map(|entry| entry.role)
     }
@@ -87,6 +92,7 @@ impl TrackedProcesses {
         }
     }
 
+    /// Removes a process; its entry in `arrivals` becomes stale.
     pub(crate) fn remove(&mut self, process: ProcessKey) {
         self.entries.remove(process);
     }
@@ -163,6 +169,7 @@ impl TrackedProcesses {
         }
     }
 
+    /// Removes a process that ended, unless its entry was reused for a new role.
     fn forget_gone(&mut self, process: ProcessKey) {
         if let Some(Role::Gone { .. }) = self.role(process) {
             self.entries.remove(process);

@@ -21,6 +21,7 @@ pub(crate) struct TraceState {
 /// State beside the span of an operation. Whether it is open, idle or failed is in the span.
 #[derive(Debug)]
 pub(crate) struct Operation {
+    /// Index of its span.
     pub(crate) span: usize,
     pub(crate) caller: Caller,
     /// The container it is for, where that is not the trace's sandbox (a plugin may request one for any container).
@@ -97,6 +98,7 @@ impl TraceState {
         &self.operations
     }
 
+    /// The state of the operation at this span. A trace has few operations, so a search is short.
     pub(crate) fn operation(&self, span: usize) -> Option<&Operation> {
         self.operations.iter().find(|operation| operation.span == span)
     }
@@ -115,6 +117,7 @@ impl TraceState {
         });
     }
 
+    /// The state of the plugin or command at this span.
     pub(crate) fn process(&self, span: usize) -> Option<&ProcessState> {
         let index = self.processes.binary_search_by_key(&span, |process| process.span);
         self.processes.get(index.ok()?)

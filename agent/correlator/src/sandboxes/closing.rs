@@ -5,6 +5,14 @@
 //! proven usable or the wait for that is over.
 //! Invariant: a trace leaves the table of open traces and is emitted in the same call, exactly once.
 //! Does not: end operations or plugins; the room of plugins has done that before (`Plugins::on_closing`).
+//!
+//! A sandbox's trace passes these states; each review looks which one holds:
+//! 1. In creation: operations and runtime steps begin and end. `creation.rs` says when that is over.
+//! 2. Created: the span `sandbox.create` has ended, `Output::Created` is emitted, and first exchanges are shown.
+//!    `readiness.rs` says when that is over. A creation that failed, or whose traffic cannot be attributed, skips this
+//!    state.
+//! 3. Complete: the trace leaves the table. Without its pod's labels it is held back.
+//! 4. Emitted: `Output::Closed`.
 
 use std::sync::Arc;
 

@@ -3,6 +3,15 @@
 //! Used by the files of this room. A creation is over when the runtime has started the pause container, when the
 //! sandbox is being removed, when a step failed, or when nothing more comes within a time that depends on how much of
 //! the runtime's work is visible. All times are from the configuration. Does not: change the trace.
+//!
+//! How long a creation stays open when no operation runs:
+//! - started, being removed, or a step failed: complete.
+//! - an operation failed: the settle time, in which the runtime may attempt it again.
+//! - a runtime whose steps are not known: the settle time, for a further attachment.
+//! - a runtime step runs: until the timeout of a plugin after the step's begin.
+//! - between two steps: `runtime_wait_ns`.
+//! - reported by the runtime itself (Windows): until it reports the end, at most the timeout of a plugin;
+//!   after a failed operation at most `runtime_wait_ns`.
 
 use sandglass_model::Timestamp;
 use sandglass_model::registry;

@@ -35,6 +35,7 @@ pub(crate) struct CountedOperation {
     command: CniCommand,
     ifname: Box<str>,
     attempt: u32,
+    /// Root of its last attempt, for the link to it.
     root: RootId,
 }
 
@@ -82,7 +83,9 @@ impl RememberedSandbox {
 /// The newest attempt to create a sandbox for a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodAttempt {
+    /// Id of the sandbox; a later attempt has another.
     pub(crate) sandbox: String,
+    /// Number of the attempt, from 1.
     pub(crate) number: u32,
     pub(crate) root: RootId,
 }
@@ -90,7 +93,9 @@ pub(crate) struct PodAttempt {
 /// The two tables.
 #[derive(Debug)]
 pub(crate) struct Memory {
+    /// By the runtime's id of the sandbox.
     pub(crate) sandboxes: Recent<RememberedSandbox>,
+    /// By `pod_key`.
     pub(crate) pods: Recent<PodAttempt>,
 }
 

@@ -8,6 +8,14 @@
 //! Bounded: of a sandbox that tries without end the first 64 exchanges are shown, and up to 8 more that succeeded; the
 //! others are counted.
 //! Does not: decide how an exchange ends.
+//!
+//! Examples, with a grace time of 1 s:
+//! - A lookup is answered at 100 ms and nothing follows: ready at 100 ms, decided at 1,100 ms.
+//! - A lookup is answered at 100 ms, a connect begins at 200 ms and is established at 250 ms: ready at 250 ms, decided
+//!   at once.
+//! - A lookup fails at 5 s, a connect to an address is established at 6 s: ready at 6 s, and the failed lookup is part
+//!   of the trace.
+//! - Nothing is sent within `ready_deadline_ns`: not ready, and the sandbox counts as silent.
 
 use sandglass_model::trace::Status;
 use sandglass_model::{Timestamp, registry};
@@ -39,8 +47,10 @@ pub(crate) struct ReadinessTracker {
 #[derive(Debug)]
 struct ShownExchange {
     id: ExchangeId,
+    /// Index of its span in the open trace.
     span: usize,
     start: Timestamp,
+    /// When it ended; `None` while it is open.
     end: Option<Timestamp>,
     /// The exchange, while its finding is not emitted: it may turn out to have begun after the network was ready, and
     /// then it is traffic.
@@ -50,6 +60,7 @@ struct ShownExchange {
 /// An exchange that proves that the network works for lookups, or for connects.
 #[derive(Clone, Copy, Debug)]
 struct Success {
+    /// It is a connect; otherwise a lookup.
     connect: bool,
     start: Timestamp,
     end: Timestamp,
@@ -84,6 +95,7 @@ impl ReadinessTracker {
         }
     }
 
+    /// Records that an exchange has a span.
     fn show(&mut self, id: ExchangeId, span: usize, at: Timestamp) {
         self.shown.push(ShownExchange {
             id,

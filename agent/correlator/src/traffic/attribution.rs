@@ -6,6 +6,10 @@
 //! attribute a packet that is seen outside of its sandbox's namespace.
 //! Bounded by `max_remembered` namespaces and twice as many addresses; the oldest entries are evicted.
 //! Does not: know traces.
+//!
+//! Order of evidence for a record: the namespace of its socket, then an address. The namespace is certain, while an
+//! address may have been given to another sandbox by IPAM a moment ago; that is why the node's namespace never falls
+//! back to addresses for sockets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,7 +26,9 @@ use crate::owner::Owner;
 pub(crate) struct Owners {
     /// Inode of the node's own network namespace; `None` until a source observes traffic.
     pub(crate) node: Option<u64>,
+    /// By inode of the network namespace, or number of the compartment.
     by_netns: Bounded<u64, NetnsOwner>,
+    /// By address, for packets that are seen outside of the sandbox's namespace.
     by_address: Bounded<IpAddr, Arc<str>>,
     /// Namespaces and addresses by sandbox, so that removing a sandbox needs no walk through both maps.
     owned: Recent<Owned>,
@@ -199,6 +205,7 @@ impl Owners {
         }
     }
 
+    /// The sandbox that the address belongs to.
     fn of_address(&self, address: IpAddr) -> Option<&Arc<str>> {
         self.by_address.get(&address).filter(|_| is_foreign(address))
     }

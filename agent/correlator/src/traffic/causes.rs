@@ -8,6 +8,15 @@
 //! (kubernetes/kubernetes#56903) is named only if the counters or a drop show that an entry lost: from the client's
 //! side a silent server looks the same.
 //! Does not: look at anything that is still open.
+//!
+//! The causes of a lookup in the order in which they are tried:
+//! - `conntrack_race`: two simultaneous queries of one socket of which exactly one was answered, and conntrack's
+//!   counters, a drop or a translation.
+//! - `conntrack_table_full`: packets dropped while the table was at least 95 % full.
+//! - `packet_drop`: the kernel dropped a packet of it.
+//! - `truncation`, `dns_server_error`: what a server answered.
+//! - `dns_server_silent`, `dns_server_slow`: an answer is missing or came late, and nothing shows a drop on this node.
+//! - `search_path`, `dns_server_slow`: all queries were answered, and it took long.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{ConnectFailure, Transport};

@@ -21,6 +21,7 @@ use crate::traffic::lookup::Dropped;
 pub(crate) struct Connect {
     pub(crate) owner: Owner,
     pub(crate) initiator: Option<Initiator>,
+    /// When the socket left the closed state, just before its first SYN.
     pub(crate) start: Timestamp,
     /// Socket cookie, unique until reboot (`sock_gen_cookie`, include/linux/sock_diag.h); 0 where the system has none.
     pub(crate) socket: u64,
@@ -36,9 +37,11 @@ pub(crate) struct Connect {
     pub(crate) outcome: Option<(Timestamp, Option<ConnectFailure>)>,
     /// Serial number and name of the lookup that resolved the address.
     pub(crate) lookup: Option<(u64, Arc<str>)>,
+    /// The other end after destination translation; `None` where conntrack translated nothing.
     pub(crate) backend: Option<SocketAddr>,
     /// Kernel ids of the conntrack entries that were joined.
     pub(crate) flows: Vec<u32>,
+    /// Its packets that the kernel dropped, at most `MAX_DROPS`.
     pub(crate) drops: Vec<Dropped>,
     pub(crate) notes: Vec<Note>,
     /// The trace of its sandbox's creation, before its network is ready.

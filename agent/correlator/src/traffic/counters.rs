@@ -6,6 +6,9 @@
 //! tuple, whose packet is dropped, and `clash_resolve` those whose packet went through (`nf_ct_resolve_clash`,
 //! net/netfilter/nf_conntrack_core.c, as in Linux 6.12).
 //! Bounded in namespaces, readings of each, and age.
+//!
+//! A reading covers the time since the one before. Growth counts for an instant if that time and the instant overlap
+//! within a millisecond, the distance between the time stamps of a poll and of a probe.
 
 use std::collections::VecDeque;
 
@@ -33,8 +36,11 @@ struct CounterReading {
 pub(crate) struct Rise {
     /// The counters of at least one of the tables are read. Without that, a rise of 0 says nothing.
     pub(crate) counted: bool,
+    /// Entries that lost against another for the same tuple.
     pub(crate) insert_failed: u64,
+    /// Packets dropped because no entry could be made.
     pub(crate) drop: u64,
+    /// Races for one tuple that were resolved.
     pub(crate) clash_resolve: u64,
     /// Entries and limit of a table that was at least 95 % full.
     pub(crate) full: Option<(u64, u64)>,

@@ -5,6 +5,14 @@
 //! search path. A resolver that serves others, such as a node-local cache, queries many names from one socket: there
 //! only equal names are joined.
 //! Does not: guess. A query that fits nothing opens a lookup of its own.
+//!
+//! Example: a pod resolves `web` with the search list `a.svc.cluster.local svc.cluster.local` and glibc:
+//! - `web.a.svc.cluster.local` A and AAAA, answered NXDOMAIN twice: nothing is pending, and the lookup stays open for
+//!   `search_gap_ns`.
+//! - `web.svc.cluster.local` A and AAAA: the same first label, and the rest is a suffix of the rest before. That is the
+//!   next name of the same lookup. A is answered with an address, AAAA with no records.
+//!
+//! The result is one lookup named `web`, with four questions, one further name, and the result of the second name.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, DnsUnreported, Question, Unreported};

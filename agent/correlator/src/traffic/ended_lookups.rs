@@ -20,6 +20,7 @@ use crate::traffic::table_key::TableKey;
 pub(crate) struct ResolvedAddress {
     /// Serial number of the lookup.
     pub(crate) lookup: u64,
+    /// The name as the program meant it.
     pub(crate) name: Arc<str>,
     /// The ended lookup; `None` while it is open.
     pub(crate) exchange: Option<Arc<Exchange>>,

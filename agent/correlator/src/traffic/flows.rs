@@ -25,9 +25,12 @@ pub(crate) const UDP: u8 = 17;
 /// A conntrack entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowEntry {
+    /// The kernel's id of the entry (`CTA_ID`).
     pub(super) id: u32,
+    /// Inode of the network namespace whose table it is in.
     pub(super) netns: u64,
     pub(super) at: Timestamp,
+    /// What was translated; `None` for nothing.
     pub(super) nat: Option<Nat>,
     /// The other end after destination translation; `None` where it was not translated.
     pub(super) backend: Option<SocketAddr>,
@@ -112,6 +115,7 @@ pub(super) fn is_near(entry: FlowEntry, client: SocketAddr, netns: u64) -> bool 
     !client.ip().is_loopback() || entry.netns == netns
 }
 
+/// The note of a joined entry.
 fn note_of(entry: FlowEntry) -> NoteKind {
     NoteKind::Flow {
         id: entry.id,

@@ -6,6 +6,10 @@
 //! back the excess, and the node's own may take at most half of it, so that a broken node agent does not hide broken
 //! pods. Bounded to 256 open journeys of 16 exchanges.
 //! Does not: hold back findings; metrics count everything.
+//!
+//! Example: a lookup of `web` needs a retry (2.5 s) and resolves 10.0.0.1; 20 ms later a connect to 10.0.0.1:80
+//! succeeds. The lookup opens a journey, which stays open for a second; the connect joins it although it went well; a
+//! second later the trace is complete with a root and two spans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +39,7 @@ pub(crate) struct Journeys {
 /// A journey.
 #[derive(Debug)]
 pub(crate) struct Journey {
+    /// Id of its trace, made when it opens, so that findings can name it before it is complete.
     id: TraceId,
     pub(crate) owner: Owner,
     /// In the order in which they ended; at most `MAX_EXCHANGES`.
@@ -147,11 +152,13 @@ impl Journeys {
         self.take(ctx, lookup)
     }
 
+    /// Takes the journey that was opened first, complete or not.
     pub(crate) fn take_oldest(&mut self, ctx: &mut Context) -> Option<Journey> {
         let oldest = *self.open.first_key_value()?.0;
         self.take(ctx, oldest)
     }
 
+    /// Takes a journey out and cancels its timer.
     fn take(&mut self, ctx: &mut Context, lookup: u64) -> Option<Journey> {
         ctx.effects.timers.clear(Timer::Journey(lookup));
         self.open.remove(&lookup)

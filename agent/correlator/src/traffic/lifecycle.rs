@@ -5,6 +5,13 @@
 //! after the first exchange in it began: open exchanges without an owner are attributed again then, and once more at
 //! their end. Findings of exchanges that ended before stay the node's.
 //! Does not: decide when a network is ready, or what went badly (`causes.rs`).
+//!
+//! An exchange passes these states:
+//! - open without a home: its sandbox's network is ready, or it is the node's. It changes no trace.
+//! - open with a home: the trace of its sandbox's creation shows it, and gets a fact with each change.
+//! - detached: that trace closed, or its network became ready, while it was open. It goes on without a home.
+//! - ended: with a home the room of sandboxes gets it, and may release it back; without one it is released at once.
+//! - released: a finding, and a journey if it went badly.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -27,7 +27,9 @@ use crate::owner::Owner;
 /// An open lookup.
 #[derive(Debug)]
 pub(crate) struct Lookup {
+    /// The owner of the client's socket; it may change while the lookup is open.
     pub(crate) owner: Owner,
+    /// The process that sent the first query that named one.
     pub(crate) initiator: Option<Initiator>,
     pub(crate) start: Timestamp,
     /// Names tried, in order; the last one is current. Never empty.
@@ -50,6 +52,7 @@ pub(crate) struct Lookup {
     pub(crate) backend: Option<SocketAddr>,
     /// Kernel ids of the conntrack entries that were joined.
     pub(crate) flows: Vec<u32>,
+    /// Its packets that the kernel dropped, at most `MAX_DROPS`.
     pub(crate) drops: Vec<Dropped>,
     /// Server and response code of the first answer that is an error.
     pub(crate) error: Option<(SocketAddr, u16)>,
@@ -73,6 +76,7 @@ pub(crate) struct Lookup {
 pub(crate) struct QuestionState {
     /// Index in [`Lookup::names`].
     pub(crate) name: usize,
+    /// Record type (RFC 1035 3.2.2).
     pub(crate) kind: u16,
     /// When it was first sent.
     pub(crate) first: Timestamp,
@@ -90,10 +94,13 @@ pub(crate) struct SentQuery {
     pub(crate) at: Timestamp,
     /// Index in [`Lookup::questions`].
     pub(crate) question: usize,
+    /// Socket cookie; 0 where it is not known.
     pub(crate) socket: u64,
+    /// The client's end: address and port that the socket sends from.
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) transport: Transport,
+    /// Message id (RFC 1035 4.1.1); retries may repeat it.
     pub(crate) id: u16,
     /// As [`DnsMessage::nth`].
     pub(crate) nth: u32,
@@ -129,7 +136,9 @@ impl SentQuery {
 #[derive(Clone, Debug)]
 pub(crate) struct Dropped {
     pub(crate) at: Timestamp,
+    /// The kernel's drop reason without its prefix; `NOT_SPECIFIED` for none.
     pub(crate) reason: Arc<str>,
+    /// Kernel function that dropped it; empty when not known.
     pub(crate) function: Arc<str>,
     /// It was on its way to the client.
     pub(crate) inbound: bool,
@@ -144,6 +153,7 @@ const MAX_QUESTIONS: usize = 48;
 pub(crate) const MAX_NAMES: usize = 16;
 /// Bound on servers. Resolvers take 3 (`MAXNS`, resolv.h).
 const MAX_SERVERS: usize = 8;
+/// Bound on addresses kept of all answers.
 const MAX_ADDRESSES: usize = 16;
 /// Bound on dropped packets.
 const MAX_DROPS: usize = 8;

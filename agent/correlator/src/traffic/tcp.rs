@@ -53,6 +53,7 @@ impl Traffic {
         }
     }
 
+    /// Opens a connect, joined to the lookup of its address. The oldest are evicted if there are too many.
     fn open_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
         while self.connects.len() >= ctx.config.traffic.max_connects.max(1)
             && let Some(oldest) = self.connects.oldest()

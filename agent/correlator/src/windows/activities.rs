@@ -6,6 +6,10 @@
 //! innermost start of its name on its thread. An activity lies in another by the related id, else by thread. A nest is
 //! whole when its outermost activity ends; `nest_end.rs` then finds its owner.
 //! Does not: know what an activity means; its name becomes the span's.
+//!
+//! Example: a plugin requests an endpoint. HNS logs `RequestHandler` (start), `EndpointActivity` (start),
+//! `EndpointAttachShared` (start), then their stops from the inside to the outside, all on one thread and often with
+//! one activity id or none. The nest is the three activities; it ends with the stop of `RequestHandler`.
 
 use std::sync::Arc;
 

@@ -5,6 +5,11 @@
 //! or after a failed ADD, else CHECK. A child of a CNI agent's service is a command for the plugin that waits for that
 //! service.
 //! Does not: know what a plugin reads or writes, which ETW does not show.
+//!
+//! What a child of the runtime is executed for, by the stage of the sandboxes that fit:
+//! - creating, no shim started, no plugin running: ADD; after an ADD that failed: DEL.
+//! - stopping, no plugin running: DEL.
+//! - none of these: CHECK of the newest sandbox, since nothing else executes plugins then.
 
 use sandglass_model::{CniCommand, TextPairs, Timestamp};
 
@@ -42,6 +47,7 @@ pub(crate) struct Annotation {
 
 /// The sandbox and the command that a plugin is executed for.
 struct InferredCall {
+    /// The sandbox's number in `SandboxTable`.
     number: u64,
     command: CniCommand,
     ambiguous: bool,

@@ -16,6 +16,7 @@ use crate::collections::mix::mix;
 /// Owners of keys, as numbers of `SandboxTable`.
 #[derive(Debug)]
 pub(crate) struct Keys {
+    /// The sandbox's number by key.
     owners: Bounded<ObjectKey, u64>,
     /// Keys by sandbox, so that removing a sandbox needs no walk through all keys.
     owned: BTreeMap<u64, Vec<ObjectKey>>,

@@ -17,8 +17,10 @@ pub(super) struct LibraryCalls(VecDeque<LibraryCall>);
 /// One call, with the time at which it began.
 #[derive(Debug)]
 struct LibraryCall {
+    /// The silo's GUID; empty for the node.
     silo: String,
     pid: u32,
+    /// The name as the program passed it, in lower case.
     name: String,
     at: Timestamp,
 }
@@ -29,6 +31,7 @@ const MAX_CALLS: usize = 512;
 const REACH_NS: u64 = 5 * SECOND;
 
 impl LibraryCall {
+    /// The step is of this call: same silo, process and name.
     fn is_of(&self, step: &LookupStep) -> bool {
         self.pid == step.process.pid && self.name == step.name && self.silo == step.silo
     }

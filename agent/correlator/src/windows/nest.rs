@@ -18,7 +18,9 @@ pub(crate) struct Nest {
     pub(super) activities: Vec<Activity>,
     /// Keys of all its activities that identify a sandbox, each once.
     pub(super) keys: Vec<ObjectKey>,
+    /// Begin of the outermost activity.
     pub(super) start: Timestamp,
+    /// Its end; the current time for a nest that still runs.
     pub(super) end: Timestamp,
 }
 
@@ -56,6 +58,7 @@ impl Nest {
         Nest { end, ..nest }
     }
 
+    /// The outermost activity is one of HNS.
     pub(super) fn is_of_hns(&self) -> bool {
         self.activities
             .first()

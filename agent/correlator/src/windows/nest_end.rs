@@ -4,6 +4,13 @@
 //! to the only sandbox that is being worked on, if there is only one. Otherwise it waits until one of its keys gets an
 //! owner, or until the creation during which it began ends: then the likeliest sandbox gets it, marked ambiguous. A
 //! nest that no sandbox gets shows in metrics only.
+//!
+//! The order of evidence, strongest first:
+//! 1. A key of the nest has an owner. The nest's other keys get the same owner.
+//! 2. Only one sandbox is being worked on, and for HNS a plugin of it ran at the begin of the nest.
+//! 3. A key gets an owner within two minutes.
+//! 4. A trace closes that the nest began in: the likeliest of several, marked ambiguous.
+//! A nest that names a container is attributed by 1 or 3 only: the id would contradict a guess.
 
 use sandglass_model::Timestamp;
 

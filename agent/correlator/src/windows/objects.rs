@@ -15,10 +15,13 @@ use crate::windows::sandbox_table::SandboxTable;
 /// The tables that attribution needs.
 #[derive(Debug)]
 pub(crate) struct Objects {
+    /// Sandboxes as the runtime reports them.
     pub(super) sandboxes: SandboxTable,
     /// Open operations that the runtime requested, by container id.
     pub(super) operations: BTreeMap<String, Vec<SpanRef>>,
+    /// Nests without an owner.
     pub(super) nests: Nests,
+    /// Owners of keys.
     pub(super) keys: Keys,
     /// HNS endpoints that were created while the agent ran and not deleted since.
     pub(super) endpoints: BTreeSet<String>,

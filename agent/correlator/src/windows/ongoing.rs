@@ -2,6 +2,10 @@
 //!
 //! Used by `activities.rs`, which pairs starts and stops, and by `running.rs`, which shows what runs. Bounded to 4,096;
 //! the oldest are evicted. Does not: know sandboxes.
+//!
+//! Three orders are kept: by number for eviction and for nesting, by (service, id, name) to find what a stop ends, by
+//! (service, process, thread) to find what encloses a start without an id. An activity leaves the two latter when it
+//! ends, and the first when its whole nest has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,12 +24,16 @@ pub(crate) struct Activity {
     pub(crate) name: Arc<str>,
     /// Activity id as text; empty for none.
     pub(crate) id: String,
+    /// Process that logged it; 0 for callbacks of drivers and for spans of the shim.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) start: Timestamp,
     pub(crate) end: Option<Timestamp>,
+    /// HRESULT or NTSTATUS; `None` while it is open or without a result.
     pub(crate) result: Option<u32>,
+    /// The service's message of a failure; empty for none.
     pub(crate) message: String,
+    /// Objects that it named, at most 16.
     pub(crate) keys: Vec<ObjectKey>,
     /// Method of the request to HNS (`GET`, `POST`, ...); empty if it has none.
     pub(crate) method: String,
@@ -42,6 +50,7 @@ pub(crate) struct Activity {
 /// The activities, by number. Numbers grow in the order of begin, so a child's is above its parent's.
 #[derive(Debug, Default)]
 pub(crate) struct Activities {
+    /// Open activities, and ended ones that lie in an open one.
     all: BTreeMap<u64, Activity>,
     /// The last number.
     serial: u64,
@@ -270,10 +279,12 @@ impl Activities {
     }
 }
 
+/// The key of an activity in `by_name`.
 fn named(activity: &Activity) -> (Service, String, Arc<str>) {
     (activity.service, activity.id.clone(), Arc::clone(&activity.name))
 }
 
+/// The key of an activity in `by_thread`.
 fn thread(activity: &Activity) -> (Service, u32, u32) {
     (activity.service, activity.pid, activity.tid)
 }
@@ -282,6 +293,7 @@ fn thread_of(step: &ActivityStep) -> (Service, u32, u32) {
     (step.service, step.pid, step.tid)
 }
 
+/// Removes an activity from an index.
 fn close<K: Ord>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
     if let Some(numbers) = index.get_mut(key) {
         numbers.remove(&number);

@@ -59,6 +59,7 @@ impl Objects {
         }
     }
 
+    /// The sandbox that a trace is about.
     pub(super) fn number_of_trace(&self, ctx: &Context, key: TraceKey) -> Option<u64> {
         self.sandboxes.number_of(ctx.traces.get(key)?.sandbox())
     }

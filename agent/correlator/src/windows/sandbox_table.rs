@@ -17,7 +17,9 @@ use crate::windows::stage::Stage;
 pub(crate) struct SandboxTable {
     /// By number, in the order of the first report.
     by_number: BTreeMap<u64, RuntimeSandbox>,
+    /// By the runtime's id or the stand-in.
     by_container: BTreeMap<String, u64>,
+    /// Numbers by stage.
     by_stage: BTreeMap<Stage, BTreeSet<u64>>,
     /// Stand-ins that sandboxes in the table have or had.
     stand_ins: BTreeSet<String>,
@@ -32,6 +34,7 @@ pub(crate) struct RuntimeSandbox {
     pub(crate) container: String,
     /// The stand-in that it had at first, if any.
     stand_in: Option<String>,
+    /// Its pod; empty for a sandbox that was seen only when it was removed.
     pub(crate) identity: PodIdentity,
     /// The trace of its creation, when the begin of that was seen.
     pub(crate) trace: Option<TraceKey>,
@@ -84,6 +87,7 @@ impl SandboxTable {
         self.by_number.get_mut(&number)
     }
 
+    /// The sandbox with this id or stand-in.
     pub(crate) fn number_of(&self, container: &str) -> Option<u64> {
         self.by_container.get(container).copied()
     }

@@ -23,22 +23,27 @@ use crate::windows::library_calls::LibraryCalls;
 pub(crate) struct ServiceLookups {
     pub(super) open: Vec<ServiceLookup>,
     pub(super) max: usize,
+    /// Calls of the socket library that have begun, for the begin of their lookups.
     pub(super) calls: LibraryCalls,
 }
 
 /// An open lookup of the service.
 #[derive(Debug)]
 pub(super) struct ServiceLookup {
+    /// Serial number, of the sequence that all exchanges share.
     pub(super) serial: u64,
     pub(super) silo: String,
     pub(super) process: ProcessKey,
     pub(super) name: String,
+    /// The owner of its silo.
     pub(super) owner: Owner,
     /// The trace of its sandbox's creation, before its network is ready.
     pub(super) home: Option<TraceKey>,
+    /// When the program called the library, if that was seen, else the service's first event.
     pub(super) start: Timestamp,
     /// Record types without a result yet.
     pub(super) waiting: Vec<u16>,
+    /// All record types that were resolved.
     pub(super) types: Vec<u16>,
     pub(super) servers: Vec<SocketAddr>,
     pub(super) addresses: Vec<IpAddr>,
@@ -48,7 +53,9 @@ pub(super) struct ServiceLookup {
     pub(super) timeouts: u32,
     /// Response code of the last server that failed.
     pub(super) error: Option<u16>,
+    /// The best result of a type; `None` while no type has one.
     pub(super) result: Option<LookupResult>,
+    /// The last step.
     pub(super) end: Timestamp,
     pub(super) notes: Vec<Note>,
     /// Records were lost while it was open.

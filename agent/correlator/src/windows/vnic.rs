@@ -4,6 +4,10 @@
 //! (containerd/containerd#4851). An interface that appears in the sandbox's compartment ends the wait
 //! (Microsoft-Windows-TCPIP 1061); where none is seen, the end of the endpoint's attachment does. A CHECK that runs
 //! meanwhile waits for the same and shows it too.
+//!
+//! The wait is a span of its own, since it is neither the plugin's time nor the runtime's: ADD was fast, and the
+//! sandbox still has no network. Antrea and Calico configure the interface only when it appears (antrea-io/antrea#1581,
+//! projectcalico/calico#4334).
 
 use sandglass_model::trace::{Detail, VnicWaitDetail};
 use sandglass_model::windows::{InterfaceStep, ObjectKey};

@@ -3,6 +3,15 @@
 //!
 //! Used by `dns.rs` and `answers.rs`, which choose among the open lookups. The rules are those by which the resolvers
 //! of glibc, musl and Go send and accept messages (RFC 1035 7.3; RFC 5452, section 9.1). Does not: change the lookup.
+//!
+//! A query belongs to a lookup in this order of rules; `first` and `last` are when its question was first and last
+//! sent:
+//! 1. It goes over to TCP after a truncated answer, or to another server within 50 ms of `first`: parallel.
+//! 2. The question has its answer: a retry if that answer was an error, was not accepted, or if the resolver has begun
+//!    anew after waiting in vain; parallel if it was truncated; otherwise another lookup.
+//! 3. The question has no answer and the timeout passed: another lookup.
+//! 4. It comes from the same socket, or 200 ms after `last`, or over another transport: a retry. Sooner and from
+//!    another socket it is another lookup of the same name, such as that of a second thread.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, Transport};

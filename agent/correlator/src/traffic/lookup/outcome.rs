@@ -16,8 +16,11 @@ use crate::traffic::lookup::{Lookup, base};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerOutcome {
     pub(super) at: Timestamp,
+    /// Response code, extended where the answer has EDNS (RFC 6891 6.1.3).
     pub(crate) rcode: u16,
+    /// Records in the answer section; 0 with rcode 0 is NODATA (RFC 2308, section 2.2).
     pub(crate) records: u16,
+    /// The TC bit.
     pub(crate) truncated: bool,
     /// It came from another address than the query was sent to: it counts until the question is repeated.
     pub(super) elsewhere: bool,
