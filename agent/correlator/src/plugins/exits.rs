@@ -64,6 +64,7 @@ impl Plugins {
             plugin.error.clone_from(&io.error);
         }
         let member = state.process(span.span).filter(|process| process.in_chain);
+        // The configuration's own `name` is certain, unlike the inference from the chain.
         if let Some(operation) = member.and_then(|process| process.operation) {
             let network = io.netconf.as_ref().map_or("", |netconf| netconf.network.as_str());
             if let Some(state) = state.operation_mut(operation) {

@@ -137,6 +137,7 @@ impl Plugins {
                     && !open.is_open(operation.span)
                     && first(operation.span).is_some_and(|first| **first == *plugin)
             });
+            // Every earlier attempt is reported, since each failure must not fail the sandbox.
             let again: Vec<usize> = again.map(|operation| operation.span).collect();
             for span in again {
                 ctx.facts.push(Fact::OperationRetried(SpanRef { trace, span }));
@@ -228,6 +229,7 @@ impl Plugins {
             let operations = state.operations().iter();
             operations.filter(|operation| operation.is_for(open, call, caller))
         };
+        // Only failures make the next one another attempt: a plugin may repeat a successful operation on purpose.
         let failed = same().filter(|operation| open.has_failed(operation.span)).count();
         let attempt = u32::try_from(1 + failed).unwrap_or(u32::MAX);
         let over: Vec<usize> = same()

@@ -61,6 +61,7 @@ impl Sandboxes {
             return;
         };
         step.process.exit = Some(how);
+        // The pause process runs once `start` has succeeded.
         let starts = step.step == RuntimeStep::Start && how.is_success();
         let failure = failure_of(&open.trace.spans[span], how);
         open.trace.incomplete |= how == ExitStatus::Unknown;
@@ -74,6 +75,7 @@ impl Sandboxes {
         if let Some(creation) = self.creations.get_mut(trace) {
             creation.running_steps.retain(|(running, _)| *running != span);
             creation.started |= starts;
+            // The first failure explains the others.
             creation.failed_step = creation.failed_step.take().or(failure.map(|(_, message)| message));
         }
     }
@@ -129,6 +131,7 @@ impl Sandboxes {
         let Some(created) = netns.created else {
             return;
         };
+        // The namespace explains the begin only if it is older than the first plugin.
         let first = open.trace.start();
         if let Some(create) = open.trace.spans[CREATE].detail.as_create_mut()
             && !create.netns_seen
@@ -167,6 +170,7 @@ impl Sandboxes {
             known = true;
             sandbox.identity.merge(&described.identity);
         }
+        // A response about a sandbox that was evicted meanwhile is of no use.
         if known || !described.preexisting || id.is_empty() {
             return;
         }

@@ -80,6 +80,7 @@ impl Sandboxes {
         {
             readiness.show_late(&ended, span);
         }
+        // The span keeps its end open for `settle`, which decides whether it belongs here.
         if let Some(span) = readiness.span(ended.id) {
             let span = &mut open.trace.spans[span];
             span.end = Some(exchange.end.max(span.start));

@@ -97,6 +97,7 @@ impl Sandboxes {
         open.trace.spans[0]
             .links
             .extend(previous.map(|root| root.link(Relation::PreviousAttempt)));
+        // The trace closes by what is seen of the runtime; where its steps are not known, by settle time.
         let creation = Creation {
             awaits_runtime: has_known_steps(runtime),
             reported,
@@ -112,6 +113,7 @@ impl Sandboxes {
         let root = trace.root_id();
         let pod = memory::pod_key(&trace.identity);
         let of_pod = pod.as_deref().and_then(|pod| self.memory.pods.get(pod));
+        // A sandbox that was created before and is gone begins again at 1.
         let of_sandbox = self.memory.sandboxes.get(container).filter(|sandbox| sandbox.failed);
         let (attempt, previous) = match (of_pod, of_sandbox) {
             (Some(before), _) if before.sandbox != container => (before.number.saturating_add(1), Some(before.root)),

@@ -38,10 +38,12 @@ impl Traffic {
             let Some(lookup) = self.lookups.get_mut(serial) else {
                 continue;
             };
+            // Loopback and private addresses repeat in every namespace; a namespace that is not known excludes nothing.
             if lookup.owner.netns != message.netns && lookup.owner.netns != 0 && message.netns != 0 {
                 continue;
             }
             let mut took = false;
+            // One answer may match several queries of a lookup that were sent under one id: it answers all of them.
             let taken = loop {
                 match lookup.match_answer(at, message) {
                     (AnswerMatch::Answer, Some(index)) => {
@@ -70,6 +72,7 @@ impl Traffic {
         if answers {
             return;
         }
+        // Only an answer that no lookup is waiting for is late.
         if let Some((serial, index)) = late {
             if let Some(lookup) = self.lookups.get_mut(serial) {
                 lookup.answer(at, index, message, answer, true);

@@ -78,6 +78,7 @@ impl Owners {
         created: Option<Timestamp>,
         now: Timestamp,
     ) -> bool {
+        // The node's own namespace and an unknown one belong to no sandbox.
         let usable = netns != 0 && self.node != Some(netns) && !sandbox.is_empty();
         let known = self
             .by_netns

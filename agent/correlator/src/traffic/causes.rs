@@ -155,6 +155,7 @@ impl<'a> ConntrackEvidence<'a> {
     /// slow.
     pub(crate) fn cause_of_lookup(&self, lookup: &Lookup, result: LookupResult, end: Timestamp) -> Option<Cause> {
         let tables = self.tables(&lookup.owner);
+        // Each missed query has its own window: counters may have grown around one of them only.
         let unanswered = lookup.sent.iter().filter(|sent| sent.is_missed());
         let rises: Vec<Rise> = unanswered.map(|sent| self.counters.around(tables, sent.at)).collect();
         let counted = self.counters.around(tables, lookup.start).counted;
@@ -206,9 +207,12 @@ impl<'a> ConntrackEvidence<'a> {
                 Confidence::Likely
             }
         } else if rise.clash_resolve > 0 && (rise.drop > 0 || dropped.is_some()) && rise.full.is_none() {
+            // A resolved clash lets both packets through, so something must have dropped one of them in that window; with
+            // a full table that was the table.
             evidence.push(format!("conntrack's clash_resolve rose by {} then", rise.clash_resolve));
             Confidence::Likely
         } else if !rise.counted && dropped.is_none() && lookup.drops.is_empty() {
+            // Without counters the translation shows at least that the race is possible.
             let backend = lookup.backend?;
             evidence.push(format!(
                 "conntrack translated {} to {backend} for one of both, its counters cannot be read",
@@ -291,6 +295,7 @@ fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
         return Some(cause("truncation", Confidence::Certain, evidence));
     }
     let (server, rcode) = lookup.error?;
+    // The error did not delay the lookup: another server's silence did.
     if result.is_answer() && silent {
         return None;
     }
@@ -338,6 +343,7 @@ fn slowness(lookup: &Lookup, end: Timestamp) -> Cause {
         .min()
         .unwrap_or(lookup.start)
         .since(lookup.start);
+    // Time before the first query of the current name went to earlier names.
     if lookup.names.len() > 1 && before * 2 >= total {
         let missing = lookup.names.len() - 1;
         let evidence = vec![

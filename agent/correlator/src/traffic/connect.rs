@@ -77,6 +77,7 @@ impl Connect {
     /// Takes over what a record adds.
     pub(crate) fn update(&mut self, step: &ConnectStep) {
         self.retransmits = self.retransmits.max(step.retransmits);
+        // The first step has no port; later ones do.
         if step.local.port() != 0 {
             self.local = step.local;
         }

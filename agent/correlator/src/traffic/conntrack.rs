@@ -42,6 +42,7 @@ impl Traffic {
         let key = (flow.protocol, flow.source, flow.destination);
         match flow.change {
             FlowChange::Destroyed => {
+                // The same ports may have a new entry already, whose creation was reported first.
                 if self.flows.0.get(&key).is_some_and(|entry| entry.id == flow.id) {
                     self.flows.0.remove(&key);
                 }
@@ -80,6 +81,7 @@ impl Traffic {
             join_to_lookup(&mut self.lookups, serial, flow.protocol, entry);
             self.lookup_changed(ctx, serial);
         }
+        // Only lookups use UDP here.
         if flow.protocol != TCP {
             return;
         }

@@ -66,6 +66,7 @@ impl Traffic {
         let mut client = unreported.client;
         client.set_ip(client.ip().to_canonical());
         if unreported.reason == Unreported::Unseen && unreported.inbound {
+            // All lookups that were sent from this end of the connection.
             let key = TableKey::client(protocol_of(unreported.transport), client);
             let serials: Vec<u64> = self.lookups.newest(key).map(|(serial, _)| serial).collect();
             for serial in serials {
@@ -99,6 +100,7 @@ impl Traffic {
         let Some(lookup) = self.lookups.get_mut(serial) else {
             return;
         };
+        // The record came twice, or the lookup is full.
         if !lookup.add_query(at, message, question, kind) {
             return;
         }
@@ -114,6 +116,7 @@ impl Traffic {
         ] {
             self.lookups.key(serial, key);
         }
+        // Conntrack may know the socket from an earlier query.
         self.flows.join_known(&mut self.lookups, serial, message);
         self.lookup_changed(ctx, serial);
     }
@@ -127,6 +130,7 @@ impl Traffic {
         message: &DnsMessage,
         question: &Question,
     ) -> u64 {
+        // Room is made before the insertion, so that the bound holds at every moment.
         while self.lookups.len() >= ctx.config.traffic.max_lookups.max(1)
             && let Some(oldest) = self.lookups.oldest()
         {
@@ -165,6 +169,7 @@ fn place(
         TableKey::name_by(client, name),
     ] {
         for (serial, lookup) in lookups.newest(key) {
+            // The key is a hash: namespace and name are compared.
             if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| **tried == *name) {
                 continue;
             }

@@ -32,6 +32,7 @@ impl Traffic {
         }
         let ends = [packet.source.ip(), packet.destination.ip()];
         let owner = self.owners.owner_of_packet(packet.netns, ends);
+        // Reasons and functions are few and repeat: shared texts.
         let reason = ctx.names.get(&packet.reason);
         let function = ctx.names.get(&packet.function);
         ctx.effects.outputs.push(Output::Finding(Finding::Dropped {

@@ -53,6 +53,7 @@ impl Traffic {
         let mut detail = Box::new(lookup.detail(Some(result)));
         let reason = causes::reason_of_lookup(&lookup, result, end, &ctx.config.traffic);
         let tables = ConntrackEvidence::new(&self.counters, self.owners.node);
+        // A lookup whose result is not known has nothing to explain.
         let explained = reason.filter(|_| result.is_known());
         detail.cause = explained.and_then(|_| tables.cause_of_lookup(&lookup, result, end));
         let exchange = Arc::new(Exchange {
@@ -88,6 +89,7 @@ impl Traffic {
             return;
         };
         ctx.effects.timers.clear(Timer::Connect(serial));
+        // The lookup may have tried further names since the connect began.
         if let Some((lookup, name)) = &mut connect.lookup
             && let Some(resolved) = self.resolved.address(connect.owner.netns, connect.remote.ip())
             && resolved.lookup == *lookup
@@ -128,6 +130,8 @@ impl Traffic {
     pub(crate) fn finish(&mut self, ctx: &mut Context) {
         let lookups: Vec<u64> = self.lookups.serials().collect();
         for serial in lookups {
+            // A lookup of a sandbox in creation is shown by its trace; any other becomes an exchange with the result
+            // `Open`.
             let pending = self.lookups.get(serial).is_some_and(Lookup::is_pending);
             ctx.effects.timers.clear(Timer::Lookup(serial));
             let has_home = self.lookups.get(serial).is_some_and(|lookup| lookup.home.is_some());

@@ -80,6 +80,7 @@ impl FlowTable {
         let Some(entry) = self.0.get(&(TCP, connect.local, connect.remote)) else {
             return;
         };
+        // Ports are reused: an entry from before the connect served another one.
         let fits = is_near(*entry, connect.local, connect.owner.netns) && entry.at.plus(EARLY_NS) >= connect.start;
         if !fits || connect.flows.len() == MAX_JOINED || connect.flows.contains(&entry.id) {
             return;

@@ -83,12 +83,14 @@ impl Journeys {
         } = &ended.exchange.detail
             && let Some(journey) = self.open.get_mut(lookup)
         {
+            // Beyond the bound the finding still names this trace.
             if journey.exchanges.len() < MAX_EXCHANGES {
                 journey.exchanges.push(Arc::clone(&ended.exchange));
             }
             return Some(journey.id);
         }
         ended.exchange.reason?;
+        // The node's own journeys leave half of the tokens to sandboxes.
         let reserved = match ended.owner.scope() {
             Scope::Sandbox => 0,
             Scope::Node => self.limit.half(),

@@ -47,6 +47,7 @@ impl Traffic {
 
     /// A network namespace belongs to a sandbox. Open exchanges in it that have no owner get it.
     pub(crate) fn on_netns(&mut self, ctx: &mut Context, netns: u64, sandbox: &str, created: Option<Timestamp>) {
+        // Only a new owner makes a walk over open exchanges worth it.
         if self.owners.assign_netns(netns, sandbox, created, ctx.now) {
             self.find_owners(ctx, netns);
         }
@@ -83,6 +84,7 @@ impl Traffic {
     /// observes traffic.
     pub(crate) fn home_of(&self, ctx: &Context, owner: &Owner) -> Option<TraceKey> {
         let sandbox = owner.sandbox.as_deref()?;
+        // Without a source of traffic no exchange can be one of a creation.
         self.owners.node?;
         ctx.traces.creation_of(sandbox)
     }
@@ -177,6 +179,7 @@ impl Traffic {
         let Some(connect) = self.connects.get(serial) else {
             return;
         };
+        // A connect without an end is given the timeout of a plugin, longer than the kernel tries.
         let due = match connect.outcome {
             Some((ended, _)) => ended.plus(LINGER_NS),
             None => connect.start.plus(ctx.config.deadline_ns),

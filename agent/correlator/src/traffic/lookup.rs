@@ -228,6 +228,7 @@ impl Lookup {
             }
         };
         let again = kind_of_query == QueryKind::Retry;
+        // The query over UDP whose answer the client no longer waits for is marked, so that its silence is no evidence.
         if self.goes_over_to_tcp(message, index) {
             let mut sent = self.sent.iter_mut();
             if let Some(last) = sent.rfind(|sent| sent.question == index) {
@@ -240,6 +241,7 @@ impl Lookup {
         let state = &mut self.questions[index];
         state.last = state.last.max(at);
         state.retried |= again;
+        // An error or a truncated answer was not accepted: the question is pending again.
         if state.outcome.is_some_and(|outcome| !outcome.is_final()) {
             state.outcome = None;
         }
@@ -347,6 +349,7 @@ impl Lookup {
     /// Bytes to the client were not seen on this connection: answers to what was queried on it up to `at` may have been
     /// among them.
     pub(crate) fn miss_answers(&mut self, at: Timestamp, socket: u64, client: SocketAddr) {
+        // Of this connection only: other sockets of the lookup lost nothing.
         let on_connection = |sent: &&mut SentQuery| sent.socket == socket && sent.client == client;
         for sent in self.sent.iter_mut().filter(on_connection) {
             sent.miss_answer(at);

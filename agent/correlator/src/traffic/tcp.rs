@@ -67,6 +67,7 @@ impl Traffic {
         connect.lost = ctx.losses.traffic_at(at);
         connect.home = self.home_of(ctx, &connect.owner);
         self.resolved.expire(ctx.now);
+        // The newest lookup of this address in the same namespace, at most 10 s old.
         let resolved = self.resolved.address(step.netns, step.remote.ip());
         connect.lookup = resolved.map(|resolved| (resolved.lookup, Arc::clone(&resolved.name)));
         let (home, lookup) = (connect.home, connect.lookup.clone());

@@ -51,6 +51,7 @@ impl Windows {
 
     /// An activity began: it is open from now on, within the one that caused it.
     fn activity_began(&mut self, ctx: &mut Context, at: Timestamp, step: ActivityStep) {
+        // Room is made first: the activity that encloses this one may be among those that are too old.
         ctx.effects.counters.evicted_windows += self.activities.forget(at);
         let parent = self.activities.around(at, &step);
         let method = step.fields.get("method").unwrap_or_default().to_owned();
@@ -88,6 +89,7 @@ impl Windows {
         let Some(activity) = self.activities.end(number) else {
             return;
         };
+        // Clocks of two processors may differ: an end never lies before its begin.
         let end = at.max(activity.start);
         activity.end = Some(end);
         activity.result = result;
@@ -105,6 +107,7 @@ impl Windows {
         ctx.effects
             .outputs
             .push(Output::Finding(Finding::Activity(Box::new(ended))));
+        // Only the outermost activity completes a nest; the inner ones are in it.
         if let Some(activities) = self.activities.take_whole(number) {
             self.objects.nest_ended(ctx, at, Nest::new(activities));
         }
@@ -117,6 +120,7 @@ impl Windows {
             return;
         };
         let activities = &self.activities;
+        // An event within an activity carries its id; one without an id belongs to what its thread does.
         let by_id = activities.newest_with(step.service, &step.activity, None);
         let number = by_id.or_else(|| activities.around(at, &step));
         match number.and_then(|number| self.activities.get_mut(number)) {

@@ -90,6 +90,7 @@ impl Windows {
             }
             Standing::Detached => Inferred::Exec(image, TextPairs::default()),
             Standing::Free => {
+                // The parent is not below a plugin, so only its name shows what it is.
                 let parent = without_exe(&image.parent_comm).to_ascii_lowercase();
                 if parent == "containerd" || parent == "rke2" {
                     self.on_runtime_exec(ctx, image)
@@ -106,6 +107,7 @@ impl Windows {
     fn on_runtime_exec(&mut self, ctx: &mut Context, image: Image) -> Inferred {
         let name = image.file_name().to_ascii_lowercase();
         if name.starts_with("containerd-shim") {
+            // The shim's command line names the sandbox, which may be the first report of its id.
             if let Some(RuntimeExec::Step(_, id)) = RuntimeExec::of(&image) {
                 let id = id.to_owned();
                 self.on_shim(ctx, &id, false);
@@ -122,6 +124,7 @@ impl Windows {
         let Some(sandbox) = self.objects.sandboxes.get_mut(call.number) else {
             return Inferred::Nothing;
         };
+        // From the first plugin on an interface may belong to the sandbox (`vnic.rs`).
         sandbox.called = true;
         let directory = image.directory().unwrap_or_default();
         let env = parameters(call.command, &sandbox.container, &sandbox.identity, directory);
@@ -160,6 +163,7 @@ impl Windows {
         if fits.is_empty() {
             return self.check_of();
         }
+        // With several sandboxes the choice below is a guess, and the spans say so.
         let ambiguous = fits.len() > 1;
         // First who waits longest for its first plugin, then who can go on with its chain.
         fits.sort_by_key(|(number, sandbox)| {
@@ -232,10 +236,12 @@ fn agent_command(ctx: &Context, image: Image) -> Inferred {
             waiting_plugins(open).map(move |(start, span)| (start, span, named))
         })
         .collect();
+    // A trace that the command line names is certain to be meant.
     if running.iter().any(|(.., named)| *named) {
         running.retain(|(.., named)| *named);
     }
     let mut traces: Vec<_> = running.iter().map(|(_, span, _)| span.trace).collect();
+    // Several plugins of one trace leave no doubt about the trace.
     traces.dedup();
     let newest = running.iter().max_by_key(|(start, span, _)| (*start, span.trace));
     match newest {

@@ -10,6 +10,7 @@ use crate::windows::Windows;
 impl Windows {
     /// What is not attributed to the trace here stays without an owner.
     pub(crate) fn on_closing(&mut self, ctx: &mut Context, key: TraceKey) {
+        // The order is that of certainty: what a failed plugin waited for, then what is likely, then the interface.
         self.objects.place_unfinished(ctx, &mut self.activities, key);
         self.objects.place_likeliest(ctx, key);
         self.objects.settle_vnic(ctx, key);

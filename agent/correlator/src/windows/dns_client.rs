@@ -52,6 +52,8 @@ impl Windows {
         owner: Owner,
         home: Option<TraceKey>,
     ) {
+        // A call of the library is kept apart until the service begins a lookup for it; a lookup that is open takes it
+        // as another step.
         let place = self.lookups.place(step);
         if let (LookupChange::Called, None) = (&step.step, place) {
             return self.lookups.calls.begin(at, step);
@@ -69,6 +71,7 @@ impl Windows {
                 return;
             }
         };
+        // Only this event is logged in the process that resolves: it identifies what else the process does.
         if let LookupChange::Started = step.step {
             self.objects.process_of_silo(at, step.process.pid, &step.silo);
         }
@@ -114,6 +117,7 @@ impl Windows {
             self.give_up_lookup(ctx, oldest);
         }
         let serial = ctx.next_serial();
+        // The span must lie within its trace: a call that began before the trace counts from the service's first event.
         let begun = home
             .and_then(|home| ctx.traces.get(home))
             .map(|open| open.trace.start());
@@ -162,6 +166,7 @@ impl Windows {
         };
         let mut lookup = self.lookups.open.remove(place);
         let result = lookup.result.unwrap_or(LookupResult::Unanswered);
+        // Nothing was logged for three timeouts: the end was lost.
         if lookup.result.is_none() {
             lookup.end = lookup.end.max(ctx.now);
             lookup.lost = true;
@@ -182,6 +187,7 @@ impl Windows {
             lost: lookup.lost,
             seed: serial,
         });
+        // Without a compartment a connect cannot be joined to the lookup.
         if lookup.owner.netns != 0 {
             ctx.facts.push(Fact::AddressesResolved(Box::new(ResolvedAddresses {
                 netns: lookup.owner.netns,

@@ -22,6 +22,7 @@ impl Objects {
                 }
             }
             None => {
+                // Neighbours are enough: attribution spreads along the chain of pairs.
                 for (one, other) in keys.iter().zip(keys.iter().skip(1)) {
                     if identifies_sandbox(one) && identifies_sandbox(other) {
                         let pair = (one.clone(), other.clone());
@@ -40,6 +41,7 @@ impl Objects {
     pub(super) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
         let mut learnt = vec![key];
         while let Some(key) = learnt.pop() {
+            // The first owner stays: a later contradiction is more likely a reused number.
             if !identifies_sandbox(&key) || self.keys.owner(&key).is_some() || self.sandboxes.get(number).is_none() {
                 continue;
             }
@@ -103,6 +105,7 @@ impl Objects {
         if known {
             ctx.facts.push(Fact::NetworkKnown(open.key));
         }
+        // On Linux the span shows `CNI_NETNS` from the environment; here it is filled in when the namespace is known.
         if let ObjectKey::Namespace(id) = key {
             let operations = open
                 .trace

@@ -80,6 +80,7 @@ impl Nests {
 /// Endpoints that the nest created (`true`) or deleted, if it succeeded. By the names of its activities, or by the
 /// method of the request to HNS, since names differ between builds.
 pub(crate) fn endpoint_changes(nest: &[Activity]) -> Vec<(String, bool)> {
+    // A request that failed, or did not end, has changed nothing.
     let of_hns = |activity: &&Activity| {
         activity.service == Service::Hns && activity.unfinished.is_none() && !activity.result.is_some_and(is_failure)
     };

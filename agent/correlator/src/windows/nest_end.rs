@@ -25,6 +25,7 @@ impl Objects {
         if nest.activities.is_empty() {
             return;
         }
+        // Endpoints are counted whether or not their sandbox is known.
         for (endpoint, made) in endpoint_changes(&nest.activities) {
             self.count_endpoint(ctx, &endpoint, made);
         }
@@ -35,6 +36,7 @@ impl Objects {
         if !nest.names_container()
             && let Some(key) = self.only_one_for(ctx, &nest)
         {
+            // The only candidate: its other keys are attributed too, so that later nests need no guess.
             if let Some(number) = self.number_of_trace(ctx, key) {
                 self.note_attach(&nest, number);
                 for key in nest.keys.clone() {

@@ -82,6 +82,7 @@ impl Activities {
         let number = self.serial;
         self.by_name.entry(named(&activity)).or_default().insert(number);
         self.by_thread.entry(thread(&activity)).or_default().insert(number);
+        // A parent that was evicted leaves the child a root.
         if let Some(parent) = activity.parent.and_then(|parent| self.all.get_mut(&parent)) {
             parent.children.push(number);
         }
@@ -103,6 +104,7 @@ impl Activities {
         if (step.pid, step.tid) == (0, 0) {
             return None;
         }
+        // The related id names the cause; the same id under another name is an inner activity of the same request.
         let related = || self.newest_with(step.service, &step.related, None);
         let same = || self.newest_with(step.service, &step.activity, Some(&step.name));
         let by_id = related().max(same());
@@ -122,12 +124,14 @@ impl Activities {
             if !step.activity.is_empty() {
                 return self.newest_with(step.service, &step.activity, None);
             }
+            // Without an id it can only end an activity of its thread that has none either.
             let nameless = |number: &&u64| self.all.get(number).is_some_and(|activity| activity.id.is_empty());
             return here?.iter().rev().find(nameless).copied();
         }
         let name = (step.service, step.activity.clone(), step.name.as_str().into());
         let named = self.by_name.get(&name)?;
         let both = here.and_then(|here| {
+            // The smaller set is searched: a service thread may have hundreds open.
             let (few, many) = if here.len() < named.len() {
                 (here, named)
             } else {
@@ -197,6 +201,7 @@ impl Activities {
             let Some(activity) = self.all.get_mut(&number) else {
                 continue;
             };
+            // It goes on after what caused it has ended, and is a root from now on.
             if activity.end.is_none() {
                 activity.parent = None;
                 continue;
@@ -237,6 +242,7 @@ impl Activities {
 
     /// Ends what this process of HNS has begun and not ended. Returns the ended activities by number.
     pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
+        // All threads of the process: the keys are sorted by service, process and thread.
         let mut threads = self
             .by_thread
             .range((Service::Hns, pid, 0)..=(Service::Hns, pid, u32::MAX));

@@ -47,6 +47,7 @@ impl Objects {
     pub(super) fn trace_for(&self, ctx: &Context, nest: &Nest, number: u64) -> Option<TraceKey> {
         let sandbox = self.sandboxes.get(number)?;
         let mut operations = self.operations_of(ctx, &sandbox.container);
+        // A DEL or CHECK that runs is preferred to the creation, which is over by then.
         let during = operations.find(|(open, _)| !open.is_creation() && open.trace.start() <= nest.start);
         during.map(|(open, _)| open.key).or(sandbox.trace)
     }
@@ -99,6 +100,7 @@ impl Objects {
                 continue;
             }
             fits += 1;
+            // A plugin for HNS, or none for HCS, comes first; then the plugin that began last; then the newest trace.
             best = best.max(Some((begun.is_some() == hns, begun, open.key)));
         }
         best.map(|(_, _, key)| (key, fits > 1))
@@ -109,6 +111,7 @@ impl Objects {
         let span = open.trace.spans.get(if open.is_creation() { CREATE } else { 0 });
         let number = self.sandboxes.number_of(open.sandbox());
         let sandbox = number.and_then(|number| self.sandboxes.get(number));
+        // A creation that the runtime reported is active from its begin; other traces only while a plugin runs.
         let reported = sandbox.is_some_and(|sandbox| sandbox.trace == Some(open.key));
         span.is_some_and(|span| span.start <= at && span.end.is_none_or(|end| at <= end))
             && (reported || plugin_at(open, at).is_some())
@@ -129,6 +132,7 @@ impl Objects {
             .spans
             .iter()
             .filter(|span| span.detail.as_plugin().is_some() && span.status.is_error() && span.end.is_some());
+        // A failed plugin waited for HNS until it gave up.
         let waited: Vec<_> = failed
             .map(|span| (span.start, span.end.unwrap_or(span.start)))
             .collect();
@@ -156,6 +160,7 @@ impl Objects {
         };
         let mut places: Vec<Option<usize>> = Vec::with_capacity(nest.activities.len());
         for activity in nest.activities {
+            // An activity whose parent found no room has none either.
             let parent = match activity.parent {
                 None => Some(within),
                 Some(parent) => places.get(parent as usize).copied().flatten(),
@@ -263,6 +268,7 @@ pub(super) fn within(open: &OpenTrace, nest: &Nest) -> Option<usize> {
     };
     (0..open.trace.spans.len())
         .filter(holds)
+        // Innermost first, and of several the one that began last.
         .max_by_key(|&index| (depth(open, index), open.trace.spans[index].start))
         // What goes on beyond its trace is cut at the root's end.
         .or_else(|| (!open.trace.spans.is_empty() && open.trace.start() <= nest.end).then_some(0))

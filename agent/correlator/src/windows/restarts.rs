@@ -42,6 +42,7 @@ impl HnsProcesses {
         if pid == 0 || self.current == Some(pid) {
             return Logged::AsBefore;
         }
+        // A change of process is no restart if the process is known: then several log.
         let before = self.current.replace(pid);
         if self.known.contains(&pid) {
             return Logged::AsBefore;

@@ -26,6 +26,7 @@ impl Windows {
     pub(crate) fn with_running(&self, ctx: &Context) -> Vec<Trace> {
         let mut found: BTreeMap<TraceKey, Trace> = BTreeMap::new();
         let activities = &self.activities;
+        // Each nest is attributed by itself; several may lie in one trace.
         for root in activities.roots().take(MAX_SHOWN) {
             let members = activities.nest_of(root);
             let all = members.iter().map(|(_, activity)| (*activity).clone()).collect();
@@ -64,6 +65,7 @@ fn show(
         let parent = parent.unwrap_or(within);
         let around = &trace.spans[parent];
         let start = activity.start.max(around.start);
+        // The copy keeps the invariants of a trace: a child ends within its parent.
         let latest = |end| around.end.map_or(end, |around| around.min(end));
         let end = activity.end.map(|end| latest(end.max(start)));
         let (detail, status) = shown(activity, ambiguous);

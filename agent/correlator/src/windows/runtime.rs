@@ -43,6 +43,7 @@ impl Windows {
                     self.rename(ctx, number, &sandbox.0);
                     self.on_creation_end(ctx, at, number, None);
                 }
+                // It was being created when the agent started.
                 None => {
                     self.find_or_insert(ctx, at, &sandbox.0, identity, Stage::Created);
                 }
@@ -72,6 +73,7 @@ impl Windows {
                 self.objects.learn(ctx, at, number, ObjectKey::Container(container));
             }
             RuntimeReport::NamespaceOf { sandbox, namespace } => {
+                // The shim names the sandbox, whose id may not be known yet.
                 self.on_shim(ctx, &sandbox.0, false);
                 let keys = [ObjectKey::Container(sandbox.0), ObjectKey::Namespace(namespace)];
                 self.objects.join_keys(ctx, at, &keys);
@@ -162,6 +164,7 @@ impl Windows {
             return;
         };
         self.objects.keys.unlearn(&ObjectKey::Container(before.clone()));
+        // Everything that is found by the id moves: keys, operations, the trace, and with the fact the other rooms.
         if let Some(operations) = self.objects.operations.remove(&before) {
             self.objects.operations.insert(id.to_owned(), operations);
         }
@@ -189,6 +192,7 @@ impl Windows {
         let Some(sandbox) = self.objects.sandboxes.get_mut(number) else {
             return;
         };
+        // The next stage begins without a plugin.
         sandbox.called = false;
         let end = CreationEnd {
             at,

@@ -181,6 +181,7 @@ impl SandboxTable {
 
     /// Removes a sandbox that is over, else the oldest.
     fn evict(&mut self) -> Option<u64> {
+        // One that is over is remembered only for late events.
         let over = self.in_stage(Stage::Over).map(|(number, _)| number).next();
         let oldest = over.or_else(|| self.by_number.keys().next().copied())?;
         let gone = self.by_number.remove(&oldest)?;

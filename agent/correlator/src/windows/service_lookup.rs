@@ -91,6 +91,7 @@ impl ServiceLookups {
         let by_process = |lookup: &ServiceLookup| same(lookup) && lookup.process.pid == step.process.pid;
         let found = self.open.iter().rposition(by_process);
         match step.step {
+            // These are logged in the process that resolves.
             LookupChange::Started | LookupChange::Called | LookupChange::Returned { .. } => found,
             LookupChange::Sent { .. }
             | LookupChange::Answered { .. }
@@ -140,6 +141,7 @@ impl ServiceLookup {
         match &step.step {
             LookupChange::Started | LookupChange::Called => {}
             LookupChange::Sent { server } => {
+                // The service repeats a query after a timeout; without one, a further query is that of another type.
                 let again = self.queries > 0 && self.timeouts > 0;
                 self.queries = self.queries.saturating_add(1);
                 self.retransmissions = self.retransmissions.saturating_add(u32::from(again));
@@ -210,6 +212,7 @@ impl ServiceLookup {
     /// The cause of a lookup that went badly. Weaker than on Linux: there are no messages, and no counters of
     /// conntrack.
     pub(super) fn cause(&self, result: LookupResult) -> Option<Cause> {
+        // The events name no drop and no counter, so a silent server is the only explanation left.
         let (cause, confidence, evidence) = if self.timeouts > 0 || result == LookupResult::Unanswered {
             let times = self.timeouts.max(1);
             let evidence = format!("the DNS client gave up waiting for a server, {times} times");

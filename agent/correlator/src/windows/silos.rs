@@ -17,6 +17,7 @@ impl Windows {
     /// A step of a silo. Its GUID and job belong to one sandbox.
     pub(crate) fn on_silo(&mut self, ctx: &mut Context, at: Timestamp, step: &SiloStep) {
         let keys = [ObjectKey::Silo(step.silo.clone()), ObjectKey::Job(step.job)];
+        // Its keys are removed with the sandbox; the number of its job may be another's by now.
         if step.step == SiloChange::Terminated {
             return;
         }

@@ -56,6 +56,7 @@ impl Objects {
         let Some(sandbox) = self.sandboxes.get_mut(number) else {
             return;
         };
+        // Once is enough: interfaces of IPv4 and IPv6 are added one after the other.
         if std::mem::replace(&mut sandbox.vnic, true) {
             return;
         }
@@ -71,6 +72,7 @@ impl Objects {
         };
         let trace = sandbox.trace;
         let checks = self.operations_of(ctx, &sandbox.container);
+        // CHECKs that run wait for the interface as well, from their own begin.
         let mut waits: Vec<(TraceKey, usize, Timestamp)> = checks
             .filter(|(open, _)| Some(open.key) != trace)
             .filter_map(|(open, _)| {
@@ -83,6 +85,7 @@ impl Objects {
             && let Some(added) = added_at(open).filter(|added| *added < at)
         {
             let holds = |span: usize| open.trace.spans[span].end.is_none_or(|end| at <= end);
+            // The wait may outlast the creation; then it lies below the root.
             if let Some(span) = [CREATE, 0].into_iter().find(|&span| holds(span)) {
                 waits.push((open.key, span, added));
             }

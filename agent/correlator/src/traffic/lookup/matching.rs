@@ -68,6 +68,7 @@ impl Lookup {
         config: &TrafficBounds,
     ) -> Option<QueryKind> {
         let state = self.questions.get(question)?;
+        // The caller finds by `has` that it is a duplicate and adds nothing.
         if self.has(at, message, question) {
             return Some(QueryKind::Retry);
         }
@@ -143,8 +144,10 @@ impl Lookup {
     /// by message id and client, so that both belong to one of its messages.
     pub(crate) fn match_answer(&self, at: Timestamp, message: &DnsMessage) -> (AnswerMatch, Option<usize>) {
         let (mut found, mut elsewhere) = ((AnswerMatch::No, None), None);
+        // Newest first: an answer belongs to the last query that it fits.
         for (index, sent) in self.sent.iter().enumerate().rev() {
             let state = &self.questions[sent.question];
+            // Some servers answer errors without repeating the question.
             let about = message.questions.is_empty()
                 || message
                     .questions

@@ -108,6 +108,7 @@ impl Lookup {
             // Resolvers wait after their last attempt as long as before it.
             pause.map_or(now, |pause| state.last.plus(pause)).min(now)
         });
+        // The program waited for the slowest of its questions.
         let end = abandoned.max().unwrap_or(self.last_answer);
         (result, end.max(self.last_answer).max(self.start))
     }
@@ -130,6 +131,7 @@ impl Lookup {
         let answer = outcomes
             .iter()
             .find(|outcome| LookupResult::Rcode(outcome.rcode).is_answer());
+        // An address of one type is a result whatever the other type came to.
         match useful.or(answer).or(outcomes.last()) {
             Some(outcome) => LookupResult::Rcode(outcome.rcode),
             None if self.is_unknown(current) => LookupResult::Unknown,
