@@ -60,7 +60,7 @@ pub fn dns(line: Line, id: u16, name: &str, kind: u16, answer: Option<Answer>) -
     }))
 }
 
-pub fn said(rcode: u16, which: u8) -> Option<Answer> {
+pub fn answer(rcode: u16, which: u8) -> Option<Answer> {
     let addresses: Vec<IpAddr> = vec![IpAddr::from([10, 1, 0, which])];
     Some(Answer {
         rcode,
@@ -133,7 +133,7 @@ pub fn exec(process: ProcessKey, parent: ProcessKey, path: &str, args: &[&str], 
     }))
 }
 
-pub fn spoke(process: ProcessKey, fails: bool) -> Body {
+pub fn plugin_io(process: ProcessKey, fails: bool) -> Body {
     Body::PluginIoRead(Box::new(PluginIo {
         process,
         netconf: Some(NetConf {

@@ -37,7 +37,7 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
     let mut ended: BTreeMap<SpanId, Option<Timestamp>> = BTreeMap::new();
     let mut closed: Vec<Trace> = Vec::new();
     let mut created: BTreeSet<TraceId> = BTreeSet::new();
-    let mut told: BTreeSet<TraceId> = BTreeSet::new();
+    let mut announced: BTreeSet<TraceId> = BTreeSet::new();
     let mut opened: BTreeSet<RootId> = BTreeSet::new();
     let (mut creations, mut sandboxes) = (0, 0);
     let mut take = |correlator: &mut Correlator| {
@@ -70,11 +70,11 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
                 }
                 Output::Finding(Finding::Lookup(ended)) => {
                     assert!(ended.start <= ended.end && ended.detail.result.is_some());
-                    told.extend(ended.trace);
+                    announced.extend(ended.trace);
                 }
                 Output::Finding(Finding::Connect(ended)) => {
                     assert!(ended.start <= ended.end);
-                    told.extend(ended.trace);
+                    announced.extend(ended.trace);
                 }
                 Output::LabelsNeeded(sandbox) => assert!(!sandbox.0.starts_with("unnamed:"), "nobody knows {sandbox}"),
                 Output::Preexisting { .. } | Output::Finding(_) => {}
@@ -122,7 +122,7 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
     assert_eq!(creations, sandboxes, "every creation is told once");
     let ids: BTreeSet<TraceId> = closed.iter().map(|trace| trace.id).collect();
     assert!(
-        created.is_subset(&ids) && told.is_subset(&ids),
+        created.is_subset(&ids) && announced.is_subset(&ids),
         "told to be seen in a trace that never came"
     );
     let roots: BTreeSet<RootId> = closed.iter().map(Trace::root_id).collect();

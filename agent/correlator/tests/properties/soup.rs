@@ -9,7 +9,7 @@ use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange
 use sandglass_model::time::SECOND;
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
-use crate::bodies::{Line, counted, dns, dropped, exec, flow, line, said, spoke, step};
+use crate::bodies::{Line, answer, counted, dns, dropped, exec, flow, line, plugin_io, step};
 use crate::play::{config, play};
 
 pub fn soup_process() -> impl Strategy<Value = ProcessKey> {
@@ -83,7 +83,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
         6 => soup_exec(),
         3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent })),
         4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
-        1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| spoke(process, fails)),
+        1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| plugin_io(process, fails)),
         1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
             Body::SandboxDescribed(Box::new(SandboxDescription {
                 sandbox,
@@ -138,8 +138,9 @@ fn soup_dns() -> impl Strategy<Value = Body> {
         0usize..3,
     )
         .prop_map(|(line, id, name, kind, answer, questions)| {
-            let answer = answer
-                .and_then(|(rcode, truncated, which)| said(rcode, which).map(|answer| Answer { truncated, ..answer }));
+            let answer = answer.and_then(|(rcode, truncated, which)| {
+                answer(rcode, which).map(|answer| Answer { truncated, ..answer })
+            });
             let mut body = dns(line, id, name, kind, answer);
             if let Body::DnsSeen(message) = &mut body {
                 let question = message.questions.remove(0);

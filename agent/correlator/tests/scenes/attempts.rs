@@ -96,7 +96,7 @@ fn a_retry_links_to_an_attempt_that_is_still_open() {
 
 #[test]
 fn the_same_sandbox_again_after_a_failure_is_the_next_attempt() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     for from in [0, 10_000] {
         let plugin = scene.at(from).plugin("bridge", &add("sb", "eth0"));
         scene.at(from + 10).exit(plugin, 1);
@@ -110,7 +110,7 @@ fn the_same_sandbox_again_after_a_failure_is_the_next_attempt() {
 
 #[test]
 fn an_add_repeated_at_once_is_the_next_attempt_in_the_same_trace_and_decides() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     scene.at(10).exit(plugin, 1);
     scene.ran("bridge", &add("sb", "eth0"), 20, 30);

@@ -3,7 +3,7 @@
 use sandglass_model::network::{ConnectFailure, ConntrackCounts, DroppedPacket, FlowChange};
 
 use crate::scene::{Played, Scene, assert_text};
-use crate::wire::{NODE, NOERROR, NXDOMAIN, address, pod_socket, told};
+use crate::wire::{NODE, NOERROR, NXDOMAIN, address, pod_socket, rendered};
 
 /// A and AAAA leave at once, A is lost and sent again after five seconds.
 fn stalled() -> Scene {
@@ -32,11 +32,11 @@ fn counted(scene: &mut Scene, grown: ConntrackCounts) {
 
 #[track_caller]
 fn assert_cause(played: &Played, expected: &str) {
-    let told = told(played);
-    let line = told.lines().last().unwrap_or_default();
+    let rendered = rendered(played);
+    let line = rendered.lines().last().unwrap_or_default();
     assert!(
         line.ends_with(expected),
-        "{expected} is not in {told}{:?}",
+        "{expected} is not in {rendered}{:?}",
         played.evidence()
     );
 }
@@ -271,8 +271,8 @@ fn the_search_path_is_the_cause_when_it_took_the_most_time() {
     {
         let (socket, at) = (pod_socket(4_000 + number as u16), 3_000 + 600 * number as u64);
         scene.at(at).query(&socket, 7, name, "A");
-        let given = if rcode == NOERROR { &["10.1.0.1"][..] } else { &[] };
-        scene.at(at + 599).answer(&socket, 7, name, "A", rcode, given);
+        let addresses = if rcode == NOERROR { &["10.1.0.1"][..] } else { &[] };
+        scene.at(at + 599).answer(&socket, 7, name, "A", rcode, addresses);
     }
     let played = with(scene, |_| {});
     assert_cause(
@@ -363,8 +363,8 @@ fn connections_fail_for_different_reasons() {
         scene.at(3_000).connects(&socket);
         scene.at(3_000 + took).connect_failed(&socket, failure, retransmits);
         let played = with(scene, |_| {});
-        let told = told(&played);
-        assert!(told.ends_with(&format!("{expected}\n")), "{expected}: {told}");
+        let rendered = rendered(&played);
+        assert!(rendered.ends_with(&format!("{expected}\n")), "{expected}: {rendered}");
         assert_eq!(
             played.journeys().is_empty(),
             expected == "abandoned 3000+20",

@@ -22,7 +22,7 @@ fn netconf(process: ProcessKey, network: &str) -> PluginIo {
 
 #[test]
 fn plugins_of_a_chain_are_one_operation_that_ends_with_the_last() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.ran("bridge", &add("sb", "eth0"), 0, 20);
     scene.ran("portmap", &add("sb", "eth0"), 22, 30);
     scene.at(529).tick();
@@ -52,7 +52,7 @@ sandbox             +0 ns  30.0 ms  [sb, cnitool]
 
 #[test]
 fn two_interfaces_in_parallel_are_siblings() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let eth0 = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     let lo = scene.at(1).plugin("loopback", &add("sb", "lo"));
     scene.at(3).exit(lo, 0);
@@ -75,7 +75,7 @@ sandbox              +0 ns    12.0 ms [sb, cnitool]
 
 #[test]
 fn concurrent_operations_of_different_sandboxes_never_mix() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let a = scene.at(0).plugin("bridge", &add("a", "eth0"));
     let b = scene.at(1).plugin("bridge", &add("b", "eth0"));
     scene.at(5).exit(b, 0);
@@ -103,7 +103,7 @@ sandbox              +0 ns    9.00 ms [b, cnitool]
 
 #[test]
 fn the_same_attachment_twice_at_once_is_two_operations() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let first = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     let second = scene.at(1).plugin("macvlan", &add("sb", "eth0"));
     scene.at(5).exit(first, 0);
@@ -178,14 +178,14 @@ cni VERSION      +0 ns    1.00 ms
 
 #[test]
 fn the_network_is_told_by_the_plugin() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.networks(&[("configured", &["bridge"])]);
     let plugin = scene.at(1).plugin("bridge", &add("sb", "eth0"));
-    let mut said = netconf(plugin, "told");
-    scene.at(2).spoke(said.clone());
-    said.netconf = None;
-    said.addresses = vec!["10.0.0.2/24".to_owned()];
-    scene.at(3).spoke(said).at(4).exit(plugin, 0).at(1_000).tick();
+    let mut plugin_io = netconf(plugin, "told");
+    scene.at(2).plugin_io(plugin_io.clone());
+    plugin_io.netconf = None;
+    plugin_io.addresses = vec!["10.0.0.2/24".to_owned()];
+    scene.at(3).plugin_io(plugin_io).at(4).exit(plugin, 0).at(1_000).tick();
     let played = scene.play().finish();
     assert_text(
         &played.text(),
@@ -217,7 +217,7 @@ fn the_network_is_guessed_only_when_one_list_fits() {
         (vec!["loopback"], "lo"),
         (vec!["ptp"], ""),
     ] {
-        let mut scene = Scene::asked_by("cnitool");
+        let mut scene = Scene::by_runtime("cnitool");
         scene.networks(&lists);
         for (index, plugin) in plugins.iter().enumerate() {
             let from = 1 + 10 * index as u64;
@@ -264,7 +264,7 @@ fn a_list_may_have_one_type_twice() {
 fn a_failed_plugin_ends_its_chain() {
     let mut scene = Scene::new();
     let plugin = scene.at(0).plugin("bridge", &del("sb", "eth0"));
-    scene.at(1).spoke(PluginIo {
+    scene.at(1).plugin_io(PluginIo {
         process: plugin,
         netconf: None,
         error: Some(CniError {

@@ -50,7 +50,7 @@ sandbox             +0 ns    300 s [sb, containerd, error sandbox_failed: cni AD
 
 #[test]
 fn a_plugin_killed_by_a_signal_says_which() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("slow", &add("sb", "eth0"));
     let sleep = scene.at(1).command(plugin, "/bin/sleep", &["9"]);
     scene
@@ -73,7 +73,7 @@ sandbox             +0 ns    100 ms [sb, cnitool, error sandbox_failed: cni ADD 
 
 #[test]
 fn a_pid_that_is_used_again_ends_who_had_it() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &add("a", "eth0"));
     let command = scene.at(1).command(plugin, "/bin/ip", &[]);
     let again = ProcessKey {
@@ -115,7 +115,7 @@ sandbox             +0 ns    20.0 ms [b, cnitool]
 
 #[test]
 fn an_exit_that_nobody_saw_is_no_failure_but_incomplete() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     scene.at(10).ended(plugin, ExitStatus::Unknown).at(1_000).tick();
     assert_text(
@@ -131,7 +131,7 @@ sandbox             +0 ns    10.0 ms [sb, incomplete, cnitool]
 
 #[test]
 fn a_lost_exit_ends_with_the_parent_or_at_the_deadline() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     scene.at(1).command(plugin, "/bin/ip", &[]);
     scene.at(9).lost(1).at(10).exit(plugin, 0).at(1_000).tick();
@@ -153,7 +153,7 @@ cni DEL             +0 ns    300 s   [sb, eth0, error deadline: still running af
 
 #[test]
 fn a_loss_marks_what_is_open_and_what_begins_soon_after() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.ran("bridge", &add("before", "eth0"), 0, 10);
     let open = scene.at(2_000).plugin("bridge", &add("open", "eth0"));
     scene.at(2_010).lost(3).at(2_020).exit(open, 0);
@@ -168,7 +168,7 @@ fn a_loss_marks_what_is_open_and_what_begins_soon_after() {
 
 #[test]
 fn an_agent_started_in_the_middle_goes_on_from_what_runs() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let env = add("sb", "eth0");
     let caller = scene.caller();
     let plugin = scene.new_process();
@@ -213,7 +213,7 @@ sandbox             +0 ns    50.0 ms [sb, incomplete, cnitool]
 #[test]
 fn what_both_the_kernel_and_the_search_saw_is_one() {
     for kernel_first in [true, false] {
-        let mut scene = Scene::asked_by("cnitool");
+        let mut scene = Scene::by_runtime("cnitool");
         let env = add("sb", "eth0");
         let caller = scene.caller();
         let plugin = scene.new_process();
@@ -240,7 +240,7 @@ fn events_of_nobody_are_orphans() {
     scene.at(1).exit(nobody, 0);
     let other = ProcessKey { pid: 8, start_ticks: 7 };
     let child = scene.fork(other);
-    scene.spoke(sandglass_model::event::PluginIo {
+    scene.plugin_io(sandglass_model::event::PluginIo {
         process: child,
         netconf: None,
         error: None,
@@ -252,7 +252,7 @@ fn events_of_nobody_are_orphans() {
 
 #[test]
 fn too_many_traces_give_up_the_oldest() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.config.max_traces = 2;
     let first = scene.at(0).plugin("bridge", &add("a", "eth0"));
     scene.at(1).plugin("bridge", &add("b", "eth0"));
@@ -275,7 +275,7 @@ sandbox             +0 ns    2.00 ms [a, incomplete, cnitool]
 
 #[test]
 fn too_many_processes_forget_the_oldest_that_have_no_span() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.config.max_processes = 10;
     let plugin = scene.at(0).plugin("fork-bomb", &add("sb", "eth0"));
     for ms in 1..100 {
@@ -291,7 +291,7 @@ fn too_many_processes_forget_the_oldest_that_have_no_span() {
 
 #[test]
 fn too_many_processes_with_spans_end_the_oldest() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.config.max_processes = 2;
     let plugin = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     scene.at(1).command(plugin, "/bin/a", &[]);
@@ -307,7 +307,7 @@ fn too_many_processes_with_spans_end_the_oldest() {
 
 #[test]
 fn a_full_trace_refuses_commands_before_plugins() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.config.max_spans = 16;
     let plugin = scene.at(0).plugin("portmap", &add("sb", "eth0"));
     for ms in 1..100 {
@@ -328,7 +328,7 @@ fn a_full_trace_refuses_commands_before_plugins() {
 
 #[test]
 fn a_trace_full_of_plugins_still_ends() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.config.max_spans = 8;
     for index in 0..20 {
         scene.ran(
@@ -346,7 +346,7 @@ fn a_trace_full_of_plugins_still_ends() {
 
 #[test]
 fn late_records_find_their_place() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     let second = scene.at(6).command(plugin, "/bin/second", &[]);
     // Came after the reorder stage had passed their time.

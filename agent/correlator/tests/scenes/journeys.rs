@@ -8,7 +8,7 @@ use sandglass_model::trace::Relation;
 use sandglass_model::{Body, Detail, PodIdentity, SandboxId};
 
 use crate::scene::{Played, Scene, assert_text, del};
-use crate::wire::{NODE, NOERROR, POD, Socket, address, pod_socket, told};
+use crate::wire::{NODE, NOERROR, POD, Socket, address, pod_socket, rendered};
 
 /// A lookup that is answered after a second attempt.
 fn retried(scene: &mut Scene, socket: &Socket, name: &str, at_ms: u64) {
@@ -39,7 +39,7 @@ journey  +0 ns    5.01 s [shop/cart, sb, retried]
     let link = &journey.root().links[0];
     assert_eq!((link.trace, link.relation), (played.closed[0].id, Relation::Sandbox));
     assert_eq!(journey.sandbox, Some(SandboxId("sb".to_owned())));
-    assert_eq!(played.told_in(Some(journey.id)).count(), 2);
+    assert_eq!(played.findings_in(Some(journey.id)).count(), 2);
     let again = scene.play().finish();
     assert_eq!(again.closed, played.closed, "ids are the same every time");
 }
@@ -58,11 +58,11 @@ fn a_connection_that_stalls_keeps_its_journey_open_and_later_ones_are_not_part_o
     scene.at(14_001).established(&later);
     let played = scene.then_nothing().play().finish();
     assert_eq!(played.closed[1].spans.len(), 3);
-    assert_eq!(played.told_in(None).count(), 1);
+    assert_eq!(played.findings_in(None).count(), 1);
     assert!(
-        told(&played).contains("10.1.0.1:80 api established 8010+4002, connect_silent"),
+        rendered(&played).contains("10.1.0.1:80 api established 8010+4002, connect_silent"),
         "{}",
-        told(&played)
+        rendered(&played)
     );
 }
 
@@ -89,7 +89,7 @@ journey   +0 ns 1.00 ms [shop/cart, sb, failed, error connect_refused: connect t
 ",
     );
     // The lookup was told before anyone knew; both connections are in their journeys.
-    assert_eq!(played.told_in(None).count(), 1);
+    assert_eq!(played.findings_in(None).count(), 1);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_socket_may_connect_again_and_a_record_may_come_twice() {
     scene.at(3_070).connects(&pod_socket(5_002).tcp().to("127.0.0.1:80"));
     let played = scene.then_nothing().play().finish();
     assert_text(
-        &told(&played),
+        &rendered(&played),
         "
 sandbox connect 10.1.0.9:80 established 200+5
 sandbox connect 10.1.0.1:80 refused 3000+1, connect_refused (certain)
@@ -123,9 +123,9 @@ fn a_connection_that_nobody_hears_of_again_is_given_up() {
     scene.at(3_000).connects(&pod_socket(5_000).tcp().to("10.1.0.1:80"));
     let played = scene.at(303_000).tick().play().finish();
     assert!(
-        told(&played).contains("10.1.0.1:80  timeout 3000+300000"),
+        rendered(&played).contains("10.1.0.1:80  timeout 3000+300000"),
         "{}",
-        told(&played)
+        rendered(&played)
     );
     assert!(played.closed[1].incomplete);
 }
@@ -148,7 +148,7 @@ fn the_nodes_own_and_unknown_namespaces_are_node_scope() {
         assert!(detail.node && detail.target == "registry.example");
         assert!(journey.sandbox.is_none() && journey.root().links.is_empty());
     }
-    assert_eq!(told(&played).matches("node lookup").count(), 2);
+    assert_eq!(rendered(&played).matches("node lookup").count(), 2);
 }
 
 #[test]
@@ -430,5 +430,5 @@ fn whatever_is_lost_is_not_guessed() {
     });
     let played = scene.then_nothing().play().finish();
     assert!(played.closed[1].incomplete);
-    assert!(told(&played).contains("dns_server_silent (possible)"));
+    assert!(rendered(&played).contains("dns_server_silent (possible)"));
 }

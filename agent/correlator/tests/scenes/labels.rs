@@ -33,7 +33,7 @@ fn description(labels: &[(&str, &str)]) -> SandboxDescription {
 }
 
 /// What was told of the sandbox after its creation's spans, in order.
-fn told(played: &Played) -> Vec<&'static str> {
+fn outputs(played: &Played) -> Vec<&'static str> {
     let outputs = played.outputs.iter().filter_map(|output| match output {
         Output::Created(_) => Some("created"),
         Output::LabelsNeeded(_) => Some("asked"),
@@ -46,14 +46,14 @@ fn told(played: &Played) -> Vec<&'static str> {
 #[test]
 fn the_runtime_is_asked_when_the_creation_is_over_and_the_trace_waits_for_the_answer() {
     let waiting = complete_at_180().play();
-    assert_eq!(told(&waiting), ["created", "asked"]);
+    assert_eq!(outputs(&waiting), ["created", "asked"]);
     assert_eq!(waiting.correlator.sizes().unlabelled, 1);
     assert_eq!(waiting.correlator.open().count(), 0, "it is complete");
 
     let mut scene = complete_at_180();
     scene.at(230).described(description(&[("app", "cart")]));
     let played = scene.play();
-    assert_eq!(told(&played), ["created", "asked", "closed"]);
+    assert_eq!(outputs(&played), ["created", "asked", "closed"]);
     let labels = &played.only().identity.labels;
     assert_eq!(labels, &[("app".to_owned(), "cart".to_owned())]);
     assert_eq!(played.only().identity.name, "cart-0", "what was known stays");
@@ -65,17 +65,20 @@ fn the_runtime_is_asked_when_the_creation_is_over_and_the_trace_waits_for_the_an
 fn without_an_answer_the_trace_goes_out_without_labels() {
     let given_up = Timestamp(2_180 * MILLISECOND);
     let waiting = complete_at_180().set_now(given_up.0 - 1).tick().play();
-    assert_eq!(told(&waiting), ["created", "asked"]);
+    assert_eq!(outputs(&waiting), ["created", "asked"]);
     assert_eq!(waiting.correlator.next_deadline(), Some(given_up));
     let mut scene = complete_at_180();
     scene.set_now(given_up.0).tick();
     // Nobody waits for it any more.
     scene.at(3_000).described(description(&[("app", "cart")]));
     let played = scene.play();
-    assert_eq!(told(&played), ["created", "asked", "closed"]);
+    assert_eq!(outputs(&played), ["created", "asked", "closed"]);
     assert!(played.only().identity.labels.is_empty());
     // The end of the input does not wait.
-    assert_eq!(told(&complete_at_180().play().finish()), ["created", "asked", "closed"]);
+    assert_eq!(
+        outputs(&complete_at_180().play().finish()),
+        ["created", "asked", "closed"]
+    );
 }
 
 #[test]
@@ -85,11 +88,11 @@ fn a_pod_without_labels_is_not_waited_for_once_that_was_told() {
     let plugin = open.plugin("bridge", &of_pod(add("sb", "eth0"), "cart-0"));
     open.at(50).described(description(&[])).at(100).exit(plugin, 0);
     open.containerd_starts("sb", 110);
-    assert_eq!(told(&open.play()), ["created", "closed"], "told before");
+    assert_eq!(outputs(&open.play()), ["created", "closed"], "told before");
     let mut after = complete_at_180();
     after.at(200).described(description(&[]));
     assert_eq!(
-        told(&after.play()),
+        outputs(&after.play()),
         ["created", "asked", "closed"],
         "told while it waits"
     );
@@ -101,13 +104,13 @@ fn nobody_is_asked_of_what_is_no_pods_or_did_not_come_into_being() {
     of_podman.config.labels_wait_ns = 2_000 * MILLISECOND;
     of_podman.ran("bridge", &add("sb", "eth0"), 0, 100);
     of_podman.containerd_starts("sb", 110);
-    assert_eq!(told(&of_podman.play()), ["created", "closed"]);
+    assert_eq!(outputs(&of_podman.play()), ["created", "closed"]);
 
     let mut failed = Scene::new();
     failed.config.labels_wait_ns = 2_000 * MILLISECOND;
     let plugin = failed.plugin("bridge", &of_pod(add("sb", "eth0"), "cart-0"));
     failed.at(100).exit(plugin, 1).at(1_000).tick();
-    assert_eq!(told(&failed.play()), ["created", "closed"]);
+    assert_eq!(outputs(&failed.play()), ["created", "closed"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use sandglass_model::trace::SandboxDetail;
 use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
 
 use crate::scene::{Played, Scene, add, of_pod};
-use crate::wire::{NOERROR, POD, Socket, pod_socket, told};
+use crate::wire::{NOERROR, POD, Socket, pod_socket, rendered};
 
 /// A sandbox is made from 0 to 180 ms, `meanwhile` something happens in a namespace that nobody has named.
 fn made_while(meanwhile: impl FnOnce(&mut Scene)) -> Played {
@@ -52,20 +52,20 @@ fn sandbox(played: &Played) -> &Trace {
 
 #[test]
 fn what_is_open_when_the_namespace_is_named_is_its_sandboxes() {
-    let (asks, connects) = (pod_socket(4_000), pod_socket(5_000).tcp().to("10.1.0.1:80"));
+    let (client, connects) = (pod_socket(4_000), pod_socket(5_000).tcp().to("10.1.0.1:80"));
     let played = made_while(|scene| {
-        scene.at(50).query(&asks, 7, "api", "A");
+        scene.at(50).query(&client, 7, "api", "A");
         scene.at(55).connects(&connects);
         named_at(scene, 60, None);
-        scene.at(70).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        scene.at(70).answer(&client, 7, "api", "A", NOERROR, &["10.1.0.1"]);
         scene.at(80).established(&connects);
     });
     let (first, usable, attempts) = ready(sandbox(&played));
     assert_eq!((first, usable), (Some(50), Some(80)));
     assert_eq!(attempts, ["lookup", "connect"]);
-    let told = told(&played);
-    assert!(!told.contains("node "), "{told}");
-    assert_eq!(played.told_in(Some(sandbox(&played).id)).count(), 2);
+    let rendered = rendered(&played);
+    assert!(!rendered.contains("node "), "{rendered}");
+    assert_eq!(played.findings_in(Some(sandbox(&played).id)).count(), 2);
     assert_eq!(sandbox(&played).check(), Ok(()));
 }
 
@@ -82,55 +82,63 @@ fn it_is_shown_at_once_not_only_at_its_end() {
 
 #[test]
 fn what_ended_before_stays_the_nodes() {
-    let asks = pod_socket(4_000);
+    let client = pod_socket(4_000);
     let played = made_while(|scene| {
-        scene.at(50).query(&asks, 7, "api", "A");
-        scene.at(52).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        scene.at(50).query(&client, 7, "api", "A");
+        scene.at(52).answer(&client, 7, "api", "A", NOERROR, &["10.1.0.1"]);
         // Over for good once no name of a search path followed.
         scene.at(200).tick();
         named_at(scene, 210, None);
     });
     assert!(
-        told(&played).starts_with("node lookup api A noerror"),
+        rendered(&played).starts_with("node lookup api A noerror"),
         "{}",
-        told(&played)
+        rendered(&played)
     );
     assert_eq!(ready(sandbox(&played)), (None, None, Vec::new()));
 }
 
 #[test]
 fn a_lookup_that_is_older_than_the_namespace_was_anothers() {
-    let asks = pod_socket(4_000);
+    let client = pod_socket(4_000);
     let played = made_while(|scene| {
-        scene.at(50).query(&asks, 7, "api", "A");
+        scene.at(50).query(&client, 7, "api", "A");
         named_at(scene, 60, Some(55));
-        scene.at(70).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        scene.at(70).answer(&client, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     });
-    assert!(told(&played).starts_with("node lookup api"), "{}", told(&played));
+    assert!(
+        rendered(&played).starts_with("node lookup api"),
+        "{}",
+        rendered(&played)
+    );
     assert_eq!(ready(sandbox(&played)).0, None);
 }
 
 /// Where the namespace cannot be looked at, its plugin's result tells whose an address is.
 #[test]
 fn an_address_that_is_told_late_is_enough_at_the_end() {
-    let asks = pod_socket(4_000).at(0, [10, 88, 0, 5]);
+    let client = pod_socket(4_000).at(0, [10, 88, 0, 5]);
     let mut scene = Scene::new();
     scene.at(0).watched();
     let plugin = scene.plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
-    scene.at(50).query(&asks, 7, "api", "A");
-    scene.at(90).spoke(PluginIo {
+    scene.at(50).query(&client, 7, "api", "A");
+    scene.at(90).plugin_io(PluginIo {
         process: plugin,
         netconf: None,
         error: None,
         addresses: vec!["10.88.0.5/24".to_owned()],
     });
     scene.at(100).exit(plugin, 0);
-    scene.at(110).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    scene.at(110).answer(&client, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     let played = scene.clone().then_nothing().play().finish();
-    assert!(told(&played).starts_with("sandbox lookup api"), "{}", told(&played));
+    assert!(
+        rendered(&played).starts_with("sandbox lookup api"),
+        "{}",
+        rendered(&played)
+    );
     // And enough to wait for its network when it is created.
     scene.containerd_starts("sb", 120);
-    scene.looked_up(&asks, "web", 2_000, 500, "10.1.0.2");
+    scene.looked_up(&client, "web", 2_000, 500, "10.1.0.2");
     let played = scene.then_nothing().play().finish();
     assert_eq!(
         ready(sandbox(&played)),
@@ -138,7 +146,7 @@ fn an_address_that_is_told_late_is_enough_at_the_end() {
     );
     scene = unnamed();
     scene.containerd_starts("sb", 120);
-    scene.looked_up(&asks, "web", 2_000, 500, "10.1.0.2");
+    scene.looked_up(&client, "web", 2_000, 500, "10.1.0.2");
     let played = scene.then_nothing().play().finish();
     assert_eq!(
         ready(sandbox(&played)),
@@ -151,7 +159,7 @@ fn unnamed() -> Scene {
     let mut scene = Scene::new();
     scene.at(0).watched();
     let plugin = scene.plugin("bridge", &of_pod(add("sb", "eth0"), "cart"));
-    scene.at(90).spoke(PluginIo {
+    scene.at(90).plugin_io(PluginIo {
         process: plugin,
         netconf: None,
         error: None,
@@ -197,19 +205,27 @@ fn a_journey_of_a_sandbox_that_is_older_than_the_agent_is_its_own() {
         scene.at(70).connect_failed(&connects, ConnectFailure::Refused, 0);
     });
     assert_eq!(journey_of(&played), (false, "cart"));
-    assert!(told(&played).starts_with("sandbox connect"), "{}", told(&played));
+    assert!(
+        rendered(&played).starts_with("sandbox connect"),
+        "{}",
+        rendered(&played)
+    );
     assert_eq!(played.correlator.counters().orphan, 0);
 }
 
 #[test]
 fn a_journey_that_waits_for_its_connection_is_asked_about_again() {
-    let asks = pod_socket(4_000);
+    let client = pod_socket(4_000);
     let played = older(|scene| {
-        scene.at(50).query(&asks, 7, "api", "A");
-        scene.at(2_050).answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+        scene.at(50).query(&client, 7, "api", "A");
+        scene.at(2_050).answer(&client, 7, "api", "A", NOERROR, &["10.1.0.1"]);
         named_at(scene, 2_500, None);
     });
     assert_eq!(journey_of(&played), (false, "cart"));
     // What was counted before stays counted.
-    assert!(told(&played).starts_with("node lookup api"), "{}", told(&played));
+    assert!(
+        rendered(&played).starts_with("node lookup api"),
+        "{}",
+        rendered(&played)
+    );
 }

@@ -4,14 +4,14 @@ use sandglass_model::Body;
 use sandglass_model::network::{DroppedPacket, PacketDrop, Transport};
 
 use crate::scene::{Scene, assert_text};
-use crate::wire::{NOERROR, NXDOMAIN, POD, SERVFAIL, Socket, answer_of, pod_socket, told};
+use crate::wire::{NOERROR, NXDOMAIN, POD, SERVFAIL, Socket, answer_of, pod_socket, rendered};
 
 /// Lookups of a sandbox whose network is ready; the one connection that made it ready is left out.
 #[track_caller]
-fn assert_told(scene: &mut Scene, expected: &str) {
+fn assert_rendered(scene: &mut Scene, expected: &str) {
     let played = scene.then_nothing().play().finish();
-    let told = told(&played);
-    let rest = told.split_once('\n').map_or("", |(_, rest)| rest);
+    let rendered = rendered(&played);
+    let rest = rendered.split_once('\n').map_or("", |(_, rest)| rest);
     assert_text(rest, expected);
     assert_eq!(played.counters().orphan, 0);
 }
@@ -20,7 +20,7 @@ fn assert_told(scene: &mut Scene, expected: &str) {
 fn both_types_from_one_socket_are_one_lookup() {
     let mut scene = Scene::used_sandbox();
     scene.looked_up(&pod_socket(4_000), "api.shop.svc", 3_000, 2_000, "10.1.0.1");
-    assert_told(&mut scene, "sandbox lookup api.shop.svc A+AAAA noerror 3000+2, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api.shop.svc A+AAAA noerror 3000+2, 2 sent");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn musl_asks_all_servers_at_once_and_takes_the_first_answer() {
     scene.at(3_003).answer(&one, 8, "api", "AAAA", NOERROR, &[]);
     // The socket may be gone, and the lookup over.
     scene.at(3_500).answer(&other, 8, "api", "AAAA", NOERROR, &[]);
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+3, 4 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+3, 4 sent");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn one_of_two_servers_asked_at_once_may_fail() {
     scene.at(3_000).query(&one, 7, "api", "A").query(&other, 7, "api", "A");
     scene.at(3_001).answer(&one, 7, "api", "A", SERVFAIL, &[]);
     scene.at(3_400).answer(&other, 7, "api", "A", NOERROR, &["10.1.0.1"]);
-    assert_told(&mut scene, "sandbox lookup api A noerror 3000+400, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A noerror 3000+400, 2 sent");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn go_asks_each_type_from_a_socket_of_its_own() {
     scene.at(3_000).query(&a, 7, "api", "A").query(&aaaa, 9, "api", "AAAA");
     scene.at(3_002).answer(&aaaa, 9, "api", "AAAA", NOERROR, &[]);
     scene.at(3_004).answer(&a, 7, "api", "A", NOERROR, &["10.1.0.1"]);
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+4, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+4, 2 sent");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn one_type_after_the_other_is_one_lookup_too() {
     scene.at(3_050).answer(&socket, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     scene.at(3_051).query(&socket, 8, "api", "AAAA");
     scene.at(3_090).answer(&socket, 8, "api", "AAAA", NOERROR, &[]);
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+90, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+90, 2 sent");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_silent_server_is_followed_by_the_next_one() {
     scene.at(8_001).answer(&second, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     scene.at(8_002).answer(&second, 8, "api", "AAAA", NOERROR, &[]);
     let expected = "sandbox lookup api A+AAAA noerror 3000+5002, 4 sent, 2 again, dns_server_silent (possible)";
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_server_that_fails_is_followed_by_the_next_one() {
     scene.at(3_001).query(&second, 7, "api", "A");
     scene.at(3_003).answer(&second, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     let expected = "sandbox lookup api A noerror 3000+3, 2 sent, 1 again, dns_server_error (certain)";
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn glibc_asks_both_types_again_when_one_was_not_answered() {
     scene.at(8_007).query(&socket, 8, "api", "AAAA");
     scene.at(8_008).answer(&socket, 8, "api", "AAAA", NOERROR, &[]);
     let expected = "sandbox lookup api A+AAAA noerror 3000+5008, 4 sent, 2 again, dns_server_silent (possible)";
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn nobody_answers() {
             .query(&socket, 7, "api", "A")
             .query(&socket, 8, "api", "AAAA");
     }
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A+AAAA timeout 3000+10000, 4 sent, 2 again, 2 unanswered, dns_server_silent (possible)",
     );
@@ -145,7 +145,7 @@ fn nobody_answers() {
             .query(&socket, 7, "api", "A")
             .query(&socket, 8, "api", "AAAA");
     }
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A+AAAA timeout 3000+5000, 4 sent, 2 again, 2 unanswered, dns_server_silent (possible)",
     );
@@ -153,7 +153,7 @@ fn nobody_answers() {
     let mut scene = Scene::used_sandbox();
     scene.at(3_000).query(&socket, 7, "api", "A");
     let expected = "sandbox lookup api A timeout 3000+10000, 1 sent, 1 unanswered, dns_server_silent (possible)";
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn what_was_asked_once_and_never_again_was_not_waited_for() {
         .query(&socket, 7, "api", "A")
         .query(&socket, 8, "api", "AAAA");
     scene.at(3_002).answer(&socket, 7, "api", "A", NOERROR, &["10.1.0.1"]);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A+AAAA noerror 3000+2, 2 sent, 1 unanswered",
     );
@@ -185,11 +185,11 @@ fn a_cut_answer_is_asked_for_again_over_tcp() {
     scene.at(3_004).answer(&tcp, 7, "big", "TXT", NOERROR, &["10.1.0.1"]);
     let text = scene.clone().then_nothing().play().finish();
     assert_eq!(text.journeys(), "");
-    assert_told(&mut scene, "sandbox lookup big TXT noerror 3000+4, 2 sent, 1 cut");
+    assert_rendered(&mut scene, "sandbox lookup big TXT noerror 3000+4, 2 sent, 1 cut");
 
     let mut scene = Scene::used_sandbox();
     cut(&mut scene);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup big TXT timeout 3000+10000, 2 sent, 1 unanswered, 1 cut, truncation (certain)",
     );
@@ -198,7 +198,7 @@ fn a_cut_answer_is_asked_for_again_over_tcp() {
     let udp = pod_socket(4_000);
     scene.at(3_000).query(&udp, 7, "big", "TXT");
     scene.at(3_001).cut_answer(&udp, 7, "big", "TXT");
-    assert_told(&mut scene, "sandbox lookup big TXT noerror 3000+1, 1 sent, 1 cut");
+    assert_rendered(&mut scene, "sandbox lookup big TXT noerror 3000+1, 1 sent, 1 cut");
 }
 
 const DOMAINS: [&str; 5] = [
@@ -219,13 +219,13 @@ fn searched(scene: &mut Scene, name: &str, last: u16, socket: impl Fn(u16) -> So
         let port = number as u16;
         let (socket, at) = (socket(port), 3_000 + 2 * number as u64);
         let rcode = if number == DOMAINS.len() { last } else { NXDOMAIN };
-        let given = if rcode == NOERROR { &["10.1.0.1"][..] } else { &[] };
+        let addresses = if rcode == NOERROR { &["10.1.0.1"][..] } else { &[] };
         scene
             .at(at)
             .query(&socket, port, &name, "A")
             .query(&socket, 90 + port, &name, "AAAA");
         scene.at(at + 1).answer(&socket, 90 + port, &name, "AAAA", rcode, &[]);
-        scene.answer(&socket, port, &name, "A", rcode, given);
+        scene.answer(&socket, port, &name, "A", rcode, addresses);
     }
 }
 
@@ -234,22 +234,22 @@ fn the_names_of_the_search_path_are_one_lookup() {
     let expected = "sandbox lookup example.com A+AAAA noerror 3000+11, 12 sent, 5 search";
     let mut scene = Scene::used_sandbox();
     searched(&mut scene, "example.com", NOERROR, |number| pod_socket(4_000 + number));
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
     // One socket for all.
     let mut scene = Scene::used_sandbox();
     searched(&mut scene, "example.com", NOERROR, |_| pod_socket(4_000));
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
     // Nobody knows which process asks.
     let mut scene = Scene::used_sandbox();
     searched(&mut scene, "example.com", NOERROR, |number| {
         pod_socket(4_000 + number).of_nobody()
     });
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
     // There is no such name: that is an answer, and nothing bad.
     let mut scene = Scene::used_sandbox();
     searched(&mut scene, "example.com", NXDOMAIN, |number| pod_socket(4_000 + number));
     assert_eq!(scene.clone().then_nothing().play().finish().journeys(), "");
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup example.com A+AAAA nxdomain 3000+11, 12 sent, 5 search",
     );
@@ -263,7 +263,7 @@ fn another_name_a_moment_later_is_another_lookup() {
         scene.at(at).query(&socket, port, name, "A");
         scene.at(at + 1).answer(&socket, port, name, "A", NXDOMAIN, &[]);
     }
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup www.a.example A nxdomain 3000+1, 1 sent
 sandbox lookup www.b.example A nxdomain 3200+1, 1 sent",
@@ -276,7 +276,7 @@ fn the_same_name_again_is_a_new_lookup() {
     scene.looked_up(&pod_socket(4_000), "api", 3_000, 2_000, "10.1.0.1");
     scene.looked_up(&pod_socket(4_001), "api", 3_010, 2_000, "10.1.0.1");
     scene.looked_up(&pod_socket(4_001), "api", 3_020, 2_000, "10.1.0.1");
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A+AAAA noerror 3000+2, 2 sent
 sandbox lookup api A+AAAA noerror 3010+2, 2 sent
@@ -298,7 +298,7 @@ fn threads_of_one_process_that_ask_the_same_at_once_have_lookups_of_their_own() 
         .answer(&other, 4, "api", "AAAA", NOERROR, &[]);
     scene.at(3_002).answer(&other, 2, "api", "A", NOERROR, &["10.1.0.1"]);
     scene.at(3_003).answer(&one, 1, "api", "A", NOERROR, &["10.1.0.1"]);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A+AAAA noerror 3000.01+1.99, 2 sent
 sandbox lookup api A+AAAA noerror 3000+3, 2 sent",
@@ -335,7 +335,7 @@ fn a_resolver_for_others_asks_many_names_from_one_socket() {
     scene
         .at(3_044)
         .answer(&socket, 21, "www.d.example", "A", NOERROR, &["10.1.0.2"]);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup www.a.example A noerror 3000+10, 1 sent
 sandbox lookup www.b.example A noerror 3000.001+19.999, 1 sent
@@ -362,7 +362,7 @@ fn an_answer_to_what_was_answered_already_is_late() {
         played.journeys()
     );
     let expected = "sandbox lookup api A noerror 3000+5001, 2 sent, 1 again, dns_server_slow (likely)";
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
 }
 
 #[test]
@@ -392,9 +392,9 @@ fn what_nobody_asked_for_is_no_answer_but_noted() {
     );
     assert!(!journeys.contains("6.6.6.6"), "{journeys}");
     assert!(
-        told(&played).contains("api A timeout 3000+10000, 1 sent, 1 unanswered"),
+        rendered(&played).contains("api A timeout 3000+10000, 1 sent, 1 unanswered"),
         "{}",
-        told(&played)
+        rendered(&played)
     );
 }
 
@@ -414,7 +414,7 @@ fn packets_translated_behind_the_socket_are_joined_by_socket_and_id() {
     let mut outside = answer_of(&service, 8, "api", "AAAA", NOERROR, &[]);
     outside.client.set_ip([127, 0, 0, 1].into());
     scene.at(3_002).dns(outside);
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
 }
 
 /// What the client did not take was no answer after all: it asks again.
@@ -432,7 +432,7 @@ fn an_answer_from_elsewhere_that_the_client_does_not_take_is_none() {
     assert!(journeys.contains("stray answer 10.9.9.9 7"), "{journeys}");
     assert!(!journeys.contains("6.6.6.6"), "{journeys}");
     let expected = "sandbox lookup api A noerror 3000+5001, 2 sent, 1 again, dns_server_silent (possible)";
-    assert_told(&mut scene, expected);
+    assert_rendered(&mut scene, expected);
 }
 
 /// glibc closes its socket at the first cut answer and asks both over TCP; the second answer finds no socket. Where its
@@ -466,7 +466,7 @@ fn glibc_goes_over_to_tcp_with_both_questions_and_repeats_whole_lookups() {
     over_tcp(&mut scene, 3_023, &tcp);
     let played = scene.clone().then_nothing().play().finish();
     assert_eq!(played.journeys(), "");
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut
 sandbox lookup big A+AAAA noerror 3020+8, 4 sent, 1 cut",
@@ -478,7 +478,7 @@ sandbox lookup big A+AAAA noerror 3020+8, 4 sent, 1 cut",
     scene.at(3_001).answer(&udp, 8, "big", "AAAA", NOERROR, &[]);
     scene.at(3_002).cut_answer(&udp, 7, "big", "A");
     over_tcp(&mut scene, 3_003, &tcp);
-    assert_told(&mut scene, "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut");
+    assert_rendered(&mut scene, "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut");
 }
 
 /// musl asks server by server; the first one's answer may be there before the second is asked.
@@ -492,7 +492,7 @@ fn a_server_that_is_asked_after_the_other_has_answered_is_still_the_same_lookup(
     scene.at(3_004).query(&other, 7, "api", "A");
     scene.query(&one, 8, "api", "AAAA").query(&other, 8, "api", "AAAA");
     scene.at(3_005).answer(&one, 8, "api", "AAAA", NOERROR, &[]);
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+5, 4 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+5, 4 sent");
 }
 
 /// After a loss and full answers, the whole lookup from another socket is another one, not one more retransmission.
@@ -505,7 +505,7 @@ fn a_repeat_after_full_answers_is_another_lookup() {
     scene.at(8_001).answer(&socket, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     scene.at(8_002).query(&next, 9, "api", "A");
     scene.at(8_003).answer(&next, 9, "api", "A", NOERROR, &["10.1.0.1"]);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A noerror 3000+5001, 2 sent, 1 again, dns_server_silent (possible)
 sandbox lookup api A noerror 8002+1, 1 sent",
@@ -520,7 +520,7 @@ fn a_server_may_leave_the_question_out_of_its_answer() {
     let mut answer = answer_of(&socket, 7, "api", "A", 1, &[]);
     answer.questions.clear();
     scene.at(3_001).dns(answer);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A formerr 3000+1, 1 sent, dns_server_error (certain)",
     );
@@ -539,7 +539,7 @@ fn several_questions_of_one_message_are_answered_by_one() {
     answer.answer = answer_of(&socket, 7, "api", "A", 0, &["10.1.0.1"]).answer;
     scene.at(3_000).dns(query);
     scene.at(3_001).dns(answer);
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+1, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+1, 2 sent");
 }
 
 #[test]
@@ -552,7 +552,7 @@ fn a_message_that_is_told_twice_counts_once() {
         .flat_map(|event| [event.clone(), event.clone()])
         .collect();
     scene.events = doubled;
-    assert_told(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
+    assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
 }
 
 #[test]
@@ -567,7 +567,7 @@ fn ipv6_servers_and_mapped_addresses_are_addresses_like_others() {
     scene
         .at(4_001)
         .answer(&pod_socket(4_001), 7, "api", "A", NOERROR, &["10.1.0.1"]);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "sandbox lookup api A+AAAA noerror 3000+2, 2 sent
 sandbox lookup api A noerror 4000+1, 1 sent",
@@ -585,7 +585,7 @@ fn sockets_of_one_address_in_two_namespaces_are_two() {
     scene.at(3_002).answer(&there, 7, "api", "A", NXDOMAIN, &[]);
     scene.at(3_004).answer(&here, 7, "api", "A", NOERROR, &["10.1.0.1"]);
     assert_eq!(here.transport, Transport::Udp);
-    assert_told(
+    assert_rendered(
         &mut scene,
         "node lookup api A nxdomain 3000+2, 1 sent
 sandbox lookup api A noerror 3000+4, 1 sent",
@@ -596,17 +596,17 @@ sandbox lookup api A noerror 3000+4, 1 sent",
 #[test]
 fn the_same_question_twice_at_once_over_one_connection_is_two_lookups() {
     let mut scene = Scene::used_sandbox();
-    let asks = pod_socket(4_000).tcp();
-    scene.at(3_000).query(&asks, 1, "api", "A");
-    scene.at(3_001).query(&asks, 4, "api", "A");
-    scene.at(3_005).answer(&asks, 1, "api", "A", NOERROR, &["10.1.0.1"]);
-    scene.at(3_009).answer(&asks, 4, "api", "A", NOERROR, &["10.1.0.1"]);
+    let client = pod_socket(4_000).tcp();
+    scene.at(3_000).query(&client, 1, "api", "A");
+    scene.at(3_001).query(&client, 4, "api", "A");
+    scene.at(3_005).answer(&client, 1, "api", "A", NOERROR, &["10.1.0.1"]);
+    scene.at(3_009).answer(&client, 4, "api", "A", NOERROR, &["10.1.0.1"]);
     // Later it is a retry.
-    scene.at(4_000).query(&asks, 5, "web", "A");
-    scene.at(5_000).query(&asks, 6, "web", "A");
-    scene.at(5_001).answer(&asks, 6, "web", "A", NOERROR, &["10.1.0.2"]);
-    let told = told(&scene.then_nothing().play().finish());
-    let lookups: Vec<&str> = told.lines().filter(|line| line.contains("lookup")).collect();
+    scene.at(4_000).query(&client, 5, "web", "A");
+    scene.at(5_000).query(&client, 6, "web", "A");
+    scene.at(5_001).answer(&client, 6, "web", "A", NOERROR, &["10.1.0.2"]);
+    let rendered = rendered(&scene.then_nothing().play().finish());
+    let lookups: Vec<&str> = rendered.lines().filter(|line| line.contains("lookup")).collect();
     assert_eq!(
         lookups,
         [

@@ -7,7 +7,7 @@ use crate::scene::{Scene, add, assert_text, cni, del, with};
 
 #[test]
 fn a_delegate_and_a_command_nest_and_forks_are_transparent() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let env = add("sb", "eth0");
     let bridge = scene.at(0).plugin("bridge", &env);
     // The same environment, but it lies where plugins lie.
@@ -42,7 +42,7 @@ sandbox                   +0 ns    11.0 ms [sb, cnitool]
 
 #[test]
 fn a_child_with_the_inherited_environment_is_a_command_and_with_another_a_delegate() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let env = with(add("sb", "eth0"), "CNI_PATH", "/opt/cni/bin/:/usr/lib/cni");
     let script = scene.at(0).plugin("slow.sh", &env);
     let sleep = scene.at(1).command(script, "/usr/bin/sleep", &["0.1"]);
@@ -71,7 +71,7 @@ sandbox                   +0 ns    8.00 ms [sb, cnitool]
 
 #[test]
 fn a_plugin_is_one_wherever_it_lies() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let process = scene.at(0).new_process();
     let caller = scene.caller();
     scene.exec(process, caller, "/home/me/odd plugin", &[], &add("sb", "eth0"));
@@ -89,7 +89,7 @@ sandbox                   +0 ns 1.00 ms [sb, cnitool]
 
 #[test]
 fn another_interface_below_a_plugin_is_a_nested_operation() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let multus = scene.at(0).plugin("multus", &add("sb", "eth0"));
     let first = scene.at(1).delegate(multus, "bridge", &add("sb", "eth0"));
     scene.at(3).exit(first, 0);
@@ -133,7 +133,7 @@ fn a_nested_operation_that_is_asked_again_is_the_next_attempt() {
 
 #[test]
 fn the_clean_up_of_a_delegate_is_a_delegate_with_its_own_verb() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let bridge = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     let ipam = scene.at(1).delegate(bridge, "host-local", &del("sb", "eth0"));
     scene.at(2).exit(ipam, 0).at(3).exit(bridge, 0).at(1_000).tick();
@@ -147,7 +147,7 @@ fn the_clean_up_of_a_delegate_is_a_delegate_with_its_own_verb() {
 
 #[test]
 fn a_version_probe_of_a_delegate_is_no_operation() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let multus = scene.at(0).plugin("multus", &add("sb", "eth0"));
     let probe = scene
         .at(1)
@@ -167,7 +167,7 @@ sandbox               +0 ns    3.00 ms [sb, cnitool]
 
 #[test]
 fn a_second_image_goes_on_with_the_span() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let env = add("sb", "eth0");
     let plugin = scene.at(0).plugin("wrapper", &env);
     let caller = scene.caller();
@@ -197,7 +197,7 @@ sandbox               +0 ns    9.00 ms [sb, cnitool]
 
 #[test]
 fn a_daemon_left_behind_ends_with_its_plugin() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("dhcp", &add("sb", "eth0"));
     let daemon = scene.at(1).command(plugin, "/usr/sbin/dhclient", &["eth0"]);
     let forked = scene.at(2).fork(plugin);
@@ -224,7 +224,7 @@ sandbox               +0 ns    5.00 ms [sb, cnitool]
 
 #[test]
 fn what_a_command_left_behind_belongs_to_the_plugin() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("script", &add("sb", "eth0"));
     let shell = scene.at(1).command(plugin, "/bin/sh", &["-c", "sleep 1 &"]);
     let forked = scene.at(2).fork(shell);
@@ -246,7 +246,7 @@ sandbox               +0 ns    7.00 ms [sb, cnitool]
 
 #[test]
 fn failures_mark_their_own_span_and_parents_have_their_own() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let env = add("sb", "eth0");
     let plugin = scene.at(0).plugin("bridge", &env);
     let command = scene.at(1).command(plugin, "/sbin/iptables", &[]);

@@ -21,8 +21,8 @@ fn created(played: &Played) -> usize {
 #[test]
 fn the_trace_goes_on_to_the_first_answer_and_the_first_connection() {
     let mut scene = Scene::ready_sandbox();
-    let (asks, connects) = (pod_socket(4_000), pod_socket(5_000).tcp().to("10.1.0.1:80"));
-    scene.looked_up(&asks, "api.shop.svc", 300, 2_000, "10.1.0.1");
+    let (client, connects) = (pod_socket(4_000), pod_socket(5_000).tcp().to("10.1.0.1:80"));
+    scene.looked_up(&client, "api.shop.svc", 300, 2_000, "10.1.0.1");
     scene.at(303).connects(&connects);
     scene.at(305).established(&connects);
     scene.then_nothing();
@@ -47,8 +47,8 @@ sandbox              +0 ns 305 ms  [shop/cart, sb, containerd, network ready]
     };
     assert_eq!(sandbox.first_attempt, Some(Timestamp(300 * MILLISECOND)));
     assert_eq!(sandbox.network_ready, Some(Timestamp(305 * MILLISECOND)));
-    let told: Vec<_> = played.told_in(Some(played.only().id)).collect();
-    assert_eq!(told.len(), 2);
+    let rendered: Vec<_> = played.findings_in(Some(played.only().id)).collect();
+    assert_eq!(rendered.len(), 2);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_first_failure_after_the_answer_does_not_hide_the_connection_that_follows() 
     let played = scene.then_nothing().play().finish();
     assert_eq!(times(&played), (Some(801), Some(300), 801));
     assert_eq!(attempts(played.only()), ["lookup", "connect", "connect"]);
-    assert_eq!(played.told_in(Some(played.only().id)).count(), 3);
+    assert_eq!(played.findings_in(Some(played.only().id)).count(), 3);
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn when_nothing_works_the_trace_ends_with_the_last_attempt() {
         "{}",
         played.journeys()
     );
-    assert_eq!(played.told_in(Some(sandbox.id)).count(), 2);
-    assert_eq!(played.told_in(Some(played.closed[1].id)).count(), 1);
+    assert_eq!(played.findings_in(Some(sandbox.id)).count(), 2);
+    assert_eq!(played.findings_in(Some(played.closed[1].id)).count(), 1);
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn more_attempts_than_can_be_shown_are_counted_and_still_decide() {
     assert!(!played.only().incomplete, "nothing was lost");
     assert_eq!((left_out(&played), played.counters().evicted_spans), (36, 0));
     assert!(played.text().contains(", 36 attempts not shown"), "{}", played.text());
-    assert_eq!(played.told_in(Some(played.only().id)).count(), 101);
+    assert_eq!(played.findings_in(Some(played.only().id)).count(), 101);
     assert_eq!(played.only().check(), Ok(()));
 }
 

@@ -45,7 +45,7 @@ sandbox              +0 ns    110 ms  [shop/cart-0, sb, containerd]
 
 #[test]
 fn crio_makes_a_sandbox() {
-    let mut scene = Scene::asked_by("crio");
+    let mut scene = Scene::by_runtime("crio");
     scene.ran("bridge", &add("sb", "eth0"), 0, 10);
     let conmon = scene
         .at(20)
@@ -121,7 +121,7 @@ sandbox              +0 ns    9.00 s  [sb, containerd]
 #[test]
 fn a_sandbox_that_is_removed_before_it_is_started_has_failed() {
     let played = |runtime: &str, shim: bool| {
-        let mut scene = Scene::asked_by(runtime);
+        let mut scene = Scene::by_runtime(runtime);
         scene.ran("bridge", &add("sb", "eth0"), 0, 10);
         if shim {
             let shim = scene.at(12).runtime(
@@ -152,7 +152,7 @@ fn a_sandbox_that_is_removed_before_it_is_started_has_failed() {
 
 #[test]
 fn a_sandbox_of_an_unknown_runtime_waits_for_further_attachments() {
-    let mut scene = Scene::asked_by("podman");
+    let mut scene = Scene::by_runtime("podman");
     scene.ran("bridge", &add("sb", "eth0"), 0, 10);
     scene.ran("macvlan", &add("sb", "eth1"), 300, 310);
     scene.at(809).tick();
@@ -211,7 +211,7 @@ fn a_failed_add_fails_the_sandbox() {
     let mut scene = Scene::new();
     let lo = scene.at(0).plugin("loopback", &add("sb", "lo"));
     let bridge = scene.at(1).plugin("bridge", &add("sb", "eth0"));
-    scene.at(2).spoke(PluginIo {
+    scene.at(2).plugin_io(PluginIo {
         process: bridge,
         netconf: None,
         error: Some(CniError {
@@ -283,7 +283,7 @@ cni DEL              +0 ns 3.00 ms [shop/cart-0, sb, eth0, attempt 2]
 
 #[test]
 fn an_add_to_a_sandbox_that_exists_is_a_trace_of_its_own() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.ran("bridge", &add("sb", "eth0"), 0, 10);
     scene.ran("macvlan", &add("sb", "net1"), 5_000, 5_010);
     // The last interface is removed, the id used anew.
@@ -311,7 +311,7 @@ fn an_add_to_a_sandbox_that_exists_is_a_trace_of_its_own() {
 #[test]
 fn a_namespace_counts_as_the_begin_only_when_it_fits() {
     for (created_ms, seen) in [(99_000, true), (40_000, true), (39_999, false), (100_001, false)] {
-        let mut scene = Scene::asked_by("cnitool");
+        let mut scene = Scene::by_runtime("cnitool");
         let plugin = scene.at(100_000).plugin("bridge", &add("sb", "eth0"));
         scene
             .at(100_001)
@@ -333,7 +333,7 @@ fn a_namespace_counts_as_the_begin_only_when_it_fits() {
 fn how_long_a_namespace_took_to_make_is_marked() {
     // Its inode's time may be a tick early.
     for (there_ms, marked_ms) in [(95, 95), (76, 80)] {
-        let mut scene = Scene::asked_by("cnitool");
+        let mut scene = Scene::by_runtime("cnitool");
         let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
         scene.at(101).netns_made("sb", 80, Some(there_ms));
         scene.at(103).exit(plugin, 0).at(1_000).tick();
@@ -357,7 +357,7 @@ fn a_namespace_of_nobody_is_an_orphan() {
 
 #[test]
 fn the_trace_id_does_not_depend_on_the_namespace_and_is_the_same_every_time() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
     let mut with_netns = scene.clone();
     with_netns.at(101).netns("sb", 50);
@@ -374,7 +374,7 @@ fn the_trace_id_does_not_depend_on_the_namespace_and_is_the_same_every_time() {
 fn a_caller_that_traces_is_joined() {
     let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let other = "00-11111111111111111111111111111111-2222222222222222-00";
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let env = with(add("sb", "eth0"), "TRACEPARENT", caller);
     scene.ran("bridge", &env, 0, 10);
     scene.ran("portmap", &env, 11, 12);
@@ -414,7 +414,7 @@ fn a_bad_traceparent_is_none() {
         "00-0af7651916cd43dd8448eb211c80319-b7ad6b7169203331-01",
         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
     ] {
-        let mut scene = Scene::asked_by("cnitool");
+        let mut scene = Scene::by_runtime("cnitool");
         scene.ran("bridge", &with(add("sb", "eth0"), "TRACEPARENT", bad), 0, 10);
         scene.at(1_000).tick();
         assert_eq!(scene.play().only().remote_parent, None, "{bad}");
@@ -436,7 +436,7 @@ fn the_cri_tells_whose_sandbox_it_is() {
         preexisting,
     };
     // Asked while it is being made.
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &of_pod(add("sb", "eth0"), "cart-0"));
     scene
         .at(1)
@@ -486,7 +486,7 @@ cni DEL          +0 ns 10.0 ms [shop/cart-0, sb, eth0]
 
 #[test]
 fn the_clock_anchor_is_that_of_the_begin() {
-    let mut scene = Scene::asked_by("cnitool");
+    let mut scene = Scene::by_runtime("cnitool");
     scene.at(1).event(Body::ClockAnchored { unix_ns: 100 });
     let plugin = scene.at(2).plugin("bridge", &add("sb", "eth0"));
     scene.at(3).event(Body::ClockAnchored { unix_ns: 900 });

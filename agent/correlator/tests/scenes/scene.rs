@@ -99,7 +99,7 @@ impl Scene {
     }
 
     /// Asked by a process with this `comm`.
-    pub fn asked_by(comm: &str) -> Scene {
+    pub fn by_runtime(comm: &str) -> Scene {
         let mut scene = Scene::new();
         scene.caller.1 = comm.to_owned();
         scene
@@ -218,7 +218,7 @@ impl Scene {
         self.event(Body::ProcessExited(Exit { process, how }))
     }
 
-    pub fn spoke(&mut self, io: PluginIo) -> &mut Scene {
+    pub fn plugin_io(&mut self, io: PluginIo) -> &mut Scene {
         self.event(Body::PluginIoRead(Box::new(io)))
     }
 

@@ -12,7 +12,7 @@ use sandglass_model::{Body, PodIdentity, ProcessKey, SandboxId, Trace};
 use crate::scene::{Played, Scene};
 
 fn windows() -> Scene {
-    let mut scene = Scene::asked_by("containerd.exe");
+    let mut scene = Scene::by_runtime("containerd.exe");
     scene.config.windows = true;
     scene
 }
@@ -26,12 +26,12 @@ fn pod(name: &str) -> PodIdentity {
     }
 }
 
-fn said(scene: &mut Scene, ms: u64, said: RuntimeReport) {
-    scene.at(ms).event(Body::RuntimeReported(Box::new(said)));
+fn report(scene: &mut Scene, ms: u64, report: RuntimeReport) {
+    scene.at(ms).event(Body::RuntimeReported(Box::new(report)));
 }
 
 fn began(scene: &mut Scene, ms: u64, name: &str) {
-    said(
+    report(
         scene,
         ms,
         RuntimeReport::RunBegan {
@@ -43,7 +43,7 @@ fn began(scene: &mut Scene, ms: u64, name: &str) {
 
 fn returned(scene: &mut Scene, ms: u64, name: &str, id: &str) {
     let sandbox = SandboxId(id.to_owned());
-    said(
+    report(
         scene,
         ms,
         RuntimeReport::RunReturned {

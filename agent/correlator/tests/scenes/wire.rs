@@ -140,7 +140,7 @@ pub const SERVFAIL: u16 = 2;
 pub const NXDOMAIN: u16 = 3;
 
 /// What was told of traffic, one line each, times in milliseconds: lookups and connections, in the order of their ends.
-pub fn told(played: &Played) -> String {
+pub fn rendered(played: &Played) -> String {
     let mut text = String::new();
     for output in &played.outputs {
         let Output::Finding(traffic) = output else { continue };
@@ -208,7 +208,7 @@ fn cause(cause: Option<&Cause>) -> String {
 
 impl Played {
     /// Lookups and connections that were told to be seen in this trace: their ends.
-    pub fn told_in(&self, id: Option<TraceId>) -> impl Iterator<Item = Timestamp> {
+    pub fn findings_in(&self, id: Option<TraceId>) -> impl Iterator<Item = Timestamp> {
         self.outputs.iter().filter_map(move |output| match output {
             Output::Finding(Finding::Lookup(ended)) if ended.trace == id => Some(ended.end),
             Output::Finding(Finding::Connect(ended)) if ended.trace == id => Some(ended.end),
@@ -316,7 +316,7 @@ impl Scene {
     }
 
     /// A whole lookup of both types, from one socket, answered `took_us` later.
-    pub fn looked_up(&mut self, socket: &Socket, name: &str, at_ms: u64, took_us: u64, given: &str) -> &mut Scene {
+    pub fn looked_up(&mut self, socket: &Socket, name: &str, at_ms: u64, took_us: u64, addresses: &str) -> &mut Scene {
         let id = (at_ms % 60_000) as u16;
         let begin = at_ms * 1_000;
         self.at_us(begin).query(socket, id, name, "A");
@@ -324,7 +324,7 @@ impl Scene {
         self.at_us(begin + took_us - 10)
             .answer(socket, id + 1, name, "AAAA", NOERROR, &[]);
         self.at_us(begin + took_us)
-            .answer(socket, id, name, "A", NOERROR, &[given])
+            .answer(socket, id, name, "A", NOERROR, &[addresses])
     }
 
     pub fn step(&mut self, socket: &Socket, step: Step, retransmits: u32) -> &mut Scene {

@@ -5,7 +5,7 @@ use sandglass_model::trace::Detail;
 use sandglass_model::windows::{ActivityChange, ObjectKey, RuntimeReport, Service};
 use sandglass_model::{Body, SandboxId, Timestamp, Trace, text};
 
-use super::{began, endpoint, hns, pod, returned, runs, said, sandbox_traces, step, stopped, windows};
+use super::{began, endpoint, hns, pod, report, returned, runs, sandbox_traces, step, stopped, windows};
 use crate::scene::{Played, Scene, assert_text};
 
 #[test]
@@ -130,7 +130,7 @@ fn activities_of_two_pods_wait_until_their_objects_are_known() {
     scene.at(200).exit(first, 0);
     scene.at(210).exit(second, 0);
     let (sandbox, namespace) = (SandboxId("bbbb".into()), "n-b".to_owned());
-    said(&mut scene, 250, RuntimeReport::NamespaceOf { sandbox, namespace });
+    report(&mut scene, 250, RuntimeReport::NamespaceOf { sandbox, namespace });
     returned(&mut scene, 300, "b", "bbbb");
     returned(&mut scene, 301, "a", "aaaa");
     let played = scene.play().finish();
@@ -253,7 +253,7 @@ fn another_process_in_the_place_of_hns_ends_what_the_first_was_at() {
     scene.at(1_000);
     let identity = pod("web");
     let message = "no network".to_owned();
-    said(&mut scene, 1_000, RuntimeReport::RunFailed { identity, message });
+    report(&mut scene, 1_000, RuntimeReport::RunFailed { identity, message });
     let played = scene.play();
     let [trace] = sandbox_traces(&played)[..] else {
         panic!("{:?}", played.closed)

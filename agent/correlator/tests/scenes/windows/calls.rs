@@ -6,7 +6,7 @@ use sandglass_model::trace::Detail;
 use sandglass_model::windows::{InterfaceStep, ObjectKey, RuntimeReport};
 use sandglass_model::{Body, ProcessKey, SandboxId, Trace};
 
-use super::{began, hns, pod, returned, runs, said, sandbox_traces, windows};
+use super::{began, hns, pod, report, returned, runs, sandbox_traces, windows};
 use crate::scene::{Scene, assert_text};
 
 fn below(scene: &mut Scene, ms: u64, parent: ProcessKey, path: &str) -> ProcessKey {
@@ -139,7 +139,7 @@ fn after_a_failed_add_the_runtime_cleans_up() {
     let del = runs(&mut scene, 160, "win-bridge");
     scene.at(170).exit(del, 0);
     let message = "the plugin's words".to_owned();
-    said(
+    report(
         &mut scene,
         180,
         RuntimeReport::RunFailed {
@@ -151,7 +151,7 @@ fn after_a_failed_add_the_runtime_cleans_up() {
     let again = runs(&mut scene, 10_010, "win-bridge");
     scene.at(10_050).exit(again, 0);
     returned(&mut scene, 10_100, "web", "cafe");
-    said(
+    report(
         &mut scene,
         20_000,
         RuntimeReport::StopBegan {
@@ -161,7 +161,7 @@ fn after_a_failed_add_the_runtime_cleans_up() {
     let gone = runs(&mut scene, 20_010, "win-bridge");
     scene.at(20_020).exit(gone, 0);
     let (sandbox, message) = (SandboxId("cafe".into()), String::new());
-    said(&mut scene, 20_030, RuntimeReport::StopReturned { sandbox, message });
+    report(&mut scene, 20_030, RuntimeReport::StopReturned { sandbox, message });
     scene.at(60_000).tick();
     let played = scene.play().finish();
     let names: Vec<String> = played
@@ -255,7 +255,7 @@ fn a_sandbox_whose_beginning_was_not_seen_is_known_when_it_goes() {
     let mut scene = windows();
     returned(&mut scene, 100, "web", "cafe");
     let sandbox = SandboxId("cafe".into());
-    said(&mut scene, 1_000, RuntimeReport::StopBegan { sandbox });
+    report(&mut scene, 1_000, RuntimeReport::StopBegan { sandbox });
     let plugin = runs(&mut scene, 1_010, "win-bridge");
     scene.at(1_050).exit(plugin, 0);
     let played = scene.play().finish();

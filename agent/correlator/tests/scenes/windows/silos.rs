@@ -7,7 +7,7 @@ use sandglass_model::windows::{
 };
 use sandglass_model::{Body, ProcessKey, SandboxId, Timestamp};
 
-use super::{began, returned, runs, said, sandbox_traces, step, stopped, windows};
+use super::{began, report, returned, runs, sandbox_traces, step, stopped, windows};
 use crate::scene::{Scene, assert_text};
 
 /// A pod that is there at 400 ms, and its silo.
@@ -25,11 +25,11 @@ fn pod_with_silo(scene: &mut Scene) {
     returned(scene, 400, "web", "cafe");
 }
 
-fn asks(scene: &mut Scene, ms: u64, kind: u16, step: LookupChange) {
-    asks_in(scene, ms, "51-10", kind, step);
+fn lookup_step(scene: &mut Scene, ms: u64, kind: u16, step: LookupChange) {
+    lookup_step_in(scene, ms, "51-10", kind, step);
 }
 
-fn asks_in(scene: &mut Scene, ms: u64, silo: &str, kind: u16, step: LookupChange) {
+fn lookup_step_in(scene: &mut Scene, ms: u64, silo: &str, kind: u16, step: LookupChange) {
     let step = LookupStep {
         silo: silo.to_owned(),
         process: ProcessKey {
@@ -60,13 +60,13 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
     pod_with_silo(&mut scene);
     let server = || "10.96.0.10".to_owned();
     for kind in [1, 28] {
-        asks(&mut scene, 500, kind, LookupChange::Started);
-        asks(&mut scene, 501, kind, LookupChange::Sent { server: server() });
+        lookup_step(&mut scene, 500, kind, LookupChange::Started);
+        lookup_step(&mut scene, 501, kind, LookupChange::Sent { server: server() });
     }
-    asks(&mut scene, 1_500, 1, LookupChange::TimedOut { server: server() });
-    asks(&mut scene, 1_501, 1, LookupChange::Sent { server: server() });
-    asks(&mut scene, 1_510, 1, finished(0));
-    asks(&mut scene, 1_511, 28, finished(9_501));
+    lookup_step(&mut scene, 1_500, 1, LookupChange::TimedOut { server: server() });
+    lookup_step(&mut scene, 1_501, 1, LookupChange::Sent { server: server() });
+    lookup_step(&mut scene, 1_510, 1, finished(0));
+    lookup_step(&mut scene, 1_511, 28, finished(9_501));
     for (ms, step) in [(1_520, Step::Started), (1_525, Step::Established)] {
         let process = ProcessKey {
             pid: 77,
@@ -107,7 +107,7 @@ fn a_containers_own_silo_is_its_sandboxs() {
     // The silo of the pause process asks for nothing.
     pod_with_silo(&mut scene);
     let (sandbox, container) = (SandboxId("cafe".to_owned()), "d1e2".to_owned());
-    said(&mut scene, 450, RuntimeReport::ContainerOf { sandbox, container });
+    report(&mut scene, 450, RuntimeReport::ContainerOf { sandbox, container });
     // HCS starts it, and names the silo it became.
     let keys = [
         ObjectKey::Container("d1e2".to_owned()),
@@ -120,10 +120,10 @@ fn a_containers_own_silo_is_its_sandboxs() {
         (step.service, step.pid, step.tid) = (Service::Hcs, 0, 0);
         scene.at(ms).event(Body::ActivitySeen(step));
     }
-    asks_in(&mut scene, 600, "51-20", 1, LookupChange::Started);
+    lookup_step_in(&mut scene, 600, "51-20", 1, LookupChange::Started);
     let server = "10.96.0.10".to_owned();
-    asks_in(&mut scene, 601, "51-20", 1, LookupChange::Sent { server });
-    asks_in(&mut scene, 610, "51-20", 1, finished(0));
+    lookup_step_in(&mut scene, 601, "51-20", 1, LookupChange::Sent { server });
+    lookup_step_in(&mut scene, 610, "51-20", 1, finished(0));
     scene.at(60_000).tick();
     let played = scene.play().finish();
     assert_text(
@@ -148,18 +148,18 @@ fn a_lookup_lasts_as_long_as_its_programs_call() {
         addresses: vec![[10, 96, 0, 7].into()],
     };
     // In the hosts file: nothing went over the network, which is not ready by that.
-    asks(&mut scene, 450, 0, LookupChange::Called);
-    asks(&mut scene, 451, 0, returned(0));
-    asks(&mut scene, 490, 0, LookupChange::Called);
-    asks(&mut scene, 491, 0, LookupChange::Called);
-    asks(&mut scene, 500, 1, LookupChange::Started);
+    lookup_step(&mut scene, 450, 0, LookupChange::Called);
+    lookup_step(&mut scene, 451, 0, returned(0));
+    lookup_step(&mut scene, 490, 0, LookupChange::Called);
+    lookup_step(&mut scene, 491, 0, LookupChange::Called);
+    lookup_step(&mut scene, 500, 1, LookupChange::Started);
     let server = "10.96.0.10".to_owned();
-    asks(&mut scene, 501, 1, LookupChange::Sent { server });
-    asks(&mut scene, 510, 1, finished(0));
-    asks(&mut scene, 514, 0, returned(0));
+    lookup_step(&mut scene, 501, 1, LookupChange::Sent { server });
+    lookup_step(&mut scene, 510, 1, finished(0));
+    lookup_step(&mut scene, 514, 0, returned(0));
     // The service's own end was lost.
-    asks(&mut scene, 30_000, 1, LookupChange::Started);
-    asks(&mut scene, 30_020, 0, returned(11_002));
+    lookup_step(&mut scene, 30_000, 1, LookupChange::Started);
+    lookup_step(&mut scene, 30_020, 0, returned(11_002));
     scene.at(60_000).tick();
     let played = scene.play().finish();
     let [trace] = sandbox_traces(&played)[..] else { panic!() };
