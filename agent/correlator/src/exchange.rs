@@ -29,6 +29,7 @@ pub(crate) struct Exchange {
     pub(crate) start: Timestamp,
     /// Last answer that mattered, end of the handshake, or the time at which the client stopped waiting.
     pub(crate) end: Timestamp,
+    /// Status of its span, with an error class of the registry.
     pub(crate) status: Status,
     /// Why it becomes a journey; `None` if it went well.
     pub(crate) reason: Option<JourneyReason>,
@@ -70,6 +71,7 @@ impl Exchange {
         matches!(self.detail, ExchangeDetail::Connect { .. })
     }
 
+    /// A copy of its detail for a span.
     pub(crate) fn to_detail(&self) -> Detail {
         match &self.detail {
             ExchangeDetail::Lookup { detail, .. } => Detail::Lookup(detail.clone()),

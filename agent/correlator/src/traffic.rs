@@ -75,6 +75,7 @@ impl Traffic {
         }
     }
 
+    /// Adds the number of entries for the metric of table sizes.
     pub(crate) fn fill_sizes(&self, sizes: &mut Sizes) {
         sizes.lookups = self.lookups.len();
         sizes.connects = self.connects.len();

@@ -83,6 +83,7 @@ impl Windows {
         }
     }
 
+    /// Adds the number of entries for the metric of table sizes.
     pub(crate) fn fill_sizes(&self, sizes: &mut Sizes) {
         sizes.windows = self.objects.len() + self.activities.len() + self.lookups.len();
     }
@@ -92,6 +93,7 @@ impl Windows {
         self.objects.add_operation(ctx, operation);
     }
 
+    /// A closed operation leaves the sandbox free for the next one.
     pub(crate) fn on_operation_closed(&mut self, ctx: &Context, operation: SpanRef) {
         self.objects.remove_operation(ctx, operation);
     }

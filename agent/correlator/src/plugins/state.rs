@@ -23,6 +23,7 @@ pub(crate) struct TraceState {
 pub(crate) struct Operation {
     /// Index of its span.
     pub(crate) span: usize,
+    /// Who requested it: part of what the next plugin of its chain must match.
     pub(crate) caller: Caller,
     /// The container it is for, where that is not the trace's sandbox (a plugin may request one for any container).
     container: Option<Box<str>>,
@@ -107,6 +108,7 @@ impl TraceState {
         self.operations.iter_mut().find(|operation| operation.span == span)
     }
 
+    /// A plugin or command began at `span`, with an exec at this time. Spans only grow, so the order stays.
     pub(crate) fn add_process(&mut self, span: usize, executed: Timestamp) {
         self.processes.push(ProcessState {
             span,

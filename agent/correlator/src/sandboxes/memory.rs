@@ -32,6 +32,7 @@ pub(crate) struct RememberedSandbox {
 /// An operation that is a trace of its own, and how often it was attempted.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedOperation {
+    /// Its verb: ADD or DEL, the ones that are attempted again.
     command: CniCommand,
     ifname: Box<str>,
     attempt: u32,

@@ -46,7 +46,9 @@ struct NetnsOwner {
 /// What was attributed to one sandbox.
 #[derive(Debug, Default)]
 struct Owned {
+    /// Namespaces that were assigned to it, at most `MAX_OWNED`.
     netns: Vec<u64>,
+    /// Addresses that were assigned to it, at most `MAX_OWNED`.
     addresses: Vec<IpAddr>,
 }
 

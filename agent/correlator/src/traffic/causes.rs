@@ -125,6 +125,7 @@ fn drop_sentence(dropped: &Dropped, packet: &str) -> String {
     format!("the kernel dropped the {way}: {}{by}", dropped.reason)
 }
 
+/// A cause by its name in the registry.
 fn cause(cause: &str, confidence: Confidence, evidence: Vec<String>) -> Cause {
     Cause {
         cause: cause.to_owned(),
@@ -136,6 +137,7 @@ fn cause(cause: &str, confidence: Confidence, evidence: Vec<String>) -> Cause {
 /// The history of conntrack's counters, as evidence about packets of one owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConntrackEvidence<'a> {
+    /// Readings of all namespaces.
     counters: &'a CounterHistory,
     /// Inode of the node's network namespace; `None` while no source observes traffic.
     node: Option<u64>,

@@ -19,7 +19,9 @@ use crate::traffic::lookup::Dropped;
 /// An open connect, or one that ended a moment ago and waits for conntrack's records.
 #[derive(Debug)]
 pub(crate) struct Connect {
+    /// The owner of the socket; it may change while the connect is open.
     pub(crate) owner: Owner,
+    /// The process that called connect(2), if the first step was seen.
     pub(crate) initiator: Option<Initiator>,
     /// When the socket left the closed state, just before its first SYN.
     pub(crate) start: Timestamp,
@@ -43,6 +45,7 @@ pub(crate) struct Connect {
     pub(crate) flows: Vec<u32>,
     /// Its packets that the kernel dropped, at most `MAX_DROPS`.
     pub(crate) drops: Vec<Dropped>,
+    /// Its instants, for span events.
     pub(crate) notes: Vec<Note>,
     /// The trace of its sandbox's creation, before its network is ready.
     pub(crate) home: Option<TraceKey>,

@@ -27,7 +27,9 @@ pub(crate) struct CounterHistory(Bounded<u64, VecDeque<CounterReading>>);
 struct CounterReading {
     /// The reading before; `None` for the first one, whose growth has no begin.
     from: Option<Timestamp>,
+    /// When they were read.
     at: Timestamp,
+    /// Growth since `from`, and the fill of the table at `at`.
     counts: ConntrackCounts,
 }
 

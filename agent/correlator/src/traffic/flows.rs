@@ -29,6 +29,7 @@ pub(crate) struct FlowEntry {
     pub(super) id: u32,
     /// Inode of the network namespace whose table it is in.
     pub(super) netns: u64,
+    /// When it was confirmed.
     pub(super) at: Timestamp,
     /// What was translated; `None` for nothing.
     pub(super) nat: Option<Nat>,

@@ -33,6 +33,7 @@ pub(crate) struct Journeys {
     open: BTreeMap<u64, Journey>,
     /// Complete journeys: each is emitted after the finding of its last exchange, which names it.
     complete: Vec<Journey>,
+    /// How many may still be opened.
     limit: RateLimit,
 }
 
@@ -41,6 +42,7 @@ pub(crate) struct Journeys {
 pub(crate) struct Journey {
     /// Id of its trace, made when it opens, so that findings can name it before it is complete.
     id: TraceId,
+    /// The owner of its first exchange.
     pub(crate) owner: Owner,
     /// In the order in which they ended; at most `MAX_EXCHANGES`.
     exchanges: Vec<Arc<Exchange>>,

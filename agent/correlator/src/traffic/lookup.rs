@@ -31,6 +31,7 @@ pub(crate) struct Lookup {
     pub(crate) owner: Owner,
     /// The process that sent the first query that named one.
     pub(crate) initiator: Option<Initiator>,
+    /// Time of the first query.
     pub(crate) start: Timestamp,
     /// Names tried, in order; the last one is current. Never empty.
     pub(crate) names: Vec<Arc<str>>,
@@ -64,6 +65,7 @@ pub(crate) struct Lookup {
     pub(super) transport: Transport,
     /// Time of the last answer; the begin of the lookup while there is none.
     pub(super) last_answer: Timestamp,
+    /// Its instants, for span events.
     pub(crate) notes: Vec<Note>,
     /// The trace of its sandbox's creation, before its network is ready.
     pub(crate) home: Option<TraceKey>,
@@ -98,6 +100,7 @@ pub(crate) struct SentQuery {
     pub(crate) socket: u64,
     /// The client's end: address and port that the socket sends from.
     pub(crate) client: SocketAddr,
+    /// The server's end as the socket sees it.
     pub(crate) server: SocketAddr,
     pub(crate) transport: Transport,
     /// Message id (RFC 1035 4.1.1); retries may repeat it.

@@ -49,7 +49,9 @@ pub(crate) struct Annotation {
 struct InferredCall {
     /// The sandbox's number in `SandboxTable`.
     number: u64,
+    /// The CNI command, inferred from the sandbox's stage.
     command: CniCommand,
+    /// Another sandbox fits too.
     ambiguous: bool,
 }
 

@@ -19,9 +19,11 @@ pub(super) struct LibraryCalls(VecDeque<LibraryCall>);
 struct LibraryCall {
     /// The silo's GUID; empty for the node.
     silo: String,
+    /// Process that called.
     pid: u32,
     /// The name as the program passed it, in lower case.
     name: String,
+    /// Time of event 1000.
     at: Timestamp,
 }
 

@@ -15,6 +15,7 @@ use crate::windows::ongoing::Activity;
 /// Activities that belong together, the outermost first. In each, `parent` is an index into this list.
 #[derive(Debug)]
 pub(crate) struct Nest {
+    /// Never empty in a nest that is attributed.
     pub(super) activities: Vec<Activity>,
     /// Keys of all its activities that identify a sandbox, each once.
     pub(super) keys: Vec<ObjectKey>,
@@ -27,6 +28,7 @@ pub(crate) struct Nest {
 /// Nests without an owner, in the order in which they ended.
 #[derive(Debug, Default)]
 pub(crate) struct Nests {
+    /// Oldest first: eviction and expiry take from the front.
     pub(super) waiting: VecDeque<Nest>,
 }
 

@@ -20,14 +20,19 @@ use crate::finding::ActivityEnded;
 /// An activity of HNS, HCS or a silo.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
+    /// The service that logged it.
     pub(crate) service: Service,
+    /// The provider's name for it, shared.
     pub(crate) name: Arc<str>,
     /// Activity id as text; empty for none.
     pub(crate) id: String,
     /// Process that logged it; 0 for callbacks of drivers and for spans of the shim.
     pub(crate) pid: u32,
+    /// Thread that logged its start; a stop may come from another.
     pub(crate) tid: u32,
+    /// Time of the start event.
     pub(crate) start: Timestamp,
+    /// Time of the stop event, or of what ended it in its place.
     pub(crate) end: Option<Timestamp>,
     /// HRESULT or NTSTATUS; `None` while it is open or without a result.
     pub(crate) result: Option<u32>,

@@ -23,7 +23,9 @@ pub(crate) struct SandboxTable {
     by_stage: BTreeMap<Stage, BTreeSet<u64>>,
     /// Stand-ins that sandboxes in the table have or had.
     stand_ins: BTreeSet<String>,
+    /// Bound on sandboxes.
     max: usize,
+    /// The last number.
     serial: u64,
 }
 
@@ -79,6 +81,7 @@ impl SandboxTable {
         self.len() - self.by_stage.get(&Stage::Over).map_or(0, BTreeSet::len)
     }
 
+    /// The sandbox with this number; `None` once it was evicted.
     pub(crate) fn get(&self, number: u64) -> Option<&RuntimeSandbox> {
         self.by_number.get(&number)
     }

@@ -21,7 +21,9 @@ use crate::windows::library_calls::LibraryCalls;
 /// Open lookups, oldest first, and the library's calls.
 #[derive(Debug)]
 pub(crate) struct ServiceLookups {
+    /// In order of begin. Few are open at once, so a search by name is short.
     pub(super) open: Vec<ServiceLookup>,
+    /// Bound on open lookups: that of the configuration, at most 1,024.
     pub(super) max: usize,
     /// Calls of the socket library that have begun, for the begin of their lookups.
     pub(super) calls: LibraryCalls,
@@ -32,7 +34,9 @@ pub(crate) struct ServiceLookups {
 pub(super) struct ServiceLookup {
     /// Serial number, of the sequence that all exchanges share.
     pub(super) serial: u64,
+    /// GUID of the silo; empty for the node.
     pub(super) silo: String,
+    /// The process that resolves; its start is not known, so uses of one pid cannot be distinguished.
     pub(super) process: ProcessKey,
     pub(super) name: String,
     /// The owner of its silo.
@@ -45,9 +49,13 @@ pub(super) struct ServiceLookup {
     pub(super) waiting: Vec<u16>,
     /// All record types that were resolved.
     pub(super) types: Vec<u16>,
+    /// Servers that were queried, in order of the first query.
     pub(super) servers: Vec<SocketAddr>,
+    /// Addresses of all types, each once.
     pub(super) addresses: Vec<IpAddr>,
+    /// Queries that were sent (event 3010).
     pub(super) queries: u32,
+    /// Queries that followed a timeout.
     pub(super) retransmissions: u32,
     /// Timeouts that the service logged.
     pub(super) timeouts: u32,
@@ -57,6 +65,7 @@ pub(super) struct ServiceLookup {
     pub(super) result: Option<LookupResult>,
     /// The last step.
     pub(super) end: Timestamp,
+    /// Its instants, for span events.
     pub(super) notes: Vec<Note>,
     /// Records were lost while it was open.
     pub(super) lost: bool,
