@@ -10,6 +10,7 @@
 //! 2. Only one sandbox is being worked on, and for HNS a plugin of it ran at the begin of the nest.
 //! 3. A key gets an owner within two minutes.
 //! 4. A trace closes that the nest began in: the likeliest of several, marked ambiguous.
+//!
 //! A nest that names a container is attributed by 1 or 3 only: the id would contradict a guess.
 
 use sandglass_model::Timestamp;
