@@ -60,7 +60,7 @@ pub fn dns(line: Line, id: u16, name: &str, kind: u16, answer: Option<Answer>) -
     }))
 }
 
-pub fn answer(rcode: u16, which: u8) -> Option<Answer> {
+pub fn answer_with(rcode: u16, which: u8) -> Option<Answer> {
     let addresses: Vec<IpAddr> = vec![IpAddr::from([10, 1, 0, which])];
     Some(Answer {
         rcode,

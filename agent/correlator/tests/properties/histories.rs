@@ -11,7 +11,7 @@ use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::{Body, Detail, Event, ProcessKey, SandboxId, Timestamp};
 
-use crate::bodies::{NODE, RUNTIME, answer, counted, dns, dropped, exec, flow, line, plugin_io, step};
+use crate::bodies::{NODE, RUNTIME, answer_with, counted, dns, dropped, exec, flow, line, plugin_io, step};
 use crate::play::{config, play, play_arrivals};
 
 /// One sandbox's life, as numbers to make it from.
@@ -129,8 +129,8 @@ impl History {
                 self.push(at, dns(udp, port, name, 1, None));
                 self.push(at + 20_000, dns(udp, port + 1, name, 28, None));
                 self.push(at + MILLISECOND / 10, flow(udp, FlowChange::New));
-                self.push(at + MILLISECOND, dns(udp, port + 1, name, 28, answer(0, which)));
-                self.push(at + 2 * MILLISECOND, dns(udp, port, name, 1, answer(0, which)));
+                self.push(at + MILLISECOND, dns(udp, port + 1, name, 28, answer_with(0, which)));
+                self.push(at + 2 * MILLISECOND, dns(udp, port, name, 1, answer_with(0, which)));
                 if what == 1 {
                     self.push(at + 3 * MILLISECOND, step(tcp, Step::Started));
                     self.push(at + 4 * MILLISECOND, step(tcp, Step::Established));
@@ -142,9 +142,12 @@ impl History {
                 if what == 3 {
                     self.push(at + 30_000, dropped(udp, DroppedPacket::Dns, Some(port)));
                 }
-                self.push(at + MILLISECOND, dns(udp, port + 1, name, 28, answer(0, which)));
+                self.push(at + MILLISECOND, dns(udp, port + 1, name, 28, answer_with(0, which)));
                 self.push(at + 5 * SECOND, dns(udp, port, name, 1, None));
-                self.push(at + 5 * SECOND + MILLISECOND, dns(udp, port, name, 1, answer(0, which)));
+                self.push(
+                    at + 5 * SECOND + MILLISECOND,
+                    dns(udp, port, name, 1, answer_with(0, which)),
+                );
             }
             4 => self.push(at, dns(udp, port, name, 1, None)),
             5 => {
@@ -154,7 +157,7 @@ impl History {
                     let name = format!("{name}{suffix}");
                     self.push(at, dns(udp, port, &name, 1, None));
                     let rcode = if suffix.is_empty() { 0 } else { 3 };
-                    self.push(at + MILLISECOND, dns(udp, port, &name, 1, answer(rcode, which)));
+                    self.push(at + MILLISECOND, dns(udp, port, &name, 1, answer_with(rcode, which)));
                 }
             }
             6 => {
@@ -169,7 +172,7 @@ impl History {
                 self.push(at + SECOND, step(tcp, Step::Established));
             }
             8 => {
-                let cut = answer(0, which).map(|answer| Answer {
+                let cut = answer_with(0, which).map(|answer| Answer {
                     truncated: true,
                     ..answer
                 });
@@ -177,11 +180,14 @@ impl History {
                 self.push(at, dns(udp, port, name, 16, None));
                 self.push(at + MILLISECOND, dns(udp, port, name, 16, cut));
                 self.push(at + 2 * MILLISECOND, dns(over_tcp, port, name, 16, None));
-                self.push(at + 3 * MILLISECOND, dns(over_tcp, port, name, 16, answer(0, which)));
+                self.push(
+                    at + 3 * MILLISECOND,
+                    dns(over_tcp, port, name, 16, answer_with(0, which)),
+                );
             }
             _ => {
                 self.push(at, dns(udp, port, name, 1, None));
-                self.push(at + MILLISECOND, dns(udp, port, name, 1, answer(2, which)));
+                self.push(at + MILLISECOND, dns(udp, port, name, 1, answer_with(2, which)));
             }
         }
     }

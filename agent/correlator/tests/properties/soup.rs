@@ -9,7 +9,7 @@ use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange
 use sandglass_model::time::SECOND;
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
-use crate::bodies::{Line, answer, counted, dns, dropped, exec, flow, line, plugin_io, step};
+use crate::bodies::{Line, answer_with, counted, dns, dropped, exec, flow, line, plugin_io, step};
 use crate::play::{config, play};
 
 pub fn soup_process() -> impl Strategy<Value = ProcessKey> {
@@ -139,7 +139,7 @@ fn soup_dns() -> impl Strategy<Value = Body> {
     )
         .prop_map(|(line, id, name, kind, answer, questions)| {
             let answer = answer.and_then(|(rcode, truncated, which)| {
-                answer(rcode, which).map(|answer| Answer { truncated, ..answer })
+                answer_with(rcode, which).map(|answer| Answer { truncated, ..answer })
             });
             let mut body = dns(line, id, name, kind, answer);
             if let Body::DnsSeen(message) = &mut body {
