@@ -10,6 +10,7 @@
 pub mod cni;
 pub mod event;
 pub mod id;
+pub mod masking;
 pub mod network;
 pub mod phases;
 pub mod recording;
