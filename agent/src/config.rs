@@ -13,6 +13,7 @@ mod windows;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use sandglass_model::masking::Arguments;
 use serde::{Deserialize, Serialize};
 
 use crate::sinks::otlp::config::Settings;
@@ -32,6 +33,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// The hooks of this node.
     pub probes: ProbesConfig,
+    /// What of commands becomes part of events.
+    pub commands: CommandsConfig,
     /// Which packets count as DNS.
     pub dns: DnsConfig,
     /// Deadlines, thresholds and bounds for lookups, connections and conntrack entries.
@@ -80,6 +83,14 @@ pub struct ProbesConfig {
     pub drops: bool,
     /// Events that may wait between the sources and the correlator.
     pub queue_events: usize,
+}
+
+/// `commands`: what of commands becomes part of events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CommandsConfig {
+    /// Arguments of commands, plugins and runtimes: `masked`, `full` or `none`.
+    pub arguments: Arguments,
 }
 
 /// `correlation`: deadlines and bounds of the correlator.

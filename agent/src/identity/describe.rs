@@ -1,9 +1,10 @@
 //! From the CRI's answer about a sandbox to a bounded description.
 //!
-//! Labels are sorted; the three that repeat the pod's identity are left out, as are those beyond the bounds.
+//! Labels are sorted; the three that repeat the pod's identity are left out, as are those beyond the bounds. Values of
+//! secrets are masked before they are cut.
 
 use sandglass_model::event::SandboxDescription;
-use sandglass_model::{PodIdentity, SandboxId};
+use sandglass_model::{PodIdentity, SandboxId, masking};
 
 use crate::cri::messages::{Labels, PodSandbox, PodSandboxMetadata, PodSandboxState, PodSandboxStatus};
 
@@ -48,7 +49,10 @@ fn describe(
     identity.labels = labels
         .into_iter()
         .filter(|(key, _)| !key.is_empty() && key.len() <= MAX_TEXT && !REPEATED.contains(&key.as_str()))
-        .map(|(key, value)| (key, cut(value)))
+        .map(|(key, value)| {
+            let value = cut(masking::value_of(&key, &value));
+            (key, value)
+        })
         .take(MAX_LABELS)
         .collect();
     Some(SandboxDescription {

@@ -1,18 +1,21 @@
 //! The bounded queue between sources and the pipeline.
 //!
 //! A source blocks while the queue is full. That pushes back to the kernel's ring buffer, the one place that buffers and
-//! counts what it loses. Does not: order or drop events.
+//! counts what it loses. Secrets are masked on the way in, so that nothing behind this queue holds one.
+//! Does not: order or drop events.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::Event;
+use sandglass_model::masking::{self, Arguments};
 
 /// The sources' end of the queue; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct EventSender {
     channel: SyncSender<Event>,
+    arguments: Arguments,
     depth: Gauge,
 }
 
@@ -29,13 +32,14 @@ pub struct EventReceiver {
 #[error("the pipeline has stopped")]
 pub struct Stopped;
 
-/// Makes a queue of `capacity` events. `depth` shows how many wait in it.
+/// Makes a queue of `capacity` events, with arguments masked. `depth` shows how many wait in it.
 #[must_use]
 pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
     let (sender, receiver) = sync_channel(capacity);
     (
         EventSender {
             channel: sender,
+            arguments: Arguments::default(),
             depth: depth.clone(),
         },
         EventReceiver {
@@ -47,11 +51,18 @@ pub fn channel(capacity: usize, depth: Gauge) -> (EventSender, EventReceiver) {
 }
 
 impl EventSender {
-    /// Sends one event; blocks while the queue is full.
+    /// This end with another setting for arguments; ends that are cloned from it have it too.
+    #[must_use]
+    pub fn with_arguments(self, arguments: Arguments) -> EventSender {
+        EventSender { arguments, ..self }
+    }
+
+    /// Masks and sends one event; blocks while the queue is full.
     ///
     /// # Errors
     /// When the receiver is gone.
-    pub fn send(&self, event: Event) -> Result<(), Stopped> {
+    pub fn send(&self, mut event: Event) -> Result<(), Stopped> {
+        masking::event(&mut event.body, self.arguments);
         self.depth.inc();
         self.channel.send(event).map_err(|_| Stopped)
     }

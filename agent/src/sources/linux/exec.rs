@@ -7,7 +7,6 @@
 mod calibration;
 pub mod decode;
 mod feed;
-mod redact;
 mod running;
 mod runtimes;
 mod stdio;

@@ -1,17 +1,16 @@
 //! Parses what a plugin read (its network configuration) and wrote (a result or an error).
 //!
 //! Used by `decode`. Network configurations hold tokens and passwords: only four known fields of them leave this module,
-//! and secrets that an error quotes are masked (`redact`). Bytes that are not one whole JSON object give nothing, and are
+//! and secrets that an error quotes are masked. Bytes that are not one whole JSON object give nothing, and are
 //! no error: they come from pipes that others may have emptied or filled again.
 //! Does not: judge a result, or keep strings of any length.
 
 use sandglass_model::ProcessKey;
 use sandglass_model::cni::{CniError, NetConf};
 use sandglass_model::event::PluginIo;
+use sandglass_model::masking;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-
-use super::redact::redact;
 
 /// The parts that are kept; `None` when there are none.
 #[must_use]
@@ -88,8 +87,8 @@ impl CniResult {
         if let Some(code) = self.code {
             let error = CniError {
                 code,
-                msg: redact(&bounded(self.msg, MESSAGE_MAX)),
-                details: redact(&bounded(self.details, MESSAGE_MAX)),
+                msg: message(&self.msg),
+                details: message(&self.details),
             };
             return (Some(error), Vec::new());
         }
@@ -103,6 +102,11 @@ impl CniResult {
                 .collect(),
         )
     }
+}
+
+/// Masked before it is cut: a secret that was cut in two may look like none.
+fn message(text: &str) -> String {
+    bounded(masking::text(text).into_owned(), MESSAGE_MAX)
 }
 
 fn bounded(mut text: String, max: usize) -> String {

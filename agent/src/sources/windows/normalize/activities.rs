@@ -14,7 +14,7 @@ use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{ActivityChange, ActivityStep, ObjectKey, Service};
 use sandglass_model::{Body, TextPairs};
 
-use super::text::{bounded, guid_text, object_id};
+use super::text::{bounded, guid_text, masked, object_id};
 use crate::failure::{Advice, ExitReason};
 
 /// Activity names to ignore, from a table of three columns: service, name, and `span` or `ignore`.
@@ -158,7 +158,7 @@ pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames
     let result = ["hresult", "result", "resultCode"]
         .iter()
         .find_map(|field| event.code(field));
-    let message = event.text("message").map(bounded).unwrap_or_default();
+    let message = event.text("message").map(masked).unwrap_or_default();
     let step = match event.opcode {
         1 => ActivityChange::Started,
         // The activity object was destroyed without a result.
@@ -232,7 +232,7 @@ fn fields(event: &EtwEvent) -> TextPairs {
         "layerId",
     ] {
         match event.get(name) {
-            Some(Value::Text(text)) => pairs.push(name, &bounded(text)),
+            Some(Value::Text(text)) => pairs.push(name, &masked(text)),
             Some(value) => {
                 if let Some(number) = value.u64() {
                     pairs.push(name, &number.to_string());

@@ -8,12 +8,12 @@ use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{RuntimeReport, RuntimeSpan};
 use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
 
-use super::text::{bounded, object_id};
+use super::text::{bounded, masked, object_id};
 
 /// The event of a log line of containerd.
 pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     let message = event.text("Message")?;
-    let error = || bounded(event.text("error").unwrap_or_default());
+    let error = || masked(event.text("error").unwrap_or_default());
     let line = if let Some(rest) = message.strip_prefix("RunPodSandbox for ") {
         let (identity, attempt, tail) = metadata(rest)?;
         if let Some(tail) = tail.trim_start().strip_prefix("returns sandbox id ") {
@@ -91,7 +91,7 @@ fn span(event: &EtwEvent) -> Option<RuntimeSpan> {
         container: bounded(event.text("cid").unwrap_or_default()),
         start,
         end: time(event, "endTime").unwrap_or(Timestamp(event.at_ns)).max(start),
-        message: bounded(event.text("error").unwrap_or_default()),
+        message: masked(event.text("error").unwrap_or_default()),
     })
 }
 

@@ -3,6 +3,7 @@
 //! Used by the other modules of `normalize`. Does not: fail; a text that is too long is cut.
 
 use sandglass_etw::Guid;
+use sandglass_model::masking;
 
 /// A GUID as model events carry it: lower case, no braces.
 pub fn guid_text(guid: Guid) -> String {
@@ -15,6 +16,11 @@ pub fn object_id(text: &str) -> String {
         Ok(guid) => guid_text(guid),
         Err(_) => bounded(text).to_lowercase(),
     }
+}
+
+/// A message or field, masked before it is cut: a secret that was cut in two may look like none.
+pub fn masked(text: &str) -> String {
+    bounded(&masking::text(text))
 }
 
 /// The first [`MAX_TEXT`] bytes of a text, cut between characters.
