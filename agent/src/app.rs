@@ -45,6 +45,8 @@ pub struct StartOptions {
     pub otlp_flags: Settings,
     /// Record every event into this new file.
     pub record: Option<PathBuf>,
+    /// Replace names and addresses in that file.
+    pub anonymize: bool,
     /// Serve page, API and metrics.
     pub serve: bool,
     /// Only record: nothing is exported, whatever the environment configures.
@@ -118,6 +120,7 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
 
     // The source, and the two that add facts to its events.
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
+    let sender = sender.with_arguments(config.commands.arguments);
     let source = native::start(source_options, sender.clone(), health.clone())?;
     let identity_options = IdentityOptions {
         namespaces: source.namespace_look(),
@@ -208,7 +211,13 @@ impl Sinks {
             metrics.register(|registry| otlp.register(registry));
         }
         let recorder = match &options.record {
-            Some(path) => Some(Recorder::create(path, &settings::recording_header(node, anchor))?),
+            Some(path) => {
+                let header = settings::recording_header(config, node, anchor);
+                Some(match options.anonymize {
+                    true => Recorder::create_anonymized(path, &header)?,
+                    false => Recorder::create(path, &header)?,
+                })
+            }
             None => None,
         };
         Ok(Sinks {

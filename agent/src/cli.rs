@@ -117,6 +117,9 @@ pub struct ReplayArgs {
     /// Also write the events into this file: an .etl file becomes a recording
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Replace names and addresses in that file, so that it can be shown to others
+    #[arg(long, requires = "record")]
+    pub anonymize: bool,
     /// Configuration
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -144,6 +147,9 @@ pub struct RecordArgs {
     /// End after this many seconds
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<u64>,
+    /// Replace names and addresses, so that the file can be shown to others
+    #[arg(long)]
+    pub anonymize: bool,
     /// Configuration
     #[command(flatten)]
     pub config: ConfigArgs,

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod anonymize;
 pub mod cni;
 pub mod event;
 pub mod id;

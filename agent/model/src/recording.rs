@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
+use crate::masking::Arguments;
 use crate::time::ClockAnchor;
 
 /// Version of the format; a reader refuses a newer one and upgrades an older one.
@@ -37,6 +38,18 @@ pub struct Header {
     pub boot_id: String,
     /// Both clocks when the recording began.
     pub clock: ClockAnchor,
+    /// What of the node it holds; older recordings do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<Holds>,
+}
+
+/// What of the node a recording holds. Secrets outside of arguments are masked in every recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holds {
+    /// How arguments of processes became part of it.
+    pub arguments: Arguments,
+    /// Names and addresses were replaced ([`crate::anonymize`]); otherwise it holds those of pods, networks and DNS.
+    pub anonymized: bool,
 }
 
 /// Why a line of a recording was refused.

@@ -126,7 +126,7 @@ pub fn http_options(config: &Config) -> HttpOptions {
 }
 
 /// The header of a recording made on this node.
-pub(super) fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
+pub(super) fn recording_header(config: &Config, node: &NodeInfo, clock: ClockAnchor) -> Header {
     Header {
         recording: "sandglass".to_owned(),
         version: recording::VERSION,
@@ -137,6 +137,10 @@ pub(super) fn recording_header(node: &NodeInfo, clock: ClockAnchor) -> Header {
         node: node.name.clone(),
         boot_id: node.boot_id.clone(),
         clock,
+        holds: Some(recording::Holds {
+            arguments: config.commands.arguments,
+            anonymized: false,
+        }),
     }
 }
 

@@ -20,11 +20,18 @@ pub async fn record(args: RecordArgs) -> Result<(), Failure> {
         .and_then(OsStr::to_str)
         .is_some_and(|extension| extension.eq_ignore_ascii_case("etl"))
     {
+        if args.anonymize {
+            return Err(Failure::usage(
+                "an .etl file holds what Windows wrote and cannot be anonymized",
+                "record it as it is, then make an anonymized recording of it: `sandglass replay FILE.etl --record NEW --anonymize`",
+            ));
+        }
         return record_etl(&args).await;
     }
     // Nothing is served or exported while recording, whatever the environment configures.
     let options = StartOptions {
         record: Some(args.recording.clone()),
+        anonymize: args.anonymize,
         record_only: true,
         ..StartOptions::default()
     };

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandglass_model::Timestamp;
+use sandglass_model::masking::{self, Arguments};
+use sandglass_model::recording::{Header, Holds};
 use tokio::sync::watch;
 
 use super::console::print;
@@ -77,13 +79,15 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
         config.correlation.reorder.as_nanos(),
         health.clone(),
     );
-    let mut recorder = args
-        .record
-        .as_deref()
-        .map(|path| Recorder::create(path, &header))
-        .transpose()?;
+    let mut recorder = match args.record.as_deref() {
+        Some(path) if args.anonymize => Some(Recorder::create_anonymized(path, &copied(&header, &config))?),
+        Some(path) => Some(Recorder::create(path, &copied(&header, &config))?),
+        None => None,
+    };
     let mut progress = ProgressLine::new();
-    while let Some(event) = recording.next_event()? {
+    while let Some(mut event) = recording.next_event()? {
+        // A file may come from an agent that did not mask, or from Windows.
+        masking::event(&mut event.body, config.commands.arguments);
         if let Some(recorder) = &mut recorder {
             recorder.record(&event);
         }
@@ -113,6 +117,22 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
         serve(&config, store, &health, &metrics).await?;
     }
     Ok(())
+}
+
+/// The header of a copy: what the copy holds.
+fn copied(header: &Header, config: &Config) -> Header {
+    let holds = header.holds.unwrap_or(Holds {
+        arguments: Arguments::Full,
+        anonymized: false,
+    });
+    let arguments = match config.commands.arguments {
+        Arguments::Full => holds.arguments,
+        less => less,
+    };
+    Header {
+        holds: Some(Holds { arguments, ..holds }),
+        ..header.clone()
+    }
 }
 
 /// Logs what was skipped or lost, and why.

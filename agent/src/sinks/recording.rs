@@ -2,7 +2,8 @@
 //!
 //! Used by `sandglass record` and `run --record`. It writes on the pipeline's thread on purpose: before the correlator
 //! we block rather than shed, so that a recording is whole. When the disk fails, the recording ends there, the error
-//! is kept, and everything else goes on.
+//! is kept, and everything else goes on. Only the file's owner may read it (mode 0600): it holds names and addresses of the
+//! node's pods, unless it is anonymized. On Windows it has the permissions that its directory gives to new files.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandglass_model::Event;
+use sandglass_model::anonymize::Anonymizer;
 use sandglass_model::recording::{self, Header};
 use tokio::sync::Notify;
 
@@ -57,6 +59,7 @@ pub struct Recorder {
     file: BufWriter<File>,
     flushed: Instant,
     events: u64,
+    anonymizer: Option<Anonymizer>,
     /// An event came, or an end: the file is the user's from then on.
     begun: bool,
     failed: Option<RecordError>,
@@ -70,15 +73,26 @@ const FLUSH: Duration = Duration::from_secs(1);
 impl Recorder {
     /// Makes the file, which must not exist, and writes the header.
     pub fn create(path: &Path, header: &Header) -> Result<Recorder, RecordError> {
+        Recorder::open(path, header, None)
+    }
+
+    /// The same, with names and addresses replaced.
+    pub fn create_anonymized(path: &Path, header: &Header) -> Result<Recorder, RecordError> {
+        let mut anonymizer = Anonymizer::default();
+        let header = anonymizer.header(header);
+        Recorder::open(path, &header, Some(anonymizer))
+    }
+
+    fn open(path: &Path, header: &Header, anonymizer: Option<Anonymizer>) -> Result<Recorder, RecordError> {
         let create = |source| RecordError::Create {
             path: path.to_owned(),
             source,
         };
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .map_err(create)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path).map_err(create)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         let line = recording::encode(header).map_err(|error| create(error.into()))?;
         writeln!(file, "{line}").and_then(|()| file.flush()).map_err(create)?;
@@ -87,6 +101,7 @@ impl Recorder {
             file,
             flushed: Instant::now(),
             events: 0,
+            anonymizer,
             begun: false,
             failed: None,
             broken: Arc::default(),
@@ -105,7 +120,15 @@ impl Recorder {
         if self.failed.is_some() {
             return;
         }
-        let written = recording::encode(event)
+        let line = match &mut self.anonymizer {
+            Some(anonymizer) => {
+                let mut event = event.clone();
+                anonymizer.event(&mut event);
+                recording::encode(&event)
+            }
+            None => recording::encode(event),
+        };
+        let written = line
             .map_err(std::io::Error::from)
             .and_then(|line| writeln!(self.file, "{line}"))
             .and_then(|()| self.flush_in_time());
@@ -172,6 +195,7 @@ mod tests {
             node: "n".into(),
             boot_id: "b".into(),
             clock: ClockAnchor::default(),
+            holds: None,
         }
     }
 
@@ -198,6 +222,30 @@ mod tests {
         );
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_may_read_a_recording() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        Recorder::create(&path, &header()).unwrap().finish().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_anonymized_recording_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        let named = Header {
+            node: "worker-7".into(),
+            ..header()
+        };
+        Recorder::create_anonymized(&path, &named).unwrap().finish().unwrap();
+        let header = Recording::open(&path).unwrap().header;
+        assert!(header.holds.is_some_and(|holds| holds.anonymized));
+        assert_eq!(header.node, "node");
+    }
+
     #[test]
     fn a_recording_that_never_began_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
@@ -220,6 +268,7 @@ mod tests {
             file,
             flushed: Instant::now(),
             events: 0,
+            anonymizer: None,
             begun: true,
             failed: None,
             broken: Arc::default(),

@@ -245,6 +245,7 @@ mod tests {
             node: "n".into(),
             boot_id: "b".into(),
             clock: ClockAnchor::default(),
+            holds: None,
         })
         .unwrap()
     }

@@ -32,6 +32,7 @@ pub fn record<'a>(test: &str, events: impl IntoIterator<Item = &'a Event>) {
         node: "node".to_owned(),
         boot_id: facts.boot_id,
         clock: clock::anchor(),
+        holds: None,
     };
     let mut recorder = Recorder::create(&path, &header).unwrap();
     for event in events {

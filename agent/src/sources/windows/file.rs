@@ -113,6 +113,7 @@ impl EtlFile {
                 boot_ns: session.started_ns,
                 unix_ns: session.started_ns,
             },
+            holds: None,
         };
         Ok(EtlFile {
             header,

@@ -26,6 +26,7 @@ pub async fn show(args: Args) -> Result<(), Failure> {
         serve: !args.once,
         export: false,
         record: None,
+        anonymize: false,
         config: args.config,
     };
     commands::replay_from(recording, args, config).await
