@@ -18,6 +18,7 @@ pub mod http;
 pub mod identity;
 pub mod log_file;
 pub mod node;
+pub mod pem;
 pub mod pipeline;
 pub mod platform;
 pub mod resident;

@@ -1,33 +1,25 @@
 //! TLS to the collector: trusted authorities and the client certificate.
 //!
-//! Used by `transport.rs`. Files are read once, when the sink starts, so that a wrong path is an error at start.
+//! Used by `transport.rs`. Files are read once, when the sink starts.
 //! Does not: have an option to skip verification; a private authority goes into a CA file.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::config::{OtlpProtocol, TlsFiles};
 use crate::failure::Advice;
+use crate::pem::{self, PemError};
 
 /// TLS that cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A PEM file cannot be read or lacks what it should hold.
-    #[error("cannot read {what} from {}: {why}", path.display())]
-    File {
-        /// What it should hold.
-        what: &'static str,
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    /// A PEM file cannot be used.
+    #[error(transparent)]
+    File(#[from] PemError),
     /// The system has no certificate authorities.
     #[error("cannot find the system's certificate authorities: {why}")]
     NoRoots {
@@ -51,7 +43,7 @@ pub enum TlsError {
 impl Advice for TlsError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
-            TlsError::File { .. } => "give the path of a PEM file that the agent may read",
+            TlsError::File(error) => return error.hint(),
             TlsError::NoRoots { .. } => {
                 "install the package ca-certificates, or set OTEL_EXPORTER_OTLP_CERTIFICATE to a CA file"
             }
@@ -65,7 +57,7 @@ impl Advice for TlsError {
 /// A connector for `protocol`.
 pub(super) fn connector(files: &TlsFiles, protocol: OtlpProtocol) -> Result<TlsConnector, TlsError> {
     let roots = match &files.ca {
-        Some(path) => roots_of_file(path)?,
+        Some(path) => pem::roots(path)?,
         None => roots_of_system()?,
     };
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -74,7 +66,10 @@ pub(super) fn connector(files: &TlsFiles, protocol: OtlpProtocol) -> Result<TlsC
         .with_root_certificates(roots);
     let mut config = match &files.client {
         Some((certificate, key)) => builder
-            .with_client_auth_cert(certificates(certificate, "a client certificate")?, private_key(key)?)
+            .with_client_auth_cert(
+                pem::certificates(certificate, "a client certificate")?,
+                pem::private_key(key)?,
+            )
             .map_err(|source| TlsError::Client {
                 path: certificate.clone(),
                 source,
@@ -86,18 +81,6 @@ pub(super) fn connector(files: &TlsFiles, protocol: OtlpProtocol) -> Result<TlsC
         OtlpProtocol::Grpc => vec![b"h2".to_vec()],
     };
     Ok(TlsConnector::from(Arc::new(config)))
-}
-
-fn roots_of_file(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, "certificate authorities")? {
-        roots.add(certificate).map_err(|error| TlsError::File {
-            what: "certificate authorities",
-            path: path.to_owned(),
-            why: error.to_string(),
-        })?;
-    }
-    Ok(roots)
 }
 
 /// The system's authorities. Some may be unusable; if all are, that is an error.
@@ -115,28 +98,5 @@ fn roots_of_system() -> Result<RootCertStore, TlsError> {
         } else {
             tried.join("; ")
         },
-    })
-}
-
-fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let refuse = |why: String| TlsError::File {
-        what,
-        path: path.to_owned(),
-        why,
-    };
-    let certificates = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| refuse(error.to_string()))?;
-    if certificates.is_empty() {
-        return Err(refuse("it holds no PEM certificate".to_owned()));
-    }
-    Ok(certificates)
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| TlsError::File {
-        what: "a private key",
-        path: path.to_owned(),
-        why: error.to_string(),
     })
 }
