@@ -9,7 +9,7 @@ DEMO ?=
 PLACES = target=$$(scripts/places.sh target) && cache=$$(scripts/places.sh cache)
 KEEP = CARGO_TARGET_DIR="$$target" SANDGLASS_CACHE="$$cache"
 
-.PHONY: help demo test test-cluster image bench lint setup clean
+.PHONY: help demo test test-cluster image release bench lint setup clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -35,6 +35,10 @@ test-cluster: ## Run the image and the chart in a real one-node Kubernetes (root
 image: ## Build the static binary and its OCI archive, without a container engine (ARGS="amd64 arm64")
 	@scripts/setup.sh build
 	@scripts/image.sh $(ARGS)
+
+release: ## Build all that a release has: binaries, images, chart, bill of materials, checksums; two runs give the same bytes
+	@scripts/setup.sh build
+	@scripts/release.sh
 
 bench: ## Measure against bench/BUDGETS.md; results are kept in bench/results/
 	@scripts/setup.sh build demo
