@@ -63,6 +63,9 @@ def judge(file, one, versions, schemas, judged):
         for error in jsonschema.Draft7Validator(schema).iter_errors(one):
             yield f"{what}: {error.json_path}: {error.message}"
         return
+    if one["apiVersion"].startswith("security.openshift.io/"):
+        # OpenShift publishes no schema apart from its API server; the test's own rules hold for it.
+        return
     for minor in versions:
         if (text, minor) in judged:
             continue

@@ -62,8 +62,10 @@ pub struct StartOptions {
 /// A running agent.
 #[derive(Debug)]
 pub struct App {
-    /// Where page, API and metrics are served.
+    /// Where page and API are served, and metrics and health too.
     pub address: Option<SocketAddr>,
+    /// Where only metrics and health are served.
+    pub metrics_address: Option<SocketAddr>,
     /// Losses and probes.
     pub health: Health,
     /// Notified when the recording ended early; never without a recording.
@@ -114,7 +116,7 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         pulse: Arc::clone(&pulse),
     };
     let server = match options.serve {
-        true => Some(serving::serve(config, shown, stop).await?),
+        true => Some(serving::serve(settings::http_options(config, &node), shown, stop).await?),
         false => None,
     };
 
@@ -142,10 +144,10 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
 
     // Only now, so that a start that fails logs its reason and nothing else.
     pulse.started.store(true, Ordering::Relaxed);
-    let address = server.as_ref().map(|server| server.address);
-    address.into_iter().for_each(http::announce);
+    server.iter().for_each(http::Running::announce);
     Ok(App {
-        address,
+        address: server.as_ref().map(|server| server.address),
+        metrics_address: server.as_ref().and_then(|server| server.metrics),
         health,
         recording_broken,
         source,

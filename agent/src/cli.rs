@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::defaults::HTTP_ADDRESS;
+use crate::config::defaults::PAGE_ADDRESS;
 use crate::failure::ExitReason;
 
 /// Shows, for every Kubernetes pod sandbox, where its network set-up time went.
@@ -57,9 +57,12 @@ pub struct ConfigArgs {
     /// Configuration file (YAML)
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address and port of page, API and metrics
+    /// Address and port of metrics and health; page and API are at the next port of loopback
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
+    /// Address and port of page and API; beyond loopback they need page.token_file or page.client_ca_file
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub page_listen: Option<String>,
     /// Name of the node on spans
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
@@ -91,9 +94,12 @@ pub struct RunArgs {
 /// `sandglass watch`
 #[derive(Debug, Args)]
 pub struct WatchArgs {
-    /// Address of the running agent
-    #[arg(default_value_t = HTTP_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
+    /// Address of the running agent's page
+    #[arg(default_value_t = PAGE_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
     pub address: String,
+    /// File with the token that the agent wants (its page.token_file)
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Print once and end
     #[arg(long)]
     pub once: bool,

@@ -19,7 +19,7 @@ pub use replay::replay_from;
 
 use crate::cli::{Cli, Command, ConfigArgs, WatchArgs};
 use crate::failure::Failure;
-use crate::watch::{self, WatchOptions};
+use crate::watch::{self, Agent, WatchOptions};
 use console::print;
 
 /// Runs one command to its end.
@@ -49,8 +49,20 @@ pub fn run(command: Command) -> Result<(), Failure> {
 }
 
 async fn watch(args: WatchArgs) -> Result<(), Failure> {
+    let token = match &args.token_file {
+        None => None,
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(
+                format!("cannot read the token {}: {error}", path.display()),
+                "--token-file names the file with the token that the agent wants",
+            )
+        })?),
+    };
     let options = WatchOptions {
-        address: host_and_port(&args.address).to_owned(),
+        agent: Agent {
+            address: host_and_port(&args.address).to_owned(),
+            token: token.map(|token| token.trim().to_owned()),
+        },
         once: args.once,
     };
     Ok(watch::run(options).await?)

@@ -7,6 +7,7 @@
 pub mod defaults;
 pub mod duration;
 mod layers;
+mod page;
 mod traffic;
 mod windows;
 
@@ -20,6 +21,7 @@ use crate::sinks::otlp::config::Settings;
 
 pub use duration::Period;
 pub use layers::{ConfigError, Layers, Origin};
+pub use page::PageConfig;
 pub use traffic::{DnsConfig, TrafficConfig};
 pub use windows::WindowsConfig;
 
@@ -29,8 +31,10 @@ pub use windows::WindowsConfig;
 pub struct Config {
     /// Name of the node on spans; empty: `NODE_NAME` of the environment, then the host name.
     pub node_name: String,
-    /// Page, API and metrics.
+    /// Metrics and health.
     pub http: HttpConfig,
+    /// Page and API.
+    pub page: PageConfig,
     /// The hooks of this node.
     pub probes: ProbesConfig,
     /// What of commands becomes part of events.
@@ -55,13 +59,13 @@ pub struct Config {
     pub windows: WindowsConfig,
 }
 
-/// `http`: page, API and metrics.
+/// `http`: metrics and health.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
     /// Address and port to listen on; loopback by default.
     pub address: SocketAddr,
-    /// Host names that requests may name besides the address (protection against DNS rebinding).
+    /// Host names that requests may name besides the node's own and addresses (protection against DNS rebinding).
     pub hosts: Vec<String>,
 }
 
@@ -167,9 +171,7 @@ impl Config {
             ("store.max_traces", self.store.max_traces),
             ("metrics.max_label_values", self.metrics.max_label_values),
         ] {
-            if bound == 0 {
-                return bad(key, "must be at least 1");
-            }
+            check_bound(key, bound)?;
         }
         if correlation.max_spans < 8 {
             return bad(
@@ -186,11 +188,24 @@ impl Config {
                 "must lie between 65536 (64 KiB) and 1073741824 (1 GiB)",
             );
         }
+        self.page.validate(self.http.address)?;
         self.dns.validate()?;
         self.windows.validate()?;
         self.traffic.validate()
     }
 }
+
+/// Whether the bound of a table is one that a node's memory can hold.
+fn check_bound(key: &str, bound: usize) -> Result<(), ConfigError> {
+    match bound {
+        0 => Err(ConfigError::value(key, "must be at least 1")),
+        1..=MAX_BOUND => Ok(()),
+        _ => Err(ConfigError::value(key, "must be at most 16777216")),
+    }
+}
+
+/// The largest bound of a table; the chart's schema has it too.
+const MAX_BOUND: usize = 1 << 24;
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,21 @@
-//! The agent's HTTP server: the page, the JSON API, its event stream, `/metrics`, `/healthz`, `/readyz`.
+//! The agent's HTTP server, on two listeners: metrics and health; page, JSON API and event stream.
 //!
 //! Started by the composition root with what it may show ([`Services`]). Read only, loopback unless configured
-//! otherwise, and limited in everything a peer can choose: connections, streams, header size and time, body size,
-//! time per request, time without progress. Does not: speak TLS, authenticate, or change anything in the agent.
+//! otherwise, and limited in everything a peer can choose: connections that wait, requests at once in all and of each
+//! peer, streams, header size and time, body size, time per request, time without progress. Probes of the kubelet have
+//! places of their own. Does not: change anything in the agent, or serve the page beyond loopback without a token or
+//! clients' certificates (`config::page` refuses that).
 
+mod access;
 mod assets;
 mod guard;
+mod head;
 mod health;
+mod listener;
+mod lobby;
 mod parameters;
+mod patient;
+mod places;
 mod response;
 mod routes;
 mod server;
@@ -18,36 +26,66 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::failure::Advice;
 use crate::health::Health;
 use crate::view::Store;
-use guard::PatientIo;
+pub use access::AccessFiles;
+use access::{Access, AccessError};
 pub use health::HealthReport;
-use routes::Answering;
+use listener::{Listener, Role};
 use server::Server;
 
-/// Where to listen, and every limit.
+/// Where one listener listens, and under which names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Address to listen on; port 0 takes any free one.
+    pub address: SocketAddr,
+    /// A taken port is replaced by any free one; for an address that the user did not choose.
+    pub any_port: bool,
+    /// Host names that requests may name, besides `localhost` and IP addresses.
+    pub host_names: Vec<String>,
+}
+
+impl ListenOptions {
+    /// At this address and under no further name.
+    #[must_use]
+    pub fn at(address: SocketAddr) -> ListenOptions {
+        ListenOptions {
+            address,
+            any_port: false,
+            host_names: Vec::new(),
+        }
+    }
+}
+
+/// Where to listen, and every limit. Numbers of connections and requests are those of each listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
-    /// Address to listen on; port 0 takes any free one.
-    pub listen: SocketAddr,
-    /// Host names that requests may name, besides `localhost` and IP addresses. Any name is accepted when the address is
-    /// not loopback and this is empty.
-    pub host_names: Vec<String>,
-    /// Connections at once; more wait to be accepted.
-    pub max_connections: usize,
-    /// Event streams at once; more are refused with 503.
+    /// The listener of metrics and health; none for a replay, where the page's serves them.
+    pub metrics: Option<ListenOptions>,
+    /// The listener of page and API.
+    pub page: ListenOptions,
+    /// What the page's listener asks of who reads.
+    pub access: AccessFiles,
+    /// Connections that have not sent a request, at most a quarter of the files that the process may open; a further one
+    /// displaces the oldest of the peer with most.
+    pub max_waiting: usize,
+    /// Requests answered at once, of one peer address half of them; more wait.
+    pub max_requests: usize,
+    /// Places for probes of the kubelet, besides.
+    pub health_places: usize,
+    /// Event streams at once, of one peer address half of them; more are refused with 503.
     pub max_streams: usize,
-    /// Time for a request's head to arrive, idle time between requests included.
+    /// Time from a connection's begin until its request has arrived and has a place.
     pub head_timeout: Duration,
     /// Time for everything from the head to the answer, except event streams.
     pub request_timeout: Duration,
+    /// Time for a request with its answer and the peer's reading of it, except event streams.
+    pub response_timeout: Duration,
     /// Time that a peer may take no data although there is some to send.
     pub write_timeout: Duration,
     /// Largest request body that is discarded; a larger one is refused with 413.
@@ -59,16 +97,21 @@ pub struct HttpOptions {
 }
 
 impl HttpOptions {
-    /// Options with the built-in limits; `stuck_after` is the age at which a running operation counts as stuck.
+    /// The page's listener alone, with the built-in limits; `stuck_after` is the age at which a running operation counts
+    /// as stuck.
     #[must_use]
-    pub fn new(listen: SocketAddr, stuck_after: Duration) -> HttpOptions {
+    pub fn new(page: SocketAddr, stuck_after: Duration) -> HttpOptions {
         HttpOptions {
-            listen,
-            host_names: Vec::new(),
-            max_connections: 64,
+            metrics: None,
+            page: ListenOptions::at(page),
+            access: AccessFiles::default(),
+            max_waiting: 2_304,
+            max_requests: 64,
+            health_places: 16,
             max_streams: 16,
-            head_timeout: Duration::from_secs(15),
+            head_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(10),
+            response_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             max_body_bytes: 64 << 10,
             health_interval: Duration::from_secs(3),
@@ -102,121 +145,127 @@ pub enum ServeError {
     Listen {
         /// The configured address.
         address: SocketAddr,
+        /// Which flag sets it.
+        flag: &'static str,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
+    /// A file that limits who may read cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
 }
 
 impl Advice for ServeError {
     fn hint(&self) -> Cow<'_, str> {
-        let hint = match self {
-            ServeError::Listen { source, .. } => match source.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    "another program, perhaps another sandglass, listens there: choose another port with --listen"
-                }
-                std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher one",
-                _ => "--listen wants an address of this node, as 127.0.0.1:9477",
-            },
+        let (flag, source) = match self {
+            ServeError::Listen { flag, source, .. } => (flag, source),
+            ServeError::Access(error) => return error.hint(),
         };
-        hint.into()
+        match source.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("another program, perhaps another sandglass, listens there: choose another port with {flag}")
+            }
+            std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher one".to_owned(),
+            _ => format!("{flag} wants an address of this node, as 127.0.0.1:9477"),
+        }
+        .into()
     }
 }
 
 /// A running server.
 #[derive(Debug)]
 pub struct Running {
-    /// Where it listens.
+    /// Where page and API are; metrics and health are there too.
     pub address: SocketAddr,
-    task: JoinHandle<()>,
+    /// The listener of metrics and health.
+    pub metrics: Option<SocketAddr>,
+    /// The page's listener speaks TLS.
+    pub tls: bool,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Running {
     /// Waits until it has stopped, after `shutdown` came true.
     pub async fn stopped(self) {
-        // A panic of the accept loop has been logged; the agent stops either way.
-        let _ = self.task.await;
+        for task in self.tasks {
+            // A panic of an accept loop has been logged; the agent stops either way.
+            let _ = task.await;
+        }
+    }
+
+    /// Logs what is served where, and who can reach it.
+    pub fn announce(&self) {
+        if let Some(address) = self.metrics {
+            tracing::info!(%address, "metrics and health are served");
+        }
+        let (address, tls) = (self.address, self.tls);
+        if address.ip().is_loopback() {
+            tracing::info!(%address, tls, "the page is served");
+        } else if tls {
+            tracing::info!(%address, tls, "the page is served to the network");
+        } else {
+            tracing::warn!(
+                %address,
+                tls,
+                "the page is served to the network without encryption: who can listen there can copy the token"
+            );
+        }
     }
 }
 
 /// Listens and serves until `shutdown` is true or its sender is gone; open requests get [`DRAIN`] to end.
+///
+/// # Errors
+/// An address cannot be listened on, or a file that limits who may read cannot be used.
 pub async fn serve(
     options: HttpOptions,
     services: Services,
     shutdown: watch::Receiver<bool>,
 ) -> Result<Running, ServeError> {
-    let address = options.listen;
-    let listen = |source| ServeError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(listen)?;
-    let address = listener.local_addr().map_err(listen)?;
-    let server = Arc::new(Server::new(options, services, address, shutdown.clone()));
-    let task = tokio::spawn(accept(listener, server, shutdown));
-    Ok(Running { address, task })
+    let access = Access::from_files(&options.access)?;
+    let tls = access.tls.is_some();
+    // Both before one serves: a start that fails has answered nobody.
+    let metrics = match &options.metrics {
+        Some(listen) => Some((bind(listen, "--listen")?, listen.host_names.clone())),
+        None => None,
+    };
+    let page = (bind(&options.page, "--page-listen")?, options.page.host_names.clone());
+    let server = Arc::new(Server::new(options, services, shutdown));
+    let mut tasks = Vec::new();
+    let mut start = |role, ((socket, address), names), access| {
+        tasks.push(tokio::spawn(
+            Listener::new(role, names, access, Arc::clone(&server)).run(socket),
+        ));
+        address
+    };
+    let metrics = metrics.map(|metrics| start(Role::Metrics, metrics, Access::open()));
+    let address = start(Role::Page, page, access);
+    Ok(Running {
+        address,
+        metrics,
+        tls,
+        tasks,
+    })
 }
 
-/// Logs where the page is, and who can reach it.
-pub fn announce(address: SocketAddr) {
-    if address.ip().is_loopback() {
-        tracing::info!(%address, "the page is served");
-    } else {
-        tracing::warn!(
-            %address,
-            "the page is served to the network, without authentication: who reaches it sees pod names and commands"
-        );
-    }
-}
-
-async fn accept(listener: TcpListener, server: Arc<Server>, mut shutdown: watch::Receiver<bool>) {
-    let permits = Arc::new(Semaphore::new(server.options.max_connections));
-    let graceful = GracefulShutdown::new();
-    loop {
-        // The permit comes first: connections beyond the bound wait in the kernel's queue.
-        let next = async {
-            let permit = permits.clone().acquire_owned().await.ok()?;
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // No file descriptors, or the peer has gone: neither ends the server.
-                    tracing::debug!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    return Some(());
-                }
-            };
-            let connection = graceful.watch(connect(stream, &server));
-            tokio::spawn(async move {
-                let _permit = permit;
-                // An error of one connection concerns only its peer.
-                let _ = connection.await;
-            });
-            Some(())
-        };
-        tokio::select! {
-            _ = shutdown.wait_for(|stop| *stop) => break,
-            more = next => if more.is_none() { break },
+/// Listens; returns the address with the port that was taken.
+fn bind(listen: &ListenOptions, flag: &'static str) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let address = listen.address;
+    let error = |source| ServeError::Listen { address, flag, source };
+    let listener = match listener::bind(address) {
+        Err(taken) if listen.any_port && taken.kind() == std::io::ErrorKind::AddrInUse => {
+            listener::bind(SocketAddr::new(address.ip(), 0))
         }
-    }
-    drop(listener);
-    let _ = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
-}
-
-fn connect(
-    stream: TcpStream,
-    server: &Arc<Server>,
-) -> hyper::server::conn::http1::Connection<TokioIo<PatientIo>, Answering> {
-    // Events are small and must not wait for more data.
-    let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(PatientIo::new(stream, server.options.write_timeout));
-    hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(server.options.head_timeout)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .max_headers(64)
-        .serve_connection(io, Answering(server.clone()))
+        bound => bound,
+    };
+    let listener = listener.map_err(error)?;
+    let address = listener.local_addr().map_err(error)?;
+    Ok((listener, address))
 }
 
 /// Time that open requests have to end after shutdown began.
 const DRAIN: Duration = Duration::from_secs(2);
-const MAX_HEAD_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests;

@@ -17,14 +17,14 @@ use serde::Deserialize;
 use crate::platform::until_stopped;
 use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
 use crate::wall_clock::wall_ns;
-pub use client::WatchError;
-use client::{Listening, Messages, StreamMessage};
+pub use client::{Agent, WatchError};
+use client::{Listening, StreamMessage, Messages};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// `host:port` of the agent.
-    pub address: String,
+    /// The agent.
+    pub agent: Agent,
     /// Write the list once and leave.
     pub once: bool,
 }
@@ -85,7 +85,7 @@ pub async fn run(options: WatchOptions) -> Result<(), WatchError> {
 
 async fn show(options: WatchOptions) -> Result<(), WatchError> {
     let mut screen = Screen::default();
-    screen.load(&options.address).await?;
+    screen.load(&options.agent).await?;
     let color = colors();
     if options.once {
         let (width, _) = size();
@@ -95,41 +95,41 @@ async fn show(options: WatchOptions) -> Result<(), WatchError> {
         // The alternate screen, without cursor and line wrap: what was on the terminal before is back afterwards.
         write("\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l", "")?;
         let outcome = tokio::select! {
-            outcome = screen.live(&options.address) => outcome,
+            outcome = screen.live(&options.agent) => outcome,
             () = until_stopped() => Ok(()),
         };
         write("\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l", "")?;
         outcome
     } else {
         tokio::select! {
-            outcome = screen.log(&options.address) => outcome,
+            outcome = screen.log(&options.agent) => outcome,
             () = until_stopped() => Ok(()),
         }
     }
 }
 
 impl Screen {
-    async fn load(&mut self, address: &str) -> Result<(), WatchError> {
+    async fn load(&mut self, agent: &Agent) -> Result<(), WatchError> {
         let path = format!("/api/v1/sandboxes?kind=all&limit={MAX_ROWS}");
-        let list: List = client::get(address, &path).await?;
+        let list: List = client::get(agent, &path).await?;
         self.rows = list.rows;
         if self.node.is_empty() {
-            let health: client::NodeHealth = client::get(address, "/api/v1/health").await?;
+            let health: client::NodeHealth = client::get(agent, "/api/v1/health").await?;
             self.node = health.node.name;
         }
         Ok(())
     }
 
     /// Redraws at every change, and a few times a second while something runs.
-    async fn live(&mut self, address: &str) -> Result<(), WatchError> {
-        let mut messages = Listening::start(address.to_owned());
+    async fn live(&mut self, agent: &Agent) -> Result<(), WatchError> {
+        let mut messages = Listening::start(agent.clone());
         let mut clock = tokio::time::interval(Duration::from_millis(250));
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut changed = true;
         loop {
             tokio::select! {
                 message = messages.next() => {
-                    self.take(message, address).await;
+                    self.take(message, agent).await;
                     changed = true;
                 }
                 _ = clock.tick() => {
@@ -144,12 +144,12 @@ impl Screen {
     }
 
     /// One line for each trace that ends.
-    async fn log(&mut self, address: &str) -> Result<(), WatchError> {
+    async fn log(&mut self, agent: &Agent) -> Result<(), WatchError> {
         let (width, _) = size();
         for row in self.rows.iter().rev().filter(|row| row.ended()) {
             write(&row.line(width, false), "\n")?;
         }
-        let mut messages = Messages::new(address.to_owned());
+        let mut messages = Messages::new(agent.clone());
         let ended = self.rows.iter().filter(|row| row.ended());
         let mut shown: Vec<RootId> = ended.map(|row| row.root).collect();
         loop {
@@ -169,14 +169,14 @@ impl Screen {
         }
     }
 
-    async fn take(&mut self, message: StreamMessage, address: &str) {
+    async fn take(&mut self, message: StreamMessage, agent: &Agent) {
         match message {
             StreamMessage::Row(row) => self.put(*row),
             StreamMessage::Node(name) => self.node = name,
             StreamMessage::Connected | StreamMessage::Reload => {
                 // Changes in between were missed.
                 self.trouble = self
-                    .load(address)
+                    .load(agent)
                     .await
                     .err()
                     .map(|error| error.to_string())

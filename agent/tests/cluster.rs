@@ -18,6 +18,8 @@ mod dashboards;
 mod node;
 #[path = "cluster/observed.rs"]
 mod observed;
+#[path = "cluster/page.rs"]
+mod page;
 #[path = "cluster/peers.rs"]
 mod peers;
 #[path = "cluster/pods.rs"]
@@ -34,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use node::{AGENT, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
+use node::{AGENT, METRICS, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
 use pods::{PodWatch, assert_same, assert_whole, by_uid, names, operation_traces, sandbox_traces};
 use sandglass_lab::bpf;
 use sandglass_lab::pressure::Pressure;
@@ -64,6 +66,7 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     let tested = node.helm(&["test", "sandglass", "--namespace", NAMESPACE]);
     assert!(tested.contains("Succeeded"), "{tested}");
     assert_attached(&ALL);
+    page::assert_guarded(&node);
 
     let namespace = "work";
     node.kubectl(&["create", "namespace", namespace]);
@@ -139,7 +142,13 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
         "--set=otlp.endpoint=http://127.0.0.1:4318",
         "--set=otlp.protocol=http/protobuf",
     ];
-    node.install(&[&[ROOMY, "--set=image.tag=next"][..], &http_protobuf].concat());
+    // And from the runtime's seccomp profile to ours, with which the same is attached.
+    let confined = [
+        "--set=linux.seccompProfile.type=Localhost",
+        "--set=linux.seccompProfile.localhostProfile=sandglass.json",
+    ];
+    node.install(&[&[ROOMY, "--set=image.tag=next"][..], &http_protobuf, &confined].concat());
+    assert_attached(&ALL);
     let pod = node.agent_pod();
     assert_ne!(pod["metadata"]["uid"], old);
     assert!(
@@ -567,10 +576,12 @@ fn assert_removal(test: &str, node: &Node, remove: impl FnOnce()) {
         pids if pids.is_empty() => Ok(()),
         pids => Err(format!("{pids:?} run")),
     });
-    assert!(
-        try_http(AGENT, "/healthz").is_err(),
-        "something still listens at {AGENT}"
-    );
+    for address in [METRICS, AGENT] {
+        assert!(
+            try_http(address, "/healthz").is_err(),
+            "something still listens at {address}"
+        );
+    }
     match bpf::wait_until_gone(&objects) {
         Ok(()) => {}
         Err(None) => eprintln!("NOT RUN {test}::kernel_objects: bpftool is not installed"),

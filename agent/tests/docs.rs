@@ -215,10 +215,14 @@ fn what_the_readme_runs_exists() {
 
 #[test]
 fn readme_and_chart_repeat_the_defaults() {
-    let address = sandglass::config::Config::default().http.address;
-    assert!(read("../README.md").contains(&format!("page, API and metrics on {address}")));
+    let config = sandglass::config::Config::default();
+    let address = config.http.address;
+    let page = config.page.listen(address);
+    assert_eq!(page, sandglass::config::defaults::PAGE_ADDRESS);
+    assert!(read("../README.md").contains(&format!("page and API on {page}, metrics on {address}")));
     let values: serde_json::Value = serde_saphyr::from_str(&read("../deploy/helm/sandglass/values.yaml")).unwrap();
     assert_eq!(values["http"]["port"], address.port());
+    assert_eq!(values["page"]["port"], page.port());
     // The chart leaves all other keys to the agent.
     assert_eq!(values["config"], serde_json::json!({}));
 }

@@ -52,7 +52,7 @@ prometheus="not installed here"
 cat << TEXT
 
 Ten pods, one with a slow plugin, one that a plugin refuses again and again:
-  sandglass    http://$node:9477/
+  sandglass    http://127.0.0.1:9478/
   Jaeger       http://127.0.0.1:16686/  (query API: /api/traces?service=sandglass; kubelet and containerd share the traces)
   Prometheus   $prometheus
   kubectl      export KUBECONFIG=$KUBECONFIG PATH=$bin:\$PATH

@@ -17,6 +17,7 @@ if ss -ltnH '( sport = :6443 or sport = :2379 or sport = :4317 )' | grep -q .; t
     echo "hint: end it with deploy/cluster/down.sh" >&2
     exit 1
 fi
+profiles=$(cd "$(dirname "$0")/../helm/sandglass/profiles" && pwd)
 cd "$dir"
 # Chains of a Kubernetes that was here before are not ours to remove.
 if ! { iptables-save; ip6tables-save; } 2> /dev/null | grep -q '^:KUBE-'; then
@@ -176,6 +177,9 @@ podLogsDir: $dir/log/pods
 resolvConf: ""
 tracing: {endpoint: "127.0.0.1:4317", samplingRatePerMillion: 1000000}
 YAML
+    # Where an administrator puts it (deploy/README.md); the default does not name it.
+    mkdir -p kubelet/seccomp
+    cp "$profiles/seccomp.json" kubelet/seccomp/sandglass.json
     start kubelet kubelet --config kubelet.yaml --kubeconfig node.kubeconfig --root-dir "$dir/kubelet" \
         --cert-dir "$dir/kubelet/pki" --hostname-override n1 --node-ip $node
     # masqueradeAll: pods share a bridge, so an answer would go round the node's translation without it.

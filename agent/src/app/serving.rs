@@ -8,11 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::settings;
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
-use crate::http::{self, Services};
+use crate::http::{self, HttpOptions, Services};
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::Metrics;
 use crate::sources::clock;
@@ -75,8 +73,8 @@ pub struct Shown {
 /// Starts the HTTP server; it runs until `stop` is true.
 ///
 /// # Errors
-/// The address cannot be listened on.
-pub async fn serve(config: &Config, shown: Shown, stop: watch::Receiver<bool>) -> Result<http::Running, Failure> {
+/// An address cannot be listened on, or a file that limits who may read cannot be used.
+pub async fn serve(options: HttpOptions, shown: Shown, stop: watch::Receiver<bool>) -> Result<http::Running, Failure> {
     let Shown {
         store,
         health,
@@ -96,7 +94,7 @@ pub async fn serve(config: &Config, shown: Shown, stop: watch::Receiver<bool>) -
             status.and_then(Result::ok).unwrap_or(Value::Null)
         }),
     };
-    Ok(http::serve(settings::http_options(config), services, stop).await?)
+    Ok(http::serve(options, services, stop).await?)
 }
 
 /// Whether the agent observes what begins from now on. On Windows the provider sessions suffice without the kernel

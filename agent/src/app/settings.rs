@@ -3,6 +3,8 @@
 //! Used by the composition root and by the commands that start single parts (`replay`, `doctor`). Reads the boot clock's
 //! facts of the node and `NODE_NAME`; starts nothing.
 
+use std::net::SocketAddr;
+
 use sandglass_correlator::CorrelatorConfig;
 use sandglass_model::ClockAnchor;
 use sandglass_model::recording::{self, Header};
@@ -11,7 +13,7 @@ use crate::cni_conf::CniOptions;
 use crate::config::Config;
 use crate::cri::RuntimeChoice;
 use crate::failure::Failure;
-use crate::http::HttpOptions;
+use crate::http::{AccessFiles, HttpOptions, ListenOptions};
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreOptions;
 use crate::sources::windows::normalize::ActivityNames;
@@ -116,12 +118,43 @@ pub fn store_options(config: &Config) -> StoreOptions {
     StoreOptions::live(config.store.max_traces)
 }
 
-/// Where the HTTP server listens, and its limits.
+/// Where the HTTP server listens, and its limits. `node` gives the node's own names.
 #[must_use]
-pub fn http_options(config: &Config) -> HttpOptions {
+pub fn http_options(config: &Config, node: &NodeInfo) -> HttpOptions {
+    let (http, page) = (&config.http, &config.page);
+    // Prometheus sends what it connects to, which can be the node's name.
+    let short = node.name.split('.').next().unwrap_or_default();
+    let own = [node.name.as_str(), short].into_iter().filter(|name| !name.is_empty());
     HttpOptions {
-        host_names: config.http.hosts.clone(),
-        ..HttpOptions::new(config.http.address, config.correlation.stuck_after.into())
+        metrics: Some(ListenOptions {
+            host_names: own.map(str::to_owned).chain(http.hosts.iter().cloned()).collect(),
+            ..ListenOptions::at(http.address)
+        }),
+        ..page_options(config, page.listen(http.address), page.address.is_none())
+    }
+}
+
+/// Only the page's listener, for a replay: at `page.address`, or else at `http.address`.
+#[must_use]
+pub fn replay_http_options(config: &Config) -> HttpOptions {
+    let page = config.page.address;
+    page_options(config, page.unwrap_or(config.http.address), false)
+}
+
+fn page_options(config: &Config, address: SocketAddr, any_port: bool) -> HttpOptions {
+    let page = &config.page;
+    HttpOptions {
+        page: ListenOptions {
+            any_port,
+            host_names: page.hosts.clone(),
+            ..ListenOptions::at(address)
+        },
+        access: AccessFiles {
+            token: page.token_file.clone(),
+            certificate: page.certificate_file.clone().zip(page.key_file.clone()),
+            client_authorities: page.client_ca_file.clone(),
+        },
+        ..HttpOptions::new(address, config.correlation.stuck_after.into())
     }
 }
 

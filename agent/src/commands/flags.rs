@@ -13,6 +13,7 @@ pub fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
     }
     for (flag, key, value) in [
         ("--listen", "http.address", &args.listen),
+        ("--page-listen", "page.address", &args.page_listen),
         ("--node-name", "node_name", &args.node_name),
         ("--otlp-endpoint", "otlp.endpoint", &args.otlp_endpoint),
         ("--otlp-protocol", "otlp.protocol", &args.otlp_protocol),

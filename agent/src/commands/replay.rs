@@ -19,7 +19,6 @@ use crate::cli::ReplayArgs;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus, SessionLabel};
-use crate::http;
 use crate::node::NodeInfo;
 use crate::pipeline::Pipeline;
 use crate::platform::until_stopped;
@@ -220,9 +219,23 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
         otlp: None,
         pulse: Arc::new(Pulse::of_replay()),
     };
-    let server = serving::serve(config, shown, stop).await?;
-    http::announce(server.address);
-    print(&format!("http://{}/ (end with Ctrl-C)\n", server.address))?;
+    let options = settings::replay_http_options(config);
+    if !options.page.address.ip().is_loopback()
+        && options.access.token.is_none()
+        && options.access.client_authorities.is_none()
+    {
+        return Err(Failure::usage(
+            format!(
+                "the page of a replay at {} would be open to everyone",
+                options.page.address
+            ),
+            "choose an address of loopback, or set page.token_file or page.client_ca_file",
+        ));
+    }
+    let server = serving::serve(options, shown, stop).await?;
+    server.announce();
+    let scheme = if server.tls { "https" } else { "http" };
+    print(&format!("{scheme}://{}/ (end with Ctrl-C)\n", server.address))?;
     until_stopped().await;
     shutdown.send_replace(true);
     server.stopped().await;

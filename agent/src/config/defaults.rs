@@ -13,8 +13,10 @@ use super::{
     TrafficConfig, WindowsConfig,
 };
 
-/// Page, API and metrics: only from the node itself.
+/// Metrics and health: only from the node itself.
 pub const HTTP_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9477);
+/// Page and API where `page.address` is unset and `http.address` is [`HTTP_ADDRESS`].
+pub const PAGE_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9478);
 /// The kernel's ring buffer, in bytes.
 pub const RING_BUFFER_BYTES: u32 = 1 << 20;
 /// Events that may wait between the sources and the correlator.

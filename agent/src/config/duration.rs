@@ -47,6 +47,9 @@ impl FromStr for Period {
     fn from_str(text: &str) -> Result<Period, BadPeriod> {
         let bad = || BadPeriod(text.chars().take(40).collect());
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        if digits > MAX_DIGITS {
+            return Err(bad());
+        }
         let factor = match &text[digits..] {
             "ms" => 1,
             "s" => 1_000,
@@ -58,6 +61,9 @@ impl FromStr for Period {
         number.checked_mul(factor).map(Period).ok_or_else(bad)
     }
 }
+
+/// As the chart's schema has it: a regular expression cannot tell where a number of milliseconds overflows.
+const MAX_DIGITS: usize = 12;
 
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,6 +105,7 @@ mod tests {
             "-1s",
             "99999999999999999999s",
             "9999999999999999999h",
+            "1000000000000ms",
             "1 s",
             "ß",
         ] {

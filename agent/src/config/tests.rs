@@ -79,6 +79,7 @@ fn bad_syntax_and_bad_values_say_where() {
         ("- a\n- b\n", "mapping"),
         ("http:\n  address: nowhere\n", "line"),
         ("store:\n  max_traces: 0\n", "at least 1"),
+        ("store:\n  max_traces: 16777217\n", "at most 16777216"),
         ("correlation:\n  max_spans: 2\n", "at least 8"),
         ("correlation:\n  deadline: 1ms\n", "longer than"),
         ("probes:\n  ring_buffer_bytes: 1\n", "64 KiB"),

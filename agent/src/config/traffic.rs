@@ -5,7 +5,7 @@
 use sandglass_correlator::TrafficBounds;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Period};
+use super::{ConfigError, Period, check_bound};
 
 /// `dns`: which packets count as DNS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,9 +80,7 @@ impl TrafficConfig {
             ("traffic.max_connects", self.max_connects),
             ("traffic.max_flows", self.max_flows),
         ] {
-            if bound == 0 {
-                return Err(ConfigError::value(key, "must be at least 1"));
-            }
+            check_bound(key, bound)?;
         }
         if self.ready_deadline <= self.ready_grace {
             return Err(ConfigError::value(

@@ -1,21 +1,17 @@
-//! Protection of the server: accepted host names, security headers, a limit on peers that do not read.
+//! Protection of the server: accepted host names and security headers.
 //!
-//! Used by `routes` and the accept loop. Does not: know the routes.
+//! Used by `routes`. Does not: know the routes.
 
-use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep};
 
-/// Whether a `Host` header names this server: `localhost`, a configured name, or any IP address. A page from elsewhere
-/// that makes its own name point to the loopback address (DNS rebinding) sends that name here, and gets nothing; with
-/// an address in its place there is no name to make point elsewhere.
+/// Whether a `Host` header names this server: `localhost`, one of `names`, or any IP address.
+///
+/// A page from elsewhere that makes its own name point to this address (DNS rebinding) sends that name here and is
+/// refused. An IP address is no name that its owner could make point elsewhere: a browser treats a page that it loaded
+/// from that address, and nothing else, as of the same origin. The kubelet and Prometheus send the address that they
+/// connect to, which need not be one of the node's own interfaces (a floating or translated address).
 pub fn host_is_ours(host: &str, names: &[String]) -> bool {
     let name = match host.strip_prefix('[') {
         // An IPv6 address in brackets, with or without a port.
@@ -49,80 +45,6 @@ pub fn secure(headers: &mut HeaderMap) {
     headers
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
-}
-
-/// A connection that is closed when its peer reads nothing for a while although data is pending.
-#[derive(Debug)]
-pub struct PatientIo {
-    stream: TcpStream,
-    patience: Duration,
-    blocked: Option<Pin<Box<Sleep>>>,
-}
-
-impl PatientIo {
-    /// Wraps `stream`; `patience` is how long a write may make no progress.
-    pub fn new(stream: TcpStream, patience: Duration) -> PatientIo {
-        PatientIo {
-            stream,
-            patience,
-            blocked: None,
-        }
-    }
-
-    fn watch<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            self.blocked = None;
-            return result;
-        }
-        let patience = self.patience;
-        let timer = self.blocked.get_or_insert_with(|| Box::pin(sleep(patience)));
-        match timer.as_mut().poll(context) {
-            Poll::Ready(()) => {
-                // A further poll after the error fails again at once.
-                timer.as_mut().reset(Instant::now());
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl AsyncRead for PatientIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for PatientIo {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(context, result)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.watch(context, result)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }
 
 #[cfg(test)]

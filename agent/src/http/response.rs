@@ -93,13 +93,14 @@ pub fn refused(refusal: &Refusal) -> Response<ResponseBody> {
         let headers = response.headers_mut();
         headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
-    if matches!(
-        refusal.status,
-        StatusCode::METHOD_NOT_ALLOWED | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
-    ) {
-        // The rest of the body is not read, so the connection cannot be used again.
+    if refusal.status == StatusCode::UNAUTHORIZED {
         let headers = response.headers_mut();
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        // Browsers ask their user for this one only.
+        headers.append(
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static("Basic realm=\"sandglass: any name, the token as password\""),
+        );
     }
     response
 }

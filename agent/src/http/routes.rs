@@ -8,18 +8,21 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
 use sandglass_model::{SpanId, TraceId};
 
+use super::listener::{Listener, Role};
+use super::places::Peer;
 use super::response::{Refusal, ResponseBody, file, json, probe, refused, typed};
 use super::server::Server;
 use super::{assets, guard, parameters, stream};
 use crate::view;
 
-impl Server {
-    async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Response<ResponseBody> {
-        let limit = self.options.request_timeout;
-        let mut response = match tokio::time::timeout(limit, self.dispatch(request)).await {
+impl Listener {
+    async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
+        let limit = self.server().options.request_timeout;
+        let mut response = match tokio::time::timeout(limit, self.dispatch(request, peer)).await {
             Ok(Ok(response)) => response,
             Ok(Err(refusal)) => refused(&refusal),
             Err(_) => refused(&Refusal::new(
@@ -32,11 +35,62 @@ impl Server {
         response
     }
 
-    async fn dispatch(self: Arc<Server>, request: Request<Incoming>) -> Result<Response<ResponseBody>, Refusal> {
+    async fn dispatch(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<ResponseBody>, Refusal> {
         self.check_peer(&request)?;
+        let server = self.server();
         let (head, body) = request.into_parts();
-        self.discard(body).await?;
-        let path = head.uri.path();
+        server.discard(body).await?;
+        match head.uri.path() {
+            "/metrics" => server.metrics(),
+            "/healthz" => probe((server.services.alive)()),
+            "/readyz" => probe((server.services.ready)()),
+            path => match self.role {
+                Role::Metrics => Err(Refusal::new(
+                    StatusCode::NOT_FOUND,
+                    "only metrics and health are served here",
+                    "metrics are at /metrics; page and API have an address of their own, page.address",
+                )),
+                Role::Page => server.page(&head, path, peer),
+            },
+        }
+    }
+
+    fn check_peer(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        // A request can name a host in its target too, which then counts (RFC 9112, section 3.2.2).
+        let target = request.uri().authority().map(|authority| authority.as_str());
+        let ours = |host: &str| guard::host_is_ours(host, &self.host_names);
+        if !host.is_some_and(ours) || !target.is_none_or(ours) {
+            return Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                "this host name is not served",
+                match self.role {
+                    Role::Metrics => "use the node's address or its name, or add the name to http.hosts",
+                    Role::Page => "use 127.0.0.1 or localhost, or add the name to page.hosts",
+                },
+            ));
+        }
+        if !self.access.admits(request.headers()) {
+            return Err(Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "the token is missing or wrong",
+                "send `Authorization: Bearer TOKEN` with the token in page.token_file; `sandglass watch` has --token-file",
+            ));
+        }
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "nothing here can be changed",
+            "use GET or HEAD",
+        ))
+    }
+}
+
+impl Server {
+    /// Page and API.
+    fn page(self: &Arc<Server>, head: &Parts, path: &str, peer: Peer) -> Result<Response<ResponseBody>, Refusal> {
         let query = head.uri.query().unwrap_or_default();
         if let Some(asset) = assets::find(path) {
             let known = head.headers.get(header::IF_NONE_MATCH);
@@ -64,10 +118,7 @@ impl Server {
                 parameters::none(query)?;
                 Ok(json(&self.health_report()))
             }
-            "/api/v1/stream" => self.stream(&head.method),
-            "/metrics" => self.metrics(),
-            "/healthz" => probe((self.services.alive)()),
-            "/readyz" => probe((self.services.ready)()),
+            "/api/v1/stream" => self.stream(&head.method, peer),
             _ => match path.strip_prefix("/api/v1/traces/") {
                 Some(ids) => self.trace(ids, query),
                 None => Err(Refusal::new(
@@ -79,28 +130,7 @@ impl Server {
         }
     }
 
-    fn check_peer(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
-        if self.check_host {
-            let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-            if !host.is_some_and(|host| guard::host_is_ours(host, &self.options.host_names)) {
-                return Err(Refusal::new(
-                    StatusCode::FORBIDDEN,
-                    "this host name is not served",
-                    "use 127.0.0.1 or localhost, or add the name to the configuration",
-                ));
-            }
-        }
-        if matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "nothing here can be changed",
-            "use GET or HEAD",
-        ))
-    }
-
-    /// Reads a body and discards it, so that the connection can be used again.
+    /// Reads a body and discards it: a peer that still sends would not read the response.
     async fn discard(&self, body: Incoming) -> Result<(), Refusal> {
         let limit = usize::try_from(self.options.max_body_bytes).unwrap_or(usize::MAX);
         let too_large = || {
@@ -148,8 +178,8 @@ impl Server {
         Ok(json(&trace))
     }
 
-    fn stream(self: &Arc<Server>, method: &Method) -> Result<Response<ResponseBody>, Refusal> {
-        let place = self.streams.clone().try_acquire_owned().map_err(|_| {
+    fn stream(self: &Arc<Server>, method: &Method, peer: Peer) -> Result<Response<ResponseBody>, Refusal> {
+        let place = self.streams.try_take(peer).ok_or_else(|| {
             Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many event streams are open",
@@ -180,9 +210,11 @@ impl Server {
     }
 }
 
-/// The server as hyper sees it.
-#[derive(Clone)]
-pub struct Answering(pub Arc<Server>);
+/// A listener as hyper sees it, for one connection.
+pub struct Answering {
+    pub listener: Arc<Listener>,
+    pub peer: Peer,
+}
 
 impl hyper::service::Service<Request<Incoming>> for Answering {
     type Response = Response<ResponseBody>;
@@ -190,7 +222,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
     type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let server = self.0.clone();
-        Box::pin(async move { Ok(server.answer(request).await) })
+        let (listener, peer) = (Arc::clone(&self.listener), self.peer);
+        Box::pin(async move { Ok(listener.respond(request, peer).await) })
     }
 }

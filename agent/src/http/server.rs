@@ -2,37 +2,29 @@
 //!
 //! Used by `routes`, which answers requests, and by `stream`, which feeds event streams. Does not: speak HTTP.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::health::HealthReport;
+use super::places::Places;
 use super::{HttpOptions, Services};
 use crate::health::Count;
 use crate::wall_clock::wall_ns;
 
-/// What all connections share.
+/// What all connections of both listeners share.
 pub struct Server {
     pub options: HttpOptions,
     pub services: Services,
     pub shutdown: watch::Receiver<bool>,
-    /// Host names are checked: bound to loopback, or names were configured.
-    pub check_host: bool,
-    /// One permit for each event stream.
-    pub streams: Arc<Semaphore>,
+    /// One place for each event stream; a peer has half of them.
+    pub streams: Arc<Places>,
 }
 
 impl Server {
-    pub fn new(
-        options: HttpOptions,
-        services: Services,
-        address: SocketAddr,
-        shutdown: watch::Receiver<bool>,
-    ) -> Server {
+    pub fn new(options: HttpOptions, services: Services, shutdown: watch::Receiver<bool>) -> Server {
         Server {
-            check_host: address.ip().is_loopback() || !options.host_names.is_empty(),
-            streams: Arc::new(Semaphore::new(options.max_streams)),
+            streams: Places::new(options.max_streams, options.max_streams.div_ceil(2)),
             options,
             services,
             shutdown,
@@ -59,7 +51,7 @@ impl Server {
             ring_bytes: health.ring_bytes.get(),
             open_traces: health.open_traces.get(),
             store: store.size(),
-            streams: self.options.max_streams - self.streams.available_permits(),
+            streams: self.streams.used(),
             stuck_after_ns: self.stuck_after_ns(),
             otlp: (self.services.otlp)(),
         }

@@ -16,8 +16,9 @@ use hyper::body::{Body, Frame};
 use sandglass_model::RootId;
 use serde::Serialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
-use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc};
 
+use super::places::Place;
 use super::server::Server;
 use crate::health::SinkLabel;
 use crate::view;
@@ -42,8 +43,8 @@ impl Body for EventStream {
     }
 }
 
-/// Starts a stream; it ends when its reader disconnects or the server stops. `permit` is its permit among the streams.
-pub fn start(server: Arc<Server>, permit: OwnedSemaphorePermit) -> EventStream {
+/// Starts a stream; it ends when its reader disconnects or the server stops. `place` is its place among the streams.
+pub fn start(server: Arc<Server>, place: Place) -> EventStream {
     // A reader that does not read blocks only its own feeder, which then lags behind the store.
     let (sender, chunks) = mpsc::channel(8);
     let changes = server.services.store.subscribe();
@@ -54,7 +55,7 @@ pub fn start(server: Arc<Server>, permit: OwnedSemaphorePermit) -> EventStream {
             () = sender.closed() => {}
             () = feed(&server, changes, &sender) => {}
         }
-        drop(permit);
+        drop(place);
     });
     EventStream { chunks }
 }

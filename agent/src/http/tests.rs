@@ -10,6 +10,9 @@ use crate::sinks::store::StoreOptions;
 use crate::wall_clock::wall_ns;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+mod tls;
 
 struct Rig {
     store: Store,
@@ -65,12 +68,20 @@ impl Rig {
     }
 
     async fn send(&self, request: &[u8]) -> Answer {
-        let mut stream = self.connect().await;
-        // The server may have refused before all of it was taken.
-        let _ = stream.write_all(request).await;
-        let mut bytes = Vec::new();
-        let _ = stream.read_to_end(&mut bytes).await;
-        Answer::parse(&String::from_utf8_lossy(&bytes))
+        converse(self.connect().await, request).await
+    }
+
+    /// As [`Rig::send`], to the listener of metrics and health.
+    async fn send_to_metrics(&self, request: &[u8]) -> Answer {
+        let address = self.server.as_ref().and_then(|server| server.metrics).unwrap();
+        converse(TcpStream::connect(address).await.unwrap(), request).await
+    }
+
+    /// A connection from another address than that of the others.
+    async fn connect_from(&self, address: [u8; 4]) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((address, 0).into()).unwrap();
+        socket.connect(self.address).await.unwrap()
     }
 
     async fn json(&self, path: &str) -> Value {
@@ -79,6 +90,21 @@ impl Rig {
         assert_eq!(answer.header("content-type"), "application/json");
         serde_json::from_str(&answer.body).unwrap()
     }
+}
+
+async fn converse(mut stream: TcpStream, request: &[u8]) -> Answer {
+    // The server may have refused before all of it was taken.
+    let _ = stream.write_all(request).await;
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes).await;
+    Answer::parse(&String::from_utf8_lossy(&bytes))
+}
+
+fn with_metrics(options: &mut HttpOptions) {
+    options.metrics = Some(ListenOptions {
+        host_names: vec!["node-1".into()],
+        ..ListenOptions::at(([127, 0, 0, 1], 0).into())
+    });
 }
 
 #[derive(Debug)]
@@ -310,7 +336,7 @@ async fn refusals_are_json_with_a_hint() {
 
 #[tokio::test]
 async fn only_our_own_names_are_answered_on_loopback() {
-    let rig = Rig::start(|options| options.host_names = vec!["agent.lan".into()]).await;
+    let rig = Rig::start(|options| options.page.host_names = vec!["agent.lan".into()]).await;
     for (host, status) in [
         ("Host: evil.example\r\n", 403),
         ("Host: 127.0.0.1.evil.example:9477\r\n", 403),
@@ -401,27 +427,130 @@ async fn slow_peers_are_cut() {
 }
 
 #[tokio::test]
-async fn a_connection_too_many_waits_for_its_place() {
-    let rig = Rig::start(|options| options.max_connections = 64).await;
+async fn metrics_and_health_are_served_apart_from_page_and_api() {
+    let rig = Rig::start(with_metrics).await;
+    for (path, status) in [
+        ("/metrics", 200),
+        ("/healthz", 200),
+        ("/readyz", 503),
+        ("/", 404),
+        ("/ui/app.js", 404),
+        ("/api/v1/sandboxes", 404),
+        ("/api/v1/stream", 404),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 10.0.0.7:9477\r\n\r\n");
+        let answer = rig.send_to_metrics(request.as_bytes()).await;
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.header("connection"), "close");
+        assert!(status != 404 || answer.body.contains("page.address"), "{}", answer.body);
+    }
+    // What Prometheus and the kubelet send, and what a page from elsewhere would.
+    for (host, status) in [
+        ("node-1:9477", 200),
+        ("[2001:db8::7]:9477", 200),
+        ("localhost", 200),
+        ("evil.example", 403),
+        ("node-1.evil.example", 403),
+        ("", 403),
+    ] {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let answer = rig.send_to_metrics(request.as_bytes()).await;
+        assert_eq!(answer.status, status, "{host}");
+    }
+    let target = b"GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(rig.send_to_metrics(target).await.status, 403);
+    // The page has metrics and health too, for who forwards its port only.
+    assert_eq!(rig.ask("GET /metrics").await.status, 200);
+    assert_eq!(rig.ask("GET /healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn with_a_token_only_its_holders_read_the_page() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, b"0123456789abcdef0123456789abcdef\n").unwrap();
+    let rig = Rig::start(|options| {
+        with_metrics(options);
+        options.access.token = Some(file.path().to_owned());
+    })
+    .await;
+    for path in [
+        "/",
+        "/api/v1/health",
+        "/api/v1/stream",
+        "/metrics",
+        "/healthz",
+        "/nothing",
+    ] {
+        let refused = rig.ask(&format!("GET {path}")).await;
+        assert_eq!(
+            (refused.status, refused.header("www-authenticate")),
+            (401, "bearer"),
+            "{path}"
+        );
+    }
+    let with = |sent: &str| format!("GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {sent}\r\n\r\n");
+    let wrong = rig
+        .send(with("Bearer 0123456789abcdef0123456789abcdeX").as_bytes())
+        .await;
+    assert_eq!(wrong.status, 401);
+    let right = rig
+        .send(with("Bearer 0123456789abcdef0123456789abcdef").as_bytes())
+        .await;
+    assert_eq!(right.status, 200);
+    let probe = b"GET /healthz HTTP/1.1\r\nHost: 10.0.0.7:9477\r\n\r\n";
+    assert_eq!(rig.send_to_metrics(probe).await.status, 200, "the kubelet has no token");
+}
+
+#[tokio::test]
+async fn requests_beyond_a_peers_share_wait_and_health_does_not() {
+    // A body that does not come holds a request's place. The interim response says that the place is taken.
+    const SLOW: &[u8] =
+        b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+    const ASK: &[u8] = b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let rig = Rig::start(|options| {
+        options.max_requests = 8;
+        options.head_timeout = Duration::from_secs(60);
+        options.request_timeout = Duration::from_secs(60);
+    })
+    .await;
     let mut held = Vec::new();
-    for _ in 0..64 {
+    for _ in 0..4 {
         let mut stream = rig.connect().await;
-        stream
-            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            .await
-            .unwrap();
-        assert!(read_until(&mut stream, "ok\n").await.contains("200 OK"));
+        stream.write_all(SLOW).await.unwrap();
+        assert!(read_until(&mut stream, "100 Continue").await.contains("100 Continue"));
         held.push(stream);
     }
     let mut late = rig.connect().await;
-    late.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .await
-        .unwrap();
+    late.write_all(ASK).await.unwrap();
     let mut buffer = [0; 512];
     let waited = tokio::time::timeout(Duration::from_millis(300), late.read(&mut buffer)).await;
-    assert!(waited.is_err(), "the 65th was served beside 64 others");
+    assert!(waited.is_err(), "a peer got more than its share");
+    assert_eq!(rig.ask("GET /healthz").await.status, 200);
+    let other = converse(rig.connect_from([127, 0, 0, 2]).await, ASK).await;
+    assert_eq!(other.status, 200, "another peer has places left");
     held.pop();
-    assert!(read_until(&mut late, "ok\n").await.contains("200 OK"));
+    assert!(read_until(&mut late, "200 OK").await.contains("200 OK"));
+}
+
+#[tokio::test]
+async fn idle_connections_displace_their_own() {
+    let rig = Rig::start(|options| {
+        options.max_waiting = 16;
+        options.head_timeout = Duration::from_secs(60);
+    })
+    .await;
+    let mut other = rig.connect_from([127, 0, 0, 2]).await;
+    other.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(rig.connect().await);
+    }
+    // The first of the peer with most went; that of the other peer is still there.
+    let first = idle[0].read(&mut [0; 1]).await;
+    assert!(matches!(first, Ok(0) | Err(_)), "{first:?}");
+    other.write_all(b"Host: localhost\r\n\r\n").await.unwrap();
+    assert!(read_until(&mut other, "ok\n").await.contains("200 OK"));
+    assert_eq!(rig.ask("GET /healthz").await.status, 200);
 }
 
 #[tokio::test]
@@ -457,7 +586,8 @@ async fn a_stream_tells_of_rows_and_health_and_ends_with_the_server() {
 
 #[tokio::test]
 async fn streams_are_counted_and_places_come_back() {
-    let rig = Rig::start(|options| options.max_streams = 2).await;
+    // Of four, a peer has two.
+    let rig = Rig::start(|options| options.max_streams = 4).await;
     let mut open = Vec::new();
     for _ in 0..2 {
         let mut stream = rig.connect().await;
@@ -468,6 +598,10 @@ async fn streams_are_counted_and_places_come_back() {
     assert_eq!(rig.json("/api/v1/health").await["streams"], 2);
     let refused = rig.ask("GET /api/v1/stream").await;
     assert_eq!(refused.status, 503, "{refused:?}");
+    let mut other = rig.connect_from([127, 0, 0, 2]).await;
+    other.write_all(STREAM).await.unwrap();
+    assert!(read_until(&mut other, "event: health").await.contains("200 OK"));
+    drop(other);
     open.clear();
     for _ in 0..50 {
         if rig.json("/api/v1/health").await["streams"] == 0 {

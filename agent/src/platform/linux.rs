@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::UnixStream;
 use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,6 +26,21 @@ pub async fn until_stopped() {
 pub fn terminal_size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
+}
+
+/// Raises the limit on this process's open files as far as it may, and returns it.
+#[must_use]
+pub fn open_files() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Refused where another program lowered the hard limit in the meantime: the soft one stays.
+    let limit = setrlimit(Resource::Nofile, raised).map_or(limit, |()| raised);
+    limit
+        .current
+        .map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// Whether `path` is a Unix socket.

@@ -21,6 +21,15 @@ use tokio::time::timeout;
 use super::ReceivedRow;
 use crate::failure::Advice;
 
+/// A running agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// `host:port` of its page.
+    pub address: String,
+    /// What it wants to see of who reads its page.
+    pub token: Option<String>,
+}
+
 /// Why watching ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
@@ -62,7 +71,11 @@ pub enum WatchError {
 impl Advice for WatchError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
-            WatchError::Connect { .. } => "start one with `sandglass run`, or give the address it listens on",
+            WatchError::Connect { .. } => "start one with `sandglass run`, or give the address of its page",
+            WatchError::Refused { status: 401, .. } => "--token-file names the file with the agent's token",
+            WatchError::Refused { status: 404, .. } => {
+                "give the address of the page (page.address), not that of metrics"
+            }
             WatchError::Refused { .. } => "is another program listening there? the agent's log says more",
             WatchError::Answer { .. } => "is it a sandglass agent of the same version?",
             WatchError::Write { .. } => "the reader of the pipe has gone away",
@@ -101,12 +114,12 @@ pub struct NodeName {
 }
 
 /// Asks for JSON.
-pub async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, WatchError> {
+pub async fn get<T: DeserializeOwned>(agent: &Agent, path: &str) -> Result<T, WatchError> {
     let answer = |reason: String| WatchError::Answer {
-        address: address.to_owned(),
+        address: agent.address.clone(),
         reason,
     };
-    let response = request(address, path).await?;
+    let response = request(agent, path).await?;
     let body = Limited::new(response.into_body(), MAX_ANSWER);
     let bytes = timeout(PATIENCE, body.collect())
         .await
@@ -116,7 +129,8 @@ pub async fn get<T: DeserializeOwned>(address: &str, path: &str) -> Result<T, Wa
     serde_json::from_slice(&bytes).map_err(|error| answer(error.to_string()))
 }
 
-async fn request(address: &str, path: &str) -> Result<Response<Incoming>, WatchError> {
+async fn request(agent: &Agent, path: &str) -> Result<Response<Incoming>, WatchError> {
+    let address = agent.address.as_str();
     let connect = |reason: String| WatchError::Connect {
         address: address.to_owned(),
         reason,
@@ -130,9 +144,13 @@ async fn request(address: &str, path: &str) -> Result<Response<Incoming>, WatchE
         .await
         .map_err(|error| connect(error.to_string()))?;
     tokio::spawn(connection);
-    let request = Request::get(path)
+    let mut request = Request::get(path)
         .header("host", address)
-        .header("accept", "application/json, text/event-stream")
+        .header("accept", "application/json, text/event-stream");
+    if let Some(token) = &agent.token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let request = request
         .body(Empty::<Bytes>::new())
         .map_err(|error| connect(error.to_string()))?;
     let response = timeout(PATIENCE, sender.send_request(request))
@@ -167,7 +185,7 @@ async fn refused(address: &str, response: Response<Incoming>) -> WatchError {
 /// The stream, which connects again when it breaks.
 #[derive(Debug)]
 pub struct Messages {
-    address: String,
+    agent: Agent,
     body: Option<Incoming>,
     parser: EventStreamParser,
     failures: u32,
@@ -175,9 +193,9 @@ pub struct Messages {
 
 impl Messages {
     /// Connects at the first [`Messages::next`].
-    pub fn new(address: String) -> Messages {
+    pub fn new(agent: Agent) -> Messages {
         Messages {
-            address,
+            agent,
             body: None,
             parser: EventStreamParser::default(),
             failures: 0,
@@ -194,7 +212,7 @@ impl Messages {
                 if self.failures > 0 {
                     tokio::time::sleep(Duration::from_secs(2)).await;
                 }
-                match request(&self.address, "/api/v1/stream").await {
+                match request(&self.agent, "/api/v1/stream").await {
                     Ok(response) => {
                         self.failures = 0;
                         self.body = Some(response.into_body());
@@ -221,7 +239,7 @@ impl Messages {
             self.failures += 1;
             self.parser = EventStreamParser::default();
             return StreamMessage::Broken(WatchError::Connect {
-                address: self.address.clone(),
+                address: self.agent.address.clone(),
                 reason,
             });
         }
@@ -238,11 +256,11 @@ pub struct Listening {
 
 impl Listening {
     /// Begins to read.
-    pub fn start(address: String) -> Listening {
+    pub fn start(agent: Agent) -> Listening {
         let (sender, messages) = mpsc::channel(64);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let mut stream = Messages::new(address);
+            let mut stream = Messages::new(agent);
             while sender.send(stream.next().await).await.is_ok() {}
         });
         Listening { messages, _task: task }

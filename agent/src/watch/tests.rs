@@ -154,22 +154,26 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let server = serve(options, services, stopped).await.unwrap();
     let address = server.address.to_string();
+    let agent = Agent {
+        address: address.clone(),
+        token: None,
+    };
 
     let mut screen = Screen::default();
-    screen.load(&address).await.unwrap();
+    screen.load(&agent).await.unwrap();
     assert_eq!(screen.rows[0].pod, "before");
-    let mut messages = Messages::new(address.clone());
+    let mut messages = Messages::new(agent.clone());
     assert!(matches!(messages.next().await, StreamMessage::Connected));
     assert!(matches!(messages.next().await, StreamMessage::Node(name) if name == "worker-9"));
     store.update(samples::usual("n", "after", 2, wall_ns()));
     let message = messages.next().await;
-    screen.take(message, &address).await;
+    screen.take(message, &agent).await;
     assert_eq!(screen.rows.len(), 2);
 
     stop.send(true).unwrap();
     server.stopped().await;
     assert!(matches!(messages.next().await, StreamMessage::Broken(_)));
-    let error = screen.load(&address).await.unwrap_err();
+    let error = screen.load(&agent).await.unwrap_err();
     assert!(
         error
             .to_string()
@@ -183,7 +187,10 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
 async fn an_agent_that_comes_back_is_found_although_the_screen_is_redrawn_meanwhile() {
     use tokio::io::AsyncWriteExt;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let agent = Agent {
+        address: listener.local_addr().unwrap().to_string(),
+        token: None,
+    };
     tokio::spawn(async move {
         // Gone the first time, there the second.
         drop(listener.accept().await.unwrap());
@@ -192,7 +199,7 @@ async fn an_agent_that_comes_back_is_found_although_the_screen_is_redrawn_meanwh
         stream.write_all(answer).await.unwrap();
         tokio::time::sleep(Duration::from_secs(30)).await;
     });
-    let mut messages = Listening::start(address);
+    let mut messages = Listening::start(agent);
     let seen = tokio::time::timeout(Duration::from_secs(10), async {
         let mut seen = Vec::new();
         while seen.last() != Some(&"reload") {

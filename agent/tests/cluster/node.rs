@@ -15,7 +15,9 @@ use serde_json::Value;
 use super::state;
 
 /// The agent, at the node's own address, as the chart has it.
-pub const AGENT: &str = "10.244.255.1:9477";
+pub const METRICS: &str = "10.244.255.1:9477";
+/// Page and API of the agent, on the loopback address of the node, which is that of this machine.
+pub const AGENT: &str = "127.0.0.1:9478";
 /// Jaeger's query API.
 pub const JAEGER: &str = "127.0.0.1:16686";
 /// Prometheus, where it is installed.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::dashboards::documents::{self, Query};
 use super::dashboards::questions::{answered, every_rule_is_evaluated, questions, shortened};
 use super::dashboards::receiver::Receiver;
-use super::node::{AGENT, Node};
+use super::node::{METRICS, Node};
 use super::workloads;
 use sandglass_lab::peers::{self, Peer, Target};
 
@@ -237,6 +237,6 @@ fn targets(node: &Node) -> Vec<Target> {
     };
     let targets: Vec<Target> = found.as_array().unwrap().iter().map(target).collect();
     assert_eq!(targets.len(), 1, "{found}");
-    assert_eq!(targets[0].address.to_string(), AGENT);
+    assert_eq!(targets[0].address.to_string(), METRICS);
     targets
 }

@@ -25,8 +25,35 @@ pub fn hold(name: &str, documents: &[Value]) {
                 assert_eq!(pod["automountServiceAccountToken"], false, "{what}");
                 confined(&what, &pod["containers"][0], &BTreeSet::new());
             }
+            "SecurityContextConstraints" => constraints(&what, document),
             _ => {}
         }
+    }
+}
+
+/// The constraints of OpenShift allow what the DaemonSet asks for, to its service account alone.
+fn constraints(what: &str, document: &Value) {
+    let users = document["users"].as_array().unwrap();
+    assert_eq!(users.len(), 1, "{what}");
+    assert!(
+        users[0]
+            .as_str()
+            .unwrap()
+            .starts_with("system:serviceaccount:sandglass:"),
+        "{what}"
+    );
+    assert_eq!(document["groups"], serde_json::json!([]), "{what}");
+    for forbidden in ["allowPrivilegedContainer", "allowPrivilegeEscalation", "allowHostIPC"] {
+        assert_eq!(document[forbidden], false, "{what}: {forbidden}");
+    }
+    for needed in [
+        "allowHostPID",
+        "allowHostNetwork",
+        "allowHostPorts",
+        "allowHostDirVolumePlugin",
+        "readOnlyRootFilesystem",
+    ] {
+        assert_eq!(document[needed], true, "{what}: {needed}");
     }
 }
 
@@ -38,7 +65,7 @@ fn labels(what: &str, document: &Value) {
             "{what}: label {key}"
         );
     }
-    if document["kind"] != "Namespace" {
+    if !["Namespace", "SecurityContextConstraints"].contains(&document["kind"].as_str().unwrap()) {
         assert_eq!(document["metadata"]["namespace"], "sandglass", "{what}");
     }
 }
@@ -114,6 +141,15 @@ fn linux(what: &str, pod: &Value, container: &Value) {
         assert_eq!(
             added,
             BTreeSet::from(["BPF", "NET_ADMIN", "PERFMON", "SYS_PTRACE"]),
+            "{what}"
+        );
+        let apparmor = &container["securityContext"]["appArmorProfile"]["type"];
+        assert!(
+            apparmor.is_null() || *apparmor == "RuntimeDefault",
+            "{what}: {apparmor}"
+        );
+        assert_eq!(
+            pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
             "{what}"
         );
     }

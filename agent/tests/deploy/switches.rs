@@ -62,15 +62,23 @@ fn walk(path: &str, schema: &Value, whole: &Value, found: &mut Vec<Switch>) {
     };
     for choice in choices {
         let choice = choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
-        // Alone it has no profile to name.
-        if choice != "Localhost" {
+        // Alone it has no profile to name, and no token to ask for.
+        if choice != "Localhost" && (path, choice.as_str()) != ("page.address", "node") {
             let name = format!("{path}-{}", choice.replace('/', "-"));
             found.push(by_hand(&name, &[&format!("{path}={choice}")]));
         }
     }
 }
 
-const BY_HAND: [(&str, &[&str]); 16] = [
+const BY_HAND: [(&str, &[&str]); 19] = [
+    (
+        "page-on-the-node-by-token",
+        &["page.address=node", "page.tokenSecret.name=token"],
+    ),
+    (
+        "page-on-the-node-by-certificate",
+        &["page.address=node", "page.tls.secretName=tls"],
+    ),
     ("names", &["nameOverride=glass", "fullnameOverride=hour"]),
     (
         "labels",
@@ -91,6 +99,13 @@ const BY_HAND: [(&str, &[&str]); 16] = [
         &[
             "linux.seccompProfile.type=Localhost",
             "linux.seccompProfile.localhostProfile=sandglass.json",
+        ],
+    ),
+    (
+        "localhost-apparmor",
+        &[
+            "linux.appArmorProfile.type=Localhost",
+            "linux.appArmorProfile.localhostProfile=sandglass",
         ],
     ),
     ("selinux", &["linux.seLinuxOptions.type=spc_t"]),

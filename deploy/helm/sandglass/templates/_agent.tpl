@@ -10,6 +10,19 @@ $(HOST_IP):{{ .Values.http.port }}
 {{- end -}}
 {{- end -}}
 
+{{/* Page and API. Beyond loopback they need a token or clients' certificates; the agent would refuse to start. */}}
+{{- define "sandglass.pageListen" -}}
+{{- $host := ternary "[::1]" "127.0.0.1" (eq .Values.http.ipFamily "IPv6") -}}
+{{- if eq .Values.page.address "node" -}}
+{{- if not (or .Values.page.tokenSecret.name (and .Values.page.tls.secretName .Values.page.tls.clientCertificates)) -}}
+{{- fail "page.address=node opens the page to everyone who reaches the node: set page.tokenSecret.name, or page.tls.secretName with page.tls.clientCertificates=true" -}}
+{{- end -}}
+{{- $host = ternary "[$(HOST_IP)]" "$(HOST_IP)" (eq .Values.http.ipFamily "IPv6") -}}
+{{- end -}}
+{{- if eq (int .Values.page.port) (int .Values.http.port) }}{{ fail "page.port must differ from http.port" }}{{ end -}}
+{{ $host }}:{{ .Values.page.port }}
+{{- end -}}
+
 {{/* The agent's configuration file. Takes a dict: root, own (what is particular to the system). */}}
 {{- define "sandglass.config" -}}
 {{- $otlp := dict -}}
@@ -22,9 +35,48 @@ $(HOST_IP):{{ .Values.http.port }}
 {{- $_ := set $otlp "client_key_file" (printf "%s/tls/tls.key" $.files) -}}
 {{- end -}}
 {{- end -}}
+{{- $page := dict -}}
+{{- with .root.Values.page -}}
+{{- if .tokenSecret.name }}{{ $_ := set $page "token_file" (printf "%s/page/token" $.files) }}{{ end -}}
+{{- if .tls.secretName -}}
+{{- $_ := set $page "certificate_file" (printf "%s/page/tls.crt" $.files) -}}
+{{- $_ := set $page "key_file" (printf "%s/page/tls.key" $.files) -}}
+{{- if .tls.clientCertificates }}{{ $_ := set $page "client_ca_file" (printf "%s/page/ca.crt" $.files) }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- $config := .own -}}
+{{- if $page }}{{ $_ := set $config "page" $page }}{{ end -}}
 {{- if $otlp }}{{ $_ := set $config "otlp" $otlp }}{{ end -}}
+{{- include "sandglass.longer" (dict "config" .root.Values.config "section" "correlation" "long" "deadline" "short" "settle" "longDefault" "5m" "shortDefault" "500ms") -}}
+{{- include "sandglass.longer" (dict "config" .root.Values.config "section" "traffic" "long" "ready_deadline" "short" "ready_grace" "longDefault" "30s" "shortDefault" "1s") -}}
+{{- include "sandglass.longer" (dict "config" .root.Values.config "section" "traffic" "long" "lookup_deadline" "short" "search_gap" "longDefault" "10s" "shortDefault" "100ms") -}}
 {{- mustMergeOverwrite $config (deepCopy .root.Values.config) | toYaml -}}
+{{- end -}}
+
+{{/* Fails where one length of time must be longer than another, which a schema cannot say. Takes a dict: config, section, long,
+short, and the agent's defaults longDefault and shortDefault. */}}
+{{- define "sandglass.longer" -}}
+{{- $section := get .config .section | default dict -}}
+{{- $long := get $section .long | default .longDefault -}}
+{{- $short := get $section .short | default .shortDefault -}}
+{{- if le (include "sandglass.milliseconds" $long | int64) (include "sandglass.milliseconds" $short | int64) -}}
+{{- fail (printf "config.%s.%s (%s) must be longer than config.%s.%s (%s)" .section .long $long .section .short $short) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sandglass.milliseconds" -}}
+{{- $number := regexFind "^[0-9]+" . -}}
+{{- $factor := get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexFind "[a-z]+$" .) -}}
+{{- mul (regexReplaceAll "^0+([0-9])" $number "$1" | int64) $factor -}}
+{{- end -}}
+
+{{/* AppArmor before Kubernetes 1.30. */}}
+{{- define "sandglass.appArmorAnnotation" -}}
+{{- if eq .type "Localhost" -}}
+localhost/{{ required "linux.appArmorProfile.localhostProfile is not set: the name of the profile on the nodes" .localhostProfile }}
+{{- else -}}
+{{- get (dict "RuntimeDefault" "runtime/default" "Unconfined" "unconfined") .type -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "sandglass.env" -}}
@@ -89,6 +141,19 @@ prometheus.io/path: /metrics
 {{- end }}
 {{- end -}}
 
+{{- define "sandglass.ports" -}}
+- name: http
+  containerPort: {{ .Values.http.port }}
+  hostPort: {{ .Values.http.port }}
+  protocol: TCP
+{{- if eq .Values.page.address "node" }}
+- name: page
+  containerPort: {{ .Values.page.port }}
+  hostPort: {{ .Values.page.port }}
+  protocol: TCP
+{{- end }}
+{{- end -}}
+
 {{/* Configuration and certificates in one volume: nothing can be mounted inside a read-only one. */}}
 {{- define "sandglass.configVolume" -}}
 - name: config
@@ -108,6 +173,28 @@ prometheus.io/path: /metrics
               path: tls/tls.crt
             - key: tls.key
               path: tls/tls.key
+            {{- end }}
+      {{- end }}
+      {{- end }}
+      {{- with .root.Values.page }}
+      {{- if .tokenSecret.name }}
+      - secret:
+          name: {{ .tokenSecret.name }}
+          items:
+            - key: {{ .tokenSecret.key }}
+              path: page/token
+      {{- end }}
+      {{- if .tls.secretName }}
+      - secret:
+          name: {{ .tls.secretName }}
+          items:
+            - key: tls.crt
+              path: page/tls.crt
+            - key: tls.key
+              path: page/tls.key
+            {{- if .tls.clientCertificates }}
+            - key: ca.crt
+              path: page/ca.crt
             {{- end }}
       {{- end }}
       {{- end }}
