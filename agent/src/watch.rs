@@ -18,7 +18,7 @@ use crate::platform::until_stopped;
 use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
 use crate::wall_clock::wall_ns;
 pub use client::{Agent, WatchError};
-use client::{Listening, StreamMessage, Messages};
+use client::{Listening, Messages, StreamMessage};
 
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
