@@ -116,7 +116,7 @@ impl History {
 }
 
 impl History {
-    /// Something a sandbox does with its network. Every record is whole: what is asked is answered, or never is.
+    /// Something a sandbox does with its network. Every exchange is whole: a query is answered, or never is.
     fn talk(&mut self, netns: u64, at: u64, what: u8, which: u8) {
         self.ports += 3;
         let port = self.ports;
@@ -296,7 +296,7 @@ proptest! {
     ) {
         let expected = play(&config(), &events);
         let index = which.index(events.len());
-        // Told twice at once, or again a little later: by two sources, never seconds after.
+        // Reported twice at once, or again a little later: by two sources, never seconds after.
         let mut doubled = events.clone();
         let soon = events[index].at.plus(100 * MILLISECOND);
         let place = (index + 1 + later).min(events.partition_point(|event| event.at < soon));

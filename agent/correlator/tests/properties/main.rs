@@ -1,7 +1,7 @@
 //! What holds for every history: order within the window does not matter, a record may come twice, any record may be
 //! missing, input may end anywhere, and whatever comes, nothing panics and everything stays bounded.
 //!
-//! One file makes histories that make sense, two make soup, of which nothing is asked but that it does no harm.
+//! One file makes histories that make sense, two make soup, which only has to do no harm.
 
 #![expect(clippy::expect_used, reason = "the player is test code outside of test functions")]
 

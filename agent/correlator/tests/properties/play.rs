@@ -1,6 +1,6 @@
 //! Plays events through a correlator and checks what must hold at any time, whatever they are.
 //!
-//! Used by all properties. Does not: know what the events tell.
+//! Used by all properties. Does not: know what the events mean.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub fn config() -> CorrelatorConfig {
     }
 }
 
-/// Plays events in the order given and checks everything that must hold at any time.
+/// Plays events in this order and checks everything that must hold at any time.
 pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
     let mut correlator = Correlator::new(config.clone());
     let mut ended: BTreeMap<SpanId, Option<Timestamp>> = BTreeMap::new();
@@ -119,7 +119,7 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
     take(&mut correlator);
     assert_eq!(correlator.open().count(), 0);
     assert!(ended.is_empty(), "spans of no trace: {ended:?}");
-    assert_eq!(creations, sandboxes, "every creation is told once");
+    assert_eq!(creations, sandboxes, "every creation is emitted once");
     let ids: BTreeSet<TraceId> = closed.iter().map(|trace| trace.id).collect();
     assert!(
         created.is_subset(&ids) && announced.is_subset(&ids),

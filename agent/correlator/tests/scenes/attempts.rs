@@ -154,7 +154,7 @@ fn memory_is_bounded_and_what_is_forgotten_counted() {
         let env = of_pod(add(&format!("x{index}"), "eth0"), &format!("pod-{index}"));
         scene.ran("bridge", &env, 100_000 + index * 100, 100_010 + index * 100);
     }
-    // Forgotten: the first of a pod as far as can be told.
+    // Forgotten: the first of a pod as far as is known.
     scene.ran("bridge", &of_pod(add("d", "eth0"), "cart-0"), 200_000, 200_010);
     scene.at(300_000).tick();
     let played = scene.play();

@@ -1,4 +1,4 @@
-//! Causes: named with what speaks for them, and not without.
+//! Causes: named with their evidence, and not without it.
 
 use sandglass_model::network::{ConnectFailure, ConntrackCounts, DroppedPacket, FlowChange};
 
@@ -23,7 +23,7 @@ fn with(mut scene: Scene, more: impl FnOnce(&mut Scene)) -> Played {
     scene.then_nothing().play().finish()
 }
 
-/// Counters read at 2900 ms, 3900 ms and 8900 ms; what grew in the second time is given.
+/// Counters read at 2900 ms, 3900 ms and 8900 ms; the caller passes what grew at the second reading.
 fn counted(scene: &mut Scene, grown: ConntrackCounts) {
     scene.at(2_900).counted(ConntrackCounts::default());
     scene.at(3_900).counted(grown);

@@ -107,7 +107,7 @@ fn the_same_attachment_twice_at_once_is_two_operations() {
     let first = scene.at(0).plugin("bridge", &add("sb", "eth0"));
     let second = scene.at(1).plugin("macvlan", &add("sb", "eth0"));
     scene.at(5).exit(first, 0);
-    // The second still runs: this goes on with the first.
+    // The second still runs: this continues the first.
     let tuning = scene.at(6).plugin("tuning", &add("sb", "eth0"));
     scene.at(8).exit(second, 0).at(9).exit(tuning, 0).at(2_000).tick();
     assert_text(

@@ -88,7 +88,7 @@ journey   +0 ns 1.00 ms [shop/cart, sb, failed, error connect_refused: connect t
   connect +0 ns 1.00 ms [to 10.1.0.1:80, cause connect_refused (certain), error connect_refused: connect to 10.1.0.1:80: refused]
 ",
     );
-    // The lookup was told before anyone knew; both connections are in their journeys.
+    // The lookup's finding was emitted before its journey opened; both connects are in their journeys.
     assert_eq!(played.findings_in(None).count(), 1);
 }
 
@@ -130,7 +130,7 @@ fn a_connection_that_nobody_hears_of_again_is_given_up() {
     assert!(played.closed[1].incomplete);
 }
 
-// === whose ===
+// === owners ===
 
 #[test]
 fn the_nodes_own_and_unknown_namespaces_are_node_scope() {
@@ -261,7 +261,7 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
         scene.events.sort_by_key(|event| event.at);
         assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{told_us}");
     }
-    // A second lookup from the same socket goes the same way; after the entry is gone nobody knows.
+    // A second lookup from the same socket goes the same way; after the entry is gone the backend is not known.
     let mut scene = Scene::used_sandbox();
     scene.at(2_999).flow(&socket, 1, FlowChange::New, backend);
     scene.looked_up(&socket, "api", 3_000, 2_000, "10.1.0.1");

@@ -1,4 +1,4 @@
-//! When the runtime is asked whose a sandbox is, and how long a complete trace waits for the answer.
+//! When the labels of a sandbox are requested, and how long a complete trace waits for the response.
 
 use sandglass_correlator::Output;
 use sandglass_model::event::SandboxDescription;
@@ -7,7 +7,7 @@ use sandglass_model::{PodIdentity, SandboxId, Timestamp};
 
 use crate::scene::{Played, Scene, add, of_pod};
 
-/// A pod's sandbox whose creation is over at 180 ms and whose network nobody watches: its trace is complete then.
+/// A pod's sandbox whose creation is over at 180 ms and whose network is not observed: its trace is complete then.
 fn complete_at_180() -> Scene {
     let mut scene = Scene::new();
     scene.config.labels_wait_ns = 2_000 * MILLISECOND;
@@ -32,11 +32,11 @@ fn description(labels: &[(&str, &str)]) -> SandboxDescription {
     }
 }
 
-/// What was told of the sandbox after its creation's spans, in order.
+/// Outputs about the sandbox after its creation's spans, in order.
 fn outputs(played: &Played) -> Vec<&'static str> {
     let outputs = played.outputs.iter().filter_map(|output| match output {
         Output::Created(_) => Some("created"),
-        Output::LabelsNeeded(_) => Some("asked"),
+        Output::LabelsNeeded(_) => Some("requested"),
         Output::Closed(_) => Some("closed"),
         Output::Ended(_) | Output::Finding(_) | Output::Preexisting { .. } => None,
     });
@@ -46,14 +46,14 @@ fn outputs(played: &Played) -> Vec<&'static str> {
 #[test]
 fn the_runtime_is_asked_when_the_creation_is_over_and_the_trace_waits_for_the_answer() {
     let waiting = complete_at_180().play();
-    assert_eq!(outputs(&waiting), ["created", "asked"]);
+    assert_eq!(outputs(&waiting), ["created", "requested"]);
     assert_eq!(waiting.correlator.sizes().unlabelled, 1);
     assert_eq!(waiting.correlator.open().count(), 0, "it is complete");
 
     let mut scene = complete_at_180();
     scene.at(230).described(description(&[("app", "cart")]));
     let played = scene.play();
-    assert_eq!(outputs(&played), ["created", "asked", "closed"]);
+    assert_eq!(outputs(&played), ["created", "requested", "closed"]);
     let labels = &played.only().identity.labels;
     assert_eq!(labels, &[("app".to_owned(), "cart".to_owned())]);
     assert_eq!(played.only().identity.name, "cart-0", "what was known stays");
@@ -65,19 +65,19 @@ fn the_runtime_is_asked_when_the_creation_is_over_and_the_trace_waits_for_the_an
 fn without_an_answer_the_trace_goes_out_without_labels() {
     let given_up = Timestamp(2_180 * MILLISECOND);
     let waiting = complete_at_180().set_now(given_up.0 - 1).tick().play();
-    assert_eq!(outputs(&waiting), ["created", "asked"]);
+    assert_eq!(outputs(&waiting), ["created", "requested"]);
     assert_eq!(waiting.correlator.next_deadline(), Some(given_up));
     let mut scene = complete_at_180();
     scene.set_now(given_up.0).tick();
     // Nobody waits for it any more.
     scene.at(3_000).described(description(&[("app", "cart")]));
     let played = scene.play();
-    assert_eq!(outputs(&played), ["created", "asked", "closed"]);
+    assert_eq!(outputs(&played), ["created", "requested", "closed"]);
     assert!(played.only().identity.labels.is_empty());
     // The end of the input does not wait.
     assert_eq!(
         outputs(&complete_at_180().play().finish()),
-        ["created", "asked", "closed"]
+        ["created", "requested", "closed"]
     );
 }
 
@@ -88,13 +88,13 @@ fn a_pod_without_labels_is_not_waited_for_once_that_was_told() {
     let plugin = open.plugin("bridge", &of_pod(add("sb", "eth0"), "cart-0"));
     open.at(50).described(description(&[])).at(100).exit(plugin, 0);
     open.containerd_starts("sb", 110);
-    assert_eq!(outputs(&open.play()), ["created", "closed"], "told before");
+    assert_eq!(outputs(&open.play()), ["created", "closed"], "reported before");
     let mut after = complete_at_180();
     after.at(200).described(description(&[]));
     assert_eq!(
         outputs(&after.play()),
-        ["created", "asked", "closed"],
-        "told while it waits"
+        ["created", "requested", "closed"],
+        "reported while it waits"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Whose namespace it is, told only after the first lookup or connection in it has begun.
+//! The owner of a namespace, reported only after the first lookup or connect in it has begun.
 
 use sandglass_model::event::{Netns, PluginIo, SandboxDescription};
 use sandglass_model::network::ConnectFailure;
@@ -9,7 +9,7 @@ use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
 use crate::scene::{Played, Scene, add, of_pod};
 use crate::wire::{NOERROR, POD, Socket, pod_socket, rendered};
 
-/// A sandbox is made from 0 to 180 ms, `meanwhile` something happens in a namespace that nobody has named.
+/// A sandbox is made from 0 to 180 ms, `meanwhile` something happens in a namespace without an owner.
 fn made_while(meanwhile: impl FnOnce(&mut Scene)) -> Played {
     let mut scene = Scene::new();
     scene.at(0).watched();
@@ -114,7 +114,7 @@ fn a_lookup_that_is_older_than_the_namespace_was_anothers() {
     assert_eq!(ready(sandbox(&played)).0, None);
 }
 
-/// Where the namespace cannot be looked at, its plugin's result tells whose an address is.
+/// Where the namespace cannot be looked at, the plugin's result gives its address an owner.
 #[test]
 fn an_address_that_is_told_late_is_enough_at_the_end() {
     let client = pod_socket(4_000).at(0, [10, 88, 0, 5]);
@@ -154,7 +154,7 @@ fn an_address_that_is_told_late_is_enough_at_the_end() {
     );
 }
 
-/// A sandbox whose namespace cannot be looked at; its plugin says which address it gave.
+/// A sandbox whose namespace cannot be looked at; its plugin reports the address.
 fn unnamed() -> Scene {
     let mut scene = Scene::new();
     scene.at(0).watched();
@@ -169,7 +169,7 @@ fn unnamed() -> Scene {
     scene
 }
 
-/// An older sandbox, whose pod the runtime told of; its namespace is told of while something fails in it.
+/// An older sandbox, whose pod the runtime reported; its namespace is reported while something fails in it.
 fn older(meanwhile: impl FnOnce(&mut Scene)) -> Played {
     let mut scene = Scene::new();
     scene.at(0).watched().described(SandboxDescription {

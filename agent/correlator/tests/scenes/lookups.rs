@@ -149,7 +149,7 @@ fn nobody_answers() {
         &mut scene,
         "sandbox lookup api A+AAAA timeout 3000+5000, 4 sent, 2 again, 2 unanswered, dns_server_silent (possible)",
     );
-    // A program that asks once.
+    // A program that sends one query.
     let mut scene = Scene::used_sandbox();
     scene.at(3_000).query(&socket, 7, "api", "A");
     let expected = "sandbox lookup api A timeout 3000+10000, 1 sent, 1 unanswered, dns_server_silent (possible)";
@@ -239,7 +239,7 @@ fn the_names_of_the_search_path_are_one_lookup() {
     let mut scene = Scene::used_sandbox();
     searched(&mut scene, "example.com", NOERROR, |_| pod_socket(4_000));
     assert_rendered(&mut scene, expected);
-    // Nobody knows which process asks.
+    // The process is not known.
     let mut scene = Scene::used_sandbox();
     searched(&mut scene, "example.com", NOERROR, |number| {
         pod_socket(4_000 + number).of_nobody()
@@ -368,7 +368,7 @@ fn an_answer_to_what_was_answered_already_is_late() {
 #[test]
 fn what_nobody_asked_for_is_no_answer_but_noted() {
     let mut scene = Scene::used_sandbox();
-    // Without its cookie nothing but the addresses says whose an answer is.
+    // Without the socket's cookie only the addresses match an answer to its query.
     let socket = Socket {
         cookie: 0,
         ..pod_socket(4_000)
@@ -417,7 +417,7 @@ fn packets_translated_behind_the_socket_are_joined_by_socket_and_id() {
     assert_rendered(&mut scene, "sandbox lookup api A+AAAA noerror 3000+2, 2 sent");
 }
 
-/// What the client did not take was no answer after all: it asks again.
+/// The client did not accept the answer: it repeats the query.
 #[test]
 fn an_answer_from_elsewhere_that_the_client_does_not_take_is_none() {
     let mut scene = Scene::used_sandbox();
@@ -435,7 +435,7 @@ fn an_answer_from_elsewhere_that_the_client_does_not_take_is_none() {
     assert_rendered(&mut scene, expected);
 }
 
-/// glibc closes its socket at the first cut answer and asks both over TCP; the second answer finds no socket. Where its
+/// glibc closes its socket at the first truncated answer and repeats both over TCP; the second answer finds no socket. Where its
 /// buffer is too small for what comes, it begins again from the start.
 #[test]
 fn glibc_goes_over_to_tcp_with_both_questions_and_repeats_whole_lookups() {
@@ -481,7 +481,7 @@ sandbox lookup big A+AAAA noerror 3020+8, 4 sent, 1 cut",
     assert_rendered(&mut scene, "sandbox lookup big A+AAAA noerror 3000+8, 4 sent, 1 cut");
 }
 
-/// musl asks server by server; the first one's answer may be there before the second is asked.
+/// musl queries server by server; the first one's answer may come before the second is queried.
 #[test]
 fn a_server_that_is_asked_after_the_other_has_answered_is_still_the_same_lookup() {
     let mut scene = Scene::used_sandbox();
@@ -592,7 +592,7 @@ sandbox lookup api A noerror 3000+4, 1 sent",
     );
 }
 
-/// As a resolver does that has one connection to the next one: two clients of its own want the same name.
+/// A resolver with one connection to the next resolver: two of its clients resolve the same name.
 #[test]
 fn the_same_question_twice_at_once_over_one_connection_is_two_lookups() {
     let mut scene = Scene::used_sandbox();

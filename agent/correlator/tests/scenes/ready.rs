@@ -225,11 +225,11 @@ fn when_nothing_works_the_trace_ends_with_the_last_attempt() {
         scene.at(at).query(&socket, 7, "api", "A");
     }
     let played = scene.clone().then_nothing().play().finish();
-    // Asked again within its deadline, the last one is the second's.
+    // Repeated within its timeout, the last query is the second lookup's.
     assert_eq!(times(&played), (None, Some(400), 20_400));
     assert_eq!(attempts(played.only()), ["lookup", "lookup"]);
     assert!(!played.only().root().status.is_error() && !played.only().incomplete);
-    // One is still open at the deadline: it is cut there, and goes on by itself.
+    // One is still open at the deadline: it is cut there, and continues as traffic.
     let late = pod_socket(4_999);
     scene.at(30_100).query(&late, 7, "web", "A");
     let played = scene.then_nothing().play().finish();

@@ -435,7 +435,7 @@ fn the_cri_tells_whose_sandbox_it_is() {
         ready: true,
         preexisting,
     };
-    // Asked while it is being made.
+    // Described while it is being created.
     let mut scene = Scene::by_runtime("cnitool");
     let plugin = scene.at(0).plugin("bridge", &of_pod(add("sb", "eth0"), "cart-0"));
     scene
@@ -467,7 +467,7 @@ fn the_cri_tells_whose_sandbox_it_is() {
         [&Output::Preexisting {
             sandbox: SandboxId("sb".to_owned()),
             identity: described(true).identity,
-            // Before the node booted, as far as the clocks tell.
+            // Before the node booted, as far as the clocks show.
             created: Timestamp(0),
         }]
     );

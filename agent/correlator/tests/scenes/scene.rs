@@ -75,7 +75,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Asked by containerd.
+    /// The runtime is containerd.
     pub fn new() -> Scene {
         Scene {
             config: CorrelatorConfig {
@@ -98,7 +98,7 @@ impl Scene {
         }
     }
 
-    /// Asked by a process with this `comm`.
+    /// The runtime is a process with this `comm`.
     pub fn by_runtime(comm: &str) -> Scene {
         let mut scene = Scene::new();
         scene.caller.1 = comm.to_owned();

@@ -1,5 +1,5 @@
-//! Windows nodes: calls of plugins inferred from what the runtime says, activities given to sandboxes by their objects.
-//! Each subject has a file of its own; here is what all of them tell their histories with.
+//! Windows nodes: calls of plugins inferred from what the runtime reports, activities attributed by their objects.
+//! Each subject has a file of its own; here is what all of them use.
 
 mod activities;
 mod calls;

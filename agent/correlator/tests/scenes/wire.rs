@@ -1,4 +1,4 @@
-//! Traffic in scenes: sandboxes with a network namespace, sockets that ask and connect, conntrack, drops.
+//! Traffic in scenes: sandboxes with a network namespace, sockets that query and connect, conntrack, drops.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -139,7 +139,7 @@ pub const NOERROR: u16 = 0;
 pub const SERVFAIL: u16 = 2;
 pub const NXDOMAIN: u16 = 3;
 
-/// What was told of traffic, one line each, times in milliseconds: lookups and connections, in the order of their ends.
+/// Findings of traffic, one line each, times in milliseconds: lookups and connects, in the order of their ends.
 pub fn rendered(played: &Played) -> String {
     let mut text = String::new();
     for output in &played.outputs {
@@ -207,7 +207,7 @@ fn cause(cause: Option<&Cause>) -> String {
 }
 
 impl Played {
-    /// Lookups and connections that were told to be seen in this trace: their ends.
+    /// Ends of the lookups and connects whose findings name this trace.
     pub fn findings_in(&self, id: Option<TraceId>) -> impl Iterator<Item = Timestamp> {
         self.outputs.iter().filter_map(move |output| match output {
             Output::Finding(Finding::Lookup(ended)) if ended.trace == id => Some(ended.end),
@@ -225,7 +225,7 @@ impl Played {
         journeys.map(|trace| tree(trace, Timestamp(0))).collect()
     }
 
-    /// What speaks for the cause of the only lookup or connection that has one.
+    /// The evidence of the cause of the only lookup or connect that has one.
     pub fn evidence(&self) -> Vec<String> {
         let causes = self.outputs.iter().filter_map(|output| match output {
             Output::Finding(Finding::Lookup(ended)) => ended.detail.cause.clone(),

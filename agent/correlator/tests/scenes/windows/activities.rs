@@ -1,4 +1,4 @@
-//! Activities of HNS and HCS: given to sandboxes by their objects, nested, counted, and ended with their service.
+//! Activities of HNS and HCS: attributed to sandboxes by their objects, nested, counted, and ended with their service.
 
 use sandglass_correlator::{Finding, Output};
 use sandglass_model::trace::Detail;
@@ -244,7 +244,7 @@ fn another_process_in_the_place_of_hns_ends_what_the_first_was_at() {
     };
     scene.at(30).event(of("RequestHandler", 900, ActivityChange::Started));
     scene.at(35).event(of("EndpointActivity", 900, ActivityChange::Started));
-    // Only its own events tell that it is another: no end of a process was seen.
+    // Only its own events show that it is another process: no end was reported.
     scene.at(700).event(of("OnStart", 910, ActivityChange::Started));
     scene.at(710).event(of("OnStart", 910, stopped(0)));
     // The first is over: its stop ends nothing, and that it logs makes no third.

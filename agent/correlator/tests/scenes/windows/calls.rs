@@ -1,4 +1,4 @@
-//! Calls of plugins, inferred from what the runtime says: whose each is, and that a guess is marked as one.
+//! Calls of plugins, inferred from what the runtime reports: the sandbox of each, and that a guess is marked as one.
 
 use sandglass_correlator::Output;
 use sandglass_model::event::Exec;
@@ -76,7 +76,7 @@ fn a_pod_start_is_inferred_and_its_ids_do_not_hang_on_the_sandboxs() {
     assert_eq!(ids(played.only()), ids(other.only()));
 }
 
-/// Found by fuzzing: a file whose clock stands still tells of a pod's attempts at one and the same time.
+/// Found by fuzzing: a file whose clock stands still reports a pod's attempts at one and the same time.
 #[test]
 fn a_request_told_twice_makes_one_trace_also_when_it_was_answered_meanwhile() {
     let mut scene = windows();

@@ -1,4 +1,4 @@
-//! What a silo's processes ask DNS and connect to: a sandbox is ready by it.
+//! Lookups and connects of a silo's processes: they make a sandbox ready.
 
 use sandglass_model::network::{ConnectStep, Initiator, Step};
 use sandglass_model::trace::Detail;
@@ -104,7 +104,7 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
 #[test]
 fn a_containers_own_silo_is_its_sandboxs() {
     let mut scene = windows();
-    // The silo of the pause process asks for nothing.
+    // The silo of the pause process resolves nothing.
     pod_with_silo(&mut scene);
     let (sandbox, container) = (SandboxId("cafe".to_owned()), "d1e2".to_owned());
     report(&mut scene, 450, RuntimeReport::ContainerOf { sandbox, container });
