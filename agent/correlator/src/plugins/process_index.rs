@@ -10,7 +10,7 @@ use crate::plugins::role::Role;
 
 /// A process in the table, linked to the next one of the same place.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ProcessEntry {
     pub(super) process: ProcessKey,
     pub(super) role: Role,
     /// Serial number of its insertion.
@@ -28,7 +28,7 @@ pub(super) struct Entries {
     /// Index of the first entry of each place; a power of two of them.
     places: Vec<u32>,
     /// All entries, free ones included. Never shrinks: it is as long as the table at its fullest.
-    entries: Vec<Entry>,
+    entries: Vec<ProcessEntry>,
     /// Index of the first free entry.
     free: u32,
     /// Entries that are not free.
@@ -54,7 +54,7 @@ impl Entries {
     }
 
     /// Entries of a pid's place, with their indices.
-    pub(super) fn at(&self, pid: u32) -> impl Iterator<Item = (u32, &Entry)> {
+    pub(super) fn at(&self, pid: u32) -> impl Iterator<Item = (u32, &ProcessEntry)> {
         let entry = |index: u32| Some((index, self.entries.get(index as usize)?));
         std::iter::successors(entry(self.places[self.place(pid)]), move |(_, before)| {
             entry(before.next)
@@ -62,12 +62,12 @@ impl Entries {
     }
 
     /// The entry of this very process.
-    pub(super) fn get(&self, process: ProcessKey) -> Option<&Entry> {
+    pub(super) fn get(&self, process: ProcessKey) -> Option<&ProcessEntry> {
         let (_, entry) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
         Some(entry)
     }
 
-    pub(super) fn get_mut(&mut self, process: ProcessKey) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, process: ProcessKey) -> Option<&mut ProcessEntry> {
         let (index, _) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
         self.entries.get_mut(index as usize)
     }
@@ -75,7 +75,7 @@ impl Entries {
     /// Inserts a process that is not in the table.
     pub(super) fn insert(&mut self, process: ProcessKey, role: Role, order: u64) {
         let place = self.place(process.pid);
-        let entry = Entry {
+        let entry = ProcessEntry {
             process,
             role,
             order,
