@@ -207,7 +207,7 @@ sandbox             +0 ns    50.0 ms [sb, incomplete, cnitool]
         command sleep +3.00 ms 37.0 ms [9, found running]
 ",
     );
-    assert_eq!(played.counters().orphan, 1, "the exit of a process that was not reported");
+    assert_eq!(played.counters().orphan, 1, "the exit of a process not reported");
 }
 
 #[test]
