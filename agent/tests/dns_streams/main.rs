@@ -7,13 +7,23 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../lab/exchange.rs"]
+mod exchange;
+mod pcap;
+#[path = "../lab/random.rs"]
+mod random;
+#[path = "../lab/results.rs"]
+mod results;
 mod schedule;
+#[path = "../lab/tshark.rs"]
 mod tshark;
 
 use std::collections::BTreeMap;
 
+use exchange::Fate;
+use random::Random;
+use results::results;
 use sandglass::sources::linux::dns::decode::DnsDecoder;
-use sandglass_correlator::{Correlator, CorrelatorConfig, Finding, Output};
 use sandglass_model::network::{DnsMessage, Unreported};
 use sandglass_model::trace::LookupResult;
 use sandglass_model::{Body, Event, Timestamp};
@@ -22,7 +32,7 @@ use sandglass_probes::wire::dns::{
     DNS_IN, DNS_NOTHING_ACKNOWLEDGED, DNS_NOTHING_RECEIVED, DNS_OUT, DNS_PIECES_MAX, DNS_ROOM_LARGE, DnsRecord,
     FAMILY_V4, PROTOCOL_TCP, PROTOCOL_UDP, TCP_FIN,
 };
-use schedule::{Fate, Packet, Random, Schedule, Trouble};
+use schedule::{Packet, Schedule, Trouble};
 use tshark::Read;
 
 const SCHEDULES: u64 = 1000;
@@ -163,25 +173,17 @@ fn tshark_reads_the_same() {
         .collect();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("schedules.pcap");
-    tshark::write(&file, &schedules);
-    // What is counted only: other opcodes, no question, the wrong way.
-    let is_reported = |read: &Read| {
-        read.flags >> 11 & 15 == 0 && !read.questions.is_empty() && read.out == (read.flags & 0x8000 == 0)
-    };
+    pcap::write(&file, &schedules);
     let read = tshark::read(&file);
     let all = read.len();
     let mut theirs: BTreeMap<u16, Vec<Read>> = BTreeMap::new();
-    for mut one in read.into_iter().filter(is_reported) {
-        // QR, TC and RCODE are what is kept.
-        one.flags &= 0x820f;
-        one.questions.truncate(8);
-        one.addresses.truncate(8);
+    for one in tshark::reported(read) {
         theirs.entry(one.port).or_default().push(one);
     }
     let mut compared = 0;
     for schedule in &schedules {
         let (events, _) = events(schedule, &mut Random::new(0), 0);
-        let mut ours: Vec<Read> = messages(&events).map(|(at, message)| as_read(at, message)).collect();
+        let mut ours: Vec<Read> = messages(&events).map(|(at, message)| Read::of(at, message)).collect();
         let mut theirs = theirs.remove(&schedule.port).unwrap_or_default();
         ours.sort();
         theirs.sort();
@@ -192,27 +194,6 @@ fn tshark_reads_the_same() {
         compared += ours.len();
     }
     eprintln!("{compared} messages compared with tshark, which read {all}");
-}
-
-fn as_read(at: Timestamp, message: &DnsMessage) -> Read {
-    let answer = message.answer.clone().unwrap_or_default();
-    let flags = match message.answer {
-        Some(_) => 0x8000 | u16::from(answer.truncated) << 9 | answer.rcode,
-        None => 0,
-    };
-    let questions = message.questions.iter();
-    Read {
-        port: message.client.port(),
-        out: message.answer.is_none(),
-        at_ns: at.0,
-        id: message.id,
-        flags,
-        questions: questions
-            .map(|question| (question.name.clone(), question.kind))
-            .collect(),
-        records: answer.records,
-        addresses: answer.addresses,
-    }
 }
 
 /// Records are lost between the kernel and the agent: whatever is missing lies in a gap, and no lookup is called unanswered
@@ -270,34 +251,4 @@ fn nobody_is_blamed_for_what_was_not_seen() {
         "{losses} records lost, {missing} messages not seen, {in_gaps} bytes in gaps: {answered} lookups answered, {timeouts} unanswered, {unknown} unknown"
     );
     assert!(unknown > 0 && timeouts > 0 && answered > 0);
-}
-
-/// What the correlator makes of the events: the result of each lookup, by name.
-fn results(events: &[Event]) -> Vec<(String, LookupResult)> {
-    let mut correlator = Correlator::new(CorrelatorConfig::default());
-    let mut ordered: Vec<&Event> = events.iter().collect();
-    ordered.sort_by_key(|event| event.at);
-    for event in &ordered {
-        correlator.handle((*event).clone());
-    }
-    let end = ordered.last().map_or(Timestamp(0), |event| event.at);
-    for second in 1..20 {
-        correlator.handle(Event {
-            at: end.plus(second * 1_000_000_000),
-            body: Body::Tick,
-        });
-    }
-    let outputs = correlator.drain();
-    let lookups = outputs.into_iter().filter_map(|output| match output {
-        Output::Finding(Finding::Lookup(lookup)) => {
-            let result = lookup.detail.result.unwrap();
-            if let Some(cause) = &lookup.detail.cause {
-                let blames = result == LookupResult::Unanswered || cause.cause != "dns_server_silent";
-                assert!(blames, "{}: {cause:?}", lookup.detail.name);
-            }
-            Some((lookup.detail.name, result))
-        }
-        _ => None,
-    });
-    lookups.collect()
 }
