@@ -22,7 +22,7 @@ import time
 # Tests that attach probes to the whole node, or start a node of their own.
 MACHINE = {
     "sandglass-demo": {"end_to_end", "observability", "runtime", "sandglass_demo"},
-    "sandglass": {"connect_probe", "conntrack", "dns_peers", "dns_probe", "exec_probe"},
+    "sandglass": {"connect_probe", "conntrack", "dns_path", "dns_peers", "dns_probe", "exec_probe"},
 }
 # Started first: the longest of the others, so that none of them is left alone at the end.
 LONG = ["kernels", "windows", "page", "dashboards", "sandglass"]

@@ -1,16 +1,21 @@
 //! A small network for the traffic tests: a pod, its node, and a server, each a network namespace, joined by veth pairs.
 //!
-//! Used by `dns_probe.rs` and `dns_peers.rs`, parts also by `conntrack`. The pod sits behind the node as it does on a
+//! Used by `dns_probe.rs`, `dns_peers.rs` and `dns_path`, parts also by `conntrack`. The pod sits behind the node as it does on a
 //! cluster: the node forwards, and may translate or drop. Names hold the test's process id, everything goes when the lab
 //! is dropped. Does not: judge; that is the tests'.
 
 #![allow(dead_code, reason = "each of the tests uses a part of it")]
 
 pub mod client;
+pub mod exchange;
 pub mod oracle;
+pub mod path;
 pub mod query;
+pub mod random;
 pub mod recorded;
+pub mod results;
 pub mod server;
+pub mod tshark;
 pub mod watch;
 
 pub use sandglass_lab::skip::has;
@@ -40,6 +45,15 @@ pub struct Lab {
 impl Lab {
     /// A lab, or `None` with a `SKIPPED` line when this machine cannot have one.
     pub fn start(test: &str) -> Option<Lab> {
+        Lab::make(test, true)
+    }
+
+    /// A lab whose pod and server no link joins: a [`path::Path`] does.
+    pub fn apart(test: &str) -> Option<Lab> {
+        Lab::make(test, false)
+    }
+
+    fn make(test: &str, linked: bool) -> Option<Lab> {
         let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED {test}: needs root");
@@ -52,7 +66,10 @@ impl Lab {
             number: std::process::id(),
             _alone: alone,
         };
-        if let Err(reason) = lab.build() {
+        let built = lab
+            .namespaces()
+            .and_then(|()| if linked { lab.links() } else { Ok(()) });
+        if let Err(reason) = built {
             eprintln!("SKIPPED {test}: no network namespaces can be made: {reason}");
             return None;
         }
@@ -72,10 +89,9 @@ impl Lab {
         format!("sgl{}s", self.number)
     }
 
-    fn build(&self) -> Result<(), String> {
+    fn namespaces(&self) -> Result<(), String> {
         self.tear_down();
-        let (pod, node, server) = (self.pod(), self.node(), self.server());
-        for namespace in [&pod, &node, &server] {
+        for namespace in &[self.pod(), self.node(), self.server()] {
             ip(&["netns", "add", namespace])?;
             ip(&["-n", namespace, "link", "set", "lo", "up"])?;
             // Nobody answers for an address while it is being looked at whether another has it: a second or two.
@@ -84,6 +100,11 @@ impl Lab {
                 self.within(namespace, &["sh", "-c", &write])?;
             }
         }
+        Ok(())
+    }
+
+    fn links(&self) -> Result<(), String> {
+        let (pod, node, server) = (self.pod(), self.node(), self.server());
         for (one, other, name) in [(&pod, &node, "pod"), (&server, &node, "srv")] {
             let link = [
                 "-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", other,

@@ -16,8 +16,14 @@ use super::{Lab, has};
 pub struct Oracle {
     capture: Child,
     file: PathBuf,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
     anchor: ClockAnchor,
+}
+
+/// A finished capture.
+pub struct Capture {
+    pub file: PathBuf,
+    _directory: tempfile::TempDir,
 }
 
 /// One message as tshark reads it.
@@ -57,18 +63,31 @@ impl Oracle {
         Some(Oracle {
             capture,
             file,
-            _directory: directory,
+            directory,
             anchor: clock::anchor(),
         })
     }
 
-    /// Ends the capture and reads it.
-    pub fn finish(mut self) -> Vec<Witnessed> {
+    /// Ends the capture; the file is there as long as the result.
+    pub fn stop(mut self) -> Capture {
+        self.end();
+        Capture {
+            file: self.file,
+            _directory: self.directory,
+        }
+    }
+
+    fn end(&mut self) {
         // What is on its way to the file.
         std::thread::sleep(std::time::Duration::from_millis(700));
         let pid = rustix::process::Pid::from_child(&self.capture);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         self.capture.wait().unwrap();
+    }
+
+    /// Ends the capture and reads it.
+    pub fn finish(mut self) -> Vec<Witnessed> {
+        self.end();
         let mut command = Command::new("tshark");
         command.arg("-r").arg(&self.file).args([
             "-Y",

@@ -84,18 +84,28 @@ impl Watch {
 
     /// Waits until `find` finds something among the events.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let found = self.wait_for(Duration::from_secs(20), find);
+        let all = || self.events.0.lock().unwrap();
+        assert!(
+            found.is_some(),
+            "{what} did not come; {}",
+            shown(&all(), &self.namespaces)
+        );
+        found.unwrap()
+    }
+
+    /// Waits until `find` finds something among the events, for so long at most.
+    pub fn wait_for<T>(&self, longest: Duration, find: impl Fn(&[Event]) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + longest;
         let mut events = self.events.0.lock().unwrap();
         loop {
             if let Some(found) = find(&events) {
-                return found;
+                return Some(found);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(
-                !left.is_zero(),
-                "{what} did not come; {}",
-                shown(&events, &self.namespaces)
-            );
+            if left.is_zero() {
+                return None;
+            }
             events = self.events.1.wait_timeout(events, left).unwrap().0;
         }
     }
@@ -146,15 +156,30 @@ impl Watch {
         self.events.0.lock().unwrap().clone()
     }
 
+    /// The events of the lab, as a recording holds them.
+    pub fn of_lab(&self) -> Vec<Event> {
+        let events = self.events.0.lock().unwrap();
+        let mut own = HashSet::new();
+        let ours = events.iter().filter(|event| belongs(event, &self.namespaces, &mut own));
+        ours.cloned().collect()
+    }
+
+    /// Records of DNS that found no room in the ring buffer so far, those of others on this machine included.
+    pub fn lost(&self) -> u64 {
+        let events = self.events.0.lock().unwrap();
+        let counts = events.iter().map(|event| match &event.body {
+            Body::Lost { probe, count } if probe == "dns" => *count,
+            _ => 0,
+        });
+        counts.sum()
+    }
+
     pub fn source(&self) -> &LinuxSource {
         self.source.as_ref().unwrap()
     }
 
     fn record(&self) {
-        let events = self.events.0.lock().unwrap();
-        let mut own = HashSet::new();
-        let ours = events.iter().filter(|event| belongs(event, &self.namespaces, &mut own));
-        recorded::record(&self.test, ours);
+        recorded::record(&self.test, &self.of_lab());
     }
 }
 
@@ -190,6 +215,18 @@ impl Seen {
     pub fn kind(&self) -> u16 {
         self.message.questions.first().map_or(0, |question| question.kind)
     }
+}
+
+/// How many of the events stand for a DNS message of this namespace: one that is reported, or counted only.
+pub fn dns_events(events: &[Event], netns: u64) -> usize {
+    let of_it = events.iter().filter(|event| match &event.body {
+        Body::DnsSeen(message) => message.netns == netns,
+        Body::DnsUnreported(unreported) => {
+            unreported.netns == netns && !matches!(unreported.reason, Unreported::Questions | Unreported::Records)
+        }
+        _ => false,
+    });
+    of_it.count()
 }
 
 fn seen_by(events: &[Event], netns: u64) -> Vec<Seen> {
