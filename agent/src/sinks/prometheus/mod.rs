@@ -104,6 +104,8 @@ impl Metrics {
 
     /// The text of `/metrics`.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        // Held from here: another scrape between clearing and encoding would find families without samples.
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         self.probes.info.clear();
         self.probes.attached.clear();
         for probe in self.health.probes() {
@@ -118,7 +120,6 @@ impl Metrics {
                 .set(i64::from(probe.attached));
         }
         let mut text = String::with_capacity(64 << 10);
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
         Ok(in_order(&text))
     }
