@@ -3,7 +3,7 @@
 //! The app sends its networks to the correlator (`Body::NetworksConfigured`), which thereby knows when a chain is
 //! complete; `doctor` reports what is wrong with it. Files are small, few and bounded; anything may stand in them.
 //! That the judgement is the runtime's own is held by `agent/tests/cni_loaders`, which runs the real loaders beside it.
-//! Does not: change anything, run a plugin, or keep secrets (only names, types and versions are kept).
+//! Does not: change anything, run a plugin (unless `doctor` asks its versions), or keep secrets (only names, types and versions are kept).
 
 mod binary;
 mod directory;
@@ -18,8 +18,10 @@ mod plugins;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod versions;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sandglass_model::cni::NetworkList;
@@ -27,6 +29,7 @@ use sandglass_model::cni::NetworkList;
 pub use binary::Binary;
 pub use directory::{Choice, ConfDirectory, ConfFile};
 pub use error::{ConfError, ReadError};
+pub use file::judge;
 pub use json::Reason;
 pub use loader::{Libcni, Loader, RuntimeKind};
 pub use network::{Network, Remark};
@@ -66,6 +69,31 @@ impl CniConf {
             }
         }
         CniConf { settings, directories }
+    }
+
+    /// Asks every plugin of a network for the versions it supports, as CRI-O does, and passes over networks likewise. Does
+    /// nothing for other runtimes, which do not ask.
+    pub fn ask_plugins(&mut self) {
+        if self.settings.loader.runtime != RuntimeKind::Crio {
+            return;
+        }
+        // Several networks use one plugin, mostly with one version.
+        let mut asked: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
+        for directory in &mut self.directories {
+            for file in &mut directory.files {
+                let Ok(network) = &file.network else { continue };
+                let objection = network.plugins.iter().take(MAX_PLUGINS).find_map(|plugin| {
+                    let Binary::Found(binary) = Binary::find(&plugin.kind, &self.settings.bin_dirs) else {
+                        return None;
+                    };
+                    let key = (plugin.kind.clone(), network.version.clone());
+                    let ask = || versions::objection(&plugin.kind, &binary, &network.version);
+                    asked.entry(key).or_insert_with(ask).clone()
+                });
+                file.supported = Some(objection.map_or(Ok(()), Err));
+            }
+            directory.choose(&self.settings);
+        }
     }
 
     /// All networks a plugin may be run for: those of the files, those that Multus-like plugins delegate to, and the

@@ -1,7 +1,7 @@
 //! One directory of network configuration: its files, and what the runtime attaches sandboxes to.
 //!
 //! Used by `CniConf`. Sources: `ConfFiles` of libcni's `conf.go`, `loadFromConfDir` of go-cni's `opts.go` (v1.1.14),
-//! `loadNetworks` of ocicni's `ocicni.go` (v0.5.0). Does not: execute plugins for their versions, as CRI-O does.
+//! `loadNetworks` of ocicni's `ocicni.go` (v0.5.0). Does not: execute plugins for their versions (`versions.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,9 @@ pub struct ConfFile {
     pub path: PathBuf,
     /// What it configures.
     pub network: Result<Network, ConfError>,
+    /// Whether its plugins support its version, and why CRI-O passes over it otherwise; `None` until they were asked
+    /// ([`CniConf::ask_plugins`](super::CniConf::ask_plugins)).
+    pub supported: Option<Result<(), String>>,
 }
 
 /// What the runtime attaches sandboxes to. Numbers are places in [`ConfDirectory::files`].
@@ -77,6 +80,7 @@ impl ConfDirectory {
         let load = |path: PathBuf| ConfFile {
             network: file::load(&path, settings.loader),
             path,
+            supported: None,
         };
         let mut directory = ConfDirectory {
             path: path.to_owned(),
@@ -104,7 +108,7 @@ impl ConfDirectory {
         self.choice = match settings.loader.runtime {
             RuntimeKind::Containerd => self.choose_as_containerd(),
             RuntimeKind::Crio => self.choose_as_crio(settings),
-            RuntimeKind::Unknown => self.first(|_| true),
+            RuntimeKind::Unknown => self.first(|_, _| true),
         };
     }
 
@@ -129,9 +133,13 @@ impl ConfDirectory {
 
     fn choose_as_crio(&self, settings: &CniSettings) -> Choice {
         let wanted = settings.default_network.as_str();
-        let choice = self.first(|network| {
-            (wanted.is_empty() || wanted == network.name)
-                && network.has_known_version()
+        let choice = self.first(|file, network| {
+            let supported = match &file.supported {
+                Some(answers) => answers.is_ok(),
+                None => network.has_known_version(),
+            };
+            supported
+                && (wanted.is_empty() || wanted == network.name)
                 && network.plugins.iter().all(|plugin| is_found(plugin, settings))
         });
         match choice {
@@ -140,11 +148,11 @@ impl ConfDirectory {
         }
     }
 
-    fn first(&self, is_usable: impl Fn(&Network) -> bool) -> Choice {
+    fn first(&self, is_usable: impl Fn(&ConfFile, &Network) -> bool) -> Choice {
         for (place, file) in self.files.iter().enumerate() {
             match &file.network {
                 Err(error) if error.is_own_limit() => return Choice::Unknown(place),
-                Ok(network) if is_usable(network) => return Choice::Networks(vec![place]),
+                Ok(network) if is_usable(file, network) => return Choice::Networks(vec![place]),
                 Ok(_) | Err(_) => {}
             }
         }

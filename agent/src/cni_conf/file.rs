@@ -20,8 +20,11 @@ pub(super) fn load(path: &Path, loader: Loader) -> Result<Network, ConfError> {
     judge(path, &read_bounded(path).map_err(ConfError::Read)?, loader)
 }
 
-/// Judges the content of a file.
-fn judge(path: &Path, bytes: &[u8], loader: Loader) -> Result<Network, ConfError> {
+/// Judges the content of a file that is, or would be, at `path`.
+///
+/// # Errors
+/// When the loader refuses it, or nobody can read it.
+pub fn judge(path: &Path, bytes: &[u8], loader: Loader) -> Result<Network, ConfError> {
     let libcni = loader.generation();
     let root = parse(bytes)?;
     let is_list = extension(path) == Some(b"conflist");

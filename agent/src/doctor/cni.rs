@@ -1,7 +1,8 @@
 //! The CNI configuration as a runtime sees it: where it is, which file wins, what is wrong with the files, which binaries
 //! are there.
 //!
-//! Used by `doctor::run`. The judgement is that of `cni_conf`; here are its words and its weight. Does not: run a plugin.
+//! Used by `doctor::run`. The judgement is that of `cni_conf`; here are its words and its weight. Does not: run a plugin, except for
+//! its versions where the runtime is CRI-O, which does so at every change of the configuration.
 
 mod directory;
 mod file;
@@ -17,6 +18,10 @@ pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding>
     let mut conf = CniConf::read(&merged(options, runtime));
     if let Some(loaded) = &runtime.cni {
         conf.use_max_networks(loaded.max_networks);
+    }
+    // In a container the node's plugins are programs of another file system, and may not run.
+    if options.root == Path::new("/") {
+        conf.ask_plugins();
     }
     let mut findings = settings(&conf, options, runtime);
     if runtime.cni.is_some() {

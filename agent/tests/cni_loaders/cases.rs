@@ -178,7 +178,7 @@ impl Stage {
     }
 }
 
-fn write(path: &Path, text: &str, mode: u32) {
+pub fn write(path: &Path, text: &str, mode: u32) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

@@ -248,3 +248,75 @@ fn reproductions_are_judged_as_the_runtimes_do() {
     }
     assert!(Path::new(&stage.bin_dir()).join("bridge").is_file());
 }
+
+/// CRI-O executes plugins for the versions they support; `doctor` passes over the same networks.
+#[test]
+fn plugins_are_asked_for_their_versions_as_crio_asks() {
+    let Some(peers) = Peer::all("plugins_are_asked_for_their_versions_as_crio_asks") else {
+        return;
+    };
+    // What each answers to VERSION, and with which exit code.
+    let plugins = [
+        (
+            "all",
+            r#"{"cniVersion":"1.1.0","supportedVersions":["0.3.1","1.0.0","1.1.0"]}"#,
+            0,
+        ),
+        ("cased", r#"{"CNIVersion":"1.0.0","SUPPORTEDVERSIONS":["1.0.0"]}"#, 0),
+        ("second", r#"{"cniVersion":"0.2.0"}"#, 0),
+        ("none", r#"{"cniVersion":"1.0.0","supportedVersions":[]}"#, 0),
+        ("unversioned", r#"{"supportedVersions":["1.0.0"]}"#, 0),
+        ("odd", r#"{"cniVersion":"9","supportedVersions":["1.0","9"]}"#, 0),
+        ("number", r#"{"cniVersion":1,"supportedVersions":["1.0.0"]}"#, 0),
+        ("mixed", r#"{"cniVersion":"1.0.0","supportedVersions":["1.0.0",1]}"#, 0),
+        ("list", r#"["1.0.0"]"#, 0),
+        ("null", "null", 0),
+        ("mute", "", 0),
+        ("text", "1.0.0", 0),
+        (
+            "first",
+            r#"{"cniVersion":"0.1.0","code":1,"msg":"unknown CNI_COMMAND: VERSION"}"#,
+            1,
+        ),
+        ("failing", r#"{"code":7,"msg":"no license"}"#, 1),
+        ("crashing", r#"{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}"#, 2),
+    ];
+    let mut cases = Vec::new();
+    for version in ["", "0.1.0", "0.2.0", "0.3.1", "1.0.0", "1.1.0", "1.0", "9"] {
+        for (kind, ..) in &plugins {
+            for second in ["", r#",{"type":"all"}"#] {
+                let text =
+                    format!(r#"{{"cniVersion":"{version}","name":"x","plugins":[{{"type":"{kind}"}}{second}]}}"#);
+                cases.push(Case::one("a.conflist", text.into()));
+            }
+        }
+    }
+    let stage = Stage::new(&cases, &[]);
+    for (kind, answer, code) in &plugins {
+        let script = format!("#!/bin/sh\nprintf '%s' '{answer}'\nexit {code}\n");
+        cases::write(&stage.bin_dir().join(kind), &script, 0o755);
+    }
+    let mut taken = 0;
+    for peer in &peers {
+        for (place, (case, outcome)) in cases.iter().zip(peer.load(&stage, &cases)).enumerate() {
+            if !outcome.has_crio {
+                continue;
+            }
+            let mut conf = CniConf::read(&options(peer, &stage, place, case, RuntimeKind::Crio));
+            conf.ask_plugins();
+            let takes = matches!(conf.directories[0].choice, Choice::Networks(_));
+            assert_eq!(
+                takes, outcome.available,
+                "{} {case:?}: {:?}",
+                peer.name, conf.directories[0].files
+            );
+            taken += usize::from(takes);
+        }
+    }
+    assert!(taken > 0);
+    eprintln!(
+        "{} networks for each of {} programs, {taken} taken",
+        cases.len(),
+        peers.len()
+    );
+}

@@ -15,8 +15,9 @@ pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, place: usize) -> 
         is_chosen: directory.is_chosen(place),
     };
     let matters = about.is_chosen || directory.choice == Choice::StoppedAt(place);
+    let objection = file.supported.as_ref().and_then(|supported| supported.as_ref().err());
     let mut findings = match &file.network {
-        Ok(network) => about.network(conf, network),
+        Ok(network) => about.network(conf, network, objection),
         Err(error) => vec![about.error(error, directory.choice == Choice::StoppedAt(place))],
     };
     if matters {
@@ -73,12 +74,17 @@ impl About {
         self.finding(level, error.to_string()).why(why).hint(error.hint())
     }
 
-    fn network(&self, conf: &CniConf, network: &Network) -> Vec<Finding> {
+    fn network(&self, conf: &CniConf, network: &Network, objection: Option<&String>) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.is_chosen {
             findings.push(self.finding(Level::Ok, describe(network)));
             findings.extend(self.verbs(network));
         }
+        findings.extend(objection.map(|objection| {
+            self.finding(Level::Warn, objection)
+                .why("CRI-O passes over the network")
+                .hint("use a version that all plugins of the chain support, or newer plugins")
+        }));
         findings.extend(network.remarks.iter().map(|remark| self.remark(network, remark)));
         findings.extend(self.binaries(conf, network));
         findings.extend(self.named_elsewhere(network));
