@@ -6,12 +6,14 @@
 //! Invariant: every byte of a stream is part of a message, of a cut message, or of a gap that is reported.
 //! Bounded: streams, bytes that wait, time that they wait. Does not: parse messages.
 
+mod closed;
 mod framing;
 mod order;
 mod plausible;
 
 use std::collections::HashMap;
 
+use self::closed::Closed;
 use self::framing::Framing;
 use self::order::Order;
 
@@ -118,6 +120,7 @@ pub enum Found<'m> {
 #[derive(Debug)]
 pub struct Streams<C> {
     connections: HashMap<u64, Connection<C>>,
+    closed: Closed,
     waiting: usize,
     swept_ns: u64,
 }
@@ -145,6 +148,7 @@ impl<C> Default for Streams<C> {
     fn default() -> Streams<C> {
         Streams {
             connections: HashMap::new(),
+            closed: Closed::default(),
             waiting: 0,
             swept_ns: 0,
         }
@@ -158,9 +162,10 @@ impl<C: Copy> Streams<C> {
         if segment.flags.syn && segment.direction == Direction::Out {
             // The same socket connects again: other streams, with numbers of their own.
             self.remove(segment.socket, Ending::Given(segment.at_ns), found);
+            self.closed.remove(segment.socket);
         }
         if !self.connections.contains_key(&segment.socket) {
-            if segment.wire_len == 0 {
+            if segment.wire_len == 0 || self.closed.contains(segment.socket) {
                 return;
             }
             if self.connections.len() >= CONNECTIONS_MAX {
@@ -179,9 +184,12 @@ impl<C: Copy> Streams<C> {
         let before = connection.waiting();
         let room = WAITING_MAX.saturating_sub(self.waiting - before);
         connection.take(segment, room, found);
-        let is_over = segment.flags.rst || connection.is_over();
+        let is_over = connection.is_over();
         self.waiting = self.waiting + connection.waiting() - before;
         if is_over {
+            self.closed.insert(segment.socket, segment.at_ns);
+        }
+        if is_over || segment.flags.rst {
             self.remove(segment.socket, Ending::Closed(segment.at_ns), found);
         }
     }
@@ -193,11 +201,15 @@ impl<C: Copy> Streams<C> {
             return;
         }
         self.swept_ns = now_ns;
+        self.closed.expire(now_ns);
         let mut over = Vec::new();
         for (socket, connection) in &mut self.connections {
             let before = connection.waiting();
             connection.each(found, |stream, found| stream.expire(now_ns, found));
             self.waiting = self.waiting + connection.waiting() - before;
+            if connection.is_over() {
+                self.closed.insert(*socket, now_ns);
+            }
             if connection.is_over() || now_ns.saturating_sub(connection.newest_ns) >= IDLE_NS {
                 over.push(*socket);
             }

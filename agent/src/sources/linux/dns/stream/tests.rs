@@ -317,6 +317,40 @@ fn a_socket_that_connects_again_has_another_stream() {
     assert_eq!((seen.messages, seen.gaps), (whole(&queries(1..=2)), vec![]));
 }
 
+/// A server that has no acknowledgement of its last segment sends it again.
+#[test]
+fn what_comes_again_after_the_close_is_no_other_stream() {
+    let (query, answer) = (message(1, false), message(1, true));
+    let flagged = |mut segment: Segment<'static, ()>, flags: Flags| {
+        segment.flags = flags;
+        segment
+    };
+    let fin = Flags {
+        fin: true,
+        ..Flags::default()
+    };
+    let (query, answer): (&'static [u8], &'static [u8]) = (query.leak(), answer.leak());
+    let [asked, answered] = [query, answer].map(|bytes| u32::try_from(bytes.len()).unwrap());
+    let mut segments = vec![
+        fresh(segment(OUT, 100, query), 500, 100),
+        flagged(segment(OUT, 100 + asked, &[]), fin),
+        fresh(segment(IN, 500, answer), 500, 100 + asked),
+        flagged(segment(IN, 500 + answered, &[]), fin),
+        flagged(segment(IN, 500, answer), fin),
+        segment(OUT, 100, query),
+    ];
+    let both = [query, answer].map(<[u8]>::to_vec);
+    assert_eq!((seen(&segments).messages, seen(&segments).lost()), (whole(&both), 0));
+    // The socket connects again, and its streams count.
+    let syn = Flags {
+        syn: true,
+        ..Flags::default()
+    };
+    segments.push(flagged(segment(OUT, 899, &[]), syn));
+    segments.push(segment(OUT, 900, query));
+    assert_eq!(seen(&segments).messages.len(), 3);
+}
+
 #[test]
 fn an_empty_message_and_the_longest_one_are_handed_on() {
     let long = framed(&vec![3; 65_535]);
