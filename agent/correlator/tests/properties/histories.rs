@@ -311,6 +311,27 @@ proptest! {
         play(&config(), &rest);
     }
 
+    /// What only the other records can show. Without the exec of a plugin or runtime step its other records have no owner; a fork
+    /// is in the exec too. Other missing records show only where they are counted as lost (LIMITATIONS).
+    #[test]
+    fn a_missing_exec_of_a_plugin_is_an_orphan_and_a_missing_fork_is_made_up_for(
+        events in histories(),
+        which in any::<prop::sample::Index>(),
+    ) {
+        let large = CorrelatorConfig { max_spans: 512, max_traces: 512, max_processes: 4_096, max_remembered: 512, ..config() };
+        let is_own_exec = |event: &Event| matches!(&event.body, Body::ProcessExecuted(exec) if exec.parent == RUNTIME);
+        let tells = |event: &Event| is_own_exec(event) || matches!(event.body, Body::ProcessForked(_));
+        let places: Vec<usize> = (0..events.len()).filter(|place| tells(&events[*place])).collect();
+        let expected = play(&large, &events);
+        let mut rest = events;
+        let missing = rest.remove(places[which.index(places.len())]);
+        let outcome = play(&large, &rest);
+        match is_own_exec(&missing) {
+            true => prop_assert!(outcome.orphan > 0, "{:?}", missing),
+            false => prop_assert_eq!(outcome, expected, "{:?}", missing),
+        }
+    }
+
     #[test]
     fn a_record_that_was_lost_marks_what_was_open(events in histories(), which in any::<prop::sample::Index>()) {
         let index = which.index(events.len());
