@@ -6,6 +6,7 @@
 //! Does not: change anything, run a plugin (unless `doctor` asks its versions), or keep secrets (only names, types and versions are kept).
 
 mod binary;
+mod bounded;
 mod directory;
 mod error;
 mod file;

@@ -10,6 +10,8 @@ mod json;
 mod list;
 mod network;
 mod now;
+mod open_spans;
+mod quantile;
 mod readiness;
 mod row;
 mod running;

@@ -3,6 +3,7 @@
 //! Used by `doctor` and, as a list of names, by the correlator. Sources: CNI specification 1.1.0, sections 1 and 4;
 //! `ValidateNetworkName` of libcni's `pkg/utils/utils.go`. Does not: keep anything of a file but names, types and versions.
 
+use super::bounded::bounded;
 use super::libcni::{NEWEST_VERSION, NetworkListFile, PluginConf, number};
 use super::loader::RuntimeKind;
 use super::plugins::{Plugin, delegates};
@@ -155,11 +156,5 @@ fn is_released(version: &str) -> bool {
     RELEASES.contains(&version)
 }
 
-/// A text of at most 256 bytes.
-pub(super) fn bounded(text: &str) -> String {
-    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
-}
-
 /// Versions of the specification (`version.All` of libcni's `pkg/version/version.go`).
 const RELEASES: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-const MAX_TEXT: usize = 256;

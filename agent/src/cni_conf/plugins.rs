@@ -4,8 +4,8 @@
 //! (flannel), `delegates`, `clusterNetwork` and `defaultNetworks` (Multus). Plugins are Go programs as well, so that the case
 //! of these keys does not matter. Does not: know what else a plugin may execute.
 
+use super::bounded::bounded;
 use super::json::{Members, Value, folded};
-use super::network::bounded;
 
 /// A plugin and what it delegates to.
 #[derive(Clone, Debug, PartialEq, Eq)]

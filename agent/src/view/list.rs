@@ -12,6 +12,7 @@ use sandglass_model::trace::JourneyReason;
 use serde::Serialize;
 
 use super::json::as_text;
+use super::quantile::quantile;
 use super::row::{self, Kept, Row};
 use crate::sinks::store::index::{TraceKind, TraceOutcome};
 
@@ -219,10 +220,4 @@ fn count(traces: &[&Arc<Kept>], known: usize, unix_ns: u64) -> Counts {
     counts.median_ns = quantile(&durations, 50);
     counts.p95_ns = quantile(&durations, 95);
     counts
-}
-
-/// The percentile of sorted values by nearest rank.
-pub(super) fn quantile(sorted: &[u64], percent: usize) -> Option<u64> {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied()
 }

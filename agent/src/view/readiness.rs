@@ -6,7 +6,7 @@
 use sandglass_model::{Detail, Timestamp, Trace};
 use serde::Serialize;
 
-use super::list::quantile;
+use super::quantile::quantile;
 use crate::sinks::creation;
 
 /// Readiness of one sandbox. Times are nanoseconds from the begin of the root.

@@ -8,6 +8,7 @@ use sandglass_model::{CniCommand, Detail, RootId, SandboxId, Span, SpanId, Trace
 use serde::Serialize;
 
 use super::now::now_in;
+use super::open_spans::open_below;
 use super::row::Kept;
 use crate::sinks::store::index::TraceOutcome;
 
@@ -96,23 +97,4 @@ fn running_at(trace: &Trace, index: usize, unix_ns: u64, stuck_after_ns: u64) ->
 fn is_part_of_creation(trace: &Trace, span: &Span) -> bool {
     let parent = span.parent.and_then(|parent| trace.spans.get(parent));
     parent.is_some_and(|parent| matches!(parent.detail, Detail::Sandbox(_) | Detail::SandboxCreate(_)))
-}
-
-/// The newest open span below `top`, the newest below that, and so on.
-pub(super) fn open_below(trace: &Trace, top: usize) -> Vec<&Span> {
-    let mut chain = Vec::new();
-    let mut at = top;
-    // Parents precede their children, so one pass forward follows the chain down.
-    while let Some((index, span)) = trace
-        .spans
-        .iter()
-        .enumerate()
-        .skip(at + 1)
-        .filter(|(_, span)| span.parent == Some(at) && span.end.is_none())
-        .max_by_key(|(_, span)| span.start)
-    {
-        chain.push(span);
-        at = index;
-    }
-    chain
 }

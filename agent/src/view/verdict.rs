@@ -7,8 +7,8 @@ use sandglass_model::phases::{self, Breakdown, Phase, human};
 use sandglass_model::trace::{Cause, Detail, Span, Trace};
 use sandglass_model::{Timestamp, registry};
 
+use super::open_spans::open_below;
 use super::readiness::{Readiness, ReadinessState};
-use super::running::open_below;
 use crate::sinks::creation;
 use crate::sinks::store::index::cause;
 
