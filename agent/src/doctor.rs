@@ -17,7 +17,7 @@ mod system;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -58,7 +58,7 @@ impl DoctorOptions {
             runtime: RuntimeChoice::Auto,
             timeout: Duration::from_secs(5),
             pause: Duration::from_secs(1),
-            cni: CniOptions::default(),
+            cni: CniOptions::found_below(Path::new("/")),
             root: PathBuf::from("/"),
         }
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use namespaces::{Namespace, Watch, steps};
 use rustix::net::sockopt::socket_cookie;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use sandglass::app::settings::default_source;
 use sandglass::sources::clock;
 use sandglass::sources::linux::{Options, Rung};
 use sandglass_model::network::{ConnectFailure, ConnectStep, Step};
@@ -28,7 +29,7 @@ struct Pair {
 
 impl Pair {
     fn start(test: &str) -> Option<Pair> {
-        Pair::with(test, Options::default())
+        Pair::with(test, default_source().unwrap())
     }
 
     fn with(test: &str, options: Options) -> Option<Pair> {
@@ -163,14 +164,14 @@ fn comm() -> Option<String> {
 
 #[test]
 fn established_is_seen_on_typed_tracepoints() {
-    established("established_is_seen_on_typed_tracepoints", Options::default());
+    established("established_is_seen_on_typed_tracepoints", default_source().unwrap());
 }
 
 #[test]
 fn established_is_seen_on_raw_tracepoints() {
     let options = Options {
         rungs: vec![Rung::RawTp],
-        ..Options::default()
+        ..default_source().unwrap()
     };
     established("established_is_seen_on_raw_tracepoints", options);
 }
@@ -349,7 +350,7 @@ fn switched_off_it_says_so_and_tells_nothing() {
     let options = Options {
         connect: false,
         conntrack: false,
-        ..Options::default()
+        ..default_source().unwrap()
     };
     let Some(watch) = Watch::start(test, &namespace, options) else {
         return;

@@ -19,6 +19,7 @@ use lab::server::Server;
 use lab::watch::{Seen, Watch};
 use lab::{Lab, POD, SERVER, SERVER_V6, inside, recorded};
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::app::settings::default_source;
 use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::Options;
@@ -421,7 +422,7 @@ fn other_ports_are_watched_where_asked_and_nothing_else_is() {
     let Some(lab) = Lab::start(test) else { return };
     let options = Options {
         dns_ports: vec![53, 1053],
-        ..Options::default()
+        ..default_source().unwrap()
     };
     let Some(watch) = Watch::with(test, &lab, options) else {
         return;
@@ -468,7 +469,7 @@ fn a_datagram_longer_than_the_room_for_it_is_read_as_far_as_it_goes() {
 fn traffic_is_announced_with_the_nodes_own_namespace() {
     let test = "traffic_is_announced_with_the_nodes_own_namespace";
     let Some(lab) = Lab::start(test) else { return };
-    let Some(watch) = Watch::with(test, &lab, Options::default()) else {
+    let Some(watch) = Watch::with(test, &lab, default_source().unwrap()) else {
         return;
     };
     let watched = watch.wait("the announcement", |events| {
@@ -484,7 +485,7 @@ fn traffic_is_announced_with_the_nodes_own_namespace() {
     let options = Options {
         dns: false,
         drops: false,
-        ..Options::default()
+        ..default_source().unwrap()
     };
     let health = Health::default();
     let (sender, _receiver) = sources::channel(64, Gauge::default());

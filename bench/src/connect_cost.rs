@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use prometheus_client::metrics::gauge::Gauge;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sandglass::app::settings::default_source;
 use sandglass::failure::Advice as _;
 use sandglass::health::Health;
 use sandglass::sources;
-use sandglass::sources::linux::{self, LinuxSource, Options, ProgramTime};
+use sandglass::sources::linux::{self, LinuxSource, ProgramTime};
 use sandglass_model::Body;
 
 use crate::Effort;
@@ -210,8 +211,12 @@ impl Watch {
     fn start() -> Result<Watch, String> {
         let (sender, receiver) = sources::channel(1024, Gauge::default());
         let health = Health::default();
-        let source = linux::start(Options::default(), sender, health.clone())
-            .map_err(|error| format!("{error} ({})", error.hint()))?;
+        let source = linux::start(
+            default_source().map_err(|error| error.to_string())?,
+            sender,
+            health.clone(),
+        )
+        .map_err(|error| format!("{error} ({})", error.hint()))?;
         let missing = health
             .probes()
             .into_iter()

@@ -9,6 +9,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use sandglass::app::settings::default_source;
 use sandglass::sources::linux::Options;
 
 use crate::Effort;
@@ -23,7 +24,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
         stdio: false,
         connect: false,
         conntrack: false,
-        ..Options::default()
+        ..default_source()?
     };
     let probe = match Probe::attach_with(options)? {
         Ok(probe) => probe,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::app::settings::default_source;
 use sandglass::failure::Advice as _;
 use sandglass::health::Health;
 use sandglass::sources;
@@ -38,7 +39,7 @@ impl Probe {
             conntrack: false,
             dns: false,
             drops: false,
-            ..Options::default()
+            ..default_source()?
         })
     }
 

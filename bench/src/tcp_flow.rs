@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::time::{ClockId, clock_gettime};
+use sandglass::app::settings::default_source;
 use sandglass::sources::linux::Options;
 
 use crate::Effort;
@@ -75,7 +76,7 @@ fn hook_share(flow: &mut Flow, effort: Effort) -> Result<Figure> {
         connect: false,
         conntrack: false,
         drops: false,
-        ..Options::default()
+        ..default_source()?
     };
     let probe = Probe::attach_with(options)?.map_err(|reason| anyhow!("cannot attach the DNS probe: {reason}"))?;
     std::thread::sleep(REST);

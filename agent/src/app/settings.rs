@@ -4,6 +4,7 @@
 //! facts of the node and `NODE_NAME`; starts nothing.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use sandglass_correlator::CorrelatorConfig;
 use sandglass_model::ClockAnchor;
@@ -16,8 +17,8 @@ use crate::failure::Failure;
 use crate::http::{AccessFiles, HttpOptions, ListenOptions};
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreOptions;
-use crate::sources::windows::normalize::ActivityNames;
-use crate::sources::{SourceSettings, clock};
+use crate::sources::windows::normalize::{ActivityNames, NamesFileError};
+use crate::sources::{SourceSettings, clock, native};
 
 /// Facts about this node, with the configured name.
 #[must_use]
@@ -81,6 +82,14 @@ pub fn source_settings(config: &Config) -> SourceSettings {
     }
 }
 
+/// What this node's source observes with every key at its default: benchmarks and tests vary single options of it.
+///
+/// # Errors
+/// None: the table of activity names is the agent's own.
+pub fn default_source() -> Result<native::Options, NamesFileError> {
+    native::Options::from_settings(source_settings(&Config::default()))
+}
+
 /// Names of HNS's and HCS's activities.
 ///
 /// # Errors
@@ -95,7 +104,7 @@ pub fn cni_options(config: &Config) -> CniOptions {
     CniOptions {
         conf_dir: config.cni.conf_dir.clone(),
         bin_dirs: config.cni.bin_dirs.clone(),
-        ..CniOptions::default()
+        ..CniOptions::found_below(Path::new("/"))
     }
 }
 

@@ -37,8 +37,10 @@ pub struct CniOptions {
     pub root: PathBuf,
 }
 
-impl Default for CniOptions {
-    fn default() -> CniOptions {
+impl CniOptions {
+    /// Nothing is known: everything is found in the runtimes' files where the node's file system is at `root`.
+    #[must_use]
+    pub fn found_below(root: &Path) -> CniOptions {
         CniOptions {
             runtime: None,
             libcni: None,
@@ -46,7 +48,7 @@ impl Default for CniOptions {
             bin_dirs: Vec::new(),
             handlers: None,
             containerd_config: None,
-            root: PathBuf::from("/"),
+            root: root.to_owned(),
         }
     }
 }

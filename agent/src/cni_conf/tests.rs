@@ -26,8 +26,7 @@ impl Node {
             runtime: Some(runtime),
             conf_dir: Some(self.0.path().join("conf")),
             bin_dirs: vec![self.0.path().join("bin")],
-            root: self.0.path().to_owned(),
-            ..CniOptions::default()
+            ..CniOptions::found_below(self.0.path())
         }
     }
 
@@ -449,7 +448,7 @@ fn no_directory_is_no_error() {
     let conf = CniConf::read(&CniOptions {
         conf_dir: Some("/nonexistent/net.d".into()),
         runtime: Some(RuntimeKind::Containerd),
-        ..CniOptions::default()
+        ..CniOptions::found_below(Path::new("/"))
     });
     assert_eq!(conf.directories[0].choice, Choice::Nothing);
     assert_eq!(conf.directories[0].unreadable, None);

@@ -38,6 +38,11 @@ pub const LABEL_VALUES: usize = 50;
 /// Flows of the Windows virtual switch: off.
 pub const VFP: Period = Period::from_secs(0);
 
+/// One buffer of an ETW session, in KiB. ETW allows up to 16 MiB (EVENT_TRACE_PROPERTIES, `BufferSize`); a record must fit.
+pub const ETW_BUFFER_KIB: u32 = 128;
+/// ETW records that may wait between the session's callbacks and the decoder.
+pub const ETW_QUEUE_RECORDS: usize = 8_192;
+
 impl Default for HttpConfig {
     fn default() -> HttpConfig {
         HttpConfig {

@@ -60,10 +60,7 @@ impl Node {
             runtime: RuntimeChoice::Auto,
             timeout: Duration::from_millis(500),
             pause: Duration::from_millis(10),
-            cni: CniOptions {
-                root: self.0.path().to_owned(),
-                ..CniOptions::default()
-            },
+            cni: CniOptions::found_below(self.0.path()),
             root: self.0.path().to_owned(),
             ..DoctorOptions::new(node_info(), vec![attached("exec", "")])
         }

@@ -47,11 +47,10 @@ use super::namespace::NamespaceLook;
 use super::queue::EventSender;
 use super::settings::SourceSettings;
 use super::windows::normalize::NamesFileError;
-use crate::config::defaults;
 use crate::health::Health;
 use crate::resident;
 
-/// Options of the source.
+/// Options of the source. What has a configuration key has its default in `config::defaults` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bytes of the process probe's ring buffer; rounded up to a power of two of pages.
@@ -79,24 +78,6 @@ pub struct Options {
     pub netns_directories: Vec<String>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            ring_bytes: defaults::RING_BUFFER_BYTES,
-            stdio: true,
-            rungs: Rung::ALL.to_vec(),
-            connect: true,
-            conntrack: true,
-            flows: FlowOptions::default(),
-            dns: true,
-            drops: true,
-            dns_ports: vec![defaults::DNS_PORT],
-            node_netns: None,
-            netns_directories: NETNS_DIRECTORIES.map(str::to_owned).to_vec(),
-        }
-    }
-}
-
 impl Options {
     /// The configured options.
     ///
@@ -104,6 +85,9 @@ impl Options {
     /// None here; on Windows the table of activity names may be unreadable.
     pub fn from_settings(settings: SourceSettings) -> Result<Options, NamesFileError> {
         let mut options = Options {
+            rungs: Rung::ALL.to_vec(),
+            flows: FlowOptions::LADDER,
+            netns_directories: NETNS_DIRECTORIES.map(str::to_owned).to_vec(),
             ring_bytes: settings.ring_bytes,
             stdio: settings.stdio,
             dns: settings.dns,
@@ -112,7 +96,6 @@ impl Options {
             drops: settings.drops,
             dns_ports: settings.dns_ports,
             node_netns: settings.node_netns,
-            ..Options::default()
         };
         options.netns_directories.extend(settings.netns_directories);
         Ok(options)

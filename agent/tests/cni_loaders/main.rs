@@ -102,8 +102,7 @@ fn options(peer: &Peer, stage: &Stage, place: usize, case: &Case, runtime: Runti
         libcni: Some(peer.libcni),
         conf_dir: Some(stage.directory(place)),
         bin_dirs: vec![stage.bin_dir()],
-        root: stage.root(case),
-        ..CniOptions::default()
+        ..CniOptions::found_below(&stage.root(case))
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sandglass::app::settings::default_source;
 use sandglass::sources::linux::{FlowOptions, Options};
 use sandglass_model::Timestamp;
 use sandglass_model::network::{Flow, FlowChange};
@@ -30,7 +31,7 @@ impl Cluster {
             connect: false,
             stdio: false,
             flows,
-            ..Options::default()
+            ..default_source().unwrap()
         };
         Cluster::with(test, options)
     }

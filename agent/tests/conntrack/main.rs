@@ -26,6 +26,7 @@ use kube::Kube;
 use limit::Limit;
 use namespaces::{Namespace, Watch, counts, flows};
 use rustix::thread::CapabilitySet;
+use sandglass::app::settings::default_source;
 use sandglass::sources::clock;
 use sandglass::sources::linux::{FlowOptions, Options};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
@@ -46,7 +47,7 @@ fn connecting(test: &str, flows: FlowOptions) -> Option<Cluster> {
     let options = Options {
         stdio: false,
         flows,
-        ..Options::default()
+        ..default_source().unwrap()
     };
     Cluster::with(test, options)
 }
@@ -104,7 +105,7 @@ fn connect_and_compare(cluster: &Cluster) {
 fn translation_by_nftables_is_told_as_the_witness_sees_it() {
     translated(
         "translation_by_nftables_is_told_as_the_witness_sees_it",
-        FlowOptions::default(),
+        FlowOptions::LADDER,
         |cluster| cluster.serve_by_nft("tcp", PORT),
     );
 }
@@ -113,14 +114,14 @@ fn translation_by_nftables_is_told_as_the_witness_sees_it() {
 fn translation_by_iptables_is_told_as_the_witness_sees_it() {
     translated(
         "translation_by_iptables_is_told_as_the_witness_sees_it",
-        FlowOptions::default(),
+        FlowOptions::LADDER,
         |cluster| cluster.serve_by_iptables("tcp", PORT),
     );
 }
 
 fn rules_of_kube_proxy(test: &str, mode: &str) {
     let Some(bin) = Kube::programs(test) else { return };
-    let Some(cluster) = connecting(test, FlowOptions::default()) else {
+    let Some(cluster) = connecting(test, FlowOptions::LADDER) else {
         return;
     };
     let _kube = Kube::start(&cluster.node, &bin, mode);
@@ -153,7 +154,7 @@ fn the_socket_alone_tells_the_same_with_the_kernels_time() {
 
 #[test]
 fn udp_with_and_without_an_answer_and_ipv6() {
-    let Some(cluster) = Cluster::start("udp_with_and_without_an_answer_and_ipv6", FlowOptions::default()) else {
+    let Some(cluster) = Cluster::start("udp_with_and_without_an_answer_and_ipv6", FlowOptions::LADDER) else {
         return;
     };
     cluster.track();
@@ -196,7 +197,7 @@ fn udp_with_and_without_an_answer_and_ipv6() {
 #[test]
 fn a_full_table_drops_and_that_is_counted() {
     let test = "a_full_table_drops_and_that_is_counted";
-    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+    let Some(cluster) = Cluster::start(test, FlowOptions::LADDER) else {
         return;
     };
     cluster.track();
@@ -279,7 +280,7 @@ fn race(test: &str, cluster: &Cluster, sockets: impl Fn(u16) -> [UdpSocket; 2] +
 #[test]
 fn races_of_one_socket_are_resolved_and_counted() {
     let test = "races_of_one_socket_are_resolved_and_counted";
-    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+    let Some(cluster) = Cluster::start(test, FlowOptions::LADDER) else {
         return;
     };
     cluster.serve_by_nft("udp", 53);
@@ -302,7 +303,7 @@ fn races_of_one_socket_are_resolved_and_counted() {
 #[test]
 fn races_for_a_translated_port_fail_and_are_counted() {
     let test = "races_for_a_translated_port_fail_and_are_counted";
-    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+    let Some(cluster) = Cluster::start(test, FlowOptions::LADDER) else {
         return;
     };
     cluster.pod.run("ip addr add 10.77.1.3/24 dev v1a");
@@ -371,7 +372,7 @@ fn lost_in(event: &Event) -> u64 {
 fn what_the_ring_cannot_hold_is_counted() {
     let options = FlowOptions {
         buffer_bytes: Some(16 << 10),
-        ..FlowOptions::default()
+        ..FlowOptions::LADDER
     };
     overrun("what_the_ring_cannot_hold_is_counted", options);
 }
@@ -388,7 +389,7 @@ fn what_the_socket_cannot_hold_is_counted() {
 #[test]
 fn the_table_of_a_sandbox_is_visited_when_it_is_in_use() {
     let test = "the_table_of_a_sandbox_is_visited_when_it_is_in_use";
-    let Some(cluster) = Cluster::start(test, FlowOptions::default()) else {
+    let Some(cluster) = Cluster::start(test, FlowOptions::LADDER) else {
         return;
     };
     // A rule of a service mesh, say, makes this sandbox track what it sends; the other one does not.
@@ -450,7 +451,7 @@ fn without_the_right_to_enter_only_the_nodes_table_is_polled() {
     let (Some(node), Some(sandbox)) = (Namespace::make(test), Namespace::make(test)) else {
         return;
     };
-    let Some(watch) = Watch::without(CapabilitySet::SYS_ADMIN, test, &node, Options::default()) else {
+    let Some(watch) = Watch::without(CapabilitySet::SYS_ADMIN, test, &node, default_source().unwrap()) else {
         return;
     };
     let status = watch.probe("conntrack");
@@ -469,7 +470,7 @@ fn without_the_right_to_enter_only_the_nodes_table_is_polled() {
 fn without_the_right_to_subscribe_the_source_says_so_and_goes_on() {
     let test = "without_the_right_to_subscribe_the_source_says_so_and_goes_on";
     let Some(node) = Namespace::make(test) else { return };
-    let Some(watch) = Watch::without(CapabilitySet::NET_ADMIN, test, &node, Options::default()) else {
+    let Some(watch) = Watch::without(CapabilitySet::NET_ADMIN, test, &node, default_source().unwrap()) else {
         return;
     };
     let status = watch.probe("conntrack");
@@ -483,7 +484,7 @@ fn events_switched_off_in_the_kernel_are_said_to_be() {
     let test = "events_switched_off_in_the_kernel_are_said_to_be";
     let Some(node) = Namespace::make(test) else { return };
     node.run("sysctl -q -w net.netfilter.nf_conntrack_events=0");
-    let Some(watch) = Watch::start(test, &node, Options::default()) else {
+    let Some(watch) = Watch::start(test, &node, default_source().unwrap()) else {
         return;
     };
     let status = watch.probe("conntrack");
@@ -493,7 +494,7 @@ fn events_switched_off_in_the_kernel_are_said_to_be() {
 fn plain() -> FlowOptions {
     FlowOptions {
         filter: false,
-        ..FlowOptions::default()
+        ..FlowOptions::LADDER
     }
 }
 

@@ -26,7 +26,7 @@ const A: u16 = 1;
 const AAAA: u16 = 28;
 
 fn watched(test: &str) -> Option<Cluster> {
-    connecting(test, FlowOptions::default())
+    connecting(test, FlowOptions::LADDER)
 }
 
 /// What happened in the cluster, in the order of its happening, and a minute of silence. `of_interest` is asked of DNS

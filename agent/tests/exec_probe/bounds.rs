@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 
+use sandglass::app::settings::default_source;
 use sandglass::sources;
 use sandglass::sources::clock;
 use sandglass::sources::linux::{LinuxSource, Options, ProgramTime, Rung};
@@ -175,7 +176,7 @@ fn after_any_silence_the_next_record_comes_soon() {
 fn what_is_lost_is_counted() {
     let options = Options {
         ring_bytes: 4096,
-        ..Options::default()
+        ..default_source().unwrap()
     };
     let Some(watch) = Watch::with("what_is_lost_is_counted", options) else {
         return;
@@ -202,7 +203,7 @@ fn off_its_hooks_nothing_is_seen_and_on_them_again_everything() {
     for rung in Rung::ALL {
         let options = Options {
             rungs: vec![rung],
-            ..Options::default()
+            ..default_source().unwrap()
         };
         let Some(mut watch) = Watch::with(TEST, options) else {
             return;
@@ -231,7 +232,7 @@ fn unrelated_processes_cost_little() {
     for rung in Rung::ALL {
         let options = Options {
             rungs: vec![rung],
-            ..Options::default()
+            ..default_source().unwrap()
         };
         let Some(watch) = Watch::with("unrelated_processes_cost_little", options) else {
             return;

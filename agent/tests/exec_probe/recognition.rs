@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::app::settings::default_source;
 use sandglass::health::Health;
 use sandglass::sources::linux::{Options, Rung};
 use sandglass::sources::{self, clock};
@@ -22,7 +23,7 @@ fn cni_command_is_found_wherever_it_stands() {
     for rung in Rung::ALL {
         let options = Options {
             rungs: vec![rung],
-            ..Options::default()
+            ..default_source().unwrap()
         };
         let Some(watch) = Watch::with("cni_command_is_found_wherever_it_stands", options) else {
             return;
@@ -390,7 +391,7 @@ fn what_happens_while_the_rest_is_attached_is_read_at_once() {
                 plugin(&script, "meanwhile").status().unwrap();
             }
         });
-        let source = sources::linux::start(Options::default(), sender, Health::default());
+        let source = sources::linux::start(default_source().unwrap(), sender, Health::default());
         started.store(true, Ordering::Relaxed);
         source.unwrap()
     });

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::app::settings::default_source;
 use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::{LinuxSource, Options};
@@ -29,7 +30,7 @@ pub struct Watch {
 impl Watch {
     /// Starts the source; prints `SKIPPED` and returns `None` where that is not possible.
     pub fn start(test: &str) -> Option<Watch> {
-        Watch::with(test, Options::default())
+        Watch::with(test, default_source().unwrap())
     }
 
     pub fn with(test: &str, options: Options) -> Option<Watch> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::app::settings::default_source;
 use sandglass::health::Health;
 use sandglass::sources::linux::{LinuxSource, Options};
 use sandglass::sources::{self, clock};
@@ -32,7 +33,7 @@ impl Watch {
         // The lab's node is the node, so that its conntrack is read.
         let options = Options {
             node_netns: Some(format!("/run/netns/{}", lab.node()).into()),
-            ..Options::default()
+            ..default_source().unwrap()
         };
         Watch::with(test, lab, options)
     }

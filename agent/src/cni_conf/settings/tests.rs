@@ -24,10 +24,7 @@ impl Node {
         under(self.0.path(), path)
     }
     fn settings(&self) -> CniSettings {
-        CniSettings::find(&CniOptions {
-            root: self.0.path().to_owned(),
-            ..CniOptions::default()
-        })
+        CniSettings::find(&CniOptions::found_below(self.0.path()))
     }
 }
 
@@ -150,8 +147,7 @@ fn the_agents_own_settings_win() {
     let settings = CniSettings::find(&CniOptions {
         conf_dir: Some("/own".into()),
         bin_dirs: vec!["/own/bin".into()],
-        root: node.0.path().to_owned(),
-        ..CniOptions::default()
+        ..CniOptions::found_below(node.0.path())
     });
     assert_eq!(settings.conf_dir, Path::new("/own"));
     assert_eq!(settings.bin_dirs, [Path::new("/own/bin")]);

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::cli::RecordArgs;
 use crate::commands::console::print;
+use crate::config::defaults;
 use crate::failure::Failure;
 use crate::platform::until_stopped;
-use crate::sources::windows::live::{self, file};
+use crate::sources::windows::live::file;
 
 pub use service::service;
 
@@ -20,7 +21,7 @@ pub async fn record_etl(args: &RecordArgs) -> Result<(), Failure> {
             "give another name, or remove it",
         ));
     }
-    let session = file::record(&args.recording, &live::Options::default())?;
+    let session = file::record(&args.recording, defaults::ETW_BUFFER_KIB)?;
     tracing::info!(file = %args.recording.display(), "ETW writes; end it with Ctrl-C");
     tokio::select! {
         () = until_stopped() => {}

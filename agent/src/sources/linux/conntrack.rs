@@ -46,13 +46,12 @@ pub struct FlowOptions {
     pub buffer_bytes: Option<u32>,
 }
 
-impl Default for FlowOptions {
-    fn default() -> FlowOptions {
-        FlowOptions {
-            filter: true,
-            buffer_bytes: None,
-        }
-    }
+impl FlowOptions {
+    /// Both rungs, the better first, each with its own size of buffer.
+    pub const LADDER: FlowOptions = FlowOptions {
+        filter: true,
+        buffer_bytes: None,
+    };
 }
 
 /// The running subscription. Dropping it ends it.

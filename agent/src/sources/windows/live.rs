@@ -36,6 +36,7 @@ use sandglass_model::{Body, Event};
 
 use super::NODE_COMPARTMENT;
 use super::normalize::{ActivityNames, NamesFileError, Normalizer};
+use crate::config::defaults;
 use crate::failure::Advice;
 use crate::health::Health;
 use crate::sources::clock;
@@ -63,17 +64,6 @@ pub struct Options {
     pub vfp: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            buffer_kib: 128,
-            queue_records: 8_192,
-            names: ActivityNames::default(),
-            vfp: Duration::ZERO,
-        }
-    }
-}
-
 impl Options {
     /// The configured options.
     ///
@@ -84,7 +74,8 @@ impl Options {
         Ok(Options {
             vfp: settings.vfp,
             names: ActivityNames::with_file(settings.activities.as_deref())?,
-            ..Options::default()
+            buffer_kib: defaults::ETW_BUFFER_KIB,
+            queue_records: defaults::ETW_QUEUE_RECORDS,
         })
     }
 }
@@ -175,7 +166,7 @@ impl Source {
     fn start_events(&mut self, options: &Options, intake: &Intake) -> Result<(), StartError> {
         let mut builder = UserTrace::new()
             .named(EVENTS.to_owned())
-            .set_trace_properties(buffers(options));
+            .set_trace_properties(buffers(options.buffer_kib));
         for wanted in WANTED {
             builder = builder.enable(provider(wanted, intake));
         }
@@ -197,7 +188,7 @@ impl Source {
             .build();
         let (trace, handle) = KernelTrace::new()
             .named(PROCESSES.to_owned())
-            .set_trace_properties(buffers(options))
+            .set_trace_properties(buffers(options.buffer_kib))
             .enable(provider)
             .start()
             .map_err(|error| refused(PROCESSES, &error))?;
@@ -246,10 +237,10 @@ impl Drop for Source {
 
 /// Two buffers for each processor, as ETW requires at least (EVENT_TRACE_PROPERTIES, `MinimumBuffers`), and up to eight for
 /// bursts of pod starts.
-fn buffers(options: &Options) -> TraceProperties {
+fn buffers(buffer_kib: u32) -> TraceProperties {
     let processors = std::thread::available_parallelism().map_or(2, |count| u32::try_from(count.get()).unwrap_or(2));
     TraceProperties {
-        buffer_size: options.buffer_kib,
+        buffer_size: buffer_kib,
         min_buffer: processors * 2,
         max_buffer: processors * 8,
         flush_timer: Duration::from_secs(1),

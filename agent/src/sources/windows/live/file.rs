@@ -18,7 +18,7 @@ use windows::core::{GUID, PCWSTR};
 use super::error::is_denial;
 use super::properties::{SessionProperties, wide};
 use super::providers::{WANTED, Wanted, enable_property};
-use super::{Options, StartError, buffers};
+use super::{StartError, buffers};
 
 /// A session that writes a file. Dropping it stops it too.
 #[derive(Debug)]
@@ -26,19 +26,19 @@ pub struct EtlRecording {
     handle: CONTROLTRACE_HANDLE,
 }
 
-/// Starts the session and begins to write the file.
+/// Starts the session and begins to write the file; ETW buffers have `buffer_kib` KiB each.
 ///
 /// # Errors
 ///
 /// [`StartError::Session`] when Windows refuses the session or a provider, or the path is longer than 1,023 characters.
-pub fn record(path: &Path, options: &Options) -> Result<EtlRecording, StartError> {
+pub fn record(path: &Path, buffer_kib: u32) -> Result<EtlRecording, StartError> {
     // A session outlives a recording that was killed.
     let _ = lost_after(
         CONTROLTRACE_HANDLE::default(),
         Some(&wide(FILE)),
         EVENT_TRACE_CONTROL_STOP,
     );
-    let sizes = buffers(options);
+    let sizes = buffers(buffer_kib);
     let mut block = SessionProperties::default();
     let session = &mut block.properties;
     session.Wnode.Flags = WNODE_FLAG_TRACED_GUID;

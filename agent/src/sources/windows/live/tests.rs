@@ -19,6 +19,8 @@ use sandglass_model::windows::{ActivityChange, Service};
 use super::intake::guarded;
 use super::status::label;
 use super::*;
+use crate::app::settings::source_settings;
+use crate::config::Config;
 use crate::failure::ExitReason;
 use crate::health::{ProbeStatus, SessionLabel};
 use crate::sources::queue::{EventReceiver, channel as events_channel};
@@ -32,6 +34,11 @@ struct Run {
     source: Source,
     events: EventReceiver,
     health: Health,
+}
+
+/// Every key at its default.
+fn options() -> Options {
+    Options::from_settings(source_settings(&Config::default())).unwrap()
 }
 
 fn begin(options: Options, room: usize) -> Result<Run, Box<(StartError, Health)>> {
@@ -126,7 +133,7 @@ fn rounded(mut record: RawRecord) -> RawRecord {
 #[test]
 fn synthetic_records_of_both_sessions_become_facts() {
     let etw = FakeEtw::new();
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     assert_eq!(etw.sessions(), [EVENTS, PROCESSES]);
     let tables = Tables::built_in();
     let start = Record::process(
@@ -166,7 +173,7 @@ fn synthetic_records_of_both_sessions_become_facts() {
 #[test]
 fn sessions_ask_for_what_the_facts_need() {
     let etw = FakeEtw::new();
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     let enabled = etw.enabled(EVENTS);
     assert_eq!(enabled.len(), WANTED.len());
     for (given, wanted) in enabled.iter().zip(WANTED) {
@@ -257,7 +264,7 @@ fn real_records_become_the_same_facts_as_from_their_file() {
         .collect();
     let expected = facts_of(&expected);
     assert!(expected.len() > 20, "{} facts in the sample", expected.len());
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     // All of them: ferrisetw has no callback for what was not asked for.
     etw.buffers(records.len());
     for record in &records {
@@ -302,7 +309,7 @@ fn a_story_seen_live_is_the_story_of_its_file() {
     // Said by the live source when it starts; what ends a file is said by the pipeline of a node.
     let end = replayed.pop().unwrap();
     assert_eq!(end.body, Body::Tick);
-    let run = running(Options::default(), 4_096);
+    let run = running(options(), 4_096);
     let mut reader = EtlReader::new(Cursor::new(bytes), ReadOptions::default()).unwrap();
     while let Some(record) = reader.next_record().unwrap() {
         let record = rounded(record.to_raw());
@@ -329,7 +336,7 @@ fn a_story_seen_live_is_the_story_of_its_file() {
 #[test]
 fn what_etw_lost_is_said_and_counted_once() {
     let etw = FakeEtw::new();
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     let of_session = |session: &str| run.health.etw_lost.get_or_create(&SessionLabel::new(session)).get();
     etw.lose(EVENTS, 5, 0);
     let lost = |event: &Event| match &event.body {
@@ -386,7 +393,7 @@ fn a_full_queue_holds_etw_back_and_loses_nothing_itself() {
     let run = running(
         Options {
             queue_records: 4,
-            ..Options::default()
+            ..options()
         },
         2,
     );
@@ -426,7 +433,7 @@ fn sessions_left_behind_are_stopped_first() {
     etw.leave_behind(EVENTS);
     etw.leave_behind(PROCESSES);
     etw.leave_behind("of-somebody-else");
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     assert_eq!(etw.enabled(EVENTS).len(), WANTED.len());
     run.stop();
     assert_eq!(etw.sessions(), ["of-somebody-else"]);
@@ -436,7 +443,7 @@ fn sessions_left_behind_are_stopped_first() {
 fn without_the_kernel_logger_it_runs_on_and_says_so() {
     let etw = FakeEtw::new();
     etw.refuse(PROCESSES, ACCESS_DENIED);
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     assert!(run.probe("etw").attached);
     let exec = run.probe("exec");
     assert!(
@@ -460,7 +467,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
     ] {
         let etw = FakeEtw::new();
         etw.refuse(EVENTS, refusal);
-        let (error, health) = *begin(Options::default(), 64).err().unwrap();
+        let (error, health) = *begin(options(), 64).err().unwrap();
         assert_eq!(error.exit().code(), code, "{error}");
         assert!(error.hint().contains(hint), "{error}");
         assert!(error.to_string().contains("sandglass-events"), "{error}");
@@ -475,7 +482,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
     // Started, but it cannot have a provider: nothing of it stays.
     let etw = FakeEtw::new();
     etw.refuse_provider(normalize::DNS_CLIENT, ACCESS_DENIED);
-    let (error, _) = *begin(Options::default(), 64).err().unwrap();
+    let (error, _) = *begin(options(), 64).err().unwrap();
     assert_eq!(error.exit(), ExitReason::NoPermission);
     assert_eq!(etw.sessions(), Vec::<String>::new());
 }
@@ -483,7 +490,7 @@ fn a_refused_session_is_an_error_with_code_and_hint() {
 #[test]
 fn a_stop_ends_sessions_and_threads() {
     let etw = FakeEtw::new();
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     assert!(etw.until(|| etw.consumers() == 2));
     let began = Instant::now();
     run.stop();
@@ -494,7 +501,7 @@ fn a_stop_ends_sessions_and_threads() {
 #[test]
 fn a_session_stopped_by_somebody_else_is_no_longer_attached() {
     let etw = FakeEtw::new();
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     stop_trace_by_name(EVENTS).unwrap();
     assert!(etw.until(|| !run.probe("etw").attached));
     assert!(run.probe("etw").consequence.contains("stopped from outside"));
@@ -520,7 +527,7 @@ fn a_layout_that_no_table_has_is_asked_for_once() {
         record.header.id = id;
         record
     };
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     for _ in 0..3 {
         etw.log(EVENTS, record(described));
     }
@@ -553,7 +560,7 @@ fn windows_is_asked_before_a_layout_that_is_inferred() {
         let record = Record::manifest(tables, "Microsoft-Windows-Hyper-V-Compute", id, 0).unwrap();
         record.text("SystemId", "abc").u32("Result", 0x8037_0110).at(AT).build()
     };
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     etw.log(EVENTS, record(&elsewhere, 2_003));
     // One that Windows does not describe either is read by our table.
     etw.log(EVENTS, record(&Tables::built_in(), 2_000));
@@ -575,7 +582,7 @@ fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
         let enabled = etw.enabled(EVENTS);
         enabled.into_iter().find(|given| given.provider == normalize::VFP)
     };
-    let run = running(Options::default(), 64);
+    let run = running(options(), 64);
     assert_eq!(flows(&etw), None);
     run.stop();
 
@@ -597,7 +604,7 @@ fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
     };
     let options = Options {
         vfp: Duration::from_millis(300),
-        ..Options::default()
+        ..options()
     };
     let run = running(options, 64);
     let given = flows(&etw).unwrap();
@@ -623,7 +630,7 @@ fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
 fn a_file_is_written_by_one_session_with_all_providers() {
     let etw = FakeEtw::new();
     etw.leave_behind("sandglass-record");
-    let file = file::record(Path::new("/tmp/node.etl"), &Options::default()).unwrap();
+    let file = file::record(Path::new("/tmp/node.etl"), defaults::ETW_BUFFER_KIB).unwrap();
     assert_eq!(etw.file("sandglass-record").as_deref(), Some("/tmp/node.etl"));
     assert_eq!(etw.enabled("sandglass-record").len(), WANTED.len());
     assert_eq!(etw.kernel_flags("sandglass-record"), 1);
@@ -631,6 +638,8 @@ fn a_file_is_written_by_one_session_with_all_providers() {
     assert_eq!(file.stop(), 2);
     assert_eq!(etw.sessions(), Vec::<String>::new());
     etw.refuse("sandglass-record", ACCESS_DENIED);
-    let error = file::record(Path::new("node.etl"), &Options::default()).err().unwrap();
+    let error = file::record(Path::new("node.etl"), defaults::ETW_BUFFER_KIB)
+        .err()
+        .unwrap();
     assert_eq!(error.exit(), ExitReason::NoPermission, "{error}");
 }
