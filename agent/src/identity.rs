@@ -10,8 +10,7 @@ mod emitter;
 mod metrics;
 mod older;
 mod resolver;
-#[cfg(test)]
-#[cfg(target_os = "linux")]
+#[cfg(all(test, target_os = "linux"))]
 mod tests;
 
 use std::path::PathBuf;

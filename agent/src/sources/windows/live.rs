@@ -18,8 +18,7 @@ mod providers;
 mod schema;
 mod statistics;
 mod status;
-#[cfg(test)]
-#[cfg(not(windows))]
+#[cfg(all(test, not(windows)))]
 mod tests;
 
 use std::sync::Arc;

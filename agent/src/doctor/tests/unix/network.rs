@@ -3,7 +3,6 @@
 use super::*;
 
 impl Node {
-    #[cfg(unix)]
     fn process(&self, pid: u32, netns: u64, resolv_conf: Option<&str>) -> &Node {
         let path = self.0.path().join(format!("proc/{pid}/ns"));
         fs::create_dir_all(&path).unwrap();
@@ -36,8 +35,6 @@ fn find<'a>(findings: &'a [Finding], part: &str) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.what.contains(part));
     found.unwrap_or_else(|| panic!("no finding says {part:?}: {findings:#?}"))
 }
-
-#[cfg(unix)]
 #[test]
 fn sandboxes_are_grouped_by_how_they_ask_for_names() {
     let node = Node::new();
