@@ -6,10 +6,12 @@
 
 pub mod defaults;
 pub mod duration;
+mod error;
 mod layers;
 mod page;
 mod traffic;
 mod windows;
+mod yaml;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::sinks::otlp::config::Settings;
 
 pub use duration::Period;
-pub use layers::{ConfigError, Layers, Origin};
+pub use error::ConfigError;
+pub use layers::{Layers, Origin};
 pub use page::PageConfig;
 pub use traffic::{DnsConfig, TrafficConfig};
 pub use windows::WindowsConfig;

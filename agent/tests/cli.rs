@@ -122,7 +122,7 @@ fn a_bad_configuration_ends_with_64_and_names_its_key() {
         ("http: 5\n", "line 1"),
         ("store:\n  max_traces: many\n", "line 2"),
         ("- a\n", "mapping"),
-        ("store: {}\nstore: {}\n", "duplicate"),
+        ("store: {}\nstore: {}\n", "the key \"store\" stands a second time"),
     ] {
         let path = files.put("config.yaml", text);
         for command in ["run", "print-config", "doctor"] {

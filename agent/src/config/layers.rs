@@ -2,17 +2,16 @@
 //!
 //! Used by `commands`. Does not: read the environment.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use serde_saphyr::{Error as YamlError, MessageFormatter, UserMessageFormatter};
 
 use super::Config;
-use crate::failure::{Advice, ExitReason};
+use super::error::ConfigError;
+use super::yaml;
 
 /// Largest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -36,73 +35,6 @@ impl fmt::Display for Origin {
             Origin::File(path) => write!(f, "file {}", path.display()),
             Origin::Flag(flag) => write!(f, "flag {flag}"),
         }
-    }
-}
-
-/// Why the configuration was refused. Exit code 64.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read configuration {}: {source}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is not a configuration: its syntax, or the type of a value.
-    #[error("configuration {} is not valid: {problem}", path.display())]
-    Parse {
-        /// Which file.
-        path: PathBuf,
-        /// What, with line and column.
-        problem: String,
-    },
-    /// A key that does not exist.
-    #[error("unknown configuration key {key:?} in {from}")]
-    UnknownKey {
-        /// The key, dotted.
-        key: String,
-        /// File or flag.
-        from: String,
-        /// The nearest valid key, or where to find all.
-        hint: String,
-    },
-    /// A value that is not allowed.
-    #[error("configuration key {key}: {problem}")]
-    Value {
-        /// The key, dotted.
-        key: String,
-        /// What is wrong.
-        problem: String,
-    },
-}
-
-impl ConfigError {
-    /// `key` has a value that is not allowed.
-    pub(super) fn value(key: &str, problem: impl Into<String>) -> ConfigError {
-        ConfigError::Value {
-            key: key.to_owned(),
-            problem: problem.into(),
-        }
-    }
-}
-
-impl Advice for ConfigError {
-    fn hint(&self) -> Cow<'_, str> {
-        let hint = match self {
-            ConfigError::Read { .. } => "give the right path with --config, or leave it out: every key has a default",
-            ConfigError::Parse { .. } | ConfigError::Value { .. } => {
-                "`sandglass print-config` shows every key with a valid value"
-            }
-            ConfigError::UnknownKey { hint, .. } => hint,
-        };
-        hint.into()
-    }
-
-    fn exit(&self) -> ExitReason {
-        ExitReason::Usage
     }
 }
 
@@ -159,9 +91,9 @@ impl Layers {
         }
         let parse = |problem: String| ConfigError::Parse {
             path: path.to_owned(),
-            problem: position_and_problem(&problem),
+            problem,
         };
-        let not_yaml = |error: YamlError| parse(error.render_with_formatter(&PlainMessages));
+        let not_yaml = |error| yaml::refusal(error, path);
         let tree: Value = serde_saphyr::from_str(text).map_err(not_yaml)?;
         if !tree.is_object() {
             return Err(parse("it must be a mapping of keys".to_owned()));
@@ -321,42 +253,6 @@ fn lookup<'a>(tree: &'a Value, key: &str) -> Option<&'a Value> {
 
 fn place<'a>(tree: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     key.split('.').try_fold(tree, |place, part| place.get_mut(part))
-}
-
-/// Parsers add a source excerpt over several lines; the first line has the position.
-fn position_and_problem(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
-}
-
-/// Describes the expected value for users; the library names a Rust type or an event of its parser.
-struct PlainMessages;
-
-impl MessageFormatter for PlainMessages {
-    fn format_message<'a>(&self, error: &'a YamlError) -> Cow<'a, str> {
-        let expected = match error {
-            YamlError::InvalidScalar { ty: "u16", .. } => "a whole number up to 65535",
-            YamlError::InvalidScalar {
-                ty: "u32" | "u64" | "usize",
-                ..
-            } => "a whole number",
-            YamlError::InvalidScalar { ty: "boolean", .. } => "true or false",
-            YamlError::Unexpected {
-                expected: "mapping start",
-                ..
-            } => "a mapping of keys",
-            YamlError::Unexpected {
-                expected: "sequence start",
-                ..
-            } => "a list",
-            YamlError::Unexpected {
-                expected: "string scalar",
-                ..
-            } => "a single value",
-            _ => return UserMessageFormatter.format_message(error),
-        };
-        Cow::Owned(format!("{expected} is expected here"))
-    }
 }
 
 /// Replaces the values and keeps the names.

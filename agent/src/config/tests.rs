@@ -98,6 +98,33 @@ fn bad_syntax_and_bad_values_say_where() {
 }
 
 #[test]
+fn a_key_that_stands_twice_is_named_with_file_and_line() {
+    for (text, key, line) in [
+        (
+            "store:\n  max_traces: 5\n  # the same again\n  max_traces: 6\n",
+            "max_traces",
+            4,
+        ),
+        (
+            "store:\n  max_traces: 5\nhttp: {}\nstore:\n  max_traces: 5\n",
+            "store",
+            4,
+        ),
+        ("nope: 1\nnope: 1\n", "nope", 2),
+        ("otlp:\n  headers: {a: b, a: c}\n", "a", 2),
+    ] {
+        let file = file(text);
+        let error = read_by_users(Layers::default().file(file.path()));
+        let expected = format!(
+            "configuration {}: the key {key:?} stands a second time in its section, at line {line}\n\
+             hint: keep one of the two: a section names each of its keys once",
+            file.path().display()
+        );
+        assert_eq!(error, expected, "{text:?}");
+    }
+}
+
+#[test]
 fn every_hostile_file_is_an_error_and_never_a_panic() {
     for text in [
         "\u{0}",
