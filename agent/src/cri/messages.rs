@@ -1,16 +1,17 @@
 //! The messages of the Kubernetes Container Runtime Interface, version v1, that the agent uses.
 //!
-//! Written by hand as prost derives, so that building needs no protoc. Field numbers are those of
+//! Written by hand in the notation of `api.proto` (`proto.rs`). Field numbers are those of
 //! <https://github.com/kubernetes/cri-api/blob/master/pkg/apis/runtime/v1/api.proto> (package `runtime.v1`); field names
 //! are kept. Used by [`super::Cri`], by `identity`, `doctor` and the demo.
 //! Fields that the agent neither reads nor sets are left out: prost skips unknown fields, and an unset field is its default.
 
 mod containers;
 mod lifecycle;
+pub(super) mod proto;
 
 use std::collections::BTreeMap;
 
-use prost::{Enumeration, Message};
+use prost::Enumeration;
 
 pub use containers::{Container, ContainerMetadata, ContainerState, ListContainersRequest, ListContainersResponse};
 pub use lifecycle::{
@@ -19,97 +20,79 @@ pub use lifecycle::{
     StopPodSandboxRequest, StopPodSandboxResponse,
 };
 
+use proto::messages;
+
 /// Labels or annotations; a map on the wire, ordered here.
 pub type Labels = BTreeMap<String, String>;
 
 // === runtime ===
 
-/// Asks which runtime answers.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct VersionRequest {
-    /// Version of the kubelet's runtime API.
-    #[prost(string, tag = "1")]
-    pub version: String,
-}
+messages! {
+    /// Asks which runtime answers.
+    message VersionRequest {
+        /// Version of the kubelet's runtime API.
+        string version = 1;
+    }
 
-/// Which runtime answers.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct VersionResponse {
-    /// Version of the kubelet's runtime API.
-    #[prost(string, tag = "1")]
-    pub version: String,
-    /// `containerd`, `cri-o`, `docker`.
-    #[prost(string, tag = "2")]
-    pub runtime_name: String,
-    /// Version of the runtime.
-    #[prost(string, tag = "3")]
-    pub runtime_version: String,
-    /// Version of its API.
-    #[prost(string, tag = "4")]
-    pub runtime_api_version: String,
-}
+    /// Which runtime answers.
+    message VersionResponse {
+        /// Version of the kubelet's runtime API.
+        string version = 1;
+        /// `containerd`, `cri-o`, `docker`.
+        string runtime_name = 2;
+        /// Version of the runtime.
+        string runtime_version = 3;
+        /// Version of its API.
+        string runtime_api_version = 4;
+    }
 
-/// Asks for the runtime's conditions.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct StatusRequest {
-    /// Also return `info`.
-    #[prost(bool, tag = "1")]
-    pub verbose: bool,
-}
+    /// Asks for the runtime's conditions.
+    message StatusRequest {
+        /// Also return `info`.
+        bool verbose = 1;
+    }
 
-/// The runtime's conditions.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct StatusResponse {
-    /// The conditions.
-    #[prost(message, optional, tag = "1")]
-    pub status: Option<RuntimeStatus>,
-    /// Runtime-specific JSON texts, only in a verbose answer.
-    #[prost(btree_map = "string, string", tag = "2")]
-    pub info: Labels,
-}
+    /// The runtime's conditions.
+    message StatusResponse {
+        /// The conditions.
+        message RuntimeStatus status = 1;
+        /// Runtime-specific JSON texts, only in a verbose answer.
+        labels info = 2;
+    }
 
-/// List of conditions.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct RuntimeStatus {
-    /// `RuntimeReady`, `NetworkReady` and others.
-    #[prost(message, repeated, tag = "1")]
-    pub conditions: Vec<RuntimeCondition>,
-}
+    /// List of conditions.
+    message RuntimeStatus {
+        /// `RuntimeReady`, `NetworkReady` and others.
+        repeated RuntimeCondition conditions = 1;
+    }
 
-/// One condition.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct RuntimeCondition {
-    /// `RuntimeReady`, `NetworkReady`, ...
-    #[prost(string, tag = "1")]
-    pub r#type: String,
-    /// Whether it holds.
-    #[prost(bool, tag = "2")]
-    pub status: bool,
-    /// Why, in one CamelCase word.
-    #[prost(string, tag = "3")]
-    pub reason: String,
-    /// Why, for people.
-    #[prost(string, tag = "4")]
-    pub message: String,
+    /// One condition.
+    message RuntimeCondition {
+        /// `RuntimeReady`, `NetworkReady`, ...
+        string r#type = 1;
+        /// Whether it holds.
+        bool status = 2;
+        /// Why, in one CamelCase word.
+        string reason = 3;
+        /// Why, for people.
+        string message = 4;
+    }
 }
 
 // === sandboxes ===
 
-/// What names a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxMetadata {
-    /// Pod name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Pod uid.
-    #[prost(string, tag = "2")]
-    pub uid: String,
-    /// Pod namespace.
-    #[prost(string, tag = "3")]
-    pub namespace: String,
-    /// Which attempt of the same pod.
-    #[prost(uint32, tag = "4")]
-    pub attempt: u32,
+messages! {
+    /// What names a sandbox.
+    message PodSandboxMetadata {
+        /// Pod name.
+        string name = 1;
+        /// Pod uid.
+        string uid = 2;
+        /// Pod namespace.
+        string namespace = 3;
+        /// Which attempt of the same pod.
+        uint32 attempt = 4;
+    }
 }
 
 /// Whether a sandbox is usable.
@@ -122,112 +105,86 @@ pub enum PodSandboxState {
     SandboxNotready = 1,
 }
 
-/// A sandbox, in short.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandbox {
-    /// Sandbox id.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// What names it.
-    #[prost(message, optional, tag = "2")]
-    pub metadata: Option<PodSandboxMetadata>,
-    /// See [`PodSandboxState`].
-    #[prost(enumeration = "PodSandboxState", tag = "3")]
-    pub state: i32,
-    /// Creation, nanoseconds since 1970.
-    #[prost(int64, tag = "4")]
-    pub created_at: i64,
-    /// Pod labels.
-    #[prost(btree_map = "string, string", tag = "5")]
-    pub labels: Labels,
-    /// Pod annotations.
-    #[prost(btree_map = "string, string", tag = "6")]
-    pub annotations: Labels,
-    /// Runtime class handler.
-    #[prost(string, tag = "7")]
-    pub runtime_handler: String,
-}
+messages! {
+    /// A sandbox, in short.
+    message PodSandbox {
+        /// Sandbox id.
+        string id = 1;
+        /// What names it.
+        message PodSandboxMetadata metadata = 2;
+        /// See [`PodSandboxState`].
+        enumeration PodSandboxState state = 3;
+        /// Creation, nanoseconds since 1970.
+        int64 created_at = 4;
+        /// Pod labels.
+        labels labels = 5;
+        /// Pod annotations.
+        labels annotations = 6;
+        /// Runtime class handler.
+        string runtime_handler = 7;
+    }
 
-/// Asks for all sandboxes; the filter (tag 1) is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct ListPodSandboxRequest {}
+    /// Asks for all sandboxes; the filter (tag 1) is not used.
+    #[derive(Copy)]
+    message ListPodSandboxRequest {}
 
-/// All sandboxes.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ListPodSandboxResponse {
-    /// The sandboxes.
-    #[prost(message, repeated, tag = "1")]
-    pub items: Vec<PodSandbox>,
-}
+    /// All sandboxes.
+    message ListPodSandboxResponse {
+        /// The sandboxes.
+        repeated PodSandbox items = 1;
+    }
 
-/// Asks for one sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxStatusRequest {
-    /// Sandbox id.
-    #[prost(string, tag = "1")]
-    pub pod_sandbox_id: String,
-    /// Also return `info`.
-    #[prost(bool, tag = "2")]
-    pub verbose: bool,
-}
+    /// Asks for one sandbox.
+    message PodSandboxStatusRequest {
+        /// Sandbox id.
+        string pod_sandbox_id = 1;
+        /// Also return `info`.
+        bool verbose = 2;
+    }
 
-/// One sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxStatusResponse {
-    /// The sandbox.
-    #[prost(message, optional, tag = "1")]
-    pub status: Option<PodSandboxStatus>,
-    /// Runtime-specific JSON texts (pid, network namespace, CNI result), only in a verbose answer.
-    #[prost(btree_map = "string, string", tag = "2")]
-    pub info: Labels,
-}
+    /// One sandbox.
+    message PodSandboxStatusResponse {
+        /// The sandbox.
+        message PodSandboxStatus status = 1;
+        /// Runtime-specific JSON texts (pid, network namespace, CNI result), only in a verbose answer.
+        labels info = 2;
+    }
 
-/// A sandbox, at length.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxStatus {
-    /// Sandbox id.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// What names it.
-    #[prost(message, optional, tag = "2")]
-    pub metadata: Option<PodSandboxMetadata>,
-    /// See [`PodSandboxState`].
-    #[prost(enumeration = "PodSandboxState", tag = "3")]
-    pub state: i32,
-    /// Creation, nanoseconds since 1970.
-    #[prost(int64, tag = "4")]
-    pub created_at: i64,
-    /// Its addresses.
-    #[prost(message, optional, tag = "5")]
-    pub network: Option<PodSandboxNetworkStatus>,
-    /// Its namespaces.
-    #[prost(message, optional, tag = "6")]
-    pub linux: Option<LinuxPodSandboxStatus>,
-    /// Pod labels.
-    #[prost(btree_map = "string, string", tag = "7")]
-    pub labels: Labels,
-    /// Pod annotations.
-    #[prost(btree_map = "string, string", tag = "8")]
-    pub annotations: Labels,
-    /// Runtime class handler.
-    #[prost(string, tag = "9")]
-    pub runtime_handler: String,
-}
+    /// A sandbox, at length.
+    message PodSandboxStatus {
+        /// Sandbox id.
+        string id = 1;
+        /// What names it.
+        message PodSandboxMetadata metadata = 2;
+        /// See [`PodSandboxState`].
+        enumeration PodSandboxState state = 3;
+        /// Creation, nanoseconds since 1970.
+        int64 created_at = 4;
+        /// Its addresses.
+        message PodSandboxNetworkStatus network = 5;
+        /// Its namespaces.
+        message LinuxPodSandboxStatus linux = 6;
+        /// Pod labels.
+        labels labels = 7;
+        /// Pod annotations.
+        labels annotations = 8;
+        /// Runtime class handler.
+        string runtime_handler = 9;
+    }
 
-/// Namespaces of a sandbox.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct LinuxPodSandboxStatus {
-    /// The namespaces.
-    #[prost(message, optional, tag = "1")]
-    pub namespaces: Option<Namespace>,
-}
+    /// Namespaces of a sandbox.
+    #[derive(Copy)]
+    message LinuxPodSandboxStatus {
+        /// The namespaces.
+        message Namespace namespaces = 1;
+    }
 
-/// Namespaces of a sandbox.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Namespace {
-    /// Which are its own.
-    #[prost(message, optional, tag = "2")]
-    pub options: Option<NamespaceOption>,
+    /// Namespaces of a sandbox.
+    #[derive(Copy)]
+    message Namespace {
+        /// Which are its own.
+        message NamespaceOption options = 2;
+    }
 }
 
 impl PodSandboxStatus {
@@ -239,37 +196,31 @@ impl PodSandboxStatus {
     }
 }
 
-/// Addresses of a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxNetworkStatus {
-    /// The first address.
-    #[prost(string, tag = "1")]
-    pub ip: String,
-    /// The others.
-    #[prost(message, repeated, tag = "2")]
-    pub additional_ips: Vec<PodIp>,
-}
+messages! {
+    /// Addresses of a sandbox.
+    message PodSandboxNetworkStatus {
+        /// The first address.
+        string ip = 1;
+        /// The others.
+        repeated PodIp additional_ips = 2;
+    }
 
-/// One address.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodIp {
-    /// IPv4 or IPv6.
-    #[prost(string, tag = "1")]
-    pub ip: String,
-}
+    /// One address.
+    message PodIp {
+        /// IPv4 or IPv6.
+        string ip = 1;
+    }
 
-/// Which namespaces are a sandbox's own.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct NamespaceOption {
-    /// Network, see [`NamespaceMode`].
-    #[prost(enumeration = "NamespaceMode", tag = "1")]
-    pub network: i32,
-    /// Process ids.
-    #[prost(enumeration = "NamespaceMode", tag = "2")]
-    pub pid: i32,
-    /// IPC.
-    #[prost(enumeration = "NamespaceMode", tag = "3")]
-    pub ipc: i32,
+    /// Which namespaces are a sandbox's own.
+    #[derive(Copy)]
+    message NamespaceOption {
+        /// Network, see [`NamespaceMode`].
+        enumeration NamespaceMode network = 1;
+        /// Process ids.
+        enumeration NamespaceMode pid = 2;
+        /// IPC.
+        enumeration NamespaceMode ipc = 3;
+    }
 }
 
 /// Who shares a namespace.

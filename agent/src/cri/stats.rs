@@ -3,181 +3,139 @@
 //! Same source and rules as [`super::messages`]. Used by `doctor`. A figure that the runtime left out is `None`,
 //! which is not the same as 0: the wire has wrapper messages for that reason.
 
-use prost::Message;
+use super::messages::proto::messages;
+use super::messages::{ContainerMetadata, PodSandboxMetadata};
 
-use super::messages::{ContainerMetadata, Labels, PodSandboxMetadata};
+messages! {
+    /// Asks for the statistics of all sandboxes; the filter (tag 1) is not used.
+    #[derive(Copy)]
+    message ListPodSandboxStatsRequest {}
 
-/// Asks for the statistics of all sandboxes; the filter (tag 1) is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct ListPodSandboxStatsRequest {}
+    /// Statistics of all sandboxes.
+    message ListPodSandboxStatsResponse {
+        /// One for each sandbox.
+        repeated PodSandboxStats stats = 1;
+    }
 
-/// Statistics of all sandboxes.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ListPodSandboxStatsResponse {
-    /// One for each sandbox.
-    #[prost(message, repeated, tag = "1")]
-    pub stats: Vec<PodSandboxStats>,
-}
+    /// Statistics of one sandbox.
+    message PodSandboxStats {
+        /// Whose.
+        message PodSandboxAttributes attributes = 1;
+        /// The figures on Linux.
+        message LinuxPodSandboxStats linux = 2;
+    }
 
-/// Statistics of one sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxStats {
-    /// Whose.
-    #[prost(message, optional, tag = "1")]
-    pub attributes: Option<PodSandboxAttributes>,
-    /// The figures on Linux.
-    #[prost(message, optional, tag = "2")]
-    pub linux: Option<LinuxPodSandboxStats>,
-}
+    /// Whose statistics.
+    message PodSandboxAttributes {
+        /// Sandbox id.
+        string id = 1;
+        /// What names it.
+        message PodSandboxMetadata metadata = 2;
+        /// Pod labels.
+        labels labels = 3;
+    }
 
-/// Whose statistics.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxAttributes {
-    /// Sandbox id.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// What names it.
-    #[prost(message, optional, tag = "2")]
-    pub metadata: Option<PodSandboxMetadata>,
-    /// Pod labels.
-    #[prost(btree_map = "string, string", tag = "3")]
-    pub labels: Labels,
-}
+    /// Figures of a sandbox on Linux.
+    message LinuxPodSandboxStats {
+        /// Processor.
+        message CpuUsage cpu = 1;
+        /// Memory.
+        message MemoryUsage memory = 2;
+        /// Network.
+        message NetworkUsage network = 3;
+        /// Processes.
+        message ProcessUsage process = 4;
+        /// Its containers.
+        repeated ContainerStats containers = 5;
+    }
 
-/// Figures of a sandbox on Linux.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct LinuxPodSandboxStats {
-    /// Processor.
-    #[prost(message, optional, tag = "1")]
-    pub cpu: Option<CpuUsage>,
-    /// Memory.
-    #[prost(message, optional, tag = "2")]
-    pub memory: Option<MemoryUsage>,
-    /// Network.
-    #[prost(message, optional, tag = "3")]
-    pub network: Option<NetworkUsage>,
+    /// A figure that may be absent.
+    #[derive(Copy)]
+    message UInt64Value {
+        /// The figure.
+        uint64 value = 1;
+    }
+
+    /// Processor use.
+    #[derive(Copy)]
+    message CpuUsage {
+        /// When measured, nanoseconds since 1970.
+        int64 timestamp = 1;
+        /// Since the start, nanoseconds of one core.
+        message UInt64Value usage_core_nano_seconds = 2;
+        /// Rate over the runtime's last window, billionths of a core.
+        message UInt64Value usage_nano_cores = 3;
+    }
+
+    /// Memory use.
+    #[derive(Copy)]
+    message MemoryUsage {
+        /// When measured, nanoseconds since 1970.
+        int64 timestamp = 1;
+        /// What the kernel could not reclaim at once; eviction looks at this.
+        message UInt64Value working_set_bytes = 2;
+        /// Everything.
+        message UInt64Value usage_bytes = 4;
+        /// Anonymous memory.
+        message UInt64Value rss_bytes = 5;
+    }
+
+    /// Network use.
+    message NetworkUsage {
+        /// When measured, nanoseconds since 1970.
+        int64 timestamp = 1;
+        /// The interface of the default network.
+        message NetworkInterfaceUsage default_interface = 2;
+        /// The others.
+        repeated NetworkInterfaceUsage interfaces = 3;
+    }
+
+    /// Use of one interface.
+    message NetworkInterfaceUsage {
+        /// Its name.
+        string name = 1;
+        /// Bytes received.
+        message UInt64Value rx_bytes = 2;
+        /// Bytes sent.
+        message UInt64Value tx_bytes = 4;
+    }
+
     /// Processes.
-    #[prost(message, optional, tag = "4")]
-    pub process: Option<ProcessUsage>,
-    /// Its containers.
-    #[prost(message, repeated, tag = "5")]
-    pub containers: Vec<ContainerStats>,
-}
+    #[derive(Copy)]
+    message ProcessUsage {
+        /// When counted, nanoseconds since 1970.
+        int64 timestamp = 1;
+        /// How many.
+        message UInt64Value process_count = 2;
+    }
 
-/// A figure that may be absent.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct UInt64Value {
-    /// The figure.
-    #[prost(uint64, tag = "1")]
-    pub value: u64,
-}
+    /// Asks for the statistics of all containers; the filter (tag 1) is not used.
+    #[derive(Copy)]
+    message ListContainerStatsRequest {}
 
-/// Processor use.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct CpuUsage {
-    /// When measured, nanoseconds since 1970.
-    #[prost(int64, tag = "1")]
-    pub timestamp: i64,
-    /// Since the start, nanoseconds of one core.
-    #[prost(message, optional, tag = "2")]
-    pub usage_core_nano_seconds: Option<UInt64Value>,
-    /// Rate over the runtime's last window, billionths of a core.
-    #[prost(message, optional, tag = "3")]
-    pub usage_nano_cores: Option<UInt64Value>,
-}
+    /// Statistics of all containers.
+    message ListContainerStatsResponse {
+        /// One for each container.
+        repeated ContainerStats stats = 1;
+    }
 
-/// Memory use.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct MemoryUsage {
-    /// When measured, nanoseconds since 1970.
-    #[prost(int64, tag = "1")]
-    pub timestamp: i64,
-    /// What the kernel could not reclaim at once; eviction looks at this.
-    #[prost(message, optional, tag = "2")]
-    pub working_set_bytes: Option<UInt64Value>,
-    /// Everything.
-    #[prost(message, optional, tag = "4")]
-    pub usage_bytes: Option<UInt64Value>,
-    /// Anonymous memory.
-    #[prost(message, optional, tag = "5")]
-    pub rss_bytes: Option<UInt64Value>,
-}
+    /// Statistics of one container.
+    message ContainerStats {
+        /// Whose.
+        message ContainerAttributes attributes = 1;
+        /// Processor.
+        message CpuUsage cpu = 2;
+        /// Memory.
+        message MemoryUsage memory = 3;
+    }
 
-/// Network use.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct NetworkUsage {
-    /// When measured, nanoseconds since 1970.
-    #[prost(int64, tag = "1")]
-    pub timestamp: i64,
-    /// The interface of the default network.
-    #[prost(message, optional, tag = "2")]
-    pub default_interface: Option<NetworkInterfaceUsage>,
-    /// The others.
-    #[prost(message, repeated, tag = "3")]
-    pub interfaces: Vec<NetworkInterfaceUsage>,
-}
-
-/// Use of one interface.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct NetworkInterfaceUsage {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Bytes received.
-    #[prost(message, optional, tag = "2")]
-    pub rx_bytes: Option<UInt64Value>,
-    /// Bytes sent.
-    #[prost(message, optional, tag = "4")]
-    pub tx_bytes: Option<UInt64Value>,
-}
-
-/// Processes.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct ProcessUsage {
-    /// When counted, nanoseconds since 1970.
-    #[prost(int64, tag = "1")]
-    pub timestamp: i64,
-    /// How many.
-    #[prost(message, optional, tag = "2")]
-    pub process_count: Option<UInt64Value>,
-}
-
-/// Asks for the statistics of all containers; the filter (tag 1) is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct ListContainerStatsRequest {}
-
-/// Statistics of all containers.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ListContainerStatsResponse {
-    /// One for each container.
-    #[prost(message, repeated, tag = "1")]
-    pub stats: Vec<ContainerStats>,
-}
-
-/// Statistics of one container.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ContainerStats {
-    /// Whose.
-    #[prost(message, optional, tag = "1")]
-    pub attributes: Option<ContainerAttributes>,
-    /// Processor.
-    #[prost(message, optional, tag = "2")]
-    pub cpu: Option<CpuUsage>,
-    /// Memory.
-    #[prost(message, optional, tag = "3")]
-    pub memory: Option<MemoryUsage>,
-}
-
-/// Whose statistics.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ContainerAttributes {
-    /// Container id.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// What names it.
-    #[prost(message, optional, tag = "2")]
-    pub metadata: Option<ContainerMetadata>,
-    /// Labels of the container.
-    #[prost(btree_map = "string, string", tag = "3")]
-    pub labels: Labels,
+    /// Whose statistics.
+    message ContainerAttributes {
+        /// Container id.
+        string id = 1;
+        /// What names it.
+        message ContainerMetadata metadata = 2;
+        /// Labels of the container.
+        labels labels = 3;
+    }
 }

@@ -2,49 +2,42 @@
 //!
 //! Same source and rules as [`super`].
 
-use prost::{Enumeration, Message};
+use prost::Enumeration;
 
-/// Asks for all containers; the filter (tag 1) is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct ListContainersRequest {}
+use super::proto::messages;
 
-/// All containers.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ListContainersResponse {
-    /// The containers.
-    #[prost(message, repeated, tag = "1")]
-    pub containers: Vec<Container>,
-}
+messages! {
+    /// Asks for all containers; the filter (tag 1) is not used.
+    #[derive(Copy)]
+    message ListContainersRequest {}
 
-/// A container.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Container {
-    /// Container id.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// Its sandbox.
-    #[prost(string, tag = "2")]
-    pub pod_sandbox_id: String,
-    /// What names it.
-    #[prost(message, optional, tag = "3")]
-    pub metadata: Option<ContainerMetadata>,
-    /// See [`ContainerState`].
-    #[prost(enumeration = "ContainerState", tag = "6")]
-    pub state: i32,
-    /// Creation, nanoseconds since 1970.
-    #[prost(int64, tag = "7")]
-    pub created_at: i64,
-}
+    /// All containers.
+    message ListContainersResponse {
+        /// The containers.
+        repeated Container containers = 1;
+    }
 
-/// What names a container.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct ContainerMetadata {
-    /// Name in the pod's specification.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Which attempt.
-    #[prost(uint32, tag = "2")]
-    pub attempt: u32,
+    /// A container.
+    message Container {
+        /// Container id.
+        string id = 1;
+        /// Its sandbox.
+        string pod_sandbox_id = 2;
+        /// What names it.
+        message ContainerMetadata metadata = 3;
+        /// See [`ContainerState`].
+        enumeration ContainerState state = 6;
+        /// Creation, nanoseconds since 1970.
+        int64 created_at = 7;
+    }
+
+    /// What names a container.
+    message ContainerMetadata {
+        /// Name in the pod's specification.
+        string name = 1;
+        /// Which attempt.
+        uint32 attempt = 2;
+    }
 }
 
 /// How far a container is.

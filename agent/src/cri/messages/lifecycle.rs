@@ -2,87 +2,67 @@
 //!
 //! Same source and rules as [`super`].
 
-use prost::{Enumeration, Message};
+use prost::Enumeration;
 
-use super::{Labels, NamespaceOption, PodSandboxMetadata};
+use super::proto::messages;
+use super::{NamespaceOption, PodSandboxMetadata};
 
-/// Makes a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct RunPodSandboxRequest {
-    /// What to make.
-    #[prost(message, optional, tag = "1")]
-    pub config: Option<PodSandboxConfig>,
-    /// Runtime class handler; empty for the default.
-    #[prost(string, tag = "2")]
-    pub runtime_handler: String,
-}
+messages! {
+    /// Makes a sandbox.
+    message RunPodSandboxRequest {
+        /// What to make.
+        message PodSandboxConfig config = 1;
+        /// Runtime class handler; empty for the default.
+        string runtime_handler = 2;
+    }
 
-/// A sandbox was made.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct RunPodSandboxResponse {
-    /// Its id.
-    #[prost(string, tag = "1")]
-    pub pod_sandbox_id: String,
-}
+    /// A sandbox was made.
+    message RunPodSandboxResponse {
+        /// Its id.
+        string pod_sandbox_id = 1;
+    }
 
-/// What sandbox to make.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodSandboxConfig {
-    /// What names it.
-    #[prost(message, optional, tag = "1")]
-    pub metadata: Option<PodSandboxMetadata>,
-    /// Host name inside.
-    #[prost(string, tag = "2")]
-    pub hostname: String,
-    /// Where logs of its containers go.
-    #[prost(string, tag = "3")]
-    pub log_directory: String,
-    /// Name resolution inside.
-    #[prost(message, optional, tag = "4")]
-    pub dns_config: Option<PodDnsConfig>,
-    /// Ports of the node that lead inside.
-    #[prost(message, repeated, tag = "5")]
-    pub port_mappings: Vec<PortMapping>,
-    /// Pod labels.
-    #[prost(btree_map = "string, string", tag = "6")]
-    pub labels: Labels,
-    /// Pod annotations.
-    #[prost(btree_map = "string, string", tag = "7")]
-    pub annotations: Labels,
-    /// Linux part.
-    #[prost(message, optional, tag = "8")]
-    pub linux: Option<LinuxPodSandboxConfig>,
-}
+    /// What sandbox to make.
+    message PodSandboxConfig {
+        /// What names it.
+        message PodSandboxMetadata metadata = 1;
+        /// Host name inside.
+        string hostname = 2;
+        /// Where logs of its containers go.
+        string log_directory = 3;
+        /// Name resolution inside.
+        message PodDnsConfig dns_config = 4;
+        /// Ports of the node that lead inside.
+        repeated PortMapping port_mappings = 5;
+        /// Pod labels.
+        labels labels = 6;
+        /// Pod annotations.
+        labels annotations = 7;
+        /// Linux part.
+        message LinuxPodSandboxConfig linux = 8;
+    }
 
-/// Name resolution inside a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PodDnsConfig {
-    /// Servers.
-    #[prost(string, repeated, tag = "1")]
-    pub servers: Vec<String>,
-    /// Search domains.
-    #[prost(string, repeated, tag = "2")]
-    pub searches: Vec<String>,
-    /// Options of resolv.conf.
-    #[prost(string, repeated, tag = "3")]
-    pub options: Vec<String>,
-}
+    /// Name resolution inside a sandbox.
+    message PodDnsConfig {
+        /// Servers.
+        strings servers = 1;
+        /// Search domains.
+        strings searches = 2;
+        /// Options of resolv.conf.
+        strings options = 3;
+    }
 
-/// One port mapping.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct PortMapping {
-    /// See [`Protocol`].
-    #[prost(enumeration = "Protocol", tag = "1")]
-    pub protocol: i32,
-    /// Port inside.
-    #[prost(int32, tag = "2")]
-    pub container_port: i32,
-    /// Port of the node.
-    #[prost(int32, tag = "3")]
-    pub host_port: i32,
-    /// Address of the node; empty for all.
-    #[prost(string, tag = "4")]
-    pub host_ip: String,
+    /// One port mapping.
+    message PortMapping {
+        /// See [`Protocol`].
+        enumeration Protocol protocol = 1;
+        /// Port inside.
+        int32 container_port = 2;
+        /// Port of the node.
+        int32 host_port = 3;
+        /// Address of the node; empty for all.
+        string host_ip = 4;
+    }
 }
 
 /// Transport of a port mapping.
@@ -97,54 +77,45 @@ pub enum Protocol {
     Sctp = 2,
 }
 
-/// Linux part of a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct LinuxPodSandboxConfig {
-    /// cgroup below which the sandbox goes.
-    #[prost(string, tag = "1")]
-    pub cgroup_parent: String,
-    /// Namespaces and more.
-    #[prost(message, optional, tag = "2")]
-    pub security_context: Option<LinuxSandboxSecurityContext>,
-    /// Kernel settings inside.
-    #[prost(btree_map = "string, string", tag = "3")]
-    pub sysctls: Labels,
+messages! {
+    /// Linux part of a sandbox.
+    message LinuxPodSandboxConfig {
+        /// cgroup below which the sandbox goes.
+        string cgroup_parent = 1;
+        /// Namespaces and more.
+        message LinuxSandboxSecurityContext security_context = 2;
+        /// Kernel settings inside.
+        labels sysctls = 3;
+    }
+
+    /// Namespaces and privileges of a sandbox.
+    #[derive(Copy)]
+    message LinuxSandboxSecurityContext {
+        /// Which namespaces are its own.
+        message NamespaceOption namespace_options = 1;
+        /// Root file system read-only.
+        bool readonly_rootfs = 4;
+        /// A privileged container will run in it.
+        bool privileged = 6;
+    }
+
+    /// Stops a sandbox.
+    message StopPodSandboxRequest {
+        /// Sandbox id.
+        string pod_sandbox_id = 1;
+    }
+
+    /// A sandbox was stopped.
+    #[derive(Copy)]
+    message StopPodSandboxResponse {}
+
+    /// Removes a sandbox.
+    message RemovePodSandboxRequest {
+        /// Sandbox id.
+        string pod_sandbox_id = 1;
+    }
+
+    /// A sandbox was removed.
+    #[derive(Copy)]
+    message RemovePodSandboxResponse {}
 }
-
-/// Namespaces and privileges of a sandbox.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct LinuxSandboxSecurityContext {
-    /// Which namespaces are its own.
-    #[prost(message, optional, tag = "1")]
-    pub namespace_options: Option<NamespaceOption>,
-    /// Root file system read-only.
-    #[prost(bool, tag = "4")]
-    pub readonly_rootfs: bool,
-    /// A privileged container will run in it.
-    #[prost(bool, tag = "6")]
-    pub privileged: bool,
-}
-
-/// Stops a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct StopPodSandboxRequest {
-    /// Sandbox id.
-    #[prost(string, tag = "1")]
-    pub pod_sandbox_id: String,
-}
-
-/// A sandbox was stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct StopPodSandboxResponse {}
-
-/// Removes a sandbox.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct RemovePodSandboxRequest {
-    /// Sandbox id.
-    #[prost(string, tag = "1")]
-    pub pod_sandbox_id: String,
-}
-
-/// A sandbox was removed.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct RemovePodSandboxResponse {}
