@@ -5,6 +5,7 @@
 //! into events until the source is dropped.
 //! Does not: interpret events (the correlator does), or read anything of processes that are no plugins.
 
+mod attached;
 mod cgroups;
 pub mod connect;
 pub mod conntrack;
@@ -29,11 +30,10 @@ use std::sync::mpsc;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass_model::{Body, Event};
 
-use self::connect::ConnectProbe;
+use self::attached::AttachedProbe;
 use self::conntrack::Conntrack;
 pub use self::conntrack::FlowOptions;
 use self::dns::DnsProbe;
-use self::drops::DropProbe;
 use self::exec::ExecProbe;
 use self::known_namespaces::KnownNamespaces;
 use self::loader::error::LoadError;
@@ -110,10 +110,10 @@ const NETNS_DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 #[derive(Debug)]
 pub struct LinuxSource {
     exec: ExecProbe,
-    connect: Option<ConnectProbe>,
+    connect: Option<AttachedProbe>,
     conntrack: Option<Conntrack>,
     dns: Option<DnsProbe>,
-    drops: Option<DropProbe>,
+    drops: Option<AttachedProbe>,
     namespaces: KnownNamespaces,
 }
 
@@ -147,13 +147,13 @@ fn attach(
     // would otherwise reach the pipeline behind newer events of the others, and be late.
     let (announce, announcements) = mpsc::channel();
     let exec = exec.start(netns, announcements, (&sender, health))?;
-    let connect = ConnectProbe::start(options.connect, &options.rungs, loader, &sender, health);
+    let connect = connect::start(options.connect, &options.rungs, loader, &sender, health);
     let conntrack = within(options.node_netns.as_deref(), || {
         let known = namespaces.clone();
         Conntrack::start(options.conntrack, &options.flows, known, loader, (&sender, health))
     });
     let ports = &options.dns_ports;
-    let drops = DropProbe::start(options.drops, ports, loader, &sender, health);
+    let drops = drops::start(options.drops, ports, loader, &sender, health);
     let dns = DnsProbe::start(options.dns, ports, options.ring_bytes / 2, loader, (&sender, health));
     if connect.is_some() || dns.is_some() {
         // Sent by the thread of the process probe: the queue may be full, and the pipeline that empties it starts after
@@ -243,11 +243,11 @@ impl LinuxSource {
     /// Kernel time of each program of the other probes.
     #[must_use]
     pub fn traffic_run_time(&self) -> Vec<ProgramTime> {
-        let connect = self.connect.iter().flat_map(ConnectProbe::run_time);
+        let connect = self.connect.iter().flat_map(AttachedProbe::run_time);
         connect
             .chain(self.conntrack.iter().flat_map(Conntrack::run_time))
             .chain(self.dns.iter().flat_map(DnsProbe::run_time))
-            .chain(self.drops.iter().flat_map(DropProbe::run_time))
+            .chain(self.drops.iter().flat_map(AttachedProbe::run_time))
             .collect()
     }
 }

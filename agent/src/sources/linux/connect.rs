@@ -14,67 +14,43 @@ use std::hash::{BuildHasher as _, RandomState};
 use sandglass_model::network::{ConnectStep, Step};
 use sandglass_model::{Body, Event, Timestamp};
 
+use super::attached::AttachedProbe;
 use super::feed::decoded::{DecodedFeed, Decoder};
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
 use super::loader::family::{Family, Object, ProbeLoader, Rung};
-use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
 use super::status;
 use crate::failure::causes_in_short;
 use crate::health::{Health, ProbeStatus};
 use crate::sources::queue::EventSender;
 
-/// The attached probe. Dropping it detaches it.
-#[derive(Debug)]
-pub struct ConnectProbe {
-    // Dropped first: the thread drains the ring once more.
-    _follower: Follower,
-    family: Family,
-}
-
-impl ConnectProbe {
-    /// Attaches the best of `rungs`, if the probe is wanted, and reports in `health` what came of it.
-    #[must_use]
-    pub fn start(
-        wanted: bool,
-        rungs: &[Rung],
-        loader: &mut ProbeLoader<'_>,
-        sender: &EventSender,
-        health: &Health,
-    ) -> Option<ConnectProbe> {
-        if !wanted {
-            health.set_probe(missing("switched off", "set probes.connect to true"));
-            return None;
-        }
-        let mut rejected = None;
-        for rung in rungs {
-            match attach(*rung, loader, sender, health) {
-                Ok(probe) => {
-                    health.set_probe(in_use(*rung, rejected.as_ref()));
-                    return Some(probe);
-                }
-                Err(error) => rejected = rejected.or(Some(error)),
+/// Attaches the best of `rungs`, if the probe is wanted, and reports in `health` what came of it.
+#[must_use]
+pub fn start(
+    wanted: bool,
+    rungs: &[Rung],
+    loader: &mut ProbeLoader<'_>,
+    sender: &EventSender,
+    health: &Health,
+) -> Option<AttachedProbe> {
+    if !wanted {
+        health.set_probe(missing("switched off", "set probes.connect to true"));
+        return None;
+    }
+    let mut rejected = None;
+    for rung in rungs {
+        match attach(*rung, loader, sender, health) {
+            Ok(probe) => {
+                health.set_probe(in_use(*rung, rejected.as_ref()));
+                return Some(probe);
             }
+            Err(error) => rejected = rejected.or(Some(error)),
         }
-        let why = rejected.map_or_else(|| "no rung was to be tried".to_owned(), |error| causes_in_short(&error));
-        health.set_probe(missing(&why, "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON"));
-        None
     }
-
-    /// Detaches the program, or attaches it again; it stays loaded.
-    ///
-    /// # Errors
-    /// When the kernel rejects it.
-    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
-        self.family.set_hooked(hooked)
-    }
-
-    /// Kernel time of its program so far.
-    #[must_use]
-    pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.family.run_time()
-    }
+    let why = rejected.map_or_else(|| "no rung was to be tried".to_owned(), |error| causes_in_short(&error));
+    health.set_probe(missing(&why, "needs Linux 5.10 or newer with CAP_BPF and CAP_PERFMON"));
+    None
 }
 
 fn attach(
@@ -82,7 +58,7 @@ fn attach(
     loader: &mut ProbeLoader<'_>,
     sender: &EventSender,
     health: &Health,
-) -> Result<ConnectProbe, LoadError> {
+) -> Result<AttachedProbe, LoadError> {
     let object = Object {
         probe: PROBE,
         hook: rung.name(),
@@ -96,10 +72,10 @@ fn attach(
     family.attach("on_set_state", TRACEPOINT, loader)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, ConnectDecoder::default());
-    Ok(ConnectProbe {
-        _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
+    Ok(AttachedProbe::new(
+        Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
         family,
-    })
+    ))
 }
 
 /// Decodes records and renames sockets that are known by their address only.

@@ -16,65 +16,41 @@ use sandglass_probes::wire::dns::{DROP_DNS, DropRecord};
 
 use self::reasons::Reasons;
 use self::symbols::Symbols;
+use super::attached::AttachedProbe;
 use super::dns::decode::address;
 use super::feed::decoded::{DecodedFeed, Decoder};
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
 use super::loader::family::{Family, Object, ProbeLoader};
-use super::loader::run_time::ProgramTime;
 use super::record::DecodeError;
 use super::status::{attached, switched_off, unavailable};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::queue::EventSender;
 
-/// The attached probe. Dropping it detaches it.
-#[derive(Debug)]
-pub struct DropProbe {
-    // Dropped first: the thread drains the ring once more.
-    _follower: Follower,
-    family: Family,
-}
-
-impl DropProbe {
-    /// Attaches the probe, if it is wanted, and reports in `health` what came of it.
-    #[must_use]
-    pub fn start(
-        wanted: bool,
-        ports: &[u16],
-        loader: &mut ProbeLoader<'_>,
-        sender: &EventSender,
-        health: &Health,
-    ) -> Option<DropProbe> {
-        if !wanted || ports.is_empty() {
-            health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.drops"));
-            return None;
-        }
-        let mut attach = |object| attach(object, loader, sender, health);
-        let (probe, status) = match attach(REASONED) {
-            Ok(probe) => (Some(probe), in_use(REASONED.hook, None)),
-            Err(error) => match attach(UNREASONED) {
-                Ok(probe) => (Some(probe), in_use(UNREASONED.hook, Some(&error))),
-                // The error of the better object: the other failed for the same reason.
-                Err(_) => (None, unavailable(PROBE, CONSEQUENCE, HINT, &error)),
-            },
-        };
-        health.set_probe(status);
-        probe
+/// Attaches the probe, if it is wanted, and reports in `health` what came of it.
+#[must_use]
+pub fn start(
+    wanted: bool,
+    ports: &[u16],
+    loader: &mut ProbeLoader<'_>,
+    sender: &EventSender,
+    health: &Health,
+) -> Option<AttachedProbe> {
+    if !wanted || ports.is_empty() {
+        health.set_probe(switched_off(PROBE, CONSEQUENCE, "probes.drops"));
+        return None;
     }
-
-    /// Detaches the program, or attaches it again; it stays loaded.
-    ///
-    /// # Errors
-    /// When the kernel rejects it.
-    pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
-        self.family.set_hooked(hooked)
-    }
-
-    /// Kernel time of its program so far.
-    #[must_use]
-    pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.family.run_time()
-    }
+    let mut attach = |object| attach(object, loader, sender, health);
+    let (probe, status) = match attach(REASONED) {
+        Ok(probe) => (Some(probe), in_use(REASONED.hook, None)),
+        Err(error) => match attach(UNREASONED) {
+            Ok(probe) => (Some(probe), in_use(UNREASONED.hook, Some(&error))),
+            // The error of the better object: the other failed for the same reason.
+            Err(_) => (None, unavailable(PROBE, CONSEQUENCE, HINT, &error)),
+        },
+    };
+    health.set_probe(status);
+    probe
 }
 
 fn attach(
@@ -82,7 +58,7 @@ fn attach(
     loader: &mut ProbeLoader<'_>,
     sender: &EventSender,
     health: &Health,
-) -> Result<DropProbe, LoadError> {
+) -> Result<AttachedProbe, LoadError> {
     let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
     family.attach("on_drop", "kfree_skb", loader)?;
@@ -92,10 +68,10 @@ fn attach(
     };
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, decoder);
-    Ok(DropProbe {
-        _follower: Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
+    Ok(AttachedProbe::new(
+        Follower::start(PROBE, feed).map_err(LoadError::Thread)?,
         family,
-    })
+    ))
 }
 
 fn in_use(hook: &str, rejected: Option<&LoadError>) -> ProbeStatus {
