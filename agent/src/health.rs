@@ -13,6 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use crate::registration::register;
+
 pub use family::{Count, CounterFamily, Label};
 
 /// One probe, and the hook it is attached to.
@@ -151,48 +153,22 @@ impl Health {
         for sink in ["otlp", "store"] {
             drop(self.shed.get_or_create(&SinkLabel { sink }));
         }
-        registry.register("events", "Events that reached the pipeline", self.events.clone());
-        registry.register(
-            "events_lost",
-            "Records lost on the kernel side, per probe",
-            self.lost.clone(),
-        );
-        registry.register(
-            "etw_events_lost",
-            "Events that ETW lost before the agent could read them, per session (Windows)",
-            self.etw_lost.clone(),
-        );
-        registry.register(
-            "events_late",
-            "Events that came after the reorder window had passed them",
-            self.late.clone(),
-        );
-        registry.register("events_orphan", "Events whose owner was not found", self.orphan.clone());
-        registry.register(
-            "evicted",
-            "Entries evicted because a table of the correlator was full",
-            self.evicted.clone(),
-        );
-        registry.register(
-            "shed",
-            "Outputs shed because a sink's queue was full",
-            self.shed.clone(),
-        );
-        registry.register(
-            "events_undecodable",
-            "Records that could not be decoded, per probe",
-            self.undecodable.clone(),
-        );
-        registry.register(
-            "queue_depth",
-            "Events waiting between the sources and the correlator",
-            self.queue_depth.clone(),
-        );
-        registry.register(
-            "ring_used_bytes",
-            "Bytes waiting in the kernel's ring buffer at the last look",
-            self.ring_bytes.clone(),
-        );
-        registry.register("open_traces", "Traces that are open", self.open_traces.clone());
+        register! { registry,
+            "events": self.events, "Events that reached the pipeline";
+            "events_lost": self.lost, "Records lost on the kernel side, per probe";
+            "etw_events_lost": self.etw_lost, "Events that ETW lost before the agent could read them, per session (Windows)";
+            "events_late": self.late, "Events that came after the reorder window had passed them";
+            "events_orphan": self.orphan, "Events whose owner was not found";
+        }
+        register! { registry,
+            "evicted": self.evicted, "Entries evicted because a table of the correlator was full";
+            "shed": self.shed, "Outputs shed because a sink's queue was full";
+            "events_undecodable": self.undecodable, "Records that could not be decoded, per probe";
+        }
+        register! { registry,
+            "queue_depth": self.queue_depth, "Events waiting between the sources and the correlator";
+            "ring_used_bytes": self.ring_bytes, "Bytes waiting in the kernel's ring buffer at the last look";
+            "open_traces": self.open_traces, "Traces that are open";
+        }
     }
 }

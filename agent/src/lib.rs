@@ -21,6 +21,7 @@ pub mod node;
 pub mod pem;
 pub mod pipeline;
 pub mod platform;
+mod registration;
 pub mod resident;
 pub mod scheduling;
 pub mod sinks;

@@ -72,6 +72,10 @@ fn registered() -> BTreeSet<String> {
             .split(".register(")
             .skip(1)
             .chain(source.split("encode_descriptor(").skip(1));
+        // In a block of `register!` each metric has a line, which begins with its name.
+        let blocks = source.split("register! {").skip(1);
+        let lines = blocks.flat_map(|block| block.lines().skip(1).take_while(|line| line.trim() != "}"));
+        let places = places.chain(lines);
         names
             .extend(places.filter_map(|rest| Some(rest.trim_start().strip_prefix('"')?.split('"').next()?.to_owned())));
     }

@@ -12,6 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::registration::register;
+
 /// How a span ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(
@@ -113,36 +115,14 @@ impl ExportMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "export_spans",
-            "Spans that left the OTLP sink, by outcome: delivered, rejected, evicted, partial_rejected or shed",
-            self.spans.clone(),
-        );
-        registry.register(
-            "export_retries",
-            "Attempts to send a request to the OTLP collector after its first one",
-            self.retries.clone(),
-        );
-        registry.register(
-            "export_queue_spans",
-            "Spans in requests queued for the OTLP collector",
-            self.queue_spans.clone(),
-        );
-        registry.register(
-            "export_queue_bytes",
-            "Bytes of requests queued for the OTLP collector",
-            self.queue_bytes.clone(),
-        );
-        registry.register(
-            "export_queue_oldest_timestamp_seconds",
-            "When the oldest request queued for the OTLP collector was sealed; 0 if none is queued",
-            self.queue_oldest.clone(),
-        );
-        registry.register(
-            "export_request_duration_seconds",
-            "Duration of attempts to send a request to the OTLP collector, failed ones included",
-            self.duration.clone(),
-        );
+        register! { registry,
+            "export_spans": self.spans, "Spans that left the OTLP sink, by outcome: delivered, rejected, evicted, partial_rejected or shed";
+            "export_retries": self.retries, "Attempts to send a request to the OTLP collector after its first one";
+            "export_queue_spans": self.queue_spans, "Spans in requests queued for the OTLP collector";
+            "export_queue_bytes": self.queue_bytes, "Bytes of requests queued for the OTLP collector";
+            "export_queue_oldest_timestamp_seconds": self.queue_oldest, "When the oldest request queued for the OTLP collector was sealed; 0 if none is queued";
+            "export_request_duration_seconds": self.duration, "Duration of attempts to send a request to the OTLP collector, failed ones included";
+        }
     }
 }
 

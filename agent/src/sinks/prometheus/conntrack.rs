@@ -12,6 +12,7 @@ use sandglass_correlator::finding::{Nat, Scope};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 
 use super::series::SeriesList;
+use crate::registration::register;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ScopeLabels {
@@ -106,51 +107,21 @@ impl ConntrackMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "conntrack_flows",
-            "Conntrack entries created and destroyed",
-            self.flows.clone(),
-        );
-        registry.register(
-            "conntrack_nat",
-            "Conntrack entries created with NAT of the destination, the source or both",
-            self.nat.clone(),
-        );
-        registry.register(
-            "conntrack_insert_failed",
-            "Conntrack entries that lost a race for a tuple, with their packet dropped",
-            self.insert_failed.clone(),
-        );
-        registry.register(
-            "conntrack_drop",
-            "Packets dropped because conntrack could not create an entry, mostly for a full table",
-            self.drop.clone(),
-        );
-        registry.register(
-            "conntrack_early_drop",
-            "Conntrack entries evicted early to make room for new ones",
-            self.early_drop.clone(),
-        );
-        registry.register(
-            "conntrack_clash_resolve",
-            "Races for a tuple that conntrack resolved without a drop",
-            self.clash_resolve.clone(),
-        );
-        registry.register(
-            "conntrack_search_restart",
-            "Searches of the conntrack table restarted because the table changed",
-            self.search_restart.clone(),
-        );
-        registry.register(
-            "conntrack_entries",
-            "Entries in the node's conntrack table",
-            self.entries.clone(),
-        );
-        registry.register(
-            "conntrack_entries_limit",
-            "Maximum number of entries in the node's conntrack table",
-            self.limit.clone(),
-        );
+        register! { registry,
+            "conntrack_flows": self.flows, "Conntrack entries created and destroyed";
+            "conntrack_nat": self.nat, "Conntrack entries created with NAT of the destination, the source or both";
+        }
+        register! { registry,
+            "conntrack_insert_failed": self.insert_failed, "Conntrack entries that lost a race for a tuple, with their packet dropped";
+            "conntrack_drop": self.drop, "Packets dropped because conntrack could not create an entry, mostly for a full table";
+            "conntrack_early_drop": self.early_drop, "Conntrack entries evicted early to make room for new ones";
+            "conntrack_clash_resolve": self.clash_resolve, "Races for a tuple that conntrack resolved without a drop";
+            "conntrack_search_restart": self.search_restart, "Searches of the conntrack table restarted because the table changed";
+        }
+        register! { registry,
+            "conntrack_entries": self.entries, "Entries in the node's conntrack table";
+            "conntrack_entries_limit": self.limit, "Maximum number of entries in the node's conntrack table";
+        }
     }
 
     /// Adds the growth of a table's counters.

@@ -17,6 +17,7 @@ use super::durations::{DurationFamily, durations, observe};
 use super::readiness::ReadinessMetrics;
 use super::traffic::TrafficMetrics;
 use super::windows::WindowsMetrics;
+use crate::registration::register;
 use crate::sinks::creation;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -127,56 +128,20 @@ impl ProductMetrics {
 
     /// Registers all of them; the registry adds the prefix `sandglass`.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "sandbox_setup_duration_seconds",
-            "Creation of a sandbox, from its first evidence until the runtime had started it or it had failed",
-            self.sandboxes.clone(),
-        );
-        registry.register(
-            "sandbox_phase_duration_seconds",
-            "Time of each phase of a sandbox's creation; the phases of a sandbox add up to its creation",
-            self.phases.clone(),
-        );
-        registry.register(
-            "sandbox_retries",
-            "Sandboxes created after an earlier attempt for the same pod",
-            self.sandbox_retries.clone(),
-        );
-        registry.register(
-            "traces_incomplete",
-            "Closed traces with lost records or an unobserved begin",
-            self.incomplete.clone(),
-        );
-        registry.register(
-            "cni_operation_duration_seconds",
-            "CNI operations of one attachment, from the start of the first plugin to the end of the last",
-            self.operations.clone(),
-        );
-        registry.register(
-            "cni_operation_errors",
-            "Failed CNI operations, by failed plugin and class of error",
-            self.operation_errors.clone(),
-        );
-        registry.register(
-            "cni_operation_retries",
-            "CNI operations that repeat an earlier one of the same attachment",
-            self.operation_retries.clone(),
-        );
-        registry.register(
-            "cni_plugin_duration_seconds",
-            "CNI plugin invocations",
-            self.plugins.clone(),
-        );
-        registry.register(
-            "cni_command_duration_seconds",
-            "Commands started by CNI plugins",
-            self.commands.clone(),
-        );
-        registry.register(
-            "runtime_step_duration_seconds",
-            "Steps of the runtime during the creation of a sandbox",
-            self.steps.clone(),
-        );
+        register! { registry,
+            "sandbox_setup_duration_seconds": self.sandboxes, "Creation of a sandbox, from its first evidence until the runtime had started it or it had failed";
+            "sandbox_phase_duration_seconds": self.phases, "Time of each phase of a sandbox's creation; the phases of a sandbox add up to its creation";
+            "sandbox_retries": self.sandbox_retries, "Sandboxes created after an earlier attempt for the same pod";
+            "traces_incomplete": self.incomplete, "Closed traces with lost records or an unobserved begin";
+        }
+        register! { registry,
+            "cni_operation_duration_seconds": self.operations, "CNI operations of one attachment, from the start of the first plugin to the end of the last";
+            "cni_operation_errors": self.operation_errors, "Failed CNI operations, by failed plugin and class of error";
+            "cni_operation_retries": self.operation_retries, "CNI operations that repeat an earlier one of the same attachment";
+            "cni_plugin_duration_seconds": self.plugins, "CNI plugin invocations";
+            "cni_command_duration_seconds": self.commands, "Commands started by CNI plugins";
+            "runtime_step_duration_seconds": self.steps, "Steps of the runtime during the creation of a sandbox";
+        }
         self.readiness.register(registry);
         self.traffic.register(registry);
         self.windows.register(registry);

@@ -13,6 +13,7 @@ use sandglass_model::trace::SandboxDetail;
 use sandglass_model::{Detail, RootId, Trace};
 
 use super::durations::{DurationFamily, durations, observe};
+use crate::registration::register;
 use crate::sinks::creation;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,21 +48,11 @@ impl ReadinessMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "network_ready_duration_seconds",
-            "Time from the end of a sandbox's creation until its first lookup was answered and its first connect established, or until these failed",
-            self.ready.clone(),
-        );
-        registry.register(
-            "network_wait_duration_seconds",
-            "Time from a sandbox's first query or SYN until its first lookup was answered and its first connect established, or until these failed",
-            self.wait.clone(),
-        );
-        registry.register(
-            "network_silent",
-            "Sandboxes that sent nothing within the deadline",
-            self.silent.clone(),
-        );
+        register! { registry,
+            "network_ready_duration_seconds": self.ready, "Time from the end of a sandbox's creation until its first lookup was answered and its first connect established, or until these failed";
+            "network_wait_duration_seconds": self.wait, "Time from a sandbox's first query or SYN until its first lookup was answered and its first connect established, or until these failed";
+            "network_silent": self.silent, "Sandboxes that sent nothing within the deadline";
+        }
     }
 
     pub(super) fn record(&mut self, output: &Output) {

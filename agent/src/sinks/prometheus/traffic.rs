@@ -19,6 +19,7 @@ use super::bounded::BoundedLabel;
 use super::conntrack::{ConntrackMetrics, ScopeCounter, ScopeLabels};
 use super::durations::{DurationFamily, TraceLabel, durations, observe_in};
 use super::series::SeriesList;
+use crate::registration::register;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LookupLabels {
@@ -154,77 +155,27 @@ impl TrafficMetrics {
 
     /// Registers all of them.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "dns_lookup_duration_seconds",
-            "DNS lookups of one name, with retries and search path, from the first query to the deciding answer",
-            self.lookups.clone(),
-        );
-        registry.register(
-            "dns_queries",
-            "DNS queries sent, by record type and transport",
-            self.queries.clone(),
-        );
-        registry.register(
-            "dns_retransmissions",
-            "DNS queries retransmitted",
-            self.retransmissions.clone(),
-        );
-        registry.register(
-            "dns_unanswered",
-            "DNS queries without an answer",
-            self.unanswered.clone(),
-        );
-        registry.register(
-            "dns_search_names",
-            "DNS names queried only because of the search path (ndots)",
-            self.search_names.clone(),
-        );
-        registry.register(
-            "dns_truncated",
-            "DNS lookups with a truncated answer that were retried over TCP",
-            self.truncated.clone(),
-        );
-        registry.register(
-            "dns_malformed",
-            "DNS messages that could not be parsed, wholly or in part",
-            self.malformed.clone(),
-        );
-        registry.register(
-            "dns_unreported",
-            "DNS messages that belong to no lookup, by reason; with questions: questions beyond a message's eighth; with unseen: bytes of TCP streams",
-            self.unreported.clone(),
-        );
-        registry.register(
-            "connect_duration_seconds",
-            "TCP connects, from the first SYN until the connection was established or had failed",
-            self.connects.clone(),
-        );
-        registry.register(
-            "connect_retransmissions",
-            "SYNs retransmitted",
-            self.connect_retransmissions.clone(),
-        );
+        register! { registry,
+            "dns_lookup_duration_seconds": self.lookups, "DNS lookups of one name, with retries and search path, from the first query to the deciding answer";
+            "dns_queries": self.queries, "DNS queries sent, by record type and transport";
+            "dns_retransmissions": self.retransmissions, "DNS queries retransmitted";
+            "dns_unanswered": self.unanswered, "DNS queries without an answer";
+            "dns_search_names": self.search_names, "DNS names queried only because of the search path (ndots)";
+            "dns_truncated": self.truncated, "DNS lookups with a truncated answer that were retried over TCP";
+            "dns_malformed": self.malformed, "DNS messages that could not be parsed, wholly or in part";
+            "dns_unreported": self.unreported, "DNS messages that belong to no lookup, by reason; with questions: questions beyond a message's eighth; with unseen: bytes of TCP streams";
+        }
+        register! { registry,
+            "connect_duration_seconds": self.connects, "TCP connects, from the first SYN until the connection was established or had failed";
+            "connect_retransmissions": self.connect_retransmissions, "SYNs retransmitted";
+        }
         self.conntrack.register(registry);
-        registry.register(
-            "packet_drops",
-            "DNS packets and SYNs that the kernel dropped, by its drop reason",
-            self.drops.clone(),
-        );
-        registry.register(
-            "root_causes",
-            "Failed, slow, retried and dropped lookups and connects, by cause",
-            self.causes.clone(),
-        );
-        registry.register(
-            "journeys",
-            "Failed, slow, retried and dropped lookups and connects with a trace of their own",
-            self.journeys.clone(),
-        );
-        registry.register(
-            "journeys_held_back",
-            "Failed, slow, retried and dropped lookups and connects without a trace, since their rate was above the limit",
-            self.held_back.clone(),
-        );
+        register! { registry,
+            "packet_drops": self.drops, "DNS packets and SYNs that the kernel dropped, by its drop reason";
+            "root_causes": self.causes, "Failed, slow, retried and dropped lookups and connects, by cause";
+            "journeys": self.journeys, "Failed, slow, retried and dropped lookups and connects with a trace of their own";
+            "journeys_held_back": self.held_back, "Failed, slow, retried and dropped lookups and connects without a trace, since their rate was above the limit";
+        }
     }
 
     /// Counts one output of the correlator.

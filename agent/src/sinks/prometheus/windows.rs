@@ -14,6 +14,7 @@ use sandglass_model::windows::Service;
 
 use super::bounded::BoundedLabel;
 use super::durations::{DurationFamily, durations, observe};
+use crate::registration::register;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ActivityLabels {
@@ -53,36 +54,14 @@ impl WindowsMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "hns_operation_duration_seconds",
-            "Activities of the Host Network Service (Windows), by name",
-            self.hns.clone(),
-        );
-        registry.register(
-            "hcs_operation_duration_seconds",
-            "Activities of the Host Compute Service, of silos and of the shim (Windows), by name",
-            self.hcs.clone(),
-        );
-        registry.register(
-            "vnic_ready_duration_seconds",
-            "Time from the end of ADD until the sandbox had its interface (Windows)",
-            self.vnic_ready.clone(),
-        );
-        registry.register(
-            "hns_endpoints",
-            "HNS endpoints that were created and not deleted since the agent started (Windows)",
-            self.endpoints.clone(),
-        );
-        registry.register(
-            "sandboxes",
-            "Sandboxes that were requested and not removed since the agent started (Windows); endpoints beyond them are leaked",
-            self.sandboxes.clone(),
-        );
-        registry.register(
-            "hns_restarts",
-            "Restarts of the Host Network Service (Windows)",
-            self.restarts.clone(),
-        );
+        register! { registry,
+            "hns_operation_duration_seconds": self.hns, "Activities of the Host Network Service (Windows), by name";
+            "hcs_operation_duration_seconds": self.hcs, "Activities of the Host Compute Service, of silos and of the shim (Windows), by name";
+            "vnic_ready_duration_seconds": self.vnic_ready, "Time from the end of ADD until the sandbox had its interface (Windows)";
+            "hns_endpoints": self.endpoints, "HNS endpoints that were created and not deleted since the agent started (Windows)";
+            "sandboxes": self.sandboxes, "Sandboxes that were requested and not removed since the agent started (Windows); endpoints beyond them are leaked";
+            "hns_restarts": self.restarts, "Restarts of the Host Network Service (Windows)";
+        }
     }
 
     pub(super) fn record(&mut self, output: &Output) {
