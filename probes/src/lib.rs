@@ -11,59 +11,39 @@ use wire::conntrack::{FLOW_MESSAGE_MAX, FlowRecord};
 use wire::dns::{DnsRecord, DropRecord};
 use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
 
-/// The process probe on BTF-typed tracepoints.
-pub static EXEC_TP_BTF: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/exec.tp_btf.o")));
-    &OBJECT.0
-};
+/// Compiled objects from the build's directory, each aligned for the loader.
+macro_rules! objects {
+    ($($(#[$about:meta])* $name:ident = $file:literal;)*) => {
+        $(
+            $(#[$about])*
+            pub static $name: &[u8] = {
+                static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $file)));
+                &OBJECT.0
+            };
+        )*
+    };
+}
 
-/// The process probe on raw tracepoints.
-pub static EXEC_RAW_TP: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/exec.raw_tp.o")));
-    &OBJECT.0
-};
-
-/// The DNS probe on the root of the cgroup tree.
-pub static DNS_CGROUP_SKB: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dns.cgroup_skb.o")));
-    &OBJECT.0
-};
-
-/// The same for kernels whose helpers do not know the current task's type (before 5.11).
-pub static DNS_OLD_TASK: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dns.old_task.o")));
-    &OBJECT.0
-};
-
-/// The drop probe.
-pub static DROP_TP_BTF: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.tp_btf.o")));
-    &OBJECT.0
-};
-
-/// The drop probe for kernels that give no reason (before 5.17).
-pub static DROP_NO_REASON: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/drop.no_reason.o")));
-    &OBJECT.0
-};
-
-/// The connection probe on BTF-typed tracepoints.
-pub static CONNECT_TP_BTF: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/connect.tp_btf.o")));
-    &OBJECT.0
-};
-
-/// The connection probe on raw tracepoints.
-pub static CONNECT_RAW_TP: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/connect.raw_tp.o")));
-    &OBJECT.0
-};
-
-/// The filter on the ctnetlink socket.
-pub static CONNTRACK: &[u8] = {
-    static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/conntrack.o")));
-    &OBJECT.0
-};
+objects! {
+    /// The process probe on BTF-typed tracepoints.
+    EXEC_TP_BTF = "exec.tp_btf.o";
+    /// The process probe on raw tracepoints.
+    EXEC_RAW_TP = "exec.raw_tp.o";
+    /// The DNS probe on the root of the cgroup tree.
+    DNS_CGROUP_SKB = "dns.cgroup_skb.o";
+    /// The same for kernels whose helpers do not know the current task's type (before 5.11).
+    DNS_OLD_TASK = "dns.old_task.o";
+    /// The drop probe.
+    DROP_TP_BTF = "drop.tp_btf.o";
+    /// The drop probe for kernels that give no reason (before 5.17).
+    DROP_NO_REASON = "drop.no_reason.o";
+    /// The connection probe on BTF-typed tracepoints.
+    CONNECT_TP_BTF = "connect.tp_btf.o";
+    /// The connection probe on raw tracepoints.
+    CONNECT_RAW_TP = "connect.raw_tp.o";
+    /// The filter on the ctnetlink socket.
+    CONNTRACK = "conntrack.o";
+}
 
 /// A record that may be read from any bytes of its length.
 ///
