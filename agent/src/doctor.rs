@@ -3,6 +3,7 @@
 //! The command passes the state of the probes (it starts the sources for a moment); this module checks kernel, privileges,
 //! CNI configuration and the container runtime. Each finding has what was found, why it matters and how to mend it.
 //! Does not: change anything.
+//! Evidence of an attached probe counts for more than a file: what a file forbids and a probe does all the same is a note.
 //! Input is whatever stands in files and answers: no panic on any of it, no finding without evidence.
 
 mod cni;
@@ -112,6 +113,7 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// A finding that still wants its reason: whoever reads it must learn why it matters ([`Finding::why`]).
     fn new(level: Level, check: &'static str, what: impl Into<String>) -> Finding {
         Finding {
             level,
@@ -163,7 +165,7 @@ impl Report {
         findings.filter(|finding| finding.level == level).count()
     }
 
-    /// 0 unless something failed.
+    /// 0 unless something failed: a warning is for people, and a script that sets up nodes must not stop for it.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         u8::from(self.count(Level::Fail) > 0)
@@ -179,6 +181,8 @@ impl Report {
 
 /// Runs all checks. Takes a few seconds when the runtime has pods, up to a minute when it hangs.
 pub async fn run(options: DoctorOptions) -> Report {
+    // The CNI section comes after the runtime: a running containerd reports the directories that it uses, which its files may not
+    // contain any more.
     let probes = probes::check(&options.probes);
     let system = system::check(&options.root, &options.probes);
     let network = network::check(&options.root);

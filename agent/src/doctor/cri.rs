@@ -1,4 +1,8 @@
-//! The container runtime: is it there, how fast does it answer, is its network ready, which CNI settings does it use.
+//! The container runtime: whether its socket is there, how fast it answers, whether its network is ready, which CNI settings it uses.
+//!
+//! Calls that the kubelet makes too, in the words of CRI v1 (`pkg/apis/runtime/v1/api.proto` of kubernetes/cri-api). Read-only ones
+//! alone: a doctor that makes a sandbox changes the node. Each has the deadline of `DoctorOptions::timeout`, so that a runtime that
+//! hangs delays the report by that and not for ever.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +16,7 @@ use crate::cri::messages::StatusResponse;
 use crate::cri::{Cri, CriError, RuntimeChoice};
 use crate::failure::{Advice, causes};
 
-/// What the runtime reports of itself.
+/// What the runtime reports of itself. What could not be requested is `None`, and `findings` say why.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeView {
     pub(super) findings: Vec<Finding>,
@@ -20,14 +24,18 @@ pub(super) struct RuntimeView {
     pub(super) kind: Option<RuntimeKind>,
     /// The generation of libcni that its version is built with.
     pub(super) libcni: Option<Libcni>,
+    /// The settings that it runs with, which its files need not contain any more.
     pub(super) cni: Option<LoadedCni>,
 }
 
 /// The CNI settings a running containerd uses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LoadedCni {
+    /// `PluginConfDir`.
     pub(super) conf_dir: String,
+    /// `PluginDirs`, in the order in which plugins are looked up; at most 16.
     pub(super) bin_dirs: Vec<String>,
+    /// `PluginMaxConfNum`: files that are loaded; `None` for all.
     pub(super) max_networks: Option<usize>,
     /// Directories of runtime handlers; `None` where the runtime does not report its whole configuration.
     pub(super) handlers: Option<Vec<LoadedHandler>>,
@@ -42,6 +50,7 @@ pub(super) struct LoadedHandler {
     pub(super) max_networks: Option<Option<usize>>,
 }
 
+/// Requests what the runtime reports, and judges it. Never fails: what does not answer becomes a finding.
 pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
     let mut view = RuntimeView::default();
     let Some(endpoint) = options.runtime.endpoint(&options.root) else {
@@ -55,7 +64,7 @@ pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
                 "cri.endpoint",
                 format!("{endpoint} is on another machine, unencrypted"),
             )
-            .why("whoever is on the way can read and change what is said, and a CRI socket is root on its node")
+            .why("anyone on the network path can read and change requests, and access to a CRI socket is root on its node")
             .hint("use the node's own socket"),
         );
     }
@@ -75,16 +84,17 @@ fn absent(runtime: &RuntimeChoice) -> Finding {
         RuntimeChoice::Off => Finding::new(
             Level::Note,
             "cri.endpoint",
-            "the container runtime is not asked, by configuration",
+            "the container runtime is not used: cri.endpoint is none",
         ),
         RuntimeChoice::Auto | RuntimeChoice::At(_) => {
             Finding::new(Level::Note, "cri.endpoint", "no CRI socket at the well-known paths")
                 .hint("set the runtime's endpoint, or mount its socket into the agent's container")
         }
     };
-    finding.why("no labels, sandboxes older than the agent are not listed; traces work without")
+    finding.why("no pod labels, and sandboxes older than the agent are not listed; traces do not need it")
 }
 
+/// The calls, in the order in which a later one needs an earlier one: version, conditions, lists, statistics.
 async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     match timed(|| cri.version()).await {
         Ok((version, median)) => {
@@ -115,6 +125,8 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     }
     let sandboxes = keep(view, "ListPodSandbox", timed(|| cri.list_pod_sandbox()).await);
     let containers = keep(view, "ListContainers", timed(|| cri.list_containers()).await);
+    // The first of two looks at CPU counters; the containers' statistics and the pause pass between them. Its error is that of the
+    // second, which is reported.
     let mut before = BTreeMap::new();
     if let Ok(first) = cri.list_pod_sandbox_stats().await {
         before = stats::cpu_use(&first);
@@ -158,7 +170,8 @@ async fn on_node_network(cri: &Cri, look: &StatsLook) -> Vec<String> {
     ids
 }
 
-/// Makes a call three times; returns the last response and the median time. Stops at the first error.
+/// Makes a call three times; returns the last response and the median time, which one slow call (a cold cache, a pod that starts)
+/// does not move. Stops at the first error: a runtime that does not answer is not made to do so three times.
 async fn timed<T, F>(mut call: impl FnMut() -> F) -> Result<(T, Duration), CriError>
 where
     F: Future<Output = Result<T, CriError>>,
@@ -175,6 +188,7 @@ where
     }
 }
 
+/// Notes how a call went; its response, if there is one.
 fn keep<T>(view: &mut RuntimeView, method: &str, outcome: Result<(T, Duration), CriError>) -> Option<T> {
     match outcome {
         Ok((answer, median)) => {
@@ -188,16 +202,18 @@ fn keep<T>(view: &mut RuntimeView, method: &str, outcome: Result<(T, Duration), 
     }
 }
 
+/// Whether a call is as fast as the kubelet needs it.
 fn pace(method: &str, median: Duration) -> Finding {
     let what = format!("{method} answers in {:.1} ms (median of 3)", median.as_secs_f64() * 1e3);
     if median < SLOW {
         return Finding::ok("cri.pace", what);
     }
     Finding::new(Level::Warn, "cri.pace", what)
-        .why("the kubelet asks this again and again: slow answers delay the start of every pod")
+        .why("the kubelet repeats this call all the time: a slow runtime delays the start of every pod")
         .hint("see the runtime's log and the load of its disk")
 }
 
+/// A call that failed. Statistics are optional in the CRI (`UNIMPLEMENTED`): without them the kubelet reads cgroups.
 fn failed(method: &str, error: &CriError) -> Finding {
     let statistics = method.ends_with("Stats");
     let level = if statistics && error.is_unimplemented() {
@@ -208,13 +224,15 @@ fn failed(method: &str, error: &CriError) -> Finding {
     let why = if statistics {
         "a kubelet that takes pod statistics from the CRI has none from this runtime"
     } else {
-        "no labels, sandboxes older than the agent are not listed; traces work without"
+        "no pod labels, and sandboxes older than the agent are not listed; traces do not need it"
     };
     Finding::new(level, "cri.call", causes(error))
         .why(why)
         .hint(error.hint())
 }
 
+/// The conditions of the verbose status. The kubelet requires `RuntimeReady` and `NetworkReady` (`updateRuntimeUp` of its
+/// `pkg/kubelet/kubelet.go`); containerd adds `ContainerdHasNoDeprecationWarnings`, which is for people.
 fn conditions(status: &StatusResponse) -> Vec<Finding> {
     let conditions = status.status.iter().flat_map(|status| &status.conditions);
     let mut findings: Vec<Finding> = conditions
@@ -235,19 +253,20 @@ fn conditions(status: &StatusResponse) -> Vec<Finding> {
                 "RuntimeReady" => finding
                     .why("the kubelet marks the node NotReady")
                     .hint("see the runtime's log"),
-                _ => finding.why("the kubelet does not ask for this condition"),
+                _ => finding.why("the kubelet does not use this condition"),
             }
         })
         .collect();
     if findings.is_empty() {
         findings.push(
-            Finding::new(Level::Warn, "cri.condition", "the runtime gives no conditions")
+            Finding::new(Level::Warn, "cri.condition", "the runtime reports no conditions")
                 .why("the kubelet takes that for not ready"),
         );
     }
     findings
 }
 
+/// containerd keeps the outcome of its last attempt to load CNI configuration in `info` of the verbose status; it names the file.
 fn network_hint(status: &StatusResponse) -> String {
     let general = "see the CNI configuration below";
     match status.info.get("lastCNILoadStatus") {
@@ -285,13 +304,17 @@ fn loaded_handlers(config: &str) -> Option<Vec<LoadedHandler>> {
     Some(own.take(MAX_HANDLERS).collect())
 }
 
-/// go-cni loads all files when the number is not positive.
+/// A number of files. go-cni loads all when the number is not positive (`loadFromConfDir` of its `opts.go`).
 fn limit(number: &Value) -> Option<usize> {
     usize::try_from(number.as_u64()?).ok().filter(|number| *number > 0)
 }
 
-/// Above this median a call is called slow; the kubelet lists pods every second.
+/// Above this median a call counts as slow: the kubelet lists pods every second (`genericPlegRelistPeriod` of its
+/// `pkg/kubelet/kubelet.go`), so that a slower list is never up to date.
 const SLOW: Duration = Duration::from_secs(1);
+/// Runtimes report two to four; the text of each is the runtime's own.
 const MAX_CONDITIONS: usize = 32;
+/// Sandboxes whose status is requested: one call each.
 const MAX_ASKED: usize = 50;
+/// Handlers of a node are a handful: one for each RuntimeClass.
 const MAX_HANDLERS: usize = 64;

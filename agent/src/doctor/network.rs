@@ -1,18 +1,19 @@
 //! How sandboxes and node resolve names, and how much conntrack can hold: read from `/proc`, `/sys` and `resolv.conf`.
 //!
 //! A sandbox's `resolv.conf` is read through a process in its network namespace (`/proc/PID/root`), as its programs see
-//! it. Does not: resolve a name, enter a namespace, or change a setting. Where `/proc` is absent there are no findings.
+//! it. The kubelet writes that file from the pod's dnsPolicy and dnsConfig and the node's resolv.conf
+//! (`pkg/kubelet/network/dns/dns.go`). Does not: resolve a name, enter a namespace, or change a setting. Where `/proc` is absent there are no findings.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::{Finding, Level};
+use super::{Finding, Level, system};
 
+/// Findings about the node's resolver, those of its sandboxes, and conntrack.
 pub(super) fn check(root: &Path) -> Vec<Finding> {
-    // Wine shows the files of the Linux below it.
-    if cfg!(windows) || !root.join("proc/self/status").exists() {
+    if !system::has_proc(root) {
         return Vec::new();
     }
     let mut findings = vec![node_resolver(root)];
@@ -24,15 +25,22 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
 /// The parts of a `resolv.conf` that decide how a name is resolved (resolv.conf(5)).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ResolvConf {
+    /// `nameserver`, in order of use.
     servers: Vec<String>,
+    /// `search`, or `domain` as a list of one.
     search: Vec<String>,
+    /// Dots from which on a name is resolved as it is before the search path is tried.
     ndots: u32,
+    /// Seconds until a query is sent again.
     timeout_s: u32,
+    /// Rounds over all servers.
     attempts: u32,
+    /// Options that do not change the figures here, as written.
     options: Vec<String>,
 }
 
 impl ResolvConf {
+    /// Reads what glibc reads; anything else in the file is passed over, as glibc does. Defaults: resolv.conf(5).
     fn read(text: &str) -> ResolvConf {
         let mut resolver = ResolvConf {
             servers: Vec::new(),
@@ -90,7 +98,8 @@ impl ResolvConf {
         line
     }
 
-    /// What it means, and what to do about it.
+    /// What it means for a lookup, and what to do about it: first what keeps programs from resolving at all, then what makes it
+    /// slow. `owner` is whose resolver it is, in words.
     fn judge(&self, check: &'static str, owner: &str) -> Finding {
         let finding = |level, why: String, hint: &str| {
             Finding::new(level, check, format!("{owner}: {}", self.words()))
@@ -100,18 +109,21 @@ impl ResolvConf {
         if self.servers.is_empty() {
             return finding(
                 Level::Warn,
-                "no server is named: programs ask 127.0.0.1, where mostly none listens".to_owned(),
+                "no name server is configured: programs send queries to 127.0.0.1, where usually none listens"
+                    .to_owned(),
                 "give the kubelet a resolv.conf with servers (resolvConf), or set dnsPolicy and dnsConfig of the pod",
             );
         }
+        // A name with fewer dots than `ndots` is tried with each entry of the search path first, then as it is; programs resolve
+        // A and AAAA for each (`__res_context_search` of glibc's resolv/res_query.c). Kubernetes sets ndots:5 for ClusterFirst.
         let names = self.search.len() + 1;
         if self.ndots > 1 && names > 1 {
             let queries = 2 * names;
             return finding(
                 Level::Note,
                 format!(
-                    "a name with fewer than {} dots is asked for as up to {names} names, {queries} queries with A and \
-                     AAAA{}; a query that is lost costs {} s before it is asked again",
+                    "a name with fewer than {} dots is resolved as up to {names} names, {queries} queries for A and \
+                     AAAA{}; a lost query costs {} s before it is sent again",
                     self.ndots,
                     if self.ndots > 2 {
                         ", external names as api.example.org included"
@@ -120,14 +132,15 @@ impl ResolvConf {
                     },
                     self.timeout_s,
                 ),
-                "end external names with a dot, or set dnsConfig.options ndots to 1 or 2 for pods that ask for many",
+                "end external names with a dot, or set ndots to 1 or 2 in dnsConfig.options of pods that resolve many",
             );
         }
+        // MAXNS of resolv.h; the kubelet cuts its own list at the same number (`MaxDNSNameservers`).
         if self.servers.len() > 3 {
             return finding(
                 Level::Note,
                 format!(
-                    "{} servers are named, and resolvers use the first three",
+                    "{} name servers are configured, and resolvers use the first three",
                     self.servers.len()
                 ),
                 "remove those that are not needed",
@@ -145,6 +158,7 @@ impl ResolvConf {
     }
 }
 
+/// The resolver of the node's own programs, the kubelet and the runtime among them.
 fn node_resolver(root: &Path) -> Finding {
     // In a container the node's own is that of process 1, where its namespace and privilege let it be seen.
     let own = || text(&root.join("etc/resolv.conf"));
@@ -155,7 +169,7 @@ fn node_resolver(root: &Path) -> Finding {
             "dns.resolv_conf",
             "the node's /etc/resolv.conf cannot be read",
         )
-        .why("how programs of the node ask for names is not known")
+        .why("how programs of the node resolve names is not known")
         .hint("in a container, mount the node's /etc/resolv.conf"),
     }
 }
@@ -175,7 +189,7 @@ fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
                 "dns.sandbox_resolv_conf",
                 format!("{}: resolv.conf cannot be read", sandboxes(unreadable)),
             )
-            .why("how their programs ask for names is not known")
+            .why("how their programs resolve names is not known")
             .hint("needs CAP_SYS_PTRACE and the node's pid namespace; an image without /etc/resolv.conf has none"),
         );
     }
@@ -183,7 +197,7 @@ fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
         findings.push(Finding::new(
             Level::Note,
             "dns.sandbox_resolv_conf",
-            "no sandbox runs here whose resolv.conf could be looked at",
+            "no sandbox with a readable resolv.conf runs here",
         ));
     }
     findings
@@ -196,9 +210,12 @@ fn sandboxes(count: usize) -> String {
     }
 }
 
-/// The resolvers of network namespaces other than the node's, with the number that have each; and the number that could not be read.
+/// The resolvers of network namespaces other than the node's, with the number that have each, the most frequent first; and the
+/// number that could not be read. One process of a namespace is enough: the first whose file can be read, since any of them may be
+/// gone by then, and an image need not have the file.
 fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
     let netns = |pid: &str| fs::read_link(root.join("proc").join(pid).join("ns/net")).ok();
+    // Process 1 is the node's where the agent has its pid namespace; elsewhere the agent's own namespace has to do.
     let node = netns("1").or_else(|| netns("self"));
     let mut by_netns: BTreeMap<_, Option<ResolvConf>> = BTreeMap::new();
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
@@ -232,13 +249,14 @@ fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
     (counted, unreadable)
 }
 
-/// Size and fill of the node's conntrack table, and whether it tells of its entries.
+/// Size and fill of the node's conntrack table, and whether the kernel reports its entries. Settings:
+/// Documentation/networking/nf_conntrack-sysctl.rst. They exist once the module is loaded, mostly by the first rule that needs it.
 fn conntrack(root: &Path) -> Vec<Finding> {
     let setting = |name: &str| number(root, &format!("proc/sys/net/netfilter/nf_conntrack_{name}"));
     let (Some(most), Some(count)) = (setting("max"), setting("count")) else {
         return vec![
             Finding::new(Level::Note, "conntrack.table", "connection tracking is not loaded")
-                .why("nothing on this node translates addresses by conntrack (yet)"),
+                .why("no address on this node is translated by conntrack so far"),
         ];
     };
     // The hash table is one for all namespaces; `hashsize` is the same number, and writable.
@@ -255,6 +273,8 @@ fn conntrack(root: &Path) -> Vec<Finding> {
     findings
 }
 
+/// From 80 % on a burst can fill the table within seconds. A full one drops the packet that needs an entry, unless it can evict
+/// one that is not assured (`__nf_conntrack_alloc` and `early_drop` of net/netfilter/nf_conntrack_core.c).
 fn fill(count: u64, most: u64) -> Finding {
     let percent = count.saturating_mul(100) / most.max(1);
     let what = format!("{count} of {most} conntrack entries ({percent} %)");
@@ -266,10 +286,13 @@ fn fill(count: u64, most: u64) -> Finding {
             "when the table is full, first packets are dropped: lookups stall for seconds, connections for one or more",
         )
         .hint(
-            "raise net.netfilter.nf_conntrack_max (kube-proxy: conntrack.maxPerCore), or find who opens so many flows",
+            "raise net.netfilter.nf_conntrack_max (kube-proxy: conntrack.maxPerCore), or find the program that opens so many flows",
         )
 }
 
+/// Each packet walks the chain of its bucket, in which an entry stands twice, once for each direction. The kernel's own ratio is one
+/// entry a bucket (four in older kernels), and eight where the table's size is set by hand (`nf_conntrack_init_start` of
+/// net/netfilter/nf_conntrack_core.c): more than that nobody chose.
 fn chains(most: u64, buckets: u64) -> Finding {
     let what = format!(
         "{buckets} hash buckets, {} entries each when full",
@@ -287,16 +310,19 @@ fn chains(most: u64, buckets: u64) -> Finding {
 fn events(setting: Option<u64>) -> Finding {
     match setting {
         Some(1) => Finding::ok("conntrack.events", "nf_conntrack_events = 1"),
-        Some(2) => Finding::ok("conntrack.events", "nf_conntrack_events = 2 (while somebody listens)"),
+        Some(2) => Finding::ok(
+            "conntrack.events",
+            "nf_conntrack_events = 2 (while a program subscribes)",
+        ),
         Some(other) => Finding::new(
             Level::Warn,
             "conntrack.events",
             format!("nf_conntrack_events = {other}"),
         )
-        .why("the kernel does not tell of conntrack entries: backends behind service addresses cannot be named")
+        .why("the kernel does not report conntrack entries: backends behind service addresses cannot be named")
         .hint("sysctl net.netfilter.nf_conntrack_events=1"),
         None => Finding::new(Level::Warn, "conntrack.events", "nf_conntrack_events does not exist")
-            .why("the kernel does not tell of conntrack entries: backends behind service addresses cannot be named")
+            .why("the kernel does not report conntrack entries: backends behind service addresses cannot be named")
             .hint("use a kernel with CONFIG_NF_CONNTRACK_EVENTS=y"),
     }
 }
@@ -305,7 +331,7 @@ fn number(root: &Path, path: &str) -> Option<u64> {
     text(&root.join(path))?.trim().parse().ok()
 }
 
-/// A small file; what is a pipe or a device in a sandbox's file system is not opened.
+/// The first 64 KiB of a file; `None` when it cannot be read. Its owner is a pod, which may have put anything there: what is a pipe or a device in a sandbox's file system is not opened.
 fn text(path: &Path) -> Option<String> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
@@ -319,8 +345,11 @@ fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// glibc has no limit on the file; those that the kubelet writes are below 2 KiB.
 const MAX_BYTES: u64 = 64 << 10;
+/// Twice the default `kernel.pid_max` of small machines; the work stays below a second.
 const MAX_PROCESSES: usize = 65_536;
+/// More sandboxes than a node has: the kubelet's default is 110 pods.
 const MAX_NAMESPACES: usize = 512;
 /// Distinct resolvers that are shown.
 const MAX_RESOLVERS: usize = 5;

@@ -1,4 +1,7 @@
-//! Which hook each signal got, in the words the probes themselves chose.
+//! Which hook each probe got, with the consequence and hint that the probe itself reported.
+//!
+//! The evidence for all other sections: a probe that is attached proves what files can only promise. Does not: start a probe; the
+//! command did, for a moment.
 
 use super::system::VITAL;
 use super::{Finding, Level};
@@ -15,6 +18,8 @@ pub(super) fn check(probes: &[ProbeStatus]) -> Vec<Finding> {
     probes.iter().map(finding).collect()
 }
 
+/// A probe on a lesser rung of its ladder is a note: it works, and its consequence says what is missing. Only the vital probe's
+/// absence is a failure, since the agent refuses to start without it.
 fn finding(status: &ProbeStatus) -> Finding {
     let level = match (status.attached, status.probe.as_str()) {
         (true, _) if status.consequence.is_empty() => Level::Ok,

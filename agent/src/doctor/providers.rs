@@ -9,7 +9,8 @@ use sandglass_etw::Guid;
 use super::{Finding, Level};
 use crate::sources::windows::normalize as of;
 
-/// What Windows reported; `None` where a request failed.
+/// What Windows reported. The second list is needed because a provider that describes itself has no manifest to be listed by
+/// (TraceLogging, learn.microsoft.com/windows/win32/tracelogging). `None` where a request failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// Providers with a manifest.
@@ -20,21 +21,28 @@ pub(super) struct Known {
 
 /// A provider that the agent enables.
 pub(crate) struct Provider {
+    /// Stable name of the check.
     check: &'static str,
+    /// Its own name, as `logman query providers` shows it.
     name: &'static str,
+    /// What a session enables it by.
     pub(crate) guid: Guid,
     /// There is a manifest of it; otherwise it is known only while its program runs.
     manifest: bool,
     /// How bad it is when it is missing.
     level: Level,
+    /// What traces and metrics lack without it.
     without: &'static str,
+    /// How it comes to be registered.
     hint: &'static str,
 }
 
-/// One finding when all are there, else one for each that is not.
+/// One finding when all are there, else one for each that is not. What is in neither list is missing only where the list that would
+/// contain it could be read: a failed request is no evidence.
 pub(super) fn judge(known: &Known) -> Vec<Finding> {
     let is_there = |provider: &Provider| {
         let listed = |list: &Option<Vec<Guid>>| list.as_ref().map(|list| list.contains(&provider.guid));
+        // A provider without a manifest is in the second list alone, so that the first says nothing of it.
         match (listed(&known.manifests), listed(&known.running)) {
             (Some(true), _) | (_, Some(true)) => Some(true),
             (Some(false), None) if provider.manifest => Some(false),
@@ -51,7 +59,7 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
         findings.push(Finding::ok("windows.providers", what));
     }
     if unknown > 0 {
-        let what = format!("{unknown} of {} ETW providers could not be asked for", PROVIDERS.len());
+        let what = format!("{unknown} of {} ETW providers could not be queried", PROVIDERS.len());
         findings.push(Finding::new(Level::Note, "windows.providers", what));
     }
     let missing = answers.iter().filter(|(_, answer)| *answer == Some(false));
@@ -64,7 +72,8 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
     findings
 }
 
-/// Every provider that the sessions enable, and VFP's, which is enabled on demand.
+/// Every provider that the sessions enable (`providers.rs` of the live source; a test there compares the two), and VFP's, which is
+/// enabled on demand. A note where the provider comes with the first container: on an idle node its absence is usual.
 pub(crate) const PROVIDERS: [Provider; 12] = [
     Provider {
         check: "windows.provider.hns",
@@ -72,7 +81,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         guid: of::HNS,
         manifest: false,
         level: Level::Warn,
-        without: "no spans of HNS: what a plugin waits for there is not told",
+        without: "no spans of HNS: what a plugin waits for there is not visible",
         hint: "it comes with the service hns of the Containers feature: `Install-WindowsFeature Containers`, then `Start-Service hns`",
     },
     Provider {
@@ -126,7 +135,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         guid: of::KERNEL_PROCESS,
         manifest: true,
         level: Level::Warn,
-        without: "silos are not joined to their containers, so that lookups of pods are nobody's",
+        without: "silos are not matched with their containers: lookups of pods have no owner",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Kernel-Process` says what is wrong with it",
     },
     Provider {
@@ -135,7 +144,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         guid: of::DNS_CLIENT,
         manifest: true,
         level: Level::Warn,
-        without: "no lookups, and no word of when a network is ready",
+        without: "no lookups, and readiness of networks is not known",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-DNS-Client` says what is wrong with it",
     },
     Provider {
@@ -144,7 +153,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         guid: of::WINSOCK,
         manifest: true,
         level: Level::Note,
-        without: "lookups begin when the DNS client is asked, not when the program calls its socket library",
+        without: "lookups begin with the request to the DNS client, not with the program's call of its socket library",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Winsock-NameResolution` says what is wrong with it",
     },
     Provider {
@@ -171,7 +180,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         guid: of::VFP,
         manifest: true,
         level: Level::Note,
-        without: "windows.vfp has nothing to take: no flows of l2bridge and overlay networks",
+        without: "windows.vfp has no effect: no flows of l2bridge and overlay networks",
         hint: "it is a part of Windows Server's network virtualization: `Install-WindowsFeature NetworkVirtualization`",
     },
 ];
@@ -234,7 +243,7 @@ mod tests {
         };
         assert_eq!(
             (unknown.level, unknown.what.as_str()),
-            (Level::Note, "12 of 12 ETW providers could not be asked for")
+            (Level::Note, "12 of 12 ETW providers could not be queried")
         );
         // Manifests alone tell nothing of those that have none.
         let manifests = Some(guids(&[of::TCPIP], true));

@@ -1,4 +1,7 @@
 //! The report as text for a terminal: one line for what is well, three for what is not.
+//!
+//! Used by the command; `--json` prints the report as it is. The text is for people and may change, the JSON's keys and the names of
+//! checks are stable. Does not: choose what is shown.
 
 use std::fmt::Write;
 
@@ -36,6 +39,7 @@ pub fn render(report: &Report, color: bool) -> String {
     text
 }
 
+/// A level in four columns; its colour is one of the eight that every terminal has (ECMA-48, SGR 31 to 36).
 fn word(level: Level, color: bool) -> String {
     let word = format!("{:<4}", level.as_str());
     if !color {
@@ -50,7 +54,7 @@ fn word(level: Level, color: bool) -> String {
     format!("\x1b[{code}m{word}\x1b[0m")
 }
 
-/// Texts come from files and answers: control characters would play with the terminal.
+/// A text in one line of bounded length. Texts come from files and answers: control characters would play with the terminal.
 fn one_line(text: &str) -> String {
     let clean: String = text
         .chars()
@@ -60,4 +64,5 @@ fn one_line(text: &str) -> String {
     clean.trim().to_owned()
 }
 
+/// Characters of a line. The longest text of the agent itself has about 300.
 const MAX_LINE: usize = 600;

@@ -1,6 +1,7 @@
 //! Pod statistics: what `ListPodSandboxStats` leaves out or gives as 0, held against `ListContainerStats`.
 //!
-//! A kubelet with the feature `PodAndContainerStatsFromCRI` makes its summary of these figures alone; runtimes are known
+//! The kubelet's summary API (`pkg/kubelet/stats` of Kubernetes) is what `kubectl top`, HPA and eviction read, directly or through
+//! metrics-server. A kubelet with the feature `PodAndContainerStatsFromCRI` makes its summary of these figures alone; runtimes are known
 //! to give a CPU rate of 0 and no network. Pure: [`super::cri`] gets the answers.
 
 use std::collections::BTreeMap;
@@ -9,17 +10,18 @@ use super::{Finding, Level};
 use crate::cri::messages::{Container, ContainerState, PodSandbox, PodSandboxState};
 use crate::cri::stats::{ContainerStats, CpuUsage, LinuxPodSandboxStats, PodSandboxStats, UInt64Value};
 
-/// The runtime's responses. Statistics are `None` when it has none.
+/// The runtime's responses, requested one after another: a sandbox or container may come or go in between. Statistics are `None`
+/// when the runtime has no such call.
 pub(super) struct StatsLook {
     pub(super) sandboxes: Vec<PodSandbox>,
     pub(super) containers: Vec<Container>,
-    /// CPU use of each sandbox some time before `pod_stats`.
+    /// CPU use of each sandbox some time before `pod_stats`, by sandbox id: a counter that rose is evidence of use.
     pub(super) before: BTreeMap<String, CpuUsage>,
     pub(super) pod_stats: Option<Vec<PodSandboxStats>>,
     pub(super) container_stats: Option<Vec<ContainerStats>>,
 }
 
-/// CPU use of each sandbox.
+/// CPU use of each sandbox, by id. A sandbox without an id or CPU figures is left out: nothing can be compared with it.
 pub(super) fn cpu_use(stats: &[PodSandboxStats]) -> BTreeMap<String, CpuUsage> {
     let uses = stats.iter().filter_map(|stats| {
         let id = stats.attributes.as_ref()?.id.clone();
@@ -29,6 +31,7 @@ pub(super) fn cpu_use(stats: &[PodSandboxStats]) -> BTreeMap<String, CpuUsage> {
 }
 
 impl StatsLook {
+    /// Sandboxes that are ready: a runtime owes no figures of others.
     fn running(&self) -> impl Iterator<Item = &PodSandbox> {
         let ready = PodSandboxState::SandboxReady;
         self.sandboxes.iter().filter(move |sandbox| sandbox.state() == ready)
@@ -48,6 +51,7 @@ impl StatsLook {
         stats.find(|stats| is_of(stats, id))
     }
 
+    /// Running containers of one sandbox. Containers that have exited have no cgroup, hence no figures.
     fn running_containers(&self, sandbox: &str) -> Vec<&Container> {
         let running = ContainerState::ContainerRunning;
         let containers = self.containers.iter();
@@ -70,6 +74,7 @@ fn is_of(stats: &ContainerStats, id: &str) -> bool {
     stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id)
 }
 
+/// Whether both directions are counted. A counter that is present and 0 counts: nothing was sent yet.
 fn has_network(linux: &LinuxPodSandboxStats) -> bool {
     let interface = linux
         .network
@@ -78,14 +83,17 @@ fn has_network(linux: &LinuxPodSandboxStats) -> bool {
     interface.is_some_and(|interface| interface.rx_bytes.is_some() && interface.tx_bytes.is_some())
 }
 
-/// One thing that is not there.
+/// One figure that is absent or 0 although it cannot be.
 struct Gap {
     level: Level,
+    /// The figure, in the field names of the CRI.
     what: String,
+    /// What a user of the summary API notices.
     means: &'static str,
 }
 
-/// What is missing, pod by pod. `node_network` are sandboxes without a network of their own.
+/// What is missing: a summary first, then pod by pod, at most [`MAX_PODS`]. Nothing where no sandbox runs, or where the runtime has
+/// no statistics at all, which `cri.rs` reports. `node_network` are sandboxes without a network of their own.
 pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding> {
     let pods = look.running().count();
     if pods == 0 || look.pod_stats.is_none() {
@@ -113,8 +121,8 @@ pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding>
         Finding::ok("stats.summary", what)
     } else {
         Finding::new(Level::Note, "stats.summary", what)
-            .why("these figures count when the kubelet takes pod statistics from the CRI (feature PodAndContainerStatsFromCRI); otherwise it reads cgroups itself")
-            .hint("a newer runtime may give them; otherwise leave that feature off")
+            .why("these figures matter when the kubelet takes pod statistics from the CRI (feature PodAndContainerStatsFromCRI); otherwise it reads cgroups itself")
+            .hint("a newer runtime may report them; otherwise leave that feature off")
     };
     findings.insert(0, summary);
     findings
@@ -131,6 +139,7 @@ fn finding(sandbox: &PodSandbox, gaps: &[Gap]) -> Finding {
     Finding::new(level, "stats.pod", what).why(means.join("; "))
 }
 
+/// What one sandbox lacks. Network figures are not expected of a sandbox on the node's network: its traffic is the node's.
 fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Gap> {
     let Some(linux) = look.linux(&sandbox.id) else {
         return vec![gap(
@@ -157,6 +166,8 @@ fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Ga
     gaps
 }
 
+/// The total must have grown since the sandbox began: it has at least the pause container's start. The rate may be 0 in an idle
+/// sandbox, so that it is a gap only where something else shows use: the total between two looks, or the containers' own rates.
 fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let cpu = linux.cpu.unwrap_or_default();
@@ -168,13 +179,14 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
                 "usageCoreNanoSeconds is {}",
                 missing_or_zero(cpu.usage_core_nano_seconds)
             ),
-            "kubectl top and an HPA on CPU have nothing to compute from",
+            "kubectl top and an HPA on CPU cannot compute a rate",
         ));
     }
     if value(cpu.usage_nano_cores) > 0 {
         return gaps;
     }
-    // Between two looks that are a moment apart; rates the runtime gives are of windows of its own choice.
+    // Between two looks that are a moment apart. Rates that the runtime reports are of windows of its own choice, so that the two
+    // are not compared with one another. A total that went back is a restart of the runtime's count, and no evidence.
     let before = look.before.get(&sandbox.id).copied().unwrap_or_default();
     let moved = total.saturating_sub(value(before.usage_core_nano_seconds));
     let elapsed = cpu.timestamp.saturating_sub(before.timestamp);
@@ -211,6 +223,8 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
     gaps
 }
 
+/// A running sandbox has at least the pause process resident, so 0 is as wrong as a missing value. The kubelet's eviction manager
+/// ranks pods by the working set (`pkg/kubelet/eviction/helpers.go`).
 fn memory(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     let working_set = linux.memory.unwrap_or_default().working_set_bytes;
     (value(working_set) == 0).then(|| {
@@ -222,6 +236,7 @@ fn memory(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     })
 }
 
+/// Only the default interface is in the summary API's pod figures; further interfaces may be absent.
 fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     if !has_network(linux) {
         return Some(gap(
@@ -240,6 +255,7 @@ fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     })
 }
 
+/// Running containers without figures: of the pod's own list first, since the summary API takes that one.
 fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Option<Gap> {
     let names = |missing: Vec<&&Container>| {
         let names = missing.iter().take(8).map(|container| {
@@ -278,6 +294,7 @@ fn gap(level: Level, what: impl Into<String>, means: &'static str) -> Gap {
     }
 }
 
+/// 0 for a missing figure, where the difference does not matter ([`missing_or_zero`] tells them apart).
 fn value(figure: Option<UInt64Value>) -> u64 {
     figure.map_or(0, |figure| figure.value)
 }
@@ -286,5 +303,5 @@ fn missing_or_zero(figure: Option<UInt64Value>) -> &'static str {
     if figure.is_some() { "0" } else { "missing" }
 }
 
-/// Most pods that are shown one by one.
+/// Most pods that are shown one by one: a runtime that leaves a figure out does so for all pods, and one screen shows that.
 const MAX_PODS: usize = 20;

@@ -4,4 +4,4 @@
 #[cfg_attr(not(windows), path = "kernel.rs")]
 mod imp;
 
-pub(super) use imp::{VITAL, check};
+pub(super) use imp::{VITAL, check, has_proc};

@@ -24,9 +24,15 @@ use super::super::{Finding, Level};
 use crate::health::ProbeStatus;
 use crate::log_file;
 
-/// The provider without which there are no spans.
+/// The probe without which there are no spans, by its name in health.
 pub(crate) const VITAL: &str = "etw";
 
+/// Windows has no `/proc`. Wine shows that of the Linux below it, which is not the node's.
+pub(crate) fn has_proc(_root: &Path) -> bool {
+    false
+}
+
+/// Findings in the order in which a session needs what they are about: rights, room for sessions, providers, services.
 pub(crate) fn check(_root: &Path, _probes: &[ProbeStatus]) -> Vec<Finding> {
     let mut findings = vec![rights(), sessions()];
     findings.extend(providers::judge(&known_providers()));
@@ -45,6 +51,8 @@ fn log() -> Finding {
     Finding::ok("windows.log", what)
 }
 
+/// StartTrace is for administrators, members of Performance Log Users and services as LocalSystem; the kernel logger is not for
+/// the second (documentation of `StartTraceW`), so that the agent wants the first.
 fn rights() -> Finding {
     match elevated() {
         Some(true) => Finding::ok("windows.rights", "this process has the rights of an administrator"),
@@ -58,11 +66,12 @@ fn rights() -> Finding {
         None => Finding::new(
             Level::Note,
             "windows.rights",
-            "the rights of this process cannot be told",
+            "the rights of this process cannot be determined",
         ),
     }
 }
 
+/// Whether the token of this process is elevated; `None` when Windows does not answer.
 fn elevated() -> Option<bool> {
     let mut token = HANDLE::default();
     // SAFETY: the pseudo handle of this process is always valid, and the token is closed below.
@@ -86,6 +95,8 @@ fn elevated() -> Option<bool> {
     Some(elevation.TokenIsElevated != 0)
 }
 
+/// Windows runs up to 64 sessions by default (documentation of `StartTraceW`, ERROR_NO_SYSTEM_RESOURCES); their number is that of
+/// all programs together, and a session outlives a program that was killed.
 fn sessions() -> Finding {
     let mut blocks: Vec<Block> = (0..MOST_SESSIONS).map(|_| Block::default()).collect();
     let mut pointers: Vec<*mut EVENT_TRACE_PROPERTIES> =
@@ -105,8 +116,8 @@ fn sessions() -> Finding {
         return Finding::ok("windows.sessions", what);
     }
     Finding::new(Level::Warn, "windows.sessions", what)
-        .why("the agent needs two, and ETW refuses more than there may be")
-        .hint("`logman query -ets` lists them: stop one that nobody needs")
+        .why("the agent needs two, and ETW refuses sessions beyond that limit")
+        .hint("`logman query -ets` lists them: stop one that is not needed")
 }
 
 fn known_providers() -> Known {
@@ -120,6 +131,7 @@ fn known_providers() -> Known {
     }
 }
 
+/// Wine answers for ETW with empty lists, which would read as a node without providers. Its ntdll alone has this function.
 fn is_wine() -> bool {
     // SAFETY: both names end with zero; ntdll is loaded in every process.
     unsafe {
@@ -247,6 +259,7 @@ impl Default for Block {
     }
 }
 
+/// Services without which pods have no network, no container or no name.
 const SERVICES: [ServiceCheck; 3] = [
     ServiceCheck {
         check: "windows.service.hns",
@@ -261,14 +274,18 @@ const SERVICES: [ServiceCheck; 3] = [
     ServiceCheck {
         check: "windows.service.containerd",
         name: "containerd",
-        without: "pods are named by containerd's own events: with another runtime, or another name of the service, look there",
+        without: "pods are named by containerd's own events; another runtime, or a service of another name, has to be checked by hand",
     },
 ];
+/// `ERROR_INSUFFICIENT_BUFFER` of winerror.h.
 const INSUFFICIENT_BUFFER: u32 = 122;
 /// A list of providers is about 100 KiB.
 const MOST_BYTES: u32 = 16 << 20;
 /// Count and a reserved number before the array of `PROVIDER_ENUMERATION_INFO`.
 const HEAD: usize = 8;
+/// Sessions of all programs that Windows runs by default.
 const MOST_SESSIONS: usize = 64;
+/// Of events, and of processes.
 const OURS: usize = 2;
+/// Longest name of a session or log file, its terminator included (documentation of EVENT_TRACE_PROPERTIES).
 const NAME_CHARACTERS: usize = 1_024;

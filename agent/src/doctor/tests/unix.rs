@@ -95,15 +95,15 @@ kernel and privileges
 
 names and conntrack
   note the node's /etc/resolv.conf cannot be read
-       why: how programs of the node ask for names is not known
+       why: how programs of the node resolve names is not known
        hint: in a container, mount the node's /etc/resolv.conf
-  note no sandbox runs here whose resolv.conf could be looked at
+  note no sandbox with a readable resolv.conf runs here
   note connection tracking is not loaded
-       why: nothing on this node translates addresses by conntrack (yet)
+       why: no address on this node is translated by conntrack so far
 
 container runtime
   note no CRI socket at the well-known paths
-       why: no labels, sandboxes older than the agent are not listed; traces work without
+       why: no pod labels, and sandboxes older than the agent are not listed; traces do not need it
        hint: set the runtime's endpoint, or mount its socket into the agent's container
 
 CNI configuration
