@@ -1,8 +1,9 @@
-//! The container runtime: whether its socket is there, how fast it answers, whether its network is ready, which CNI settings it uses.
+//! The container runtime: whether its socket is there, how fast it answers, whether its network is ready, which CNI settings it
+//! uses.
 //!
-//! Calls that the kubelet makes too, in the words of CRI v1 (`pkg/apis/runtime/v1/api.proto` of kubernetes/cri-api). Read-only ones
-//! alone: a doctor that makes a sandbox changes the node. Each has the deadline of `DoctorOptions::timeout`, so that a runtime that
-//! hangs delays the report by that and not for ever.
+//! Calls that the kubelet makes too, in the words of CRI v1 (`pkg/apis/runtime/v1/api.proto` of kubernetes/cri-api). Read-only
+//! ones alone: a doctor that makes a sandbox changes the node. Each has the deadline of `DoctorOptions::timeout`, so that a
+//! runtime that hangs delays the report by that and not for ever.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -125,8 +126,8 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     }
     let sandboxes = keep(view, "ListPodSandbox", timed(|| cri.list_pod_sandbox()).await);
     let containers = keep(view, "ListContainers", timed(|| cri.list_containers()).await);
-    // The first of two looks at CPU counters; the containers' statistics and the pause pass between them. Its error is that of the
-    // second, which is reported.
+    // The first of two looks at CPU counters; the containers' statistics and the pause pass between them. Its error is that of
+    // the second, which is reported.
     let mut before = BTreeMap::new();
     if let Ok(first) = cri.list_pod_sandbox_stats().await {
         before = stats::cpu_use(&first);

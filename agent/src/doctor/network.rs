@@ -2,7 +2,8 @@
 //!
 //! A sandbox's `resolv.conf` is read through a process in its network namespace (`/proc/PID/root`), as its programs see
 //! it. The kubelet writes that file from the pod's dnsPolicy and dnsConfig and the node's resolv.conf
-//! (`pkg/kubelet/network/dns/dns.go`). Does not: resolve a name, enter a namespace, or change a setting. Where `/proc` is absent there are no findings.
+//! (`pkg/kubelet/network/dns/dns.go`). Does not: resolve a name, enter a namespace, or change a setting. Where `/proc` is absent
+//! there are no findings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -211,8 +212,8 @@ fn sandboxes(count: usize) -> String {
 }
 
 /// The resolvers of network namespaces other than the node's, with the number that have each, the most frequent first; and the
-/// number that could not be read. One process of a namespace is enough: the first whose file can be read, since any of them may be
-/// gone by then, and an image need not have the file.
+/// number that could not be read. One process of a namespace is enough: the first whose file can be read, since any of them may
+/// be gone by then, and an image need not have the file.
 fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
     let netns = |pid: &str| fs::read_link(root.join("proc").join(pid).join("ns/net")).ok();
     // Process 1 is the node's where the agent has its pid namespace; elsewhere the agent's own namespace has to do.
@@ -250,7 +251,8 @@ fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
 }
 
 /// Size and fill of the node's conntrack table, and whether the kernel reports its entries. Settings:
-/// Documentation/networking/nf_conntrack-sysctl.rst. They exist once the module is loaded, mostly by the first rule that needs it.
+/// Documentation/networking/nf_conntrack-sysctl.rst. They exist once the module is loaded, mostly by the first rule that needs
+/// it.
 fn conntrack(root: &Path) -> Vec<Finding> {
     let setting = |name: &str| number(root, &format!("proc/sys/net/netfilter/nf_conntrack_{name}"));
     let (Some(most), Some(count)) = (setting("max"), setting("count")) else {
@@ -290,8 +292,8 @@ fn fill(count: u64, most: u64) -> Finding {
         )
 }
 
-/// Each packet walks the chain of its bucket, in which an entry stands twice, once for each direction. The kernel's own ratio is one
-/// entry a bucket (four in older kernels), and eight where the table's size is set by hand (`nf_conntrack_init_start` of
+/// Each packet walks the chain of its bucket, in which an entry stands twice, once for each direction. The kernel's own ratio is
+/// one entry a bucket (four in older kernels), and eight where the table's size is set by hand (`nf_conntrack_init_start` of
 /// net/netfilter/nf_conntrack_core.c): more than that nobody chose.
 fn chains(most: u64, buckets: u64) -> Finding {
     let what = format!(
@@ -331,7 +333,8 @@ fn number(root: &Path, path: &str) -> Option<u64> {
     text(&root.join(path))?.trim().parse().ok()
 }
 
-/// The first 64 KiB of a file; `None` when it cannot be read. Its owner is a pod, which may have put anything there: what is a pipe or a device in a sandbox's file system is not opened.
+/// The first 64 KiB of a file; `None` when it cannot be read. Its owner is a pod, which may have put anything there: what is a
+/// pipe or a device in a sandbox's file system is not opened.
 fn text(path: &Path) -> Option<String> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;

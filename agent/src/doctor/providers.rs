@@ -37,8 +37,8 @@ pub(crate) struct Provider {
     hint: &'static str,
 }
 
-/// One finding when all are there, else one for each that is not. What is in neither list is missing only where the list that would
-/// contain it could be read: a failed request is no evidence.
+/// One finding when all are there, else one for each that is not. What is in neither list is missing only where the list that
+/// would contain it could be read: a failed request is no evidence.
 pub(super) fn judge(known: &Known) -> Vec<Finding> {
     let is_there = |provider: &Provider| {
         let listed = |list: &Option<Vec<Guid>>| list.as_ref().map(|list| list.contains(&provider.guid));
@@ -72,8 +72,8 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
     findings
 }
 
-/// Every provider that the sessions enable (`providers.rs` of the live source; a test there compares the two), and VFP's, which is
-/// enabled on demand. A note where the provider comes with the first container: on an idle node its absence is usual.
+/// Every provider that the sessions enable (`providers.rs` of the live source; a test there compares the two), and VFP's, which
+/// is enabled on demand. A note where the provider comes with the first container: on an idle node its absence is usual.
 pub(crate) const PROVIDERS: [Provider; 12] = [
     Provider {
         check: "windows.provider.hns",

@@ -1,7 +1,7 @@
 //! The report as text for a terminal: one line for what is well, three for what is not.
 //!
-//! Used by the command; `--json` prints the report as it is. The text is for people and may change, the JSON's keys and the names of
-//! checks are stable. Does not: choose what is shown.
+//! Used by the command; `--json` prints the report as it is. The text is for people and may change, the JSON's keys and the names
+//! of checks are stable. Does not: choose what is shown.
 
 use std::fmt::Write;
 

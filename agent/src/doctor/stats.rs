@@ -1,8 +1,8 @@
 //! Pod statistics: what `ListPodSandboxStats` leaves out or gives as 0, held against `ListContainerStats`.
 //!
-//! The kubelet's summary API (`pkg/kubelet/stats` of Kubernetes) is what `kubectl top`, HPA and eviction read, directly or through
-//! metrics-server. A kubelet with the feature `PodAndContainerStatsFromCRI` makes its summary of these figures alone; runtimes are known
-//! to give a CPU rate of 0 and no network. Pure: [`super::cri`] gets the answers.
+//! The kubelet's summary API (`pkg/kubelet/stats` of Kubernetes) is what `kubectl top`, HPA and eviction read, directly or
+//! through metrics-server. A kubelet with the feature `PodAndContainerStatsFromCRI` makes its summary of these figures alone;
+//! runtimes are known to give a CPU rate of 0 and no network. Pure: [`super::cri`] gets the answers.
 
 use std::collections::BTreeMap;
 
@@ -92,8 +92,8 @@ struct Gap {
     means: &'static str,
 }
 
-/// What is missing: a summary first, then pod by pod, at most [`MAX_PODS`]. Nothing where no sandbox runs, or where the runtime has
-/// no statistics at all, which `cri.rs` reports. `node_network` are sandboxes without a network of their own.
+/// What is missing: a summary first, then pod by pod, at most [`MAX_PODS`]. Nothing where no sandbox runs, or where the runtime
+/// has no statistics at all, which `cri.rs` reports. `node_network` are sandboxes without a network of their own.
 pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding> {
     let pods = look.running().count();
     if pods == 0 || look.pod_stats.is_none() {

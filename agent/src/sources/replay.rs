@@ -1,6 +1,7 @@
 //! A recording as a source: reads its header, then its events, line by line in bounded memory.
 //!
-//! Used by `sandglass replay` and by tests. A line that is no event is skipped and counted with its number.
+//! Used by `sandglass replay` and by tests. The format is `sandglass_model::recording`'s. A line that is no event is skipped and
+//! counted with its number.
 //! Does not: pace itself; the recording of a night replays in seconds.
 
 use std::borrow::Cow;
@@ -119,9 +120,12 @@ pub struct Recording {
     /// Its header.
     pub header: Header,
     reader: BufReader<File>,
+    /// For errors.
     path: PathBuf,
+    /// Number of the line read last, from 1: the header's.
     line: u64,
     bytes_read: u64,
+    /// Size of the file when it was opened; a recording that is still written may grow beyond it.
     bytes_total: u64,
     skipped: Skipped,
 }
@@ -204,6 +208,8 @@ impl Recording {
         (self.bytes_read, self.bytes_total)
     }
 
+    /// Counts a line. The first three are kept: they tell a damaged file from one of another kind, and a damaged night has
+    /// millions.
     fn skip(&mut self, reason: &str) {
         self.skipped.count += 1;
         if self.skipped.examples.len() < 3 {

@@ -1,7 +1,7 @@
 //! Messages of the CRI written as `api.proto` writes them, so that a reader can hold one beside the other.
 //!
-//! Used by [`super`] and by `cri::stats`. A field is `KIND name = NUMBER;`. `message`, `repeated` and `enumeration` are followed by
-//! a type; `labels` is `map<string, string>`, `strings` is `repeated string`, any other kind is a scalar of protobuf.
+//! Used by [`super`] and by `cri::stats`. A field is `KIND name = NUMBER;`. `message`, `repeated` and `enumeration` are followed
+//! by a type; `labels` is `map<string, string>`, `strings` is `repeated string`, any other kind is a scalar of protobuf.
 //! Does not: encode or decode; each message is prost's own derive, and building needs no protoc.
 
 /// Messages with their fields; see the module.

@@ -1,4 +1,5 @@
-//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2; include/linux/cgroup.h, cgroup_id).
+//! Paths of cgroups by their id, which is the inode number of the cgroup's directory (cgroup v2; include/linux/cgroup.h,
+//! cgroup_id).
 //!
 //! Used by the feed of the process probe, and by `dns` for the root. Plugins run in the runtime's own cgroup, so the cache
 //! answers nearly every lookup; a miss reads one file of the process, and only when that does not help the tree is walked, at
@@ -11,7 +12,8 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The cache.
+/// The cache. Ids are unique for as long as the node runs (kernfs counts them up), so that an entry is never wrong, only old: a
+/// renamed cgroup keeps its first path.
 #[derive(Debug)]
 pub struct Cgroups {
     mount: Option<PathBuf>,
@@ -61,6 +63,8 @@ impl Cgroups {
         (directory.ino() == id).then_some(path)
     }
 
+    /// Notes every directory of the tree, at most [`CACHED_MAX`]. Needed only where a process was gone before its cgroup was
+    /// looked up.
     fn walk(&mut self) {
         let Some(mount) = self.mount.clone() else { return };
         if let Ok(root) = fs::metadata(&mount) {
@@ -87,6 +91,7 @@ impl Default for Cgroups {
     }
 }
 
+/// The path of a directory from the root of the tree, with a leading `/`, as `/proc/PID/cgroup` has it.
 fn path_below(mount: &Path, directory: &Path) -> String {
     let below = directory.strip_prefix(mount).unwrap_or(directory);
     format!("/{}", below.display())
@@ -100,7 +105,7 @@ pub fn own_path(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The first cgroup2 mount of `/proc/self/mounts`.
+/// The first cgroup2 mount of `/proc/self/mounts` (proc_pid_mounts(5): device, mount point, type).
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     mount_points(mounts).next()
 }
@@ -113,7 +118,9 @@ fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
+/// Ten times the cgroups of a node with its 110 pods (the kubelet's default limit). When it is full, the cache starts anew.
 const CACHED_MAX: usize = 4096;
+/// So that processes which end at once cannot make the agent walk without pause.
 const WALK_EVERY: Duration = Duration::from_secs(1);
 
 /// The directory of the v2 tree's root, and whether it is the node's own root. A container may see several mounts: the one of

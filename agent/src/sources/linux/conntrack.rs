@@ -124,6 +124,7 @@ enum SubscribeError {
     Socket(&'static str, #[source] std::io::Error),
 }
 
+/// The better rung: the kernel's time of each flow, and no wake-up for a message.
 fn with_filter(
     options: &FlowOptions,
     loader: &mut ProbeLoader<'_>,
@@ -156,6 +157,7 @@ fn with_filter(
     })
 }
 
+/// The other rung: a message is stamped when it is read, unless the node has nf_conntrack_timestamp on.
 fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, SubscribeError> {
     let subscription = Subscription::open(options.buffer_bytes.unwrap_or(SOCKET_BYTES) as usize)
         .map_err(|error| SubscribeError::Socket("open a netlink socket", error))?;
@@ -247,6 +249,7 @@ impl Feed for Filtered {
     }
 }
 
+/// Decodes one record of the filter. Its message is cut where the kernel side had no more room, which the decoder notices.
 fn forward(common: &Common, bytes: &[u8]) -> Result<(), Stopped> {
     let record = FlowRecord::read(bytes);
     let message = record
@@ -300,6 +303,7 @@ impl Feed for Direct {
     }
 }
 
+/// What limits a subscription that works: first what leaves it without any flow, then what makes flows late.
 fn in_use(hook: &str, rejected: &str) -> ProbeStatus {
     let mut status = status::attached(PROBE, hook);
     let events = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_events").unwrap_or_default();

@@ -83,6 +83,7 @@ fn in_use(hook: &str, rejected: Option<&LoadError>) -> ProbeStatus {
     status
 }
 
+/// Turns records into events; numbers of reasons and addresses of functions become names.
 struct DropDecoder {
     reasons: Reasons,
     symbols: Symbols,

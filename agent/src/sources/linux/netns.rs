@@ -125,6 +125,7 @@ impl Drop for NetnsWatch {
     }
 }
 
+/// The thread: one look after another until the sender is dropped. It gives way to the plugins that it observes.
 fn serve(queue: &Receiver<NamespaceRequest>, sender: &EventSender, known: &KnownNamespaces, names: Option<&Names>) {
     scheduling::give_way();
     while let Ok(request) = queue.recv() {
@@ -140,6 +141,8 @@ fn serve(queue: &Receiver<NamespaceRequest>, sender: &EventSender, known: &Known
     }
 }
 
+/// Inode and begin of a namespace; `None` when its path leads nowhere any more. The path is resolved within the root of the
+/// caller or the plugin: a runtime may run in a mount namespace of its own.
 fn look(request: NamespaceRequest, names: Option<&Names>) -> Option<Netns> {
     let seen = request
         .pids
@@ -170,6 +173,7 @@ fn watch_names(names: Option<&Names>, pids: &[u32], directory: &str) {
     }
 }
 
+/// What does not work is reported with its effect on traces, the graver one alone.
 fn status(refused: Option<&io::Error>, unwatched: Option<&io::Error>) -> ProbeStatus {
     if let Some(error) = refused {
         let consequence = format!(
@@ -193,6 +197,7 @@ fn status(refused: Option<&io::Error>, unwatched: Option<&io::Error>) -> ProbeSt
 }
 
 const PROBE: &str = "netns";
+/// Looks that may be pending: more sandboxes than are in creation at once.
 const QUEUE_MAX: usize = 1024;
 /// More sandboxes than are in creation at once.
 const REQUESTED_MAX: usize = 1024;

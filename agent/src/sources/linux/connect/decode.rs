@@ -22,7 +22,8 @@ pub struct DecodedConnect {
     pub at: Timestamp,
     /// What happened.
     pub step: ConnectStep,
-    /// The socket is named by its address in the kernel, which must not leave the agent.
+    /// The socket is named by its address in the kernel, which must not leave the agent: it would defeat the randomisation of the
+    /// kernel's addresses.
     pub socket_is_address: bool,
 }
 
@@ -56,7 +57,10 @@ pub fn decode(bytes: &[u8]) -> Result<DecodedConnect, DecodeError> {
     })
 }
 
+/// The process that called connect(2). The kernel side notes it at the first step only: the later ones run in the context of
+/// whatever process the softirq interrupted.
 fn initiator(record: &ConnectRecord) -> Initiator {
+    // `task_struct.comm` is filled with zeros to its end; a name of full length has none (include/linux/sched.h, TASK_COMM_LEN).
     let comm_len = record.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
     Initiator {
         process: ProcessKey::new(record.header.pid, record.header.start_ns),
@@ -70,6 +74,7 @@ fn failure(record: &ConnectRecord) -> ConnectFailure {
     match record.error {
         libc::ECONNREFUSED => ConnectFailure::Refused,
         libc::ETIMEDOUT => ConnectFailure::TimedOut,
+        // What ICMP and ICMPv6 report as unreachable, by code (net/ipv4/icmp.c, icmp_err_convert; net/ipv6/icmp.c, tab_unreach).
         libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN | libc::ENOPROTOOPT => {
             ConnectFailure::Unreachable
         }
@@ -79,6 +84,7 @@ fn failure(record: &ConnectRecord) -> ConnectFailure {
     }
 }
 
+/// An address of the record. Anything but IPv6 is read as IPv4: the kernel side reports no other family.
 fn address(family: u32, bytes: [u8; 16], port: u16) -> SocketAddr {
     let address = match family {
         AF_INET6 => IpAddr::V6(Ipv6Addr::from(bytes)),
@@ -87,6 +93,7 @@ fn address(family: u32, bytes: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
+/// include/linux/socket.h
 const AF_INET6: u32 = 10;
 
 #[cfg(test)]

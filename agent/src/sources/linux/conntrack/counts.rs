@@ -52,12 +52,19 @@ impl CounterReader {
 /// The values of the kernel's counters, summed over the processors. They are 32 bits wide and wrap, and so do the sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
+    /// Entries in the table now.
     entries: u32,
+    /// `nf_conntrack_max`.
     limit: u32,
+    /// Entries that lost a race for their tuple at confirmation; their packet was dropped.
     insert_failed: u32,
+    /// Packets dropped for want of an entry.
     drop: u32,
+    /// Entries evicted to make room.
     early_drop: u32,
+    /// Races that ended without a drop.
     clash_resolve: u32,
+    /// Searches that began again, since the entry moved to another bucket meanwhile.
     search_restart: u32,
 }
 
@@ -82,6 +89,7 @@ pub fn read(requests: &mut Requests) -> io::Result<Reading> {
     Ok(reading)
 }
 
+/// Entries and limit of the table (net/netfilter/nf_conntrack_netlink.c, ctnetlink_stat_ct).
 fn read_entries(requests: &mut Requests, reading: &mut Reading) -> io::Result<()> {
     requests.send(GET_STATS, false, |message| {
         for (kind, value) in attributes(message.payload.get(NFGENMSG..).unwrap_or_default()) {
@@ -97,6 +105,8 @@ fn read_entries(requests: &mut Requests, reading: &mut Reading) -> io::Result<()
     })
 }
 
+/// The counters, one message for each processor (net/netfilter/nf_conntrack_netlink.c, ctnetlink_dump_ct_stat_cpu). Their meaning
+/// is that of `struct ip_conntrack_stat` (include/linux/netfilter/nf_conntrack_common.h).
 fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = Reading::default();
     requests.send(GET_STATS_CPU, true, |message| {
@@ -120,8 +130,11 @@ fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
 
 /// Decides which readings are reported.
 pub struct Meter {
+    /// Inode number of the namespace.
     netns: u64,
+    /// The base of the next growth.
     last: Option<Reading>,
+    /// When, and with which entries, the last report was made.
     reported: Timestamp,
     reported_entries: u32,
     /// When the entries were last read.
@@ -197,7 +210,8 @@ impl Meter {
     }
 }
 
-/// The growth of a counter that wraps; 0 for one that was reset.
+/// The growth of a counter that wraps; 0 for one that was reset. Half of the range tells the two apart: two billion drops a
+/// second are beyond any node, and a reset looks like a step back.
 fn grown(now: u32, before: u32) -> u64 {
     match now.wrapping_sub(before) {
         growth @ ..=0x7fff_ffff => growth.into(),
@@ -205,6 +219,7 @@ fn grown(now: u32, before: u32) -> u64 {
     }
 }
 
+/// Between two readings of the entries while no counter grows.
 const ENTRIES_EVERY_NS: u64 = 10 * SECOND;
 // include/uapi/linux/netfilter/nfnetlink_conntrack.h: NFNL_SUBSYS_CTNETLINK << 8, and the message.
 const GET_STATS_CPU: u16 = 0x104;

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 /// The names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reasons {
+    /// `enum skb_drop_reason` (include/net/dropreason-core.h), without the prefix; empty before Linux 5.17.
     core: BTreeMap<u32, String>,
+    /// `enum skb_drop_reason_subsys` (include/net/dropreason.h), likewise; empty before Linux 6.4.
     subsystems: BTreeMap<u32, String>,
 }
 
@@ -57,7 +59,8 @@ impl Reasons {
     }
 }
 
-/// Names and values of an enum.
+/// Names and values of the enum called `wanted`; `None` when it is not there, or the bytes are no BTF. One pass over
+/// the types, some megabytes, at start only.
 fn enumerators<'b>(btf: &'b [u8], wanted: &str) -> Option<Vec<(&'b str, u32)>> {
     if word(btf, 0)? & 0xffff != BTF_MAGIC {
         return None;
@@ -67,9 +70,12 @@ fn enumerators<'b>(btf: &'b [u8], wanted: &str) -> Option<Vec<(&'b str, u32)>> {
         let begin = header.checked_add(word(btf, offset)? as usize)?;
         btf.get(begin..begin.checked_add(word(btf, len)? as usize)?)
     };
+    // struct btf_header (include/uapi/linux/btf.h): magic, version and flags in one word, the header's length, then offset and
+    // length of the types and of the strings, both counted from the header's end.
     let (types, strings) = (section(8, 12)?, section(16, 20)?);
     let mut at = 0;
     while at < types.len() {
+        // struct btf_type: name, then `info` (kind in bits 24 to 28, members in the lower 16), then size or type.
         let (facts, size) = (word(types, at + 4)?, word(types, at + 8)?);
         let (kind, members) = (facts >> 24 & 31, (facts & 0xffff) as usize);
         let body = at + 12;
@@ -86,7 +92,8 @@ fn enumerators<'b>(btf: &'b [u8], wanted: &str) -> Option<Vec<(&'b str, u32)>> {
     None
 }
 
-/// Bytes behind the three words that every type begins with.
+/// Bytes behind the three words that every type begins with (Documentation/bpf/btf.rst, section 2.2). `None` for a kind that is
+/// newer than this code: its length is not known, so that nothing behind it can be read.
 fn body_len(kind: u32, members: usize) -> Option<usize> {
     Some(match kind {
         // Pointer, forward, typedef, volatile, const, restrict, function, float, type tag.
@@ -103,17 +110,20 @@ fn body_len(kind: u32, members: usize) -> Option<usize> {
     })
 }
 
+/// A 32-bit number in the byte order of the machine, as the kernel writes its own BTF.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     bytes.try_into().ok().map(u32::from_ne_bytes)
 }
 
+/// A string of the string section: from its offset to the next zero.
 fn text(strings: &[u8], at: u32) -> Option<&str> {
     let rest = strings.get(at as usize..)?;
     let end = rest.iter().position(|byte| *byte == 0)?;
     str::from_utf8(&rest[..end]).ok()
 }
 
+// include/uapi/linux/btf.h: BTF_MAGIC and BTF_KIND_ENUM.
 const BTF_MAGIC: u32 = 0xeb9f;
 const KIND_ENUM: u32 = 6;
 

@@ -45,8 +45,12 @@ fn concerns_life(exec: &Exec) -> bool {
     verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb))
 }
 
+/// Processes of `runc exec` and the like that may run at once.
 const IGNORED_MAX: usize = 4096;
+/// Verbs that begin or end a container's life (OCI runtime specification, runtime.md, "Operations"; `run` is runc's own).
 const OCI_LIFE_VERBS: [&str; 5] = ["create", "start", "run", "delete", "kill"];
+/// All verbs of runc 1.3, crun and youki: the first argument that is one of them is the verb, since options with values stand
+/// before it.
 const OCI_VERBS: [&str; 19] = [
     "create",
     "start",

@@ -40,6 +40,7 @@ pub struct Names {
 struct Seen {
     /// Watched directories, as runtimes write them, with their watch descriptors.
     directories: HashMap<String, i32>,
+    /// When each name of a watch was made.
     made: HashMap<(i32, Box<[u8]>), Timestamp>,
 }
 
@@ -108,6 +109,8 @@ impl Names {
         seen.made.get(&(watched, name.as_bytes().into())).copied()
     }
 
+    /// Waits for names until `stop` is readable. An error of poll(2) ends the thread: sandboxes then begin with the age of their
+    /// namespace.
     fn follow(&self, stop: &OwnedFd) {
         let mut room = [MaybeUninit::uninit(); 4096];
         loop {
@@ -123,6 +126,7 @@ impl Names {
         }
     }
 
+    /// Stamps all names that are there with one time, that of the wake-up.
     fn read(&self, room: &mut [MaybeUninit<u8>], now: Timestamp) {
         let mut events = Reader::new(&self.inotify, room);
         // An error ends the loop like the end of the events: without stamps the age of the namespace is used.
@@ -153,6 +157,7 @@ impl Seen {
     }
 }
 
+/// Runtimes use one or two directories. A plugin chooses the path, so that the bound is needed.
 const DIRECTORIES_MAX: usize = 16;
 /// More sandboxes than are in creation at once.
 const MADE_MAX: usize = 1024;

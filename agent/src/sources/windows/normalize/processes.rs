@@ -15,9 +15,11 @@ use super::text::{bounded, guid_text};
 /// Running processes, by id.
 #[derive(Debug, Default)]
 pub(super) struct ProcessTable {
+    /// At most [`MAX_RUNNING`].
     running: BTreeMap<u32, RunningProcess>,
 }
 
+/// What is kept of a process for its children and its end.
 #[derive(Debug)]
 struct RunningProcess {
     key: ProcessKey,
@@ -46,6 +48,8 @@ impl ProcessTable {
         }
     }
 
+    /// A process that started. Its parent is looked up now: Windows reuses the id as soon as the parent is gone. The parent of a
+    /// process from before the session is known by id only.
     fn started(&mut self, pid: u32, event: &EtwEvent) -> Body {
         let key = ProcessKey::new(pid, event.at_ns);
         let parent = event.u32("ParentId").unwrap_or(0);

@@ -82,6 +82,8 @@ pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
     Some(Body::RuntimeReported(Box::new(line)))
 }
 
+/// A span of the shim (hcsshim `internal/oc/exporter.go` and `internal/ot`): it is logged when it ends, so that its start is a
+/// field. A span that cannot have ended before it began ends where it began.
 fn span(event: &EtwEvent) -> Option<RuntimeSpan> {
     let start = time(event, "startTime")?;
     Some(RuntimeSpan {
@@ -95,6 +97,7 @@ fn span(event: &EtwEvent) -> Option<RuntimeSpan> {
     })
 }
 
+/// A time field: a FILETIME (go-winio `pkg/etw`), otherwise a text.
 fn time(event: &EtwEvent, field: &str) -> Option<Timestamp> {
     let value = event.get(field)?;
     let unix_ns = match value.unix_ns() {
@@ -195,10 +198,12 @@ fn metadata(text: &str) -> Option<(PodIdentity, u32, &str)> {
     (!identity.is_empty()).then_some((identity, attempt, rest))
 }
 
+/// The fields of `PodSandboxMetadata` (CRI v1). Anything else ends the metadata: the text goes on behind it.
 fn is_key(key: &str) -> bool {
     matches!(key, "name" | "uid" | "namespace" | "attempt")
 }
 
+/// Sets one field. A number that cannot be read is attempt 0, as protobuf leaves out a zero.
 fn set(identity: &mut PodIdentity, attempt: &mut u32, key: &str, value: &str) {
     match key {
         "name" => identity.name = bounded(value),
