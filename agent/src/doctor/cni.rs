@@ -14,6 +14,8 @@ use super::{Finding, Level};
 use crate::cni_conf::{Binary, CniConf, CniOptions, CniSettings, HandlerDirectory, under};
 use crate::failure::causes;
 
+/// Findings about where configuration is, then about each directory, then about what containerd adds to every sandbox. What the
+/// running runtime reports comes before what its files say: it may have been started with others.
 pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let mut conf = CniConf::read(&merged(options, runtime));
     if let Some(loaded) = &runtime.cni {
@@ -63,6 +65,7 @@ fn merged(options: &CniOptions, runtime: &RuntimeView) -> CniOptions {
     options
 }
 
+/// Where configuration and plugins are, with the origin of each, and settings files that could not be used.
 fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let settings = &conf.settings;
     let found = match (&runtime.cni, &settings.sources[..]) {
@@ -144,13 +147,16 @@ fn loopback(conf: &CniConf) -> Option<Finding> {
     )
 }
 
+/// A file's name without its directory, which the section has named before.
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// At most eight paths in one line: a settings file may list any number.
 fn paths(paths: &[PathBuf]) -> String {
     let shown: Vec<String> = paths.iter().take(8).map(|path| path.display().to_string()).collect();
     shown.join(", ")
 }
 
+/// The reference plugin that containerd's built-in network `cni-loopback` executes (`WithLoNetwork` of go-cni's `opts.go`).
 const LOOPBACK: &str = "loopback";

@@ -124,6 +124,7 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
         }
         Err(error) => view.findings.push(failed("Status", &error)),
     }
+    // Without the lists there is nothing to hold the statistics against; each call is timed all the same.
     let sandboxes = keep(view, "ListPodSandbox", timed(|| cri.list_pod_sandbox()).await);
     let containers = keep(view, "ListContainers", timed(|| cri.list_containers()).await);
     // The first of two looks at CPU counters; the containers' statistics and the pause pass between them. Its error is that of
@@ -158,6 +159,7 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
 /// Of the sandboxes without network figures, those that have no network of their own.
 async fn on_node_network(cri: &Cri, look: &StatsLook) -> Vec<String> {
     let mut ids = Vec::new();
+    // One call for each, since the list does not contain the namespace mode.
     for id in look.without_network().into_iter().take(MAX_ASKED) {
         match cri.pod_sandbox_status(&id, false).await {
             Ok(answer) if answer.status.as_ref().is_some_and(|status| status.on_node_network()) => ids.push(id),
@@ -278,6 +280,7 @@ fn network_hint(status: &StatusResponse) -> String {
 
 /// `cniconfig` in containerd's verbose status: the settings it runs with, whatever its files contain by now.
 fn loaded_cni(status: &StatusResponse) -> Option<LoadedCni> {
+    // `internal/cri/server/status.go` of containerd. CRI-O reports no such key, and its files have to do.
     let config: Value = serde_json::from_str(status.info.get("cniconfig")?).ok()?;
     let directories = config.get("PluginDirs")?.as_array()?;
     let bin_dirs = directories.iter().filter_map(Value::as_str).take(16);

@@ -175,7 +175,8 @@ fn node_resolver(root: &Path) -> Finding {
     }
 }
 
-/// One finding for each distinct `resolv.conf` of the sandboxes on this node.
+/// One finding for each distinct `resolv.conf` of the sandboxes on this node. Pods share a handful of them, one for each
+/// namespace and dnsPolicy, so that these are counted and not listed.
 fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
     let (resolvers, unreadable) = resolvers(root);
     let mut findings: Vec<Finding> = resolvers
@@ -204,6 +205,7 @@ fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
     findings
 }
 
+/// A number of sandboxes in words.
 fn sandboxes(count: usize) -> String {
     match count {
         1 => "1 sandbox".to_owned(),
@@ -329,6 +331,7 @@ fn events(setting: Option<u64>) -> Finding {
     }
 }
 
+/// A setting that is one number; `None` when it does not exist or is none.
 fn number(root: &Path, path: &str) -> Option<u64> {
     text(&root.join(path))?.trim().parse().ok()
 }

@@ -37,15 +37,18 @@ impl StatsLook {
         self.sandboxes.iter().filter(move |sandbox| sandbox.state() == ready)
     }
 
+    /// Statistics of one sandbox; runtimes return them in any order.
     fn pod(&self, id: &str) -> Option<&PodSandboxStats> {
         let mut stats = self.pod_stats.iter().flatten();
         stats.find(|stats| stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id))
     }
 
+    /// Its figures on Linux; `None` on Windows nodes, whose figures are in a message of their own that the agent does not read.
     fn linux(&self, id: &str) -> Option<&LinuxPodSandboxStats> {
         self.pod(id)?.linux.as_ref()
     }
 
+    /// Statistics of one container, from the list of all containers.
     fn container(&self, id: &str) -> Option<&ContainerStats> {
         let mut stats = self.container_stats.iter().flatten();
         stats.find(|stats| is_of(stats, id))
@@ -70,6 +73,7 @@ impl StatsLook {
     }
 }
 
+/// Whether statistics are those of the container with this id.
 fn is_of(stats: &ContainerStats, id: &str) -> bool {
     stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id)
 }
@@ -128,8 +132,10 @@ pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding>
     findings
 }
 
+/// One finding for a sandbox, as severe as its worst gap; consequences that gaps share are named once.
 fn finding(sandbox: &PodSandbox, gaps: &[Gap]) -> Finding {
     let metadata = sandbox.metadata.clone().unwrap_or_default();
+    // As crictl shortens ids.
     let id = &sandbox.id[..sandbox.id.floor_char_boundary(13)];
     let what: Vec<&str> = gaps.iter().map(|gap| gap.what.as_str()).collect();
     let mut means: Vec<&str> = gaps.iter().map(|gap| gap.means).collect();

@@ -1,10 +1,15 @@
 //! One configuration directory: whether there is anything in it, each of its files, and which of them wins.
+//!
+//! Used by `cni.rs` for the default directory and for those of containerd's runtime handlers. Does not: read a file; `cni_conf`
+//! did, as the runtime does.
 
 use super::super::cri::RuntimeView;
 use super::super::{Finding, Level};
 use super::{file, name, paths};
 use crate::cni_conf::{Choice, CniConf, ConfDirectory, RuntimeKind};
 
+/// Findings from the outside in: the directory, its files in the order in which the runtime takes them, and the choice among
+/// them.
 pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(of_handlers(directory));
@@ -26,6 +31,8 @@ fn of_handlers(directory: &ConfDirectory) -> Option<Finding> {
     Some(Finding::ok("cni.settings", what))
 }
 
+/// A directory that gives nothing. Without a runtime on the node an empty one is a note: the agent may run before the network
+/// provider is installed.
 fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> Option<Finding> {
     let path = directory.path.display();
     if let Some(error) = &directory.unreadable {
@@ -64,6 +71,9 @@ fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> 
     })
 }
 
+/// Which networks sandboxes are attached to. libcni sorts files by name (`ConfFiles` of its `conf.go`); containerd takes the
+/// first
+/// `max_conf_num` of them, CRI-O the one that `cni_default_network` names, else the first that it can use.
 fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
     let runtime = conf.settings.loader.runtime.name();
     let file = |place: usize| name(&directory.files[place].path);
@@ -98,6 +108,7 @@ fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
             .why("it reports NetworkReady=false and pods wait")
             .hint("mend the files named above"),
         ),
+        // Larger than the agent reads, or not readable by it alone.
         Choice::Unknown(place) => Some(
             Finding::new(
                 Level::Warn,

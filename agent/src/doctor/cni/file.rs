@@ -6,6 +6,8 @@ use crate::cni_conf::{
     Binary, Choice, CniConf, ConfDirectory, ConfError, DelegateTo, Network, Plugin, Remark, RuntimeKind,
 };
 
+/// Findings about the file at `place`. A file that the runtime does not use gets its error and remarks only: its plugins need not
+/// be installed.
 pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, place: usize) -> Vec<Finding> {
     let file = &directory.files[place];
     let runtime = conf.settings.loader.runtime;
@@ -39,8 +41,10 @@ pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, place: usize) -> 
 
 /// The file that findings are about.
 struct About {
+    /// The file's name.
     name: String,
     runtime: RuntimeKind,
+    /// Sandboxes are attached to its network.
     is_chosen: bool,
 }
 
@@ -54,6 +58,8 @@ impl About {
         if self.is_chosen { level } else { Level::Note }
     }
 
+    /// Why the runtime does not load it, and what that means there: containerd gives up at the first bad file (`loadFromConfDir`
+    /// of go-cni's `opts.go`), CRI-O goes on with the next (`loadNetworks` of ocicni's `ocicni.go`).
     fn error(&self, error: &ConfError, stops: bool) -> Finding {
         let (level, why) = match self.runtime {
             _ if error.is_own_limit() => (
@@ -74,6 +80,7 @@ impl About {
         self.finding(level, error.to_string()).why(why).hint(error.hint())
     }
 
+    /// A file that the runtime loads: what it configures, and what will fail later all the same.
     fn network(&self, conf: &CniConf, network: &Network, objection: Option<&String>) -> Vec<Finding> {
         let mut findings = Vec::new();
         if self.is_chosen {
@@ -91,6 +98,9 @@ impl About {
         findings
     }
 
+    /// Verbs that the runtime leaves out for this network: CHECK came with version 0.4.0 of the specification, GC and STATUS with
+    /// 1.1.0.
+    /// A note, since nothing fails for it: leaked addresses are the usual consequence of a missing GC.
     fn verbs(&self, network: &Network) -> Option<Finding> {
         let mut missing = Vec::new();
         if !network.has_check() {
@@ -116,9 +126,10 @@ impl About {
             return None;
         }
         let what = format!("{}: not available: {}", self.name, missing.join(", "));
-        Some(Finding::new(Level::Note, "cni.verbs", what).why("the runtime does not ask these of this network"))
+        Some(Finding::new(Level::Note, "cni.verbs", what).why("the runtime does not request these of this network"))
     }
 
+    /// What the runtime accepts and a plugin or libcni refuses later.
     fn remark(&self, network: &Network, remark: &Remark) -> Finding {
         let fail = self.if_chosen(Level::Fail);
         let warn = self.if_chosen(Level::Warn);
@@ -176,6 +187,8 @@ impl About {
         }
     }
 
+    /// Plugins of the chain, delegates included, that cannot be executed. Each is reported once, however often the chain names
+    /// it.
     fn binaries(&self, conf: &CniConf, network: &Network) -> Vec<Finding> {
         let directories = &conf.settings.bin_dirs;
         let level = self.if_chosen(Level::Fail);
@@ -215,6 +228,7 @@ impl About {
         findings
     }
 
+    /// Multus and its like name networks that are objects of the cluster (NetworkAttachmentDefinition), of which no file tells.
     fn named_elsewhere(&self, network: &Network) -> Vec<Finding> {
         let plugins = network.plugins.iter().flat_map(Plugin::all);
         let delegates = plugins.flat_map(|plugin| plugin.delegates.iter().map(move |delegate| (plugin, delegate)));
@@ -255,6 +269,7 @@ fn describe(network: &Network) -> String {
     format!("network {} {}: {}", network.name, network.version, chain.join(" > "))
 }
 
+/// A plugin and what it delegates to: `bridge (ipam host-local)`.
 fn chain_link(plugin: &Plugin) -> String {
     let delegates: Vec<String> = plugin
         .delegates

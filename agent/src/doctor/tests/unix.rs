@@ -110,7 +110,7 @@ CNI configuration
   ok   configuration in @/etc/cni/net.d, plugins in @/cni (from @/etc/containerd/config.toml)
   ok   10-pods.conflist: network pods 1.0.0: bridge (ipam host-local) > portmap
   note 10-pods.conflist: not available: STATUS (from cniVersion 1.1.0), GC (from cniVersion 1.1.0)
-       why: the runtime does not ask these of this network
+       why: the runtime does not request these of this network
   note 99-old.conf: \"cniVersion\" is missing
        why: it is taken as 0.1.0: no CHECK, results in the oldest form, and newer plugins may refuse it
        hint: add \"cniVersion\": \"1.0.0\"

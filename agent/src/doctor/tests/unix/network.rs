@@ -83,7 +83,7 @@ fn a_node_without_sandboxes_and_conntrack_says_so() {
             .hint
             .contains("mount")
     );
-    find(&findings, "no sandbox runs here");
+    find(&findings, "no sandbox with a readable resolv.conf");
     find(&findings, "connection tracking is not loaded");
     assert!(
         findings.iter().all(|finding| finding.level <= Level::Note),

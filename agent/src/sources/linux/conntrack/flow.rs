@@ -78,13 +78,15 @@ pub fn decode(message: &NetlinkMessage<'_>, netns: u64) -> Result<Option<FlowEve
     }))
 }
 
-/// One direction of a flow.
+/// One direction of a flow, as the kernel expects its packets: the reply's differs from the mirrored original where NAT changed
+/// it.
 struct Tuple {
     protocol: u8,
     source: SocketAddr,
     destination: SocketAddr,
 }
 
+/// One direction: addresses and ports. ICMP has no ports; its flows are left out later, by protocol.
 fn tuple(bytes: &[u8]) -> Option<Tuple> {
     let mut addresses = (None, None);
     let mut protocol = None;
@@ -112,6 +114,7 @@ fn tuple(bytes: &[u8]) -> Option<Tuple> {
     })
 }
 
+/// Source and destination; a family that is neither IPv4 nor IPv6 gives none.
 fn both_addresses(bytes: &[u8]) -> (Option<IpAddr>, Option<IpAddr>) {
     let mut addresses = (None, None);
     for (kind, value) in attributes(bytes) {

@@ -56,6 +56,8 @@ impl ComputeSystems {
         steps.map(|step| Body::ActivitySeen(Box::new(step))).collect()
     }
 
+    /// Begins an operation, unless it runs already. A full table forgets an operation: its end then counts as one without a
+    /// begin.
     fn begin(&mut self, found: &mut Steps, name: &'static str) {
         if self.begun.len() >= MAX_BEGUN {
             self.begun.pop_first();
@@ -113,6 +115,7 @@ fn system(event: &EtwEvent) -> Option<String> {
         .map(|id| bounded(id).to_lowercase())
 }
 
+/// The HRESULT of an event: by its usual name, else by any name that looks like one.
 fn result(event: &EtwEvent) -> Option<u32> {
     event.code("Result").or_else(|| {
         let is_result = |name: &str| ["result", "errorcode", "status"].iter().any(|word| name.contains(word));
@@ -136,6 +139,7 @@ fn silo(event: &EtwEvent) -> Option<String> {
         .or_else(|| fields.find_map(|field| guid(&field.value)))
 }
 
+// Names of spans. The log has none for these pairs.
 const CREATE: &str = "create compute system";
 const START: &str = "start compute system";
 /// Bound on begun operations; the smallest key is evicted.
