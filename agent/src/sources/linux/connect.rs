@@ -122,6 +122,7 @@ impl Addresses {
     }
 }
 
+/// Both rungs report the same; the lower one only costs more.
 fn in_use(rung: Rung, rejected: Option<&LoadError>) -> ProbeStatus {
     let mut status = status::attached(PROBE, &format!("{} {TRACEPOINT}", rung.name()));
     if let Some(error) = rejected {
@@ -141,10 +142,12 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
 
 /// Name of the probe.
 pub const PROBE: &str = "connect";
+/// include/trace/events/sock.h, since Linux 4.16.
 const TRACEPOINT: &str = "inet_sock_set_state";
 /// Room for the records of 1,000 connections between two polls. Small, because its pages count twice in the agent's resident
 /// memory: the kernel maps the data area twice in a row (kernel/bpf/ringbuf.c, bpf_ringbuf_area_alloc).
 const RING_BYTES: u32 = 256 << 10;
+/// Connects that may be under way at once: a SYN is retried for about two minutes (tcp_syn_retries, tcp(7)).
 const NAMES_MAX: usize = 16_384;
 
 #[cfg(test)]

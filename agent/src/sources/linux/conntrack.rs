@@ -329,6 +329,7 @@ fn is_elsewhere() -> bool {
     of_node.is_some() && of_node != inode("/proc/thread-self/ns/net")
 }
 
+/// The probe is not there: its consequence for traces comes first, then why.
 fn missing(reason: &str, hint: &str) -> ProbeStatus {
     let consequence = format!("no translations of addresses and no conntrack counters: {reason}");
     status::missing(PROBE, consequence, hint)

@@ -105,6 +105,8 @@ impl Drop for Follower {
     }
 }
 
+/// The thread: wait, drain, check when that is due. Stops after one more drain, so that records from before the stop are not
+/// lost.
 fn follow<F: Feed>(mut feed: F, stop: &OwnedFd) -> Result<(), Stopped> {
     let mut checked = Instant::now();
     let mut newest = Instant::now();

@@ -29,6 +29,7 @@ pub struct Normalizer {
     names: ActivityNames,
     processes: ProcessTable,
     systems: ComputeSystems,
+    /// Events of providers that a file contains and no session of ours enables, by provider; at most [`MAX_UNKNOWN`] of them.
     unknown: BTreeMap<Guid, u64>,
 }
 
@@ -47,6 +48,7 @@ impl Normalizer {
     /// Appends the model events of an ETW event.
     pub fn facts(&mut self, event: &EtwEvent, facts: &mut Vec<Event>) {
         let at = Timestamp(event.at_ns);
+        // The one provider of which one event may be two steps.
         if event.provider == HYPER_V_COMPUTE {
             let steps = self.systems.steps(event, &self.names).into_iter();
             return facts.extend(steps.map(|body| Event { at, body }));

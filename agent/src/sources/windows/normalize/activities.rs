@@ -20,6 +20,7 @@ use crate::failure::{Advice, ExitReason};
 /// Activity names to ignore, from a table of three columns: service, name, and `span` or `ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActivityNames {
+    /// By service and name; `false` for a name that is to be shown although an earlier table ignores it.
     ignored: BTreeMap<(Service, String), bool>,
 }
 
@@ -144,6 +145,8 @@ impl ActivityNames {
         Ok(())
     }
 
+    /// Whether the table says to ignore the name. A name that no table has is shown: a new activity of a Windows build is what a
+    /// user looks for.
     pub(super) fn is_ignored(&self, service: Service, name: &str) -> bool {
         self.ignored.get(&(service, name.to_owned())).copied().unwrap_or(false)
     }
@@ -155,6 +158,7 @@ pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames
     if names.is_ignored(service, name) {
         return None;
     }
+    // WIL names it `hresult`; the container library and HCS have their own names for the same.
     let result = ["hresult", "result", "resultCode"]
         .iter()
         .find_map(|field| event.code(field));
@@ -191,7 +195,8 @@ pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames
     })))
 }
 
-/// Ids of objects in an event, found by the names of its fields.
+/// Ids of objects in an event, found by the names of its fields, case aside: the same object has different field names in HNS,
+/// HCS and the container library. An IPv6 address space of HNS has its network's id with `_v6` behind it.
 fn keys(event: &EtwEvent) -> Vec<ObjectKey> {
     let mut keys = Vec::new();
     for field in &event.fields {
@@ -219,7 +224,7 @@ fn keys(event: &EtwEvent) -> Vec<ObjectKey> {
     keys
 }
 
-/// Fields shown as attributes of an activity.
+/// Fields shown as attributes of an activity: those that tell two activities of one name apart.
 fn fields(event: &EtwEvent) -> TextPairs {
     let mut pairs = TextPairs::default();
     for name in [
@@ -244,5 +249,7 @@ fn fields(event: &EtwEvent) -> TextPairs {
     pairs
 }
 
+/// Activities name at most a handful of objects; the rest of a longer list would be repetitions.
 const MAX_KEYS: usize = 8;
+/// A file is given by path, and may be anything.
 const MAX_TABLE_BYTES: u64 = 1 << 20;

@@ -13,7 +13,8 @@ use sandglass_model::{Body, ProcessKey};
 
 use super::text::{bounded, guid_text};
 
-/// A step of a lookup.
+/// A step of a lookup. A status is a Win32 error of winerror.h (DNS_ERROR_RCODE_NAME_ERROR is 9003), 0 for success. Names are
+/// lower case without the last dot, as on Linux, so that steps of one lookup compare equal.
 pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
     let status = |field| event.code(field).unwrap_or(0);
     let server = |field| bounded(event.text(field).unwrap_or_default());
@@ -40,6 +41,7 @@ pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
         },
         _ => return None,
     };
+    // The service logs in its own process. Where it adds no client, the process is the service's.
     let pid = event.u32("ClientPID").filter(|pid| *pid != 0).unwrap_or(event.pid);
     Some(Body::LookupSeen(Box::new(LookupStep {
         silo: event.container_id.map(guid_text).unwrap_or_default(),
@@ -76,7 +78,7 @@ pub(super) fn call(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// Addresses in a result such as `type:  5 other.example;192.0.2.1;::ffff:192.0.2.2;`.
+/// Addresses, at most [`MAX_ADDRESSES`], in a result such as `type:  5 other.example;192.0.2.1;::ffff:192.0.2.2;`.
 fn addresses(results: &str) -> Vec<IpAddr> {
     let found = results.split(';').filter_map(|text| text.trim().parse::<IpAddr>().ok());
     found.map(|ip| ip.to_canonical()).take(MAX_ADDRESSES).collect()

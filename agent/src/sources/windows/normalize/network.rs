@@ -8,8 +8,9 @@ use sandglass_model::network::{ConnectFailure, ConnectStep, Flow, FlowChange, In
 use sandglass_model::windows::InterfaceStep;
 use sandglass_model::{Body, ProcessKey};
 
-/// A step of a connect or an interface. Event ids: 1031 connect proceeding, 1033 complete, 1034 failure, 1045 timeout,
-/// 1061 and 1062 interface added and deleted.
+/// A step of a connect or an interface. `Tcb` is the address of the connection's control block, unique while the connection
+/// lives. There is no event for a retransmitted SYN, so that their number is 0. Event ids: 1031 connect proceeding, 1033
+/// complete, 1034 failure, 1045 timeout, 1061 and 1062 interface added and deleted.
 pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
     let step = match event.id {
         1031 => Step::Started,
@@ -55,7 +56,9 @@ fn failure(status: u32) -> ConnectFailure {
     }
 }
 
-/// A session of the NAT. Event ids: 1001 create, 1005 delete; 1017 and 1018 are the same in the operational channel.
+/// A session of the NAT, in the terms of conntrack: the internal side is the original direction, the external side the reply's.
+/// WinNat reports no number of a session, hence id 0. Event ids: 1001 create, 1005 delete;
+/// 1017 and 1018 are the same in the operational channel.
 pub(super) fn nat(event: &EtwEvent) -> Option<Body> {
     let change = match event.id {
         1001 | 1017 => FlowChange::New,

@@ -13,7 +13,7 @@ use sandglass_model::network::{Flow, FlowChange};
 
 use crate::sources::windows::NODE_COMPARTMENT;
 
-/// A new or removed flow. Mirror and secondary records repeat the main one.
+/// A new or removed flow. Mirror and secondary records repeat the main one. A switch has no compartments: the flow counts as the node's.
 pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     let change = match event.id {
         600 => FlowChange::New,
@@ -56,7 +56,8 @@ pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// An address; without a type in the layout it is a number in network byte order.
+/// An address; without a type in the layout it is a number whose bytes stand in network order, which a little-endian read
+/// reverses.
 fn ip(value: &Value) -> Option<IpAddr> {
     let number = || {
         let number: u32 = value.u64()?.try_into().ok()?;
@@ -65,7 +66,7 @@ fn ip(value: &Value) -> Option<IpAddr> {
     value.ip().or_else(number)
 }
 
-/// Both ends of a flow as the other side sees them.
+/// Both ends of a flow as the other side sees them. Equal to the flow's own where nothing was translated.
 struct Translated {
     source: SocketAddr,
     destination: SocketAddr,
