@@ -19,11 +19,10 @@ use crate::platform;
 mod endpoint;
 mod error;
 pub mod messages;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 pub(crate) mod scripted;
 pub mod stats;
-#[cfg(all(test, target_os = "linux"))]
-mod tests;
 
 pub use endpoint::{BadEndpoint, DEFAULT_SOCKETS, Endpoint, RuntimeChoice};
 pub use error::CriError;

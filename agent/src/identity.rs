@@ -10,7 +10,8 @@ mod emitter;
 mod metrics;
 mod older;
 mod resolver;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;
 
 use std::path::PathBuf;

@@ -1,6 +1,8 @@
 //! A container runtime for tests: a real HTTP/2 server on a Unix socket that answers from a script.
 //!
-//! Used by the tests of `cri`, `identity` and `doctor`. Compiled for tests only.
+//! Used by the tests of `cri`, which are below, of `identity` and `doctor`. Compiled for tests only.
+
+mod tests;
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -82,8 +82,8 @@ async fn an_empty_node_fails_for_want_of_probes_only() {
     );
 }
 
-#[tokio::test]
-async fn garbage_everywhere_is_no_panic() {
+/// The report of a node on which every file is garbage.
+async fn report_of_garbage() -> Report {
     let node = Node::new();
     let garbage: Vec<u8> = (0..=255u8).cycle().take(9_000).collect();
     for path in [
@@ -101,13 +101,14 @@ async fn garbage_everywhere_is_no_panic() {
     ] {
         node.file(path, &garbage);
     }
-    let report = node.report().await;
+    node.report().await
+}
+
+#[tokio::test]
+async fn garbage_everywhere_is_no_panic() {
+    let report = report_of_garbage().await;
     let text = render(&report, true);
     assert!(text.lines().all(|line| line.len() < 1000));
-    if cfg!(unix) {
-        assert_eq!(level_of(&report, "cni.settings", "config.toml:1:"), Level::Warn);
-        assert_eq!(level_of(&report, "cni.file", "a.conf"), Level::Fail);
-    }
     assert!(serde_json::from_str::<serde_json::Value>(&report.to_json()).is_ok());
 }
 

@@ -54,6 +54,9 @@ pub async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
 
+/// Whether this system has the Host Network Service and the Host Compute Service.
+pub const HAS_HNS: bool = false;
+
 /// Whether this system has named pipes.
 pub const HAS_PIPES: bool = false;
 

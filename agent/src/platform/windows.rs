@@ -45,6 +45,9 @@ pub async fn connect_socket(_path: &Path) -> io::Result<NamedPipeClient> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Whether this system has the Host Network Service and the Host Compute Service.
+pub const HAS_HNS: bool = true;
+
 /// Whether this system has named pipes.
 pub const HAS_PIPES: bool = true;
 

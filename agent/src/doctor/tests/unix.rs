@@ -49,6 +49,13 @@ impl Node {
 }
 
 #[tokio::test]
+async fn garbage_is_named_with_its_file() {
+    let report = report_of_garbage().await;
+    assert_eq!(level_of(&report, "cni.settings", "config.toml:1:"), Level::Warn);
+    assert_eq!(level_of(&report, "cni.file", "a.conf"), Level::Fail);
+}
+
+#[tokio::test]
 async fn a_good_node_without_runtime_reads_like_this() {
     let node = Node::new();
     node.good_kernel();

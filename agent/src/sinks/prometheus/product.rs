@@ -17,6 +17,7 @@ use super::durations::{DurationFamily, durations, observe};
 use super::readiness::ReadinessMetrics;
 use super::traffic::TrafficMetrics;
 use super::windows::WindowsMetrics;
+use crate::platform;
 use crate::registration::register;
 use crate::sinks::creation;
 
@@ -285,7 +286,7 @@ fn duration(span: &Span) -> u64 {
 fn set_up_phases() -> impl Iterator<Item = Phase> {
     Phase::ALL.into_iter().filter(|phase| match phase {
         Phase::Application | Phase::Lookup | Phase::Connect => false,
-        Phase::Hns | Phase::Hcs | Phase::VnicWait => cfg!(windows),
+        Phase::Hns | Phase::Hcs | Phase::VnicWait => platform::HAS_HNS,
         Phase::Runtime | Phase::BetweenPlugins | Phase::Plugin | Phase::Delegate | Phase::Command => true,
     })
 }

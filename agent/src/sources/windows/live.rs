@@ -18,7 +18,8 @@ mod providers;
 mod schema;
 mod statistics;
 mod status;
-#[cfg(all(test, not(windows)))]
+#[cfg(test)]
+#[cfg(not(windows))]
 mod tests;
 
 use std::sync::Arc;

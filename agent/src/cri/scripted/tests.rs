@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::messages::{NamespaceMode, NamespaceOption, PodSandboxMetadata, PodSandboxState, RuntimeStatus};
-use super::scripted::{Answer, Runtime};
-use super::stats::{CpuUsage, LinuxPodSandboxStats, UInt64Value};
-use super::*;
+use super::super::messages::{NamespaceMode, NamespaceOption, PodSandboxMetadata, PodSandboxState, RuntimeStatus};
+use super::super::stats::{CpuUsage, LinuxPodSandboxStats, UInt64Value};
+use super::super::*;
+use super::{Answer, Runtime};
 use crate::failure::Advice as _;
 
 const SECOND: Duration = Duration::from_secs(1);
