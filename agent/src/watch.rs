@@ -4,21 +4,22 @@
 //! `NO_COLOR`, it writes one line for each trace that ends. Does not: read the keyboard; Ctrl-C leaves.
 
 mod client;
+mod row;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use sandglass_model::RootId;
-use sandglass_model::phases::{Phase, human};
+use sandglass_model::phases::Phase;
 use serde::Deserialize;
 
 use crate::platform::until_stopped;
-use crate::terminal::{clean, colors, cut, paint, phase_bar, phase_key, size};
-use crate::wall_clock::wall_ns;
+use crate::terminal::{clean, colors, cut, paint, phase_key, size};
 pub use client::{Agent, WatchError};
 use client::{Listening, Messages, StreamMessage};
+use row::ReceivedRow;
 
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,38 +28,6 @@ pub struct WatchOptions {
     pub agent: Agent,
     /// Write the list once and leave.
     pub once: bool,
-}
-
-/// A list row, as far as it is shown.
-#[derive(Clone, Debug, Deserialize)]
-struct ReceivedRow {
-    #[serde(flatten)]
-    root: RootId,
-    #[serde(default)]
-    operation: Option<String>,
-    #[serde(default)]
-    sandbox: String,
-    #[serde(default)]
-    namespace: String,
-    #[serde(default)]
-    pod: String,
-    start_unix_ns: String,
-    duration_ns: u64,
-    /// Without the time in which its programs did not use the network.
-    #[serde(default)]
-    busy_ns: Option<u64>,
-    result: String,
-    #[serde(default)]
-    running: bool,
-    #[serde(default)]
-    verdict: String,
-    #[serde(default)]
-    phases: BTreeMap<Phase, u64>,
-    #[serde(default)]
-    attempt: u32,
-    /// What a journey was to.
-    #[serde(default)]
-    target: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -251,102 +220,6 @@ impl Screen {
             lines.extend(row.block(width, longest.unwrap_or(1), color));
         }
         lines
-    }
-}
-
-impl ReceivedRow {
-    fn start(&self) -> u64 {
-        self.start_unix_ns.parse().unwrap_or_default()
-    }
-
-    /// No more of it will come.
-    fn ended(&self) -> bool {
-        !self.running && self.result != "waiting"
-    }
-
-    fn who(&self) -> String {
-        let name = if self.pod.is_empty() {
-            self.sandbox.chars().take(12).collect()
-        } else {
-            self.pod.clone()
-        };
-        let mut who = if self.namespace.is_empty() {
-            name
-        } else {
-            format!("{}/{name}", self.namespace)
-        };
-        if let Some(operation) = &self.operation {
-            who = format!("{operation} {who}");
-        }
-        if let Some(target) = &self.target {
-            let owner = if who.is_empty() { "node" } else { &who };
-            who = format!("{owner} › {target}");
-        }
-        clean(&who)
-    }
-
-    /// Its name in at most `cells` cells; the attempt number is never cut.
-    fn label(&self, cells: usize) -> String {
-        if self.attempt < 2 {
-            return cut(&self.who(), cells);
-        }
-        let attempt = format!(" #{}", self.attempt);
-        format!("{}{attempt}", cut(&self.who(), cells.saturating_sub(attempt.len())))
-    }
-
-    fn took_ns(&self) -> u64 {
-        if self.running {
-            self.duration_ns.max(wall_ns().saturating_sub(self.start()))
-        } else {
-            self.busy_ns()
-        }
-    }
-
-    fn busy_ns(&self) -> u64 {
-        self.busy_ns.unwrap_or(self.duration_ns)
-    }
-
-    /// Two lines: who, bar, time; and the verdict.
-    fn block(&self, width: usize, longest_ns: u64, color: bool) -> [String; 2] {
-        let (mark, code) = match self.result.as_str() {
-            "ok" => ("●", "32"),
-            "failed" => ("✕", "31"),
-            "waiting" => ("○", "32"),
-            _ => ("◌", "33"),
-        };
-        let names = (width / 3).clamp(16, 44);
-        let bars = width.saturating_sub(names + 14).max(6);
-        // Cube root, as on the page: 200 ms can still be told apart beside 10 s.
-        let share = (self.busy_ns() as f64 / longest_ns.max(1) as f64).min(1.0).cbrt();
-        let cells = ((bars as f64 * share).round() as usize).clamp(1, bars);
-        // The time until a program uses its network is not the node's.
-        let mut phases = self.phases.clone();
-        phases.remove(&Phase::Application);
-        let bar = phase_bar(&phases, cells, color);
-        let drawn = if phases.is_empty() { 0 } else { cells };
-        let first = format!(
-            "{} {:<names$} {bar}{:rest$} {:>9}",
-            paint(mark, code, color),
-            self.label(names),
-            "",
-            human(self.took_ns()),
-            rest = bars - drawn,
-        );
-        let verdict = cut(&clean(&self.verdict), width.saturating_sub(3));
-        let verdict = paint(&verdict, if self.result == "failed" { "31" } else { "2" }, color);
-        [first, format!("  {verdict}")]
-    }
-
-    /// One line for a log.
-    fn line(&self, width: usize, color: bool) -> String {
-        let who = self.label((width / 2).max(40));
-        let verdict = clean(&self.verdict);
-        format!(
-            "{:>9}  {:<7} {who}  {}",
-            human(self.took_ns()),
-            self.result,
-            paint(&verdict, "2", color)
-        )
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::ReceivedRow;
+use super::row::ReceivedRow;
 use crate::failure::Advice;
 
 /// A running agent.

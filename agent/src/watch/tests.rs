@@ -6,6 +6,7 @@ use crate::failure::Advice as _;
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreOptions;
 use crate::view::{self, KindFilter, Query, Store};
+use crate::wall_clock::wall_ns;
 
 use crate::samples;
 
