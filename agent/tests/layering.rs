@@ -1,5 +1,6 @@
 //! Holds the one-way dependencies inside this crate: sources never import sinks or the correlator, sinks never import
-//! sources, the view renders what the store keeps and nothing below it renders. Between crates Cargo does that.
+//! sources, the view renders what the store keeps and nothing below it renders; no modules import one another in a circle.
+//! Between crates Cargo does that.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -89,4 +90,106 @@ fn the_page_and_the_terminal_show_the_view() {
     for place in ["http", "watch", "terminal"] {
         assert_eq!(offenders(place, &forbidden), Vec::<String>::new());
     }
+}
+
+/// The module path of a file: `sources/linux/dns.rs` is `sources::linux::dns`. A folder's `mod.rs` is the folder's.
+fn module(file: &Path, root: &Path) -> Vec<String> {
+    let below = file.strip_prefix(root).unwrap().with_extension("");
+    let parts = below.iter().map(|part| part.to_string_lossy().into_owned());
+    parts.filter(|part| part != "mod").collect()
+}
+
+/// The paths that `tree`, the text of a use declaration behind `prefix`, stands for, without braces.
+fn expanded(prefix: &str, tree: &str) -> Vec<String> {
+    let Some((head, inside)) = tree.split_once('{') else {
+        return vec![format!("{prefix}{tree}")];
+    };
+    let inside = inside.trim_end().strip_suffix('}').unwrap();
+    let (mut depth, mut begin, mut paths) = (0, 0, Vec::new());
+    for (at, byte) in inside.bytes().chain([b',']).enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            b',' if depth == 0 => {
+                paths.extend(expanded(&format!("{prefix}{head}"), inside[begin..at].trim()));
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    paths
+}
+
+/// The modules of `modules` that a file imports from, leaving out its own ancestors and descendants.
+fn imported(own: &[String], text: &str, modules: &[Vec<String>]) -> Vec<Vec<String>> {
+    let code = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
+    let mut declarations = Vec::new();
+    let mut lines = code.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        let begin = ["use ", "pub use ", "pub(super) use ", "pub(crate) use "];
+        let Some(begun) = begin.iter().find_map(|begin| line.strip_prefix(begin)) else {
+            continue;
+        };
+        let mut declaration = begun.to_owned();
+        while !declaration.ends_with(';') {
+            declaration.push_str(lines.next().unwrap());
+        }
+        declarations.push(declaration);
+    }
+    let paths = declarations
+        .iter()
+        .flat_map(|declaration| expanded("", declaration.trim_end_matches(';')));
+    let absolute = paths.filter_map(|path| {
+        let mut base = own.to_vec();
+        let mut parts = path.split("::").map(str::trim).peekable();
+        match parts.next()? {
+            "crate" => base.clear(),
+            "self" => {}
+            "super" => {
+                base.pop();
+                while parts.next_if_eq(&"super").is_some() {
+                    base.pop();
+                }
+            }
+            _ => return None,
+        }
+        base.extend(parts.map(str::to_owned));
+        // The file that has the name: that of the longest module path in front of it.
+        let owner = modules.iter().filter(|module| base.starts_with(module));
+        owner.max_by_key(|module| module.len()).cloned()
+    });
+    absolute
+        .filter(|other| !other.is_empty() && !own.starts_with(other) && !other.starts_with(own))
+        .collect()
+}
+
+#[test]
+fn no_modules_import_one_another_in_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    files.retain(|file| !file.to_string_lossy().contains("tests"));
+    let modules: Vec<Vec<String>> = files.iter().map(|file| module(file, &root)).collect();
+    let mut arrows: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (at, file) in files.iter().enumerate() {
+        let text = fs::read_to_string(file).unwrap();
+        let to = imported(&modules[at], &text, &modules);
+        let place = |other: &Vec<String>| modules.iter().position(|module| module == other).unwrap();
+        arrows.push((at, to.iter().map(place).collect()));
+    }
+    assert!(
+        arrows.iter().map(|(_, to)| to.len()).sum::<usize>() > 300,
+        "few imports are found"
+    );
+    // What imports nothing that is left is in no circle; what remains at the end is.
+    loop {
+        let left: Vec<usize> = arrows.iter().map(|(at, _)| *at).collect();
+        let before = arrows.len();
+        arrows.retain(|(_, to)| to.iter().any(|other| left.contains(other)));
+        if arrows.len() == before {
+            break;
+        }
+    }
+    let circles: Vec<String> = arrows.iter().map(|(at, _)| modules[*at].join("::")).collect();
+    assert_eq!(circles, Vec::<String>::new());
 }
