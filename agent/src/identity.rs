@@ -1,4 +1,4 @@
-//! Resolves sandboxes to pods: asks the container runtime; its answers enter the pipeline as events.
+//! Resolves sandboxes to pods through the container runtime; its responses enter the pipeline as events.
 //!
 //! Started by the app beside the sources. At its start it lists the sandboxes that are older than the agent and locates
 //! their network namespaces, which no plugin has named to the agent. Later it resolves sandboxes on the correlator's
@@ -28,7 +28,7 @@ use resolver::{MAX_PENDING, Resolver, without};
 
 pub use metrics::{IdentityMetrics, Outcome, OutcomeLabel};
 
-/// How the runtime is asked.
+/// How the runtime is reached, and how often a request is repeated.
 #[derive(Clone, Debug)]
 pub struct IdentityOptions {
     /// Which runtime.
@@ -53,7 +53,7 @@ impl IdentityOptions {
             runtime,
             timeout,
             backoff: (Duration::from_secs(1), Duration::from_secs(60)),
-            // The correlator asks when it sees the sandbox run; the runtime may record it later than that.
+            // The correlator requests a sandbox when it sees it run; the runtime may record it later than that.
             ask_again: [1, 4, 15, 60, 240].map(Duration::from_secs).to_vec(),
             root: PathBuf::from("/"),
             namespaces: None,

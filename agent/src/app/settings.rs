@@ -108,7 +108,7 @@ pub fn cni_options(config: &Config) -> CniOptions {
     }
 }
 
-/// Which container runtime is asked for labels.
+/// The container runtime that labels are requested from.
 ///
 /// # Errors
 /// The key is not an endpoint.

@@ -11,7 +11,7 @@ use crate::grpc::CallError;
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
     /// The text is not an address.
-    #[error("no container runtime can be asked")]
+    #[error("no container runtime can be reached")]
     Endpoint(#[source] BadEndpoint),
     /// Nothing listens there, or access is denied.
     #[error("cannot connect to the container runtime at {endpoint}")]
@@ -101,9 +101,9 @@ impl Advice for CriError {
             CriError::Call {
                 source: CallError::Status { .. },
                 ..
-            } => "the runtime itself says so: its log may say more",
+            } => "the runtime itself reports this error: see its log",
             CriError::Call { .. } | CriError::Decode { .. } => {
-                "is this a CRI v1 socket? `crictl version` asks the same"
+                "is this a CRI v1 socket? `crictl version` makes the same call"
             }
             CriError::Deadline { .. } => "the runtime is overloaded or hangs: see its own log",
         };

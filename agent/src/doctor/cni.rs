@@ -69,16 +69,12 @@ fn merged(options: &CniOptions, runtime: &RuntimeView) -> CniOptions {
 fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let settings = &conf.settings;
     let found = match (&runtime.cni, &settings.sources[..]) {
-        (Some(_), _) => "says the runtime".to_owned(),
+        (Some(_), _) => "reported by the runtime".to_owned(),
         (None, []) => "defaults".to_owned(),
         (None, sources) => format!("from {}", paths(sources)),
     };
     let origin = |is_own: bool, key: &str| {
-        if is_own {
-            format!("as {key} says")
-        } else {
-            found.clone()
-        }
+        if is_own { format!("set by {key}") } else { found.clone() }
     };
     let of_files = origin(own.conf_dir.is_some(), "cni.conf_dir");
     let of_binaries = origin(!own.bin_dirs.is_empty(), "cni.bin_dirs");

@@ -52,7 +52,7 @@ impl IdentityMetrics {
         }
         registry.register(
             "identity_questions",
-            "Sandboxes the container runtime was asked about, by outcome",
+            "Sandboxes requested from the container runtime, by outcome",
             self.questions.clone(),
         );
     }

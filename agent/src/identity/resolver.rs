@@ -1,4 +1,4 @@
-//! The task that asks the container runtime: lists the sandboxes once, then resolves requests one at a time.
+//! The task with the connection to the container runtime: lists the sandboxes once, then resolves requests one at a time.
 //!
 //! Reconnects with growing pauses. A sandbox that the runtime does not know yet is requested again after each pause of
 //! [`IdentityOptions::ask_again`](super::IdentityOptions::ask_again).
@@ -19,7 +19,7 @@ use crate::cri::{Cri, CriError, Endpoint, RuntimeChoice};
 use crate::failure::{Advice, causes};
 use crate::health::{Health, ProbeStatus};
 
-/// A sandbox whose pod the runtime is asked for.
+/// A sandbox to resolve: its pod is requested from the runtime.
 struct PendingRequest {
     sandbox: SandboxId,
     /// How often the runtime did not know this sandbox.

@@ -1,6 +1,6 @@
 //! Where the creation of a sandbox ends within its trace, and its traffic begins.
 //!
-//! Used by metrics and store, which tell the two apart: how long a program takes until it uses its network says nothing
+//! Used by metrics and store, which keep the two apart: how long a program takes until it uses its network says nothing
 //! about the node.
 
 use sandglass_model::{Detail, Timestamp, Trace};

@@ -108,7 +108,7 @@ impl Recorder {
         })
     }
 
-    /// Is told, once, when the recording ended because the file could not be written on.
+    /// Notified once, when the recording ended because the file could not be written on.
     #[must_use]
     pub fn broken(&self) -> Arc<Notify> {
         Arc::clone(&self.broken)

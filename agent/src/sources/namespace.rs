@@ -1,4 +1,4 @@
-//! How the agent asks a source which network namespace a sandbox has that is older than the agent.
+//! How the agent requests from a source the network namespace of a sandbox that is older than the agent.
 //!
 //! Identity (CRI) knows the place from the runtime and calls; the native source answers. Does not: look itself.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sandglass_model::SandboxId;
 use sandglass_model::event::Netns;
 
-/// Where the runtime says that the network namespace of a sandbox is.
+/// Where the network namespace of a sandbox is, as the runtime reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespacePlace {
     /// The sandbox.

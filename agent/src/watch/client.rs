@@ -76,7 +76,7 @@ impl Advice for WatchError {
             WatchError::Refused { status: 404, .. } => {
                 "give the address of the page (page.address), not that of metrics"
             }
-            WatchError::Refused { .. } => "is another program listening there? the agent's log says more",
+            WatchError::Refused { .. } => "is another program listening there? see the agent's log",
             WatchError::Answer { .. } => "is it a sandglass agent of the same version?",
             WatchError::Write { .. } => "the reader of the pipe has gone away",
         };

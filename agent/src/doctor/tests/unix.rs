@@ -351,12 +351,12 @@ async fn who_names_the_directories_is_said() {
         (
             Some("/a"),
             None,
-            format!("in /a (as cni.conf_dir says), plugins in @/opt/cni/bin ({found})"),
+            format!("in /a (set by cni.conf_dir), plugins in @/opt/cni/bin ({found})"),
         ),
         (
             None,
             Some("/b"),
-            format!("in @/etc/cni/net.d ({found}), plugins in /b (as cni.bin_dirs says)"),
+            format!("in @/etc/cni/net.d ({found}), plugins in /b (set by cni.bin_dirs)"),
         ),
     ] {
         let mut options = node.options();

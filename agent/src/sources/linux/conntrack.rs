@@ -308,14 +308,15 @@ fn in_use(hook: &str, rejected: &str) -> ProbeStatus {
     let mut status = status::attached(PROBE, hook);
     let events = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_events").unwrap_or_default();
     if events.trim() == "0" {
-        status.consequence = "the kernel tells of no flows: net.netfilter.nf_conntrack_events is 0".to_owned();
+        status.consequence = "the kernel reports no flows: net.netfilter.nf_conntrack_events is 0".to_owned();
         status.hint = "sysctl -w net.netfilter.nf_conntrack_events=2".to_owned();
     } else if is_elsewhere() {
         status.consequence = "the agent sees its own pod's conntrack table, not the node's".to_owned();
         status.hint = "run the agent in the node's own network namespace (hostNetwork: true)".to_owned();
     } else if !rejected.is_empty() {
-        status.consequence =
-            format!("flows come as late as they are read, by 25 ms, where the kernel does not say when: {rejected}");
+        status.consequence = format!(
+            "flows are stamped when they are read, up to 25 ms late, unless the kernel stamps them: {rejected}"
+        );
         status.hint =
             "needs Linux 5.10 or newer with CAP_BPF; or sysctl -w net.netfilter.nf_conntrack_timestamp=1".to_owned();
     }

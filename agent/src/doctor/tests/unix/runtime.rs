@@ -349,7 +349,7 @@ async fn a_network_that_is_not_ready_fails_with_the_runtimes_words() {
     );
     let (_, settings) = &whats(&report, "CNI configuration")[0];
     assert!(
-        settings.contains("/c, plugins in ") && settings.ends_with("/d2 (says the runtime)"),
+        settings.contains("/c, plugins in ") && settings.ends_with("/d2 (reported by the runtime)"),
         "{settings}"
     );
     let of_handler = whats(&report, "CNI configuration").into_iter().map(|(_, what)| what);
