@@ -19,6 +19,7 @@ mod places;
 mod response;
 mod routes;
 mod server;
+mod site;
 mod stream;
 
 use std::borrow::Cow;
@@ -36,8 +37,9 @@ use crate::view::Store;
 pub use access::AccessFiles;
 use access::{Access, AccessError};
 pub use health::HealthReport;
-use listener::{Listener, Role};
+use listener::Listener;
 use server::Server;
+use site::{Role, Site};
 
 /// Where one listener listens, and under which names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,9 +236,13 @@ pub async fn serve(
     let server = Arc::new(Server::new(options, services, shutdown));
     let mut tasks = Vec::new();
     let mut start = |role, ((socket, address), names), access| {
-        tasks.push(tokio::spawn(
-            Listener::new(role, names, access, Arc::clone(&server)).run(socket),
-        ));
+        let site = Site {
+            role,
+            host_names: names,
+            access,
+            server: Arc::clone(&server),
+        };
+        tasks.push(tokio::spawn(Listener::new(site).run(socket)));
         address
     };
     let metrics = metrics.map(|metrics| start(Role::Metrics, metrics, Access::open()));

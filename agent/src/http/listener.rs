@@ -17,54 +17,37 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::DRAIN;
-use super::access::Access;
 use super::head::{self, Class, MAX_HEAD_BYTES};
 use super::lobby::{Lobby, Ticket};
 use super::patient::PatientIo;
 use super::places::{Peer, Place, Places};
 use super::routes::Answering;
-use super::server::Server;
-use crate::platform::open_files;
-
-/// What a listener serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Metrics and health.
-    Metrics,
-    /// Page and API, and the above too.
-    Page,
-}
+use super::site::Site;
+use crate::platform::{REUSES_ADDRESSES, open_files};
 
 /// One listener.
 pub struct Listener {
-    pub role: Role,
-    /// Host names that requests may send.
-    pub host_names: Vec<String>,
-    pub access: Access,
-    server: Arc<Server>,
+    site: Arc<Site>,
     lobby: Arc<Lobby>,
     health: Arc<Places>,
     places: Arc<Places>,
 }
 
 impl Listener {
-    pub fn new(role: Role, host_names: Vec<String>, access: Access, server: Arc<Server>) -> Listener {
-        let options = &server.options;
+    pub fn new(site: Site) -> Listener {
+        let options = &site.server.options;
         Listener {
-            role,
-            host_names,
-            access,
             lobby: Lobby::new(options.max_waiting.min(open_files() / 4)),
             health: Places::new(options.health_places, options.health_places),
             places: Places::new(options.max_requests, options.max_requests.div_ceil(2)),
-            server,
+            site: Arc::new(site),
         }
     }
 
     /// Accepts connections until the server stops; those that are served get [`DRAIN`] to end.
     pub async fn run(self, listener: TcpListener) {
         let this = Arc::new(self);
-        let mut shutdown = this.server.shutdown.clone();
+        let mut shutdown = this.site.server.shutdown.clone();
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -96,7 +79,7 @@ impl Listener {
     async fn connection(self: Arc<Listener>, stream: TcpStream, peer: Peer, ticket: Ticket) {
         // Events are small and must not wait for more data.
         let _ = stream.set_nodelay(true);
-        match self.access.tls.clone() {
+        match self.site.access.tls.clone() {
             None => self.request(std::future::ready(Ok(stream)), peer, ticket).await,
             Some(tls) => self.request(tls.accept(stream), peer, ticket).await,
         }
@@ -111,7 +94,7 @@ impl Listener {
     ) where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut shutdown = self.server.shutdown.clone();
+        let mut shutdown = self.site.server.shutdown.clone();
         let wait = async {
             let mut stream = opening.await?;
             let head = head::read(&mut stream).await?;
@@ -121,14 +104,14 @@ impl Listener {
         let ready = tokio::select! {
             _ = shutdown.wait_for(|stop| *stop) => return,
             () = ticket.displaced() => return,
-            ready = timeout(self.server.options.head_timeout, wait) => ready,
+            ready = timeout(self.site.server.options.head_timeout, wait) => ready,
         };
         drop(ticket);
         // An error of one connection concerns only its peer.
         let Ok(Ok((stream, head, class, _place))) = ready else {
             return;
         };
-        let io = PatientIo::new(stream, head, self.server.options.write_timeout);
+        let io = PatientIo::new(stream, head, self.site.server.options.write_timeout);
         self.answer(io, class, peer, shutdown).await;
     }
 
@@ -151,18 +134,18 @@ impl Listener {
     {
         let limit = match class {
             Class::Stream => Duration::MAX,
-            Class::Health | Class::Other => self.server.options.response_timeout,
+            Class::Health | Class::Other => self.site.server.options.response_timeout,
         };
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .keep_alive(false)
-            .header_read_timeout(self.server.options.head_timeout)
+            .header_read_timeout(self.site.server.options.head_timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(64)
             .serve_connection(
                 TokioIo::new(io),
                 Answering {
-                    listener: Arc::clone(&self),
+                    site: Arc::clone(&self.site),
                     peer,
                 },
             );
@@ -177,11 +160,6 @@ impl Listener {
         };
         let _ = timeout(limit, whole).await;
     }
-
-    /// The state that both listeners share.
-    pub fn server(&self) -> &Arc<Server> {
-        &self.server
-    }
 }
 
 /// Listens with a queue that holds a burst of thousands of connections; Tokio's own asks for 1,024.
@@ -190,9 +168,9 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // As Tokio's own `bind`: on Windows the option would let two programs share the port.
-    #[cfg(unix)]
-    socket.set_reuseaddr(true)?;
+    if REUSES_ADDRESSES {
+        socket.set_reuseaddr(true)?;
+    }
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

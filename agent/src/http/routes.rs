@@ -12,16 +12,16 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
 use sandglass_model::{SpanId, TraceId};
 
-use super::listener::{Listener, Role};
 use super::places::Peer;
 use super::response::{Refusal, ResponseBody, file, json, probe, refused, typed};
 use super::server::Server;
+use super::site::{Role, Site};
 use super::{assets, guard, parameters, stream};
 use crate::view;
 
-impl Listener {
+impl Site {
     async fn respond(&self, request: Request<Incoming>, peer: Peer) -> Response<ResponseBody> {
-        let limit = self.server().options.request_timeout;
+        let limit = self.server.options.request_timeout;
         let mut response = match tokio::time::timeout(limit, self.dispatch(request, peer)).await {
             Ok(Ok(response)) => response,
             Ok(Err(refusal)) => refused(&refusal),
@@ -37,7 +37,7 @@ impl Listener {
 
     async fn dispatch(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<ResponseBody>, Refusal> {
         self.check_peer(&request)?;
-        let server = self.server();
+        let server = &self.server;
         let (head, body) = request.into_parts();
         server.discard(body).await?;
         match head.uri.path() {
@@ -210,9 +210,9 @@ impl Server {
     }
 }
 
-/// A listener as hyper sees it, for one connection.
+/// A site as hyper sees it, for one connection.
 pub struct Answering {
-    pub listener: Arc<Listener>,
+    pub site: Arc<Site>,
     pub peer: Peer,
 }
 
@@ -222,7 +222,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
     type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (listener, peer) = (Arc::clone(&self.listener), self.peer);
-        Box::pin(async move { Ok(listener.respond(request, peer).await) })
+        let (site, peer) = (Arc::clone(&self.site), self.peer);
+        Box::pin(async move { Ok(site.respond(request, peer).await) })
     }
 }

@@ -1,7 +1,8 @@
 //! Linux: POSIX signals, `TIOCGWINSZ`, Unix sockets; no named pipes.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -53,6 +54,15 @@ pub fn is_socket(path: &Path) -> bool {
 pub async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
+
+/// Creates a file that only its owner may read and write. An existing one is an error, as in `O_EXCL` (open(2)).
+pub fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Whether SO_REUSEADDR lets a program listen on a port that its predecessor has just left, and no more: on Windows the option
+/// would let two programs share the port.
+pub const REUSES_ADDRESSES: bool = true;
 
 /// Whether this system has the Host Network Service and the Host Compute Service.
 pub const HAS_HNS: bool = false;

@@ -1,5 +1,6 @@
 //! Windows: Ctrl-C and the service control manager, named pipes; no Unix sockets, no size of a terminal.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -44,6 +45,15 @@ pub fn is_socket(_path: &Path) -> bool {
 pub async fn connect_socket(_path: &Path) -> io::Result<NamedPipeClient> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Creates a file; who may read it is inherited from its folder. An existing one is an error.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Whether SO_REUSEADDR lets a program listen on a port that its predecessor has just left, and no more: on Windows the option
+/// would let two programs share the port.
+pub const REUSES_ADDRESSES: bool = false;
 
 /// Whether this system has the Host Network Service and the Host Compute Service.
 pub const HAS_HNS: bool = true;

@@ -6,7 +6,7 @@
 //! node's pods, unless it is anonymized. On Windows it has the permissions that its directory gives to new files.
 
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use sandglass_model::recording::{self, Header};
 use tokio::sync::Notify;
 
 use crate::failure::Advice;
+use crate::platform::create_private;
 
 /// Why a recording cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -88,11 +89,7 @@ impl Recorder {
             path: path.to_owned(),
             source,
         };
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path).map_err(create)?;
+        let file = create_private(path).map_err(create)?;
         let mut file = BufWriter::with_capacity(1 << 16, file);
         let line = recording::encode(header).map_err(|error| create(error.into()))?;
         writeln!(file, "{line}").and_then(|()| file.flush()).map_err(create)?;
@@ -262,7 +259,7 @@ mod tests {
             eprintln!("SKIPPED a_full_disk_ends_the_recording_with_an_error: no /dev/full");
             return;
         }
-        let file = BufWriter::with_capacity(1, OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let file = BufWriter::with_capacity(1, std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
         let mut recorder = Recorder {
             path: "/dev/full".into(),
             file,
