@@ -134,7 +134,7 @@ fn established(test: &str, options: Options) {
         let initiator = first.initiator.unwrap();
         assert_eq!(initiator.process.pid, std::process::id());
         assert_eq!(initiator.process, own_key());
-        assert_eq!(Some(initiator.comm), comm());
+        assert_eq!(Some(initiator.comm.to_string()), comm());
         assert_eq!(second.retransmits, 0);
         if test.contains("typed") {
             assert_eq!(first.socket, socket_cookie(&stream).unwrap());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, SpanEvent};
-use sandglass_model::{TextPairs, Timestamp, Trace};
+use sandglass_model::{SmolStr, TextPairs, Timestamp, Trace};
 
 use crate::exchange::{EndedExchange, Exchange, ExchangeId};
 use crate::keys::{SpanRef, TraceKey};
@@ -113,7 +113,7 @@ pub(crate) struct ResolvedAddresses {
     pub(crate) addresses: Vec<IpAddr>,
     /// Serial number of the lookup.
     pub(crate) lookup: u64,
-    pub(crate) name: Arc<str>,
+    pub(crate) name: SmolStr,
     pub(crate) exchange: Arc<Exchange>,
 }
 

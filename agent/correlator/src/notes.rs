@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sandglass_model::network::Transport;
 use sandglass_model::trace::{LookupResult, SpanEvent};
-use sandglass_model::{Timestamp, registry};
+use sandglass_model::{SmolStr, Timestamp, registry};
 
 use crate::finding::Nat;
 
@@ -24,7 +24,7 @@ pub(crate) struct Note {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoteKind {
     Query {
-        name: Arc<str>,
+        name: SmolStr,
         kind: u16,
         id: u16,
         server: SocketAddr,

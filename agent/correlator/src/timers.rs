@@ -54,6 +54,8 @@ pub(crate) struct Timers {
     buckets: Vec<u32>,
     /// In order of time, each for about one delay: the longest delay comes into the first list.
     runs: [Run; RUNS],
+    /// When the first timer of each list is due; the end of time for an empty one. Read with every event.
+    firsts: [Timestamp; RUNS],
     /// Each time that a timer of no list was set to, stale entries included: skipping a stale entry when it comes to
     /// the top costs less than finding it. Invariant: the first entry is never stale.
     queue: BinaryHeap<Reverse<(Timestamp, Timer)>>,
@@ -93,6 +95,7 @@ const KEPT_SLOTS: usize = 1_024;
 const BUCKETS: usize = 2_048;
 /// Up to this many stale entries the queue is not tidied up.
 const STALE: usize = 64;
+const END_OF_TIME: Timestamp = Timestamp(u64::MAX);
 /// No slot.
 const NONE: u32 = u32::MAX;
 
@@ -107,6 +110,7 @@ impl Default for Timers {
                 last: NONE,
                 ends: None,
             }; RUNS],
+            firsts: [END_OF_TIME; RUNS],
             queue: BinaryHeap::new(),
             count: 0,
         }
@@ -140,9 +144,18 @@ impl Timers {
 
     /// Takes the first timer that is due at `now` or before.
     pub(crate) fn pop(&mut self, now: Timestamp) -> Option<(Timestamp, Timer)> {
+        if self.first_at() > now {
+            return None;
+        }
         let (at, timer) = self.earliest().filter(|(at, _)| *at <= now)?;
         self.clear(timer);
         Some((at, timer))
+    }
+
+    /// When the first timer is due, or the end of time.
+    fn first_at(&self) -> Timestamp {
+        let queued = self.queue.peek().map_or(END_OF_TIME, |Reverse((at, _))| *at);
+        self.firsts.iter().fold(queued, |first, at| first.min(*at))
     }
 
     fn earliest(&self) -> Option<(Timestamp, Timer)> {
@@ -229,6 +242,7 @@ impl Timers {
             none => {
                 *none = Some([key; 2]);
                 run.first = slot;
+                self.firsts[number] = at;
             }
         }
         if let Some(before) = self.slots.get_mut(before as usize) {
@@ -240,8 +254,13 @@ impl Timers {
 
     /// Takes a slot out of its list, or out of the heap; its timer is moved or is no more.
     fn leave(&mut self, slot: u32) {
-        let Slot { run, before, after, .. } = self.slots[slot as usize];
-        let Some(run) = self.runs.get_mut(usize::from(run)) else {
+        let Slot {
+            run: number,
+            before,
+            after,
+            ..
+        } = self.slots[slot as usize];
+        let Some(run) = self.runs.get_mut(usize::from(number)) else {
             self.slots[slot as usize].run = NOWHERE;
             while let Some(Reverse(first)) = self.queue.peek()
                 && !self.holds(*first)
@@ -261,6 +280,7 @@ impl Timers {
         }
         let ends = [run.first, run.last].map(|end| self.slots.get(end as usize).map(key));
         run.ends = ends[0].zip(ends[1]).map(|(first, last)| [first, last]);
+        self.firsts[usize::from(number)] = run.ends.map_or(END_OF_TIME, |[(at, _), _]| at);
     }
 
     /// An entry of the heap is a timer's present time.

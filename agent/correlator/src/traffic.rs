@@ -59,7 +59,13 @@ pub(crate) struct Traffic {
     resolved: EndedLookups,
     /// Open journeys, and the rate limit.
     journeys: Journeys,
+    /// Lookups that are over, for the memory that they have: at most [`SPARE_LOOKUPS`].
+    #[allow(clippy::vec_box, reason = "the table takes the box as it is")]
+    spare: Vec<Box<Lookup>>,
 }
+
+/// As many as end together when a program looks up a few hundred names at once.
+const SPARE_LOOKUPS: usize = 256;
 
 impl Traffic {
     pub(crate) fn new(config: &CorrelatorConfig) -> Traffic {
@@ -72,6 +78,7 @@ impl Traffic {
             counters: CounterHistory::new(config.max_traces),
             resolved: EndedLookups::new(traffic.max_lookups),
             journeys: Journeys::new(traffic.journeys_per_minute),
+            spare: Vec::new(),
         }
     }
 

@@ -168,7 +168,7 @@ impl Anonymizer {
     fn dns(&mut self, message: &mut DnsMessage) {
         self.ends([&mut message.client, &mut message.server]);
         for question in &mut message.questions {
-            question.name = self.dns_name(&question.name);
+            question.name = self.dns_name(&question.name).into();
         }
         if let Some(Answer { addresses, .. }) = &mut message.answer {
             for address in addresses {

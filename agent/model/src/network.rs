@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::id::ProcessKey;
 
@@ -18,8 +19,8 @@ pub struct Initiator {
     /// The process.
     pub process: ProcessKey,
     /// Its `comm`, 15 bytes at most.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub comm: String,
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub comm: SmolStr,
 }
 
 /// Transport of a DNS message.
@@ -153,7 +154,7 @@ fn is_zero(value: &u32) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Question {
     /// The name in lower case without the last dot; what is no printable ASCII is escaped as `\DDD` (RFC 1035 5.1).
-    pub name: String,
+    pub name: SmolStr,
     /// Type: 1 is A, 28 is AAAA.
     pub kind: u16,
 }

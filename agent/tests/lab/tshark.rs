@@ -39,7 +39,7 @@ impl Read {
             id: message.id,
             flags,
             questions: questions
-                .map(|question| (question.name.clone(), question.kind))
+                .map(|question| (question.name.to_string(), question.kind))
                 .collect(),
             records: answer.records,
             addresses: answer.addresses,

@@ -13,10 +13,10 @@ use sandglass_model::network::{Answer, DnsMessage};
 use crate::context::Context;
 use crate::notes::{self, NoteKind};
 use crate::traffic::Traffic;
-use crate::traffic::ended_lookups::ResolvedAddress;
+use crate::traffic::ended_lookups::{EndedLookup, ResolvedAddress};
 use crate::traffic::lookup::Lookup;
 use crate::traffic::lookup::matching::AnswerMatch;
-use crate::traffic::table::ExchangeTable;
+use crate::traffic::table::{ExchangeTable, MAX_LOOK};
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
@@ -24,17 +24,16 @@ impl Traffic {
     /// may use one id for several.
     pub(crate) fn on_answer(&mut self, ctx: &mut Context, at: Timestamp, message: &DnsMessage, answer: &Answer) {
         let key = TableKey::message(message.client, message.transport, message.id);
-        let mut serials: Vec<u64> = self.lookups.newest(key).map(|(serial, _)| serial).collect();
+        let mut serials = Serials::default();
+        serials.extend(self.lookups.newest(key));
         if message.socket != 0 {
             // Behind a socket that is not connected, packets may be translated: a query goes out with other addresses
             // than its answer comes in with.
             let by_socket = TableKey::message_by(message.socket, message.transport, message.id);
-            let more = self.lookups.newest(by_socket).map(|(serial, _)| serial);
-            let more: Vec<u64> = more.filter(|serial| !serials.contains(serial)).collect();
-            serials.extend(more);
+            serials.extend(self.lookups.newest(by_socket));
         }
         let (mut answers, mut stray, mut late) = (false, None, None);
-        for serial in serials {
+        for &serial in serials.list() {
             let Some(lookup) = self.lookups.get_mut(serial) else {
                 continue;
             };
@@ -97,15 +96,43 @@ impl Traffic {
             return;
         };
         self.resolved.expire(ctx.now);
-        let (netns, name): (u64, Arc<str>) = (lookup.owner.netns, lookup.name().into());
+        let (netns, name) = (lookup.owner.netns, lookup.name());
         for address in &answer.addresses {
             let resolved = ResolvedAddress {
                 lookup: serial,
-                name: Arc::clone(&name),
-                exchange: None,
+                name: name.clone(),
+                ended: None,
             };
-            self.resolved.insert(netns, *address, resolved, at);
+            if let Some(EndedLookup::Unshown(unshown)) = self.resolved.insert(netns, *address, resolved, at)
+                && let Some(unshown) = Arc::into_inner(unshown)
+            {
+                self.recycle(unshown.lookup);
+            }
         }
+    }
+}
+
+/// Serial numbers of the lookups that an answer may belong to, each once.
+#[derive(Debug, Default)]
+struct Serials {
+    list: [u64; 2 * MAX_LOOK],
+    count: usize,
+}
+
+impl Serials {
+    fn extend<'t>(&mut self, found: impl Iterator<Item = (u64, &'t Lookup)>) {
+        for (serial, _) in found {
+            if !self.list().contains(&serial)
+                && let Some(place) = self.list.get_mut(self.count)
+            {
+                *place = serial;
+                self.count += 1;
+            }
+        }
+    }
+
+    fn list(&self) -> &[u64] {
+        &self.list[..self.count]
     }
 }
 

@@ -7,9 +7,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sandglass_model::Timestamp;
 use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator};
 use sandglass_model::trace::{ConnectDetail, Status};
+use sandglass_model::{SmolStr, Timestamp};
 
 use crate::keys::TraceKey;
 use crate::notes::{self, Note, NoteKind};
@@ -38,7 +38,7 @@ pub(crate) struct Connect {
     /// When it ended, and why it failed if it did. `None` while it is open.
     pub(crate) outcome: Option<(Timestamp, Option<ConnectFailure>)>,
     /// Serial number and name of the lookup that resolved the address.
-    pub(crate) lookup: Option<(u64, Arc<str>)>,
+    pub(crate) lookup: Option<(u64, SmolStr)>,
     /// The other end after destination translation; `None` where conntrack translated nothing.
     pub(crate) backend: Option<SocketAddr>,
     /// Kernel ids of the conntrack entries that were joined.

@@ -14,9 +14,9 @@
 //!
 //! The result is one lookup named `web`, with four questions, one further name, and the result of the second name.
 
-use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, DnsUnreported, Question, Unreported};
 use sandglass_model::trace::Detail;
+use sandglass_model::{SmolStr, Timestamp};
 
 use crate::config::TrafficBounds;
 use crate::context::Context;
@@ -28,8 +28,8 @@ use crate::owner::Owner;
 use crate::traffic::Traffic;
 use crate::traffic::flows::protocol_of;
 use crate::traffic::lookup::matching::QueryKind;
-use crate::traffic::lookup::{Lookup, MAX_NAMES, base};
-use crate::traffic::table::ExchangeTable;
+use crate::traffic::lookup::{Lists, Lookup, MAX_NAMES, base};
+use crate::traffic::table::{ExchangeTable, Way};
 use crate::traffic::table_key::{Client, TableKey};
 
 /// How a query belongs to an open lookup.
@@ -91,7 +91,7 @@ impl Traffic {
             Some((serial, QueryMatch::Name(kind))) => (serial, kind),
             Some((serial, QueryMatch::NextName)) => {
                 if let Some(lookup) = self.lookups.get_mut(serial) {
-                    lookup.names.push(question.name.as_str().into());
+                    lookup.names.push(question.name.clone());
                 }
                 (serial, QueryKind::First)
             }
@@ -104,7 +104,7 @@ impl Traffic {
         if !lookup.add_query(at, message, question, kind) {
             return;
         }
-        for key in [
+        let keys = [
             TableKey::message(message.client, message.transport, message.id),
             TableKey::message_by(message.socket, message.transport, message.id),
             TableKey::client(protocol_of(message.transport), message.client),
@@ -113,9 +113,8 @@ impl Traffic {
             TableKey::name_by(client, &question.name),
             TableKey::label_by(client, &question.name),
             TableKey::by(client),
-        ] {
-            self.lookups.key(serial, key);
-        }
+        ];
+        self.lookups.keys(serial, &keys);
         // Conntrack may know the socket from an earlier query.
         self.flows.join_known(&mut self.lookups, serial, message);
         self.lookup_changed(ctx, serial);
@@ -138,7 +137,20 @@ impl Traffic {
             self.give_up(ctx, ExchangeId::Lookup(oldest));
         }
         let serial = ctx.next_serial();
-        let mut lookup = Lookup::new(at, owner.clone(), message, &question.name);
+        let mut lookup = match self.spare.pop() {
+            Some(mut spare) => {
+                let lists = spare.lists();
+                *spare = Lookup::new(at, owner.clone(), message, &question.name, lists);
+                spare
+            }
+            None => Box::new(Lookup::new(
+                at,
+                owner.clone(),
+                message,
+                &question.name,
+                Lists::default(),
+            )),
+        };
         lookup.lost = ctx.losses.traffic_at(at);
         lookup.home = self.home_of(ctx, owner);
         let home = lookup.home;
@@ -164,20 +176,21 @@ fn place(
     client: Client,
 ) -> Option<(u64, QueryMatch)> {
     let name = question.name.as_str();
+    let way = Way::new(message.client, message.server, message.transport);
     for key in [
         TableKey::name_from(message.client, name),
         TableKey::name_by(client, name),
     ] {
-        for (serial, lookup) in lookups.newest(key) {
+        for (serial, lookup) in lookups.newest_but(key, |brief| brief.is_apart(question.kind, way, at)) {
             // The key is a hash: namespace and name are compared.
-            if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| **tried == *name) {
+            if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| *tried == *name) {
                 continue;
             }
             let kind = match lookup.question(question) {
                 Some(index) => lookup.query_kind(at, message, index, config),
                 None => {
-                    let goes_on = *lookup.names[lookup.current()] == *name
-                        && at.since(lookup.last_sign()) <= config.search_gap_ns;
+                    let goes_on =
+                        lookup.names[lookup.current()] == *name && at.since(lookup.last_sign()) <= config.search_gap_ns;
                     goes_on.then_some(QueryKind::First)
                 }
             };
@@ -186,7 +199,8 @@ fn place(
             }
         }
     }
-    let mut candidates = lookups.newest(TableKey::label_by(client, name));
+    // Of what has a brief, a name came to something: no next one is tried.
+    let mut candidates = lookups.newest_but(TableKey::label_by(client, name), |_| true);
     let next = candidates.find(|(serial, lookup)| {
         lookup.owner.netns == message.netns
             && lookup.found_nothing()
@@ -207,7 +221,7 @@ fn is_next_name(
     name: &str,
     client: Client,
 ) -> bool {
-    let tried = || lookup.names.iter().map(AsRef::as_ref);
+    let tried = || lookup.names.iter().map(SmolStr::as_str);
     let base = base(tried().chain([name]));
     if base.is_empty() || lookup.names.len() >= MAX_NAMES || tried().any(|before| before == name) {
         return false;

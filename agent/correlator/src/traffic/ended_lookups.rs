@@ -7,8 +7,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sandglass_model::Timestamp;
 use sandglass_model::time::SECOND;
+use sandglass_model::trace::LookupResult;
+use sandglass_model::{SmolStr, Timestamp};
 
 use crate::collections::bounded::Bounded;
 use crate::exchange::Exchange;
@@ -21,9 +22,40 @@ pub(crate) struct ResolvedAddress {
     /// Serial number of the lookup.
     pub(crate) lookup: u64,
     /// The name as the program meant it.
-    pub(crate) name: Arc<str>,
+    pub(crate) name: SmolStr,
     /// The ended lookup; `None` while it is open.
-    pub(crate) exchange: Option<Arc<Exchange>>,
+    pub(crate) ended: Option<EndedLookup>,
+}
+
+/// A lookup that ended, for a connect to one of its addresses that goes badly.
+#[derive(Clone, Debug)]
+pub(crate) enum EndedLookup {
+    /// As a trace shows it.
+    Shown(Arc<Exchange>),
+    /// One that went well and is in no trace: it is rendered when a journey needs it, which is seldom.
+    Unshown(Arc<UnshownLookup>),
+}
+
+/// What was known of a lookup when it was over, and how it ended.
+#[derive(Debug)]
+pub(crate) struct UnshownLookup {
+    pub(crate) lookup: Box<Lookup>,
+    pub(crate) result: LookupResult,
+    pub(crate) end: Timestamp,
+}
+
+impl EndedLookup {
+    /// As a trace shows it.
+    pub(crate) fn exchange(&self) -> Arc<Exchange> {
+        match self {
+            EndedLookup::Shown(exchange) => Arc::clone(exchange),
+            EndedLookup::Unshown(unshown) => {
+                let UnshownLookup { lookup, result, end } = &**unshown;
+                let detail = Box::new(lookup.detail(Some(*result)));
+                Arc::new(Exchange::of_lookup(lookup, detail, *result, *end, None))
+            }
+        }
+    }
 }
 
 /// Both tables.
@@ -57,29 +89,39 @@ impl EndedLookups {
         self.addresses.get(&(netns, address))
     }
 
-    /// An answer contains this address. A later lookup replaces an earlier one.
-    pub(crate) fn insert(&mut self, netns: u64, address: IpAddr, resolved: ResolvedAddress, at: Timestamp) {
-        self.addresses.insert((netns, address.to_canonical()), resolved, at);
+    /// An answer contains this address. A later lookup replaces an earlier one, which is returned if it ended.
+    pub(crate) fn insert(
+        &mut self,
+        netns: u64,
+        address: IpAddr,
+        resolved: ResolvedAddress,
+        at: Timestamp,
+    ) -> Option<EndedLookup> {
+        let key = (netns, address.to_canonical());
+        let before = self.addresses.get_mut(&key).and_then(|before| before.ended.take());
+        self.addresses.insert(key, resolved, at);
+        before
+    }
+
+    /// One of the addresses was last resolved by this lookup.
+    pub(crate) fn lead_to(&self, netns: u64, addresses: &[IpAddr], lookup: u64) -> bool {
+        let mut known = addresses
+            .iter()
+            .filter_map(|address| self.address(netns, address.to_canonical()));
+        known.any(|resolved| resolved.lookup == lookup)
     }
 
     /// The lookup ended: its addresses lead to it, under the name as it is known now. The name of an open lookup can
     /// change with each name of the search path.
-    pub(crate) fn complete(
-        &mut self,
-        netns: u64,
-        addresses: &[IpAddr],
-        lookup: u64,
-        name: &str,
-        exchange: &Arc<Exchange>,
-    ) {
+    pub(crate) fn complete(&mut self, netns: u64, addresses: &[IpAddr], lookup: u64, name: &str, ended: &EndedLookup) {
         for address in addresses {
             if let Some(resolved) = self.addresses.get_mut(&(netns, address.to_canonical()))
                 && resolved.lookup == lookup
             {
-                if *resolved.name != *name {
+                if resolved.name != *name {
                     resolved.name = name.into();
                 }
-                resolved.exchange = Some(Arc::clone(exchange));
+                resolved.ended = Some(ended.clone());
             }
         }
     }

@@ -8,16 +8,22 @@ use std::sync::Arc;
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::ConnectFailure;
-use sandglass_model::trace::LookupResult;
+use sandglass_model::trace::{JourneyReason, LookupDetail, LookupResult};
 
 use crate::context::Context;
 use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
+use crate::finding::{ConnectEnded, Finding, LookupEnded};
 use crate::lookup_status;
+use crate::output::Output;
 use crate::timers::Timer;
-use crate::traffic::Traffic;
 use crate::traffic::causes::{self, ConntrackEvidence};
 use crate::traffic::connect;
+use crate::traffic::ended_lookups::{EndedLookup, UnshownLookup};
 use crate::traffic::lookup::Lookup;
+use crate::traffic::{SPARE_LOOKUPS, Traffic};
+
+/// A lookup with more messages has large lists; their memory is given back.
+const SPARE_MESSAGES: usize = 8;
 
 impl Traffic {
     /// A lookup is over: every answer is there and no next name of the search path came, or the timeout of its
@@ -47,39 +53,65 @@ impl Traffic {
         &mut self,
         ctx: &mut Context,
         serial: u64,
-        mut lookup: Lookup,
+        lookup: Box<Lookup>,
         (result, end): (LookupResult, Timestamp),
     ) {
-        let mut detail = Box::new(lookup.detail(Some(result)));
         let reason = causes::reason_of_lookup(&lookup, result, end, &ctx.config.traffic);
+        if reason.is_none() && lookup.home.is_none() {
+            self.end_unshown(ctx, serial, UnshownLookup { lookup, result, end });
+            return;
+        }
+        let mut detail = Box::new(lookup.detail(Some(result)));
         let tables = ConntrackEvidence::new(&self.counters, self.owners.node);
         // A lookup whose result is not known has nothing to explain.
         let explained = reason.filter(|_| result.is_known());
         detail.cause = explained.and_then(|_| tables.cause_of_lookup(&lookup, result, end));
-        let exchange = Arc::new(Exchange {
-            start: lookup.start,
-            end,
-            status: lookup_status::of(&detail.name, result),
-            reason,
-            seed: lookup.seed(),
-            detail: ExchangeDetail::Lookup {
-                queries: lookup.queries(),
-                detail,
-            },
-            notes: lookup.notes,
-            lost: lookup.lost,
-        });
-        if let ExchangeDetail::Lookup { detail, .. } = &exchange.detail {
-            let netns = lookup.owner.netns;
-            self.resolved
-                .complete(netns, &detail.addresses, serial, &detail.name, &exchange);
-        }
+        let exchange = Arc::new(Exchange::of_lookup(&lookup, detail, result, end, reason));
+        let shown = EndedLookup::Shown(Arc::clone(&exchange));
+        let netns = lookup.owner.netns;
+        self.resolved
+            .complete(netns, &lookup.addresses, serial, &lookup.name(), &shown);
         let ended = EndedExchange {
-            owner: lookup.owner,
+            owner: lookup.owner.clone(),
             id: ExchangeId::Lookup(serial),
             exchange,
         };
-        self.exchange_ended(ctx, ended, lookup.home);
+        let home = lookup.home;
+        self.recycle(lookup);
+        self.exchange_ended(ctx, ended, home);
+    }
+
+    /// A lookup that went well, in no sandbox's trace: a finding is all that comes of it, unless a connect to one of its
+    /// addresses goes badly.
+    fn end_unshown(&mut self, ctx: &mut Context, serial: u64, unshown: UnshownLookup) {
+        let lookup = &unshown.lookup;
+        ctx.effects
+            .outputs
+            .push(Output::Finding(Finding::Lookup(Box::new(LookupEnded {
+                scope: lookup.owner.scope(),
+                start: lookup.start,
+                end: unshown.end,
+                detail: lookup.detail(Some(unshown.result)),
+                queries: lookup.queries().to_vec(),
+                trace: None,
+            }))));
+        let netns = lookup.owner.netns;
+        if !self.resolved.lead_to(netns, &lookup.addresses, serial) {
+            self.recycle(unshown.lookup);
+            return;
+        }
+        let name = lookup.name();
+        let unshown = Arc::new(unshown);
+        let ended = EndedLookup::Unshown(Arc::clone(&unshown));
+        self.resolved
+            .complete(netns, &unshown.lookup.addresses, serial, &name, &ended);
+    }
+
+    /// Keeps the memory of a lookup that is over for the next one.
+    pub(crate) fn recycle(&mut self, lookup: Box<Lookup>) {
+        if self.spare.len() < SPARE_LOOKUPS && lookup.sent.capacity() <= SPARE_MESSAGES {
+            self.spare.push(lookup);
+        }
     }
 
     /// A connect ended a moment ago, or nothing was reported of it within the deadline.
@@ -94,14 +126,29 @@ impl Traffic {
             && let Some(resolved) = self.resolved.address(connect.owner.netns, connect.remote.ip())
             && resolved.lookup == *lookup
         {
-            *name = Arc::clone(&resolved.name);
+            *name = resolved.name.clone();
         }
         // No kernel waits this long (`tcp_syn_retries`), so the record of its end was lost.
         let unseen = (ctx.now, Some(ConnectFailure::TimedOut));
         connect.lost |= connect.outcome.is_none();
         let (end, _) = *connect.outcome.get_or_insert(unseen);
-        let mut detail = Box::new(connect.detail());
         let reason = causes::reason_of_connect(&connect, end, &ctx.config.traffic);
+        let after = connect.lookup.as_ref().map(|(lookup, _)| *lookup);
+        let follows = after.is_some_and(|lookup| self.journeys.is_open(lookup));
+        if reason.is_none() && connect.home.is_none() && !follows {
+            // It went well and is in no trace: a finding is all that comes of it.
+            ctx.effects
+                .outputs
+                .push(Output::Finding(Finding::Connect(Box::new(ConnectEnded {
+                    scope: connect.owner.scope(),
+                    start: connect.start,
+                    end,
+                    detail: connect.detail(),
+                    trace: None,
+                }))));
+            return;
+        }
+        let mut detail = Box::new(connect.detail());
         let tables = ConntrackEvidence::new(&self.counters, self.owners.node);
         detail.cause = reason.and_then(|_| tables.cause_of_connect(&connect, end));
         let exchange = Exchange {
@@ -110,10 +157,7 @@ impl Traffic {
             status: connect::status(&detail),
             reason,
             seed: connect.socket ^ u64::from(connect.local.port()) << 48 ^ u64::from(connect.remote.port()) << 32,
-            detail: ExchangeDetail::Connect {
-                detail,
-                after: connect.lookup.map(|(lookup, _)| lookup),
-            },
+            detail: ExchangeDetail::Connect { detail, after },
             notes: connect.notes,
             lost: connect.lost,
         };
@@ -152,6 +196,31 @@ impl Traffic {
             } else {
                 self.give_up(ctx, ExchangeId::Connect(serial));
             }
+        }
+    }
+}
+
+impl Exchange {
+    /// A lookup that is over, as a trace shows it.
+    pub(crate) fn of_lookup(
+        lookup: &Lookup,
+        detail: Box<LookupDetail>,
+        result: LookupResult,
+        end: Timestamp,
+        reason: Option<JourneyReason>,
+    ) -> Exchange {
+        Exchange {
+            start: lookup.start,
+            end,
+            status: lookup_status::of(&detail.name, result),
+            reason,
+            seed: lookup.seed(),
+            detail: ExchangeDetail::Lookup {
+                queries: lookup.queries().to_vec(),
+                detail,
+            },
+            notes: lookup.notes.clone(),
+            lost: lookup.lost,
         }
     }
 }

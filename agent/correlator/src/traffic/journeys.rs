@@ -71,6 +71,11 @@ impl Journeys {
         self.open.len()
     }
 
+    /// Connects of this lookup are part of a journey that is open.
+    pub(crate) fn is_open(&self, lookup: u64) -> bool {
+        self.open.contains_key(&lookup)
+    }
+
     /// The journey of an exchange that ended: an open one, or a new one if the exchange went badly. `before` is the
     /// lookup that a connect follows. `None` if it went well, or if the rate limit holds it back, which is a finding
     /// too.

@@ -29,7 +29,7 @@ use crate::owner::Owner;
 use crate::timers::Timer;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
-use crate::traffic::ended_lookups::ResolvedAddress;
+use crate::traffic::ended_lookups::{EndedLookup, ResolvedAddress};
 use crate::traffic::journeys::Journey;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::table_key::TableKey;
@@ -68,8 +68,8 @@ impl Traffic {
         for address in resolved.addresses {
             let entry = ResolvedAddress {
                 lookup: resolved.lookup,
-                name: Arc::clone(&resolved.name),
-                exchange: Some(Arc::clone(&resolved.exchange)),
+                name: resolved.name.clone(),
+                ended: Some(EndedLookup::Shown(Arc::clone(&resolved.exchange))),
             };
             self.resolved.insert(resolved.netns, address, entry, ctx.now);
         }
@@ -164,6 +164,7 @@ impl Traffic {
         };
         let due = lookup.due(&ctx.config.traffic);
         ctx.effects.timers.set(Timer::Lookup(serial), due);
+        let brief = lookup.brief();
         if let Some(home) = lookup.home {
             ctx.facts.push(Fact::ExchangeChanged {
                 home,
@@ -172,6 +173,7 @@ impl Traffic {
                 events: notes::events(&lookup.notes, lookup.start, None),
             });
         }
+        self.lookups.set_brief(serial, brief);
     }
 
     /// Joins the conntrack entry of the connect, sets its timer, and reports how it looks now where a trace shows it.
@@ -242,8 +244,8 @@ impl Traffic {
 
 impl Traffic {
     /// Takes a lookup out of the open ones.
-    pub(crate) fn take_lookup(&mut self, serial: u64, now: Timestamp) -> Option<Lookup> {
-        let lookup = *self.lookups.remove(serial)?;
+    pub(crate) fn take_lookup(&mut self, serial: u64, now: Timestamp) -> Option<Box<Lookup>> {
+        let lookup = self.lookups.remove(serial)?;
         self.resolved.remember_queries(&lookup, now);
         Some(lookup)
     }
@@ -313,7 +315,8 @@ impl Traffic {
             return None;
         };
         let resolved = self.resolved.address(ended.owner.netns, detail.remote.ip())?;
-        resolved.exchange.clone().filter(|_| resolved.lookup == *lookup)
+        let ended = resolved.ended.as_ref().filter(|_| resolved.lookup == *lookup)?;
+        Some(ended.exchange())
     }
 
     /// Closes the journey that begins with this lookup if its time is over and no connect of it is open.

@@ -12,9 +12,9 @@ pub(crate) mod outcome;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use sandglass_model::Timestamp;
 use sandglass_model::network::{Answer, DnsMessage, Initiator, Question, Transport};
 use sandglass_model::trace::LookupResult;
+use sandglass_model::{SmolStr, Timestamp};
 
 use self::matching::{QueryKind, RETRY_NS};
 use self::outcome::AnswerOutcome;
@@ -34,7 +34,7 @@ pub(crate) struct Lookup {
     /// Time of the first query.
     pub(crate) start: Timestamp,
     /// Names tried, in order; the last one is current. Never empty.
-    pub(crate) names: Vec<Arc<str>>,
+    pub(crate) names: Vec<SmolStr>,
     /// Questions of all names, in order of their first query.
     pub(crate) questions: Vec<QuestionState>,
     /// Queries, in order. Those beyond the bound are only counted.
@@ -71,6 +71,33 @@ pub(crate) struct Lookup {
     pub(crate) home: Option<TraceKey>,
     /// Records were lost while it was open.
     pub(crate) lost: bool,
+}
+
+/// The lists that every lookup has, without entries: kept for the next one.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    names: Vec<SmolStr>,
+    questions: Vec<QuestionState>,
+    sent: Vec<SentQuery>,
+    counted: Vec<(QueryType, Transport, u32)>,
+    servers: Vec<SocketAddr>,
+    addresses: Vec<IpAddr>,
+    notes: Vec<Note>,
+}
+
+impl Default for Lists {
+    /// Room for the two questions of a usual lookup.
+    fn default() -> Lists {
+        Lists {
+            names: Vec::with_capacity(1),
+            questions: Vec::with_capacity(2),
+            sent: Vec::with_capacity(2),
+            counted: Vec::with_capacity(2),
+            servers: Vec::with_capacity(1),
+            addresses: Vec::with_capacity(2),
+            notes: Vec::with_capacity(4),
+        }
+    }
 }
 
 /// The state of one question: one name and one record type.
@@ -162,20 +189,30 @@ const MAX_ADDRESSES: usize = 16;
 const MAX_DROPS: usize = 8;
 
 impl Lookup {
-    /// An open lookup that begins with this message, which `add_query` adds.
-    pub(crate) fn new(at: Timestamp, owner: Owner, message: &DnsMessage, name: &str) -> Lookup {
+    /// A lookup that begins with `message`. Takes the lists of one that is over, `spare`, so that it allocates nothing.
+    pub(crate) fn new(at: Timestamp, owner: Owner, message: &DnsMessage, name: &SmolStr, spare: Lists) -> Lookup {
+        let Lists {
+            mut names,
+            questions,
+            sent,
+            counted,
+            servers,
+            addresses,
+            notes,
+        } = spare;
+        names.push(name.clone());
         Lookup {
             owner,
             initiator: message.initiator.clone(),
             start: at,
-            names: vec![name.into()],
-            questions: Vec::with_capacity(2),
-            sent: Vec::with_capacity(2),
+            names,
+            questions,
+            sent,
             queries: 0,
             retransmissions: 0,
-            counted: Vec::new(),
-            servers: Vec::with_capacity(1),
-            addresses: Vec::new(),
+            counted,
+            servers,
+            addresses,
             backend: None,
             flows: Vec::new(),
             drops: Vec::new(),
@@ -184,10 +221,31 @@ impl Lookup {
             truncated: false,
             transport: message.transport,
             last_answer: at,
-            notes: Vec::with_capacity(4),
+            notes,
             home: None,
             lost: false,
         }
+    }
+
+    /// Its lists, emptied, for a next lookup.
+    pub(crate) fn lists(&mut self) -> Lists {
+        let mut lists = Lists {
+            names: std::mem::take(&mut self.names),
+            questions: std::mem::take(&mut self.questions),
+            sent: std::mem::take(&mut self.sent),
+            counted: std::mem::take(&mut self.counted),
+            servers: std::mem::take(&mut self.servers),
+            addresses: std::mem::take(&mut self.addresses),
+            notes: std::mem::take(&mut self.notes),
+        };
+        lists.names.clear();
+        lists.questions.clear();
+        lists.sent.clear();
+        lists.counted.clear();
+        lists.servers.clear();
+        lists.addresses.clear();
+        lists.notes.clear();
+        lists
     }
 
     /// Index of the name that is tried now.
@@ -199,7 +257,7 @@ impl Lookup {
     pub(crate) fn question(&self, question: &Question) -> Option<usize> {
         self.questions
             .iter()
-            .position(|state| state.kind == question.kind && *self.names[state.name] == *question.name)
+            .position(|state| state.kind == question.kind && self.names[state.name] == question.name)
     }
 
     /// Adds a query for `question` of the current name, or of one tried before. Returns `false` if the record came
@@ -274,7 +332,7 @@ impl Lookup {
             });
         }
         let note = NoteKind::Query {
-            name: Arc::clone(&self.names[self.questions[index].name]),
+            name: self.names[self.questions[index].name].clone(),
             kind: question.kind,
             id: message.id,
             server: message.server,
@@ -386,9 +444,9 @@ impl Lookup {
         self.names.iter().fold(socket, |seed, name| mix(seed, name.as_bytes()))
     }
 
-    /// Takes the counted queries, when the lookup has ended.
-    pub(crate) fn queries(&mut self) -> Vec<(QueryType, Transport, u32)> {
-        std::mem::take(&mut self.counted)
+    /// How many queries of which type went over which transport.
+    pub(crate) fn queries(&self) -> &[(QueryType, Transport, u32)] {
+        &self.counted
     }
 }
 

@@ -6,7 +6,13 @@
 //! operations takes longer because many exchanges share a key (a resolver that asks for one name all the time).
 //! Does not: bound itself; callers evict before they insert.
 
+use std::net::SocketAddr;
+
+use sandglass_model::Timestamp;
+use sandglass_model::network::Transport;
+
 use crate::collections::bounded::Hashed as _;
+use crate::traffic::flows::protocol_of;
 use crate::traffic::table_index::{Index, NONE};
 use crate::traffic::table_key::TableKey;
 
@@ -24,9 +30,49 @@ pub(crate) struct ExchangeTable<T> {
     index: Index,
 }
 
+/// What is known of a lookup without a look at it: of a resolver's many lookups of one name most are over but for the wait
+/// for a next name, and none of these has to do with a next query. Each of its questions was asked once, by one
+/// message, and has a final answer; one of the answers names something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Brief {
+    /// Types of its questions, of one name: one or two.
+    pub(crate) kinds: [u16; 2],
+    pub(crate) way: Way,
+    /// When the last question was asked.
+    pub(crate) asked_until: Timestamp,
+}
+
+/// From where to where messages went, and over what: both ends as hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    client: u64,
+    server: u64,
+}
+
+impl Way {
+    pub(crate) fn new(client: SocketAddr, server: SocketAddr, transport: Transport) -> Way {
+        let end = |end| TableKey::client(protocol_of(transport), end).hash();
+        Way {
+            client: end(client),
+            server: end(server),
+        }
+    }
+}
+
+impl Brief {
+    /// A query of this kind for its name, sent at `at`, is another lookup's: it neither is one of its messages a second time
+    /// nor asks another server in parallel from the same socket.
+    pub(crate) fn is_apart(&self, kind: u16, way: Way, at: Timestamp) -> bool {
+        let apart = way.client != self.way.client || (way.server == self.way.server && at > self.asked_until);
+        apart && self.kinds.contains(&kind)
+    }
+}
+
 #[derive(Debug)]
 struct Entry<T> {
     serial: u64,
+    /// Forgotten whenever the value may change.
+    brief: Option<Brief>,
     /// `None` while it is not used.
     value: Option<Box<T>>,
     /// The next one in its bucket of `by_serial`, or among those that are not used.
@@ -40,7 +86,7 @@ struct Entry<T> {
 
 /// Bound on the entries that a look-up under one key visits, the newest first: a process that resolves one name a thousand
 /// times at once must not make every event slow.
-const MAX_LOOK: usize = 16;
+pub(crate) const MAX_LOOK: usize = 16;
 /// Bound on the keys of one entry.
 const MAX_KEYS: u32 = 256;
 /// A power of two; in a full table each has two entries.
@@ -68,14 +114,15 @@ impl<T> ExchangeTable<T> {
     }
 
     /// `serial` must be higher than any before.
-    pub(crate) fn insert(&mut self, serial: u64, value: T) {
+    pub(crate) fn insert(&mut self, serial: u64, value: Box<T>) {
         if self.by_serial.is_empty() {
             self.by_serial = vec![NONE; SERIAL_BUCKETS];
         }
         let bucket = &mut self.by_serial[serial_bucket(serial)];
         let entry = Entry {
             serial,
-            value: Some(Box::new(value)),
+            brief: None,
+            value: Some(value),
             next: *bucket,
             older: self.newest,
             newer: NONE,
@@ -103,12 +150,34 @@ impl<T> ExchangeTable<T> {
 
     /// Adds the entry to the index under `key`.
     pub(crate) fn key(&mut self, serial: u64, key: TableKey) {
+        self.keys(serial, &[key]);
+    }
+
+    /// Adds the entry to the index under each of `keys`.
+    pub(crate) fn keys(&mut self, serial: u64, keys: &[TableKey]) {
         let Some(place) = self.place(serial) else { return };
         let entry = &mut self.entries[place as usize];
-        if entry.keys < MAX_KEYS && !self.index.has(entry.first_key, key.hash()) {
-            entry.first_key = self.index.insert(key.hash(), place, entry.first_key);
-            entry.keys += 1;
+        for key in keys {
+            if entry.keys < MAX_KEYS && !self.index.has(entry.first_key, key.hash()) {
+                entry.first_key = self.index.insert(key.hash(), place, entry.first_key);
+                entry.keys += 1;
+            }
         }
+    }
+
+    /// Remembers what is known of an entry without a look at it, until it changes.
+    pub(crate) fn set_brief(&mut self, serial: u64, brief: Option<Brief>) {
+        if let Some(place) = self.place(serial) {
+            self.entries[place as usize].brief = brief;
+        }
+    }
+
+    /// As [`newest`](ExchangeTable::newest), without those of whose brief `skip` is true.
+    pub(crate) fn newest_but(&self, key: TableKey, skip: impl Fn(&Brief) -> bool) -> impl Iterator<Item = (u64, &T)> {
+        let newest = self.index.newest(key.hash()).take(MAX_LOOK);
+        let entries = newest.map(|place| &self.entries[place as usize]);
+        let left = entries.filter(move |entry| !entry.brief.as_ref().is_some_and(&skip));
+        left.filter_map(Entry::used)
     }
 
     /// Entries under `key`, the latest added first; a hash collision may add others.
@@ -124,7 +193,9 @@ impl<T> ExchangeTable<T> {
 
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut T> {
         let place = self.place(serial)?;
-        self.entries[place as usize].value.as_deref_mut()
+        let entry = &mut self.entries[place as usize];
+        entry.brief = None;
+        entry.value.as_deref_mut()
     }
 
     pub(crate) fn remove(&mut self, serial: u64) -> Option<Box<T>> {
@@ -187,7 +258,10 @@ impl<T> ExchangeTable<T> {
 
     /// All, in no order that means anything.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut().filter_map(|entry| entry.value.as_deref_mut())
+        self.entries.iter_mut().filter_map(|entry| {
+            entry.brief = None;
+            entry.value.as_deref_mut()
+        })
     }
 
     fn place(&self, serial: u64) -> Option<u32> {
@@ -226,7 +300,7 @@ mod tests {
         let client = SocketAddr::from(([10, 0, 0, 1], 4_000));
         let key = |id| TableKey::message(client, Transport::Udp, id);
         for serial in 1..=40 {
-            table.insert(serial, serial);
+            table.insert(serial, Box::new(serial));
             table.key(serial, key(7));
             table.key(serial, key(7));
         }

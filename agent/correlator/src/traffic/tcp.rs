@@ -6,8 +6,6 @@
 //! later.
 //! Does not: follow an established connection, or judge (`causes.rs`).
 
-use std::sync::Arc;
-
 use sandglass_model::Timestamp;
 use sandglass_model::network::{ConnectFailure, ConnectStep, Step};
 use sandglass_model::trace::Detail;
@@ -69,10 +67,10 @@ impl Traffic {
         self.resolved.expire(ctx.now);
         // The newest lookup of this address in the same namespace, at most 10 s old.
         let resolved = self.resolved.address(step.netns, step.remote.ip());
-        connect.lookup = resolved.map(|resolved| (resolved.lookup, Arc::clone(&resolved.name)));
+        connect.lookup = resolved.map(|resolved| (resolved.lookup, resolved.name.clone()));
         let (home, lookup) = (connect.home, connect.lookup.clone());
         let detail = home.map(|_| connect.detail());
-        self.connects.insert(serial, connect);
+        self.connects.insert(serial, Box::new(connect));
         if let (Some(home), Some(detail)) = (home, detail) {
             let id = ExchangeId::Connect(serial);
             let detail = Detail::Connect(Box::new(detail));

@@ -128,7 +128,7 @@ impl ServiceLookup {
             backend: None,
             initiator: Some(Initiator {
                 process: self.process,
-                comm: String::new(),
+                comm: Default::default(),
             }),
             cause: None,
         }

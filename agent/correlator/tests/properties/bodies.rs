@@ -38,7 +38,7 @@ pub fn line(netns: u64, port: u16, server: ([u8; 4], u16), transport: Transport)
 fn initiator() -> Option<Initiator> {
     Some(Initiator {
         process: ProcessKey { pid: 7, start_ticks: 7 },
-        comm: "app".to_owned(),
+        comm: "app".into(),
     })
 }
 
@@ -53,7 +53,7 @@ pub fn dns(line: Line, id: u16, name: &str, kind: u16, answer: Option<Answer>) -
         id,
         nth: 0,
         questions: vec![Question {
-            name: name.to_owned(),
+            name: name.into(),
             kind,
         }],
         answer,

@@ -188,7 +188,7 @@ fn windows_body() -> impl Strategy<Value = Body> {
             remote: ([10, 0, 0, 1], 443).into(),
             initiator: Some(Initiator {
                 process,
-                comm: String::new(),
+                comm: Default::default(),
             }),
             step: [Step::Started, Step::Established, Step::Failed(ConnectFailure::Refused)][usize::from(step)],
             retransmits: 0,

@@ -89,7 +89,7 @@ impl Socket {
     fn initiator(&self) -> Option<Initiator> {
         self.process.map(|process| Initiator {
             process,
-            comm: "app".to_owned(),
+            comm: "app".into(),
         })
     }
 }
@@ -114,7 +114,7 @@ fn message(socket: &Socket, id: u16, name: &str, of: &str) -> DnsMessage {
         id,
         nth: 0,
         questions: vec![Question {
-            name: name.to_owned(),
+            name: name.into(),
             kind: kind(of),
         }],
         answer: None,

@@ -90,7 +90,7 @@ fn names_are_replaced_consistently_and_the_rest_stays() {
         id: 1,
         nth: 0,
         questions: vec![Question {
-            name: "cart.shop.svc.cluster.local".to_owned(),
+            name: "cart.shop.svc.cluster.local".into(),
             kind: 1,
         }],
         answer: None,

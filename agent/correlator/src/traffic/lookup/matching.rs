@@ -152,7 +152,7 @@ impl Lookup {
                 || message
                     .questions
                     .iter()
-                    .any(|question| question.kind == state.kind && *self.names[state.name] == *question.name);
+                    .any(|question| question.kind == state.kind && self.names[state.name] == question.name);
             let same_socket = sent.socket != 0 && sent.socket == message.socket;
             let here = sent.id == message.id
                 && (sent.client == message.client || same_socket)

@@ -4,13 +4,14 @@
 //! question as addresses do. SERVFAIL, REFUSED and the like do not, since a resolver goes on to the next server. Does
 //! not: change the lookup.
 
-use sandglass_model::Timestamp;
 use sandglass_model::trace::{LookupDetail, LookupResult};
+use sandglass_model::{SmolStr, Timestamp};
 
 use crate::config::TrafficBounds;
 use crate::notes::type_name;
 use crate::traffic::lookup::matching::{PARALLEL_NS, RETRY_NS};
-use crate::traffic::lookup::{Lookup, base};
+use crate::traffic::lookup::{Lookup, SentQuery, base};
+use crate::traffic::table::{Brief, Way};
 
 /// What the answer to a question contains.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,36 @@ impl Lookup {
                 sent.question == index && sent.answered.is_none() && sent.at.since(state.first) <= PARALLEL_NS
             }),
         }
+    }
+
+    /// What can be said of it without a look at it, once every question was asked once, in one way, and answered to the end,
+    /// with something useful among the answers.
+    pub(crate) fn brief(&self) -> Option<Brief> {
+        let ([name], [first, rest @ ..]) = (self.names.as_slice(), self.sent.as_slice()) else {
+            return None;
+        };
+        let as_first = |sent: &SentQuery| {
+            sent.client == first.client && sent.server == first.server && sent.transport == first.transport
+        };
+        let kinds = match self.questions.as_slice() {
+            [asked] => [asked.kind; 2],
+            [asked, other] => [asked.kind, other.kind],
+            _ => return None,
+        };
+        let mut outcomes = self.questions.iter().map(|asked| asked.outcome);
+        let once = self.sent.len() == self.questions.len() && rest.iter().all(as_first);
+        let answered = self.sent.iter().all(|sent| sent.answered.is_some());
+        let well = outcomes.all(|outcome| outcome.is_some_and(|outcome| outcome.is_final() && !outcome.elsewhere));
+        let useful = self
+            .questions
+            .iter()
+            .any(|asked| asked.outcome.is_some_and(AnswerOutcome::is_useful));
+        let plain = !self.truncated && self.retransmissions == 0;
+        (!name.is_empty() && once && answered && well && useful && plain).then(|| Brief {
+            kinds,
+            way: Way::new(first.client, first.server, first.transport),
+            asked_until: rest.last().map_or(first.at, |last| last.at.max(first.at)),
+        })
     }
 
     /// The answer to at least one question is missing.
@@ -158,8 +189,11 @@ impl Lookup {
     }
 
     /// The name as the program meant it: the labels that all names tried begin with.
-    pub(crate) fn name(&self) -> String {
-        base(self.names.iter().map(AsRef::as_ref)).to_owned()
+    pub(crate) fn name(&self) -> SmolStr {
+        match self.names.as_slice() {
+            [name] => name.clone(),
+            names => base(names.iter().map(SmolStr::as_str)).into(),
+        }
     }
 
     /// The detail of its span; `result` is `None` while it is open.
@@ -171,7 +205,7 @@ impl Lookup {
             }
         }
         LookupDetail {
-            name: self.name(),
+            name: self.name().into(),
             types: kinds.into_iter().map(type_name).collect(),
             servers: self.servers.clone(),
             transport: self.transport,

@@ -79,7 +79,7 @@ fn lookups_of_a_silo_and_what_its_process_connects_to_make_a_sandbox_ready() {
             remote: ([10, 96, 0, 7], 5_432).into(),
             initiator: Some(Initiator {
                 process,
-                comm: String::new(),
+                comm: Default::default(),
             }),
             step,
             retransmits: 0,

@@ -64,7 +64,7 @@ fn initiator(record: &ConnectRecord) -> Initiator {
     let comm_len = record.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
     Initiator {
         process: ProcessKey::new(record.header.pid, record.header.start_ns),
-        comm: text(&record.comm[..comm_len]).into_owned(),
+        comm: text(&record.comm[..comm_len]).into(),
     }
 }
 

@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use sandglass_model::network::{DnsMessage, DnsUnreported, Initiator, Transport, Unreported};
-use sandglass_model::{Body, Event, ProcessKey, Timestamp};
+use sandglass_model::{Body, Event, ProcessKey, SmolStr, Timestamp};
 use sandglass_probes::Record as _;
 use sandglass_probes::wire::dns::{
     DNS_IN, DNS_NOTHING_ACKNOWLEDGED, DNS_NOTHING_RECEIVED, DnsRecord, FAMILY_V4, PROTOCOL_TCP, TCP_FIN, TCP_RST,
     TCP_SYN,
 };
 
-use super::message::{self, Parsed};
+use super::message::{self, Names, Parsed};
 use super::stream::{Direction, Flags, Found, Progress, Segment, Sender, Streams};
 use crate::sources::linux::feed::decoded::Decoder;
 use crate::sources::linux::record::{DecodeError, text};
@@ -106,6 +106,7 @@ fn segment<'s>(head: &DnsRecord, bytes: &'s [u8]) -> Segment<'s, DnsRecord> {
 struct Sorter {
     /// Queries that were counted because they ask nothing: socket, protocol, id. Their answers are counted likewise.
     asked_nothing: VecDeque<(u64, u8, u16)>,
+    names: Names,
 }
 
 impl Sorter {
@@ -118,7 +119,7 @@ impl Sorter {
                 at_ns,
                 nth,
                 sender,
-            } => match message::parse(bytes, complete) {
+            } => match message::parse(bytes, complete, &mut self.names) {
                 Ok(parsed) => {
                     if parsed.malformed {
                         events.push(counted(at_ns, Unreported::Records, 1));
@@ -243,9 +244,9 @@ pub fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     }
 }
 
-fn comm(bytes: &[u8; 16]) -> String {
+fn comm(bytes: &[u8; 16]) -> SmolStr {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    text(&bytes[..len]).into_owned()
+    text(&bytes[..len]).into()
 }
 
 /// So many unanswered queries without a question are remembered.

@@ -5,6 +5,7 @@
 //! Does not: keep any record's data but addresses.
 
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::net::IpAddr;
 
 use domain::base::iana::{Opcode, Rtype};
@@ -13,6 +14,7 @@ use domain::base::name::ParsedName;
 use domain::base::wire::ParseError;
 use domain::base::{Message, QuestionSection};
 use domain::rdata::{A, Aaaa};
+use sandglass_model::SmolStr;
 use sandglass_model::network::{Answer, Question};
 
 /// What is kept of a message.
@@ -37,8 +39,9 @@ pub struct Parsed {
 #[error("no DNS message: its {0} cannot be read")]
 pub struct Malformed(&'static str);
 
-/// Parses a message. Of an incomplete one (`complete` false: the rest was not captured) what is there counts.
-pub fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
+/// Parses a message. Of an incomplete one (`complete` false: the rest was not captured) what is there counts. `names` makes
+/// messages of one name share its text.
+pub fn parse(bytes: &[u8], complete: bool, names: &mut Names) -> Result<Parsed, Malformed> {
     let message = Message::from_octets(bytes).map_err(|_| Malformed("header"))?;
     let (header, counts) = (message.header(), message.header_counts());
     let mut parsed = Parsed {
@@ -50,7 +53,7 @@ pub fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
         malformed: false,
     };
     let mut section = message.question();
-    (parsed.questions, parsed.more_questions) = questions(&mut section)?;
+    (parsed.questions, parsed.more_questions) = questions(&mut section, names)?;
     if !parsed.is_lookup {
         // The other sections may be of another meaning, as in an update (RFC 2136 2.4, 2.5), or be missing, as in a stateful
         // operation (RFC 8490 5.4) and an inverse query (RFC 1035 6.4.1).
@@ -72,13 +75,13 @@ pub fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
     Ok(parsed)
 }
 
-fn questions(section: &mut QuestionSection<'_, &[u8]>) -> Result<(Vec<Question>, u16), Malformed> {
+fn questions(section: &mut QuestionSection<'_, &[u8]>, names: &mut Names) -> Result<(Vec<Question>, u16), Malformed> {
     let (mut questions, mut more) = (Vec::new(), 0);
     for question in section {
         let question = question.map_err(|_| Malformed("question"))?;
         if questions.len() < QUESTIONS_MAX {
             questions.push(Question {
-                name: text(question.qname()),
+                name: names.text(question.qname()),
                 kind: question.qtype().to_int(),
             });
         } else {
@@ -134,25 +137,66 @@ fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) ->
     Ok(())
 }
 
-/// A name as the model wants it: lower case, no last dot, `\DDD` for what is not printable, `\.` for a dot within a label.
-fn text(name: &ParsedName<&[u8]>) -> String {
-    let mut text = String::with_capacity(64);
-    for label in name.iter().filter(|label| !label.is_root()) {
-        if !text.is_empty() {
-            text.push('.');
-        }
-        for byte in label.as_slice() {
-            match byte {
-                b'.' | b'\\' => text.extend(['\\', char::from(*byte)]),
-                0x21..=0x7e => text.push(char::from(byte.to_ascii_lowercase())),
-                // Writing to a String cannot fail.
-                _ => drop(write!(text, "\\{byte:03}")),
-            }
-        }
-    }
-    text
+/// Texts of names that were seen lately: programs ask for few names, each of them many times, and each answer repeats its
+/// query's.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// By hash; nothing before the first long name.
+    recent: Vec<SmolStr>,
+    /// Empty between two names; keeps its allocation.
+    text: String,
 }
 
+impl Names {
+    /// A name as the model wants it: lower case, no last dot, `\DDD` for what is not printable, `\.` for a dot within a label.
+    fn text(&mut self, name: &ParsedName<&[u8]>) -> SmolStr {
+        self.text.clear();
+        for label in name.iter().filter(|label| !label.is_root()) {
+            if !self.text.is_empty() {
+                self.text.push('.');
+            }
+            write_label(label.as_slice(), &mut self.text);
+        }
+        if self.text.len() <= INLINE_MAX {
+            return SmolStr::new(&self.text);
+        }
+        if self.recent.is_empty() {
+            self.recent.resize(RECENT_NAMES, SmolStr::default());
+        }
+        let mut hasher = DefaultHasher::new();
+        hasher.write(self.text.as_bytes());
+        let known = &mut self.recent[hasher.finish() as usize % RECENT_NAMES];
+        if *known != self.text {
+            *known = SmolStr::new(&self.text);
+        }
+        known.clone()
+    }
+}
+
+fn write_label(label: &[u8], text: &mut String) {
+    let plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'.' | b'\\');
+    if label.iter().all(plain)
+        && let Ok(label) = std::str::from_utf8(label)
+    {
+        let start = text.len();
+        text.push_str(label);
+        text[start..].make_ascii_lowercase();
+        return;
+    }
+    for byte in label {
+        match byte {
+            b'.' | b'\\' => text.extend(['\\', char::from(*byte)]),
+            0x21..=0x7e => text.push(char::from(byte.to_ascii_lowercase())),
+            // Writing to a String cannot fail.
+            _ => drop(write!(text, "\\{byte:03}")),
+        }
+    }
+}
+
+/// So many long names are remembered: as many as the programs of a node ask for all the time.
+const RECENT_NAMES: usize = 512;
+/// A shorter text needs no allocation (`SmolStr`).
+const INLINE_MAX: usize = 23;
 /// Bounds of the model.
 pub const QUESTIONS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 8;

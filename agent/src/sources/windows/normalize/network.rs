@@ -29,7 +29,7 @@ pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
     let pid = event.u32("ProcessId").unwrap_or(event.pid);
     let initiator = Initiator {
         process: ProcessKey::new(pid, 0),
-        comm: String::new(),
+        comm: Default::default(),
     };
     Some(Body::ConnectSeen(Box::new(ConnectStep {
         netns: event.u64("Compartment").unwrap_or(0),

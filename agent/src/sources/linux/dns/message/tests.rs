@@ -1,5 +1,31 @@
 use super::*;
 
+fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
+    super::parse(bytes, complete, &mut Names::default())
+}
+
+#[test]
+fn one_name_is_one_text_and_others_are_told_apart() {
+    let mut names = Names::default();
+    let mut name_of = |label: &[u8]| {
+        let mut question = vec![label.len() as u8];
+        question.extend(label);
+        question.extend(*b"\x07service\x05local\0\0\x01\0\x01");
+        let message = [header(7, 0x0100, [1, 0, 0, 0]), question].concat();
+        let mut parsed = super::parse(&message, true, &mut names).unwrap();
+        parsed.questions.remove(0).name
+    };
+    let long = name_of(b"a-name-of-some-length");
+    assert_eq!(long, "a-name-of-some-length.service.local");
+    assert_eq!(long.as_ptr(), name_of(b"A-name-of-some-length").as_ptr());
+    // More than are remembered.
+    for number in 0..2 * RECENT_NAMES {
+        let label = format!("a-name-of-some-length-{number}");
+        assert_eq!(name_of(label.as_bytes()), format!("{label}.service.local"));
+    }
+    assert_eq!(name_of(b"a\\b\x01C"), "a\\\\b\\001c.service.local");
+}
+
 /// A message's header: id, flags, counts of its four sections.
 fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
     let words = [id, flags].into_iter().chain(counts);
@@ -44,7 +70,7 @@ fn a_query_gives_its_question() {
     assert_eq!(parsed.id, 7);
     assert!(parsed.is_lookup && parsed.answer.is_none() && !parsed.malformed);
     let question = Question {
-        name: "web.example.org".to_owned(),
+        name: "web.example.org".into(),
         kind: 1,
     };
     assert_eq!(parsed.questions, [question]);
