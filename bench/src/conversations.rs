@@ -109,7 +109,7 @@ impl Line {
     fn initiator(self) -> Option<Initiator> {
         Some(Initiator {
             process: ProcessKey::new(self.pid, SECOND),
-            comm: "app".to_owned(),
+            comm: "app".into(),
         })
     }
 
@@ -138,7 +138,7 @@ impl Line {
             id,
             nth: 0,
             questions: vec![Question {
-                name: name.to_owned(),
+                name: name.into(),
                 kind,
             }],
             answer,

@@ -1,22 +1,22 @@
-//! The cost of the DNS and drop probes: kernel and processor time per DNS message, lookups per second without loss, and the
-//! throughput of an unrelated TCP connection.
+//! The cost of the DNS and drop probes: kernel and processor time per DNS message, the agent's per lookup (`lookup_cost`),
+//! and the throughput of an unrelated TCP connection (`tcp_flow`).
 //!
 //! Kernel time is from the kernel's run-time statistics, whose own cost (about 57 ns a run on the reference machine) is
 //! included. Client and server are on one machine, so each program runs for both sides; the short run of the server's side is
 //! measured on another port and subtracted. Does not: count the pipeline's work on the events (`throughput` does).
 
-use std::net::UdpSocket;
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use sandglass::app::settings::default_source;
 use sandglass::sources::linux::Options;
 
 use crate::Effort;
-use crate::agent::{Agent, Metrics, Started};
+use crate::agent::{Agent, Metrics};
 use crate::probe::{Probe, Runs, since};
 use crate::report::{Figure, Outcome, Unit, median};
-use crate::tcp_flow;
+use crate::{lookup_cost, tcp_flow};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
@@ -35,7 +35,7 @@ pub fn run(effort: Effort) -> Result<Outcome> {
     }
     let mut figures = message_cost(&probe, effort)?;
     drop(probe);
-    figures.push(lookups_without_loss(effort)?);
+    figures.extend(lookup_cost::run(effort)?);
     figures.extend(tcp_flow::run(effort)?);
     Ok(Outcome::Figures(figures))
 }
@@ -118,13 +118,15 @@ fn means(probe: &Probe, talk: impl FnOnce() -> Result<()>) -> Result<[f64; 2]> {
 }
 
 /// A client and a server on loopback.
-struct Talk {
+#[derive(Debug)]
+pub struct Talk {
     client: UdpSocket,
     server: UdpSocket,
 }
 
 impl Talk {
-    fn on(port: u16) -> Result<Talk> {
+    /// Both, the server on this port.
+    pub fn on(port: u16) -> Result<Talk> {
         let server = UdpSocket::bind((SERVER, port)).with_context(|| format!("cannot bind {SERVER}:{port}"))?;
         let client = UdpSocket::bind((SERVER, 0))?;
         client.connect(server.local_addr()?)?;
@@ -135,13 +137,13 @@ impl Talk {
     }
 
     /// `count` lookups, one after the other.
-    fn lookups(&self, count: u32) -> Result<()> {
+    pub fn lookups(&self, count: u32) -> Result<()> {
         let mut buffer = [0; 512];
         for number in 0..count {
             let id = number as u16;
             self.client.send(&query(id))?;
             let (_, from) = self.server.recv_from(&mut buffer)?;
-            self.server.send_to(&answer(id), from)?;
+            self.server.send_to(&answer(id, ADDRESS.into()), from)?;
             self.client.recv(&mut buffer)?;
         }
         Ok(())
@@ -177,49 +179,6 @@ fn on_processor_ns(path: &std::path::Path) -> Result<f64> {
     Ok(text.split_whitespace().next().context("empty schedstat")?.parse()?)
 }
 
-/// The real agent during lookups at a constant rate: every message becomes an event or is counted as lost.
-fn lookups_without_loss(effort: Effort) -> Result<Figure> {
-    let agent = match Agent::start()? {
-        Started::Ready(agent) => agent,
-        Started::Impossible(reason) => anyhow::bail!("the agent started before and does not now: {reason}"),
-    };
-    let talk = Talk::on(53)?;
-    let seconds = effort.pick(10, 2);
-    let before = watching(&agent)?;
-    let (begin, cpu) = (Instant::now(), agent.cpu()?);
-    let mut done = 0_u32;
-    // In bursts of 10 ms: lookups of a node are bursty too.
-    for burst in 1..=100 * seconds {
-        talk.lookups(LOOKUPS_PER_SECOND / 100)?;
-        done += LOOKUPS_PER_SECOND / 100;
-        let due = begin + Duration::from_millis(10) * burst;
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-    }
-    let took = begin.elapsed().as_secs_f64();
-    let after = settled(&agent)?;
-    let cpu = agent.cpu()?.saturating_sub(cpu);
-    agent.stop()?;
-    let grown = |name: &str, labels: &[&str]| after.sum(name, labels) - before.sum(name, labels);
-    let lost = grown("sandglass_events_lost_total", &["probe=\"dns\""]);
-    let events = grown("sandglass_events_total", &[]);
-    ensure!(
-        events + lost >= f64::from(2 * done),
-        "of {} messages only {events} became events and {lost} were counted as lost",
-        2 * done
-    );
-    Ok(Figure::new(
-        format!("DNS messages lost at {LOOKUPS_PER_SECOND} lookups/s"),
-        lost,
-        Unit::Count,
-    )
-    .at_most(0.0)
-    .remark(format!(
-        "{:.0} lookups/s for {seconds} s, client and server on the same machine; the agent took {:.1} us of processor per lookup",
-        f64::from(done) / took,
-        cpu.as_secs_f64() * 1e6 / f64::from(done)
-    )))
-}
-
 /// The agent's metrics once its DNS probe is attached: readiness covers the process probe only.
 pub fn watching(agent: &Agent) -> Result<Metrics> {
     for _ in 0..100 {
@@ -232,33 +191,20 @@ pub fn watching(agent: &Agent) -> Result<Metrics> {
     anyhow::bail!("the agent has no DNS probe")
 }
 
-/// The agent's metrics once it has caught up.
-fn settled(agent: &Agent) -> Result<Metrics> {
-    let mut last = -1.0;
-    for _ in 0..40 {
-        // Losses are counted once a second.
-        std::thread::sleep(Duration::from_millis(1_100));
-        let metrics = agent.metrics()?;
-        let events = metrics.sum("sandglass_events_total", &[]);
-        // Ticks are events too.
-        if events - last < 100.0 {
-            return Ok(metrics);
-        }
-        last = events;
-    }
-    anyhow::bail!("the agent does not catch up")
-}
-
 /// A query for `web-123.shop.svc.cluster.local`, type A, as of a stub resolver with EDNS.
-fn query(id: u16) -> Vec<u8> {
+pub fn query(id: u16) -> Vec<u8> {
     let mut query = head(id, 0x0100, 0);
     query.extend(OPT);
     query
 }
 
-fn answer(id: u16) -> Vec<u8> {
+/// The answer to it, with an IPv4 address.
+pub fn answer(id: u16, address: IpAddr) -> Vec<u8> {
     let mut answer = head(id, 0x8180, 1);
-    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 10, 96, 7, 7]);
+    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4]);
+    if let IpAddr::V4(address) = address {
+        answer.extend(address.octets());
+    }
     answer.extend(OPT);
     answer
 }
@@ -277,6 +223,8 @@ fn head(id: u16, flags: u16, records: u16) -> Vec<u8> {
 }
 
 const OPT: [u8; 11] = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
+/// What names resolve to.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 7, 7);
 /// A loopback address without a resolver.
 const SERVER: &str = "127.9.9.9";
 pub const SEND: &str = "on_send";
@@ -287,5 +235,4 @@ const NOBODY: u16 = 10_054;
 const ROUNDS: u32 = 10;
 /// Longer than the reading thread lets a record wait.
 const SETTLE: Duration = Duration::from_millis(60);
-const LOOKUPS_PER_SECOND: u32 = 20_000;
 const ADDED_NS: f64 = 500.0;

@@ -41,6 +41,8 @@ mod history;
 #[cfg(target_os = "linux")]
 mod load;
 #[cfg(target_os = "linux")]
+mod lookup_cost;
+#[cfg(target_os = "linux")]
 mod machine;
 #[cfg(target_os = "linux")]
 mod memory;

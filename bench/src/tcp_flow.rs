@@ -219,12 +219,15 @@ fn processor_ns() -> u64 {
 }
 
 /// Two namespaces and the veth pair between them.
-struct Link {
-    ends: [String; 2],
+#[derive(Debug)]
+pub struct Link {
+    /// Names of the namespaces.
+    pub ends: [String; 2],
 }
 
 impl Link {
-    fn make() -> Result<Link> {
+    /// Creates them.
+    pub fn make() -> Result<Link> {
         let link = Link {
             ends: ["a", "b"].map(|end| format!("sgbench{}{end}", std::process::id())),
         };
@@ -252,7 +255,7 @@ impl Drop for Link {
 }
 
 /// Runs `work` on a thread within a namespace; its sockets stay there.
-fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let namespace = File::open(format!("/run/netns/{namespace}"))?;
     let thread = std::thread::spawn(move || {
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
@@ -272,7 +275,8 @@ fn ip(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-const ADDRESSES: [&str; 2] = ["10.154.0.1", "10.154.0.2"];
+/// One address of each end.
+pub const ADDRESSES: [&str; 2] = ["10.154.0.1", "10.154.0.2"];
 /// Bytes of each call.
 const CHUNK: usize = 128 << 10;
 /// Of the very first block.
