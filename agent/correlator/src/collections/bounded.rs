@@ -79,7 +79,8 @@ impl<K: Hashed, V> Bounded<K, V> {
             let buckets = (self.max / 2).clamp(1, 1 << 14).next_power_of_two();
             self.buckets = vec![NONE; buckets];
         }
-        if let Some(place) = self.find(&key) {
+        let bucket = self.bucket(&key);
+        if let Some(place) = self.find_in(bucket, &key) {
             self.entries[place as usize].item = Some((key, value));
             self.entries[place as usize].at = at;
             if self.newest != place {
@@ -88,7 +89,6 @@ impl<K: Hashed, V> Bounded<K, V> {
             }
             return 0;
         }
-        let bucket = self.bucket(&key);
         let entry = Entry {
             item: Some((key, value)),
             at,
@@ -127,7 +127,11 @@ impl<K: Hashed, V> Bounded<K, V> {
     }
 
     fn find(&self, key: &K) -> Option<u32> {
-        let mut place = *self.buckets.get(self.bucket(key))?;
+        self.find_in(self.bucket(key), key)
+    }
+
+    fn find_in(&self, bucket: usize, key: &K) -> Option<u32> {
+        let mut place = *self.buckets.get(bucket)?;
         loop {
             let entry = self.entries.get(place as usize)?;
             if entry.item.as_ref().is_some_and(|(of, _)| of == key) {

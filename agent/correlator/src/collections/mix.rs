@@ -3,6 +3,7 @@
 //! Always the same for the same bytes, so that a recording replays alike. Does not: stand up to collisions made on purpose.
 
 /// Folded multiplication, sixteen bytes at a time: this runs on every exec below a plugin and on every look-up by id.
+#[inline]
 pub(crate) fn mix(seed: u64, bytes: &[u8]) -> u64 {
     let step = |state: u64, low: u64, high: u64| {
         let product = u128::from(low ^ 0x9e37_79b9_7f4a_7c15) * u128::from(high ^ state);

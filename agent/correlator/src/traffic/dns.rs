@@ -32,6 +32,24 @@ use crate::traffic::lookup::{Lists, Lookup, MAX_NAMES, base};
 use crate::traffic::table::{ExchangeTable, Way};
 use crate::traffic::table_key::{Client, TableKey};
 
+/// The keys of a query's name: by who asks and from where, and of its first label.
+#[derive(Clone, Copy, Debug)]
+struct NameKeys {
+    from: TableKey,
+    by: TableKey,
+    label: TableKey,
+}
+
+impl NameKeys {
+    fn of(message: &DnsMessage, question: &Question, client: Client) -> NameKeys {
+        NameKeys {
+            from: TableKey::name_from(message.client, &question.name),
+            by: TableKey::name_by(client, &question.name),
+            label: TableKey::label_by(client, &question.name),
+        }
+    }
+}
+
 /// How a query belongs to an open lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueryMatch {
@@ -87,7 +105,15 @@ impl Traffic {
     fn on_query(&mut self, ctx: &mut Context, at: Timestamp, owner: &Owner, message: &DnsMessage, question: &Question) {
         let process = message.initiator.as_ref().map(|initiator| initiator.process);
         let client = Client::of(message.netns, process, message.client);
-        let (serial, kind) = match place(&self.lookups, &ctx.config.traffic, at, message, question, client) {
+        let names = NameKeys::of(message, question, client);
+        let (serial, kind) = match place(
+            &self.lookups,
+            &ctx.config.traffic,
+            at,
+            message,
+            question,
+            (client, names),
+        ) {
             Some((serial, QueryMatch::Name(kind))) => (serial, kind),
             Some((serial, QueryMatch::NextName)) => {
                 if let Some(lookup) = self.lookups.get_mut(serial) {
@@ -109,9 +135,9 @@ impl Traffic {
             TableKey::message_by(message.socket, message.transport, message.id),
             TableKey::client(protocol_of(message.transport), message.client),
             TableKey::id(message.id),
-            TableKey::name_from(message.client, &question.name),
-            TableKey::name_by(client, &question.name),
-            TableKey::label_by(client, &question.name),
+            names.from,
+            names.by,
+            names.label,
             TableKey::by(client),
         ];
         self.lookups.keys(serial, &keys);
@@ -173,14 +199,11 @@ fn place(
     at: Timestamp,
     message: &DnsMessage,
     question: &Question,
-    client: Client,
+    (client, keys): (Client, NameKeys),
 ) -> Option<(u64, QueryMatch)> {
     let name = question.name.as_str();
     let way = Way::new(message.client, message.server, message.transport);
-    for key in [
-        TableKey::name_from(message.client, name),
-        TableKey::name_by(client, name),
-    ] {
+    for key in [keys.from, keys.by] {
         for (serial, lookup) in lookups.newest_but(key, |brief| brief.is_apart(question.kind, way, at)) {
             // The key is a hash: namespace and name are compared.
             if lookup.owner.netns != message.netns || !lookup.names.iter().any(|tried| *tried == *name) {
@@ -200,7 +223,7 @@ fn place(
         }
     }
     // Of what has a brief, a name came to something: no next one is tried.
-    let mut candidates = lookups.newest_but(TableKey::label_by(client, name), |_| true);
+    let mut candidates = lookups.newest_but(keys.label, |_| true);
     let next = candidates.find(|(serial, lookup)| {
         lookup.owner.netns == message.netns
             && lookup.found_nothing()
