@@ -64,8 +64,8 @@ pub(crate) struct Traffic {
     spare: Vec<Box<Lookup>>,
 }
 
-/// As many as end together when a program looks up a few hundred names at once.
-const SPARE_LOOKUPS: usize = 256;
+/// As many as end within a moment when programs look names up in bursts.
+const SPARE_LOOKUPS: usize = 1_024;
 
 impl Traffic {
     pub(crate) fn new(config: &CorrelatorConfig) -> Traffic {
