@@ -88,6 +88,8 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "DropRecord",
                 "ConnectRecord",
                 "FlowRecord",
+                "TrustedOwners",
+                "RefusedRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -101,6 +103,7 @@ fn write_header(out: &Path) -> Result<(), String> {
         .with_src("src/wire/dns.rs")
         .with_src("src/wire/connect.rs")
         .with_src("src/wire/conntrack.rs")
+        .with_src("src/wire/trust.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

@@ -9,6 +9,7 @@ pub mod duration;
 mod error;
 mod layers;
 mod page;
+mod plugins;
 mod traffic;
 mod windows;
 mod yaml;
@@ -25,6 +26,7 @@ pub use duration::Period;
 pub use error::ConfigError;
 pub use layers::{Layers, Origin};
 pub use page::PageConfig;
+pub use plugins::{PluginsConfig, TrustConfig};
 pub use traffic::{DnsConfig, TrafficConfig};
 pub use windows::WindowsConfig;
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub cri: CriConfig,
     /// Location of the CNI configuration.
     pub cni: CniConfig,
+    /// Which processes count as plugins and runtimes.
+    pub plugins: PluginsConfig,
     /// OTLP export; off without an endpoint here or in `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub otlp: Settings,
     /// The embedded store behind the page.
@@ -193,6 +197,7 @@ impl Config {
         }
         self.page.validate(self.http.address)?;
         self.dns.validate()?;
+        self.plugins.validate()?;
         self.windows.validate()?;
         self.traffic.validate()
     }

@@ -12,6 +12,7 @@ mod network;
 mod probes;
 #[cfg(any(windows, test))]
 pub(crate) mod providers;
+mod refused;
 mod render;
 mod stats;
 mod system;
@@ -25,7 +26,7 @@ use serde::Serialize;
 
 use crate::cni_conf::CniOptions;
 use crate::cri::RuntimeChoice;
-use crate::health::ProbeStatus;
+use crate::health::{ProbeStatus, RefusedProcess};
 use crate::node::NodeInfo;
 
 pub use render::render;
@@ -37,6 +38,8 @@ pub struct DoctorOptions {
     pub node: NodeInfo,
     /// What the sources could attach; empty when they could not be started at all.
     pub probes: Vec<ProbeStatus>,
+    /// What the running agent refused as plugin or runtime, newest first; empty without one.
+    pub refused: Vec<RefusedProcess>,
     /// The endpoint of the container runtime.
     pub runtime: RuntimeChoice,
     /// Deadline of each call to it.
@@ -56,6 +59,7 @@ impl DoctorOptions {
         DoctorOptions {
             node,
             probes,
+            refused: Vec::new(),
             runtime: RuntimeChoice::Auto,
             timeout: Duration::from_secs(5),
             pause: Duration::from_secs(1),
@@ -184,6 +188,7 @@ pub async fn run(options: DoctorOptions) -> Report {
     // The CNI section comes after the runtime: a running containerd reports the directories that it uses, which its files may not
     // contain any more.
     let probes = probes::check(&options.probes);
+    let refused = refused::check(&options.refused);
     let system = system::check(&options.root, &options.probes);
     let network = network::check(&options.root);
     let runtime = cri::check(&options).await;
@@ -193,6 +198,7 @@ pub async fn run(options: DoctorOptions) -> Report {
         node: options.node,
         sections: vec![
             section("probes", probes),
+            section("refused as plugin or runtime", refused),
             section("kernel and privileges", system),
             section("names and conntrack", network),
             section("container runtime", runtime.findings),

@@ -4,6 +4,7 @@
 //! Five words, five counters, never interchangeable: lost, late, orphan, evicted, shed (ARCHITECTURE.md).
 
 mod family;
+mod refused;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +17,7 @@ use serde::Serialize;
 use crate::registration::register;
 
 pub use family::{Count, CounterFamily, Label};
+pub use refused::{CLAIMS, REASONS, RefusedLabel, RefusedProcess, RefusedProcesses};
 
 /// One probe, and the hook it is attached to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -117,6 +119,10 @@ pub struct Health {
     pub shed: CounterFamily<SinkLabel>,
     /// Records that could not be decoded, per probe.
     pub undecodable: CounterFamily<ProbeLabel>,
+    /// Processes that were refused as plugin or runtime, by claim and reason.
+    pub untrusted: CounterFamily<RefusedLabel>,
+    /// The newest of them.
+    pub refused: RefusedProcesses,
     /// Events waiting between the sources and the correlator.
     pub queue_depth: Gauge,
     /// Bytes waiting in the kernel's ring buffer at the last look.
@@ -166,6 +172,7 @@ impl Health {
             "events_undecodable": self.undecodable, "Records that could not be decoded, per probe";
         }
         register! { registry,
+            "untrusted_processes": self.untrusted, "Processes refused as plugin or runtime, by claim and reason";
             "queue_depth": self.queue_depth, "Events waiting between the sources and the correlator";
             "ring_used_bytes": self.ring_bytes, "Bytes waiting in the kernel's ring buffer at the last look";
             "open_traces": self.open_traces, "Traces that are open";

@@ -9,12 +9,14 @@ mod row;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use sandglass_model::RootId;
 use sandglass_model::phases::Phase;
 use serde::Deserialize;
 
+use crate::health::RefusedProcess;
 use crate::platform::until_stopped;
 use crate::terminal::{clean, colors, cut, paint, phase_key, size};
 pub use client::{Agent, WatchError};
@@ -50,6 +52,20 @@ pub async fn run(options: WatchOptions) -> Result<(), WatchError> {
         Err(WatchError::Write { source }) if source.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
     }
+}
+
+/// What the agent that listens at `address` refused as plugin or runtime, newest first.
+///
+/// # Errors
+/// No agent listens there, or its answer is not that of an agent.
+pub async fn refused_by(mut address: SocketAddr) -> Result<Vec<RefusedProcess>, WatchError> {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+    let health: client::Refused = client::get(&address.to_string(), "/api/v1/health").await?;
+    Ok(health.refused)
 }
 
 async fn show(options: WatchOptions) -> Result<(), WatchError> {

@@ -271,6 +271,22 @@ fn judge(console: &str) -> Result<()> {
             1,
         ),
         ("sandglass_dns_unanswered_total{scope=\"sandbox\"}", 1),
+        (
+            "sandglass_untrusted_processes_total{claim=\"plugin\",reason=\"capabilities\"}",
+            1,
+        ),
+        (
+            "sandglass_untrusted_processes_total{claim=\"plugin\",reason=\"pid_namespace\"}",
+            1,
+        ),
+        (
+            "sandglass_untrusted_processes_total{claim=\"plugin\",reason=\"user_namespace\"}",
+            1,
+        ),
+        (
+            "sandglass_untrusted_processes_total{claim=\"runtime\",reason=\"capabilities\"}",
+            1,
+        ),
     ] {
         ensure!(
             metrics.contains(&format!("\n{metric} {count}\n")),
@@ -285,6 +301,11 @@ fn judge(console: &str) -> Result<()> {
     let lost = |line: &str| line.starts_with("sandglass_events_lost_total{") && !line.ends_with(" 0");
     ensure!(!metrics.lines().any(lost), "events were lost");
     let sandboxes = part(console, "sandboxes")?;
+    ensure!(!metrics.contains("plugin=\"false\""), "a forged plugin is a label");
+    ensure!(
+        !sandboxes.contains("forged") && !sandboxes.contains("victim"),
+        "a forged plugin is a sandbox"
+    );
     for wanted in [
         "\"verdict\":\"plugin plug failed: no policy allows this pod\"",
         "\"pod\":\"good\"",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 // Processes: CNI plugins (CNI_COMMAND in their environment) and their descendants, what they execute and how they end; and
-// the exec and exit of known runtimes' own processes. Every other process costs a lookup in a map, and at exec a search of
-// its environment, and nothing of it leaves the kernel.
+// the exec and exit of known runtimes' own processes; both only of trusted processes (trust.h). Every other process costs a
+// lookup in a map, and at exec a search of its environment, and nothing of it leaves the kernel.
 //
 // The tracepoints (include/trace/events/sched.h) are called for every thread of the node: sched_process_fork in
 // kernel_clone() (kernel/fork.c), sched_process_exec in exec_binprm() (fs/exec.c) when the new image is in place,
@@ -12,6 +12,7 @@
 #include "environment.h"
 #include "process.h"
 #include "stdio.h"
+#include "trust.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -195,16 +196,24 @@ int on_exec(uint64_t *ctx)
 	int pid = 0;
 	READ_TYPED(pid, task->tgid);
 	uint32_t was = role_of(pid), role = was;
-	// The fork of a tracked process has tracked its child already.
+	// The fork of a tracked process has tracked its child already: what a trusted plugin starts is followed, whatever it holds.
 	if (was != ROLE_TRACKED) {
 		if (is_plugin(s))
 			role = ROLE_TRACKED;
 		else
 			role = is_runtime(task) ? ROLE_RUNTIME : 0;
+		// What was a runtime keeps its entry, and its exit is reported, when it executes a copy of another name, as crun does.
+		if (!role)
+			return 0;
+		int verdict = judge();
+		if (verdict != TRUSTED) {
+			const char *path = 0;
+			struct linux_binprm *bprm = (void *)ctx[2];
+			READ(path, bprm->filename);
+			refuse((uint64_t)path, role == ROLE_TRACKED ? CLAIM_PLUGIN : CLAIM_RUNTIME, verdict);
+			return 0;
+		}
 	}
-	// A runtime keeps its role when it executes a copy of itself of another name, as crun does.
-	if (!role)
-		return 0;
 	if (!was)
 		track(pid, role);
 	else if (role != was)

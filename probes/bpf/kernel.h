@@ -75,6 +75,49 @@ struct nsproxy {
 	struct net *net_ns;
 };
 
+struct pid {
+	unsigned int level;
+};
+
+struct user_namespace {
+	int level;
+};
+
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+// Two 32-bit words before Linux 6.3 (f122a08b197d), the lower one first.
+typedef struct {
+	uint64_t val;
+} kernel_cap_t;
+
+struct cred {
+	kuid_t uid;
+	kernel_cap_t cap_effective, cap_ambient;
+	struct user_namespace *user_ns;
+};
+
+struct kernfs_node {
+	uint64_t id;
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct mm_struct {
 	unsigned long arg_start, arg_end, env_start, env_end;
 };
@@ -135,6 +178,9 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct nsproxy *nsproxy;
 	struct signal_struct *signal;
+	struct pid *thread_pid;
+	const struct cred *cred;
+	struct css_set *cgroups;
 	char comm[16];
 };
 

@@ -9,6 +9,7 @@ pub mod wire;
 use wire::connect::ConnectRecord;
 use wire::conntrack::{FLOW_MESSAGE_MAX, FlowRecord};
 use wire::dns::{DnsRecord, DropRecord};
+use wire::trust::{REFUSED_PATH_MAX, RefusedRecord, TRUSTED_CGROUPS_MAX, TRUSTED_USERS_MAX, TrustedOwners};
 use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
 
 /// Compiled objects from the build's directory, each aligned for the loader.
@@ -85,6 +86,10 @@ unsafe impl Record for DropRecord {}
 unsafe impl Record for ConnectRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for FlowRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for TrustedOwners {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for RefusedRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 + 4 * 2);
@@ -95,6 +100,8 @@ const _: () = assert!(size_of::<Calibration>() == 8 * 4 + 4 * 2);
 const _: () = assert!(size_of::<DnsRecord>() == 8 * 4 + 4 * 5 + 2 * 2 + 8 + 16 * 3 + 4 * 2);
 const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2);
 const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);
+const _: () = assert!(size_of::<TrustedOwners>() == 8 * TRUSTED_CGROUPS_MAX as usize + 4 * TRUSTED_USERS_MAX as usize);
+const _: () = assert!(size_of::<RefusedRecord>() == 8 * 2 + 4 * 6 + REFUSED_PATH_MAX as usize);
 const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.
@@ -114,7 +121,17 @@ mod tests {
             for program in ["on_fork", "on_exec", "on_exit", "on_exit_stdio"] {
                 assert!(object.programs.contains_key(program), "{name} has program {program}");
             }
-            for map in ["records", "processes", "pid_counts", "lost", "calibration", "reader"] {
+            for map in [
+                "records",
+                "processes",
+                "pid_counts",
+                "lost",
+                "calibration",
+                "reader",
+                "trusted_owners",
+                "refused",
+                "refused_processes",
+            ] {
                 assert!(object.maps.contains_key(map), "{name} has map {map}");
             }
         }

@@ -7,6 +7,7 @@
 pub mod connect;
 pub mod conntrack;
 pub mod dns;
+pub mod trust;
 
 /// A tracked process forked: [`ForkRecord`].
 pub const KIND_FORK: u32 = 1;

@@ -18,7 +18,7 @@ use crate::http::{AccessFiles, HttpOptions, ListenOptions};
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreOptions;
 use crate::sources::windows::normalize::{ActivityNames, NamesFileError};
-use crate::sources::{SourceSettings, clock, native};
+use crate::sources::{SourceSettings, TrustSettings, clock, native};
 
 /// Facts about this node, with the configured name.
 #[must_use]
@@ -75,6 +75,10 @@ pub fn source_settings(config: &Config) -> SourceSettings {
         conntrack: probes.conntrack,
         drops: probes.drops,
         dns_ports: config.dns.ports.clone(),
+        trust: TrustSettings {
+            cgroups: config.plugins.trust.cgroups.clone(),
+            users: config.plugins.trust.users.clone(),
+        },
         node_netns: None,
         netns_directories: Vec::new(),
         vfp: config.windows.vfp.into(),

@@ -12,12 +12,18 @@ use crate::failure::{Advice, ExitReason, Failure};
 use crate::health::{Health, ProbeStatus};
 use crate::sources::{self, native};
 use crate::terminal;
+use crate::watch;
 
 /// Examines the node.
 pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
-    let (probes, refused) = attach(&config).await?;
+    let (probes, not_started) = attach(&config).await?;
+    // Without a running agent, or without its token, nothing is known of refused processes, which is no finding.
+    let refused = watch::refused_by(config.page.listen(config.http.address))
+        .await
+        .unwrap_or_default();
     let options = DoctorOptions {
+        refused,
         runtime: settings::runtime_choice(&config)?,
         timeout: config.cri.timeout.into(),
         cni: settings::cni_options(&config),
@@ -33,7 +39,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(Failure::new(
             // A kernel or a privilege that keeps the probes out weighs more than the rest.
-            refused.unwrap_or(ExitReason::Runtime),
+            not_started.unwrap_or(ExitReason::Runtime),
             "something above is broken",
             "follow the hints above",
         )),

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::health::{Count, ProbeStatus};
+use crate::health::{Count, ProbeStatus, RefusedProcess};
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreSize;
 
@@ -35,6 +35,10 @@ pub struct HealthReport {
     pub shed: Count,
     /// Records that could not be decoded, by probe.
     pub undecodable: Count,
+    /// Processes refused as plugin or runtime, by claim and reason.
+    pub untrusted: Count,
+    /// The newest of them, newest first.
+    pub refused: Vec<RefusedProcess>,
     /// Events waiting for the correlator.
     pub queue_depth: i64,
     /// Bytes waiting in the kernel's ring buffer.

@@ -47,6 +47,8 @@ impl Server {
             evicted: health.evicted.count(),
             shed: health.shed.count(),
             undecodable: health.undecodable.count(),
+            untrusted: health.untrusted.count(),
+            refused: health.refused.newest_first(),
             queue_depth: health.queue_depth.get(),
             ring_bytes: health.ring_bytes.get(),
             open_traces: health.open_traces.get(),

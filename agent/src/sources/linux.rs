@@ -45,7 +45,7 @@ pub use self::start_error::StartError;
 use super::clock;
 use super::namespace::NamespaceLook;
 use super::queue::EventSender;
-use super::settings::SourceSettings;
+use super::settings::{SourceSettings, TrustSettings};
 use super::windows::normalize::NamesFileError;
 use crate::health::Health;
 use crate::resident;
@@ -71,6 +71,8 @@ pub struct Options {
     pub drops: bool,
     /// Ports of DNS servers; at most 8 are watched.
     pub dns_ports: Vec<u16>,
+    /// Which processes are trusted to be plugins besides those of the root namespaces.
+    pub trust: TrustSettings,
     /// The node's network namespace, where it is not that of process 1: conntrack is followed there.
     pub node_netns: Option<PathBuf>,
     /// Directories where runtimes name network namespaces, as the runtimes write them. Others are watched from the first
@@ -95,6 +97,7 @@ impl Options {
             conntrack: settings.conntrack,
             drops: settings.drops,
             dns_ports: settings.dns_ports,
+            trust: settings.trust,
             node_netns: settings.node_netns,
         };
         options.netns_directories.extend(settings.netns_directories);
@@ -146,7 +149,7 @@ fn attach(
     // The process probe is read before the others are attached, which takes a second or more: its records of that second
     // would otherwise reach the pipeline behind newer events of the others, and be late.
     let (announce, announcements) = mpsc::channel();
-    let exec = exec.start(netns, announcements, (&sender, health))?;
+    let exec = exec.start(netns, announcements, options.trust.clone(), (&sender, health))?;
     let connect = connect::start(options.connect, &options.rungs, loader, &sender, health);
     let conntrack = within(options.node_netns.as_deref(), || {
         let known = namespaces.clone();

@@ -14,7 +14,7 @@ pub mod windows;
 
 pub use self::namespace::{NamespaceLook, NamespacePlace};
 pub use self::queue::{EventReceiver, EventSender, Stopped, channel};
-pub use self::settings::SourceSettings;
+pub use self::settings::{SourceSettings, TrustSettings};
 
 /// What observes this node, by the same names on every operating system.
 pub mod native {

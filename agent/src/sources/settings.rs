@@ -22,6 +22,8 @@ pub struct SourceSettings {
     pub drops: bool,
     /// Linux: ports of DNS servers.
     pub dns_ports: Vec<u16>,
+    /// Linux: which processes are trusted to be plugins besides those of the root namespaces.
+    pub trust: TrustSettings,
     /// Linux: the node's network namespace, where it is not that of process 1.
     pub node_netns: Option<PathBuf>,
     /// Linux: further directories in which a runtime names network namespaces.
@@ -30,4 +32,14 @@ pub struct SourceSettings {
     pub vfp: Duration,
     /// Windows: a table of activity names, added to the agent's own.
     pub activities: Option<PathBuf>,
+}
+
+/// Which processes are trusted to be plugins and runtimes, besides those of the initial namespaces with CAP_NET_ADMIN or
+/// CAP_SYS_ADMIN.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustSettings {
+    /// Paths from the root of the cgroup v2 tree, with a leading `/`: their processes and those of all cgroups below.
+    pub cgroups: Vec<String>,
+    /// User ids: their processes in the initial pid namespace.
+    pub users: Vec<u32>,
 }

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use super::row::ReceivedRow;
 use crate::failure::Advice;
+use crate::health::RefusedProcess;
 
 /// A running agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +105,14 @@ pub enum StreamMessage {
 pub struct NodeHealth {
     /// The node.
     pub node: NodeName,
+}
+
+/// What the agent refused.
+#[derive(Debug, Deserialize)]
+pub struct Refused {
+    /// Newest first.
+    #[serde(default)]
+    pub refused: Vec<RefusedProcess>,
 }
 
 /// A node.

@@ -9,4 +9,5 @@ mod bounds;
 mod collected;
 mod recognition;
 mod speech;
+mod trust;
 mod watch;

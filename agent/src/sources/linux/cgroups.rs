@@ -55,6 +55,12 @@ impl Cgroups {
         self.paths.get(&id).cloned().unwrap_or_default()
     }
 
+    /// The id of the cgroup at a path from the root of the tree; `None` when there is none.
+    pub fn id(&self, path: &str) -> Option<u64> {
+        let directory = self.mount.as_ref()?.join(path.trim_start_matches('/'));
+        fs::metadata(directory).ok().map(|directory| directory.ino())
+    }
+
     /// The path in `/proc/PID/cgroup`, if the directory there has this id: the process may have moved.
     fn path_of_process(&self, id: u64, pid: u32) -> Option<String> {
         let path = own_path(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)?;

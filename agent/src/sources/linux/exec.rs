@@ -10,6 +10,7 @@ mod feed;
 mod running;
 mod runtimes;
 mod stdio;
+mod trust;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::Receiver;
@@ -26,6 +27,7 @@ use super::start_error::StartError;
 use super::status::{attached, missing};
 use crate::failure::Advice as _;
 use crate::health::{Health, ProbeStatus};
+use crate::sources::TrustSettings;
 use crate::sources::queue::EventSender;
 
 /// The running probe. Dropping it detaches it.
@@ -106,6 +108,7 @@ fn attach_rung(
         stream: family.stream()?,
         processes: family.processes()?,
         pages: family.pages()?,
+        trust: family.trust()?,
     };
     let probe = Attached { family, rung, channels };
     Ok((probe, no_stdio))
@@ -125,10 +128,11 @@ impl Attached {
         self,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
+        trust: TrustSettings,
         (sender, health): (&EventSender, &Health),
     ) -> Result<ExecProbe, StartError> {
         let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
-        let feed = ExecFeed::new(self.channels, outlet, health.ring_bytes.clone(), netns, announcements);
+        let feed = ExecFeed::new(self.channels, outlet, health, trust, netns, announcements);
         Ok(ExecProbe {
             _follower: Follower::start(PROBE, feed).map_err(StartError::Thread)?,
             family: self.family,

@@ -1,7 +1,7 @@
 //! The feed of the process probe: completes what the kernel side cannot know, and sends the events in bursts.
 //!
 //! Run by the thread of `exec`. Before the first record it reports the plugins that run already; once a second it looks
-//! whether the wall clock was stepped.
+//! whether the wall clock was stepped, and reads which processes were refused.
 //! Does not: load or attach anything, or decide what an event means.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -14,14 +14,16 @@ use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 use super::decode::{DecodedProcess, decode};
 use super::running;
 use super::runtimes::Runtimes;
+use super::trust::Trust;
+use crate::health::Health;
 use crate::scheduling;
-use crate::sources::clock;
 use crate::sources::linux::cgroups::Cgroups;
 use crate::sources::linux::feed::{Drained, Feed, Outlet, RECORDS_MAX};
 use crate::sources::linux::loader::family::RecordStream;
-use crate::sources::linux::loader::maps::{Pages, Processes};
+use crate::sources::linux::loader::maps::{Pages, Processes, TrustMaps};
 use crate::sources::linux::netns::NetnsWatch;
 use crate::sources::queue::Stopped;
+use crate::sources::{TrustSettings, clock};
 
 /// The maps of the probe.
 pub struct Channels {
@@ -31,11 +33,15 @@ pub struct Channels {
     pub processes: Processes,
     /// Where the pages of pipes lie.
     pub pages: Pages,
+    /// Who is trusted, and who was refused.
+    pub trust: TrustMaps,
 }
 
 /// The feed.
 pub struct ExecFeed {
-    channels: Channels,
+    stream: RecordStream,
+    processes: Processes,
+    trust: Trust,
     outlet: Outlet,
     ring_bytes: Gauge,
     netns: NetnsWatch,
@@ -49,18 +55,21 @@ pub struct ExecFeed {
 }
 
 impl ExecFeed {
-    /// Puts the parts together. `ring_bytes` shows how much waited in the ring at the newest record.
+    /// Puts the parts together. `health` receives how much waited in the ring at the newest record, and who was refused.
     pub fn new(
         channels: Channels,
         outlet: Outlet,
-        ring_bytes: Gauge,
+        health: &Health,
+        trust: TrustSettings,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
     ) -> ExecFeed {
         ExecFeed {
-            channels,
+            stream: channels.stream,
+            processes: channels.processes,
+            trust: Trust::new(channels.trust, trust, health.clone()),
             outlet,
-            ring_bytes,
+            ring_bytes: health.ring_bytes.clone(),
             netns,
             announcements: Some(announcements),
             cgroups: Cgroups::new(),
@@ -134,7 +143,8 @@ impl Feed for ExecFeed {
     /// Sends the anchor of all times first, then the plugins that run already.
     fn begin(&mut self) -> Result<(), Stopped> {
         scheduling::give_way();
-        let running = running::track(&mut self.channels.processes);
+        self.trust.write(&self.cgroups);
+        let running = running::track(&mut self.processes, &self.trust);
         let first = running.iter().map(|event| event.at).min().unwrap_or_else(clock::now);
         self.send_anchor(first)?;
         for event in running {
@@ -147,12 +157,12 @@ impl Feed for ExecFeed {
     }
 
     fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {
-        Some(self.channels.stream.ring.as_fd())
+        Some(self.stream.ring.as_fd())
     }
 
     /// An announcement wakes nobody, so the thread polls as long as one may come.
     fn request_wake(&mut self) -> bool {
-        self.announcements.is_none() && self.channels.stream.reader.request_wake()
+        self.announcements.is_none() && self.stream.reader.request_wake()
     }
 
     /// Sends after it has read, not in between: the pipeline's thread would wake for each event, and the two threads would
@@ -161,7 +171,7 @@ impl Feed for ExecFeed {
         self.forward_announcements()?;
         let mut records = 0;
         while records < RECORDS_MAX
-            && let Some(decoded) = self.channels.stream.ring.next(decode)
+            && let Some(decoded) = self.stream.ring.next(decode)
         {
             records += 1;
             match decoded {
@@ -179,7 +189,9 @@ impl Feed for ExecFeed {
     }
 
     fn check(&mut self) -> Result<(), Stopped> {
-        self.outlet.report_losses(&mut self.channels.stream.lost)?;
+        self.outlet.report_losses(&mut self.stream.lost)?;
+        self.trust.write(&self.cgroups);
+        self.trust.report(&mut self.cgroups);
         self.check_clock()
     }
 }

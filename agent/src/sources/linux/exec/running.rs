@@ -1,4 +1,4 @@
-//! Finds the CNI plugins that run already when the agent starts, and their descendants.
+//! Finds the trusted CNI plugins that run already when the agent starts, and their descendants.
 //!
 //! Used by the feed of the process probe once, when the hooks are attached and before the first record is read, so that these
 //! events come before all others. Reads `/proc` (proc(5)) and skips processes that end meanwhile.
@@ -13,18 +13,20 @@ use sandglass_model::event::Exec;
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
 
 use super::decode::kept_environment;
+use super::trust::Trust;
 use crate::sources::linux::loader::maps::Processes;
 use crate::sources::linux::record::{strings, text};
 use crate::sources::linux::{cgroups, process_root};
 
 /// Tracks what runs already, and returns one event for each process, parents before children.
-pub fn track(processes: &mut Processes) -> Vec<Event> {
+pub fn track(processes: &mut Processes, trust: &Trust) -> Vec<Event> {
     let mut found = Vec::new();
-    let mut known = HashSet::new();
+    let (mut known, mut refused) = (HashSet::new(), HashSet::new());
+    let mut is_root = |pid: u32| is_plugin(pid) && trust.judge_running(pid, || image(pid), &mut refused);
     // Repeats while it finds something new: a plugin may have forked before it was tracked.
     for _ in 0..PASSES_MAX {
         let before = known.len();
-        for process in plugin_processes(&known) {
+        for process in plugin_processes(&known, &mut is_root) {
             known.insert(process.pid);
             found.extend(track_one(processes, &process));
         }
@@ -61,8 +63,9 @@ struct Process {
     parent_entry: Option<(u64, SmolStr)>,
 }
 
-/// Processes with `CNI_COMMAND` in their environment and all their descendants, parents before children.
-fn plugin_processes(known: &HashSet<u32>) -> Vec<Process> {
+/// Trusted processes with `CNI_COMMAND` in their environment and all their descendants, parents before children. A
+/// descendant is followed whatever it holds, so it is not judged.
+fn plugin_processes(known: &HashSet<u32>, is_root: &mut dyn FnMut(u32) -> bool) -> Vec<Process> {
     let table: HashMap<u32, Process> = pids()
         .filter_map(read_process)
         .map(|process| (process.pid, process))
@@ -71,15 +74,18 @@ fn plugin_processes(known: &HashSet<u32>) -> Vec<Process> {
     for process in table.values() {
         children.entry(process.parent).or_default().push(process.pid);
     }
+    let mut oldest_first: Vec<u32> = table.keys().copied().collect();
+    oldest_first.sort_by_key(|pid| (table.get(pid).map(|process| process.start_ticks), depth(&table, *pid)));
     let mut chosen = HashSet::new();
-    let roots = table
-        .keys()
-        .copied()
-        .filter(|pid| known.contains(pid) || is_plugin(*pid));
-    let mut pending: Vec<u32> = roots.collect();
-    while let Some(pid) = pending.pop() {
-        if chosen.insert(pid) {
-            pending.extend(children.get(&pid).into_iter().flatten());
+    for root in oldest_first {
+        if chosen.contains(&root) || !known.contains(&root) && !is_root(root) {
+            continue;
+        }
+        let mut pending = vec![root];
+        while let Some(pid) = pending.pop() {
+            if chosen.insert(pid) {
+                pending.extend(children.get(&pid).into_iter().flatten());
+            }
         }
     }
     let mut found: Vec<Process> = chosen
@@ -173,6 +179,10 @@ fn executed_path(pid: u32, args: &[u8]) -> String {
     if let Some(script) = strings(args).skip(1).take(2).find(is_script) {
         return text(script).into_owned();
     }
+    image(pid)
+}
+
+fn image(pid: u32) -> String {
     let image = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let image = image.to_string_lossy();
     image.strip_suffix(" (deleted)").unwrap_or(&image).to_owned()

@@ -16,7 +16,7 @@ use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use super::error::LoadError;
 use super::hook::{AttachPoint, Hook};
-use super::maps::{LostCounter, Pages, Processes, Reader, Ring};
+use super::maps::{LostCounter, Pages, Processes, Reader, Ring, TrustMaps};
 use super::run_time::ProgramTime;
 
 /// One rung of a ladder of tracepoints.
@@ -238,6 +238,18 @@ impl Family {
     /// As for [`Family::stream`].
     pub fn pages(&mut self) -> Result<Pages, LoadError> {
         Ok(Pages(self.take_map("calibration")?))
+    }
+
+    /// Takes the maps about trust of the process probe. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn trust(&mut self) -> Result<TrustMaps, LoadError> {
+        Ok(TrustMaps {
+            owners: self.take_map("trusted_owners")?,
+            refused: self.take_map("refused")?,
+            processes: self.take_map("refused_processes")?,
+        })
     }
 
     fn take_map<T: TryFrom<Map, Error = MapError>>(&mut self, name: &str) -> Result<T, LoadError> {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use sandglass_probes::Record as _;
+use sandglass_probes::wire::trust::{RefusedRecord, TrustedOwners};
 use sandglass_probes::wire::{
     CALIBRATION_PENDING, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_CALIBRATING, ROLE_TRACKED,
 };
@@ -121,6 +122,32 @@ impl Pages {
         let bytes = self.0.get(&0, 0).ok();
         let calibration = bytes.as_ref().and_then(|bytes| Calibration::read(bytes));
         calibration.map_or(CALIBRATION_PENDING, |(calibration, _)| calibration.outcome)
+    }
+}
+
+/// Who is trusted, and who was refused (`probes/bpf/trust.h`).
+pub struct TrustMaps {
+    pub(super) owners: Array<MapData, [u8; size_of::<TrustedOwners>()]>,
+    pub(super) refused: PerCpuArray<MapData, u64>,
+    pub(super) processes: Array<MapData, [u8; size_of::<RefusedRecord>()]>,
+}
+
+impl TrustMaps {
+    /// Writes the configured exceptions. False when the map cannot be written.
+    pub fn set_owners(&mut self, owners: &TrustedOwners) -> bool {
+        <[u8; size_of::<TrustedOwners>()]>::try_from(owners.bytes())
+            .is_ok_and(|bytes| self.owners.set(0, bytes, 0).is_ok())
+    }
+
+    /// How many processes were refused so far, by claim and reason.
+    pub fn refused(&self, counter: u32) -> u64 {
+        self.refused.get(&counter, 0).map_or(0, |cpus| cpus.iter().sum())
+    }
+
+    /// The newest refused process of a slot.
+    pub fn refused_process(&self, slot: u32) -> Option<RefusedRecord> {
+        let bytes = self.processes.get(&slot, 0).ok()?;
+        RefusedRecord::read(&bytes).map(|(record, _)| record)
     }
 }
 

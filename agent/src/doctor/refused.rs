@@ -1,0 +1,71 @@
+//! Processes that the running agent refused as plugin or runtime, with their executables.
+//!
+//! A refused plugin is either somebody who poses as one, or a plugin of this node whose runtime is not trusted by default: only a
+//! person can tell. Does not: judge processes itself.
+
+use super::{Finding, Level};
+use crate::health::RefusedProcess;
+
+pub(super) fn check(refused: &[RefusedProcess]) -> Vec<Finding> {
+    refused.iter().take(SHOWN_MAX).map(finding).collect()
+}
+
+fn finding(process: &RefusedProcess) -> Finding {
+    let RefusedProcess {
+        path,
+        claim,
+        reason,
+        uid,
+        cgroup,
+        ..
+    } = process;
+    // Programs with a runtime's name run in containers too: that one of them is refused is usual.
+    let level = if claim == "plugin" { Level::Warn } else { Level::Note };
+    let place = if cgroup.is_empty() { "an unknown cgroup" } else { cgroup };
+    Finding::new(
+        level,
+        "trust.refused",
+        format!("{path} was refused as {claim} (user {uid}, in {place})"),
+    )
+    .why(format!("{}: it makes no trace, metric or label", meaning(reason)))
+    .hint("if it belongs to this node's runtime, see plugins.trust in docs/reference.md; else somebody poses as one")
+}
+
+fn meaning(reason: &str) -> &str {
+    match reason {
+        "user_namespace" => "it is in a user namespace of its own",
+        "pid_namespace" => "it is in a pid namespace of its own, as in a container",
+        "capabilities" => "it has neither CAP_NET_ADMIN nor CAP_SYS_ADMIN",
+        "file_privileges" => "it has its capabilities from its file only",
+        other => other,
+    }
+}
+
+/// Findings at most, the newest first.
+const SHOWN_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_process_is_shown_with_path_and_reason() {
+        let process = |claim: &str| RefusedProcess {
+            path: "/tmp/forger".to_owned(),
+            claim: claim.to_owned(),
+            reason: "capabilities".to_owned(),
+            uid: 65_534,
+            ..RefusedProcess::default()
+        };
+        let findings = check(&[process("plugin"), process("runtime")]);
+        assert_eq!((findings[0].level, findings[1].level), (Level::Warn, Level::Note));
+        assert!(
+            findings[0]
+                .what
+                .contains("/tmp/forger was refused as plugin (user 65534")
+        );
+        assert!(findings[0].why.starts_with("it has neither CAP_NET_ADMIN"));
+        assert_eq!(check(&vec![process("plugin"); 100]).len(), SHOWN_MAX);
+        assert!(check(&[]).is_empty());
+    }
+}
