@@ -1,7 +1,7 @@
 //! The health of the agent: its probes, its losses, its queues.
 //!
 //! Sources, pipeline and sinks count here; `/metrics` and `/api/v1/health` read the same counters.
-//! Five words, five counters, never interchangeable: lost, late, orphan, evicted, shed (ARCHITECTURE.md).
+//! Six words, six counters, never interchangeable: lost, limited, late, orphan, evicted, shed (ARCHITECTURE.md).
 
 mod family;
 mod refused;
@@ -109,6 +109,8 @@ pub struct Health {
     /// Events that ETW lost before the agent could read them, those in lost buffers included, per session (Windows).
     /// `lost` counts them too.
     pub etw_lost: CounterFamily<SessionLabel>,
+    /// Records left out on purpose because their owner has too many, per probe.
+    pub limited: CounterFamily<ProbeLabel>,
     /// Events that came after the reorder window had passed them.
     pub late: Counter,
     /// Events whose owner was not found.
@@ -163,10 +165,11 @@ impl Health {
             "events": self.events, "Events that reached the pipeline";
             "events_lost": self.lost, "Records lost on the kernel side, per probe";
             "etw_events_lost": self.etw_lost, "Events that ETW lost before the agent could read them, per session (Windows)";
-            "events_late": self.late, "Events that came after the reorder window had passed them";
+            "events_limited": self.limited, "Records left out on purpose because their owner has too many, per probe";
             "events_orphan": self.orphan, "Events whose owner was not found";
         }
         register! { registry,
+            "events_late": self.late, "Events that came after the reorder window had passed them";
             "evicted": self.evicted, "Entries evicted because a table of the correlator was full";
             "shed": self.shed, "Outputs shed because a sink's queue was full";
             "events_undecodable": self.undecodable, "Records that could not be decoded, per probe";

@@ -20,7 +20,7 @@ use lab::watch::{Seen, Watch};
 use lab::{Lab, POD, SERVER, SERVER_V6, inside, recorded};
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass::app::settings::default_source;
-use sandglass::health::Health;
+use sandglass::health::{Health, ProbeLabel};
 use sandglass::sources;
 use sandglass::sources::linux::Options;
 use sandglass_model::Body;
@@ -269,8 +269,8 @@ fn an_answer_that_finds_the_sockets_queue_full_is_told() {
 }
 
 #[test]
-fn a_flood_of_drops_is_told_in_part_and_counted_in_full() {
-    let test = "a_flood_of_drops_is_told_in_part_and_counted_in_full";
+fn a_flood_of_drops_is_reported_in_part_and_counted_in_full() {
+    let test = "a_flood_of_drops_is_reported_in_part_and_counted_in_full";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     lab.rules("table ip t { chain c { type filter hook forward priority 0; udp dport 53 drop; }; }");
@@ -279,24 +279,35 @@ fn a_flood_of_drops_is_told_in_part_and_counted_in_full() {
     for _ in 0..20_000 {
         asking.send(&question).unwrap();
     }
-    let lost = || {
-        let of_drops = |event: &sandglass_model::Event| match &event.body {
-            Body::Lost { probe, count } if probe == "drops" => *count,
-            _ => 0,
-        };
-        watch.all().iter().map(of_drops).sum::<u64>()
+    let of_drops = ProbeLabel {
+        probe: "drops".to_owned(),
     };
+    let limited = || watch.health.limited.get_or_create(&of_drops).get();
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    while watch.drops().len() as u64 + lost() < 20_000 {
+    while watch.drops().len() as u64 + limited() < 20_000 {
         assert!(
             std::time::Instant::now() < deadline,
-            "{} told, {} lost",
+            "{} reported, {} left out",
             watch.drops().len(),
-            lost()
+            limited()
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert!(lost() > 0, "all were told");
+    assert!(limited() > 0, "all were reported");
+    let (mut announced, mut lost) = (0, 0);
+    for event in watch.all() {
+        match &event.body {
+            Body::Limited { netns, source, .. } => {
+                announced += 1;
+                assert_ne!(*netns, 0, "the flood of one owner leaves out nobody else's");
+                assert_eq!(*source, Some(asking.local_addr().unwrap().ip()));
+            }
+            Body::Lost { probe, .. } if probe == "drops" => lost += 1,
+            _ => {}
+        }
+    }
+    assert!(announced > 0, "what is left out is said");
+    assert_eq!(lost, 0, "what is left out on purpose is not lost");
 }
 
 /// What servers do wrong, and what the client's side sees of it.

@@ -7,6 +7,7 @@ import { absolute, bytes, count, duration } from "./format.js";
 
 const LOSSES = [
   ["lost", "Lost", "records for which the kernel had no room, by probe"],
+  ["limited", "Limited", "records left out because their owner has too many, by probe"],
   ["late", "Late", "events that arrived after the watermark"],
   ["orphan", "Orphan", "events without a known owner"],
   ["evicted", "Evicted", "entries evicted from full tables"],

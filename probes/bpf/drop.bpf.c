@@ -7,11 +7,12 @@
 
 #define SECOND 1000000000
 
-// The records of a processor since a time.
+// The records since a time, and whether one of them said that the others are left out.
 struct rate {
-	uint64_t since_ns, records;
+	uint64_t since_ns, records, announced;
 };
 
+// Of a processor.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -19,18 +20,77 @@ struct {
 	__type(value, struct rate);
 } rates SEC(".maps");
 
-// A flood of SYNs must not keep the agent busy: records above the limit are counted as lost.
-always_inline int is_over_limit(uint64_t now)
+// Whose packets they are: the namespace alone does not tell in the node's own, through which all pods' packets go.
+struct owner {
+	uint32_t netns;
+	uint8_t source[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, DROP_OWNERS);
+	__type(key, struct owner);
+	__type(value, struct rate);
+} owner_rates SEC(".maps");
+
+// Drops that were left out.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, uint64_t);
+} limited SEC(".maps");
+
+enum verdict { REPORT, ANNOUNCE, LEAVE_OUT };
+
+// Several processors may count at the same time: then a few more are reported, or two of them announce.
+always_inline enum verdict count_in(struct rate *rate, uint64_t now, uint64_t most)
 {
-	uint32_t zero = 0;
-	struct rate *rate = bpf_map_lookup_elem(&rates, &zero);
-	if (!rate)
-		return 1;
 	if (now - rate->since_ns > SECOND) {
 		rate->since_ns = now;
 		rate->records = 0;
+		rate->announced = 0;
 	}
-	return ++rate->records > DROPS_PER_SECOND;
+	__sync_fetch_and_add(&rate->records, 1);
+	if (rate->records <= most)
+		return REPORT;
+	if (rate->announced)
+		return LEAVE_OUT;
+	rate->announced = 1;
+	return ANNOUNCE;
+}
+
+always_inline enum verdict count_owner(struct DropRecord *record)
+{
+	struct owner owner = { .netns = record->netns };
+	__builtin_memcpy(owner.source, record->source, sizeof(owner.source));
+	struct rate *rate = bpf_map_lookup_elem(&owner_rates, &owner);
+	if (rate)
+		return count_in(rate, record->at_ns, OWNER_DROPS_PER_SECOND);
+	struct rate first = { .since_ns = record->at_ns, .records = 1 };
+	bpf_map_update_elem(&owner_rates, &owner, &first, BPF_ANY);
+	return REPORT;
+}
+
+// A flood must not keep the agent busy, and that of one owner must not leave out the drops of others: those above an owner's
+// limit do not count towards the processor's. Gives whether the drop is reported.
+always_inline int is_within_limits(struct DropRecord *record)
+{
+	uint32_t zero = 0;
+	enum verdict verdict = count_owner(record);
+	struct rate *rate = bpf_map_lookup_elem(&rates, &zero);
+	record->limited = verdict == ANNOUNCE ? LIMITED_OWNER : LIMITED_NOT;
+	if (rate && verdict != LEAVE_OUT) {
+		verdict = count_in(rate, record->at_ns, DROPS_PER_SECOND);
+		if (verdict == ANNOUNCE)
+			record->limited = LIMITED_ALL;
+	}
+	if (verdict != LEAVE_OUT)
+		return 1;
+	uint64_t *count = bpf_map_lookup_elem(&limited, &zero);
+	if (count)
+		*count += 1;
+	return 0;
 }
 
 // Finds the transport header behind the IP header; gives its protocol, 0 when there is none.
@@ -126,15 +186,13 @@ int on_drop(uint64_t *ctx)
 	if (!is_wanted(next, transport, &record))
 		return 0;
 	record.at_ns = bpf_ktime_get_boot_ns();
-	if (is_over_limit(record.at_ns)) {
-		count_lost(LOST_RING);
+	record.netns = netns_of(skb);
+	if (!is_within_limits(&record))
 		return 0;
-	}
 	record.location = ctx[1];
 #ifndef NO_REASON
 	record.reason = ctx[2];
 #endif
-	record.netns = netns_of(skb);
 	record.ring_bytes = waiting_bytes();
 	output(&record, sizeof(record), record.ring_bytes);
 	return 0;

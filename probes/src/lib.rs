@@ -98,7 +98,7 @@ const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<Calibration>() == 8 * 4 + 4 * 2);
 const _: () = assert!(size_of::<DnsRecord>() == 8 * 4 + 4 * 5 + 2 * 2 + 8 + 16 * 3 + 4 * 2);
-const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2);
+const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 * 2 + 4 * 2);
 const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);
 const _: () = assert!(size_of::<TrustedOwners>() == 8 * TRUSTED_CGROUPS_MAX as usize + 4 * TRUSTED_USERS_MAX as usize);
 const _: () = assert!(size_of::<RefusedRecord>() == 8 * 2 + 4 * 6 + REFUSED_PATH_MAX as usize);

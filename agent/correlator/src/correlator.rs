@@ -11,6 +11,7 @@
 //! traces.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use sandglass_model::event::Exec;
 use sandglass_model::time::SECOND;
@@ -116,6 +117,7 @@ impl Correlator {
             Body::NetworksConfigured { networks } => ctx.networks = networks,
             Body::ClockAnchored { unix_ns } => ctx.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.on_loss(at, &probe, count),
+            Body::Limited { probe, netns, source } => self.on_limited(at, &probe, netns, source),
             Body::ActivitySeen(step) => self.windows.on_activity(ctx, at, *step),
             Body::RuntimeReported(report) => self.windows.on_runtime_report(ctx, at, *report),
             Body::SiloSeen(step) => self.windows.on_silo(ctx, at, &step),
@@ -168,6 +170,18 @@ impl Correlator {
         }
         self.ctx.now = self.ctx.now.max(at);
         self.plugins.expire(self.ctx.now);
+    }
+
+    /// Records of one owner were left out on purpose: only what is that owner's may miss some.
+    fn on_limited(&mut self, at: Timestamp, probe: &str, netns: u64, source: Option<IpAddr>) {
+        let attributes = [(registry::LOST_PROBE, probe.to_owned())];
+        let owner = match netns {
+            0 => None,
+            netns => Some(self.traffic.owner_of_limited(netns, source)),
+        };
+        self.traffic.on_limited(owner.as_ref());
+        self.sandboxes
+            .on_limited(&mut self.ctx, at, owner.as_ref(), &attributes);
     }
 
     /// Records of a probe were lost: marks everything open that may miss them, and what begins within `LOSS_REACH_NS`.

@@ -22,6 +22,11 @@ impl Owner {
         self.netns == netns && self.sandbox.is_none()
     }
 
+    /// The same sandbox, or the same namespace where no sandbox is known.
+    pub(crate) fn is_same(&self, other: &Owner) -> bool {
+        self.sandbox == other.sandbox && (self.sandbox.is_some() || self.netns == other.netns)
+    }
+
     /// The kind of owner, for metrics.
     pub(crate) fn scope(&self) -> Scope {
         match self.sandbox {

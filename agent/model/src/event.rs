@@ -6,6 +6,8 @@
 //! Strings are bounded by the source and valid UTF-8: sources escape what is not (`\xNN`). The names of variants and
 //! fields are those of the recording format.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -88,6 +90,16 @@ pub enum Body {
         probe: String,
         /// How many records.
         count: u64,
+    },
+    /// A probe leaves out further records of one owner for a second, because there are too many of them.
+    Limited {
+        /// Which probe, as in `sandglass_probe_info`.
+        probe: String,
+        /// Inode of the network namespace in which they were seen; 0: records of any owner are left out.
+        netns: u64,
+        /// The sender of the packets.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<IpAddr>,
     },
     /// Time passed: no event older than `at` will come, and timers fire. They also fire on every other event.
     Tick,

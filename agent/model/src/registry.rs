@@ -130,7 +130,7 @@ attribute_keys! {
     AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted: it was given to the likeliest.",
     VNIC_ENDPOINT = "sandglass.windows.endpoint": "HNS endpoint of the interface that was waited for.",
     VNIC_EVIDENCE = "sandglass.windows.evidence": "What showed that the interface is there.",
-    LOST_PROBE = "sandglass.probe": "Probe whose records were lost (span event).",
+    LOST_PROBE = "sandglass.probe": "Probe whose records were lost or limited (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
 
@@ -157,6 +157,8 @@ pub const SPAN_NAMES: &[&str] = &[
 pub const EVENT_EXEC: &str = "exec";
 /// Records of a probe were lost while the span was open.
 pub const EVENT_LOST: &str = "records lost";
+/// Records of a probe about this sandbox were left out, because there were too many of them.
+pub const EVENT_LIMITED: &str = "records limited";
 /// A question was sent.
 pub const EVENT_QUERY: &str = "query";
 /// The same question was sent again.
@@ -179,6 +181,7 @@ pub const EVENT_NETNS: &str = "network namespace made";
 pub const SPAN_EVENTS: &[&str] = &[
     EVENT_EXEC,
     EVENT_LOST,
+    EVENT_LIMITED,
     EVENT_QUERY,
     EVENT_RETRANSMISSION,
     EVENT_ANSWER,

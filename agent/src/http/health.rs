@@ -25,6 +25,8 @@ pub struct HealthReport {
     pub events: u64,
     /// Records lost on the kernel side, by probe.
     pub lost: Count,
+    /// Records left out on purpose because their owner has too many, by probe.
+    pub limited: Count,
     /// Events that came after the reorder window.
     pub late: Count,
     /// Events without an owner.

@@ -42,6 +42,7 @@ impl Server {
             probes: health.probes(),
             events: health.events.get(),
             lost: health.lost.count(),
+            limited: health.limited.count(),
             late: Count::from(&health.late),
             orphan: Count::from(&health.orphan),
             evicted: health.evicted.count(),

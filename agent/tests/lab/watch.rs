@@ -257,6 +257,7 @@ fn drops_in(events: &[Event], namespaces: &[u64]) -> Vec<(Timestamp, PacketDrop)
 fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
     match &event.body {
         Body::DnsSeen(message) => namespaces.contains(&message.netns),
+        Body::Limited { netns, .. } => namespaces.contains(netns),
         Body::DnsUnreported(unreported) => namespaces.contains(&unreported.netns),
         Body::PacketDropped(drop) => namespaces.contains(&drop.netns),
         Body::ConnectSeen(step) => namespaces.contains(&step.netns),

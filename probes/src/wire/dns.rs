@@ -97,8 +97,18 @@ pub const DROP_DNS: u8 = 0;
 /// [`DropRecord::packet`]: a TCP segment with SYN.
 pub const DROP_SYN: u8 = 1;
 
-/// Most drops told a second, per processor.
+/// Most drops reported a second, per processor.
 pub const DROPS_PER_SECOND: u64 = 2000;
+/// Most drops of one owner (network namespace and sender) reported a second.
+pub const OWNER_DROPS_PER_SECOND: u64 = 500;
+/// Owners whose drops are counted at a time; the least recently used one is replaced.
+pub const DROP_OWNERS: u32 = 1024;
+/// [`DropRecord::limited`]: further drops may be reported.
+pub const LIMITED_NOT: u32 = 0;
+/// [`DropRecord::limited`]: further drops of its owner are not reported within this second.
+pub const LIMITED_OWNER: u32 = 1;
+/// [`DropRecord::limited`]: further drops on this processor are not reported within this second.
+pub const LIMITED_ALL: u32 = 2;
 
 /// A DNS datagram or a TCP SYN that the kernel dropped.
 #[repr(C)]
@@ -128,4 +138,8 @@ pub struct DropRecord {
     pub source: [u8; 16],
     /// Address of the receiver.
     pub destination: [u8; 16],
+    /// One of the `LIMITED_` constants.
+    pub limited: u32,
+    /// Zero.
+    pub unused: u32,
 }

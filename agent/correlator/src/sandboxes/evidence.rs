@@ -14,6 +14,7 @@ use crate::invocation::{Image, failure_of};
 use crate::keys::{SpanRef, TraceKey};
 use crate::open_trace::{CREATE, Cut};
 use crate::output::Output;
+use crate::owner::Owner;
 use crate::sandboxes::Sandboxes;
 use crate::sandboxes::memory::RememberedSandbox;
 
@@ -189,6 +190,31 @@ impl Sandboxes {
             identity: described.identity.clone(),
             created,
         });
+    }
+
+    /// Records of traffic of this owner, or of any, were left out: its sandbox's trace is incomplete if its network is not ready.
+    pub(crate) fn on_limited(
+        &self,
+        ctx: &mut Context,
+        at: Timestamp,
+        owner: Option<&Owner>,
+        attributes: &[(&str, String)],
+    ) {
+        let traces: Vec<TraceKey> = match owner.map(|owner| owner.sandbox.as_deref()) {
+            Some(None) => Vec::new(),
+            Some(Some(sandbox)) => ctx.traces.creation_of(sandbox).into_iter().collect(),
+            None => ctx.traces.keys().collect(),
+        };
+        for trace in traces {
+            if let Some(open) = ctx.traces.get_mut(trace)
+                && open.is_creation()
+                && (open.is_created() || self.watched)
+            {
+                open.trace.incomplete = true;
+                open.mark(0, at, registry::EVENT_LIMITED, attributes);
+                open.touch(&mut ctx.effects);
+            }
+        }
     }
 
     /// Records were lost at this time. Marks every open trace that may miss them, with a span event: a creation misses

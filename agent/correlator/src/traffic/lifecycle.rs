@@ -222,6 +222,29 @@ impl Traffic {
         }
     }
 
+    /// Whose records were left out.
+    pub(crate) fn owner_of_limited(&self, netns: u64, source: Option<IpAddr>) -> Owner {
+        match source {
+            Some(source) => self.owners.owner_of_packet(netns, [source.to_canonical(); 2]),
+            None => self.owners.owner_of_netns(netns),
+        }
+    }
+
+    /// Records of this owner, or of any, were left out: its open exchanges may miss some.
+    pub(crate) fn on_limited(&mut self, owner: Option<&Owner>) {
+        let is_concerned = |of: &Owner| owner.is_none_or(|owner| owner.is_same(of));
+        for lookup in self.lookups.values_mut().filter(|lookup| is_concerned(&lookup.owner)) {
+            lookup.lost = true;
+        }
+        for connect in self
+            .connects
+            .values_mut()
+            .filter(|connect| is_concerned(&connect.owner))
+        {
+            connect.lost = true;
+        }
+    }
+
     /// Records of traffic were lost: every open exchange may miss some, so that silence is weaker evidence for it.
     pub(crate) fn on_loss(&mut self) {
         for lookup in self.lookups.values_mut() {

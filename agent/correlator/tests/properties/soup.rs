@@ -113,6 +113,11 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
         1 => (any::<u64>(), prop::sample::select(vec!["exec", "dns"])).prop_map(|(count, probe)| {
             Body::Lost { probe: probe.to_owned(), count }
         }),
+        1 => (0u64..4, prop::option::of(0u8..4)).prop_map(|(netns, host)| Body::Limited {
+            probe: "drops".to_owned(),
+            netns,
+            source: host.map(|host| [10, 1, 0, host].into()),
+        }),
         1 => (0u64..4).prop_map(|node_netns| Body::TrafficWatched { node_netns }),
         12 => soup_traffic(),
         1 => Just(Body::Tick),

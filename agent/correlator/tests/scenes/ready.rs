@@ -8,7 +8,7 @@ use sandglass_model::trace::SandboxDetail;
 use sandglass_model::{Body, Detail, PodIdentity, SandboxId, Timestamp, Trace};
 
 use crate::scene::{Played, Scene, add, assert_text, del, of_pod};
-use crate::wire::{NOERROR, NXDOMAIN, POD, pod_socket};
+use crate::wire::{NODE, NOERROR, NXDOMAIN, POD, pod_socket};
 
 fn created(played: &Played) -> usize {
     let created = played
@@ -364,6 +364,34 @@ fn lost_records_of_traffic_concern_only_what_waits_for_traffic() {
     for probe in ["dns", "connect", "conntrack", "drops"] {
         assert_eq!(lost(probe), [false, true], "{probe}");
     }
+}
+
+#[test]
+fn limited_records_concern_only_their_owner() {
+    let limited = |netns, source: Option<[u8; 4]>| {
+        let mut scene = Scene::ready_sandbox();
+        let running = scene.at(300).plugin("bridge", &del("other", "eth0"));
+        scene.at(350).query(&pod_socket(4_000), 7, "api", "A");
+        scene.at(400).event(Body::Limited {
+            probe: "drops".to_owned(),
+            netns,
+            source: source.map(Into::into),
+        });
+        scene.at(500).exit(running, 0);
+        let played = scene.then_nothing().play().finish();
+        // The removal, then the sandbox.
+        let traces = played.closed.iter().take(2);
+        traces.map(|trace| trace.incomplete).collect::<Vec<_>>()
+    };
+    assert_eq!(limited(POD, None), [false, true]);
+    assert_eq!(
+        limited(NODE, Some([10, 88, 0, 5])),
+        [false, true],
+        "by the sender's address"
+    );
+    assert_eq!(limited(0, None), [false, true], "everybody's");
+    assert_eq!(limited(NODE, Some([10, 88, 0, 6])), [false, false]);
+    assert_eq!(limited(4_711, None), [false, false]);
 }
 
 #[test]

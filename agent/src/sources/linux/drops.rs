@@ -1,7 +1,8 @@
 //! The drop probe: DNS messages over UDP and TCP SYNs that the kernel dropped, with its reason and the function that did it.
 //!
 //! Used by the Linux source. Optional: without it a delay is not explained by a drop. The kernel side reports a bounded number
-//! a second and counts the others as lost, so that a flood of SYNs does not become a flood of events.
+//! a second of each owner, and of each processor, and counts the others as limited, so that a flood of SYNs does not become a flood of
+//! events. The last record before others are left out says so, and becomes one more event.
 //! Does not: attribute a drop to a lookup or connection (the correlator does).
 
 mod reasons;
@@ -9,10 +10,11 @@ mod symbols;
 
 use std::net::SocketAddr;
 
+use prometheus_client::metrics::counter::Counter;
 use sandglass_model::network::{DroppedPacket, PacketDrop};
 use sandglass_model::{Body, Event, Timestamp};
 use sandglass_probes::Record as _;
-use sandglass_probes::wire::dns::{DROP_DNS, DropRecord};
+use sandglass_probes::wire::dns::{DROP_DNS, DropRecord, LIMITED_ALL, LIMITED_OWNER};
 
 use self::reasons::Reasons;
 use self::symbols::Symbols;
@@ -22,9 +24,10 @@ use super::feed::decoded::{DecodedFeed, Decoder};
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
 use super::loader::family::{Family, Object, ProbeLoader};
+use super::loader::maps::LostCounter;
 use super::record::DecodeError;
 use super::status::{attached, switched_off, unavailable};
-use crate::health::{Health, ProbeStatus};
+use crate::health::{Health, ProbeLabel, ProbeStatus};
 use crate::sources::queue::EventSender;
 
 /// Attaches the probe, if it is wanted, and reports in `health` what came of it.
@@ -62,9 +65,14 @@ fn attach(
     let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
     family.attach("on_drop", "kfree_skb", loader)?;
+    let label = ProbeLabel {
+        probe: PROBE.to_owned(),
+    };
+    let limited = health.limited.get_or_create(&label);
     let decoder = DropDecoder {
         reasons: Reasons::of_this_kernel(),
         symbols: Symbols::default(),
+        limited: Some((family.limited()?, limited)),
     };
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, decoder);
@@ -87,6 +95,8 @@ fn in_use(hook: &str, rejected: Option<&LoadError>) -> ProbeStatus {
 struct DropDecoder {
     reasons: Reasons,
     symbols: Symbols,
+    /// The kernel side's count of drops that were left out, and that of the agent's health.
+    limited: Option<(LostCounter, Counter)>,
 }
 
 impl Decoder for DropDecoder {
@@ -97,6 +107,7 @@ impl Decoder for DropDecoder {
         };
         let (drop, _) = DropRecord::read(record).ok_or(short)?;
         let is_dns = drop.packet == DROP_DNS;
+        let source = address(drop.family, &drop.source);
         events.push(Event {
             at: Timestamp(drop.at_ns),
             body: Body::PacketDropped(Box::new(PacketDrop {
@@ -105,14 +116,33 @@ impl Decoder for DropDecoder {
                     true => DroppedPacket::Dns,
                     false => DroppedPacket::TcpSyn,
                 },
-                source: SocketAddr::new(address(drop.family, &drop.source), drop.source_port),
+                source: SocketAddr::new(source, drop.source_port),
                 destination: SocketAddr::new(address(drop.family, &drop.destination), drop.destination_port),
                 dns_id: is_dns.then_some(drop.dns_id),
                 reason: self.reasons.name(drop.reason),
                 function: self.symbols.function(drop.location),
             })),
         });
+        let limited = |netns, source| Event {
+            at: Timestamp(drop.at_ns),
+            body: Body::Limited {
+                probe: PROBE.to_owned(),
+                netns,
+                source,
+            },
+        };
+        match drop.limited {
+            LIMITED_OWNER => events.push(limited(u64::from(drop.netns), Some(source))),
+            LIMITED_ALL => events.push(limited(0, None)),
+            _ => {}
+        }
         Ok(())
+    }
+
+    fn sweep(&mut self, _now: Timestamp, _events: &mut Vec<Event>) {
+        if let Some((kernel, counter)) = &mut self.limited {
+            counter.inc_by(kernel.take());
+        }
     }
 }
 
@@ -130,13 +160,13 @@ const UNREASONED: Object = Object {
 };
 const CONSEQUENCE: &str = "a lookup or connection that waits for a packet the kernel dropped is not explained by it";
 const HINT: &str = "needs Linux 5.11 or newer with BPF tracing, CAP_BPF and CAP_PERFMON";
-/// Drops are rare; of a flood of them, most are counted as lost.
+/// Drops are rare; of a flood of them, most are left out.
 const RING_BYTES: u32 = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use prometheus_client::metrics::gauge::Gauge;
-    use sandglass_probes::wire::dns::{DROP_SYN, FAMILY_V4, FAMILY_V6};
+    use sandglass_probes::wire::dns::{DROP_SYN, FAMILY_V4, FAMILY_V6, LIMITED_NOT};
 
     use super::*;
     use crate::sources::channel;
@@ -156,6 +186,8 @@ mod tests {
             packet: DROP_DNS,
             source: [0; 16],
             destination: [0; 16],
+            limited: LIMITED_NOT,
+            unused: 0,
         };
         record.source[..4].copy_from_slice(&[10, 0, 0, 2]);
         record.destination[..4].copy_from_slice(&[10, 96, 0, 10]);
@@ -166,6 +198,7 @@ mod tests {
         let mut decoder = DropDecoder {
             reasons: Reasons::default(),
             symbols: Symbols::default(),
+            limited: None,
         };
         let mut events = Vec::new();
         assert_eq!(decoder.decode(record.bytes(), &mut events), Ok(()));
@@ -213,10 +246,35 @@ mod tests {
     }
 
     #[test]
+    fn the_last_record_before_others_are_left_out_says_whose() {
+        let events_of = |limited| {
+            let mut decoder = DropDecoder {
+                reasons: Reasons::default(),
+                symbols: Symbols::default(),
+                limited: None,
+            };
+            let mut events = Vec::new();
+            let record = DropRecord { limited, ..record() };
+            assert_eq!(decoder.decode(record.bytes(), &mut events), Ok(()));
+            events.into_iter().skip(1).map(|event| event.body).collect::<Vec<_>>()
+        };
+        let limited = |netns, source| Body::Limited {
+            probe: "drops".to_owned(),
+            netns,
+            source,
+        };
+        assert_eq!(events_of(LIMITED_NOT), []);
+        let source = Some([10, 0, 0, 2].into());
+        assert_eq!(events_of(LIMITED_OWNER), [limited(4_026_531_840, source)]);
+        assert_eq!(events_of(LIMITED_ALL), [limited(0, None)]);
+    }
+
+    #[test]
     fn a_record_cut_short_is_an_error() {
         let mut decoder = DropDecoder {
             reasons: Reasons::default(),
             symbols: Symbols::default(),
+            limited: None,
         };
         let mut events = Vec::new();
         assert!(decoder.decode(&record().bytes()[1..], &mut events).is_err());

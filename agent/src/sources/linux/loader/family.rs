@@ -240,6 +240,17 @@ impl Family {
         Ok(Pages(self.take_map("calibration")?))
     }
 
+    /// Takes the counter of records that were left out on purpose, of the drop probe. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn limited(&mut self) -> Result<LostCounter, LoadError> {
+        Ok(LostCounter {
+            counters: self.take_map("limited")?,
+            seen: 0,
+        })
+    }
+
     /// Takes the maps about trust of the process probe. Works once.
     ///
     /// # Errors

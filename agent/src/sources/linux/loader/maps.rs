@@ -39,7 +39,7 @@ impl Reader {
     }
 }
 
-/// The kernel side's counters of loss.
+/// The kernel side's counters of loss, or of what it left out.
 pub struct LostCounter {
     pub(super) counters: PerCpuArray<MapData, u64>,
     pub(super) seen: u64,
