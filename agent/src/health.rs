@@ -166,10 +166,10 @@ impl Health {
             "events_lost": self.lost, "Records lost on the kernel side, per probe";
             "etw_events_lost": self.etw_lost, "Events that ETW lost before the agent could read them, per session (Windows)";
             "events_limited": self.limited, "Records left out on purpose because their owner has too many, per probe";
+            "events_late": self.late, "Events that came after the reorder window had passed them";
             "events_orphan": self.orphan, "Events whose owner was not found";
         }
         register! { registry,
-            "events_late": self.late, "Events that came after the reorder window had passed them";
             "evicted": self.evicted, "Entries evicted because a table of the correlator was full";
             "shed": self.shed, "Outputs shed because a sink's queue was full";
             "events_undecodable": self.undecodable, "Records that could not be decoded, per probe";
