@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::Effort;
 use crate::agent::{Agent, Metrics, Started};
