@@ -148,7 +148,8 @@ pub struct CniError {
 
 impl CniError {
     /// The low-cardinality class of the code, fit for `error.type` and a metric label.
-    /// Codes 1-7, 11, 50 and 51 are the specification's; everything else is `cni_plugin_specific`.
+    /// Codes 1-7, 11, 50 and 51 are the specification's. Of a plugin's own codes, those of an IPAM plugin without a free
+    /// address are known by their messages: no two plugins have the same code for it. The rest is `cni_plugin_specific`.
     #[must_use]
     pub fn class(&self) -> &'static str {
         match self.code {
@@ -162,10 +163,30 @@ impl CniError {
             11 => "cni_try_again_later",
             50 => "cni_plugin_not_available",
             51 => "cni_limited_connectivity",
+            _ if self.is_out_of_addresses() => "cni_ipam_exhausted",
             _ => "cni_plugin_specific",
         }
     }
+
+    fn is_out_of_addresses(&self) -> bool {
+        let is_named = |text: &str| {
+            let text = text.to_ascii_lowercase();
+            OUT_OF_ADDRESSES.iter().any(|phrase| text.contains(phrase))
+        };
+        is_named(&self.msg) || is_named(&self.details)
+    }
 }
+
+/// What IPAM plugins say when no address is free, in lower case: host-local (`ipam/host-local/backend/allocator/allocator.go`),
+/// calico-ipam (projectcalico/cni-plugin#25), Cilium (cilium/cilium#18331), the AWS VPC CNI, whereabouts.
+const OUT_OF_ADDRESSES: [&str; 6] = [
+    "no ip addresses available in range set",
+    "addresses available in pool",
+    "no more free addresses",
+    "range is full",
+    "failed to assign an ip address to container",
+    "could not allocate ip in range",
+];
 
 /// The network that a plugin works for, from its standard input. Everything else in it, above all secrets, is dropped
 /// before this is made.
@@ -222,6 +243,25 @@ mod tests {
         ] {
             assert!(PodIdentity::from_cni_args(args).is_empty(), "{args:.40}");
         }
+    }
+
+    #[test]
+    fn an_ipam_plugin_without_addresses_is_known_by_its_words() {
+        let class = |code: u32, msg: &str, details: &str| {
+            let (msg, details) = (msg.to_owned(), details.to_owned());
+            CniError { code, msg, details }.class()
+        };
+        let host_local =
+            "failed to allocate for range 0: no IP addresses available in range set: 10.42.0.1-10.42.0.254";
+        assert_eq!(class(999, host_local, ""), "cni_ipam_exhausted");
+        assert_eq!(class(100, "", "postIpamFailure range is full"), "cni_ipam_exhausted");
+        assert_eq!(
+            class(300, "No IPv4 addresses available in pool", ""),
+            "cni_ipam_exhausted"
+        );
+        assert_eq!(class(999, "no such range", ""), "cni_plugin_specific");
+        // A code of the specification says more than words.
+        assert_eq!(class(11, host_local, ""), "cni_try_again_later");
     }
 
     #[test]

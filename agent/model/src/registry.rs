@@ -251,6 +251,7 @@ pub const ERROR_TYPES: &[&str] = &[
     "cni_try_again_later",
     "cni_plugin_not_available",
     "cni_limited_connectivity",
+    "cni_ipam_exhausted",
     "cni_plugin_specific",
     // It exited like this, and no error object could be read.
     "exit_code",
