@@ -130,11 +130,11 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
     };
     let identity = start_identity(identity_options, &sender, &health, &metrics);
     let identity = Arc::new(Mutex::new(identity));
-    let networks = networks::NetworkWatch::start(settings::cni_options(config), sender);
+    let networks = networks::NetworkWatch::start(settings::cni_options(config), sender, health.cni.clone());
 
     // The pipeline, with the correlator in it and the sinks behind it.
     let otlp = sinks.otlp.clone();
-    let fan_out = sinks.fan_out(config, &metrics, Arc::clone(&identity), options.closed);
+    let fan_out = sinks.fan_out(config, &metrics, &health, Arc::clone(&identity), options.closed);
     let pipeline = Pipeline::new(
         settings::correlator_config(config, &node, anchor),
         config.correlation.reorder.as_nanos(),
@@ -234,6 +234,7 @@ impl Sinks {
         self,
         config: &Config,
         metrics: &Metrics,
+        health: &Health,
         identity: Arc<Mutex<Option<Identity>>>,
         closed: Option<mpsc::Sender<Arc<Trace>>>,
     ) -> FanOut {
@@ -244,6 +245,7 @@ impl Sinks {
         FanOut {
             product,
             in_flight,
+            cni: health.cni.clone(),
             store: Some(self.store),
             otlp: self.otlp,
             identity,

@@ -1,7 +1,8 @@
 //! The node's CNI configuration, read as the container runtime reads it.
 //!
 //! The app sends its networks to the correlator (`Body::NetworksConfigured`), which thereby knows when a chain is
-//! complete; `doctor` reports what is wrong with it. Files are small, few and bounded; anything may stand in them.
+//! complete; `doctor` reports what is wrong with it, and the watch what of that stops sandboxes. Files are small, few and
+//! bounded; anything may stand in them.
 //! That the judgement is the runtime's own is held by `agent/tests/cni_loaders`, which runs the real loaders beside it.
 //! Does not: change anything, run a plugin (unless `doctor` asks its versions), or keep secrets (only names, types and versions are kept).
 
@@ -16,6 +17,7 @@ mod loader;
 mod network;
 mod os;
 mod plugins;
+mod problems;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ pub use json::Reason;
 pub use loader::{Libcni, Loader, RuntimeKind};
 pub use network::{Network, Remark};
 pub use plugins::{Delegate, DelegateTo, Plugin};
+pub use problems::{Problem, ProblemKind};
 pub use settings::{CniOptions, CniSettings, HandlerDirectory, SettingsError};
 pub use watch::Watch;
 

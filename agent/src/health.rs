@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use crate::cni_state::CniState;
 use crate::registration::register;
 
 pub use family::{Count, CounterFamily, Label};
@@ -131,6 +132,8 @@ pub struct Health {
     pub ring_bytes: Gauge,
     /// Traces that are open.
     pub open_traces: Gauge,
+    /// The node's CNI configuration.
+    pub cni: CniState,
     probes: Arc<Mutex<Vec<ProbeStatus>>>,
 }
 
@@ -180,5 +183,6 @@ impl Health {
             "ring_used_bytes": self.ring_bytes, "Bytes waiting in the kernel's ring buffer at the last look";
             "open_traces": self.open_traces, "Traces that are open";
         }
+        registry.register_collector(Box::new(self.cni.clone()));
     }
 }

@@ -7,6 +7,7 @@
 pub mod app;
 pub mod cli;
 pub mod cni_conf;
+pub mod cni_state;
 pub mod commands;
 pub mod config;
 pub mod cri;

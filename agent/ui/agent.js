@@ -25,6 +25,7 @@ export function agentView(root, params, shared) {
       trouble(report),
       h("section.losses", { "aria-label": "Losses" }, LOSSES.map(([key, label, meaning]) => loss(report[key], label, meaning))),
       h("section.card", {}, h("h2", {}, "Probes"), probes(report.probes)),
+      report.cni && h("section.card", {}, h("h2", {}, "CNI configuration"), cni(report.cni)),
       h("div.cards", {},
         h("section.card", {}, h("h2", {}, "Node"), table([
           ["name", report.node.name], ["system", `${report.node.os} ${report.node.kernel}`], ["machine", report.node.machine],
@@ -95,6 +96,17 @@ function probes(list) {
       h("th", { scope: "row" }, probe.probe),
       h("td", {}, h("code", {}, probe.hook)),
       h("td", {}, probe.consequence || "none: attached and complete", probe.hint ? h("span.hint", {}, probe.hint) : null))))));
+}
+
+/** What keeps sandboxes from getting a network, or since when nothing does. */
+function cni(report) {
+  const since = report.usable_since_unix_ns;
+  return [
+    report.problems.length ? h("ul", {}, report.problems.map((problem) => h("li", {},
+      h("code", {}, problem.kind), " ", problem.text,
+      problem.handlers ? ` (runtime handlers ${problem.handlers.join(", ")})` : ""))) : null,
+    h("p.muted", {}, since ? `Usable since ${absolute(Number(since) / 1e6)}.` : "Not usable: the runtime fails before it executes a plugin."),
+  ];
 }
 
 function table(rows) {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use sandglass_correlator::Output;
-use sandglass_model::{Event, Trace, TraceId};
+use sandglass_model::{CniCommand, Detail, Event, Span, Timestamp, Trace, TraceId};
 
+use crate::cni_state::CniState;
 use crate::identity::Identity;
 use crate::pipeline::Outputs;
 use crate::sinks::otlp::OtlpSink;
@@ -21,6 +22,8 @@ pub struct FanOut {
     pub product: ProductMetrics,
     /// Running operations.
     pub in_flight: InFlight,
+    /// Receives the time of good ADDs.
+    pub cni: CniState,
     /// The store behind the page.
     pub store: Option<Store>,
     /// OTLP export.
@@ -74,7 +77,12 @@ impl Outputs for FanOut {
                     store.traffic(traffic, wall_ns());
                 }
             }
-            Output::Ended(_) | Output::Created(_) => {}
+            Output::Created(trace) => {
+                if let Some(end) = first_good_add(trace) {
+                    self.cni.added(end);
+                }
+            }
+            Output::Ended(_) => {}
         }
     }
 
@@ -90,4 +98,15 @@ impl Outputs for FanOut {
         }
         self.in_flight.set(all.into_iter());
     }
+}
+
+/// End of the first ADD of a trace that succeeded; that of the loopback needs no configuration.
+fn first_good_add(trace: &Trace) -> Option<Timestamp> {
+    let good = |span: &&Span| match &span.detail {
+        Detail::Operation(operation) => {
+            operation.command == CniCommand::Add && operation.ifname != "lo" && !span.status.is_error()
+        }
+        _ => false,
+    };
+    trace.spans.iter().filter(good).filter_map(|span| span.end).min()
 }

@@ -1,13 +1,15 @@
-//! Watches the CNI configuration and sends its networks as an event, at start and after every change.
+//! Watches the CNI configuration: sends its networks as an event, at start and after every change, and reports what is wrong
+//! with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use sandglass_model::{Body, Event};
 
 use crate::cni_conf::{CniOptions, Watch};
+use crate::cni_state::CniState;
 use crate::sources::{EventSender, clock};
 
 /// The watching thread. It may block on the pipeline, so it is not a task.
@@ -22,12 +24,12 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 impl NetworkWatch {
     /// Starts watching.
-    pub fn start(options: CniOptions, sender: EventSender) -> NetworkWatch {
+    pub fn start(options: CniOptions, sender: EventSender, state: CniState) -> NetworkWatch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("networks".into())
-            .spawn(move || watch(&options, &sender, &stopped));
+            .spawn(move || watch(&options, &sender, &state, &stopped));
         match thread {
             Ok(thread) => NetworkWatch {
                 stop,
@@ -51,10 +53,16 @@ impl NetworkWatch {
     }
 }
 
-fn watch(options: &CniOptions, sender: &EventSender, stopped: &AtomicBool) {
+fn watch(options: &CniOptions, sender: &EventSender, state: &CniState, stopped: &AtomicBool) {
     let mut watcher = Watch::new(options.clone());
     while !stopped.load(Ordering::Relaxed) {
-        if let Some(networks) = watcher.poll() {
+        let networks = watcher.poll();
+        let changed = watcher
+            .changed()
+            .and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
+        let changed_ns = changed.map_or(0, |changed| u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX));
+        state.judged(watcher.problems(), changed_ns, clock::anchor());
+        if let Some(networks) = networks {
             let event = Event {
                 at: clock::now(),
                 body: Body::NetworksConfigured { networks },

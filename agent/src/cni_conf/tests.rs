@@ -471,4 +471,6 @@ proptest::proptest! {
 }
 
 #[cfg(unix)]
+mod problems;
+#[cfg(unix)]
 mod unix;

@@ -1,4 +1,4 @@
-//! Notices that the CNI configuration changed, cheaply: names, sizes and times of the files, no content.
+//! Notices that the CNI configuration or its plugins changed, cheaply: names, sizes and times of the files, no content.
 //!
 //! The app polls it every few seconds from a thread that may block. Polling, because a directory that does not exist
 //! yet, or is a mount, cannot be watched reliably.
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use sandglass_model::cni::NetworkList;
 
 use super::directory::list;
-use super::{CniConf, CniOptions};
+use super::{CniConf, CniOptions, Problem};
 
 /// Remembers what the configuration looked like at the last poll.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub struct Watch {
     options: CniOptions,
     snapshot: Option<Snapshot>,
     reported: Option<Vec<NetworkList>>,
+    problems: Vec<Problem>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -33,6 +34,7 @@ impl Watch {
             options,
             snapshot: None,
             reported: None,
+            problems: Vec::new(),
         }
     }
 
@@ -54,13 +56,28 @@ impl Watch {
             let networks = directory.files.iter().filter_map(|file| file.network.as_ref().ok());
             directories.extend(networks.map(|network| directory.path.join(&network.name)));
         }
-        self.snapshot = Some(snapshot(directories, conf.settings.watched.iter()));
+        let binaries = conf.binaries();
+        self.snapshot = Some(snapshot(directories, conf.settings.watched.iter().chain(&binaries)));
+        self.problems = conf.problems();
         let networks = conf.networks();
         if self.reported.as_ref() == Some(&networks) {
             return None;
         }
         self.reported = Some(networks.clone());
         Some(networks)
+    }
+
+    /// What the last poll found wrong.
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The newest time of what the last poll looked at.
+    #[must_use]
+    pub fn changed(&self) -> Option<SystemTime> {
+        let files = self.snapshot.iter().flat_map(|snapshot| &snapshot.files);
+        files.filter_map(|(_, stamp)| stamp.map(|(_, modified)| modified)).max()
     }
 }
 

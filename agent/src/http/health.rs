@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 
+use crate::cni_state::CniReport;
 use crate::health::{Count, ProbeStatus, RefusedProcess};
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreSize;
@@ -21,6 +22,8 @@ pub struct HealthReport {
     pub not_ready: String,
     /// Each probe and its hook.
     pub probes: Vec<ProbeStatus>,
+    /// The node's CNI configuration; `null` before it was read, and in a replay.
+    pub cni: Option<CniReport>,
     /// Events that reached the pipeline.
     pub events: u64,
     /// Records lost on the kernel side, by probe.

@@ -40,6 +40,7 @@ impl Server {
             not_alive: (self.services.alive)().err().unwrap_or_default(),
             not_ready: (self.services.ready)().err().unwrap_or_default(),
             probes: health.probes(),
+            cni: health.cni.report(),
             events: health.events.get(),
             lost: health.lost.count(),
             limited: health.limited.count(),

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use sandglass::app;
+use sandglass::cni_conf::{Problem, ProblemKind};
 use sandglass::config::Config;
 use sandglass::health::{Health, ProbeLabel, ProbeStatus, SessionLabel};
 use sandglass::identity::IdentityMetrics;
@@ -21,7 +22,7 @@ use sandglass::sinks::otlp::config::Settings;
 use sandglass::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
 use sandglass_correlator::{ActivityEnded, Finding, Output};
 use sandglass_model::windows::Service;
-use sandglass_model::{CniCommand, Detail, Timestamp, Trace};
+use sandglass_model::{ClockAnchor, CniCommand, Detail, Timestamp, Trace};
 
 use super::exposition::Exposition;
 use super::samples::{self, Scene};
@@ -94,6 +95,12 @@ fn of_a_running_agent() -> Exposition {
         health.lost.get_or_create(&etw).inc_by(7);
         let session = SessionLabel::new("sandglass-events");
         health.etw_lost.get_or_create(&session).inc_by(7);
+        let problem = Problem {
+            kind: ProblemKind::NoPlugin,
+            text: "no plugin \"bridge\" in /opt/cni/bin".to_owned(),
+            handlers: Vec::new(),
+        };
+        health.cni.judged(&[problem], 0, ClockAnchor::default());
         let traces = samples::busy_node(unix_ns());
         let in_flight = InFlight::new(|| Timestamp(4_000_000_000_000));
         in_flight.set(traces.iter());

@@ -205,6 +205,7 @@ fn what_is_wrong_fires(prometheus: &Peer) {
     let expected = [
         "SandglassAgentLosesEvents",
         "SandglassCniAddSlow",
+        "SandglassCniConfigUnusable",
         "SandglassCniDeletionLoop",
         "SandglassCniErrors",
         "SandglassCniOperationStuck",
