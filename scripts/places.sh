@@ -4,7 +4,8 @@
 #   target   cargo's target directory, as CARGO_TARGET_DIR or `build.target-dir` set it
 #   cache    what is the same for every clone and every commit: peers, kernels, validators, the cluster's programs.
 #            SANDGLASS_CACHE, or else sandglass in XDG_CACHE_HOME or ~/.cache. A CI keeps it between runs.
-#   cluster  the programs of the one-node Kubernetes (deploy/cluster/build.sh), in the cache by what they are built from.
+#   cluster  the programs of the one-node Kubernetes (deploy/cluster/build.sh), in the cache by what they are
+#            built from (deploy/cluster/recipe.sh).
 #            SANDGLASS_CLUSTER_BIN or SANDGLASS_KUBE_BIN names another folder.
 #   kernels  the kernels that the test `kernels` boots, in the cache
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -22,7 +23,11 @@ cluster_place() {
         echo "$named"
         return
     fi
-    key=$(cd "$repository/deploy/cluster" && cat build.sh kube/* etcd/* | sha256sum | cut -c 1-12)
+    # Versions, flags and modules, and the versions of the peers that the folder takes; a comment must not rebuild Kubernetes.
+    key=$(cd "$repository" && {
+        grep -hvE '^[[:space:]]*(#|//|$)' deploy/cluster/recipe.sh deploy/cluster/kube/* deploy/cluster/etcd/*
+        grep -E '^(containerd|coredns|helm|jaeger) ' scripts/peer.sh
+    } | sha256sum | cut -c 1-12)
     echo "$(cache_place)/cluster-$key"
 }
 

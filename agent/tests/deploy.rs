@@ -6,6 +6,8 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
+#[path = "deploy/cache.rs"]
+mod cache;
 #[path = "deploy/configuration.rs"]
 mod configuration;
 #[path = "deploy/confined.rs"]

@@ -14,7 +14,7 @@ if ! command -v go > /dev/null 2>&1; then
     echo "hint: install Go 1.26 or newer (https://go.dev/dl) and run this again" >&2
     exit 69
 fi
-export GOWORK=off GOFLAGS='' CGO_ENABLED=1
+. "$here/recipe.sh"
 
 # missing PROGRAM: whether it must be built, with a line about it.
 missing() {
@@ -22,19 +22,16 @@ missing() {
     echo "building $1"
 }
 
-version=v1.36.3
-package=k8s.io/component-base/version
 if missing kube; then
-    go build -C "$here/kube" -o "$bin/kube" \
-        -ldflags "-s -w -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=36" .
+    go build -C "$here/kube" -o "$bin/kube" -ldflags "$kubernetes_flags" .
 fi
 for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl; do
     ln -sf kube "$bin/$name"
 done
 if missing etcd; then
-    go build -C "$here/etcd" -o "$bin/etcd" go.etcd.io/etcd/server/v3
+    go build -C "$here/etcd" -o "$bin/etcd" "$etcd_package"
 fi
-# What tests outside of the cluster use as well is built by scripts/peer.sh, once: copies cost nothing on one file system.
+# Programs that other tests use too are built by scripts/peer.sh, once: hard links cost nothing on one file system.
 # take PROGRAM PATH
 take() { cp --force --link "$2" "$bin/$1" 2> /dev/null || cp --force "$2" "$bin/$1"; }
 peer=$here/../../scripts/peer.sh
