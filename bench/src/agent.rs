@@ -86,6 +86,18 @@ impl Agent {
         Ok(Metrics::parse(&text))
     }
 
+    /// Its metrics once its DNS probe is attached: readiness covers the process probe only.
+    pub fn await_dns_probe(&self) -> Result<Metrics> {
+        for _ in 0..100 {
+            let metrics = self.metrics()?;
+            if metrics.has("sandglass_probe_info", "probe=\"dns\"") {
+                return Ok(metrics);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the agent has no DNS probe")
+    }
+
     /// Processor time of all its threads so far, to the nanosecond.
     pub fn cpu(&self) -> Result<Duration> {
         let pid = libc::pid_t::try_from(self.child.id())?;

@@ -13,8 +13,7 @@ use sandglass::app::settings::default_source;
 use sandglass::sources::linux::Options;
 
 use crate::Effort;
-use crate::agent::{Agent, Metrics};
-use crate::probe::{Probe, Runs, since};
+use crate::probe::{DROP, Probe, RECEIVE, Runs, SEND, since};
 use crate::report::{Figure, Outcome, Unit, median};
 use crate::{lookup_cost, tcp_flow};
 
@@ -179,18 +178,6 @@ fn on_processor_ns(path: &std::path::Path) -> Result<f64> {
     Ok(text.split_whitespace().next().context("empty schedstat")?.parse()?)
 }
 
-/// The agent's metrics once its DNS probe is attached: readiness covers the process probe only.
-pub fn watching(agent: &Agent) -> Result<Metrics> {
-    for _ in 0..100 {
-        let metrics = agent.metrics()?;
-        if metrics.has("sandglass_probe_info", "probe=\"dns\"") {
-            return Ok(metrics);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    anyhow::bail!("the agent has no DNS probe")
-}
-
 /// A query for `web-123.shop.svc.cluster.local`, type A, as of a stub resolver with EDNS.
 pub fn query(id: u16) -> Vec<u8> {
     let mut query = head(id, 0x0100, 0);
@@ -227,9 +214,6 @@ const OPT: [u8; 11] = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 7, 7);
 /// A loopback address without a resolver.
 const SERVER: &str = "127.9.9.9";
-pub const SEND: &str = "on_send";
-pub const RECEIVE: &str = "on_receive";
-const DROP: &str = "on_drop";
 /// A port without a socket.
 const NOBODY: u16 = 10_054;
 const ROUNDS: u32 = 10;

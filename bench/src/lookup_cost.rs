@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::Effort;
 use crate::agent::{Agent, Metrics, Started};
-use crate::dns_cost::{Talk, answer, query, watching};
+use crate::dns_cost::{Talk, answer, query};
 use crate::report::{Figure, Unit, median};
 use crate::tcp_flow::{ADDRESSES, Link, inside};
 
@@ -86,7 +86,7 @@ fn play(per_second: u32, effort: Effort, mut lookups: impl FnMut(u32) -> Result<
         Started::Ready(agent) => agent,
         Started::Impossible(reason) => anyhow::bail!("the agent started before and does not now: {reason}"),
     };
-    let before = watching(&agent)?;
+    let before = agent.await_dns_probe()?;
     let (begin, cpu) = (Instant::now(), agent.cpu()?);
     let mut done = 0_u32;
     // In bursts of 10 ms: lookups of a node are bursty too.

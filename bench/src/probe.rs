@@ -14,6 +14,13 @@ use sandglass::health::Health;
 use sandglass::sources;
 use sandglass::sources::linux::{self, LinuxSource, Options};
 
+/// The program that runs for every packet that a socket sends; the one for packets that it receives; the one for drops.
+pub const SEND: &str = "on_send";
+/// See [`SEND`].
+pub const RECEIVE: &str = "on_receive";
+/// See [`SEND`].
+pub const DROP: &str = "on_drop";
+
 /// The probe. Detached when dropped.
 pub struct Probe {
     source: LinuxSource,

@@ -24,9 +24,8 @@ use sandglass::sources::linux::Options;
 
 use crate::Effort;
 use crate::agent::Switched;
-use crate::dns_cost::{RECEIVE, SEND, watching};
 use crate::estimate::{Took, bootstrap_interval, hodges_lehmann};
-use crate::probe::{Probe, since};
+use crate::probe::{Probe, RECEIVE, SEND, since};
 use crate::processor::{go_before_other_work, stay_on_one_processor};
 use crate::report::{Figure, Unit, median, quantile};
 
@@ -41,7 +40,7 @@ fn measure(effort: Effort) -> Result<Vec<Figure>> {
     go_before_other_work();
     stay_on_one_processor();
     let mut agent = Switched::start()?;
-    watching(&agent.agent)?;
+    agent.agent.await_dns_probe()?;
     let mut flow = Flow::start(Link::make()?)?;
     let (mut less, mut longer, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     let end = Instant::now() + effort.pick(PERIOD, PERIOD_QUICK);
