@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
+mod collected;
 mod namespaces;
 
 use std::io::ErrorKind;

@@ -5,6 +5,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+mod collected;
 mod lab;
 
 use std::io::{Read as _, Write as _};

@@ -6,6 +6,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
 mod cluster;
+#[path = "../collected/mod.rs"]
+mod collected;
 mod kube;
 #[path = "../lab/mod.rs"]
 mod lab;

@@ -7,6 +7,8 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+#[path = "../collected/mod.rs"]
+mod collected;
 mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;

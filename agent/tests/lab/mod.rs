@@ -20,6 +20,8 @@ pub mod watch;
 
 pub use sandglass_lab::skip::has;
 
+use sandglass_lab::netns::{self, ip};
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
@@ -92,13 +94,7 @@ impl Lab {
     fn namespaces(&self) -> Result<(), String> {
         self.tear_down();
         for namespace in &[self.pod(), self.node(), self.server()] {
-            ip(&["netns", "add", namespace])?;
-            ip(&["-n", namespace, "link", "set", "lo", "up"])?;
-            // Nobody answers for an address while it is being looked at whether another has it: a second or two.
-            for which in ["all", "default"] {
-                let write = format!("echo 0 > /proc/sys/net/ipv6/conf/{which}/accept_dad");
-                self.within(namespace, &["sh", "-c", &write])?;
-            }
+            netns::add(namespace)?;
         }
         Ok(())
     }
@@ -146,21 +142,12 @@ impl Lab {
 
     /// Runs a program in a namespace and waits for it; an error when it fails.
     pub fn within(&self, namespace: &str, program: &[&str]) -> Result<Output, String> {
-        let output = self
-            .command(namespace, program)
-            .output()
-            .map_err(|error| error.to_string())?;
-        match output.status.success() {
-            true => Ok(output),
-            false => Err(format!("{program:?}: {}", String::from_utf8_lossy(&output.stderr))),
-        }
+        netns::succeeded(&mut self.command(namespace, program))
     }
 
     /// A program to be run in a namespace.
     pub fn command(&self, namespace: &str, program: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace]).args(program);
-        command
+        netns::command(namespace, program)
     }
 
     /// What `ip netns exec` shows the pod's programs as their `/etc/resolv.conf`.
@@ -231,16 +218,5 @@ impl Drop for Lab {
 
 /// Runs `work` on a thread of its own that lives in a namespace; sockets it makes stay there.
 pub fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
-    sandglass_lab::netns::within(format!("/run/netns/{namespace}").as_ref(), work).unwrap()
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip")
-        .args(arguments)
-        .output()
-        .map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr))),
-    }
+    netns::within(format!("/run/netns/{namespace}").as_ref(), work).unwrap()
 }

@@ -4,8 +4,7 @@
 //! them. Does not: see other namespaces of the machine: they are left out.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass::app::settings::default_source;
@@ -16,11 +15,12 @@ use sandglass_model::network::{DnsMessage, PacketDrop, Unreported};
 use sandglass_model::{Body, Event, Timestamp};
 
 use super::{Lab, recorded};
+use crate::collected::{Collected, started};
 
 /// A running source and everything it has sent.
 pub struct Watch {
     source: Option<LinuxSource>,
-    events: Arc<(Mutex<Vec<Event>>, Condvar)>,
+    events: Collected,
     pub health: Health,
     test: String,
     namespaces: Vec<u64>,
@@ -41,13 +41,7 @@ impl Watch {
     pub fn with(test: &str, lab: &Lab, options: Options) -> Option<Watch> {
         let health = Health::default();
         let (sender, receiver) = sources::channel(4096, Gauge::default());
-        let source = match sources::linux::start(options, sender, health.clone()) {
-            Ok(source) => source,
-            Err(error) => {
-                eprintln!("SKIPPED {test}: {error}");
-                return None;
-            }
-        };
+        let source = started(test, sources::linux::start(options, sender, health.clone()))?;
         let dns = health.probes().into_iter().find(|probe| probe.probe == "dns")?;
         if !dns.attached {
             let not_here = dns.consequence.contains("os error 1)") || dns.consequence.contains("os error 2)");
@@ -55,25 +49,9 @@ impl Watch {
             eprintln!("SKIPPED {test}: {}", dns.consequence);
             return None;
         }
-        let events = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
-        let into = Arc::clone(&events);
-        std::thread::spawn(move || {
-            let mut ticked = Instant::now();
-            while let Ok(event) = receiver.receive(TICK) {
-                // Other events of the machine do not stand in for ticks: the lab's recording is without them.
-                let due = ticked.elapsed() >= TICK;
-                if due {
-                    ticked = Instant::now();
-                }
-                let mut events = into.0.lock().unwrap();
-                events.extend(event);
-                events.extend(due.then(tick));
-                into.1.notify_all();
-            }
-        });
         Some(Watch {
             source: Some(source),
-            events,
+            events: Collected::with_ticks(receiver, TICK, tick),
             health,
             test: test.to_owned(),
             namespaces: [lab.pod(), lab.node(), lab.server()]
@@ -85,30 +63,13 @@ impl Watch {
 
     /// Waits until `find` finds something among the events.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
-        let found = self.wait_for(Duration::from_secs(20), find);
-        let all = || self.events.0.lock().unwrap();
-        assert!(
-            found.is_some(),
-            "{what} did not come; {}",
-            shown(&all(), &self.namespaces)
-        );
-        found.unwrap()
+        self.events
+            .wait_showing(what, find, |events| shown(events, &self.namespaces))
     }
 
     /// Waits until `find` finds something among the events, for so long at most.
     pub fn wait_for<T>(&self, longest: Duration, find: impl Fn(&[Event]) -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + longest;
-        let mut events = self.events.0.lock().unwrap();
-        loop {
-            if let Some(found) = find(&events) {
-                return Some(found);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            events = self.events.1.wait_timeout(events, left).unwrap().0;
-        }
+        self.events.wait_for(longest, find)
     }
 
     /// Waits until the pod's messages are so many, and returns them.
@@ -123,7 +84,7 @@ impl Watch {
     pub fn settled(&self) -> Vec<Seen> {
         // Longer than the reader's delay.
         std::thread::sleep(Duration::from_millis(200));
-        seen_by(&self.events.0.lock().unwrap(), self.pod)
+        self.events.look(|events| seen_by(events, self.pod))
     }
 
     /// Waits until so many packets of the lab were dropped, and returns them.
@@ -136,12 +97,12 @@ impl Watch {
 
     /// Drops in the lab so far.
     pub fn drops(&self) -> Vec<(Timestamp, PacketDrop)> {
-        drops_in(&self.events.0.lock().unwrap(), &self.namespaces)
+        self.events.look(|events| drops_in(events, &self.namespaces))
     }
 
     /// How much of the lab's DNS traffic was counted instead of reported, for this reason.
     pub fn counted(&self, reason: Unreported) -> u64 {
-        let events = self.events.0.lock().unwrap();
+        let events = self.events.all();
         let counts = events.iter().map(|event| match &event.body {
             Body::DnsUnreported(unreported)
                 if unreported.reason == reason && self.namespaces.contains(&unreported.netns) =>
@@ -154,12 +115,12 @@ impl Watch {
     }
 
     pub fn all(&self) -> Vec<Event> {
-        self.events.0.lock().unwrap().clone()
+        self.events.all()
     }
 
     /// The events of the lab, as a recording holds them.
     pub fn of_lab(&self) -> Vec<Event> {
-        let events = self.events.0.lock().unwrap();
+        let events = self.events.all();
         let mut own = HashSet::new();
         let ours = events.iter().filter(|event| belongs(event, &self.namespaces, &mut own));
         ours.cloned().collect()
@@ -167,7 +128,7 @@ impl Watch {
 
     /// Records of DNS that found no room in the ring buffer so far, those of others on this machine included.
     pub fn lost(&self) -> u64 {
-        let events = self.events.0.lock().unwrap();
+        let events = self.events.all();
         let counts = events.iter().map(|event| match &event.body {
             Body::Lost { probe, count } if probe == "dns" => *count,
             _ => 0,
