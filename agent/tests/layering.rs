@@ -1,6 +1,6 @@
 //! Holds the one-way dependencies inside this crate: sources never import sinks or the correlator, sinks never import
 //! sources, the view renders what the store keeps and nothing below it renders; no modules import one another in a circle.
-//! Between crates Cargo does that.
+//! Between crates Cargo does that, as long as no crate of the agent names one that only tests, benchmarks or the demo may use.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -192,4 +192,30 @@ fn no_modules_import_one_another_in_a_circle() {
     }
     let circles: Vec<String> = arrows.iter().map(|(at, _)| modules[*at].join("::")).collect();
     assert_eq!(circles, Vec::<String>::new());
+}
+
+#[test]
+fn the_agent_is_built_without_the_demo_and_the_lab() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for package in ["agent", "agent/model", "agent/correlator", "agent/etw", "probes"] {
+        let manifest = fs::read_to_string(repository.join(package).join("Cargo.toml")).unwrap();
+        // Dependencies of tests are not in the agent's binary; the demo depends on the agent, so it is not even one of those.
+        let (mut section, mut built_in) = ("", Vec::new());
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let for_tests = section.contains("dev-dependencies");
+            for (name, allowed) in [
+                ("sandglass-demo", false),
+                ("sandglass-lab", for_tests),
+                ("sandglass-fake-etw", for_tests),
+            ] {
+                if line.starts_with(name) && !allowed {
+                    built_in.push(name);
+                }
+            }
+        }
+        assert!(built_in.is_empty(), "{package}: {built_in:?}");
+    }
 }

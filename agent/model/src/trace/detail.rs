@@ -65,6 +65,14 @@ macro_rules! accessors {
                     }
                 }
             )*
+
+            /// Bytes of the kind's structure, without what its texts and lists allocate.
+            #[must_use]
+            pub fn struct_bytes(&self) -> usize {
+                match self {
+                    $(Detail::$kind(detail) => size_of_val::<$detail>(detail),)*
+                }
+            }
         }
     };
 }

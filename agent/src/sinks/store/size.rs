@@ -23,13 +23,14 @@ pub fn estimate(trace: &Trace) -> usize {
 
 /// Paths of programs and cgroups are left out: traces share them.
 fn span_bytes(span: &Span) -> usize {
-    let process = span
-        .process()
-        .map_or(0, |process| 2 * size_of_val(process) + process.args.bytes() + 16);
-    let own = match &span.detail {
+    // The structure of a kind with a process is mostly that process.
+    let structure = match span.process() {
+        Some(process) => 2 * size_of_val(process) + process.args.bytes() + 16,
+        None => span.detail.struct_bytes(),
+    };
+    let texts = match &span.detail {
         Detail::Operation(operation) => {
-            size_of_val(&**operation)
-                + text_bytes(&operation.network)
+            text_bytes(&operation.network)
                 + text_bytes(&operation.netns)
                 + texts_bytes(&operation.plugins)
                 + texts_bytes(&operation.addresses)
@@ -39,23 +40,20 @@ fn span_bytes(span: &Span) -> usize {
             .as_ref()
             .map_or(0, |error| text_bytes(&error.msg) + text_bytes(&error.details)),
         Detail::Lookup(lookup) => {
-            size_of_val(&**lookup)
-                + text_bytes(&lookup.name)
+            text_bytes(&lookup.name)
                 + texts_bytes(&lookup.types)
                 + size_of_val(lookup.servers.as_slice())
                 + size_of_val(lookup.addresses.as_slice())
                 + traffic_bytes(lookup.initiator.as_ref(), lookup.cause.as_ref())
         }
         Detail::Connect(connect) => {
-            size_of_val(&**connect)
-                + text_bytes(&connect.name)
-                + traffic_bytes(connect.initiator.as_ref(), connect.cause.as_ref())
+            text_bytes(&connect.name) + traffic_bytes(connect.initiator.as_ref(), connect.cause.as_ref())
         }
-        Detail::Activity(activity) => size_of_val(&**activity) + texts_bytes(&activity.objects),
-        Detail::VnicWait(wait) => size_of_val(&**wait) + text_bytes(&wait.endpoint),
-        Detail::Journey(journey) => size_of_val(&**journey) + text_bytes(&journey.target),
-        Detail::Sandbox(sandbox) => size_of_val(&**sandbox) + text_bytes(&sandbox.runtime),
-        Detail::SandboxCreate(_) | Detail::Command(_) | Detail::RuntimeStep(_) => 0,
+        Detail::Activity(activity) => texts_bytes(&activity.objects),
+        Detail::VnicWait(wait) => text_bytes(&wait.endpoint),
+        Detail::Journey(journey) => text_bytes(&journey.target),
+        Detail::Sandbox(sandbox) => text_bytes(&sandbox.runtime),
+        _ => 0,
     };
     let status = match &span.status {
         Status::Error { class, message } => text_bytes(class) + text_bytes(message),
@@ -69,7 +67,7 @@ fn span_bytes(span: &Span) -> usize {
         size_of_val(event) + text_bytes(&event.name) + attributes.sum::<usize>()
     };
     let events: usize = span.events.iter().map(event_bytes).sum();
-    size_of_val(span) + process + own + status + events + size_of_val(span.links.as_slice())
+    size_of_val(span) + structure + texts + status + events + size_of_val(span.links.as_slice())
 }
 
 fn traffic_bytes(initiator: Option<&Initiator>, cause: Option<&Cause>) -> usize {
