@@ -4,6 +4,8 @@
 //! its values only. Learns from schema records in the stream.
 //! Does not: decode WPP messages (only their vendor can), ask Windows for schemas, or drop a record without counting it.
 
+mod extended;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -13,10 +15,11 @@ use crate::event::{EtwEvent, Field, Value};
 use crate::event_info::{self, SchemaKey};
 use crate::guid::Guid;
 use crate::payload;
-use crate::raw::{RawRecord, RecordHeader, RecordView, extended, flags};
+use crate::raw::{RawRecord, RecordHeader, RecordView, flags};
 use crate::schema::Schema;
 use crate::tables::Tables;
 use crate::tracelogging;
+use extended::Extended;
 
 /// The result of decoding a record.
 #[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept")]
@@ -270,43 +273,6 @@ const fn key(header: &RecordHeader) -> SchemaKey {
             version: header.version,
         }
     }
-}
-
-/// The content of a record's extended items.
-#[derive(Default)]
-struct Extended<'a> {
-    related_activity: Option<Guid>,
-    container_id: Option<Guid>,
-    process_start_key: Option<u64>,
-    event_key: Option<u64>,
-    metadata: Option<&'a [u8]>,
-    traits: Option<&'a [u8]>,
-}
-
-impl<'a> Extended<'a> {
-    fn of(record: &RecordView<'a>) -> Self {
-        let mut found = Self::default();
-        let number = |data: &[u8]| data.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
-        for (kind, data) in record.extended.iter() {
-            match kind {
-                extended::RELATED_ACTIVITY => found.related_activity = Guid::read(data),
-                extended::CONTAINER_ID => found.container_id = container_id(data),
-                extended::PROCESS_START_KEY => found.process_start_key = number(data),
-                extended::EVENT_KEY => found.event_key = number(data),
-                extended::EVENT_SCHEMA => found.metadata = Some(data),
-                extended::PROVIDER_TRAITS => found.traits = Some(data),
-                _ => {}
-            }
-        }
-        found
-    }
-}
-
-/// A GUID as text, with or without braces and a zero byte, or as 16 bytes.
-fn container_id(data: &[u8]) -> Option<Guid> {
-    let text = str::from_utf8(data).ok().map(|text| text.trim_end_matches('\0').trim());
-    let parsed = text.and_then(|text| text.parse().ok());
-    parsed.or_else(|| (data.len() == 16).then(|| Guid::read(data)).flatten())
 }
 
 fn event(record: &RecordView<'_>, extended: &Extended<'_>, schema: Option<&Schema>) -> EtwEvent {

@@ -1,4 +1,4 @@
-//! What Windows says through ETW, as plain data: decodes live records and reads `.etl` files, on any machine.
+//! ETW records as plain data: decodes live records and reads `.etl` files, on any machine.
 //!
 //! Used by the Windows source (live records and files) and by replay. One decoder serves both, so what is proven on a
 //! file holds for a session.
@@ -33,6 +33,7 @@ pub mod schema;
 pub mod tables;
 pub mod time;
 pub mod tracelogging;
+mod value;
 
 pub use decoder::{DecodeCounts, Decoded, Decoder, Undecodable};
 pub use etl::{EtlError, EtlEvents, EtlReader, EtlStatistics, Filter, ReadOptions};

@@ -141,7 +141,7 @@ pub(crate) fn packed_length(bytes: &[u8]) -> Option<usize> {
 /// Size, kind, linkage and length of a packed item.
 const PACKED_ITEM_HEADER: usize = 8;
 
-/// The fixed part of a record: `EVENT_HEADER`, and what a file's shorter headers can fill of it.
+/// The fixed part of a record: `EVENT_HEADER` (evntcons.h), and what a file's shorter headers can fill of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordHeader {
     /// Which provider logged it. For kernel logger records: the GUID of their class.
@@ -187,44 +187,61 @@ impl RecordHeader {
     }
 }
 
-/// Bits of `EVENT_HEADER.Flags`.
+/// Bits of `EVENT_HEADER.Flags` (evntcons.h).
 pub mod flags {
     /// Extended data items follow the header.
+    /// `EVENT_HEADER_FLAG_EXTENDED_INFO`.
     pub const EXTENDED_INFO: u16 = 0x0001;
     /// The payload is one UTF-16 string (EventWriteString).
+    /// `EVENT_HEADER_FLAG_STRING_ONLY`.
     pub const STRING_ONLY: u16 = 0x0004;
     /// Logged through TraceMessage (WPP).
+    /// `EVENT_HEADER_FLAG_TRACE_MESSAGE`.
     pub const TRACE_MESSAGE: u16 = 0x0008;
     /// Logged by a 32-bit process.
+    /// `EVENT_HEADER_FLAG_32_BIT_HEADER`.
     pub const HEADER_32_BIT: u16 = 0x0020;
     /// Logged by a 64-bit process.
+    /// `EVENT_HEADER_FLAG_64_BIT_HEADER`.
     pub const HEADER_64_BIT: u16 = 0x0040;
     /// A MOF-described event: the provider field holds the class GUID.
+    /// `EVENT_HEADER_FLAG_CLASSIC_HEADER`.
     pub const CLASSIC_HEADER: u16 = 0x0100;
 }
 
-/// Kinds of extended data items.
+/// Kinds of extended data items: `EVENT_HEADER_EXTENDED_DATA_ITEM.ExtType` (evntcons.h).
 pub mod extended {
     /// The activity that caused this one: a GUID.
+    /// `EVENT_HEADER_EXT_TYPE_RELATED_ACTIVITYID`.
     pub const RELATED_ACTIVITY: u16 = 0x01;
     /// Security id of the logging user.
+    /// `EVENT_HEADER_EXT_TYPE_SID`.
     pub const SID: u16 = 0x02;
     /// Terminal session.
+    /// `EVENT_HEADER_EXT_TYPE_TS_ID`.
     pub const TERMINAL_SESSION: u16 = 0x03;
     /// Instance ids of a classic instance event.
+    /// `EVENT_HEADER_EXT_TYPE_INSTANCE_INFO`.
     pub const INSTANCE: u16 = 0x04;
     /// Call stack of a 32-bit process.
+    /// `EVENT_HEADER_EXT_TYPE_STACK_TRACE32`.
     pub const STACK_32: u16 = 0x05;
     /// Call stack of a 64-bit process.
+    /// `EVENT_HEADER_EXT_TYPE_STACK_TRACE64`.
     pub const STACK_64: u16 = 0x06;
     /// Key of an event.
+    /// `EVENT_HEADER_EXT_TYPE_EVENT_KEY`.
     pub const EVENT_KEY: u16 = 0x0a;
     /// TraceLogging metadata: name and fields of the event.
+    /// `EVENT_HEADER_EXT_TYPE_EVENT_SCHEMA_TL`.
     pub const EVENT_SCHEMA: u16 = 0x0b;
     /// Provider traits: the name of a TraceLogging provider.
+    /// `EVENT_HEADER_EXT_TYPE_PROV_TRAITS`.
     pub const PROVIDER_TRAITS: u16 = 0x0c;
     /// Start key of the logging process: unlike its id never reused until a reboot.
+    /// `EVENT_HEADER_EXT_TYPE_PROCESS_START_KEY`.
     pub const PROCESS_START_KEY: u16 = 0x0d;
     /// The container (silo) the event comes from: 36 characters of a GUID.
+    /// `EVENT_HEADER_EXT_TYPE_CONTAINER_ID`.
     pub const CONTAINER_ID: u16 = 0x10;
 }

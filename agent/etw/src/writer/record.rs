@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::encode::encode;
 use super::tracelogging::{Description, traits};
-use crate::event::{Field, FileTime, OPCODE_START, OPCODE_STOP, Value};
+use crate::event::{Field, FileTime, OPCODE_START, Value};
 use crate::guid::Guid;
 use crate::raw::{ExtendedItem, RawRecord, RecordHeader, extended, flags};
 use crate::schema::Schema;
@@ -13,7 +13,7 @@ use crate::tables::Tables;
 /// A record under construction.
 #[derive(Debug, Clone)]
 pub struct Record {
-    header: RecordHeader,
+    pub(super) header: RecordHeader,
     extended: Vec<ExtendedItem>,
     body: Body,
 }
@@ -23,23 +23,6 @@ enum Body {
     Described(Description),
     Known { schema: Arc<Schema>, values: Vec<Field> },
     Bytes(Vec<u8>),
-}
-
-/// How a WIL activity failed.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Failure<'a> {
-    /// HRESULT.
-    pub hresult: u32,
-    /// Source file.
-    pub file: &'a str,
-    /// Line in it.
-    pub line: u32,
-    /// Module, `hostnetsvc.dll` for example.
-    pub module: &'a str,
-    /// What it says.
-    pub message: &'a str,
-    /// Names of the activities around it, `\RequestHandler\EndpointActivity`.
-    pub call_context: &'a str,
 }
 
 impl Record {
@@ -287,47 +270,6 @@ impl Record {
         self
     }
 
-    /// Start of a WIL activity.
-    #[must_use]
-    pub fn wil_start(self) -> Self {
-        let thread = self.header.tid;
-        self.opcode(OPCODE_START)
-            .structure("wilActivity", 1)
-            .u32("threadId", thread)
-    }
-
-    /// Stop of a WIL activity that went well, or with a result that is no failure.
-    #[must_use]
-    pub fn wil_stop(self, hresult: u32) -> Self {
-        let thread = self.header.tid;
-        self.opcode(OPCODE_STOP)
-            .structure("wilActivity", 2)
-            .hresult("hresult", hresult)
-            .u32("threadId", thread)
-    }
-
-    /// Stop of a WIL activity that failed; for `ActivityError` set opcode 0 after it.
-    #[must_use]
-    pub fn wil_failed(self, failure: Failure<'_>) -> Self {
-        let thread = self.header.tid;
-        self.opcode(OPCODE_STOP)
-            .structure("wilActivity", 14)
-            .hresult("hresult", failure.hresult)
-            .ansi("fileName", failure.file)
-            .u32("lineNumber", failure.line)
-            .ansi("module", failure.module)
-            .u32("failureType", 1)
-            .text("message", failure.message)
-            .u32("threadId", thread)
-            .ansi("callContext", failure.call_context)
-            .u32("originatingContextId", 1)
-            .ansi("originatingContextName", "")
-            .text("originatingContextMessage", "")
-            .u32("currentContextId", 1)
-            .ansi("currentContextName", "")
-            .text("currentContextMessage", "")
-    }
-
     fn typed(mut self, name: &str, in_type: u8, out_type: u8, bytes: &[u8], value: Value) -> Self {
         if let Body::Described(description) = &mut self.body {
             description.field(name, in_type, out_type, bytes);
@@ -336,7 +278,7 @@ impl Record {
         self.value(name, value)
     }
 
-    /// The record, as a live callback would be given it.
+    /// The record, as a live callback receives it.
     pub fn build(mut self) -> RawRecord {
         let user_data = match self.body {
             Body::Described(description) => {
@@ -359,7 +301,8 @@ impl Record {
     }
 }
 
-/// Adds a field with the in-type that fits its value.
+/// Adds a field with the in-type that fits its value: the numbers are those of `TDH_IN_TYPE` and `TDH_OUT_TYPE` (tdh.h), which
+/// TraceLogging shares (`TlgIn_t`, TraceLoggingProvider.h).
 fn describe(description: &mut Description, name: &str, value: &Value) {
     let wide = |text: &str| {
         text.encode_utf16()
@@ -387,4 +330,4 @@ fn describe(description: &mut Description, name: &str, value: &Value) {
 }
 
 /// Class of the kernel logger's process events.
-const PROCESS: Guid = Guid::literal("3d6fa8d0-fe05-11d0-9dda-00c04fd7ba7c");
+pub(super) const PROCESS: Guid = Guid::literal("3d6fa8d0-fe05-11d0-9dda-00c04fd7ba7c");
