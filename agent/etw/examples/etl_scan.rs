@@ -1,4 +1,4 @@
-//! Says what an `.etl` file holds: its session, what was lost, events by provider and name, and how fast it was read.
+//! Prints what an `.etl` file holds: its session, what was lost, events by provider and name, and how fast it was read.
 //!
 //! For whoever develops this crate or wonders about a file: `cargo run --release --example etl_scan FILE..`, with
 //! `--fields` also the fields of the first event of each name, with `--only=GUID` events of that provider alone.

@@ -2,7 +2,7 @@
 //!
 //! Used for live records and for files alike. Keeps the schemas that it has met, within limits, so that an event of a known schema costs
 //! its values only. Learns from schema records in the stream.
-//! Does not: decode WPP messages (only their vendor can), ask Windows for schemas, or drop a record without counting it.
+//! Does not: decode WPP messages (only their vendor can), query Windows for schemas, or drop a record without counting it.
 
 mod extended;
 

@@ -36,6 +36,8 @@ pub enum SchemaKey {
 /// The schema in a `TRACE_EVENT_INFO`; `None` when it is malformed, or not of a manifest or MOF event.
 pub fn schema(info: &[u8]) -> Option<(SchemaKey, Schema)> {
     let guid_at = |at| Guid::read(info.get(at..)?);
+    // `TRACE_EVENT_INFO` (tdh.h): ProviderGuid at 0, EventGuid at 16, EventDescriptor at 32, DecodingSource at 48, ProviderNameOffset at
+    // 52, TaskNameOffset at 68, OpcodeNameOffset at 72, PropertyCount at 100, TopLevelPropertyCount at 104.
     let [id_low, id_high, version, _, _, opcode] = array_at(info, 32)?;
     let key = match u32_at(info, 48)? {
         SOURCE_XML => SchemaKey::Manifest {
@@ -148,6 +150,8 @@ impl Tree<'_> {
         self.left = self.left.checked_sub(1)?;
         let property = self.property(index)?;
         let flags = u32_at(property, 0)?;
+        // `EVENT_PROPERTY_INFO` (tdh.h): Flags at 0, NameOffset at 4, InType or StructStartIndex at 8, OutType or NumOfStructMembers at 10,
+        // count or countPropertyIndex at 16, length or lengthPropertyIndex at 18.
         let [first, second, count, length] = [8, 10, 16, 18].map(|at| u16_at(property, at).unwrap_or_default());
         let name = name_at(self.info, PROPERTIES_AT + index * PROPERTY_SIZE + 4).unwrap_or_else(|| "".into());
         let slot_of = |target: u16| *self.slots.get(usize::from(target)).unwrap_or(&None);
@@ -173,6 +177,7 @@ impl Tree<'_> {
                 Length::Natural
             };
             let (kind, out) = meaning(kind, first, second);
+            // An IPv6 address is declared as binary without a length.
             let length = match (&kind, out, length) {
                 (Kind::Binary, Out::Ipv6, Length::Natural) => Length::Fixed(16),
                 (_, _, length) => length,
@@ -190,7 +195,8 @@ impl Tree<'_> {
     }
 }
 
-/// The in-types of TDH.
+/// The in-types of TDH: `_TDH_IN_TYPE` (tdh.h). Those from 300 on are of MOF classes only. The sizes are those of
+/// learn.microsoft.com, `EVENT_PROPERTY_INFO`.
 fn kind(in_type: u16) -> Option<Kind> {
     Some(match in_type {
         0 => Kind::Nothing,
@@ -228,11 +234,13 @@ fn kind(in_type: u16) -> Option<Kind> {
     })
 }
 
+/// Other in-types have a size of their own, whatever length the property states.
 const fn kind_takes_length(kind: &Kind) -> bool {
     matches!(kind, Kind::Utf16 | Kind::Ansi | Kind::Binary | Kind::Sid)
 }
 
-/// The out-types of TDH that change a value; the others only say how to print it.
+/// The out-types of TDH that change a value (`_TDH_OUT_TYPE`, tdh.h); the others concern how it is printed: a number in hexadecimal
+/// stays a number here.
 fn meaning(kind: Kind, in_type: u16, out_type: u16) -> (Kind, Out) {
     let integer = matches!(kind, Kind::Int(_) | Kind::UInt(_) | Kind::Pointer);
     let out = match out_type {
@@ -255,16 +263,21 @@ fn meaning(kind: Kind, in_type: u16, out_type: u16) -> (Kind, Out) {
 const SOURCE_XML: u32 = 0;
 /// `DecodingSource` of MOF events.
 const SOURCE_WBEM: u32 = 1;
+/// `DecodingSource` of WPP messages.
 const SOURCE_WPP: u32 = 2;
+/// `DecodingSource` of TraceLogging events (`DecodingSourceTlg`).
 const SOURCE_TRACELOGGING: u32 = 3;
 /// Where `EventPropertyInfoArray` starts.
 const PROPERTIES_AT: usize = 112;
 /// Bytes of an `EVENT_PROPERTY_INFO`.
 const PROPERTY_SIZE: usize = 24;
-/// `PROPERTY_FLAGS`.
+/// `PROPERTY_FLAGS` (tdh.h): `PropertyStruct`.
 const STRUCT: u32 = 0x01;
+/// `PropertyParamLength`: the length is the value of another property.
 const PARAM_LENGTH: u32 = 0x02;
+/// `PropertyParamCount`: the count is the value of another property.
 const PARAM_COUNT: u32 = 0x04;
+/// `PropertyParamFixedCount`: an array, also where the count is 1.
 const PARAM_FIXED_COUNT: u32 = 0x20;
 /// Structs within structs that are followed.
 const DEEPEST: u8 = 16;

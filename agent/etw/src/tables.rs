@@ -2,7 +2,7 @@
 //!
 //! Used by the decoder where a file has no schema of its own, and by the writer. `data/*.tsv` is compiled in; a user's files are added
 //! at run time and take precedence. `data/README.md` describes the format and where each table comes from.
-//! Does not: ask Windows.
+//! Does not: query Windows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

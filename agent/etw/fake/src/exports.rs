@@ -1,4 +1,8 @@
-//! The functions themselves, under the names that advapi32, tdh, kernel32 and ole32 give them. Their contracts are Win32's.
+//! The functions themselves, under the names that advapi32, tdh, kernel32 and ole32
+//! export. Their contracts are those of evntrace.h and tdh.h (learn.microsoft.com, Event Tracing).
+//!
+//! Linked in place of Windows where the live source is tested on another system. Does not: check arguments that the source always
+//! passes alike.
 
 use std::ffi::c_void;
 use std::sync::PoisonError;
@@ -12,14 +16,14 @@ use windows::core::{GUID, PCWSTR};
 use crate::record::deliver;
 use crate::state::{CHANGED, Enabled, Opened, Session, state};
 
-/// Starts a session; error 183 when one of the name runs.
+/// Starts a session; `ERROR_ALREADY_EXISTS` when one of the name runs.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn StartTraceW(
     handle: *mut u64,
     name: PCWSTR,
     properties: *mut EVENT_TRACE_PROPERTIES,
 ) -> u32 {
-    // SAFETY: the caller gives a string that ends with zero.
+    // SAFETY: the caller passes a string that ends with zero.
     let name = unsafe { text(name) };
     let mut state = state();
     if let Some(error) = state.refused.get(&name) {
@@ -29,7 +33,7 @@ pub unsafe extern "system" fn StartTraceW(
         return ALREADY_EXISTS;
     }
     let mut session = Session::new(state.handle());
-    // SAFETY: the caller gives properties as long as they say, names behind them.
+    // SAFETY: the caller passes properties as long as they say, names behind them.
     unsafe {
         session.kernel_flags = (*properties).EnableFlags.0;
         let offset = (*properties).LogFileNameOffset as usize;
@@ -55,11 +59,11 @@ pub unsafe extern "system" fn EnableTraceEx2(
     _timeout: u32,
     parameters: *const ENABLE_TRACE_PARAMETERS,
 ) -> u32 {
-    // SAFETY: the caller gives a GUID, and parameters or null.
+    // SAFETY: the caller passes a GUID, and parameters or null.
     let (provider, property) = unsafe {
         (
             Guid((*provider).to_u128()),
-            parameters.as_ref().map_or(0, |given| given.EnableProperty),
+            parameters.as_ref().map_or(0, |parameters| parameters.EnableProperty),
         )
     };
     let mut state = state();
@@ -88,7 +92,7 @@ pub unsafe extern "system" fn EnableTraceEx2(
 /// Opens a session for consumption. As on Windows, that it does not run is found out later.
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn OpenTraceW(file: *mut EVENT_TRACE_LOGFILEW) -> u64 {
-    // SAFETY: the caller gives a whole structure with a callback of event records.
+    // SAFETY: the caller passes a whole structure with a callback of event records.
     let opened = unsafe {
         Opened {
             session: text(PCWSTR((*file).LoggerName.0)),
@@ -110,7 +114,7 @@ pub unsafe extern "system" fn ProcessTrace(
     _from: *const c_void,
     _to: *const c_void,
 ) -> u32 {
-    // SAFETY: the caller gives one handle at least.
+    // SAFETY: the caller passes one handle at least.
     let handle = unsafe { *handles };
     let mut state = state();
     state.consuming += 1;
@@ -157,14 +161,14 @@ pub unsafe extern "system" fn ControlTraceW(
             .find(|(_, session)| session.handle == handle)
             .map(|(name, _)| name.clone())
     } else {
-        // SAFETY: the caller gives a string that ends with zero.
+        // SAFETY: the caller passes a string that ends with zero.
         let name = unsafe { text(name) };
         state.sessions.contains_key(&name).then_some(name)
     };
     let Some(session) = found.as_ref().and_then(|name| state.sessions.get(name)) else {
         return INSTANCE_NOT_FOUND;
     };
-    // SAFETY: the caller gives whole properties.
+    // SAFETY: the caller passes whole properties.
     unsafe {
         (*properties).EventsLost = session.events_lost;
         (*properties).RealTimeBuffersLost = session.buffers_lost;
@@ -186,7 +190,7 @@ pub unsafe extern "system" fn TdhGetEventInformation(
     buffer: *mut u8,
     size: *mut u32,
 ) -> u32 {
-    // SAFETY: the caller gives a record whose header is filled.
+    // SAFETY: the caller passes a record whose header is filled.
     let header = unsafe { &(*event).EventHeader };
     let provider = Guid(header.ProviderId.to_u128());
     let mut state = state();
@@ -195,7 +199,7 @@ pub unsafe extern "system" fn TdhGetEventInformation(
     let Some(info) = state.schemas.get(&key) else {
         return NOT_FOUND;
     };
-    // SAFETY: the caller gives as many bytes as `size` says, or none.
+    // SAFETY: the caller passes as many bytes as `size` states, or none.
     unsafe {
         let room = *size as usize;
         *size = u32::try_from(info.len()).unwrap_or(u32::MAX);
@@ -224,16 +228,16 @@ pub extern "system" fn TdhGetPropertySize(
 #[unsafe(no_mangle)]
 pub unsafe extern "system" fn CoCreateGuid(guid: *mut GUID) -> i32 {
     let number = u128::from(state().handle());
-    // SAFETY: the caller gives room for a GUID.
+    // SAFETY: the caller passes room for a GUID.
     unsafe { *guid = GUID::from_u128(number) };
     0
 }
 
-/// No error has more to say.
+/// No error has more information.
 #[unsafe(no_mangle)]
-pub unsafe extern "system" fn GetErrorInfo(_reserved: u32, given: *mut *mut c_void) -> i32 {
-    // SAFETY: the caller gives room for a pointer.
-    unsafe { *given = std::ptr::null_mut() };
+pub unsafe extern "system" fn GetErrorInfo(_reserved: u32, out: *mut *mut c_void) -> i32 {
+    // SAFETY: the caller passes room for a pointer.
+    unsafe { *out = std::ptr::null_mut() };
     // S_FALSE
     1
 }
@@ -244,13 +248,13 @@ pub extern "system" fn GetLastError() -> u32 {
     0
 }
 
-/// As any version asks.
+/// The condition mask as it was passed: [`VerifyVersionInfoA`] does not read it.
 #[unsafe(no_mangle)]
 pub extern "system" fn VerSetConditionMask(mask: u64, _kind: u32, _condition: u8) -> u64 {
     mask
 }
 
-/// This is a Windows as new as anybody asks.
+/// Every version that is required is there.
 #[unsafe(no_mangle)]
 pub extern "system" fn VerifyVersionInfoA(_version: *mut c_void, _kind: u32, _mask: u64) -> i32 {
     1
@@ -264,15 +268,23 @@ unsafe fn text(text: PCWSTR) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: not null, and the caller states that it ends with zero.
     String::from_utf16_lossy(unsafe { text.as_wide() })
 }
 
+/// `EVENT_TRACE_CONTROL_STOP` (evntrace.h).
 const STOP: u32 = 1;
+/// `EVENT_CONTROL_CODE_DISABLE_PROVIDER` (evntprov.h).
 const DISABLE: u32 = 0;
+/// `ERROR_INVALID_HANDLE` (winerror.h).
 const INVALID_HANDLE: u32 = 6;
+/// `ERROR_INSUFFICIENT_BUFFER` (winerror.h).
 const INSUFFICIENT_BUFFER: u32 = 122;
+/// `ERROR_ALREADY_EXISTS` (winerror.h).
 const ALREADY_EXISTS: u32 = 183;
+/// `ERROR_NOT_FOUND` (winerror.h).
 const NOT_FOUND: u32 = 1168;
+/// `ERROR_CANCELLED` (winerror.h).
 const CANCELLED: u32 = 1223;
+/// `ERROR_WMI_INSTANCE_NOT_FOUND` (winerror.h).
 const INSTANCE_NOT_FOUND: u32 = 4201;

@@ -14,14 +14,14 @@ pub(crate) fn deliver(record: &RawRecord, callback: PEVENT_RECORD_CALLBACK, cont
     });
     let mut items: Vec<_> = items.collect();
     let header = &record.header;
-    let mut given = EVENT_RECORD::default();
-    given.EventHeader.Flags = header.flags;
-    given.EventHeader.ThreadId = header.tid;
-    given.EventHeader.ProcessId = header.pid;
-    given.EventHeader.TimeStamp = time::filetime_of_unix_ns(header.at_ns);
-    given.EventHeader.ProviderId = GUID::from_u128(header.provider.0);
-    given.EventHeader.ActivityId = GUID::from_u128(header.activity.0);
-    let descriptor = &mut given.EventHeader.EventDescriptor;
+    let mut event_record = EVENT_RECORD::default();
+    event_record.EventHeader.Flags = header.flags;
+    event_record.EventHeader.ThreadId = header.tid;
+    event_record.EventHeader.ProcessId = header.pid;
+    event_record.EventHeader.TimeStamp = time::filetime_of_unix_ns(header.at_ns);
+    event_record.EventHeader.ProviderId = GUID::from_u128(header.provider.0);
+    event_record.EventHeader.ActivityId = GUID::from_u128(header.activity.0);
+    let descriptor = &mut event_record.EventHeader.EventDescriptor;
     descriptor.Id = header.id;
     descriptor.Version = header.version;
     descriptor.Channel = header.channel;
@@ -29,15 +29,15 @@ pub(crate) fn deliver(record: &RawRecord, callback: PEVENT_RECORD_CALLBACK, cont
     descriptor.Opcode = header.opcode;
     descriptor.Task = header.task;
     descriptor.Keyword = header.keyword;
-    given.BufferContext.Anonymous.ProcessorIndex = header.cpu;
-    given.ExtendedDataCount = u16::try_from(items.len()).unwrap_or(u16::MAX);
-    given.ExtendedData = items.as_mut_ptr();
-    given.UserDataLength = u16::try_from(record.user_data.len()).unwrap_or(u16::MAX);
-    given.UserData = record.user_data.as_ptr().cast_mut().cast();
-    given.UserContext = context as *mut _;
+    event_record.BufferContext.Anonymous.ProcessorIndex = header.cpu;
+    event_record.ExtendedDataCount = u16::try_from(items.len()).unwrap_or(u16::MAX);
+    event_record.ExtendedData = items.as_mut_ptr();
+    event_record.UserDataLength = u16::try_from(record.user_data.len()).unwrap_or(u16::MAX);
+    event_record.UserData = record.user_data.as_ptr().cast_mut().cast();
+    event_record.UserContext = context as *mut _;
     if let Some(callback) = callback {
         // SAFETY: everything the record points to outlives the call; the callback came in through `OpenTraceW`, whose
         // caller keeps the context until `CloseTrace`.
-        unsafe { callback(&mut given) };
+        unsafe { callback(&mut event_record) };
     }
 }

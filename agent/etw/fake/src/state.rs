@@ -87,7 +87,7 @@ impl FakeEtw {
         state().schemas.insert((provider, id, version), info);
     }
 
-    /// How often TDH was asked for the schema of an event, for its length or for all of it.
+    /// How often TDH was called for the schema of an event, for its length or for all of it.
     #[must_use]
     pub fn questions(&self) -> u64 {
         state().questions
@@ -135,7 +135,7 @@ impl FakeEtw {
         state().consuming
     }
 
-    /// Waits until something holds, for ten seconds at most; says whether it does.
+    /// Waits until something holds, for ten seconds at most; returns whether it does.
     pub fn until(&self, holds: impl Fn() -> bool) -> bool {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
@@ -156,13 +156,19 @@ impl Default for FakeEtw {
 
 /// All of it.
 pub(crate) struct State {
+    /// Sessions that run, by name.
     pub(crate) sessions: BTreeMap<String, Session>,
+    /// By the handle that `OpenTraceW` returned.
     pub(crate) opened: BTreeMap<u64, Opened>,
+    /// Sessions and providers that a test refuses, with the Win32 error.
     pub(crate) refused: BTreeMap<String, u32>,
     pub(crate) refused_providers: BTreeMap<Guid, u32>,
     pub(crate) schemas: BTreeMap<(Guid, u16, u8), Vec<u8>>,
+    /// Calls of `TdhGetEventInformation`.
     pub(crate) questions: u64,
+    /// Calls of `ProcessTrace` under way.
     pub(crate) consuming: usize,
+    /// Bound on the records that wait in one session.
     pub(crate) room: usize,
     next_handle: u64,
 }
@@ -192,7 +198,7 @@ impl Session {
     }
 }
 
-/// A session that somebody consumes, or is about to.
+/// A session with a consumer, or with one that is about to open it.
 #[derive(Clone)]
 pub(crate) struct Opened {
     pub(crate) session: String,
@@ -228,7 +234,7 @@ pub(crate) fn state() -> MutexGuard<'static, State> {
 
 static TURN: Mutex<()> = Mutex::new(());
 static STATE: Mutex<State> = Mutex::new(State::empty());
-/// Told of new records and of the end of sessions.
+/// Notified of new records and of the end of sessions.
 pub(crate) static CHANGED: Condvar = Condvar::new();
 
 /// Win32's `ERROR_ACCESS_DENIED`.

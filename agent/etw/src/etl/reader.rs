@@ -46,14 +46,18 @@ pub struct EtlReader<R> {
     pending: Vec<BufferRef>,
     session: SessionHeader,
     clock: Clock,
+    /// Opened buffers; those in `free` are read to their end and are used again with their memory.
     blocks: Vec<Block>,
     free: Vec<usize>,
     /// (time, order in the file, block) of the next record of each open block but the current one.
     heap: BinaryHeap<Reverse<(i64, u32, usize)>>,
     /// The block that records are taken from.
     current: Option<usize>,
+    /// Memory of the open blocks, held below [`ReadOptions::memory_bytes`].
     open_bytes: usize,
+    /// A buffer as it is in the file, before decompression; kept for its memory.
     whole: Vec<u8>,
+    /// Latest time that was returned: an earlier one after it is counted as late.
     latest: i64,
     statistics: EtlStatistics,
 }
@@ -139,7 +143,8 @@ impl<R: Read + Seek> EtlReader<R> {
         }
     }
 
-    /// (time, order, block) of the earliest record in an open block.
+    /// (time, order, block) of the earliest record in an open block. The current block is not in the heap: runs of records of one
+    /// buffer are common, and cost one comparison each this way.
     fn best(&mut self) -> Option<(i64, u32, usize)> {
         let own = self.current.and_then(|slot| {
             let block = self.blocks.get(slot)?;
@@ -158,6 +163,7 @@ impl<R: Read + Seek> EtlReader<R> {
         }
     }
 
+    /// Takes a block out of the heap to read from it; the one before goes back.
     fn make_current(&mut self, slot: usize) -> usize {
         if self.current != Some(slot) {
             self.heap.pop();
@@ -168,6 +174,7 @@ impl<R: Read + Seek> EtlReader<R> {
         slot
     }
 
+    /// Puts a block into the heap by its next record, or frees it at its end.
     fn push(&mut self, slot: usize) {
         let block = &self.blocks[slot];
         match block.peek() {
@@ -179,6 +186,7 @@ impl<R: Read + Seek> EtlReader<R> {
         }
     }
 
+    /// Reads a buffer into a block and decompresses it.
     fn open(&mut self, buffer: BufferRef) -> Result<(), EtlError> {
         let size = buffer.size as usize;
         read_at(&mut self.input, buffer.offset, size, &mut self.whole).map_err(|source| EtlError::Read {

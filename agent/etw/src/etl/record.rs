@@ -56,16 +56,20 @@ pub fn step(body: &[u8], at: usize) -> Step {
     }
     let layout = layout((first >> 16) as u8);
     let size = match layout {
+        // Kernel logger headers begin with a version; their size follows the first four bytes.
         Layout::System | Layout::Compact | Layout::PerfInfo => u16_at(body, at + 4).unwrap_or_default(),
+        // The others begin with their size: `EVENT_HEADER.Size` (evntcons.h), `EVENT_TRACE_HEADER.Size` (evntrace.h).
         _ => first as u16,
     };
     let size = usize::from(size);
+    // A size below the header's, or beyond the buffer, would make the walk stand still or leave the buffer.
     if size < layout.header_size() || size > body.len() - at {
         return Step::Bad;
     }
     Step::Record(layout, size)
 }
 
+/// `TRACE_HEADER_TYPE_*` (ntwmi.h of the phnt headers), in pairs: the first for 32-bit, the second for 64-bit.
 const fn layout(header_type: u8) -> Layout {
     match header_type {
         0x01 | 0x02 => Layout::System,
@@ -113,6 +117,7 @@ pub enum Outcome {
 pub fn apply(record: &[u8], layout: Layout, filter: &Filter) -> Outcome {
     let wanted = match layout {
         Layout::System | Layout::Compact | Layout::PerfInfo => {
+            // `SYSTEM_TRACE_HEADER.Packet.Group`, the high byte of the hook id; `PERFINFO_TRACE_HEADER` has it at the same place.
             if !filter.kernel_group(record.get(7).copied().unwrap_or_default()) {
                 return Outcome::KernelOther;
             }
@@ -131,6 +136,7 @@ pub fn apply(record: &[u8], layout: Layout, filter: &Filter) -> Outcome {
 /// When a record was logged, by the session's clock; messages and unknown headers have no time.
 pub fn time(record: &[u8], layout: Layout) -> Option<i64> {
     let at = match layout {
+        // `PERFINFO_TRACE_HEADER` has no thread and no process before its time.
         Layout::PerfInfo => 0x08,
         Layout::Message | Layout::Other => return None,
         _ => 0x10,
@@ -138,6 +144,7 @@ pub fn time(record: &[u8], layout: Layout) -> Option<i64> {
     array_at(record, at).map(i64::from_le_bytes)
 }
 
+/// `ProviderId` of `EVENT_HEADER`, `Guid` of `EVENT_TRACE_HEADER`: at the same offset.
 fn provider(record: &[u8]) -> Option<Guid> {
     array_at(record, 0x18).map(Guid::from_bytes_le)
 }
@@ -176,6 +183,7 @@ const fn pointer_size(header_type: u8) -> u8 {
     }
 }
 
+/// A kernel logger record names its class by a group number; events of a class have the class's GUID in a live session, and here too.
 fn kernel(record: &[u8], layout: Layout, common: RecordHeader) -> Option<RecordView<'_>> {
     let [version, _, _, _, _, _, opcode, group] = array_at(record, 0)?;
     let (tid, pid) = match layout {
@@ -198,6 +206,7 @@ fn kernel(record: &[u8], layout: Layout, common: RecordHeader) -> Option<RecordV
     })
 }
 
+/// Offsets are those of `EVENT_HEADER` (evntcons.h); its `EventDescriptor` begins at 0x28.
 fn event(record: &[u8], common: RecordHeader) -> Option<RecordView<'_>> {
     let flags = u16_at(record, 0x04)?;
     let [version, channel, level, opcode] = array_at(record, 0x2a)?;
@@ -214,6 +223,7 @@ fn event(record: &[u8], common: RecordHeader) -> Option<RecordView<'_>> {
         tid: u32_at(record, 0x08)?,
         pid: u32_at(record, 0x0c)?,
         activity: Guid::from_bytes_le(array_at(record, 0x40)?),
+        // The flags are of the process that logged it, the header type of the system: a 32-bit process logs 4-byte pointers.
         pointer_size: match flags & (flags::HEADER_32_BIT | flags::HEADER_64_BIT) {
             flags::HEADER_32_BIT => 4,
             flags::HEADER_64_BIT => 8,
@@ -235,6 +245,7 @@ fn event(record: &[u8], common: RecordHeader) -> Option<RecordView<'_>> {
     })
 }
 
+/// Offsets are those of `EVENT_TRACE_HEADER` (evntrace.h), whose `Class` has type, level and version.
 fn classic(record: &[u8], layout: Layout, common: RecordHeader) -> Option<RecordView<'_>> {
     let [opcode, level, version, _] = array_at(record, 0x04)?;
     let header = RecordHeader {

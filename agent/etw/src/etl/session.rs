@@ -54,8 +54,10 @@ pub struct SessionHeader {
 impl SessionHeader {
     /// Reads the payload of a file's first record, which was logged at `ticks`; gives its clock too.
     pub(super) fn read(payload: &[u8], ticks: i64) -> Option<(Self, Clock)> {
+        // `PointerSize` lies before the fields whose place depends on it.
         let pointer_size = if u32_at(payload, 44)? == 4 { 4 } else { 8 };
-        // Two pointers, then 172 bytes of time zone, then 64-bit values.
+        // `LoggerName` and `LogFileName` (pointers, without a meaning in a file), then `TIME_ZONE_INFORMATION` (172 bytes), aligned to 8;
+        // then `BootTime`, `PerfFreq`, `StartTime`, `ReservedFlags` (the clock) and `BuffersLost`.
         let times = if pointer_size == 4 { 240 } else { 248 };
         let filetime = |at: usize| array_at(payload, at).map(i64::from_le_bytes);
         let (boot, performance, start) = (filetime(times)?, filetime(times + 8)?, filetime(times + 16)?);
@@ -65,6 +67,7 @@ impl SessionHeader {
         let frequency = match clock {
             ClockKind::SystemTime => FILETIME_FREQUENCY,
             ClockKind::PerformanceCounter => u64::try_from(performance).unwrap_or_default(),
+            // `CpuSpeedInMHz`: no header states the frequency of the cycle counter more exactly.
             ClockKind::CpuCycles => u64::from(megahertz) * 1_000_000,
         };
         let header = Self {
@@ -93,6 +96,7 @@ impl SessionHeader {
 
 /// Sessions that state no clock use one of the first two: a time near the start as FILETIME is system time (seen in samples).
 fn clock_kind(stated: u32, ticks: i64, start: i64) -> ClockKind {
+    // `WNODE_HEADER.ClientContext` (learn.microsoft.com): 1, 2 or 3.
     match stated {
         1 => ClockKind::PerformanceCounter,
         2 => ClockKind::SystemTime,
@@ -146,6 +150,7 @@ impl Clock {
                 origin_ns,
                 frequency,
             } => {
+                // Seconds and rest apart: a product of all ticks and 10^9 would overflow after minutes.
                 let passed = ticks.saturating_sub(origin);
                 let seconds = (passed / frequency).saturating_mul(1_000_000_000);
                 // Below the frequency, which is below 2^33, times 2^30: fits.

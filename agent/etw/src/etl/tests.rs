@@ -123,7 +123,7 @@ fn an_unreadable_buffer_is_an_error_and_the_rest_comes() {
         "{numbers:?}"
     );
 
-    // Where a buffer begins nothing can be said about the rest.
+    // Where a buffer begins nothing is known of the rest.
     let error = EtlEvents::new(input(16_384..16_400), ReadOptions::default(), Decoder::default()).unwrap_err();
     assert_eq!(error.to_string(), "cannot read the .etl file at byte 16384");
 }

@@ -16,7 +16,7 @@ pub fn encode(schema: &Schema, values: &[Field], pointer_bytes: usize) -> Vec<u8
 fn fields(specs: &[FieldSpec], values: &[Field], pointer_bytes: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for spec in specs {
-        let given = values
+        let explicit = values
             .iter()
             .find(|field| field.name == spec.name)
             .map(|field| &field.value);
@@ -24,13 +24,13 @@ fn fields(specs: &[FieldSpec], values: &[Field], pointer_bytes: usize) -> Vec<u8
             .slot
             .and_then(|slot| extent(slot, specs, values, pointer_bytes))
             .map(Value::U64);
-        let value = given.or(counted.as_ref());
+        let value = explicit.or(counted.as_ref());
         array(spec, value, pointer_bytes, &mut bytes);
     }
     bytes
 }
 
-/// The length or count of the first field that asks for this slot.
+/// The length or count of the first field that refers to this slot.
 fn extent(slot: u16, specs: &[FieldSpec], values: &[Field], pointer_bytes: usize) -> Option<u64> {
     specs.iter().find_map(|spec| {
         let value = values

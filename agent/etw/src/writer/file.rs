@@ -180,6 +180,7 @@ impl EtlWriter {
         let mut marks = 0;
         for loss in &mut self.losses {
             if loss.cpu == cpu && loss.at_ns <= at_ns {
+                // `ETW_BUFFER_FLAG_EVENTS_LOST` and `_BUFFER_LOST` (ntwmi.h of the phnt headers).
                 marks |= if loss.events > 0 { 0x02 } else { 0 };
                 marks |= if loss.buffers > 0 { 0x04 } else { 0 };
                 // Marked once.
@@ -189,6 +190,7 @@ impl EtlWriter {
         marks
     }
 
+    /// The schema record that merging would put before the first event of this kind.
     fn schema_record(&self, raw: &RawRecord, ticks: i64, known: &mut HashSet<(Guid, u16, u8)>) -> Option<Vec<u8>> {
         let RecordHeader {
             provider, id, version, ..
@@ -212,6 +214,7 @@ impl EtlWriter {
         Some(lay_out(&record, ticks))
     }
 
+    /// The time as the session's clock stamps it.
     fn ticks(&self, at_ns: u64) -> i64 {
         let session = &self.session;
         let at_ns = at_ns.max(session.started_ns);
@@ -224,14 +227,17 @@ impl EtlWriter {
 
     fn buffer(&self, open: &Open, cpu: u16, sequence: i64, flags: u16) -> Vec<u8> {
         let filled = open.bytes.len() + HEADER_SIZE;
+        // 0x20: the header states the processor.
         let mut mark = 0x20 | flags | open.flags;
         let mut body = open.bytes.clone();
         let size = if self.session.compressed {
+            // 0x40: compressed with LZXPRESS plain LZ77 (MS-XCA, section 2.3).
             mark |= 0x40;
             body = deflate(&body);
             body.len() + HEADER_SIZE
         } else {
             let size = (self.session.buffer_bytes as usize).max(filled);
+            // A session fills the rest of a buffer with 0xff, which ends the walk.
             body.resize(size - HEADER_SIZE, 0xff);
             size
         };
@@ -246,6 +252,7 @@ impl EtlWriter {
         let ticks = self.ticks(session.started_ns);
         let payload = self.logfile_header(buffers);
         let size = payload.len() + 0x20;
+        // `SYSTEM_TRACE_HEADER` of 64-bit: version 2, header type 2; group and type 0 (`EventTraceGuid`, header event).
         let mut record = vec![2, 0, 0x02, 0xc0];
         record.extend((size as u16).to_le_bytes());
         record.extend([0, 0]);
@@ -281,10 +288,13 @@ impl EtlWriter {
         let lost_buffers: u32 = self.losses.iter().map(|loss| loss.buffers).sum();
         let mut bytes = Vec::with_capacity(512);
         bytes.extend(session.buffer_bytes.to_le_bytes());
+        // `VersionDetail`: major 10, minor 0, sub-version 1.5 of the format.
         bytes.extend([10, 0, 1, 5]);
         bytes.extend(session.os_build.to_le_bytes());
         bytes.extend(session.processors.to_le_bytes());
         bytes.extend(filetime_of_unix_ns(ended).to_le_bytes());
+        // `TimerResolution` (100 ns), `MaximumFileSize`, `LogFileMode` (sequential), `BuffersWritten`, `StartBuffers`, `PointerSize`,
+        // `EventsLost`, `CpuSpeedInMHz`.
         for number in [
             156_250,
             0,
@@ -297,7 +307,9 @@ impl EtlWriter {
         ] {
             bytes.extend(number.to_le_bytes());
         }
+        // Two pointers, `TIME_ZONE_INFORMATION`, and its alignment.
         bytes.extend([0; 16 + 172 + 4]);
+        // `BootTime`: an hour before the session.
         let boot = session.started_ns.saturating_sub(3_600_000_000_000);
         bytes.extend(filetime_of_unix_ns(boot).to_le_bytes());
         bytes.extend((session.frequency as i64).to_le_bytes());
@@ -319,6 +331,8 @@ struct Open {
     last_ticks: i64,
 }
 
+/// `WMI_BUFFER_HEADER` (ntwmi.h of the phnt headers): BufferSize, SavedOffset, CurrentOffset, ReferenceCount, TimeStamp,
+/// SequenceNumber, clock, processor and alignment, logger id, state, Offset, flags, type.
 fn buffer_header(size: usize, filled: usize, cpu: u16, flags: u16, kind: u16, ticks: i64, sequence: i64) -> Vec<u8> {
     let mut header = Vec::with_capacity(HEADER_SIZE);
     for number in [size as u32, filled as u32, filled as u32, 0] {

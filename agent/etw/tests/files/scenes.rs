@@ -262,7 +262,7 @@ fn only_wanted_providers_are_decoded() {
     };
     let mut reader = EtlEvents::new(Cursor::new(story::file(small(false), true)), options, decoder()).unwrap();
     let providers: Vec<Guid> = reader.by_ref().map(|event| event.unwrap().provider).collect();
-    // The kernel logger is asked for by class.
+    // Kernel logger events are chosen by class.
     assert_eq!(providers.iter().filter(|provider| **provider == CONTAINERD).count(), 1);
     assert_eq!(providers.len(), 3);
     assert_eq!(reader.statistics().filtered, 11);
@@ -270,7 +270,7 @@ fn only_wanted_providers_are_decoded() {
     assert_eq!(reader.statistics().wpp, 1);
 }
 
-/// Header layouts that no sample has: compact, 32-bit, instance, and one nobody knows.
+/// Header layouts that no sample has: compact, 32-bit, instance, and one that is unknown.
 #[test]
 fn rare_header_layouts() {
     let mut writer = EtlWriter::new(small(false));
