@@ -32,15 +32,21 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Fails with this code, says `part` in one error, and ends with one hint; no log lines before, nothing printed.
+/// Fails with this code, prints `part` in one error, and ends with one hint; no log lines before, nothing printed.
 fn assert_refused(args: &[&str], code: i32, part: &str) {
     let output = sandglass(args);
-    let said = err(&output);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-    assert!(said.starts_with("error: ") && said.contains(part), "{args:?}: {said}");
-    assert_eq!(said.matches("error: ").count(), 1, "{args:?}: {said}");
-    assert_eq!(said.matches("hint: ").count(), 1, "{args:?}: {said}");
-    assert!(said.lines().last().unwrap().starts_with("hint: "), "{args:?}: {said}");
+    let stderr = err(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert!(
+        stderr.starts_with("error: ") && stderr.contains(part),
+        "{args:?}: {stderr}"
+    );
+    assert_eq!(stderr.matches("error: ").count(), 1, "{args:?}: {stderr}");
+    assert_eq!(stderr.matches("hint: ").count(), 1, "{args:?}: {stderr}");
+    assert!(
+        stderr.lines().last().unwrap().starts_with("hint: "),
+        "{args:?}: {stderr}"
+    );
     assert!(output.stdout.is_empty(), "{args:?}: {}", out(&output));
 }
 
@@ -107,9 +113,9 @@ fn wrong_arguments_end_with_64_and_a_hint() {
     assert_refused(&["replay", "x", "--print", "everything"], 64, "invalid value");
     assert_refused(&["completions", "teletype"], 64, "invalid value");
     assert_eq!(sandglass(&[]).status.code(), Some(64));
-    for asked in [&["--help"][..], &["--version"], &["run", "--help"]] {
-        let output = sandglass(asked);
-        assert!(output.status.success() && output.stderr.is_empty(), "{asked:?}");
+    for flags in [&["--help"][..], &["--version"], &["run", "--help"]] {
+        let output = sandglass(flags);
+        assert!(output.status.success() && output.stderr.is_empty(), "{flags:?}");
     }
 }
 
@@ -311,9 +317,12 @@ fn nothing_to_write_to_is_a_clear_error() {
         .stdout(full)
         .output()
         .unwrap();
-    let said = err(&output);
+    let stderr = err(&output);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("standard output") && said.contains("hint:"), "{said}");
+    assert!(
+        stderr.contains("standard output") && stderr.contains("hint:"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -366,8 +375,8 @@ fn damage_costs_only_the_lines_it_hits() {
         let output = sandglass(&["replay", &path, "--print", "spans"]);
         assert!(output.status.success(), "{name}: {}", err(&output));
         assert_eq!(out(&output), reference, "{name}");
-        let said = err(&output);
-        assert!(said.contains("skipped") && said.len() < 2_000, "{name}: {said}");
+        let stderr = err(&output);
+        assert!(stderr.contains("skipped") && stderr.len() < 2_000, "{name}: {stderr}");
     }
     let windows = files.put("crlf.jsonl", good.replace('\n', "\r\n"));
     assert_eq!(out(&sandglass(&["replay", &windows, "--print", "spans"])), reference);
@@ -395,13 +404,13 @@ fn no_damage_makes_it_panic() {
         }
         let path = files.put("mutated.jsonl", bytes);
         let output = sandglass(&["replay", &path]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
             Some(0) => {}
-            Some(64) => assert!(said.contains("hint:"), "round {round}: {said}"),
-            other => panic!("round {round}: {other:?}: {said}"),
+            Some(64) => assert!(stderr.contains("hint:"), "round {round}: {stderr}"),
+            other => panic!("round {round}: {other:?}: {stderr}"),
         }
-        assert!(!said.contains("panicked"), "round {round}: {said}");
+        assert!(!stderr.contains("panicked"), "round {round}: {stderr}");
     }
 }
 

@@ -250,7 +250,7 @@ fn c_without_a_capability_the_agent_says_what_it_lost() {
                 assert_one_pod_is_traced(&node, "no-net-admin");
             }
         }
-        println!("without {taken}: as the table says");
+        println!("without {taken}: as in the table");
         node.uninstall();
     }
     node.kubectl(&["delete", "namespace", NAMESPACE]);
@@ -491,7 +491,7 @@ fn ended(node: &Node) -> Result<(i64, String), String> {
         .into_iter()
         .find_map(Value::as_i64)
         .ok_or_else(|| status.to_string())?;
-    // Between two containers of the pod the kubelet has no log of either, and says so or nothing.
+    // Between two containers of the pod the kubelet has no log of either, and reports that or nothing.
     match node.agent_log() {
         log if log.is_empty() || log.contains("unable to retrieve container logs") => Err(format!("log: {log:?}")),
         log => Ok((code, log)),

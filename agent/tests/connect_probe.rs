@@ -143,7 +143,7 @@ fn established(test: &str, options: Options) {
         assert_ne!(first.socket, 0);
         drop(accepted);
     }
-    // Who accepts is nobody's client.
+    // The side that accepts is no client.
     assert_eq!(steps(&pair.watch.events(), pair.server.inode), []);
 }
 
@@ -228,13 +228,13 @@ fn unreachable_by_icmp_is_seen_and_without_a_route_is_not() {
         ErrorKind::HostUnreachable
     );
     assert_eq!(pair.failure_of(4001).0, ConnectFailure::Unreachable);
-    // Nobody has this address: no answer to ARP.
+    // No interface has this address: ARP is not answered.
     assert_eq!(
         pair.connect("10.77.0.9:4002").unwrap_err().kind(),
         ErrorKind::HostUnreachable
     );
     assert_eq!(pair.failure_of(4002).0, ConnectFailure::Unreachable);
-    // No change of state, so the kernel tells nobody but the program.
+    // No change of state, so the kernel reports it to the program only.
     assert_eq!(
         pair.connect("192.0.2.1:4003").unwrap_err().kind(),
         ErrorKind::NetworkUnreachable
@@ -255,11 +255,11 @@ fn unanswered_until_the_kernel_gives_up() {
     let began = Instant::now();
     assert_eq!(pair.connect("10.77.0.2:4001").unwrap_err().kind(), ErrorKind::TimedOut);
     let took = began.elapsed();
-    let (why, told, retransmits) = pair.failure_of(4001);
+    let (why, reported, retransmits) = pair.failure_of(4001);
     assert_eq!((why, retransmits), (ConnectFailure::TimedOut, 1));
     assert!(
-        told <= took && took - told < Duration::from_millis(50),
-        "{told:?} of {took:?}"
+        reported <= took && took - reported < Duration::from_millis(50),
+        "{reported:?} of {took:?}"
     );
 }
 
@@ -335,11 +335,14 @@ fn a_burst_is_told_whole() {
         }
     });
     let took = began.elapsed();
-    let told = pair.watch.wait("all ends", |events| {
+    let reported = pair.watch.wait("all ends", |events| {
         let steps = steps(events, pair.client.inode);
         (steps.len() == 2 * BURST).then_some(steps)
     });
-    let established = told.iter().filter(|(_, step)| step.step == Step::Established).count();
+    let established = reported
+        .iter()
+        .filter(|(_, step)| step.step == Step::Established)
+        .count();
     assert_eq!((established, pair.watch.lost("connect")), (BURST, 0));
     eprintln!("{BURST} connections in {took:?}");
 }

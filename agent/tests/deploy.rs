@@ -126,7 +126,7 @@ fn a_typo_in_the_values_is_refused() {
     let Some(helm) = Helm::find("a_typo_in_the_values_is_refused") else {
         return;
     };
-    for (argument, said) in [
+    for (argument, printed) in [
         ("linux.capabilites={BPF}", "'capabilites' not allowed"),
         ("linux.capabilities={NET_ADMN}", "linux/capabilities"),
         ("linux.capabilities={BPF,SYS_ADMIN}", "linux/capabilities"),
@@ -154,7 +154,7 @@ fn a_typo_in_the_values_is_refused() {
     ] {
         let refused = helm.template(&[argument.to_owned()], "1.36.0", &[]);
         let error = refused.expect_err(argument);
-        assert!(error.contains(said), "{argument}: {error}");
+        assert!(error.contains(printed), "{argument}: {error}");
     }
 }
 
@@ -277,10 +277,10 @@ fn every_value_has_a_comment_and_a_place_in_the_schema() {
     }
     let parsed: Value = serde_saphyr::from_str(&values).unwrap();
     let known: BTreeSet<&String> = schema["properties"].as_object().unwrap().keys().collect();
-    let given: BTreeSet<&String> = parsed.as_object().unwrap().keys().collect();
-    let extra: Vec<_> = known.difference(&given).map(|key| key.as_str()).collect();
+    let set: BTreeSet<&String> = parsed.as_object().unwrap().keys().collect();
+    let extra: Vec<_> = known.difference(&set).map(|key| key.as_str()).collect();
     assert_eq!(extra, ["enabled", "global"], "what Helm itself passes");
-    assert_eq!(given.difference(&known).count(), 0);
+    assert_eq!(set.difference(&known).count(), 0);
 }
 
 #[test]
@@ -322,10 +322,10 @@ fn the_image_holds_one_static_binary_and_nothing_else() {
     };
     // This test's own agent is linked dynamically: it could not start in an image without a loader.
     let refused = build(Path::new(env!("CARGO_BIN_EXE_sandglass")), "never.tar");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && said.contains("dynamic loader") && said.contains("hint: "),
-        "{said}"
+        !refused.status.success() && printed.contains("dynamic loader") && printed.contains("hint: "),
+        "{printed}"
     );
     let empty = folder.path().join("empty");
     fs::write(&empty, b"#!/bin/sh\n").unwrap();
@@ -398,10 +398,10 @@ fn assert_valid(test: &str, folder: &Path) {
     let Some((python, crds)) = validators(test) else { return };
     let script = root("deploy/validate.py");
     let judged = output(Command::new(python.join("python")).arg(script).arg(folder).arg(crds));
-    let said = String::from_utf8_lossy(&judged.stdout);
+    let printed = String::from_utf8_lossy(&judged.stdout);
     assert!(
-        judged.status.success() && said.contains("checked: "),
-        "{said}{}",
+        judged.status.success() && printed.contains("checked: "),
+        "{printed}{}",
         String::from_utf8_lossy(&judged.stderr)
     );
 }
@@ -417,8 +417,8 @@ fn validators(test: &str) -> Option<(PathBuf, String)> {
         );
         return None;
     }
-    let said = String::from_utf8(found.stdout).unwrap();
-    let (environment, crds) = said.trim().split_once('\n').unwrap();
+    let printed = String::from_utf8(found.stdout).unwrap();
+    let (environment, crds) = printed.trim().split_once('\n').unwrap();
     Some((Path::new(environment).join("bin"), crds.to_owned()))
 }
 
@@ -478,8 +478,8 @@ fn the_scripts_of_the_cluster_are_shell() {
         for entry in fs::read_dir(root(folder)).unwrap().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "sh") {
                 let parsed = output(Command::new("bash").arg("-n").arg(entry.path()));
-                let said = String::from_utf8_lossy(&parsed.stderr);
-                assert!(parsed.status.success() && said.is_empty(), "{said}");
+                let printed = String::from_utf8_lossy(&parsed.stderr);
+                assert!(parsed.status.success() && printed.is_empty(), "{printed}");
                 checked += 1;
             }
         }

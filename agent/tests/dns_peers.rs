@@ -39,7 +39,7 @@ fn assert_close(differences: &[u64], at_least: usize) {
     eprintln!("{} latencies compared, {worst} ns apart at most", differences.len());
 }
 
-/// Five search domains and ndots:5: a name with one dot is asked for six times, as A and as AAAA.
+/// Five search domains and ndots:5: a name with one dot is queried six times, as A and as AAAA.
 #[test]
 fn the_search_path_of_a_cluster_is_seen_name_by_name() {
     let test = "the_search_path_of_a_cluster_is_seen_name_by_name";
@@ -73,7 +73,7 @@ fn the_search_path_of_a_cluster_is_seen_name_by_name() {
     let process = queries(&seen)[0].message.initiator.clone();
     assert!(
         queries(&seen).iter().all(|seen| seen.message.initiator == process),
-        "one process asked them all"
+        "one process sent them all"
     );
     assert_close(&oracle.agrees(&seen), 12);
 }
@@ -111,7 +111,7 @@ fn musl_asks_all_servers_at_once() {
     };
     let _server = Server::start(&lab);
     lab.announce_pod();
-    // The second server is the first one's other address: it is asked, and nobody answers there.
+    // The second server is the first one's other address: it is queried, and does not answer.
     lab.resolv_conf(&format!("nameserver {SERVER}\nnameserver {}\n", lab::ELSEWHERE));
     let output = lab.within(&lab.pod(), &[program.to_str().unwrap(), "ok.test"]).unwrap();
     assert!(
@@ -120,13 +120,13 @@ fn musl_asks_all_servers_at_once() {
     );
     watch.messages(6);
     let seen = watch.settled();
-    let asked: Vec<(String, u16)> = queries(&seen)
+    let queried: Vec<(String, u16)> = queries(&seen)
         .iter()
         .map(|seen| (seen.message.server.ip().to_string(), seen.kind()))
         .collect();
     for server in [SERVER, lab::ELSEWHERE] {
         for kind in [A, AAAA] {
-            assert!(asked.contains(&(server.to_owned(), kind)), "{asked:?}");
+            assert!(queried.contains(&(server.to_owned(), kind)), "{queried:?}");
         }
     }
     let socket = seen[0].message.socket;
@@ -148,7 +148,7 @@ fn a_server_that_is_silent_once_is_asked_again() {
     let options = if recording { "" } else { "options timeout:1\n" };
     lab.resolv_conf(&format!("nameserver {SERVER}\n{options}"));
     assert!(glibc(&lab, "once.test").status.success());
-    assert!(server.asked("once.test", A) >= 2);
+    assert!(server.query_count("once.test", A) >= 2);
     let seen = watch.messages(6);
     let first = queries(&seen);
     assert_eq!(first.len(), 4, "{seen:#?}");

@@ -31,7 +31,7 @@ const A: u16 = 1;
 const AAAA: u16 = 28;
 
 /// Names and types of queries in their order.
-fn asked(seen: &[Seen]) -> Vec<(&str, u16)> {
+fn questions(seen: &[Seen]) -> Vec<(&str, u16)> {
     let queries = seen.iter().filter(|seen| !seen.is_answer());
     queries.map(|seen| (seen.name(), seen.kind())).collect()
 }
@@ -69,7 +69,7 @@ fn a_lookup_of_glibc_is_seen_as_tshark_sees_it() {
     let seen = watch.messages(8);
     assert_eq!(seen.len(), 8, "{seen:#?}");
     assert_eq!(
-        asked(&seen),
+        questions(&seen),
         [("ok.test", A), ("ok.test", AAAA), ("none.test", A), ("none.test", AAAA)]
     );
     assert_eq!(
@@ -173,7 +173,7 @@ fn a_truncated_answer_is_followed_over_tcp() {
     let output = glibc(&lab, "tc.test");
     assert!(output.status.success(), "{output:?}");
     let seen = watch.messages(8);
-    assert!(server.asked("tc.test", A) >= 2);
+    assert!(server.query_count("tc.test", A) >= 2);
     let over = |transport, answer| {
         let chosen = seen
             .iter()
@@ -181,15 +181,18 @@ fn a_truncated_answer_is_followed_over_tcp() {
         chosen.cloned().collect::<Vec<Seen>>()
     };
     for answer in over(Transport::Udp, true) {
-        let said = answer.message.answer.unwrap();
-        assert!(said.truncated && said.records == 0, "{said:?}");
+        let answer = answer.message.answer.unwrap();
+        assert!(answer.truncated && answer.records == 0, "{answer:?}");
     }
     let answers = over(Transport::Tcp, true);
     // glibc asks again when its buffer was too small for so many addresses.
     assert!(answers.len() >= 2, "{seen:#?}");
     for answer in answers {
-        let said = answer.message.answer.unwrap();
-        assert_eq!((said.truncated, said.records, said.addresses.len()), (false, 60, 8));
+        let answer = answer.message.answer.unwrap();
+        assert_eq!(
+            (answer.truncated, answer.records, answer.addresses.len()),
+            (false, 60, 8)
+        );
     }
     for question in over(Transport::Tcp, false) {
         assert_eq!(question.message.initiator.unwrap().comm, "getent");
@@ -351,7 +354,7 @@ fn misbehaving_servers_are_seen_for_what_they_do() {
             .filter_map(|seen| Some((seen.message.id, seen.message.answer.as_ref()?.rcode)))
             .collect()
     };
-    assert_eq!(asked(&seen).len(), 8);
+    assert_eq!(questions(&seen).len(), 8);
     assert_eq!(answers("servfail.test"), [(1, 2)]);
     assert_eq!(answers("refused.test"), [(2, 5)]);
     assert_eq!(answers("badvers.test"), [(3, 16)], "with the upper bits of EDNS");
@@ -364,7 +367,7 @@ fn misbehaving_servers_are_seen_for_what_they_do() {
     let took = late[1].at.0 - late[0].at.0;
     assert!((295_000_000..600_000_000).contains(&took), "{took} ns");
     if recorded::wanted() {
-        // Until what is not answered is given up.
+        // Until the resolver gives up.
         std::thread::sleep(Duration::from_secs(9));
     }
 }
@@ -448,7 +451,7 @@ fn other_ports_are_watched_where_asked_and_nothing_else_is() {
     let seen = watch.settled();
     let ids: Vec<u16> = seen.iter().map(|seen| seen.message.id).collect();
     assert_eq!(ids, [2, 2]);
-    // The server's own sockets talk on that port too: that side is not told.
+    // The server's own sockets talk on that port too: that side is not reported.
     let all = watch.all();
     let servers = lab.inode(&lab.server());
     assert!(
@@ -473,8 +476,8 @@ fn a_datagram_longer_than_the_room_for_it_is_read_as_far_as_it_goes() {
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 192, 0, 2, 1]);
     }
     server.send_to(&answer, client).unwrap();
-    let said = watch.messages(2).remove(1).message.answer.unwrap();
-    assert_eq!((said.records, said.addresses.len()), (300, 8));
+    let answer = watch.messages(2).remove(1).message.answer.unwrap();
+    assert_eq!((answer.records, answer.addresses.len()), (300, 8));
 }
 
 #[test]

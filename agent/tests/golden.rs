@@ -64,13 +64,13 @@ fn check(path: &Path, actual: &str) {
     }
     let expected = fs::read_to_string(path).unwrap_or_default();
     // Which series stand at 0 from the start is the system's that the agent was built for.
-    let told = |text: &str| {
+    let comparable = |text: &str| {
         let lines = text
             .lines()
             .filter(|line| !cfg!(windows) || !(line.ends_with(" 0") || line.ends_with(" 0.0")));
         lines.map(|line| format!("{line}\n")).collect::<String>()
     };
-    let (expected, actual) = (told(&expected), told(actual));
+    let (expected, actual) = (comparable(&expected), comparable(actual));
     if let Some((number, (left, right))) = expected
         .lines()
         .zip(actual.lines())

@@ -296,7 +296,7 @@ fn judge(console: &str) -> Result<()> {
     let drops = |line: &str| line.starts_with("sandglass_packet_drops_total{scope=\"sandbox\",packet=\"dns\"");
     ensure!(
         metrics.lines().any(|line| drops(line) && !line.ends_with(" 0")),
-        "no drop of a query is told of"
+        "no drop of a query is reported"
     );
     let lost = |line: &str| line.starts_with("sandglass_events_lost_total{") && !line.ends_with(" 0");
     ensure!(!metrics.lines().any(lost), "events were lost");

@@ -25,7 +25,7 @@ struct Windows {
 }
 
 static WINDOWS: LazyLock<Result<Windows, String>> = LazyLock::new(build);
-/// Wine starts one server a prefix: one program at a time is told apart best.
+/// Wine starts one server a prefix: tests run one program at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn root() -> &'static Path {
@@ -171,12 +171,12 @@ impl Windows {
     /// All tests of a test program pass, and there are at least so many.
     fn assert_tests_pass(&self, program: &str, at_least: u32) {
         let output = self.run_for(300, self.command_of(&self.tests[program], &[]));
-        let said = text(&output.stdout);
-        let passed = said
+        let printed = text(&output.stdout);
+        let passed = printed
             .split("test result: ok. ")
             .nth(1)
             .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
-        let failures = said.split("failures:").nth(1).unwrap_or(&said);
+        let failures = printed.split("failures:").nth(1).unwrap_or(&printed);
         assert!(output.status.success(), "{failures} {}", text(&output.stderr));
         assert!(
             passed.is_some_and(|passed| passed >= at_least),
@@ -188,12 +188,12 @@ impl Windows {
     /// Ends with this code, one error that has `part`, and one hint.
     fn assert_refused(&self, args: &[&str], code: i32, part: &str) {
         let output = self.run(args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-        let error = said.find("error: ").map_or("", |at| &said[at..]);
-        assert!(error.contains(part), "{args:?}: {said}");
-        assert_eq!(error.matches("hint: ").count(), 1, "{args:?}: {said}");
-        assert!(!said.contains("panicked"), "{args:?}: {said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {printed}");
+        let error = printed.find("error: ").map_or("", |at| &printed[at..]);
+        assert!(error.contains(part), "{args:?}: {printed}");
+        assert_eq!(error.matches("hint: ").count(), 1, "{args:?}: {printed}");
+        assert!(!printed.contains("panicked"), "{args:?}: {printed}");
     }
 }
 
@@ -380,7 +380,7 @@ fn what_cannot_be_done_ends_with_its_code_and_a_hint() {
     );
 }
 
-/// Wine says that the session started; what ETW would write is not there.
+/// Wine reports that the session started; it writes no events.
 #[test]
 fn an_etl_is_recorded_for_so_long() {
     let Some(windows) = Windows::get("an_etl_is_recorded_for_so_long") else {

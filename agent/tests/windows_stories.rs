@@ -213,11 +213,11 @@ fn a_loss_is_told_by_the_marks_of_a_file_that_was_not_ended_in_order() {
     assert_eq!(bytes[count..count + 4], 41_u32.to_le_bytes());
     bytes[count..count + 4].fill(0);
     let mut file = EtlFile::from_bytes("cut", bytes, ActivityNames::default()).unwrap();
-    let mut told = 0;
+    let mut reported = 0;
     while let Some(event) = file.next_event().unwrap() {
-        told += usize::from(matches!(event.body, Body::Lost { count: 1, .. }));
+        reported += usize::from(matches!(event.body, Body::Lost { count: 1, .. }));
     }
-    assert_eq!((told > 0, file.unused().lost), (true, 1));
+    assert_eq!((reported > 0, file.unused().lost), (true, 1));
 }
 
 #[test]

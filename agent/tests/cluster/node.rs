@@ -35,7 +35,7 @@ pub struct Node {
     bin: PathBuf,
 }
 
-/// The node goes with the run, and with it the reason why a test failed: it is told here.
+/// The node goes with the run, and with it the reason why a test failed: print it here.
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -251,14 +251,14 @@ impl Node {
 }
 
 fn succeeded(what: &str, output: Output) -> String {
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
-        "{what}: {}: {said}{}",
+        "{what}: {}: {printed}{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    said
+    printed
 }
 
 /// Waits until `check` returns a value; `what` is for the message.

@@ -147,7 +147,7 @@ impl Observed {
         let signal = |name: &str| std::process::Command::new("kill").args([name, pid.trim()]).status();
         assert!(signal("-STOP").unwrap().success(), "kill -STOP of CoreDNS");
         let silence = Undo::of(|| {
-            // Where it is gone, the next lookup says so.
+            // Where it is gone, the next lookup shows it.
             let _ = signal("-CONT");
         });
         let causes = "sum(sandglass_root_causes_total)";
@@ -158,7 +158,7 @@ impl Observed {
         let before = named();
         let begin = Instant::now();
         workloads::start_lookup(node, namespace, "stalled");
-        // The program asks again and again for a minute; the first name it gives up is told at once or when it is answered.
+        // The program retries for a minute; the first name that it gives up is reported at once or when it is answered.
         while begin.elapsed() < Duration::from_secs(20) && named() <= before {
             std::thread::sleep(Duration::from_millis(500));
         }
@@ -170,10 +170,10 @@ impl Observed {
     /// While `work` is done, every query of every panel, rule and alert gives data at some time, but for those that cannot here.
     pub fn every_query_has_data(&self, work: impl FnOnce()) {
         let excuse = |query: &Query| NOTHING_HERE.iter().find(|(part, _)| query.text.contains(part));
-        let (excused, asked): (Vec<Query>, Vec<Query>) =
+        let (excused, expected): (Vec<Query>, Vec<Query>) =
             questions().into_iter().partition(|query| excuse(query).is_some());
-        let count = asked.len();
-        let open = Mutex::new(asked);
+        let count = expected.len();
+        let open = Mutex::new(expected);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

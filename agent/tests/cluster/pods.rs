@@ -19,8 +19,8 @@ use super::node::{AGENT, Node, http, wait_for};
 pub struct PodWatch {
     thread: Option<JoinHandle<u32>>,
     done: Arc<AtomicBool>,
-    // A pipe that nobody reads would stop it.
-    told: tempfile::NamedTempFile,
+    // A pipe without a reader would stop it.
+    reported: tempfile::NamedTempFile,
     namespace: String,
 }
 
@@ -45,8 +45,8 @@ impl Drop for PodWatch {
 impl PodWatch {
     /// Begins to follow.
     pub fn start(node: &Node, namespace: &str) -> PodWatch {
-        let told = tempfile::NamedTempFile::new().unwrap();
-        let output = told.reopen().unwrap();
+        let reported = tempfile::NamedTempFile::new().unwrap();
+        let output = reported.reopen().unwrap();
         let mut command = node.endless("kubectl");
         command.args(["get", "pods", "--namespace", namespace, "--watch", "--output=json"]);
         let done = Arc::new(AtomicBool::new(false));
@@ -63,7 +63,7 @@ impl PodWatch {
         PodWatch {
             thread: Some(std::thread::spawn(follow)),
             done,
-            told,
+            reported,
             namespace: namespace.to_owned(),
         }
     }
@@ -75,13 +75,13 @@ impl PodWatch {
         self.thread.take().map_or(0, |thread| thread.join().unwrap_or_default())
     }
 
-    /// Every pod that was given to the node and has a network of its own.
+    /// Every pod that was assigned to the node and has a network of its own.
     pub fn finish(mut self) -> BTreeSet<Pod> {
         let watches = self.end();
         if watches > 1 {
             println!("the API server ended the watch {} times", watches - 1);
         }
-        let text = std::fs::read_to_string(self.told.path()).unwrap();
+        let text = std::fs::read_to_string(self.reported.path()).unwrap();
         let mut seen = BTreeSet::new();
         for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
             // The last one may be cut.
@@ -198,7 +198,7 @@ pub fn assert_same(pods: &BTreeSet<Pod>, traces: &[Value], fails: impl Fn(&str) 
     );
 }
 
-/// The trace is not marked incomplete, or says truly why: records of the machine's traffic were lost while it was open,
+/// The trace is not marked incomplete, or for a reason that is true: records of the machine's traffic were lost while it was open,
 /// because something else on the machine flooded it with lookups or connections. The pods here cannot: their traffic is
 /// a handful of packets. Of processes nothing may be lost.
 pub fn assert_whole(trace: &Value) {

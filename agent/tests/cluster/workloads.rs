@@ -85,7 +85,7 @@ fn answers(address: SocketAddr) -> Result<(), String> {
     }
 }
 
-/// Whether CoreDNS, asked at its own port, gives this address for the name.
+/// Whether CoreDNS, queried at its own port, answers with this address for the name.
 fn resolves(name: &str, address: Ipv4Addr) -> Result<(), String> {
     let fail = |error: std::io::Error| error.to_string();
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(fail)?;
@@ -109,8 +109,8 @@ pub fn lookup(node: &Node, namespace: &str) {
 
 /// The same by another name, and without waiting for its end.
 pub fn start_lookup(node: &Node, namespace: &str, name: &str) {
-    let asked = format!("server.{namespace}.svc.cluster.local");
-    start_batch(node, namespace, name, 1, &["lookup", &asked], None);
+    let name_of_server = format!("server.{namespace}.svc.cluster.local");
+    start_batch(node, namespace, name, 1, &["lookup", &name_of_server], None);
 }
 
 /// So many pods at once whose chain has a plugin that is slow, or whatever the node's `slow-seconds` makes it; they end at once.

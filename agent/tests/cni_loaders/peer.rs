@@ -19,7 +19,7 @@ pub struct Peer {
 /// What the loaders made of a directory.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What containerd's loader says when it loads nothing.
+    /// The error of containerd's loader when it loads nothing.
     pub error: String,
     /// What it loads.
     pub networks: Vec<Loaded>,

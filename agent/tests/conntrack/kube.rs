@@ -99,9 +99,9 @@ impl<'n> Kube<'n> {
             if output.status.success() {
                 return;
             }
-            let said = String::from_utf8_lossy(&output.stderr);
+            let printed = String::from_utf8_lossy(&output.stderr);
             let logs = || self.node.run(&format!("cd {}; tail -n 5 *.log", self.path()));
-            assert!(Instant::now() < deadline, "{what}: {said}\n{}", logs());
+            assert!(Instant::now() < deadline, "{what}: {printed}\n{}", logs());
             std::thread::sleep(Duration::from_millis(300));
         }
     }

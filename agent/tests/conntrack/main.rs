@@ -79,10 +79,10 @@ fn connect_and_compare(cluster: &Cluster) {
     });
     let after = clock::now();
     cluster.node.run("sleep 0.2; conntrack -F 2>/dev/null");
-    let mut told = cluster.wait_for(FlowChange::Destroyed, locals.len());
+    let mut reported = cluster.wait_for(FlowChange::Destroyed, locals.len());
     let mut used = BTreeMap::new();
     for local in &locals {
-        let (at, flow) = told
+        let (at, flow) = reported
             .iter()
             .find(|(_, flow)| flow.change == FlowChange::New && flow.source == *local)
             .unwrap();
@@ -97,9 +97,9 @@ fn connect_and_compare(cluster: &Cluster) {
     let mut seen = witness.finish();
     // Of flows older than the witness it sees the end only, and the other way round: of both, only those of the service.
     let service = format!("{SERVICE}:{PORT}");
-    told.retain(|(_, flow)| flow.destination.to_string() == service);
+    reported.retain(|(_, flow)| flow.destination.to_string() == service);
     seen.retain(|seen| seen.ends[1] == service);
-    agree(seen, &told);
+    agree(seen, &reported);
     assert_eq!(cluster.watch.lost("conntrack"), 0);
 }
 
@@ -180,10 +180,10 @@ fn udp_with_and_without_an_answer_and_ipv6() {
     locals.push(silent.local_addr().unwrap().port());
     std::thread::sleep(Duration::from_millis(100));
     cluster.node.run("conntrack -F 2>/dev/null");
-    let told = cluster.wait_for(FlowChange::Destroyed, 3);
+    let reported = cluster.wait_for(FlowChange::Destroyed, 3);
     for (number, port) in locals.iter().enumerate() {
         let of = |change| {
-            let mut flows = told.iter().map(|(_, flow)| flow);
+            let mut flows = reported.iter().map(|(_, flow)| flow);
             flows
                 .find(|flow| flow.source.port() == *port && flow.change == change)
                 .unwrap()
@@ -224,21 +224,24 @@ fn a_full_table_drops_and_that_is_counted() {
     }
     // Established flows without an answer may go early when there is no room.
     let after = cluster.counters();
-    let told = counts(&cluster.watch.events(), cluster.node.inode);
-    for (name, told) in [
-        ("drop", told.iter().map(|counts| counts.drop).sum::<u64>()),
-        ("early_drop", told.iter().map(|counts| counts.early_drop).sum()),
-        ("insert_failed", told.iter().map(|counts| counts.insert_failed).sum()),
+    let reported = counts(&cluster.watch.events(), cluster.node.inode);
+    for (name, reported) in [
+        ("drop", reported.iter().map(|counts| counts.drop).sum::<u64>()),
+        ("early_drop", reported.iter().map(|counts| counts.early_drop).sum()),
+        (
+            "insert_failed",
+            reported.iter().map(|counts| counts.insert_failed).sum(),
+        ),
     ] {
         let grown = after[name] - before[name];
         eprintln!("{test}: {name} grew by {grown}");
-        assert_eq!(told, grown, "{name}");
+        assert_eq!(reported, grown, "{name}");
     }
     assert!(after["drop"] > before["drop"]);
 }
 
 /// Lets two threads send from these sockets at the same instant, again and again. What conntrack counted meanwhile must
-/// be what `conntrack -S` says; gives insert_failed, clash_resolve and drop.
+/// equal what `conntrack -S` prints; returns insert_failed, clash_resolve and drop.
 fn race(test: &str, cluster: &Cluster, sockets: impl Fn(u16) -> [UdpSocket; 2] + Sync) -> [u64; 3] {
     cluster.watch.wait("the first counts", |events| {
         counts(events, cluster.node.inode).first().copied()
@@ -263,8 +266,8 @@ fn race(test: &str, cluster: &Cluster, sockets: impl Fn(u16) -> [UdpSocket; 2] +
     let wanted = ["insert_failed", "clash_resolve", "drop"].map(grown);
     eprintln!("{test}: {RACES} races, insert_failed, clash_resolve, drop grew by {wanted:?}");
     let sums = || {
-        let told = counts(&cluster.watch.events(), cluster.node.inode);
-        let sum = |of: fn(&ConntrackCounts) -> u64| told.iter().map(of).sum::<u64>();
+        let reported = counts(&cluster.watch.events(), cluster.node.inode);
+        let sum = |of: fn(&ConntrackCounts) -> u64| reported.iter().map(of).sum::<u64>();
         [sum(|c| c.insert_failed), sum(|c| c.clash_resolve), sum(|c| c.drop)]
     };
     for _ in 0..30 {
@@ -292,8 +295,11 @@ fn races_of_one_socket_are_resolved_and_counted() {
         [socket.try_clone().unwrap(), socket]
     });
     // The flow that lost a race is not reported as new.
-    let told = flows(&cluster.watch.events());
-    let new = told.iter().filter(|(_, flow)| flow.change == FlowChange::New).count();
+    let reported = flows(&cluster.watch.events());
+    let new = reported
+        .iter()
+        .filter(|(_, flow)| flow.change == FlowChange::New)
+        .count();
     assert!(new <= usize::from(RACES), "{new} flows");
     if failed + resolved == 0 {
         eprintln!("SKIPPED {test}: no race happened in {RACES} tries on this machine");
@@ -340,17 +346,17 @@ fn overrun(test: &str, options: FlowOptions) {
     }
     let made: u64 = cluster.node.run("conntrack -C").trim().parse().unwrap();
     assert!(made > u64::from(BURST) / 2, "{made} flows");
-    let told = || flows(&cluster.watch.events()).len() as u64;
+    let reported = || flows(&cluster.watch.events()).len() as u64;
     for _ in 0..40 {
-        if told() + cluster.watch.lost("conntrack") >= made {
+        if reported() + cluster.watch.lost("conntrack") >= made {
             break;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    let (told, lost) = (told(), cluster.watch.lost("conntrack"));
-    eprintln!("{test}: {made} flows made, {told} told, {lost} lost");
+    let (reported, lost) = (reported(), cluster.watch.lost("conntrack"));
+    eprintln!("{test}: {made} flows made, {reported} reported, {lost} lost");
     assert!(lost > 0, "nothing was lost: the test is too small");
-    assert_eq!(told + lost, made, "{before:?}");
+    assert_eq!(reported + lost, made, "{before:?}");
     let reported: u64 = cluster.watch.events().iter().map(lost_in).sum();
     assert_eq!(reported, lost);
     // It goes on.

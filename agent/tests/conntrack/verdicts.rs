@@ -29,7 +29,7 @@ fn watched(test: &str) -> Option<Cluster> {
     connecting(test, FlowOptions::LADDER)
 }
 
-/// What happened in the cluster, in the order of its happening, and a minute of silence. `of_interest` is asked of DNS
+/// What happened in the cluster, in the order of its happening, and a minute of silence. `of_interest` chooses among DNS
 /// messages, drops and entries, of which a race makes thousands.
 fn story(cluster: &Cluster, of_interest: impl Fn(&Body) -> bool) -> Vec<Event> {
     let (pod, node) = (cluster.pod.inode, cluster.node.inode);
@@ -61,7 +61,7 @@ pub fn record_all(test: &str, cluster: &Cluster) {
     record(test, &story(cluster, service));
 }
 
-fn told(events: &[Event]) -> Vec<Finding> {
+fn findings(events: &[Event]) -> Vec<Finding> {
     let mut correlator = Correlator::new(CorrelatorConfig::default());
     for event in events {
         correlator.handle(event.clone());
@@ -111,7 +111,7 @@ fn answered(socket: &UdpSocket, count: usize) -> Vec<u16> {
 }
 
 /// Two clients of the same port ask both types at once and are masqueraded to one address: one takes the
-/// translated port from the other, whose query the kernel drops. The resolver asks again after its timeout, as one does.
+/// translated port from the other, whose query the kernel drops. The resolver retries after its timeout.
 #[test]
 fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {
     let test = "a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack";
@@ -157,7 +157,7 @@ fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {
         _ => true,
     });
     record(test, &events);
-    let causes: Vec<(String, Option<Cause>)> = told(&events)
+    let causes: Vec<(String, Option<Cause>)> = findings(&events)
         .into_iter()
         .filter_map(|traffic| match traffic {
             Finding::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
@@ -170,19 +170,19 @@ fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {
         1,
         "{causes:?}"
     );
-    let (_, cause) = causes.into_iter().find(|(asked, _)| *asked == name).unwrap();
+    let (_, cause) = causes.into_iter().find(|(queried, _)| *queried == name).unwrap();
     let cause = cause.unwrap();
     eprintln!("{test}: {cause:?}");
     assert_eq!(cause.cause, "conntrack_race");
     assert!(cause.confidence >= Confidence::Likely, "{cause:?}");
-    let says = |what: &str| cause.evidence.iter().any(|line| line.contains(what));
+    let shows = |what: &str| cause.evidence.iter().any(|line| line.contains(what));
     assert!(
-        says("insert_failed rose by") && says("from one socket within"),
+        shows("insert_failed rose by") && shows("from one socket within"),
         "{cause:?}"
     );
 }
 
-/// One race; where exactly one of a client's queries was lost, it is sent again after [`LOST_TIMER`]: who asked for what.
+/// One race; where exactly one of a client's queries was lost, it is sent again after [`LOST_TIMER`]: which client queried what.
 fn race_once(cluster: &Cluster, number: u16) -> Option<(SocketAddr, String)> {
     cluster.pod.within(|| {
         let sockets = [1, 3].map(|host| {
@@ -256,14 +256,14 @@ fn races_of_both_types_of_one_socket_are_resolved_by_this_kernel_and_blamed_on_n
     eprintln!("{test}: {rounds} races, insert_failed and clash_resolve grew by {grown:?}, {lost} answers lost");
     let last = format!("race{}.test", rounds - 1);
     cluster.watch.wait("the last messages and the counters", |events| {
-        let told = counts(events, cluster.node.inode);
+        let reported = counts(events, cluster.node.inode);
         let seen = events.iter().filter(|event| is_about(event, &last)).count();
-        let counted = told.iter().map(|counts| counts.clash_resolve).sum::<u64>() >= grown[1];
+        let counted = reported.iter().map(|counts| counts.clash_resolve).sum::<u64>() >= grown[1];
         (seen + lost >= 4 && counted).then_some(())
     });
     let events = story(&cluster, |_| true);
     record(test, &events);
-    let lookups: Vec<_> = told(&events)
+    let lookups: Vec<_> = findings(&events)
         .into_iter()
         .filter_map(|traffic| match traffic {
             Finding::Lookup(ended) => Some(ended.detail),
@@ -280,7 +280,7 @@ fn races_of_both_types_of_one_socket_are_resolved_by_this_kernel_and_blamed_on_n
     }
 }
 
-/// Through a service with three backends; to a port where nobody listens; to one where a rule drops every SYN.
+/// Through a service with three backends; to a port without a listener; to one where a rule drops every SYN.
 #[test]
 fn connections_have_their_backends_and_their_causes() {
     let test = "connections_have_their_backends_and_their_causes";
@@ -312,7 +312,7 @@ fn connections_have_their_backends_and_their_causes() {
     std::thread::sleep(Duration::from_millis(300));
     let events = story(&cluster, |_| true);
     record(test, &events);
-    let mut ends: Vec<String> = told(&events)
+    let mut ends: Vec<String> = findings(&events)
         .iter()
         .filter_map(|traffic| match traffic {
             Finding::Connect(ended) => {
@@ -363,7 +363,7 @@ fn what_finds_a_full_table_is_blamed_on_it_and_not_on_a_race() {
         eprintln!("SKIPPED {test}: the machine's own table has {limit} entries");
         return;
     }
-    // The kernel may throw out another entry for a new one, if it finds one near its place: then nobody waits.
+    // The kernel may throw out another entry for a new one, if it finds one near its place: then no query waits.
     let suffered = (0..10).find(|number| {
         // What an earlier try ended with must not be taken for the beginning of this one, below.
         std::thread::sleep(Duration::from_millis(300));
@@ -439,7 +439,7 @@ fn is_about(event: &Event, name: &str) -> bool {
 
 /// Every lookup and connection that ended, and what was blamed.
 fn causes(events: &[Event]) -> Vec<(String, Option<Cause>)> {
-    let ended = told(events).into_iter().filter_map(|traffic| match traffic {
+    let ended = findings(events).into_iter().filter_map(|traffic| match traffic {
         Finding::Lookup(ended) => Some((ended.detail.name.clone(), ended.detail.cause)),
         Finding::Connect(ended) => Some((ended.detail.remote.to_string(), ended.detail.cause)),
         _ => None,
@@ -447,7 +447,7 @@ fn causes(events: &[Event]) -> Vec<(String, Option<Cause>)> {
     ended.collect()
 }
 
-/// Fills the table; A and AAAA are asked at once, and a connection is tried. Returns whether both had to wait until the
+/// Fills the table; A and AAAA are queried at once, and a connection is tried. Returns whether both had to wait until the
 /// limit was back.
 fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16) -> bool {
     let lowered = Limit::set(limit);
@@ -468,7 +468,7 @@ fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16)
     })
 }
 
-/// Flows that nobody answers, each a datagram.
+/// Flows without an answer, each a datagram.
 fn flood(count: u64) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     for number in 0..count {

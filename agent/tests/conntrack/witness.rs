@@ -34,7 +34,7 @@ impl Witness {
         panic!("conntrack -E did not subscribe");
     }
 
-    /// Its lines so far, read to the end after it was asked to stop.
+    /// Its lines so far, read to the end after it was stopped.
     pub fn finish(mut self) -> Vec<Seen> {
         let pid = Pid::from_raw(self.0.id().cast_signed()).unwrap();
         std::thread::sleep(Duration::from_millis(300));
@@ -91,10 +91,10 @@ impl Seen {
 }
 
 /// The witness and the source report the same flows.
-pub fn agree(mut seen: Vec<Seen>, told: &[(Timestamp, Flow)]) {
-    let mut told: Vec<Seen> = told.iter().map(|(_, flow)| Seen::of(flow)).collect();
+pub fn agree(mut seen: Vec<Seen>, reported: &[(Timestamp, Flow)]) {
+    let mut reported: Vec<Seen> = reported.iter().map(|(_, flow)| Seen::of(flow)).collect();
     seen.sort();
-    told.sort();
+    reported.sort();
     assert!(!seen.is_empty());
-    assert_eq!(seen, told);
+    assert_eq!(seen, reported);
 }

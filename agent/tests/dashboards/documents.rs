@@ -87,7 +87,7 @@ pub fn expand(text: &str) -> String {
     for variable in ["$job", "$node"] {
         text = text.replace(variable, ".+");
     }
-    assert!(!text.contains('$'), "a variable nobody knows: {text}");
+    assert!(!text.contains('$'), "an unknown variable: {text}");
     text
 }
 

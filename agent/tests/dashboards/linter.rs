@@ -266,8 +266,8 @@ fn numbers_lead_to_traces() {
             };
             let drawn = panel["type"] == "timeseries" || panel["type"] == "heatmap";
             if drawn && targets.iter().any(ours) {
-                let asked = targets.iter().any(|target| target["exemplar"] == true);
-                assert!(asked, "{}: {} asks for no exemplars", dashboard.file, panel["title"]);
+                let wanted = targets.iter().any(|target| target["exemplar"] == true);
+                assert!(wanted, "{}: {} requests no exemplars", dashboard.file, panel["title"]);
             }
             // Lines of nodes lead to the traces of the node.
             let by_node = targets

@@ -6,7 +6,7 @@ use super::documents::{self, Query};
 use super::promql::{self, Selector};
 use super::{documents::RULE_FILES, node};
 
-// ---- PENDING: delete each line when its code is merged; the test below says which. ---------------------------------
+// ---- PENDING: delete each line when its code is merged; the test below names it. ---------------------------------
 // Families that dashboards and alerts already use and whose code is yet to come: kind, name, labels. None at present.
 pub const PENDING: &[(&str, &str, &[&str])] = &[];
 // ---- end of PENDING ------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ fn grouping_complaints(query: &Query, known: &Known, recorded: &BTreeSet<String>
     let mut allowed: BTreeSet<String> = TARGET_LABELS.iter().map(|label| (*label).to_owned()).collect();
     for selector in &named.selectors {
         if recorded.contains(&selector.metric) {
-            // `level:metric:operation`: the level says what is left.
+            // `level:metric:operation`: the level is the labels that are left.
             allowed.extend(selector.metric.split(':').next().unwrap().split('_').map(str::to_owned));
             allowed.insert("le".to_owned());
         }

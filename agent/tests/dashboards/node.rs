@@ -116,7 +116,7 @@ fn of_a_running_agent() -> Exposition {
         failed.fail(0, "exit_code", "exit code 4");
         product.record(&Output::Closed(Arc::new(failed.close(23))));
         record_traffic(&mut product);
-        // Some traces are delivered, then nobody listens any more and the rest waits.
+        // Some traces are delivered, then the collector stops listening and the rest is queued.
         let collector = Collector::start();
         let flags = Settings {
             endpoint: Some(format!("http://{}", collector.address)),
@@ -203,7 +203,7 @@ fn record_windows(product: &mut ProductMetrics) {
     product.record(&Output::Closed(Arc::new(late)));
 }
 
-/// Says yes to every request until it is stopped.
+/// Accepts every request until it is stopped.
 struct Collector {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
@@ -272,7 +272,7 @@ pub fn rendering() -> Exposition {
     sum
 }
 
-/// Serves an exposition as if it happened again `each` time per second, in any mixture that is asked for.
+/// Serves an exposition as if it happened again `each` time per second, in any mixture.
 pub struct Again {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,

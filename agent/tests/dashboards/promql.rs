@@ -145,7 +145,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// Every range in brackets of `text` with the function it is given to: `("rate", "5m")`.
+/// Every range in brackets of `text` with the function that takes it: `("rate", "5m")`.
 pub fn ranges(text: &str) -> Vec<(String, String)> {
     let mut ranges = Vec::new();
     // Values may hold brackets; every second part stands in quotes.

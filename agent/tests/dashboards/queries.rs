@@ -173,7 +173,7 @@ fn a_real_prometheus_gives_data_for_every_query() {
         }
         excused
     });
-    let asked = open.len();
+    let total = open.len();
     // The recorded series need a window of their own, on top of the one that their queries look back over.
     let begin = Instant::now();
     while !open.is_empty() && begin.elapsed() < Duration::from_secs(90) {
@@ -187,7 +187,7 @@ fn a_real_prometheus_gives_data_for_every_query() {
     for query in excused.iter().filter(|query| answered(&prometheus, query)) {
         wrong.push(format!("{} has data, though it is excused", query.place));
     }
-    let with_data = asked - open.len();
+    let with_data = total - open.len();
     println!("{with_data} queries return data");
     for (reason, places) in &without {
         println!("no data, because {reason}: {places:?}");

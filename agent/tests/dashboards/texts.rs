@@ -13,7 +13,7 @@ use super::node;
 /// Title and question of each row of the table below the heading that names `file`.
 fn documented(readme: &str, file: &str) -> Vec<(String, String)> {
     let section = readme.split(&format!("(grafana/{file})")).nth(1);
-    let section = section.unwrap_or_else(|| panic!("README.md says nothing of {file}"));
+    let section = section.unwrap_or_else(|| panic!("README.md has no section for {file}"));
     let rows = section
         .split("\n## ")
         .next()

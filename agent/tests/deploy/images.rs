@@ -36,12 +36,12 @@ impl Podman {
             podman.arg(flag).arg(self.0.path().join(folder));
         }
         let ran = output(podman.arg("--storage-driver=vfs").args(arguments));
-        let (said, problem) = (
+        let (printed, problem) = (
             String::from_utf8_lossy(&ran.stdout),
             String::from_utf8_lossy(&ran.stderr),
         );
-        assert!(ran.status.success(), "podman {arguments:?}: {said}{problem}");
-        said.trim().to_owned()
+        assert!(ran.status.success(), "podman {arguments:?}: {printed}{problem}");
+        printed.trim().to_owned()
     }
 
     /// Builds, and returns the image's configuration.

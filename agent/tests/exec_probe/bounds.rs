@@ -209,7 +209,7 @@ fn off_its_hooks_nothing_is_seen_and_on_them_again_everything() {
             return;
         };
         let mut ran = Vec::new();
-        // Asked for twice it is what it was.
+        // A second request returns the same.
         for hooked in [false, false, true, true, false, true] {
             watch.source.as_mut().unwrap().set_hooked(hooked).unwrap();
             let child = plugin(Path::new("/bin/true"), "hooked").spawn().unwrap();

@@ -205,7 +205,7 @@ fn a_script_its_commands_and_how_they_end() {
 }
 
 /// A plugin that is one static binary with neither interpreter nor C library, in a directory that no CNI knows: it runs a
-/// command, reads its configuration, says an error and exits.
+/// command, reads its configuration, prints an error and exits.
 #[test]
 fn a_static_binary_anywhere_is_a_plugin() {
     const TEST: &str = "a_static_binary_anywhere_is_a_plugin";
@@ -237,9 +237,9 @@ fn a_static_binary_anywhere_is_a_plugin() {
     assert_eq!(watch.exit_of(child.process).1.how, ExitStatus::Code(0));
     if watch.reads_pipes(TEST) {
         let events = watch.finish();
-        let (_, said) = spoken(&events, pid).unwrap();
-        assert_eq!(said.error.unwrap().msg, "no policy");
-        assert_eq!(&*said.netconf.unwrap().plugin, "lonely");
+        let (_, read) = spoken(&events, pid).unwrap();
+        assert_eq!(read.error.unwrap().msg, "no policy");
+        assert_eq!(&*read.netconf.unwrap().plugin, "lonely");
     }
 }
 

@@ -26,12 +26,12 @@ fn a_failing_plugin_says_why() {
     let (_, exec) = watch.exec_of(*pids.last().unwrap());
     watch.exit_of(exec.process);
     let events = watch.finish();
-    let said: Vec<_> = pids.iter().filter_map(|pid| spoken(&events, *pid)).collect();
-    let errors = said.iter().filter(|(_, spoken)| spoken.error.is_some()).count();
-    let networks = said.iter().filter(|(_, spoken)| spoken.netconf.is_some()).count();
+    let read: Vec<_> = pids.iter().filter_map(|pid| spoken(&events, *pid)).collect();
+    let errors = read.iter().filter(|(_, spoken)| spoken.error.is_some()).count();
+    let networks = read.iter().filter(|(_, spoken)| spoken.netconf.is_some()).count();
     eprintln!("{TEST}: of 100 plugins {errors} errors and {networks} configurations were had");
     assert!(errors >= 95 && networks >= 95);
-    let (at, first) = &said[0];
+    let (at, first) = &read[0];
     assert_eq!(first.error.as_ref().unwrap().msg, "no address left");
     let netconf = first.netconf.as_ref().unwrap();
     assert_eq!(
@@ -99,14 +99,14 @@ fn real_plugins_say_their_addresses() {
     let events = watch.finish();
     let mut had = 0;
     for (verb, pid, answer) in &calls {
-        let Some((_, said)) = spoken(&events, *pid) else {
+        let Some((_, read)) = spoken(&events, *pid) else {
             continue;
         };
         had += 1;
-        assert_eq!(said.netconf.as_ref().unwrap().network, format!("spoken{tag}"), "{verb}");
+        assert_eq!(read.netconf.as_ref().unwrap().network, format!("spoken{tag}"), "{verb}");
         if *verb == "ADD" {
-            assert_eq!(said.addresses.len(), 1, "{answer}");
-            assert!(answer.contains(&said.addresses[0]), "{answer} {said:?}");
+            assert_eq!(read.addresses.len(), 1, "{answer}");
+            assert!(answer.contains(&read.addresses[0]), "{answer} {read:?}");
         }
     }
     let delegates = execs(&events).filter(|(_, exec)| exec.file_name() == "host-local");

@@ -1,6 +1,6 @@
 //! Programs that ask: glibc's resolver, musl's, and a bare socket.
 //!
-//! Does not: check what they are told; tests do.
+//! Does not: check the answers; tests do.
 
 use std::net::UdpSocket;
 use std::path::PathBuf;

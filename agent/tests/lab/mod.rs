@@ -35,7 +35,7 @@ pub const SERVER: &str = "10.153.2.53";
 pub const ELSEWHERE: &str = "10.153.2.54";
 pub const POD_V6: &str = "fd00:153:1::2";
 pub const SERVER_V6: &str = "fd00:153:2::53";
-/// Nobody has this address; the node may translate it.
+/// No interface has this address; the node may translate it.
 pub const SERVICE: &str = "10.153.96.10";
 
 /// The three namespaces.
@@ -167,7 +167,7 @@ impl Lab {
         self.within(&self.node(), &["nft", &script]).unwrap();
     }
 
-    /// What a runtime does before a pod sends anything, as far as the agent needs it to know whose namespace this is: a
+    /// What a runtime does before a pod sends anything, as far as the agent needs it to attribute the namespace: a
     /// plugin's ADD. Gives the sandbox's id.
     pub fn announce_pod(&self) -> String {
         let sandbox = format!("{}{:060x}", watch::SANDBOX, self.number);

@@ -17,7 +17,7 @@ use super::{ELSEWHERE, Lab, SERVER, SERVER_V6, inside};
 pub struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    asked: Arc<Mutex<HashMap<(String, u16), u32>>>,
+    counts: Arc<Mutex<HashMap<(String, u16), u32>>>,
 }
 
 struct Sockets {
@@ -46,7 +46,7 @@ enum Reply {
     ExtendedCode,
 }
 
-/// What the name asks for; `times` is how often it was asked before.
+/// What the name requests; `times` is how often it was queried before.
 fn plan(name: &str, times: u32, tcp: bool) -> Plan {
     let now = |reply| Plan::Answer(Duration::ZERO, reply);
     let Some(name) = name.strip_suffix(".test") else {
@@ -86,27 +86,27 @@ impl Server {
         });
         tcp.set_nonblocking(true).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let asked = Arc::new(Mutex::new(HashMap::new()));
+        let counts = Arc::new(Mutex::new(HashMap::new()));
         let mut threads: Vec<JoinHandle<()>> = udp
             .into_iter()
             .map(|udp| {
                 udp.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
                 let elsewhere = elsewhere.try_clone().unwrap();
-                let (stop, asked) = (Arc::clone(&stop), Arc::clone(&asked));
-                spawn(move || serve_udp(&udp, &elsewhere, &stop, &asked))
+                let (stop, counts) = (Arc::clone(&stop), Arc::clone(&counts));
+                spawn(move || serve_udp(&udp, &elsewhere, &stop, &counts))
             })
             .collect();
         threads.push(spawn({
-            let (stop, asked) = (Arc::clone(&stop), Arc::clone(&asked));
-            move || serve_tcp(&tcp, &stop, &asked)
+            let (stop, counts) = (Arc::clone(&stop), Arc::clone(&counts));
+            move || serve_tcp(&tcp, &stop, &counts)
         }));
-        Server { stop, threads, asked }
+        Server { stop, threads, counts }
     }
 
     /// How many queries came for a name and type.
-    pub fn asked(&self, name: &str, kind: u16) -> u32 {
-        let asked = self.asked.lock().unwrap();
-        asked.get(&(name.to_owned(), kind)).copied().unwrap_or(0)
+    pub fn query_count(&self, name: &str, kind: u16) -> u32 {
+        let counts = self.counts.lock().unwrap();
+        counts.get(&(name.to_owned(), kind)).copied().unwrap_or(0)
     }
 }
 
@@ -119,9 +119,9 @@ impl Drop for Server {
     }
 }
 
-type Asked = Mutex<HashMap<(String, u16), u32>>;
+type QueryCounts = Mutex<HashMap<(String, u16), u32>>;
 
-fn serve_udp(udp: &UdpSocket, elsewhere: &UdpSocket, stop: &AtomicBool, asked: &Asked) {
+fn serve_udp(udp: &UdpSocket, elsewhere: &UdpSocket, stop: &AtomicBool, counts: &QueryCounts) {
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
         let Ok((len, client)) = udp.recv_from(&mut buffer) else {
@@ -131,7 +131,7 @@ fn serve_udp(udp: &UdpSocket, elsewhere: &UdpSocket, stop: &AtomicBool, asked: &
         let Some(question) = Question::read(query) else {
             continue;
         };
-        let Plan::Answer(delay, reply) = plan(&question.name, question.count(asked), false) else {
+        let Plan::Answer(delay, reply) = plan(&question.name, question.count(counts), false) else {
             continue;
         };
         let answer = answer(query, &question, &reply);
@@ -159,16 +159,16 @@ fn later(udp: &UdpSocket, client: SocketAddr, answer: Vec<u8>, delay: Duration) 
     });
 }
 
-fn serve_tcp(tcp: &TcpListener, stop: &AtomicBool, asked: &Asked) {
+fn serve_tcp(tcp: &TcpListener, stop: &AtomicBool, counts: &QueryCounts) {
     while !stop.load(Ordering::Relaxed) {
         match tcp.accept() {
-            Ok((connection, _)) => drop(serve_connection(connection, asked)),
+            Ok((connection, _)) => drop(serve_connection(connection, counts)),
             Err(_) => sleep(Duration::from_millis(2)),
         }
     }
 }
 
-fn serve_connection(mut connection: TcpStream, asked: &Asked) -> std::io::Result<()> {
+fn serve_connection(mut connection: TcpStream, counts: &QueryCounts) -> std::io::Result<()> {
     connection.set_nonblocking(false)?;
     connection.set_read_timeout(Some(Duration::from_secs(5)))?;
     connection.set_nodelay(true)?;
@@ -180,7 +180,7 @@ fn serve_connection(mut connection: TcpStream, asked: &Asked) -> std::io::Result
         let Some(question) = Question::read(&query) else {
             continue;
         };
-        let Plan::Answer(_, reply) = plan(&question.name, question.count(asked), true) else {
+        let Plan::Answer(_, reply) = plan(&question.name, question.count(counts), true) else {
             continue;
         };
         let answer = answer(&query, &question, &reply);
@@ -221,9 +221,9 @@ impl Question {
         })
     }
 
-    fn count(&self, asked: &Asked) -> u32 {
-        let mut asked = asked.lock().unwrap();
-        let times = asked.entry((self.name.clone(), self.kind)).or_default();
+    fn count(&self, counts: &QueryCounts) -> u32 {
+        let mut counts = counts.lock().unwrap();
+        let times = counts.entry((self.name.clone(), self.kind)).or_default();
         *times += 1;
         *times - 1
     }

@@ -28,7 +28,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts the source; says `SKIPPED` and returns `None` where that, or its DNS probe, is not possible.
+    /// Starts the source; prints `SKIPPED` and returns `None` where that, or its DNS probe, is not possible.
     pub fn start(test: &str, lab: &Lab) -> Option<Watch> {
         // The lab's node is the node, so that its conntrack is read.
         let options = Options {

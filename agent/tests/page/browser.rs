@@ -87,7 +87,7 @@ impl Browser {
             .await
     }
 
-    /// Until the script says true.
+    /// Waits until the script returns true.
     pub async fn wait(&self, script: &str) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
@@ -97,7 +97,7 @@ impl Browser {
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         let seen = self.text("body").await?;
-        bail!("never true: {script}\nthe page says:\n{seen}")
+        bail!("never true: {script}\nthe page shows:\n{seen}")
     }
 
     pub async fn text(&self, selector: &str) -> Result<String> {

@@ -99,7 +99,7 @@ async fn a_broken_stream_is_told(agent: &Agent, browser: &Browser) -> Result<()>
     browser.screenshot("broken-light").await
 }
 
-/// Errors that the page or its content policy reported; the unknown trace's 404 is asked for above.
+/// Errors that the page or its content policy reported; the unknown trace's 404 is requested above.
 async fn no_complaints(browser: &Browser) -> Result<()> {
     let log = browser
         .call(Method::POST, "/se/log", json!({ "type": "browser" }))

@@ -36,7 +36,7 @@ pub async fn the_nodes_network(agent: &Agent, browser: &Browser) -> Result<()> {
         heard
             .as_str()
             .is_some_and(|heard| heard.contains(" to ") && heard.contains("answered ")),
-        "the chosen slot is not told: {heard}"
+        "the chosen slot is not announced: {heard}"
     );
     browser.keys(ESCAPE).await?;
     // Ten minutes of the hour: as many slots, and so other sums.

@@ -435,7 +435,7 @@ pub fn third_del(sandbox: &Trace, start_unix_ns: u64) -> Trace {
     scene.close(63)
 }
 
-/// Two DELs of a sandbox that the runtime asked for within one trace of its own: the first failed, the second did not.
+/// Two DELs of a sandbox that the runtime requested within one trace of its own: the first failed, the second did not.
 pub fn dels_of_one_trace(sandbox: &Trace, start_unix_ns: u64) -> [Trace; 2] {
     let [mut first, mut second] = [0, 5].map(|later| third_del(sandbox, start_unix_ns + later * SECOND));
     for (del, number) in [(&mut first, 1), (&mut second, 2)] {

@@ -190,7 +190,7 @@ impl Scene {
     }
 }
 
-/// A sandbox whose program asks for a name by way of the search path, and connects through a service address.
+/// A sandbox whose program resolves a name by way of the search path, and connects through a service address.
 pub fn network_ready(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> Trace {
     let (mut scene, end) = created(namespace, pod, number, start_unix_ns);
     let begin = end + 140;
@@ -232,7 +232,7 @@ pub fn waiting(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> T
     created(namespace, pod, number, start_unix_ns).0.snapshot()
 }
 
-/// One whose every attempt fails: the server says SERVFAIL, and the connection is not answered.
+/// One whose every attempt fails: the server answers SERVFAIL, and the connection is not answered.
 pub fn never_connected(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> Trace {
     let (mut scene, end) = created(namespace, pod, number, start_unix_ns);
     let mut detail = lookup_detail("api.example.org");

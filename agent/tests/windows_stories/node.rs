@@ -1,4 +1,4 @@
-//! A Windows node that says what it does through ETW: the words of containerd, its shim, HNS, the DNS client and TCPIP.
+//! A Windows node that logs what it does through ETW: the events of containerd, its shim, HNS, the DNS client and TCPIP.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -313,7 +313,7 @@ impl Node {
         self.hns_ended(from, Some((to, Some(failure))), name, around, fields)
     }
 
-    /// One whose end nobody sees.
+    /// One whose end is not seen.
     pub fn hns_begun(&mut self, from: u64, name: &str, fields: &[(&str, Value)]) -> Guid {
         self.hns_ended(from, None, name, None, fields)
     }
@@ -396,8 +396,8 @@ impl Node {
         self.contained = true;
     }
 
-    /// A compute system is asked for, made, started, up as a silo, and runs a process.
-    fn hcs_log(&mut self, [asked, made, started, up, runs]: [u64; 5], id: &str, silo: Guid, pid: u32) {
+    /// A compute system is requested, made, started, up as a silo, and runs a process.
+    fn hcs_log(&mut self, [requested, made, started, up, runs]: [u64; 5], id: &str, silo: Guid, pid: u32) {
         let tables = Arc::clone(&self.tables);
         let log = |event: u16| {
             Record::manifest(&tables, "Microsoft-Windows-Hyper-V-Compute", event, 0)
@@ -407,7 +407,7 @@ impl Node {
                 .text("SystemId", id)
         };
         let pending = 0xc037_0103;
-        self.push(asked, log(2010).text("Configuration", "{}"));
+        self.push(requested, log(2010).text("Configuration", "{}"));
         self.push(made, log(2000).u32("Result", pending));
         self.push(started, log(2001).u32("Result", pending));
         self.push(up, log(2022).text("SiloContainerId", &silo.to_string().to_uppercase()));
@@ -446,7 +446,7 @@ impl Node {
         self.push(ms, record);
     }
 
-    /// A lookup of the pod's: asked, sent, and after `took` ms over with that status.
+    /// A lookup of the pod's: requested, sent, and after `took` ms over with that status.
     pub fn lookup(&mut self, ms: u64, took: u64, pod: Pod, name: &str, status: u32, results: &str) {
         let (silo, pid) = (Some(self.asking_silo(pod)), pod.pid());
         let typed = |record: Record| record.u32("QueryType", 1);

@@ -195,7 +195,7 @@ fn endpoint_leak() -> Vec<u8> {
     node.file()
 }
 
-/// The pod's resolver is asked before anybody can answer, and again until somebody does.
+/// The pod's resolver sends queries before a server can answer, and again until one does.
 fn dns_late() -> Vec<u8> {
     let mut node = Node::new();
     node.run(100, WEB);
