@@ -257,7 +257,7 @@ fn program(name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A port nobody uses at the moment.
+/// A port without a listener at the moment.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

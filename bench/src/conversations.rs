@@ -36,7 +36,7 @@ impl Conversations {
         }
     }
 
-    /// What comes first: whose namespaces they are.
+    /// What comes first: the owners of the namespaces.
     pub fn pods(&self) -> Vec<Event> {
         let mut events = vec![Event {
             at: Timestamp(BEGIN_NS),
@@ -117,12 +117,12 @@ impl Line {
         Body::DnsSeen(Box::new(self.message(server, id, name, kind, None)))
     }
 
-    fn answer(self, server: SocketAddr, id: u16, name: &str, kind: u16, given: Option<SocketAddr>) -> Body {
+    fn answer(self, server: SocketAddr, id: u16, name: &str, kind: u16, resolved: Option<SocketAddr>) -> Body {
         let answer = Answer {
             rcode: 0,
             truncated: false,
-            records: u16::from(given.is_some()),
-            addresses: given.iter().map(SocketAddr::ip).collect(),
+            records: u16::from(resolved.is_some()),
+            addresses: resolved.iter().map(SocketAddr::ip).collect(),
         };
         Body::DnsSeen(Box::new(self.message(server, id, name, kind, Some(answer))))
     }

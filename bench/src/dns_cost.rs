@@ -92,7 +92,7 @@ fn drop_cost(probe: &Probe, count: u32) -> Result<f64> {
     let client = UdpSocket::bind((SERVER, 0))?;
     let before = probe.runs();
     for _ in 0..count {
-        client.send_to(b"nobody listens here", (SERVER, NOBODY))?;
+        client.send_to(b"without a listener", (SERVER, NOBODY))?;
     }
     let runs = since(&before, &probe.runs());
     let drops = runs.iter().find(|runs| runs.program == DROP).context("no drop probe")?;

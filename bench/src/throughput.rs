@@ -63,8 +63,8 @@ fn measure(effort: Effort) -> Result<Outcome> {
         });
     }
     let (decoding, ordering) = stages(sandboxes)?;
-    figures.push(Figure::new("of it decode, per event", decoding, Unit::Nanoseconds));
-    figures.push(Figure::new("of it reorder, per event", ordering, Unit::Nanoseconds));
+    figures.push(Figure::new("decode alone, per event", decoding, Unit::Nanoseconds));
+    figures.push(Figure::new("reorder alone, per event", ordering, Unit::Nanoseconds));
     figures.push(lookups(effort)?);
     Ok(Outcome::Figures(figures))
 }
@@ -190,7 +190,7 @@ pub fn config() -> CorrelatorConfig {
 pub fn feed(pipeline: &mut Pipeline, event: Event, found: &mut Found) {
     let at = event.at;
     pipeline.feed(event, found);
-    while let Some(sandbox) = found.asked.pop() {
+    while let Some(sandbox) = found.requested.pop() {
         let description = SandboxDescription {
             identity: PodIdentity {
                 labels: vec![("app".to_owned(), "cart".to_owned())],
@@ -210,7 +210,7 @@ pub fn feed(pipeline: &mut Pipeline, event: Event, found: &mut Found) {
 #[derive(Debug, Default)]
 pub struct Found {
     /// Sandboxes whose labels were queried.
-    asked: Vec<SandboxId>,
+    requested: Vec<SandboxId>,
     /// Traces closed.
     pub closed: u64,
     /// Of them incomplete, failed, or breaking an invariant.
@@ -230,7 +230,7 @@ impl Outputs for Found {
                 self.closed += 1;
                 self.wrong += u64::from(trace.incomplete || trace.root().status.is_error());
             }
-            Output::LabelsNeeded(sandbox) => self.asked.push(sandbox.clone()),
+            Output::LabelsNeeded(sandbox) => self.requested.push(sandbox.clone()),
             Output::Finding(Finding::Lookup(ended)) => {
                 self.lookups += u64::from(ended.detail.queries == 2 && ended.detail.backend.is_some());
             }
