@@ -27,7 +27,7 @@ def mapping(loader, node, deep=False):
 
 
 Unique.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, lambda loader, node: mapping(loader, node, True))
-# A lone `=` has a meaning in YAML 1.1 that nobody uses; CRDs list it among operators.
+# A lone `=` has a meaning in YAML 1.1 that is not used; CRDs list it among operators.
 yaml.CSafeLoader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: loader.construct_scalar(node))
 
 

@@ -7,7 +7,7 @@ folder=${1:-deploy/manifests}
 helm=${SANDGLASS_HELM:-$(scripts/peer.sh helm)}
 mkdir -p "$folder"
 
-# The images are named in the reserved domain .invalid: whoever applies a manifest puts the own registry there.
+# The images are named in the reserved domain .invalid: a user who applies a manifest puts a registry there.
 # render FILE WHAT ARGUMENTS..: nothing of Helm stays in it, and no hook.
 render() {
     local file=$1 what=$2

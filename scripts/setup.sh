@@ -91,12 +91,12 @@ want_test() {
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)
 }
 
-# Jaeger is built from its Go module by scripts/peer.sh, which says so when there is no Go.
+# Jaeger is built from its Go module by scripts/peer.sh, which reports when there is no Go.
 want_observability() {
     have prometheus || need prometheus "Prometheus, beside the demo (Debian starts a service with it, which the demo does not use)"
 }
 
-# Go itself is asked for by deploy/cluster/build.sh: Debian's is too old.
+# Go itself is required by deploy/cluster/build.sh: Debian's is too old.
 want_cluster() {
     have openssl || need openssl "the cluster's certificates"
     have python3 || need python3 "deploy/image/oci.py, which writes images"

@@ -10,7 +10,7 @@ export PATH=$bin:$PATH:/usr/sbin:/sbin KUBECONFIG=$dir/admin.kubeconfig
 stop() {
     local pid
     pid=$(cat "run/$1.pid" 2> /dev/null) || return 0
-    # A pid may have been given to another process since.
+    # A pid may belong to another process since.
     grep -qa "$1" "/proc/$pid/cmdline" 2> /dev/null || return 0
     kill "$pid"
     for _ in $(seq 50); do

@@ -96,7 +96,7 @@ always_inline int find_transport(struct __sk_buff *skb, struct packet *packet)
 	return packet->protocol == PROTOCOL_UDP || packet->protocol == PROTOCOL_TCP;
 }
 
-// Finds the message. 0 when it is none to tell of.
+// Finds the message. 0 when it is not reported.
 always_inline int find_message(struct __sk_buff *skb, int out, struct packet *packet)
 {
 	uint8_t buffer[16];
@@ -217,7 +217,7 @@ always_inline void put_progress(struct __sk_buff *skb, struct DnsRecord *record)
 }
 
 // The network namespace of a socket, whose beginning is copied in one go: to the verifier it is no memory that may be read
-// here, or calculated with, but its address may be given to a helper.
+// here, or calculated with, but its address may be passed to a helper.
 always_inline uint32_t netns_of(const void *sock)
 {
 	uint8_t begin[SOCK_BEGIN];
@@ -278,7 +278,7 @@ always_inline void emit_all(struct __sk_buff *skb, struct packet *packet, struct
 
 always_inline int look_at(struct __sk_buff *skb, int out)
 {
-	// A connected socket says at once whether this is of interest.
+	// A connected socket shows at once whether this is of interest.
 	uint32_t port = skb->remote_port;
 	if (port && !is_dns_port(htonl(port)))
 		return PASS;

@@ -32,7 +32,7 @@ struct {
 	__type(value, uint64_t);
 } lost SEC(".maps");
 
-// 1 while the reader sleeps without a timeout of its own. User space sets it; whoever wakes the reader clears it. Two
+// 1 while the reader sleeps without a timeout of its own. User space sets it; the side that wakes the reader clears it. Two
 // records that both clear it wake the reader twice, which is harmless.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

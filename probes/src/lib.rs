@@ -112,7 +112,7 @@ struct Aligned<T: ?Sized>(T);
 mod tests {
     use super::*;
 
-    /// The loader must accept every object without asking a kernel: names of sections, maps and programs are right.
+    /// The loader must accept every object without a kernel: names of sections, maps and programs are right.
     #[test]
     fn objects_parse_and_hold_what_the_loader_asks_for() {
         for (name, object) in [("tp_btf", EXEC_TP_BTF), ("raw_tp", EXEC_RAW_TP)] {

@@ -120,7 +120,7 @@ pub struct ExecRecord {
     pub role: u32,
     /// `FLAG_` constants.
     pub flags: u32,
-    /// Bytes of the path as given to `execve`, not terminated.
+    /// Bytes of the path as passed to `execve`, not terminated.
     pub path_len: u32,
     /// Bytes of the arguments, each terminated by a zero byte (the last one may be cut).
     pub args_len: u32,
