@@ -3,12 +3,14 @@
 //! The demo, the end-to-end tests and the benchmarks make pod sandboxes in it. Own root, state, socket, bridges, pause
 //! image and configuration; own cgroup, so that every process it ever starts is known; own *network namespace for the
 //! node itself*, so that bridges, addresses, `ip_forward` and iptables rules of the demo never meet the host's.
-//! Dropping it removes everything, by [`teardown`]; what a killed owner left behind is removed at the next start.
+//! Dropping it removes everything, by [`teardown`]. When its owner is killed, [`guard`] ends its processes, and its files are
+//! removed at the next start.
 //! Does not: speak CRI (that is [`sandglass::cri`]), touch the host's own runtime, pull from a registry.
 
 mod config;
 mod directory;
 mod error;
+mod guard;
 mod launch;
 mod mounts;
 mod programs;
@@ -28,6 +30,7 @@ use sandglass_lab::netns;
 use crate::networks::Network;
 use crate::services::Services;
 use crate::timing::PluginClock;
+use guard::Guard;
 use programs::{Programs, SEARCH};
 use teardown::Site;
 
@@ -73,6 +76,8 @@ pub struct Rig {
     search: String,
     containerd: Option<Child>,
     services: Option<Arc<Services>>,
+    /// Ends the rig's processes when this process is killed.
+    guard: Option<Guard>,
     /// Held for as long as the rig lives; the kernel lets go of it with its owner.
     _lock: File,
 }
@@ -91,11 +96,15 @@ impl Rig {
             search: programs.search.clone(),
             containerd: None,
             services: None,
+            guard: None,
             _lock: lock,
         };
         rig.set_up(&programs, options)
             .map_err(|(path, source)| RigError::SetUp { path, source })?;
         let members = rig.make_cgroup()?;
+        let guard =
+            Guard::start(rig.site.cgroup_paths()).map_err(|source| RigError::Start { program: "sh", source })?;
+        rig.guard = Some(guard);
         rig.containerd = Some(rig.spawn(&programs, &members)?);
         rig.wait_until_up()?;
         rig.import_pause()?;
@@ -236,6 +245,7 @@ impl Rig {
             return Ok(());
         }
         self.site.clear()?;
+        self.guard = None;
         if let Some(base) = self.site.dir.parent() {
             // Not empty while another rig lives.
             let _ = fs::remove_dir(base);

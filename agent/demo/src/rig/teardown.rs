@@ -54,14 +54,16 @@ impl Site {
         format!("sandglass-demo-{}", id.unwrap_or_default())
     }
 
+    /// Where the rig's cgroups are or would be, version 2 first.
+    pub(super) fn cgroup_paths(&self) -> impl Iterator<Item = PathBuf> {
+        let name = self.cgroup();
+        let roots = mounts::cgroup_roots().into_iter();
+        roots.map(move |mount| mount.point.join(&name))
+    }
+
     /// The rig's cgroups that exist, version 2 first.
     fn cgroups(&self) -> Vec<PathBuf> {
-        let name = self.cgroup();
-        mounts::cgroup_roots()
-            .into_iter()
-            .map(|mount| mount.point.join(&name))
-            .filter(|path| path.is_dir())
-            .collect()
+        self.cgroup_paths().filter(|path| path.is_dir()).collect()
     }
 
     /// Ends every process, unmounts, and removes every file of the rig, in this order. Goes as far as it can; the

@@ -1,6 +1,11 @@
 //! Tests of the rig; those that start one need root and containerd.
 
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::directory::clear_left_behind;
 use super::*;
@@ -64,4 +69,53 @@ fn what_a_killed_owner_left_behind_is_removed() {
     assert!(!dir.exists());
     assert!(!containerd.wait().unwrap().success(), "killed, not asked");
     fs::remove_dir(&options.base).unwrap();
+}
+
+#[test]
+fn a_killed_owner_takes_its_processes_with_it() {
+    const TEST: &str = "a_killed_owner_takes_its_processes_with_it";
+    const BASE: &str = "SANDGLASS_TEST_RIG_BASE";
+    // The owner: this program again, in a process of its own.
+    if let Some(base) = std::env::var_os(BASE) {
+        let options = RigOptions {
+            base: PathBuf::from(base),
+            ..RigOptions::default()
+        };
+        let rig = Rig::start(&options).unwrap();
+        println!("containerd={}", rig.containerd_pid());
+        loop {
+            std::thread::park();
+        }
+    }
+    if let Some(obstacle) = Rig::obstacle(&RigOptions::default()) {
+        eprintln!("SKIPPED {TEST}: {obstacle}");
+        return;
+    }
+    let base = scratch().base.with_extension("killed");
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("rig::tests::{TEST}"), "--nocapture"])
+        .env(BASE, &base)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let pid = lines.find_map(|line| Some(line.unwrap().split_once("containerd=")?.1.parse().unwrap()));
+    let containerd = pidfd_open(Pid::from_raw(pid.unwrap()).unwrap(), PidfdFlags::empty()).unwrap();
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+
+    // A pidfd is readable once its process has ended (pidfd_open(2)).
+    let mut ended = [PollFd::from_borrowed_fd(containerd.as_fd(), PollFlags::IN)];
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(
+        poll(&mut ended, Some(&patience)).unwrap(),
+        1,
+        "containerd outlives its owner"
+    );
+    while base.exists() {
+        clear_left_behind(&base);
+        // Only an empty one goes; a directory younger than a second is left alone.
+        let _ = fs::remove_dir(&base);
+    }
 }
