@@ -54,7 +54,7 @@ pub struct Talked {
     pub remote: SocketAddrV4,
 }
 
-/// Runs it in the network namespace at `netns`. `before` hears the pod's address before the first query.
+/// Runs it in the network namespace at `netns`. `before` is called with the pod's address before the first query.
 pub fn talk(
     netns: &Path,
     pod: &str,

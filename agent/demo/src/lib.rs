@@ -1,4 +1,4 @@
-//! A Kubernetes node without the Kubernetes, made for one run: what the demo shows, and what tests and benchmarks stand on.
+//! A Kubernetes node without the Kubernetes, made for one run: the demo shows it, tests and benchmarks run on it.
 //!
 //! Used by the binary `sandglass-demo`, by the end-to-end tests in `tests/`, and by `bench/`. Linux only: on other systems
 //! this library is empty, and the binary shows a recording. Uses the agent as a library. Does not: go to nodes (no image

@@ -171,7 +171,7 @@ fn script(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Shell functions by which a plugin notes when its ADD began and when it was over: the third opinion on how long it
-/// took, besides the agent's and containerd's. The note is the pod's, since a caller whose call failed hears of no
+/// took, besides the agent's and containerd's. The note is the pod's, since a caller whose call failed receives no
 /// sandbox; a retry's replaces it. `/proc/uptime` counts `CLOCK_BOOTTIME` in hundredths, and reading it takes no
 /// process, unlike `date`.
 fn clock(dir: &Path) -> String {

@@ -200,7 +200,7 @@ impl Observability {
 impl Drop for Observability {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // What they hold goes with the rig's directory: nothing to write to disk first.
+            // Their data is removed with the rig's directory: nothing has to be flushed first.
             let _ = child.kill();
             let _ = child.wait();
         }

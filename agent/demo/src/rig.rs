@@ -78,7 +78,7 @@ pub struct Rig {
     services: Option<Arc<Services>>,
     /// Ends the rig's processes when this process is killed.
     guard: Option<Guard>,
-    /// Held for as long as the rig lives; the kernel lets go of it with its owner.
+    /// Held for as long as the rig lives; the kernel releases it when the owner ends.
     _lock: File,
 }
 

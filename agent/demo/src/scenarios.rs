@@ -179,7 +179,7 @@ pub async fn warm_up(cri: &Cri, rig: &Rig) -> Result<(), CriError> {
     cri.remove_pod_sandbox(&id, DELETE_DEADLINE).await
 }
 
-/// Waits until the CRI knows the pause image: it hears of an import by an event, a moment later.
+/// Waits until the CRI knows the pause image: an event reports the import to it, a moment later.
 pub async fn wait_for_pause(rig: &Rig) -> Result<(), CallError> {
     let transport = |error: std::io::Error| CallError::Transport(error.to_string());
     let stream = tokio::net::UnixStream::connect(rig.cri_socket())

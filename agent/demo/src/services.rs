@@ -2,7 +2,7 @@
 //!
 //! A thread of this program in the *node's* network namespace ([`super::rig`]) serves both; `iptables` there translates
 //! the service addresses to theirs, as kube-proxy would. Nothing of it exists on the host's own network, and all of it
-//! goes with the namespace. Does not: know pods, or answer for any name but those of [`NAMES`].
+//! ends with the namespace. Does not: know pods, or answer for any name but those of [`NAMES`].
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};

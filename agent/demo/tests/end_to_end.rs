@@ -61,7 +61,7 @@ async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trac
     assert_eq!(
         verify::strangers(&traces, &records),
         0,
-        "traces of nothing that was asked"
+        "traces of nothing that was requested"
     );
     for check in clock::containerd(&traces, &records, &node.rig.containerd_metrics().unwrap(), 0, "") {
         assert!(check.result.is_ok() || check.is_unjudged(), "{check:?}");
@@ -151,7 +151,7 @@ async fn fifty_sandboxes(test: &str, options: RigOptions) {
     assert_eq!(
         verify::strangers(&agent.traces_of(&node), &records),
         0,
-        "traces of nothing that was asked"
+        "traces of nothing that was requested"
     );
     if let Some(witness) = witness {
         agrees_with(&witness, &agent.traces_of(&node));
@@ -172,10 +172,10 @@ fn agrees_with(witness: &Witness, traces: &[Arc<Trace>]) {
         };
         let life = lives
             .get(&process.pid)
-            .unwrap_or_else(|| panic!("nobody else saw {}", process.path));
+            .unwrap_or_else(|| panic!("the witness did not see {}", process.path));
         let exit = life
             .exit_ns
-            .unwrap_or_else(|| panic!("nobody else saw {} end", process.path));
+            .unwrap_or_else(|| panic!("the witness did not see {} end", process.path));
         apart.extend([span.start.0.abs_diff(life.exec_ns), end.0.abs_diff(exit)]);
         let status = match process.exit {
             Some(ExitStatus::Code(code)) => code.unsigned_abs() << 8,

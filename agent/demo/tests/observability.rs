@@ -128,7 +128,7 @@ async fn wake(test: &str) {
         if let Some(alert) = receiver.newest(name, "firing").filter(slow) {
             break alert;
         }
-        assert!(number < 100, "nobody is woken");
+        assert!(number < 100, "the alert does not fire");
     };
     assert_eq!(alert["labels"]["node"], "worker-1");
     let description = alert["annotations"]["description"].as_str().unwrap();
@@ -332,11 +332,11 @@ fn the_demo_says_at_once_what_is_missing() {
             .env("SANDGLASS_JAEGER", jaeger)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(69), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(69), "{printed}");
         assert!(
-            said.contains(&format!("{missing} is not installed")) && said.contains("hint: "),
-            "{said}"
+            printed.contains(&format!("{missing} is not installed")) && printed.contains("hint: "),
+            "{printed}"
         );
     }
 }

@@ -183,7 +183,7 @@ async fn a_real_sandbox_is_described() {
     let identity = Identity::start(options, sender, Health::default(), || Timestamp(77));
     let (listed, receiver) = next(receiver).await;
     identity.resolve(SandboxId(id.clone()));
-    let (asked, _receiver) = next(receiver).await;
+    let (requested, _receiver) = next(receiver).await;
     remove(&cri, &id).await;
 
     let expected = SandboxDescription {
@@ -197,7 +197,7 @@ async fn a_real_sandbox_is_described() {
     assert_eq!(listed, expected);
     let preexisting = false;
     assert_eq!(
-        asked,
+        requested,
         SandboxDescription {
             preexisting,
             ..expected

@@ -1,6 +1,6 @@
 //! BPF objects that a process holds, and whether the kernel still has them: an agent that ends must leave none.
 //!
-//! Used by the end-to-end tests and the cluster's. Linux only; asks `bpftool`, which shares no code with the agent.
+//! Used by the end-to-end tests and the cluster's. Linux only; runs `bpftool`, which shares no code with the agent.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ pub fn objects_of(pid: u32) -> BTreeSet<Object> {
 /// Waits until none of `objects` exists, 30 s at most.
 ///
 /// # Errors
-/// Those that still do; or, as `None`, that there is no bpftool to ask.
+/// Those that still do; or, as `None`, that bpftool is not installed.
 pub fn wait_until_gone(objects: &BTreeSet<Object>) -> Result<(), Option<Vec<Object>>> {
     if Command::new("bpftool").arg("version").output().is_err() {
         return Err(None);

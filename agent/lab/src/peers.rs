@@ -53,7 +53,7 @@ pub fn until<T>(what: &str, seconds: u64, mut done: impl FnMut() -> Option<T>) -
     }
 }
 
-/// A peer that is ended with the test, in a folder that goes with it.
+/// A peer in a folder of its own; dropping it ends the process and removes the folder.
 pub struct Peer {
     /// Where it answers.
     pub address: SocketAddr,
@@ -112,13 +112,20 @@ pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Opti
     }
     let path = folder.path().join("prometheus.yml");
     std::fs::write(&path, config).unwrap();
-    let address = local(free([0]).unwrap()[0]);
-    let process = Command::new("prometheus")
+    let mut command = Command::new("prometheus");
+    command
         .arg(format!("--config.file={}", path.display()))
         .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
-        .arg(format!("--web.listen-address={address}"))
         .arg("--enable-feature=exemplar-storage")
-        .arg("--rules.alert.resend-delay=1s")
+        .arg("--rules.alert.resend-delay=1s");
+    started(command, folder)
+}
+
+/// Starts a program of the Prometheus project and waits until it is ready.
+fn started(mut command: Command, folder: tempfile::TempDir) -> Peer {
+    let address = local(free([0]).unwrap()[0]);
+    let process = command
+        .arg(format!("--web.listen-address={address}"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -129,7 +136,8 @@ pub fn prometheus(targets: &[Target], rule_files: &[PathBuf], alertmanager: Opti
         process,
         _folder: folder,
     };
-    until("Prometheus is ready", 60, || get(address, "/-/ready"));
+    let what = format!("{} is ready", command.get_program().display());
+    until(&what, 60, || get(address, "/-/ready"));
     peer
 }
 
@@ -142,25 +150,13 @@ pub fn alertmanager(receiver: SocketAddr) -> Peer {
     );
     let path = folder.path().join("alertmanager.yml");
     std::fs::write(&path, config).unwrap();
-    let address = local(free([0]).unwrap()[0]);
-    let process = Command::new("prometheus-alertmanager")
+    let mut command = Command::new("prometheus-alertmanager");
+    command
         .arg(format!("--config.file={}", path.display()))
         .arg(format!("--storage.path={}", folder.path().join("data").display()))
-        .arg(format!("--web.listen-address={address}"))
         // An Alertmanager without peers.
-        .arg("--cluster.listen-address=")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let peer = Peer {
-        address,
-        process,
-        _folder: folder,
-    };
-    until("Alertmanager is ready", 60, || get(address, "/-/ready"));
-    peer
+        .arg("--cluster.listen-address=");
+    started(command, folder)
 }
 
 impl Peer {

@@ -5,7 +5,7 @@ use std::io::Write;
 /// Prints `SKIPPED <test>: <reason>`, to the stream itself: the test harness captures what `eprintln!` prints in a test
 /// that passes.
 pub fn skipped(test: &str, reason: &str) {
-    // Without a standard error nobody reads the line.
+    // Without a standard error there is no reader.
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {reason}");
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Used by [`super::Rig`]. What belongs to a rig is known from the kernel's own books, never from names that others
 //! might share: processes by the rig's cgroup, which they inherit; mounts by lying below the rig's directory; links,
-//! addresses and iptables rules by lying in the rig's network namespace, which goes with its last process.
+//! addresses and iptables rules by lying in the rig's network namespace, which the kernel removes with its last process.
 //! Does not: touch anything of a rig whose owner lives (it holds the lock on its directory).
 
 use std::fs;

@@ -67,7 +67,7 @@ fn what_a_killed_owner_left_behind_is_removed() {
 
     clear_left_behind(&options.base);
     assert!(!dir.exists());
-    assert!(!containerd.wait().unwrap().success(), "killed, not asked");
+    assert!(!containerd.wait().unwrap().success(), "killed, not terminated");
     fs::remove_dir(&options.base).unwrap();
 }
 

@@ -156,9 +156,9 @@ pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, Wrong
 }
 
 /// Network set-up and deletion of all of `records` against containerd's own metrics: as many, set-ups as long in sum, and
-/// deletions no longer (containerd's own work around the plugins, some 10 ms each, is in its figure). How long set-ups
-/// took is asked of those from `first` on, with what `before` them containerd said of all: what the machine did once to
-/// containerd (a disk that stood still for a second) is not held against every later round.
+/// deletions no longer (containerd's own work around the plugins, some 10 ms each, is in its figure). The durations of set-ups
+/// are compared from `first` on, less containerd's metrics `before` them: one disturbance of containerd (a disk that stalls for a
+/// second) must not fail every later round.
 #[must_use]
 pub fn containerd(
     traces: &[Arc<Trace>],

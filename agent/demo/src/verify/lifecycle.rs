@@ -62,7 +62,7 @@ fn message(plugin: &PluginDetail, seen: Seen) -> Result<String, String> {
     }
 }
 
-/// A sandbox that came up was started by the runtime: the trace says when.
+/// A sandbox that came up was started by the runtime: the trace has the time.
 pub(super) fn runtime(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     let Detail::Sandbox(sandbox) = &trace.root().detail else {
         return Err("the root is not a sandbox".to_owned());

@@ -248,7 +248,7 @@ fn each_fault_of_a_slow_pod_is_found() {
         ("another pod", "pod", |traces, _| {
             traces[0].identity.name = "x".to_owned()
         }),
-        ("not asked in time", "pod", |traces, _| {
+        ("not requested in time", "pod", |traces, _| {
             traces[0].identity.labels.clear()
         }),
         ("wrong number", "attempt", |_, record| record.pod.attempt = 1),

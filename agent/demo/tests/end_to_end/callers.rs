@@ -63,13 +63,16 @@ async fn what_cnitool_makes_is_shown_by_its_container_id() {
     assert!(id.starts_with("cnitool-"), "{id}");
     assert_eq!(runtime(creation), "cnitool");
     // What it wrote to its caller has the address; the trace has the same, where it can be read.
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let add = operations(creation).next().unwrap();
     assert_eq!(
         (add.ifname.as_str(), add.netns.as_str()),
         ("eth7", &*format!("/run/netns/{netns}"))
     );
-    assert!(add.addresses.iter().all(|address| said.contains(address)), "{said}");
+    assert!(
+        add.addresses.iter().all(|address| printed.contains(address)),
+        "{printed}"
+    );
     assert_eq!(plugins(creation), ["bridge", "host-local", "portmap"]);
     // There is no runtime to wait for: it is over with its last plugin.
     let last = creation
@@ -102,7 +105,7 @@ async fn what_podman_makes_is_shown_by_its_name_and_container_id() {
         .unwrap();
     let backend = String::from_utf8_lossy(&backend.stdout).trim().to_owned();
     if backend != "cni" {
-        eprintln!("SKIPPED {test}: this podman has no CNI backend (it says {backend:?})");
+        eprintln!("SKIPPED {test}: this podman has no CNI backend (it has {backend:?})");
         return;
     }
     let _alone = rig::alone().await;
@@ -330,7 +333,7 @@ fn linked(single: &Trace, creation: &Trace) {
     assert!(!single.root().status.is_error());
 }
 
-/// The first line on the terminal says whose each trace is: nobody's pod.
+/// The first line on the terminal names the owner of each trace: no pod.
 fn shown_as(head: &str, id: &str, traces: &[Arc<Trace>]) {
     // As runtimes' own tools shorten it; on the terminal the end of what is cut is a sign.
     let short: String = id.chars().take(11).collect();

@@ -92,7 +92,7 @@ async fn older_sandboxes(test: &str, options: RigOptions) {
     let Some(mut agent) = Agent::start(&node, test).await else {
         return;
     };
-    // Asked for at the start, answered a moment later.
+    // Requested at the start, reported a moment later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     scenarios::delete(&node.cri, &mut records[0]).await.unwrap();
     let sandbox = records[0].outcome.clone().unwrap();

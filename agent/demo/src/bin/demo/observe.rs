@@ -63,7 +63,7 @@ async fn observe(
         None => None,
     };
     if let Some(beside) = &beside {
-        // Whoever names a collector of their own sees the traces there.
+        // A user who configures a collector finds the traces there.
         otlp_flags.endpoint.get_or_insert_with(|| beside.otlp.clone());
     }
     let (closed, received) = mpsc::channel();
@@ -103,7 +103,7 @@ async fn observe(
     })
 }
 
-/// Stops the agent when the demo lets go of it: a recording is whole, and what waits for a collector is sent.
+/// Stops the agent when dropped: the recording is complete, and queued traces are sent to the collector.
 struct Stopping(Option<App>);
 
 impl Drop for Stopping {
