@@ -306,7 +306,9 @@ impl Correlator {
                 Fact::AddressesReported(operation) => {
                     if let Some(open) = ctx.traces.get(operation.trace)
                         && let Some(detail) = open.operation(operation.span)
-                        && self.traffic.on_addresses(ctx, open.sandbox(), detail)
+                        && let container = self.plugins.container_of(open, operation)
+                        && self.traffic.on_addresses(ctx, container, detail)
+                        && container == open.sandbox()
                     {
                         self.sandboxes.on_network_known(operation.trace);
                     }

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::facts::Fact;
 use crate::invocation::Invocation;
 use crate::keys::{SpanRef, TraceKey};
-use crate::open_trace::Cut;
+use crate::open_trace::{Cut, OpenTrace};
 use crate::plugins::Plugins;
 use crate::plugins::state::Caller;
 use crate::timers::Timer;
@@ -55,6 +55,13 @@ impl Plugins {
         let open = self.open.get(call.container)?.iter().filter(fits);
         // Of several that run at once, the next plugin now belongs to the one whose plugin ended last.
         open.max_by_key(ended).copied()
+    }
+
+    /// The container that an operation of an open trace is for: the trace's sandbox, unless a plugin requested it for another.
+    pub(crate) fn container_of<'a>(&'a self, open: &'a OpenTrace, operation: SpanRef) -> &'a str {
+        let state = self.traces.get(operation.trace);
+        let state = state.and_then(|state| state.operation(operation.span));
+        state.map_or_else(|| open.sandbox(), |state| state.container(open))
     }
 
     /// Another operation for the same attachment begins: those that only wait for a next plugin are over. A DEL ends all

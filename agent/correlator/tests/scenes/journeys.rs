@@ -373,6 +373,40 @@ fn a_flood_of_bad_lookups_makes_no_more_journeys_than_asked_for() {
 }
 
 #[test]
+fn of_too_many_open_journeys_those_of_the_oldest_lookups_close_first() {
+    // Two more than may be open at once.
+    const COUNT: u16 = 258;
+    let mut scene = Scene::used_sandbox();
+    scene.config.traffic.journeys_per_minute = 10_000;
+    let (socket, name) = (|number| pod_socket(4_000 + number), |number| format!("n{number}"));
+    for number in 0..COUNT {
+        scene.at(3_000).query(&socket(number), 7, &name(number), "A");
+    }
+    for number in 0..COUNT {
+        scene.at(8_000).query(&socket(number), 8, &name(number), "A");
+    }
+    for number in 0..COUNT {
+        let (socket, name) = (socket(number), name(number));
+        scene.at(8_001).answer(&socket, 8, &name, "A", NOERROR, &["10.1.0.1"]);
+    }
+    // Lookups end once no name of a search path followed; journeys a second later.
+    let evicted = scene.at(8_500).tick().play();
+    assert_eq!(targets(&evicted), ["n0", "n1"]);
+    assert_eq!(evicted.correlator.sizes().journeys, usize::from(COUNT) - 2);
+    let played = scene.then_nothing().play().finish();
+    assert_eq!(targets(&played), (0..COUNT).map(name).collect::<Vec<_>>());
+}
+
+/// The names that the closed journeys are about, in the order in which they closed.
+fn targets(played: &Played) -> Vec<String> {
+    let journeys = played
+        .closed
+        .iter()
+        .filter_map(|trace| trace.root().detail.as_journey());
+    journeys.map(|journey| journey.target.clone()).collect()
+}
+
+#[test]
 fn what_does_not_fit_goes_and_is_counted() {
     let mut scene = Scene::used_sandbox();
     scene.config.traffic.max_lookups = 4;

@@ -154,6 +154,43 @@ fn an_address_that_is_told_late_is_enough_at_the_end() {
     );
 }
 
+#[test]
+fn addresses_of_a_nested_operation_belong_to_the_container_that_it_is_for() {
+    let (own, other) = ([10, 88, 0, 5], [10, 88, 0, 9]);
+    let mut scene = Scene::new();
+    scene.at(0).watched();
+    let outer = scene.plugin("multus", &of_pod(add("sb", "eth0"), "cart"));
+    let nested = scene
+        .at(10)
+        .delegate(outer, "bridge", &of_pod(add("other", "eth0"), "till"));
+    for (at, process, address) in [(20, nested, "10.88.0.9/24"), (90, outer, "10.88.0.5/24")] {
+        scene.at(at).plugin_io(PluginIo {
+            process,
+            netconf: None,
+            error: None,
+            addresses: vec![address.to_owned()],
+        });
+        scene.at(at + 1).exit(process, 0);
+    }
+    scene.looked_up(&pod_socket(4_000).at(0, other), "api", 100, 500, "10.1.0.1");
+    scene.looked_up(&pod_socket(4_001).at(0, own), "web", 102, 500, "10.1.0.2");
+    scene.containerd_starts("sb", 110);
+    let played = scene.then_nothing().play().finish();
+    assert_eq!(
+        rendered(&played).matches("sandbox lookup").count(),
+        2,
+        "{}",
+        rendered(&played)
+    );
+    assert_eq!(played.findings_in(Some(sandbox(&played).id)).count(), 1);
+    let names: Vec<&str> = sandbox(&played)
+        .spans
+        .iter()
+        .filter_map(|span| Some(span.detail.as_lookup()?.name.as_str()))
+        .collect();
+    assert_eq!(names, ["web"]);
+}
+
 /// A sandbox whose namespace cannot be looked at; its plugin reports the address.
 fn unnamed() -> Scene {
     let mut scene = Scene::new();
