@@ -47,7 +47,7 @@ impl Context {
             serial: 0,
             networks: Vec::new(),
             names: NameCache::default(),
-            traces: OpenTraces::new(config.max_traces),
+            traces: OpenTraces::default(),
             effects: Effects::default(),
             config,
         }

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use crate::collections::by_text::ByText;
+use crate::collections::HashMap;
 
 /// The texts that are shared.
 #[derive(Debug)]
 pub(crate) struct NameCache {
-    known: ByText<Arc<str>>,
+    known: HashMap<Arc<str>, Arc<str>>,
     /// How many more may be entered.
     room: usize,
 }
@@ -26,7 +26,7 @@ const MAX_BYTES: usize = 96;
 impl Default for NameCache {
     fn default() -> NameCache {
         NameCache {
-            known: ByText::new(MAX_NAMES),
+            known: HashMap::default(),
             room: MAX_NAMES,
         }
     }

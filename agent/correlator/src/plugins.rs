@@ -20,8 +20,10 @@ mod processes;
 mod role;
 pub(crate) mod state;
 
+use std::sync::Arc;
+
 use crate::by_trace::ByTrace;
-use crate::collections::by_text::ByText;
+use crate::collections::HashMap;
 use crate::config::CorrelatorConfig;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
@@ -38,7 +40,7 @@ pub(crate) struct Plugins {
     traces: ByTrace<TraceState>,
     /// Open operations that a runtime requested, by container id: the only key that a runtime's next exec carries.
     /// Nested operations are found through their caller's trace instead.
-    open: ByText<Vec<SpanRef>>,
+    open: HashMap<Arc<str>, Vec<SpanRef>>,
     /// States of traces that closed, kept for reuse: a new one costs two allocations for each sandbox. Never longer
     /// than the most traces that were open at once.
     spare: Vec<TraceState>,
@@ -49,7 +51,7 @@ impl Plugins {
         Plugins {
             processes: TrackedProcesses::new(config.max_processes),
             traces: ByTrace::default(),
-            open: ByText::new(config.max_traces),
+            open: HashMap::default(),
             spare: Vec::new(),
         }
     }

@@ -7,15 +7,16 @@
 //! Does not: bound itself below what a key can address; `Correlator::bound_traces` does.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use sandglass_model::{SandboxId, TraceId};
 
-use crate::collections::by_text::ByText;
+use crate::collections::HashMap;
 use crate::keys::{SpanRef, TraceKey};
 use crate::open_trace::OpenTrace;
 
 /// The open traces.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OpenTraces {
     /// The traces by slot, in boxes because they are large and the vector grows.
     slots: Vec<Option<Box<OpenTrace>>>,
@@ -26,24 +27,12 @@ pub(crate) struct OpenTraces {
     /// A set and no map: several open traces may share an id that came from outside.
     by_id: BTreeSet<(TraceId, TraceKey)>,
     /// By sandbox id, the trace of its creation.
-    creations: ByText<TraceKey>,
+    creations: HashMap<Arc<str>, TraceKey>,
     /// The serial number of the last key.
     serial: u64,
 }
 
 impl OpenTraces {
-    /// Without traces; `expected` is about how many may be open at once.
-    pub(crate) fn new(expected: usize) -> OpenTraces {
-        OpenTraces {
-            slots: Vec::new(),
-            free: Vec::new(),
-            order: BTreeSet::new(),
-            by_id: BTreeSet::new(),
-            creations: ByText::new(expected),
-            serial: 0,
-        }
-    }
-
     /// The key of the trace that is opened next. Its slot stays reserved until the trace is inserted, which must
     /// follow.
     pub(crate) fn reserve(&mut self) -> TraceKey {
@@ -61,7 +50,7 @@ impl OpenTraces {
         if let Some(slot) = self.slots.get_mut(key.slot()) {
             self.by_id.insert((open.trace.id, key));
             if let Some(SandboxId(sandbox)) = open.trace.sandbox.as_ref().filter(|_| open.is_creation()) {
-                self.creations.insert(sandbox.as_str(), key);
+                self.creations.insert(sandbox.as_str().into(), key);
             }
             *slot = Some(Box::new(open));
             self.order.insert(key);
@@ -115,8 +104,8 @@ impl OpenTraces {
         };
         let before = open.trace.sandbox.replace(SandboxId(sandbox.to_owned()));
         if let Some(SandboxId(before)) = before.filter(|SandboxId(before)| self.creation_of(before) == Some(key)) {
-            self.creations.remove(&before);
-            self.creations.insert(sandbox, key);
+            self.creations.remove(before.as_str());
+            self.creations.insert(sandbox.into(), key);
         }
     }
 

@@ -67,10 +67,8 @@ impl Plugins {
         let Some(operation) = operation else {
             return self.add_process(ctx, at, process, Role::Detached);
         };
-        match self.open.get_mut(call.container) {
-            Some(open) => open.push(operation),
-            None => self.open.insert(call.container, vec![operation]),
-        }
+        let open = self.open.entry(call.container.into()).or_default();
+        open.push(operation);
         ctx.facts.push(Fact::OperationOpened(operation));
         self.begin_member(ctx, at, image, call, operation);
     }

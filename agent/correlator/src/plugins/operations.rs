@@ -14,12 +14,14 @@
 //! completes the configured list, so the operation closes at once and ends at that exit. With an unknown list it closes
 //! when the settle timer fires, and ends at the same exit.
 
+use std::sync::Arc;
+
 use sandglass_model::event::SandboxDescription;
 use sandglass_model::trace::Status;
 use sandglass_model::{ProcessKey, Timestamp};
 
 use crate::chains;
-use crate::collections::by_text::ByText;
+use crate::collections::HashMap;
 use crate::context::Context;
 use crate::facts::Fact;
 use crate::invocation::Invocation;
@@ -175,7 +177,7 @@ impl Plugins {
     /// The runtime reported the labels of a sandbox: open operations on it carry them too. Returns whether there are any.
     pub(crate) fn on_described(&mut self, ctx: &mut Context, described: &SandboxDescription) -> bool {
         let mut known = false;
-        for operation in self.open.get(&described.sandbox.0).into_iter().flatten() {
+        for operation in self.open.get(described.sandbox.0.as_str()).into_iter().flatten() {
             if let Some(open) = ctx.traces.get_mut(operation.trace) {
                 known = true;
                 open.trace.identity.merge(&described.identity);
@@ -187,15 +189,14 @@ impl Plugins {
 
     /// The sandbox has another id now (Windows: the runtime reported it).
     pub(crate) fn on_renamed(&mut self, before: &str, id: &str) {
-        if let Some(open) = self.open.get_mut(before).map(std::mem::take) {
-            self.open.remove(before);
-            self.open.insert(id, open);
+        if let Some(open) = self.open.remove(before) {
+            self.open.insert(id.into(), open);
         }
     }
 }
 
 /// The operation is none that a next plugin could join.
-fn forget(open: &mut ByText<Vec<SpanRef>>, container: &str, operation: SpanRef) {
+fn forget(open: &mut HashMap<Arc<str>, Vec<SpanRef>>, container: &str, operation: SpanRef) {
     if let Some(operations) = open.get_mut(container) {
         operations.retain(|other| *other != operation);
         if operations.is_empty() {
