@@ -1,17 +1,16 @@
 //! The processor time that the agent takes per lookup, and whether it loses a message, at a constant rate.
 //!
-//! Used by `dns_cost`. The real agent on its two rungs of traffic: lookups alone over loopback, and lookups that are each
-//! followed by a connect to the address they gave, in two network namespaces with conntrack, as a pod does it. All of the
-//! agent's threads count, from the first lookup until it has caught up. Does not: count the kernel's time in the program
-//! that looks up (`dns_cost` does).
+//! Used by `dns_cost`. The real agent beside lookups alone, over loopback, and beside lookups that are each followed by a
+//! connect, between two network namespaces. All of the agent's threads count, from the first lookup until it has caught up.
+//! Does not: count the kernel's time in the program that looks up (`dns_cost` does), or make conntrack entries that the
+//! agent is told of: it watches the tables of the node and of sandboxes.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::Effort;
 use crate::agent::{Agent, Metrics, Started};
@@ -50,10 +49,7 @@ pub fn run(effort: Effort) -> Result<Vec<Figure>> {
             rounds.len()
         )),
         cost("processor time of the agent per lookup", &rounds).at_most(LOOKUP_NS),
-        cost(
-            "processor time of the agent per lookup with a connect and its conntrack entries",
-            &conversations,
-        ),
+        cost("processor time of the agent per lookup with a connect", &conversations),
     ])
 }
 
@@ -134,7 +130,7 @@ fn settled(agent: &Agent) -> Result<Metrics> {
     anyhow::bail!("the agent does not catch up")
 }
 
-/// A client in one network namespace, with conntrack, and its servers in another. They end with the process.
+/// A client in one network namespace and its servers in another. They end with the process.
 struct Pair {
     link: Link,
     service: SocketAddr,
@@ -143,15 +139,6 @@ struct Pair {
 impl Pair {
     fn make() -> Result<Pair> {
         let link = Link::make()?;
-        for rule in [
-            "add table inet t",
-            "add chain inet t o { type filter hook output priority 0; }",
-            "add rule inet t o ct state invalid drop",
-        ] {
-            let mut nft = Command::new("ip");
-            nft.args(["netns", "exec", &link.ends[0], "nft", rule]);
-            ensure!(nft.status().context("cannot run ip")?.success(), "nft {rule} failed");
-        }
         let servers = inside(&link.ends[1], || -> Result<(UdpSocket, TcpListener)> {
             let dns = UdpSocket::bind((ADDRESSES[1], 53))?;
             Ok((dns, TcpListener::bind((ADDRESSES[1], 0))?))
