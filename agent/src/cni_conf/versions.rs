@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::bounded::bounded;
 use super::json::{Members, Value, folded};
-use super::network::bounded;
 
 /// Why CRI-O passes over a network because of this plugin; `None` when it does not.
 pub(super) fn objection(kind: &str, binary: &Path, version: &str) -> Option<String> {
