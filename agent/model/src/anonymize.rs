@@ -71,6 +71,7 @@ impl Anonymizer {
                 self.ends([&mut flow.reply_source, &mut flow.reply_destination]);
             }
             Body::PacketDropped(drop) => self.ends([&mut drop.source, &mut drop.destination]),
+            Body::Limited { source, .. } => *source = source.map(|address| self.addresses.of(address)),
             Body::ActivitySeen(step) => self.activity(step),
             Body::RuntimeReported(line) => self.runtime_line(line),
             Body::SiloSeen(step) => step.silo = self.id(&step.silo),

@@ -82,6 +82,7 @@ pub fn event(body: &mut Body, setting: Arguments) {
         | Body::LookupSeen(_)
         | Body::ClockAnchored { .. }
         | Body::Lost { .. }
+        | Body::Limited { .. }
         | Body::Tick => {}
     }
 }
