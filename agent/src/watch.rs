@@ -58,13 +58,17 @@ pub async fn run(options: WatchOptions) -> Result<(), WatchError> {
 ///
 /// # Errors
 /// No agent listens there, or its answer is not that of an agent.
-pub async fn refused_by(mut address: SocketAddr) -> Result<Vec<RefusedProcess>, WatchError> {
+pub async fn refused_by(mut address: SocketAddr, token: Option<String>) -> Result<Vec<RefusedProcess>, WatchError> {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
         IpAddr::V4(_) | IpAddr::V6(_) => {}
     }
-    let health: client::Refused = client::get(&address.to_string(), "/api/v1/health").await?;
+    let agent = Agent {
+        address: address.to_string(),
+        token,
+    };
+    let health: client::Refused = client::get(&agent, "/api/v1/health").await?;
     Ok(health.refused)
 }
 

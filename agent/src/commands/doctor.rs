@@ -19,7 +19,13 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     let (_, config) = configuration(&args.config)?;
     let (probes, not_started) = attach(&config).await?;
     // Without a running agent, or without its token, nothing is known of refused processes, which is no finding.
-    let refused = watch::refused_by(config.page.listen(config.http.address))
+    let token = config
+        .page
+        .token_file
+        .as_ref()
+        .and_then(|file| std::fs::read_to_string(file).ok());
+    let token = token.map(|token| token.trim().to_owned());
+    let refused = watch::refused_by(config.page.listen(config.http.address), token)
         .await
         .unwrap_or_default();
     let options = DoctorOptions {
