@@ -73,6 +73,8 @@ want_test() {
     have dnsmasq || optional+=(dnsmasq-base)
     have unbound || optional+=(unbound)
     have tshark || optional+=(tshark)
+    # libFuzzer is C++.
+    have c++ || optional+=(g++)
     have conntrack || optional+=(conntrack)
     have nft || optional+=(nftables)
     have podman || optional+=(podman)

@@ -82,16 +82,24 @@ const MAX_SPANS: usize = 64;
 /// Replays a file to its end. `None` when it is none.
 pub fn replay(file: &[u8]) -> Option<Replayed> {
     let mut file = EtlFile::from_bytes("fuzz", file.to_vec(), ActivityNames::default()).ok()?;
-    let node = NodeInfo::default();
     let config = CorrelatorConfig {
         boot_id: file.header.boot_id.clone(),
         anchor: file.header.clock,
         windows: true,
+        ..CorrelatorConfig::default()
+    };
+    Some(through(config, || file.next_event().expect("memory can be read")))
+}
+
+/// Sends events through the pipeline and its sinks, with small bounds.
+pub fn through(config: CorrelatorConfig, mut next: impl FnMut() -> Option<Event>) -> Replayed {
+    let node = NodeInfo::default();
+    let config = CorrelatorConfig {
         max_traces: 64,
         max_processes: 256,
         max_spans: MAX_SPANS,
         max_remembered: 64,
-        ..CorrelatorConfig::default()
+        ..config
     };
     let health = Health::default();
     let metrics = Metrics::new(&node, &health);
@@ -104,7 +112,7 @@ pub fn replay(file: &[u8]) -> Option<Replayed> {
         ended: BTreeMap::new(),
     };
     let mut pipeline = Pipeline::new(config, 100_000_000, health);
-    while let Some(event) = file.next_event().expect("memory can be read") {
+    while let Some(event) = next() {
         pipeline.feed(event, &mut sinks);
     }
     pipeline.finish(&mut sinks);
@@ -113,5 +121,5 @@ pub fn replay(file: &[u8]) -> Option<Replayed> {
     assert!(view::operations(&sinks.store, 0).is_empty(), "nothing runs any more");
     assert!(view::list(&sinks.store, &Query::default()).rows.len() <= sinks.replayed.traces.len());
     let _ = view::network(&sinks.store);
-    Some(sinks.replayed)
+    sinks.replayed
 }

@@ -37,7 +37,7 @@ mod convert;
 mod delivery;
 mod metrics;
 mod queue;
-mod response;
+pub mod response;
 pub mod tls;
 mod transport;
 

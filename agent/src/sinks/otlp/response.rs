@@ -1,6 +1,6 @@
 //! What a response of the collector means for the request: delivered, retry later, or rejected.
 //!
-//! Used by the transport after each attempt. The rules are those of the OTLP specification 1.11
+//! Used by the transport after each attempt, and fuzzed (`agent/fuzz`). The rules are those of the OTLP specification 1.11
 //! (<https://opentelemetry.io/docs/specs/otlp/>), sections "OTLP/gRPC Response", "OTLP/HTTP Response" and the two on throttling.
 //! Does not: decompress responses (the transport requests none), or log.
 
@@ -18,7 +18,7 @@ use crate::grpc::CallError;
 
 /// The result of one attempt to send a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum AttemptResult {
+pub enum AttemptResult {
     /// The collector accepted it.
     Delivered {
         /// Spans that the collector rejected nevertheless. They must not be sent again.
@@ -41,7 +41,8 @@ pub(super) enum AttemptResult {
 }
 
 /// The result of an HTTP response.
-pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> AttemptResult {
+#[must_use]
+pub fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> AttemptResult {
     if status.is_success() {
         return of_message(body);
     }
@@ -63,7 +64,8 @@ pub(super) fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], now:
 }
 
 /// The result of a gRPC call.
-pub(super) fn of_grpc(result: Result<Bytes, CallError>) -> AttemptResult {
+#[must_use]
+pub fn of_grpc(result: Result<Bytes, CallError>) -> AttemptResult {
     let error = match result {
         Ok(message) => return of_message(&message),
         Err(error) => error,

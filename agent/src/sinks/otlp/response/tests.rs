@@ -155,6 +155,6 @@ proptest! {
         let result = http(status, Some(&retry_after), &body);
         prop_assert_eq!(success, matches!(result, AttemptResult::Delivered { .. }));
         grpc(code, &details);
-        of_grpc(Ok(Bytes::from(body)));
+        let _ = of_grpc(Ok(Bytes::from(body)));
     }
 }

@@ -1,0 +1,32 @@
+//! What the fuzz target of the other wire records runs. A record that decodes gives an event that can be written and read.
+
+use sandglass::sources::linux::{connect, exec};
+use sandglass_model::{Body, Event, recording};
+
+/// Takes the bytes as a record as they are, and once more with a kind that exists.
+pub fn run(data: &[u8]) {
+    let event = |event| {
+        let line = recording::encode(&event).expect("an event can be written");
+        if line.len() <= recording::MAX_LINE {
+            assert_eq!(
+                recording::decode_event(&line).expect("what was written can be read"),
+                event
+            );
+        }
+    };
+    if let Ok(decoded) = connect::decode::decode(data) {
+        event(Event {
+            at: decoded.at,
+            body: Body::ConnectSeen(Box::new(decoded.step)),
+        });
+    }
+    let mut record = data.to_vec();
+    for kind in 0..8_u8 {
+        if let Ok(Some(decoded)) = exec::decode::decode(&record) {
+            event(decoded.event);
+        }
+        if let Some(first) = record.get_mut(..4) {
+            first.copy_from_slice(&[kind, 0, 0, 0]);
+        }
+    }
+}
