@@ -29,6 +29,7 @@ use lab::random::Random;
 use lab::results::results;
 use lab::tshark::{self, Read};
 use lab::watch::{Seen, Watch, dns_events};
+use sandglass::app::settings::default_source;
 use sandglass::sources::linux::Options;
 use sandglass_model::Body;
 use sandglass_model::network::Unreported;
@@ -46,7 +47,7 @@ struct Scene {
 
 impl Scene {
     fn start(test: &str, mtu: u32, fate: impl FnMut(&Packet) -> Vec<Duration> + Send + 'static) -> Option<Scene> {
-        Scene::with(test, mtu, Options::default(), fate)
+        Scene::with(test, mtu, default_source().unwrap(), fate)
     }
 
     fn with(
@@ -381,7 +382,7 @@ fn what_finds_no_room_in_the_ring_is_counted_and_blames_nobody() {
     let test = "what_finds_no_room_in_the_ring_is_counted_and_blames_nobody";
     let options = Options {
         ring_bytes: 16_384,
-        ..Options::default()
+        ..default_source().unwrap()
     };
     let Some(scene) = Scene::with(test, 1500, options, |_| vec![MS]) else {
         return;
