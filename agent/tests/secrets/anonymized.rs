@@ -106,7 +106,7 @@ fn names(recording: &Path) -> BTreeSet<String> {
             }
             Body::ConnectSeen(step) => found.extend([format!("\"{}\"", step.remote), format!("\"{}\"", step.local)]),
             Body::DnsSeen(message) => {
-                let names = message.questions.into_iter().map(|question| question.name);
+                let names = message.questions.into_iter().map(|question| question.name.to_string());
                 found.extend(names.filter(|name| name.contains('.')));
             }
             _ => {}

@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use prometheus_client::metrics::gauge::Gauge;
+use sandglass::app::settings::default_source;
 use sandglass::health::Health;
 use sandglass::sources;
-use sandglass::sources::linux::Options;
 use sandglass_model::{Body, Event};
 
 use crate::collected::{Collected, started};
@@ -27,7 +27,7 @@ fn the_probe_sends_no_planted_secret() {
     const TEST: &str = "the_probe_sends_no_planted_secret";
     let (sender, receiver) = sources::channel(64, Gauge::default());
     let health = Health::default();
-    let Some(source) = started(TEST, sources::linux::start(Options::default(), sender, health)) else {
+    let Some(source) = started(TEST, sources::linux::start(default_source().unwrap(), sender, health)) else {
         return;
     };
     let events = Collected::from(receiver);
