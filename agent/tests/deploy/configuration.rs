@@ -218,7 +218,7 @@ fn typed(schema: &Value) -> Vec<Value> {
         "array" => {
             let items = typed(&schema["items"]);
             let mut lists: Vec<Value> = items.iter().map(|item| json!([item])).collect();
-            lists.extend([0, 1, 8, 9].map(|count| json!(vec![items[3].clone(); count])));
+            lists.extend([0, 1, 8, 9, 16, 17].map(|count| json!(vec![items[3].clone(); count])));
             lists.push(items[3].clone());
             lists
         }
@@ -322,6 +322,10 @@ fn texts() -> Vec<Value> {
         "tcp://a/b:5",
         "ftp://x",
         "node-1",
+        "/system.slice/podman.service",
+        "/a/../b",
+        "/..",
+        "/a..b",
     ];
     let long = [format!("/{}", "x".repeat(106)), format!("/{}", "x".repeat(107))];
     let all = periods.into_iter().chain(others).map(Value::from);
