@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 
 use crate::Effort;
 use crate::agent::{Agent, Metrics, Started};
-use crate::dns_cost::{Talk, answer, query};
+use crate::dns_talk::{Talk, answer, query};
 use crate::report::{Figure, Unit, median};
 use crate::tcp_flow::{ADDRESSES, Link, inside};
 

@@ -29,6 +29,8 @@ mod conversations;
 #[cfg(target_os = "linux")]
 mod dns_cost;
 #[cfg(target_os = "linux")]
+mod dns_talk;
+#[cfg(target_os = "linux")]
 mod estimate;
 #[cfg(target_os = "linux")]
 mod etl_throughput;
