@@ -4,7 +4,7 @@
 //! its values only. Learns from schema records in the stream.
 //! Does not: decode WPP messages (only their vendor can), query Windows for schemas, or drop a record without counting it.
 
-mod extended;
+mod extended_items;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::raw::{RawRecord, RecordHeader, RecordView, flags};
 use crate::schema::Schema;
 use crate::tables::Tables;
 use crate::tracelogging;
-use extended::Extended;
+use extended_items::Extended;
 
 /// The result of decoding a record.
 #[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept")]

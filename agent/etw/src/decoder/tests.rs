@@ -1,5 +1,6 @@
+use super::extended_items::container_id;
 use super::*;
-use crate::raw::ExtendedItem;
+use crate::raw::{ExtendedItem, extended};
 use crate::schema::{FieldSpec, Kind, Out};
 use crate::writer::{Record, event_info};
 
