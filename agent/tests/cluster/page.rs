@@ -28,9 +28,9 @@ pub fn assert_guarded(node: &Node) {
         .unwrap();
     // "Forwarding from 127.0.0.1:40001 -> 9478"
     let mut line = String::new();
-    BufReader::new(forward.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    // Open until the end: kubectl writes a line for each connection, and ends when it cannot.
+    let mut output = BufReader::new(forward.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
     let Some(address) = line.split(' ').nth(2).map(str::to_owned) else {
         let _ = forward.kill();
         panic!("{line:?} names no address");
@@ -38,6 +38,7 @@ pub fn assert_guarded(node: &Node) {
     let health = try_http(&address, "/api/v1/health");
     forward.kill().unwrap();
     forward.wait().unwrap();
+    drop(output);
     let health: Value = serde_json::from_str(&health.unwrap()).unwrap();
     assert_eq!(health["not_alive"], "", "{health}");
 }
