@@ -8,6 +8,7 @@ use foldhash::fast::FixedState;
 pub(crate) mod bounded;
 pub(crate) mod mix;
 pub(crate) mod recent;
+pub(crate) mod shares;
 
 /// A map without order.
 pub(crate) type HashMap<K, V> = hashbrown::HashMap<K, V, FixedState>;

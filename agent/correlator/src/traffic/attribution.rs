@@ -52,7 +52,7 @@ struct Owned {
     addresses: Vec<IpAddr>,
 }
 
-/// Bound on the namespaces, and on the addresses, that are removed with their sandbox. Further ones are evicted by age.
+/// Bound on the addresses of one sandbox, and on the namespaces that are removed with it. Further namespaces are evicted by age.
 const MAX_OWNED: usize = 16;
 
 impl Owners {
@@ -92,16 +92,23 @@ impl Owners {
                 created: created.unwrap_or_default(),
             };
             self.by_netns.insert(netns, owner, now);
-            self.note(sandbox, |owned| push(&mut owned.netns, netns));
+            self.note(sandbox, |owned| {
+                push(&mut owned.netns, netns);
+            });
         }
         usable && !known
     }
 
     /// The address belongs to this sandbox, unless it is one that every namespace has.
     pub(crate) fn assign_address(&mut self, address: IpAddr, sandbox: &Arc<str>, now: Timestamp) {
-        if is_foreign(address) && self.by_address.get(&address) != Some(sandbox) {
+        if !is_foreign(address) || self.by_address.get(&address) == Some(sandbox) {
+            return;
+        }
+        // A pod sends from as many addresses as it likes: only so many of one sandbox are learned.
+        let mut is_learned = false;
+        self.note(sandbox, |owned| is_learned = push(&mut owned.addresses, address));
+        if is_learned {
             self.by_address.insert(address, Arc::clone(sandbox), now);
-            self.note(sandbox, |owned| push(&mut owned.addresses, address));
         }
     }
 
@@ -219,16 +226,34 @@ fn is_foreign(address: IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified()
 }
 
-/// Appends what is new, up to the bound.
-fn push<T: PartialEq>(list: &mut Vec<T>, item: T) {
-    if list.len() < MAX_OWNED && !list.contains(&item) {
+/// Adds an item to a list that has room. Returns whether it is in the list.
+fn push<T: PartialEq>(list: &mut Vec<T>, item: T) -> bool {
+    if list.contains(&item) {
+        return true;
+    }
+    let has_room = list.len() < MAX_OWNED;
+    if has_room {
         list.push(item);
     }
+    has_room
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_sandbox_does_not_fill_the_table_of_addresses() {
+        let mut owners = Owners::new(64);
+        let quiet = IpAddr::from([10, 0, 0, 9]);
+        owners.assign_address(quiet, &"quiet".into(), Timestamp(1));
+        for n in 0..1_000_u16 {
+            let [high, low] = n.to_be_bytes();
+            owners.assign_address(IpAddr::from([10, 1, high, low]), &"noisy".into(), Timestamp(2));
+        }
+        assert_eq!(owners.len(), 1 + MAX_OWNED);
+        assert_eq!(owners.owner_of_socket(0, quiet).sandbox.as_deref(), Some("quiet"));
+    }
 
     #[test]
     fn a_namespaces_number_is_the_next_sandboxes_once_it_is_given_out_again() {

@@ -15,6 +15,7 @@ use crate::keys::TraceKey;
 use crate::notes::{self, Note, NoteKind};
 use crate::owner::Owner;
 use crate::traffic::lookup::Dropped;
+use crate::traffic::table::Owned;
 
 /// An open connect, or one that ended a moment ago and waits for conntrack's records.
 #[derive(Debug)]
@@ -55,6 +56,12 @@ pub(crate) struct Connect {
 
 /// Bound on dropped packets of one connect. A SYN is sent again six times by default (`tcp_syn_retries`).
 const MAX_DROPS: usize = 8;
+
+impl Owned for Connect {
+    fn owner_key(&self) -> u64 {
+        self.owner.netns
+    }
+}
 
 impl Connect {
     pub(crate) fn new(at: Timestamp, owner: Owner, step: &ConnectStep) -> Connect {

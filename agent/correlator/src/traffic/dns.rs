@@ -157,10 +157,10 @@ impl Traffic {
     ) -> u64 {
         // Room is made before the insertion, so that the bound holds at every moment.
         while self.lookups.len() >= ctx.config.traffic.max_lookups.max(1)
-            && let Some(oldest) = self.lookups.oldest()
+            && let Some(victim) = self.lookups.next_victim()
         {
             ctx.effects.counters.evicted_lookups += 1;
-            self.give_up(ctx, ExchangeId::Lookup(oldest));
+            self.give_up(ctx, ExchangeId::Lookup(victim));
         }
         let serial = ctx.next_serial();
         let mut lookup = match self.spare.pop() {

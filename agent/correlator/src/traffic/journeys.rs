@@ -4,7 +4,8 @@
 //! Used by `lifecycle.rs` for every exchange that is released. A lookup and the connects to its addresses are one
 //! journey, since the program experienced them as one. A broken cluster makes thousands of them: a rate limit holds
 //! back the excess, and the node's own may take at most half of it, so that a broken node agent does not hide broken
-//! pods. Bounded to 256 open journeys of 16 exchanges.
+//! pods. Those of one sandbox may take at most two thirds, so that it does not hide others. Bounded to 256 open
+//! journeys of 16 exchanges.
 //! Does not: hold back findings; metrics count everything.
 //!
 //! Example: a lookup of `web` needs a retry (2.5 s) and resolves 10.0.0.1; 20 ms later a connect to 10.0.0.1:80
@@ -18,6 +19,7 @@ use sandglass_model::time::SECOND;
 use sandglass_model::trace::{JourneyDetail, JourneyReason, Status};
 use sandglass_model::{ClockAnchor, Detail, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
+use crate::collections::bounded::Bounded;
 use crate::context::Context;
 use crate::exchange::{EndedExchange, Exchange, ExchangeDetail, ExchangeId};
 use crate::finding::{Finding, Scope};
@@ -35,6 +37,9 @@ pub(crate) struct Journeys {
     complete: Vec<Journey>,
     /// How many may still be opened.
     limit: RateLimit,
+    /// Of each sandbox, by network namespace.
+    limits: Bounded<u64, RateLimit>,
+    per_sandbox: u32,
 }
 
 /// A journey.
@@ -55,6 +60,8 @@ pub(crate) struct Journey {
 const HOLD_NS: u64 = SECOND;
 /// Bound on open journeys: the oldest is emitted as it is.
 const MAX_OPEN: usize = 256;
+/// Sandboxes whose rate is known.
+const MAX_LIMITS: usize = 1_024;
 /// Bound on exchanges of one journey; further ones have a finding only.
 const MAX_EXCHANGES: usize = 16;
 
@@ -64,6 +71,8 @@ impl Journeys {
             open: BTreeMap::new(),
             complete: Vec::new(),
             limit: RateLimit::new(per_minute),
+            limits: Bounded::new(MAX_LIMITS),
+            per_sandbox: (per_minute - per_minute / 3).max(per_minute.min(1)),
         }
     }
 
@@ -97,16 +106,23 @@ impl Journeys {
             return Some(journey.id);
         }
         ended.exchange.reason?;
-        // The node's own journeys leave half of the tokens to sandboxes.
-        let reserved = match ended.owner.scope() {
-            Scope::Sandbox => 0,
-            Scope::Node => self.limit.half(),
-        };
-        if !self.limit.take(ctx.now, reserved) {
+        if !self.is_within_limits(ctx.now, &ended.owner) {
             ctx.effects.outputs.push(Output::Finding(Finding::JourneyHeldBack));
             return None;
         }
         Some(self.open(ctx, ended, before))
+    }
+
+    /// Takes a token of the owner, if there is one.
+    fn is_within_limits(&mut self, now: Timestamp, owner: &Owner) -> bool {
+        if owner.scope() == Scope::Node {
+            return self.limit.take(now, self.limit.half());
+        }
+        if self.limits.get(&owner.netns).is_none() {
+            self.limits.insert(owner.netns, RateLimit::new(self.per_sandbox), now);
+        }
+        let own = self.limits.get_mut(&owner.netns);
+        own.is_some_and(|own| own.has(now, 0) && self.limit.take(now, 0) && own.take(now, 0))
     }
 
     /// Opens a journey. Without a lookup that resolved something no connect can join, so it is complete at once.

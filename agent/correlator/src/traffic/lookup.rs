@@ -23,6 +23,7 @@ use crate::finding::QueryType;
 use crate::keys::TraceKey;
 use crate::notes::{self, Note, NoteKind};
 use crate::owner::Owner;
+use crate::traffic::table::Owned;
 
 /// An open lookup.
 #[derive(Debug)]
@@ -187,6 +188,12 @@ const MAX_SERVERS: usize = 8;
 const MAX_ADDRESSES: usize = 16;
 /// Bound on dropped packets.
 const MAX_DROPS: usize = 8;
+
+impl Owned for Lookup {
+    fn owner_key(&self) -> u64 {
+        self.owner.netns
+    }
+}
 
 impl Lookup {
     /// A lookup that begins with `message`. Takes the lists of one that is over, `spare`, so that it allocates nothing.

@@ -34,13 +34,18 @@ impl RateLimit {
     /// Takes a token. Returns `false` if none is left above `keep` nanoseconds of filling, which stay reserved for
     /// others.
     pub(crate) fn take(&mut self, now: Timestamp, keep: u64) -> bool {
+        let has_one = self.has(now, keep);
+        if has_one {
+            self.left -= self.each;
+        }
+        has_one
+    }
+
+    /// Whether a token is left besides `keep` nanoseconds of filling.
+    pub(crate) fn has(&mut self, now: Timestamp, keep: u64) -> bool {
         self.left = self.left.saturating_add(now.since(self.filled)).min(self.most);
         self.filled = self.filled.max(now);
-        if self.left < keep.saturating_add(self.each) {
-            return false;
-        }
-        self.left -= self.each;
-        true
+        self.left >= keep.saturating_add(self.each)
     }
 
     /// Half of a full bucket.

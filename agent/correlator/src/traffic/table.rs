@@ -4,7 +4,7 @@
 //! another one: callers check. Serial numbers only grow: the lowest is the oldest. Entries and index lie in two arrays whose
 //! places are linked and used again, so that an exchange that comes and goes allocates nothing here, and none of the
 //! operations takes longer because many exchanges share a key (a resolver that asks for one name all the time).
-//! Does not: bound itself; callers evict before they insert.
+//! Does not: bound itself; callers evict before they insert, the oldest entry of the owner with the most.
 
 use std::net::SocketAddr;
 
@@ -12,6 +12,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::Transport;
 
 use crate::collections::bounded::Hashed as _;
+use crate::collections::shares::Shares;
 use crate::traffic::flows::protocol_of;
 use crate::traffic::table_index::{Index, NONE};
 use crate::traffic::table_key::TableKey;
@@ -28,6 +29,16 @@ pub(crate) struct ExchangeTable<T> {
     free: u32,
     count: usize,
     index: Index,
+    /// Since the table was full, until it is half empty.
+    shares: Option<Box<Shares>>,
+    /// How many entries there were when the shares were counted.
+    shared_at: usize,
+}
+
+/// What has an owner that shares the table with others.
+pub(crate) trait Owned {
+    /// The network namespace.
+    fn owner_key(&self) -> u64;
 }
 
 /// What is known of a lookup without a look at it: of a resolver's many lookups of one name most are over but for the wait
@@ -104,11 +115,13 @@ impl<T> Default for ExchangeTable<T> {
             free: NONE,
             count: 0,
             index: Index::default(),
+            shares: None,
+            shared_at: 0,
         }
     }
 }
 
-impl<T> ExchangeTable<T> {
+impl<T: Owned> ExchangeTable<T> {
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -118,6 +131,7 @@ impl<T> ExchangeTable<T> {
         if self.by_serial.is_empty() {
             self.by_serial = vec![NONE; SERIAL_BUCKETS];
         }
+        let owner = value.owner_key();
         let bucket = &mut self.by_serial[serial_bucket(serial)];
         let entry = Entry {
             serial,
@@ -144,6 +158,9 @@ impl<T> ExchangeTable<T> {
         match std::mem::replace(&mut self.newest, place) {
             NONE => self.oldest = place,
             before => self.entries[before as usize].newer = place,
+        }
+        if let Some(shares) = &mut self.shares {
+            shares.add(place, owner);
         }
         self.count += 1;
     }
@@ -230,6 +247,12 @@ impl<T> ExchangeTable<T> {
         let value = entry.value.take();
         entry.next = std::mem::replace(&mut self.free, place);
         self.count -= 1;
+        if let Some(shares) = &mut self.shares {
+            shares.remove(place);
+        }
+        if self.count <= self.shared_at / 2 {
+            self.shares = None;
+        }
         if self.count == 0 && self.entries.len() > KEPT_ENTRIES {
             // A burst has passed: its memory goes back.
             *self = ExchangeTable::default();
@@ -237,9 +260,28 @@ impl<T> ExchangeTable<T> {
         value
     }
 
+    #[cfg(test)]
     pub(crate) fn oldest(&self) -> Option<u64> {
         let entry = self.entries.get(self.oldest as usize)?;
         Some(entry.serial)
+    }
+
+    /// The entry to evict from a full table: the oldest of the owner with the most.
+    pub(crate) fn next_victim(&mut self) -> Option<u64> {
+        let shares = self.shares.take().unwrap_or_else(|| Box::new(self.count_shares()));
+        let victim = shares.next_victim(|place| self.entries[place as usize].serial);
+        self.shares = Some(shares);
+        self.shared_at = self.shared_at.max(self.count);
+        Some(self.entries[victim? as usize].serial)
+    }
+
+    fn count_shares(&self) -> Shares {
+        let mut next = self.oldest;
+        Shares::new(std::iter::from_fn(|| {
+            let entry = self.entries.get(next as usize)?;
+            let owner = entry.value.as_ref()?.owner_key();
+            Some((std::mem::replace(&mut next, entry.newer), owner))
+        }))
     }
 
     pub(crate) fn serials(&self) -> impl Iterator<Item = u64> {
@@ -293,6 +335,32 @@ mod tests {
     use sandglass_model::network::Transport;
 
     use super::*;
+
+    impl Owned for u64 {
+        fn owner_key(&self) -> u64 {
+            self % 10
+        }
+    }
+
+    #[test]
+    fn a_noisy_owner_is_evicted_first() {
+        let mut table = ExchangeTable::<u64>::default();
+        for (serial, value) in [11, 12, 12, 13, 12].into_iter().enumerate() {
+            table.insert(serial as u64, Box::new(value));
+        }
+        let mut victims = Vec::new();
+        for serial in 10..14 {
+            let victim = table.next_victim().unwrap();
+            table.remove(victim);
+            victims.push(victim);
+            table.insert(serial, Box::new(12));
+        }
+        assert_eq!(victims, [1, 2, 4, 10], "owner 2 only");
+        for serial in table.serials().collect::<Vec<_>>() {
+            table.remove(serial);
+        }
+        assert!(table.shares.is_none() && table.next_victim().is_none());
+    }
 
     #[test]
     fn an_entry_is_found_by_its_keys_until_it_is_removed() {

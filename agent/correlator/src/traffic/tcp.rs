@@ -54,10 +54,10 @@ impl Traffic {
     /// Opens a connect, joined to the lookup of its address. The oldest are evicted if there are too many.
     fn open_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
         while self.connects.len() >= ctx.config.traffic.max_connects.max(1)
-            && let Some(oldest) = self.connects.oldest()
+            && let Some(victim) = self.connects.next_victim()
         {
             ctx.effects.counters.evicted_connects += 1;
-            self.give_up(ctx, ExchangeId::Connect(oldest));
+            self.give_up(ctx, ExchangeId::Connect(victim));
         }
         let owner = self.owners.attribute(step.netns, step.local.ip(), ctx.now);
         let serial = ctx.next_serial();

@@ -372,6 +372,53 @@ fn a_flood_of_bad_lookups_makes_no_more_journeys_than_asked_for() {
     assert_eq!(count(&played, |traffic| matches!(traffic, Finding::Connect(_))), 51);
 }
 
+/// A pod that floods tables and journeys loses its own entries, and another one is still seen.
+#[test]
+fn a_noisy_pod_does_not_push_out_the_others() {
+    let mut scene = Scene::used_sandbox();
+    scene.config.traffic.max_lookups = 16;
+    scene.config.traffic.max_connects = 16;
+    scene.config.traffic.max_flows = 16;
+    scene.config.traffic.journeys_per_minute = 30;
+    let noisy = |number: u16| pod_socket(10_000 + number).at(4_711, [10, 88, 0, 66]);
+    let server = |socket: Socket| socket.tcp().to("10.1.0.1:80");
+    let (asks, connects) = (pod_socket(4_000), server(pod_socket(5_000)));
+    scene.made("noisy", "noisy", 4_711, 2_000);
+    scene.at(3_000).query(&asks, 7, "api", "A").connects(&connects);
+    scene.flow(&asks, 999, FlowChange::New, "10.88.0.2:53");
+    for number in 0..200 {
+        let socket = noisy(number);
+        scene.at(3_100).query(&socket, number, &format!("n{number}"), "A");
+        scene.connects(&server(noisy(1_000 + number)));
+        scene.flow(&socket, u32::from(number), FlowChange::New, "10.88.0.2:53");
+    }
+    // Each fails at once: more than there may be journeys.
+    for number in 2_000..2_060 {
+        let socket = server(noisy(number));
+        scene
+            .at(3_200)
+            .connects(&socket)
+            .connect_failed(&socket, ConnectFailure::Refused, 0);
+    }
+    scene
+        .at(3_300)
+        .connect_failed(&connects, ConnectFailure::Refused, 0)
+        .answer(&asks, 7, "api", "A", NOERROR, &["10.1.0.1"]);
+    let played = scene.play();
+    let (counters, sizes) = (played.counters(), played.correlator.sizes());
+    assert_eq!(counters.orphan, 0, "the connection of the quiet pod was evicted");
+    assert!(
+        sizes.lookups <= 16 && sizes.connects <= 16 && sizes.flows == 16,
+        "{sizes:?}"
+    );
+    let played = scene.then_nothing().play().finish();
+    let journeys = played.closed.iter().filter(|trace| {
+        let is_journey = trace.spans.iter().any(|span| matches!(span.detail, Detail::Journey(_)));
+        is_journey && trace.sandbox == Some(SandboxId("sb".to_owned()))
+    });
+    assert_eq!(journeys.count(), 1);
+}
+
 #[test]
 fn of_too_many_open_journeys_those_of_the_oldest_lookups_close_first() {
     // Two more than may be open at once.
