@@ -524,9 +524,13 @@ fn left(node: &Node) -> BTreeSet<String> {
     let namespaces = of_kernel("namespace", output("ip", &["netns", "list"]), |line| {
         line.split(' ').next()
     });
-    let links = of_kernel("link", output("ip", &["-brief", "link"]), |line| {
-        line.split([' ', '@']).next()
-    });
+    // The plugin `bridge` never removes a network's bridge; everything else goes with its pod.
+    let name = |line: &str| line.split([' ', '@']).next().map(str::to_owned);
+    let bridges = output("ip", &["-brief", "link", "show", "type", "bridge"]);
+    let bridges: BTreeSet<String> = bridges.lines().filter_map(name).collect();
+    let links = output("ip", &["-brief", "link"]);
+    let links = links.lines().filter_map(name).filter(|link| !bridges.contains(link));
+    let links: Vec<String> = links.map(|link| format!("link {link}")).collect();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = of_kernel("mount", mounts, |line| line.split(' ').nth(4));
     let chains = of_kernel("chain", output("iptables-save", &[]), |line| {
