@@ -73,6 +73,9 @@ want_test() {
     have dnsmasq || optional+=(dnsmasq-base)
     have unbound || optional+=(unbound)
     have tshark || optional+=(tshark)
+    # BPF objects that an agent leaves, and capabilities of files, in tests.
+    have bpftool || optional+=(bpftool)
+    have setcap || optional+=(libcap2-bin)
     # libFuzzer is C++.
     have c++ || optional+=(g++)
     have conntrack || optional+=(conntrack)
