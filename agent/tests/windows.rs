@@ -177,7 +177,13 @@ impl Windows {
             .nth(1)
             .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
         let failures = printed.split("failures:").nth(1).unwrap_or(&printed);
-        assert!(output.status.success(), "{failures} {}", text(&output.stderr));
+        // timeout(1) ends with 124 when the program did not.
+        assert!(
+            output.status.success(),
+            "{program} ended with {}: {failures} {}",
+            output.status,
+            text(&output.stderr)
+        );
         assert!(
             passed.is_some_and(|passed| passed >= at_least),
             "{passed:?} of {at_least}"
