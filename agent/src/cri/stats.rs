@@ -19,13 +19,13 @@ messages! {
 
     /// Statistics of one sandbox.
     message PodSandboxStats {
-        /// Whose.
+        /// The sandbox.
         message PodSandboxAttributes attributes = 1;
         /// The figures on Linux.
         message LinuxPodSandboxStats linux = 2;
     }
 
-    /// Whose statistics.
+    /// The sandbox that statistics are of.
     message PodSandboxAttributes {
         /// Sandbox id.
         string id = 1;
@@ -121,7 +121,7 @@ messages! {
 
     /// Statistics of one container.
     message ContainerStats {
-        /// Whose.
+        /// The container.
         message ContainerAttributes attributes = 1;
         /// Processor.
         message CpuUsage cpu = 2;
@@ -129,7 +129,7 @@ messages! {
         message MemoryUsage memory = 3;
     }
 
-    /// Whose statistics.
+    /// The container that statistics are of.
     message ContainerAttributes {
         /// Container id.
         string id = 1;

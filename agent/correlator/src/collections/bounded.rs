@@ -17,7 +17,7 @@ use crate::collections::shares::Shares;
 pub(crate) trait Hashed: Eq {
     fn hash(&self) -> u64;
 
-    /// Whose entry it is, where entries have owners that share the map.
+    /// The owner of the entry, where several owners share the map's room.
     fn owner(&self) -> u64 {
         0
     }

@@ -222,7 +222,7 @@ impl Traffic {
         }
     }
 
-    /// Whose records were left out.
+    /// The owner of the drops that a probe left out above its limit.
     pub(crate) fn owner_of_limited(&self, netns: u64, source: Option<IpAddr>) -> Owner {
         match source {
             Some(source) => self.owners.owner_of_packet(netns, [source.to_canonical(); 2]),

@@ -347,59 +347,6 @@ fn every_field_that_may_hold_text_is_masked() {
     }
 }
 
-/// Prints what masking costs for typical arguments; run with `--ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_masking() {
-    let id = "564237812ae0ef5d2db9c54e1b65d468b76ef7211cf92356a9d8417a5d5c5fa9";
-    for (what, args) in [
-        ("plugin", &["/opt/cni/bin/bridge"][..]),
-        (
-            "iptables",
-            &[
-                "iptables",
-                "-t",
-                "nat",
-                "-A",
-                "POSTROUTING",
-                "-s",
-                "10.88.0.2/32",
-                "-j",
-                "CNI-ee6eb16a8cb1a9c1bdc1a2ab",
-            ],
-        ),
-        (
-            "runc",
-            &[
-                "runc",
-                "--root",
-                "/run/containerd/runc/k8s.io",
-                "--log",
-                "/run/containerd/io.containerd.runtime.v2.task/k8s.io/a/log.json",
-                "create",
-                id,
-            ],
-        ),
-        (
-            "secret",
-            &[
-                "curl",
-                "-H",
-                "Authorization: Bearer abc",
-                "https://me:pw@host/path?token=t",
-            ],
-        ),
-    ] {
-        let list: TextList = args.iter().collect();
-        let begin = std::time::Instant::now();
-        let rounds = 10_000;
-        for _ in 0..rounds {
-            std::hint::black_box(arguments(std::hint::black_box(&list)));
-        }
-        eprintln!("{what}: {:?} for one list of arguments", begin.elapsed() / rounds);
-    }
-}
-
 /// Where a secret may stand, with a place for it.
 fn places() -> impl Strategy<Value = (String, String)> {
     let forms = prop::sample::select(vec![
