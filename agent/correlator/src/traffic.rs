@@ -25,6 +25,7 @@ pub(crate) mod flows;
 pub(crate) mod journeys;
 pub(crate) mod lifecycle;
 pub(crate) mod lookup;
+pub(crate) mod packet;
 pub(crate) mod rate;
 pub(crate) mod table;
 pub(crate) mod table_index;

@@ -29,6 +29,7 @@ pub(crate) mod calls;
 pub(crate) mod closing;
 pub(crate) mod dns_client;
 mod endpoints;
+mod hns_processes;
 mod keys;
 mod learning;
 mod library_calls;
@@ -55,9 +56,9 @@ use crate::config::CorrelatorConfig;
 use crate::context::Context;
 use crate::counters::Sizes;
 use crate::keys::SpanRef;
+use crate::windows::hns_processes::HnsProcesses;
 use crate::windows::objects::Objects;
 use crate::windows::ongoing::Activities;
-use crate::windows::restarts::HnsProcesses;
 use crate::windows::service_lookup::ServiceLookups;
 
 /// The room's state. Empty on Linux.

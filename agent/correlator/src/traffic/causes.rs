@@ -29,8 +29,9 @@ use crate::notes::type_name;
 use crate::owner::Owner;
 use crate::traffic::connect::Connect;
 use crate::traffic::counters::{CounterHistory, Rise};
-use crate::traffic::lookup::matching::RETRY_NS;
-use crate::traffic::lookup::{Dropped, Lookup, SentQuery};
+use crate::traffic::lookup::Lookup;
+use crate::traffic::lookup::question::{RETRY_NS, SentQuery};
+use crate::traffic::packet::Dropped;
 
 /// Queries of one socket within this time count as simultaneous: the second passes the first hook before the entry of
 /// the first is confirmed at the last one (`__nf_conntrack_confirm`, net/netfilter/nf_conntrack_core.c).

@@ -14,7 +14,7 @@ use sandglass_model::{SmolStr, Timestamp};
 use crate::keys::TraceKey;
 use crate::notes::{self, Note, NoteKind};
 use crate::owner::Owner;
-use crate::traffic::lookup::Dropped;
+use crate::traffic::packet::Dropped;
 use crate::traffic::table::Owned;
 
 /// An open connect, or one that ended a moment ago and waits for conntrack's records.

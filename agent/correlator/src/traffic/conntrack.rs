@@ -10,7 +10,8 @@ use crate::context::Context;
 use crate::finding::{Finding, Nat};
 use crate::output::Output;
 use crate::traffic::Traffic;
-use crate::traffic::flows::{FlowEntry, TCP, is_near, join_to_lookup};
+use crate::traffic::flows::{FlowEntry, is_near, join_to_lookup};
+use crate::traffic::packet::TCP;
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {

@@ -26,9 +26,9 @@ use crate::finding::Finding;
 use crate::output::Output;
 use crate::owner::Owner;
 use crate::traffic::Traffic;
-use crate::traffic::flows::protocol_of;
-use crate::traffic::lookup::matching::QueryKind;
+use crate::traffic::lookup::question::QueryKind;
 use crate::traffic::lookup::{Lists, Lookup, MAX_NAMES, base};
+use crate::traffic::packet::protocol_of;
 use crate::traffic::table::{ExchangeTable, Way};
 use crate::traffic::table_key::{Client, TableKey};
 

@@ -16,8 +16,8 @@ use crate::finding::Finding;
 use crate::output::Output;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
-use crate::traffic::flows::{TCP, UDP};
-use crate::traffic::lookup::{Dropped, Lookup};
+use crate::traffic::lookup::Lookup;
+use crate::traffic::packet::{Dropped, TCP, UDP};
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 

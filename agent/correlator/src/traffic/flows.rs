@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use sandglass_model::Timestamp;
-use sandglass_model::network::{DnsMessage, Transport};
+use sandglass_model::network::DnsMessage;
 use sandglass_model::time::MILLISECOND;
 
 use crate::collections::bounded::Bounded;
@@ -15,12 +15,9 @@ use crate::finding::Nat;
 use crate::notes::{self, NoteKind};
 use crate::traffic::connect::Connect;
 use crate::traffic::lookup::Lookup;
+use crate::traffic::packet::{TCP, protocol_of};
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
-
-/// IP protocol numbers (IANA, "Assigned Internet Protocol Numbers").
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
 
 /// A conntrack entry.
 #[derive(Clone, Copy, Debug)]
@@ -123,13 +120,5 @@ fn note_of(entry: FlowEntry) -> NoteKind {
         id: entry.id,
         nat: entry.nat,
         backend: entry.backend,
-    }
-}
-
-/// IP protocol number of a transport of DNS.
-pub(crate) fn protocol_of(transport: Transport) -> u8 {
-    match transport {
-        Transport::Udp => UDP,
-        Transport::Tcp => TCP,
     }
 }

@@ -190,7 +190,7 @@ impl Traffic {
         if connect.local.port() != 0 {
             let local = connect.local;
             self.connects
-                .key(serial, TableKey::client(crate::traffic::flows::TCP, local));
+                .key(serial, TableKey::client(crate::traffic::packet::TCP, local));
             self.flows.join_known_to_connect(&mut self.connects, serial);
         }
         let Some(connect) = self.connects.get(serial) else {

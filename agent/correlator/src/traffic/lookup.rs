@@ -2,12 +2,13 @@
 //!
 //! Held in the table of lookups. A name is queried as several questions (A, AAAA), each question as one message or more
 //! (retries, other servers, TCP), and the search path makes several names of one. This file holds the state and takes
-//! queries, answers and drops; `lookup/matching.rs` decides whether a message belongs to it, `lookup/outcome.rs` what
+//! queries, answers and drops; `lookup/question.rs` is what it is made of; `lookup/matching.rs` decides whether a message belongs to it, `lookup/outcome.rs` what
 //! its result is. Which lookup a message belongs to is found in `dns.rs` and `answers.rs`.
 //! Bounded in every list; beyond a bound messages are only counted. Does not: know other lookups.
 
 pub(crate) mod matching;
 pub(crate) mod outcome;
+pub(crate) mod question;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use sandglass_model::network::{Answer, DnsMessage, Initiator, Question, Transpor
 use sandglass_model::trace::LookupResult;
 use sandglass_model::{SmolStr, Timestamp};
 
-use self::matching::{QueryKind, RETRY_NS};
-use self::outcome::AnswerOutcome;
+use self::question::{AnswerOutcome, QueryKind, QuestionState, RETRY_NS, SentQuery};
 use crate::collections::mix::mix;
 use crate::finding::QueryType;
 use crate::keys::TraceKey;
 use crate::notes::{self, Note, NoteKind};
 use crate::owner::Owner;
+use crate::traffic::packet::Dropped;
 use crate::traffic::table::Owned;
 
 /// An open lookup.
@@ -99,80 +100,6 @@ impl Default for Lists {
             notes: Vec::with_capacity(4),
         }
     }
-}
-
-/// The state of one question: one name and one record type.
-#[derive(Debug)]
-pub(crate) struct QuestionState {
-    /// Index in [`Lookup::names`].
-    pub(crate) name: usize,
-    /// Record type (RFC 1035 3.2.2).
-    pub(crate) kind: u16,
-    /// When it was first sent.
-    pub(crate) first: Timestamp,
-    /// When it was last sent.
-    pub(crate) last: Timestamp,
-    /// It was sent again because no answer came.
-    pub(crate) retried: bool,
-    /// The answer that counts; `None` while there is none.
-    pub(crate) outcome: Option<AnswerOutcome>,
-}
-
-/// A query of a lookup.
-#[derive(Debug)]
-pub(crate) struct SentQuery {
-    pub(crate) at: Timestamp,
-    /// Index in [`Lookup::questions`].
-    pub(crate) question: usize,
-    /// Socket cookie; 0 where it is not known.
-    pub(crate) socket: u64,
-    /// The client's end: address and port that the socket sends from.
-    pub(crate) client: SocketAddr,
-    /// The server's end as the socket sees it.
-    pub(crate) server: SocketAddr,
-    pub(crate) transport: Transport,
-    /// Message id (RFC 1035 4.1.1); retries may repeat it.
-    pub(crate) id: u16,
-    /// As [`DnsMessage::nth`].
-    pub(crate) nth: u32,
-    /// When its answer came.
-    pub(crate) answered: Option<Timestamp>,
-    /// Its answer may have been among bytes of the connection that were not seen.
-    pub(crate) unseen: bool,
-    /// It repeats a question because no answer came.
-    pub(crate) again: bool,
-    /// The client went over to TCP instead of waiting for its answer: its silence proves nothing.
-    pub(crate) left: bool,
-}
-
-impl SentQuery {
-    /// It repeats what had been answered: the resolver begins anew, or goes over to TCP with both questions.
-    fn is_after(&self, outcome: AnswerOutcome) -> bool {
-        (self.again || self.transport == Transport::Tcp) && self.at > outcome.at
-    }
-
-    /// Marks it if its answer may have come unseen up to `at`. Only over TCP: over UDP every datagram is a record of
-    /// its own.
-    fn miss_answer(&mut self, at: Timestamp) {
-        self.unseen |= self.transport == Transport::Tcp && self.at <= at && self.answered.is_none();
-    }
-
-    /// It has no answer although the client waited for one.
-    pub(crate) fn is_missed(&self) -> bool {
-        self.answered.is_none() && !self.left && !self.unseen
-    }
-}
-
-/// A packet of a lookup or a connect that the kernel dropped.
-#[derive(Clone, Debug)]
-pub(crate) struct Dropped {
-    pub(crate) at: Timestamp,
-    /// The kernel's drop reason without its prefix; `NOT_SPECIFIED` for none.
-    pub(crate) reason: Arc<str>,
-    /// Kernel function that dropped it; empty when not known.
-    pub(crate) function: Arc<str>,
-    /// It was on its way to the client.
-    pub(crate) inbound: bool,
 }
 
 /// Bound on the queries that are kept.

@@ -13,7 +13,7 @@ use sandglass_model::network::Transport;
 
 use crate::collections::bounded::Hashed as _;
 use crate::collections::shares::Shares;
-use crate::traffic::flows::protocol_of;
+use crate::traffic::packet::protocol_of;
 use crate::traffic::table_index::{Index, NONE};
 use crate::traffic::table_key::TableKey;
 

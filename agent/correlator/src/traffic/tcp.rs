@@ -15,7 +15,7 @@ use crate::exchange::ExchangeId;
 use crate::facts::Fact;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
-use crate::traffic::flows::TCP;
+use crate::traffic::packet::TCP;
 use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 

@@ -1,8 +1,8 @@
-//! Notices restarts of HNS, by the process that its events name in their headers.
+//! Restarts of HNS: a process that is gone takes along the activities that it had begun.
 //!
-//! Used by `windows.rs` and `activities.rs`. A process that ends takes along the activities that it had begun. So does
-//! one in whose place another begins to log, for sessions in which ends of processes are not reported. A process that
-//! logs again later had not ended: then several processes log as HNS, and a change from one to the other means nothing.
+//! Used by `correlator.rs` and `activities.rs`. The end of the process shows a restart, and so does another process that
+//! begins to log in its place, for sessions in which ends of processes are not reported (`hns_processes.rs` tells them
+//! apart). Does not: guess what the activities would have come to; they end as interrupted.
 
 use sandglass_model::Timestamp;
 
@@ -10,61 +10,8 @@ use crate::context::Context;
 use crate::finding::Finding;
 use crate::output::Output;
 use crate::windows::Windows;
+use crate::windows::hns_processes::Logged;
 use crate::windows::nest::Nest;
-
-/// Processes that log as HNS.
-#[derive(Debug, Default)]
-pub(crate) struct HnsProcesses {
-    /// The process that logged last, unless it has ended.
-    current: Option<u32>,
-    /// All processes that logged and have not ended.
-    known: Vec<u32>,
-    /// A process logged before: the next new one is a restart.
-    seen: bool,
-}
-
-/// Bound on processes; HNS is one service, so several are rare.
-const MAX_KNOWN: usize = 8;
-
-/// What an event of this process means.
-#[derive(Debug, PartialEq, Eq)]
-enum Logged {
-    /// HNS runs as before.
-    AsBefore,
-    /// HNS was started again, in place of this process if its end was not seen.
-    Restarted(Option<u32>),
-}
-
-impl HnsProcesses {
-    /// A process logged as HNS.
-    fn logs(&mut self, pid: u32) -> Logged {
-        // Facts without a process are none of HNS's own.
-        if pid == 0 || self.current == Some(pid) {
-            return Logged::AsBefore;
-        }
-        // A change of process is no restart if the process is known: then several log.
-        let before = self.current.replace(pid);
-        if self.known.contains(&pid) {
-            return Logged::AsBefore;
-        }
-        if self.known.len() >= MAX_KNOWN {
-            self.known.remove(0);
-        }
-        self.known.push(pid);
-        match std::mem::replace(&mut self.seen, true) {
-            true => Logged::Restarted(before),
-            false => Logged::AsBefore,
-        }
-    }
-
-    /// A process ended. Returns whether it was one of them.
-    fn ends(&mut self, pid: u32) -> bool {
-        let before = self.known.len();
-        self.known.retain(|known| *known != pid);
-        self.current = self.current.filter(|current| *current != pid);
-        self.known.len() < before
-    }
-}
 
 impl Windows {
     /// A process logged as HNS. A restart is a finding.
@@ -97,29 +44,5 @@ impl Windows {
                 self.objects.nest_ended(ctx, at, Nest::new(activities));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_process_is_a_restart_once() {
-        let mut hns = HnsProcesses::default();
-        assert_eq!(
-            (hns.logs(0), hns.logs(900), hns.logs(900)),
-            (Logged::AsBefore, Logged::AsBefore, Logged::AsBefore)
-        );
-        assert_eq!(hns.logs(901), Logged::Restarted(Some(900)));
-        // The first is alive: both log as HNS.
-        assert_eq!((hns.logs(900), hns.logs(901)), (Logged::AsBefore, Logged::AsBefore));
-        // A process that ended is replaced by none, and its pid can be reused.
-        assert!(hns.ends(901) && !hns.ends(901) && !hns.ends(5));
-        assert_eq!(hns.logs(901), Logged::Restarted(None));
-        for pid in 1..100 {
-            hns.logs(pid);
-        }
-        assert_eq!(hns.known.len(), MAX_KNOWN);
     }
 }

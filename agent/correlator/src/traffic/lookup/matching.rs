@@ -15,22 +15,10 @@
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{DnsMessage, Transport};
-use sandglass_model::time::MILLISECOND;
 
-use super::{Lookup, SentQuery};
 use crate::config::TrafficBounds;
-
-/// How a query relates to the earlier ones of a lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueryKind {
-    /// The question was not sent before.
-    First,
-    /// The question again, but not for want of an answer: another server at the same instant (musl), or over TCP after
-    /// truncation.
-    Parallel,
-    /// The question again, because no answer came.
-    Retry,
-}
+use crate::traffic::lookup::Lookup;
+use crate::traffic::lookup::question::{PARALLEL_NS, QueryKind, RETRY_NS, SentQuery};
 
 /// How an answer relates to the queries of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +39,6 @@ pub(crate) enum AnswerMatch {
     No,
 }
 
-/// Queries to other servers within this time were sent at once, not for want of an answer: musl sends each query to all
-/// servers in one loop (`__res_msend_rc`, src/network/res_msend.c).
-pub(super) const PARALLEL_NS: u64 = 50 * MILLISECOND;
-/// A question that another socket of the same process repeats sooner than this belongs to another lookup: no resolver
-/// retries so soon.
-pub(crate) const RETRY_NS: u64 = 200 * MILLISECOND;
 impl Lookup {
     /// How `message` relates to this lookup if it repeats the question at `question`; `None` if it belongs to another
     /// lookup.

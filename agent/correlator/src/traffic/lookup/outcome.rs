@@ -9,35 +9,9 @@ use sandglass_model::{SmolStr, Timestamp};
 
 use crate::config::TrafficBounds;
 use crate::notes::type_name;
-use crate::traffic::lookup::matching::{PARALLEL_NS, RETRY_NS};
-use crate::traffic::lookup::{Lookup, SentQuery, base};
+use crate::traffic::lookup::question::{AnswerOutcome, PARALLEL_NS, RETRY_NS, SentQuery};
+use crate::traffic::lookup::{Lookup, base};
 use crate::traffic::table::{Brief, Way};
-
-/// What the answer to a question contains.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AnswerOutcome {
-    pub(super) at: Timestamp,
-    /// Response code, extended where the answer has EDNS (RFC 6891 6.1.3).
-    pub(crate) rcode: u16,
-    /// Records in the answer section; 0 with rcode 0 is NODATA (RFC 2308, section 2.2).
-    pub(crate) records: u16,
-    /// The TC bit.
-    pub(crate) truncated: bool,
-    /// It came from another address than the query was sent to: it counts until the question is repeated.
-    pub(super) elsewhere: bool,
-}
-
-impl AnswerOutcome {
-    /// It says that the name exists or that it does not, and it is not truncated.
-    pub(super) fn is_final(self) -> bool {
-        LookupResult::Rcode(self.rcode).is_answer() && !self.truncated
-    }
-
-    /// It contains records.
-    pub(crate) fn is_useful(self) -> bool {
-        self.rcode == 0 && (self.records > 0 || self.truncated)
-    }
-}
 
 impl Lookup {
     /// The question has no answer that the resolver would accept as the end.
