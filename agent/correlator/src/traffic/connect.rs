@@ -5,14 +5,13 @@
 //! Does not: follow an established connection.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use sandglass_model::network::{ConnectFailure, ConnectStep, Initiator};
 use sandglass_model::trace::{ConnectDetail, Status};
 use sandglass_model::{SmolStr, Timestamp};
 
 use crate::keys::TraceKey;
-use crate::notes::{self, Note, NoteKind};
+use crate::notes::Note;
 use crate::owner::Owner;
 use crate::traffic::packet::Dropped;
 use crate::traffic::table::Owned;
@@ -44,7 +43,7 @@ pub(crate) struct Connect {
     pub(crate) backend: Option<SocketAddr>,
     /// Kernel ids of the conntrack entries that were joined.
     pub(crate) flows: Vec<u32>,
-    /// Its packets that the kernel dropped, at most `MAX_DROPS`.
+    /// Its packets that the kernel dropped, bounded by [`Dropped::add_to`].
     pub(crate) drops: Vec<Dropped>,
     /// Its instants, for span events.
     pub(crate) notes: Vec<Note>,
@@ -53,9 +52,6 @@ pub(crate) struct Connect {
     /// Records were lost while it was open.
     pub(crate) lost: bool,
 }
-
-/// Bound on dropped packets of one connect. A SYN is sent again six times by default (`tcp_syn_retries`).
-const MAX_DROPS: usize = 8;
 
 impl Owned for Connect {
     fn owner_key(&self) -> u64 {
@@ -96,17 +92,9 @@ impl Connect {
         }
     }
 
-    /// The kernel dropped a packet of it. One drop per instant, since a record may come twice.
+    /// The kernel dropped a packet of it.
     pub(crate) fn drop_packet(&mut self, dropped: Dropped) {
-        if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
-            return;
-        }
-        let note = NoteKind::Drop {
-            reason: Arc::clone(&dropped.reason),
-            function: Arc::clone(&dropped.function),
-        };
-        notes::add(&mut self.notes, dropped.at, note);
-        self.drops.push(dropped);
+        dropped.add_to(&mut self.drops, &mut self.notes);
     }
 
     /// `None` if it succeeded or is open.

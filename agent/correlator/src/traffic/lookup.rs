@@ -11,7 +11,6 @@ pub(crate) mod outcome;
 pub(crate) mod question;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use sandglass_model::network::{Answer, DnsMessage, Initiator, Question, Transport};
 use sandglass_model::trace::LookupResult;
@@ -55,7 +54,7 @@ pub(crate) struct Lookup {
     pub(crate) backend: Option<SocketAddr>,
     /// Kernel ids of the conntrack entries that were joined.
     pub(crate) flows: Vec<u32>,
-    /// Its packets that the kernel dropped, at most `MAX_DROPS`.
+    /// Its packets that the kernel dropped, bounded by [`Dropped::add_to`].
     pub(crate) drops: Vec<Dropped>,
     /// Server and response code of the first answer that is an error.
     pub(crate) error: Option<(SocketAddr, u16)>,
@@ -113,8 +112,6 @@ pub(crate) const MAX_NAMES: usize = 16;
 const MAX_SERVERS: usize = 8;
 /// Bound on addresses kept of all answers.
 const MAX_ADDRESSES: usize = 16;
-/// Bound on dropped packets.
-const MAX_DROPS: usize = 8;
 
 impl Owned for Lookup {
     fn owner_key(&self) -> u64 {
@@ -358,17 +355,9 @@ impl Lookup {
         }
     }
 
-    /// The kernel dropped a packet of it. One drop per instant, since a record may come twice.
+    /// The kernel dropped a packet of it.
     pub(crate) fn drop_packet(&mut self, dropped: Dropped) {
-        if self.drops.len() == MAX_DROPS || self.drops.iter().any(|known| known.at == dropped.at) {
-            return;
-        }
-        let note = NoteKind::Drop {
-            reason: Arc::clone(&dropped.reason),
-            function: Arc::clone(&dropped.function),
-        };
-        notes::add(&mut self.notes, dropped.at, note);
-        self.drops.push(dropped);
+        dropped.add_to(&mut self.drops, &mut self.notes);
     }
 
     /// A number that distinguishes it from lookups that began at the same time: part of its journey's trace id.
