@@ -31,7 +31,7 @@ pub(crate) struct Owners {
     /// By address, for packets that are seen outside of the sandbox's namespace.
     by_address: Bounded<IpAddr, Arc<str>>,
     /// Namespaces and addresses by sandbox, so that removing a sandbox needs no walk through both maps.
-    owned: Recent<Owned>,
+    owned: Recent<Attributed>,
 }
 
 /// The sandbox that a network namespace belongs to.
@@ -45,7 +45,7 @@ struct NetnsOwner {
 
 /// What was attributed to one sandbox.
 #[derive(Debug, Default)]
-struct Owned {
+struct Attributed {
     /// Namespaces that were assigned to it, at most `MAX_OWNED`.
     netns: Vec<u64>,
     /// Addresses that were assigned to it, at most `MAX_OWNED`.
@@ -152,11 +152,11 @@ impl Owners {
     }
 
     /// Changes what is attributed to a sandbox, in an entry that is created where there is none.
-    fn note(&mut self, sandbox: &str, note: impl FnOnce(&mut Owned)) {
+    fn note(&mut self, sandbox: &str, note: impl FnOnce(&mut Attributed)) {
         if let Some(owned) = self.owned.get_mut(sandbox) {
             return note(owned);
         }
-        let mut owned = Owned::default();
+        let mut owned = Attributed::default();
         note(&mut owned);
         self.owned.insert(sandbox, owned);
     }

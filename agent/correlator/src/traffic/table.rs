@@ -20,7 +20,7 @@ use crate::traffic::table_key::TableKey;
 /// Entries and their index.
 #[derive(Debug)]
 pub(crate) struct ExchangeTable<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<TableEntry<T>>,
     /// Entries by the low bits of their serial numbers.
     by_serial: Vec<u32>,
     oldest: u32,
@@ -80,7 +80,7 @@ impl Brief {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct TableEntry<T> {
     serial: u64,
     /// Forgotten whenever the value may change.
     brief: Option<Brief>,
@@ -133,7 +133,7 @@ impl<T: Owned> ExchangeTable<T> {
         }
         let owner = value.owner_key();
         let bucket = &mut self.by_serial[serial_bucket(serial)];
-        let entry = Entry {
+        let entry = TableEntry {
             serial,
             brief: None,
             value: Some(value),
@@ -194,7 +194,7 @@ impl<T: Owned> ExchangeTable<T> {
         let newest = self.index.newest(key.hash()).take(MAX_LOOK);
         let entries = newest.map(|place| &self.entries[place as usize]);
         let left = entries.filter(move |entry| !entry.brief.as_ref().is_some_and(&skip));
-        left.filter_map(Entry::used)
+        left.filter_map(TableEntry::used)
     }
 
     /// Entries under `key`, the latest added first; a hash collision may add others.
@@ -228,7 +228,7 @@ impl<T: Owned> ExchangeTable<T> {
             }
             self.entries[before as usize].next = next;
         }
-        let Entry {
+        let TableEntry {
             older,
             newer,
             first_key,
@@ -318,7 +318,7 @@ impl<T: Owned> ExchangeTable<T> {
     }
 }
 
-impl<T> Entry<T> {
+impl<T> TableEntry<T> {
     fn used(&self) -> Option<(u64, &T)> {
         Some((self.serial, self.value.as_deref()?))
     }
