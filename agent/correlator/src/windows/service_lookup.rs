@@ -246,19 +246,61 @@ impl ServiceLookup {
     }
 }
 
-/// The result of a status: Win32, Winsock and DNS codes of winerror.h. `DNS_ERROR_RCODE_*` are 9001 (FORMERR) and up;
-/// `DNS_INFO_NO_RECORDS` is 9501, `WSANO_DATA` 11004, `WSAHOST_NOT_FOUND` 11001.
+/// The result of a status of the service or the library: a code of winerror.h, listed in Microsoft's "System Error Codes
+/// (9000-11999)" and "Windows Sockets Error Codes".
 fn result_of(status: u32) -> LookupResult {
     match status {
-        // The name exists and has no records of the type.
-        0 | 9_501 | 11_004 => LookupResult::Rcode(0),
+        NO_RECORDS | NO_DATA | 0 => LookupResult::Rcode(0),
+        // DNS_ERROR_RCODE_FORMAT_ERROR to DNS_ERROR_RCODE_REFUSED: a response code (RFC 1035 4.1.1) above this base.
         9_001..=9_005 => LookupResult::Rcode((status - 9_000) as u16),
-        11_001 => LookupResult::Rcode(3),
-        // ERROR_TIMEOUT (1460), ERROR_CANCELLED (1223), WSAETIMEDOUT (10060), WSATRY_AGAIN (11002).
-        1_460 | 1_223 | 9_560 | 10_060 | 11_002 => LookupResult::Unanswered,
+        HOST_NOT_FOUND => LookupResult::Rcode(3),
+        TIMEOUT | CANCELLED | TIMED_OUT | TRY_AGAIN => LookupResult::Unanswered,
         _ => LookupResult::Rcode(OTHER),
     }
 }
 
-/// Stands for any other status: above the 12 bits of an extended response code (RFC 6891 6.1.3) that servers use.
+/// `DNS_INFO_NO_RECORDS`: the name exists and has no records of the type.
+const NO_RECORDS: u32 = 9_501;
+/// `WSANO_DATA`: the library's word for the same.
+const NO_DATA: u32 = 11_004;
+/// `WSAHOST_NOT_FOUND`: a server with authority said that the name does not exist.
+const HOST_NOT_FOUND: u32 = 11_001;
+/// `ERROR_TIMEOUT`: no server answered in time.
+const TIMEOUT: u32 = 1_460;
+/// `ERROR_CANCELLED`: the program gave up before an answer came.
+const CANCELLED: u32 = 1_223;
+/// `WSAETIMEDOUT`.
+const TIMED_OUT: u32 = 10_060;
+/// `WSATRY_AGAIN`: no answer of a server with authority came.
+const TRY_AGAIN: u32 = 11_002;
+/// Stands for any other status: the last response code for private use (RFC 6895 2.3), named `other`. One such status is
+/// `DNS_ERROR_INVALID_NAME_CHAR` (9560), where no query is sent and no server was silent.
 const OTHER: u16 = 0xfff;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_an_answer_silence_or_an_error_of_its_own() {
+        let rcode = LookupResult::Rcode;
+        for (status, result) in [
+            (0, rcode(0)),
+            (9_501, rcode(0)),
+            (11_004, rcode(0)),
+            (9_001, rcode(1)),
+            (9_003, rcode(3)),
+            (9_005, rcode(5)),
+            (11_001, rcode(3)),
+            (1_460, LookupResult::Unanswered),
+            (1_223, LookupResult::Unanswered),
+            (10_060, LookupResult::Unanswered),
+            (11_002, LookupResult::Unanswered),
+            // A name that cannot be queried, and the base of the response codes, are no silence.
+            (9_560, rcode(OTHER)),
+            (9_000, rcode(OTHER)),
+        ] {
+            assert_eq!(result_of(status), result, "{status}");
+        }
+    }
+}
