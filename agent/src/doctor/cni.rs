@@ -1,8 +1,10 @@
 //! The CNI configuration as a runtime sees it: where it is, which file wins, what is wrong with the files, which binaries
 //! are there.
 //!
-//! Used by `doctor::run`. The judgement is that of `cni_conf`; here are its words and its weight. Does not: run a plugin, except for
-//! its versions where the runtime is CRI-O, which does so at every change of the configuration.
+//! Used by `doctor::run`. `cni_conf` decides what a runtime makes of a file; this module and its children word that and weigh it.
+//! Three sources name directories, in this order: the agent's own settings, the running runtime, its settings files.
+//! Does not: run a plugin, except for its versions where the runtime is CRI-O, which does so at every change of the configuration
+//! (`ValidateNetworkList` of libcni's `api.go`, called by `loadNetworks` of ocicni's `ocicni.go`).
 
 mod directory;
 mod file;
@@ -37,6 +39,7 @@ pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding>
 }
 
 /// The agent's own settings first, then what the runtime reports; the rest is found in the runtime's files.
+/// Paths of the runtime are those of the node: in a container they lie below `root`, where the node's file system is mounted.
 fn merged(options: &CniOptions, runtime: &RuntimeView) -> CniOptions {
     let mut options = options.clone();
     if let Some(kind) = runtime.kind {
@@ -78,6 +81,7 @@ fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Find
     };
     let of_files = origin(own.conf_dir.is_some(), "cni.conf_dir");
     let of_binaries = origin(!own.bin_dirs.is_empty(), "cni.bin_dirs");
+    // One origin is named once, behind both paths.
     let apart = if of_files == of_binaries {
         String::new()
     } else {
@@ -89,6 +93,7 @@ fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Find
         paths(&settings.bin_dirs)
     );
     let mut findings = vec![Finding::ok("cni.settings", what)];
+    // Both runtimes end with an error at a settings file that they cannot parse, so that this one was changed after the start.
     for error in &settings.errors {
         findings.push(
             Finding::new(Level::Warn, "cni.settings", causes(error))
@@ -96,6 +101,7 @@ fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Find
                 .hint("mend the file; `containerd config dump` and `crio config` show what the runtime reads"),
         );
     }
+    // `disabled_plugins` in containerd's configuration; Docker's package containerd.io installs it with "cri" in the list.
     if let Some(path) = &settings.cri_disabled_in {
         findings.push(
             Finding::new(
@@ -110,8 +116,10 @@ fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Find
     findings
 }
 
-/// The runtime runs with other settings than its files have now.
+/// The runtime runs with other settings than its files have now. A note: the running settings are those that count for pods, and
+/// they are what the other findings are about.
 fn drift(file: &CniSettings, running: &CniSettings) -> Option<Finding> {
+    // Without a settings file there is nothing that was changed: the defaults of this module are no statement of the node.
     let is_same = file.conf_dir == running.conf_dir && file.bin_dirs == running.bin_dirs;
     if is_same || file.sources.is_empty() {
         return None;
@@ -128,12 +136,14 @@ fn drift(file: &CniSettings, running: &CniSettings) -> Option<Finding> {
     )
 }
 
-/// containerd executes `loopback` for every sandbox, whatever is configured. The only place that reports it missing.
+/// containerd executes `loopback` for every sandbox, whatever is configured (unless `use_internal_loopback` is set,
+/// `internal/cri/config/config.go`). This is the only place that reports it missing.
 fn loopback(conf: &CniConf) -> Option<Finding> {
     if !conf.settings.loopback_plugin || Binary::find(LOOPBACK, &conf.settings.bin_dirs) != Binary::Missing {
         return None;
     }
     let what = format!("no plugin {LOOPBACK:?} in {}", paths(&conf.settings.bin_dirs));
+    // Without any configuration no sandbox gets a network yet: then the network provider may be about to install both.
     let has_files = conf.directories.iter().any(|directory| !directory.files.is_empty());
     let level = if has_files { Level::Fail } else { Level::Warn };
     Some(

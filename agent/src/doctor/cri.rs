@@ -17,7 +17,8 @@ use crate::cri::messages::StatusResponse;
 use crate::cri::{Cri, CriError, RuntimeChoice};
 use crate::failure::{Advice, causes};
 
-/// What the runtime reports of itself. What could not be requested is `None`, and `findings` say why.
+/// What the runtime reports of itself. What could not be requested is `None`, and `findings` say why. The CNI section reads
+/// `kind`, `libcni` and `cni`: so the runtime is checked first.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeView {
     pub(super) findings: Vec<Finding>,
@@ -34,7 +35,8 @@ pub(super) struct RuntimeView {
 pub(super) struct LoadedCni {
     /// `PluginConfDir`.
     pub(super) conf_dir: String,
-    /// `PluginDirs`, in the order in which plugins are looked up; at most 16.
+    /// `PluginDirs`, in the order in which plugins are looked up; at most 16. Never empty: go-cni's own default is `/opt/cni/bin`
+    /// (`DefaultCNIDir` of its `types.go`).
     pub(super) bin_dirs: Vec<String>,
     /// `PluginMaxConfNum`: files that are loaded; `None` for all.
     pub(super) max_networks: Option<usize>,
@@ -42,7 +44,8 @@ pub(super) struct LoadedCni {
     pub(super) handlers: Option<Vec<LoadedHandler>>,
 }
 
-/// A runtime handler with a directory of its own.
+/// A runtime handler with a directory of its own (`cni_conf_dir`, `cni_max_conf_num` of a runtime in containerd's configuration):
+/// sandboxes of a RuntimeClass that names the handler get their networks from there.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LoadedHandler {
     pub(super) handler: String,
@@ -51,7 +54,8 @@ pub(super) struct LoadedHandler {
     pub(super) max_networks: Option<Option<usize>>,
 }
 
-/// Requests what the runtime reports, and judges it. Never fails: what does not answer becomes a finding.
+/// Requests what the runtime reports, and judges it. Never fails: what does not answer becomes a finding. Takes at most
+/// `timeout` for each call, 19 with those that are repeated, one more for each sandbox of `on_node_network`, and the pause.
 pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
     let mut view = RuntimeView::default();
     let Some(endpoint) = options.runtime.endpoint(&options.root) else {
@@ -80,6 +84,7 @@ pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
     view
 }
 
+/// No runtime to call: by configuration, or because there is no socket. A note, since traces come from the probes alone.
 fn absent(runtime: &RuntimeChoice) -> Finding {
     let finding = match runtime {
         RuntimeChoice::Off => Finding::new(
@@ -95,9 +100,11 @@ fn absent(runtime: &RuntimeChoice) -> Finding {
     finding.why("no pod labels, and sandboxes older than the agent are not listed; traces do not need it")
 }
 
-/// The calls, in the order in which a later one needs an earlier one: version, conditions, lists, statistics.
+/// The calls, in the order in which a later one needs an earlier one: version, conditions, lists, statistics. Ends after the
+/// first that fails to connect; a call that the runtime refuses is a finding, and the next one is made.
 async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     match timed(|| cri.version()).await {
+        // `runtime_name` is "containerd" or "cri-o", `runtime_version` a release (VersionResponse of the CRI).
         Ok((version, median)) => {
             let kind = RuntimeKind::from_name(&version.runtime_name);
             view.kind = Some(kind);
@@ -184,6 +191,7 @@ where
         let begin = Instant::now();
         let answer = call().await?;
         times.push(begin.elapsed());
+        // Of three values the second in order is the median.
         if times.len() == 3 {
             times.sort();
             return Ok((answer, times[1]));
@@ -218,6 +226,7 @@ fn pace(method: &str, median: Duration) -> Finding {
 
 /// A call that failed. Statistics are optional in the CRI (`UNIMPLEMENTED`): without them the kubelet reads cgroups.
 fn failed(method: &str, error: &CriError) -> Finding {
+    // `ListContainerStats` and `ListPodSandboxStats`.
     let statistics = method.ends_with("Stats");
     let level = if statistics && error.is_unimplemented() {
         Level::Note
@@ -237,6 +246,7 @@ fn failed(method: &str, error: &CriError) -> Finding {
 /// The conditions of the verbose status. The kubelet requires `RuntimeReady` and `NetworkReady` (`updateRuntimeUp` of its
 /// `pkg/kubelet/kubelet.go`); containerd adds `ContainerdHasNoDeprecationWarnings`, which is for people.
 fn conditions(status: &StatusResponse) -> Vec<Finding> {
+    // A condition that is absent is as bad as one that is false (`updateRuntimeUp`), hence the finding for an empty list.
     let conditions = status.status.iter().flat_map(|status| &status.conditions);
     let mut findings: Vec<Finding> = conditions
         .take(MAX_CONDITIONS)
@@ -245,6 +255,7 @@ fn conditions(status: &StatusResponse) -> Vec<Finding> {
             if condition.status {
                 return Finding::ok("cri.condition", format!("{name} = true"));
             }
+            // `RuntimeReady` and `NetworkReady` of kubernetes/cri-api, `pkg/apis/runtime/v1/constants.go`.
             let required = matches!(name, "RuntimeReady" | "NetworkReady");
             let level = if required { Level::Fail } else { Level::Note };
             let what = format!("{name} = false: {} {}", condition.reason, condition.message);
@@ -298,6 +309,7 @@ fn loaded_handlers(config: &str) -> Option<Vec<LoadedHandler>> {
     let runtimes = config.get("containerd")?.get("runtimes")?.as_object()?;
     let own = runtimes.iter().filter_map(|(handler, runtime)| {
         let conf_dir = runtime.get("cniConfDir")?.as_str()?;
+        // 0 stands for the number of the default directory (`initPlatform` of `internal/cri/server/service_linux.go`).
         let number = runtime.get("cniMaxConfNum").filter(|number| **number != 0);
         (!conf_dir.is_empty()).then(|| LoadedHandler {
             handler: handler.clone(),

@@ -1,7 +1,9 @@
 //! What the kernel offers and what this process may use of it, read from `/proc`, `/sys` and `/boot`.
 //!
 //! Used by `system.rs`. The probes report what works; this reports why the rest does not. Where these files are absent, as on
-//! other systems than Linux, there are no findings. Does not: load anything into the kernel.
+//! other systems than Linux, there are no findings. Every path is below `root`, which in a container is where the node's file
+//! system is mounted; `/proc/self` is then that of the agent, whose privileges are meant.
+//! Does not: load anything into the kernel, or write a setting.
 
 #[path = "kernel/capabilities.rs"]
 mod capabilities;
@@ -51,9 +53,13 @@ pub(crate) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
     findings
 }
 
+/// What several checks need of the node.
 struct NodeFiles<'a> {
+    /// Where the node's file system is.
     root: &'a Path,
+    /// `uname -r`; empty when it cannot be read.
     release: String,
+    /// Major and minor number of the release.
     version: Option<(u32, u32)>,
     /// The level of what keeps probes away: no worse than a note when they are attached all the same.
     worst: Level,
@@ -65,6 +71,7 @@ impl NodeFiles<'_> {
         self.version.is_some_and(|version| version < (major, minor))
     }
 
+    /// Whether the kernel is new enough for any probe.
     fn kernel(&self) -> Finding {
         let what = format!("kernel {}", self.release);
         // Every probe writes into a BPF ring buffer: `kernel/bpf/ringbuf.c` is there from Linux 5.8 on.
@@ -98,6 +105,7 @@ impl NodeFiles<'_> {
         }
     }
 
+    /// Lockdown comes with UEFI Secure Boot on most distributions (kernel_lockdown(7)).
     /// The file lists all modes and puts the one in force into brackets (`lockdown_read` of `security/lockdown/lockdown.c`).
     /// Confidentiality forbids LOCKDOWN_BPF_READ_KERNEL, which every probe needs; integrity forbids nothing that probes do.
     /// A kernel without the lockdown module has no such file, and no finding.
@@ -116,6 +124,7 @@ impl NodeFiles<'_> {
     fn sysctls(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         findings.extend(self.paranoia());
+        // 1 and 2 refuse bpf(2) to processes without CAP_BPF; the agent has it or reports its absence.
         let unprivileged = line(self.root, "proc/sys/kernel/unprivileged_bpf_disabled");
         if !unprivileged.is_empty() {
             findings.push(Finding::ok(
@@ -139,6 +148,7 @@ impl NodeFiles<'_> {
     /// `kernel/events/core.c`). kprobes attach through it; raw tracepoints, tp_btf and fentry do not.
     fn paranoia(&self) -> Option<Finding> {
         let text = line(self.root, "proc/sys/kernel/perf_event_paranoid");
+        // -1 allows all, 2 is the kernel's default.
         let level: i32 = text.parse().ok()?;
         let what = format!("perf_event_paranoid = {level}");
         if level < 3 || self.effective().is_some_and(capabilities::holds_sys_admin) {
@@ -191,7 +201,8 @@ fn line(root: &Path, path: &str) -> String {
         .to_owned()
 }
 
-/// What follows `start` in the first line that begins so; empty when there is none.
+/// What follows `start` in the first line that begins so; empty when there is none. For `/proc/PID/status`, whose lines are a name,
+/// a colon, a tab and a value (proc_pid_status(5)).
 fn line_starting(root: &Path, path: &str, start: &str) -> String {
     let text = fs::read(root.join(path)).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

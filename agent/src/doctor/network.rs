@@ -25,18 +25,20 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// The parts of a `resolv.conf` that decide how a name is resolved (resolv.conf(5)).
+/// The parts of a `resolv.conf` that decide how a name is resolved (resolv.conf(5)). Read as glibc reads it: musl and Go take the
+/// same keywords with other limits, and a pod's libc is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ResolvConf {
     /// `nameserver`, in order of use.
     servers: Vec<String>,
     /// `search`, or `domain` as a list of one.
     search: Vec<String>,
-    /// Dots from which on a name is resolved as it is before the search path is tried.
+    /// Dots from which on a name is resolved as it is before the search path is tried. Default 1, 5 in pods (kubelet's
+    /// `defaultDNSOptions`, `pkg/kubelet/network/dns/dns.go`).
     ndots: u32,
-    /// Seconds until a query is sent again.
+    /// Seconds until a query is sent again, to the next server. Default 5 (RES_TIMEOUT of glibc's resolv/resolv.h).
     timeout_s: u32,
-    /// Rounds over all servers.
+    /// Rounds over all servers. Default 2 (RES_DFLRETRY, same file).
     attempts: u32,
     /// Options that do not change the figures here, as written.
     options: Vec<String>,
@@ -56,6 +58,7 @@ impl ResolvConf {
         for line in text.lines() {
             let mut words = line.split_whitespace();
             match words.next() {
+                // Keywords: `__resolv_conf_load` of glibc's resolv/res_init.c.
                 Some("nameserver") => resolver.servers.extend(words.next().map(str::to_owned)),
                 // The last of several wins.
                 Some("search" | "domain") => resolver.search = words.map(str::to_owned).collect(),
@@ -83,6 +86,7 @@ impl ResolvConf {
     }
 
     /// In one line.
+    // Options are shown as written, since a reader searches for them in dnsConfig or the node's file.
     fn words(&self) -> String {
         let list = |words: &[String]| match words {
             [] => "none".to_owned(),
@@ -119,6 +123,7 @@ impl ResolvConf {
         }
         // A name with fewer dots than `ndots` is tried with each entry of the search path first, then as it is; programs resolve
         // A and AAAA for each (`__res_context_search` of glibc's resolv/res_query.c). Kubernetes sets ndots:5 for ClusterFirst.
+        // The name itself is the last that is tried, or the first where it has dots enough.
         let names = self.search.len() + 1;
         if self.ndots > 1 && names > 1 {
             let queries = 2 * names;
@@ -161,7 +166,8 @@ impl ResolvConf {
     }
 }
 
-/// The resolver of the node's own programs, the kubelet and the runtime among them.
+/// The resolver of the node's own programs, the kubelet and the runtime among them. Pods of dnsPolicy Default have its servers,
+/// and CoreDNS forwards to them unless it is configured otherwise.
 fn node_resolver(root: &Path) -> Finding {
     // In a container the node's own is that of process 1, where its namespace and privilege let it be seen.
     let own = || text(&root.join("etc/resolv.conf"));
@@ -181,6 +187,7 @@ fn node_resolver(root: &Path) -> Finding {
 /// namespace and dnsPolicy, so that these are counted and not listed.
 fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
     let (resolvers, unreadable) = resolvers(root);
+    // The most frequent first: with one per namespace, the last of many are those of a single pod.
     let mut findings: Vec<Finding> = resolvers
         .iter()
         .take(MAX_RESOLVERS)
@@ -229,6 +236,7 @@ fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
         let Some(pid) = pid.to_str().filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit())) else {
             continue;
         };
+        // The link of another user's process cannot be read without CAP_SYS_PTRACE (proc_pid_ns(5)).
         let Some(netns) = netns(pid).filter(|netns| Some(netns) != node.as_ref()) else {
             continue;
         };
@@ -250,11 +258,13 @@ fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
         }
     }
     let mut counted: Vec<(ResolvConf, usize)> = counted.into_iter().collect();
+    // The sort is stable: resolvers of equal count stay in the order of their text, and two reports can be compared.
     counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     (counted, unreadable)
 }
 
-/// A setting that is one number; `None` when it does not exist or is none.
+/// A setting that is one number; `None` when it does not exist or is none. Settings that lie below `/proc/sys` belong to the
+/// network namespace of the reader: in a container with a network of its own they are the container's.
 fn number(root: &Path, path: &str) -> Option<u64> {
     text(&root.join(path))?.trim().parse().ok()
 }

@@ -1,7 +1,9 @@
 //! Which of the ETW providers that traces are made of this Windows has: what it means when one is missing, and how to get it.
 //!
 //! Judges two lists that `windows.rs` requests: providers with a manifest, and those that some process has registered now.
-//! Providers that describe themselves (TraceLogging) stand in the second only, and only while their program runs.
+//! Providers that describe themselves (TraceLogging) stand in the second only, and only while their program runs. So their absence
+//! means less than that of a provider with a manifest, which Windows installs with the feature it belongs to (the WINEVT section
+//! of the registry, `wevtutil im`).
 //! Does not: call Windows; so it is tested everywhere.
 
 use sandglass_etw::Guid;
@@ -43,6 +45,7 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
     let is_there = |provider: &Provider| {
         let listed = |list: &Option<Vec<Guid>>| list.as_ref().map(|list| list.contains(&provider.guid));
         // A provider without a manifest is in the second list alone, so that the first says nothing of it.
+        // One list that contains it is enough; absence needs a list that was read and that would contain it.
         match (listed(&known.manifests), listed(&known.running)) {
             (Some(true), _) | (_, Some(true)) => Some(true),
             (Some(false), None) if provider.manifest => Some(false),
@@ -75,6 +78,7 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
 /// Every provider that the sessions enable (`providers.rs` of the live source; a test there compares the two), and VFP's, which
 /// is enabled on demand. A note where the provider comes with the first container: on an idle node its absence is usual.
 pub(crate) const PROVIDERS: [Provider; 12] = [
+    // Calls of the HNS service, as start and stop activities: endpoints, policies, namespaces.
     Provider {
         check: "windows.provider.hns",
         name: "Microsoft-Windows-Host-Network-Service",
@@ -84,6 +88,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of HNS: what a plugin waits for there is not visible",
         hint: "it comes with the service hns of the Containers feature: `Install-WindowsFeature Containers`, then `Start-Service hns`",
     },
+    // Calls into HCS, as their caller makes them (vmcompute.dll); activities too.
     Provider {
         check: "windows.provider.hcs",
         name: "Microsoft.Windows.HyperV.Compute",
@@ -93,6 +98,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of calls into HCS, until a program makes one",
         hint: "it comes with the first container; look again while one is started",
     },
+    // Numbered events of the service itself, such as 2022: a container was started.
     Provider {
         check: "windows.provider.hcs-log",
         name: "Microsoft-Windows-Hyper-V-Compute",
@@ -102,6 +108,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of what HCS does with containers",
         hint: "it comes with the Containers feature: `Install-WindowsFeature Containers`",
     },
+    // What container.dll does within HCS: making a silo, booting it, cleaning up.
     Provider {
         check: "windows.provider.silo",
         name: "Microsoft.Windows.Containers.Library",
@@ -111,6 +118,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of silos being made, until HCS makes one",
         hint: "it comes with the first container; look again while one is started",
     },
+    // Log lines of the CRI plugin, through microsoft/go-winio pkg/etwlogrus: pod, sandbox id, namespace.
     Provider {
         check: "windows.provider.containerd",
         name: "ContainerD",
@@ -120,6 +128,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "sandboxes have no pods, and their begin and end are not known",
         hint: "start containerd: it registers the provider itself (`Start-Service containerd`)",
     },
+    // Spans of the shim (microsoft/hcsshim), which carry the container id.
     Provider {
         check: "windows.provider.shim",
         name: "Microsoft.Virtualization.RunHCS",
@@ -129,6 +138,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of the shim, until one runs",
         hint: "every pod has a shim that registers it; look again while a pod runs",
     },
+    // Job and silo events, keywords 0x400 and 0x4000 of the manifest: which silo is which container.
     Provider {
         check: "windows.provider.process",
         name: "Microsoft-Windows-Kernel-Process",
@@ -138,6 +148,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "silos are not matched with their containers: lookups of pods have no owner",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Kernel-Process` says what is wrong with it",
     },
+    // Whole lookups of the DNS client service; event ids in `windows/service_lookup.rs` of the correlator.
     Provider {
         check: "windows.provider.dns",
         name: "Microsoft-Windows-DNS-Client",
@@ -147,6 +158,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no lookups, and readiness of networks is not known",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-DNS-Client` says what is wrong with it",
     },
+    // getaddrinfo as a program calls it, before the service gets the request.
     Provider {
         check: "windows.provider.winsock",
         name: "Microsoft-Windows-Winsock-NameResolution",
@@ -156,6 +168,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "lookups begin with the request to the DNS client, not with the program's call of its socket library",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Winsock-NameResolution` says what is wrong with it",
     },
+    // Steps of connections, and interfaces as they come into a compartment.
     Provider {
         check: "windows.provider.tcpip",
         name: "Microsoft-Windows-TCPIP",
@@ -165,6 +178,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no connections and no interfaces: waits for a vNIC are not seen",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-TCPIP` says what is wrong with it",
     },
+    // Sessions of HNS networks of type nat.
     Provider {
         check: "windows.provider.nat",
         name: "Microsoft-Windows-WinNat",
@@ -174,6 +188,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no translations of NAT networks; l2bridge and overlay networks have none there anyway",
         hint: "it comes with the Containers feature: `Install-WindowsFeature Containers`",
     },
+    // Flows of the virtual switch, on demand (`windows.vfp`).
     Provider {
         check: "windows.provider.vfp",
         name: "Microsoft-Windows-Hyper-V-VfpExt",

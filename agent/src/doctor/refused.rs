@@ -1,11 +1,13 @@
 //! Processes that the running agent refused as plugin or runtime, with their executables.
 //!
-//! A refused plugin is either somebody who poses as one, or a plugin of this node whose runtime is not trusted by default: only a
-//! person can tell. Does not: judge processes itself.
+//! Of a running agent only: the list comes from its health page, newest first. A refused plugin is either somebody who poses as one,
+//! or a plugin of this node that runs without the rights that a plugin needs: only a person can tell. Who is trusted is decided in
+//! the kernel at exec and explained in SECURITY.md. Does not: judge processes itself.
 
 use super::{Finding, Level};
 use crate::health::RefusedProcess;
 
+/// A finding for each, up to [`SHOWN_MAX`]; none without a running agent.
 pub(super) fn check(refused: &[RefusedProcess]) -> Vec<Finding> {
     refused.iter().take(SHOWN_MAX).map(finding).collect()
 }
@@ -31,6 +33,7 @@ fn finding(process: &RefusedProcess) -> Finding {
     .hint("if it belongs to this node's runtime, see plugins.trust in docs/reference.md; else somebody poses as one")
 }
 
+/// The reason in words. A newer agent may report one that this doctor does not know: it is shown as it is.
 fn meaning(reason: &str) -> &str {
     match reason {
         "user_namespace" => "it is in a user namespace of its own",

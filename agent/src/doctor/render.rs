@@ -18,6 +18,7 @@ pub fn render(report: &Report, color: bool) -> String {
         "sandglass {} on {name} ({} {} {})",
         node.version, node.os, node.kernel, node.machine
     );
+    // A section without findings does not apply here, such as conntrack on Windows.
     for section in report.sections.iter().filter(|section| !section.findings.is_empty()) {
         let _ = writeln!(text, "\n{}", section.title);
         for finding in &section.findings {
@@ -30,6 +31,7 @@ pub fn render(report: &Report, color: bool) -> String {
             }
         }
     }
+    // Worst first: the last line of a long report is the one that is on the screen.
     let counts: Vec<String> = Level::ALL
         .iter()
         .rev()
@@ -64,5 +66,6 @@ fn one_line(text: &str) -> String {
     clean.trim().to_owned()
 }
 
-/// Characters of a line. The longest text of the agent itself has about 300.
+/// Characters of a line. The longest text of the agent itself has about 300; what is beyond comes from elsewhere, such as the
+/// message of a condition.
 const MAX_LINE: usize = 600;

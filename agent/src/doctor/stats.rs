@@ -78,7 +78,8 @@ fn is_of(stats: &ContainerStats, id: &str) -> bool {
     stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id)
 }
 
-/// Whether both directions are counted. A counter that is present and 0 counts: nothing was sent yet.
+/// Whether both directions are counted. A counter that is present and 0 counts: nothing was sent yet. The CRI wraps each figure in
+/// a message for that difference (`UInt64Value` of `pkg/apis/runtime/v1/api.proto`).
 fn has_network(linux: &LinuxPodSandboxStats) -> bool {
     let interface = linux
         .network
@@ -87,7 +88,8 @@ fn has_network(linux: &LinuxPodSandboxStats) -> bool {
     interface.is_some_and(|interface| interface.rx_bytes.is_some() && interface.tx_bytes.is_some())
 }
 
-/// One figure that is absent or 0 although it cannot be.
+/// One figure that is absent, or 0 where a running sandbox must have more. `Warn` where evidence contradicts the figure, `Note`
+/// where an idle sandbox would look the same.
 struct Gap {
     level: Level,
     /// The figure, in the field names of the CRI.
@@ -100,6 +102,7 @@ struct Gap {
 /// has no statistics at all, which `cri.rs` reports. `node_network` are sandboxes without a network of their own.
 pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding> {
     let pods = look.running().count();
+    // `NOTREADY` sandboxes are left out: their cgroups are gone.
     if pods == 0 || look.pod_stats.is_none() {
         return Vec::new();
     }
@@ -132,8 +135,10 @@ pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding>
     findings
 }
 
-/// One finding for a sandbox, as severe as its worst gap; consequences that gaps share are named once.
+/// One finding for a sandbox, as severe as its worst gap; consequences that gaps share are named once. `dedup` finds equal
+/// neighbours only, which is enough: gaps with one consequence come from one check.
 fn finding(sandbox: &PodSandbox, gaps: &[Gap]) -> Finding {
+    // Namespace and name of the pod; empty where a client other than the kubelet made the sandbox without them.
     let metadata = sandbox.metadata.clone().unwrap_or_default();
     // As crictl shortens ids.
     let id = &sandbox.id[..sandbox.id.floor_char_boundary(13)];
@@ -161,6 +166,7 @@ fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Ga
     if !on_node_network {
         gaps.extend(network(linux));
     }
+    // The pause process alone is one. `rankPIDPressure` of kubelet's `pkg/kubelet/eviction/helpers.go` orders pods by it.
     if linux.process.is_none_or(|process| value(process.process_count) == 0) {
         gaps.push(gap(
             Level::Note,
@@ -188,6 +194,7 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
             "kubectl top and an HPA on CPU cannot compute a rate",
         ));
     }
+    // A rate is evidence that the runtime computes rates at all.
     if value(cpu.usage_nano_cores) > 0 {
         return gaps;
     }
@@ -197,12 +204,14 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
     let moved = total.saturating_sub(value(before.usage_core_nano_seconds));
     let elapsed = cpu.timestamp.saturating_sub(before.timestamp);
     let moved = if before.timestamp > 0 && elapsed > 0 { moved } else { 0 };
+    // The runtime computes the rates of containers apart from that of their sandbox: one may be there without the other.
     let rates = containers
         .iter()
         .filter_map(|container| look.container(&container.id)?.cpu);
     let rate = rates
         .map(|cpu| value(cpu.usage_nano_cores))
         .fold(0, u64::saturating_add);
+    // containerd has no rate for what it has looked at once only (`getUsageNanoCores` of its `container_stats_list.go`).
     let absent = cpu.usage_nano_cores.is_none();
     let mut what = format!("usageNanoCores is {}", missing_or_zero(cpu.usage_nano_cores));
     if moved > 0 {
@@ -242,7 +251,8 @@ fn memory(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     })
 }
 
-/// Only the default interface is in the summary API's pod figures; further interfaces may be absent.
+/// Only the default interface is in the summary API's pod figures (`NetworkStats` of k8s.io/kubelet, `pkg/apis/stats/v1alpha1/types.go`);
+/// further interfaces may be absent.
 fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     if !has_network(linux) {
         return Some(gap(
@@ -251,6 +261,7 @@ fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
             "the summary API shows no traffic for the pod, dashboards of pod traffic are empty (kubectl top, HPA and eviction do not need it)",
         ));
     }
+    // Both directions at 0 are possible in a sandbox that has just begun, so this is a note.
     let interface = linux.network.as_ref()?.default_interface.as_ref()?;
     (value(interface.rx_bytes) == 0 && value(interface.tx_bytes) == 0).then(|| {
         gap(
@@ -261,7 +272,9 @@ fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
     })
 }
 
-/// Running containers without figures: of the pod's own list first, since the summary API takes that one.
+/// Running containers without figures: of the pod's own list first, since the summary API takes that one where the feature is on
+/// (`listPodStatsStrictlyFromCRI` of `pkg/kubelet/stats/cri_stats_provider.go`). A container may have stopped between two calls:
+/// the statistics are requested after the lists, so that it then looks like a gap for this one report.
 fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Option<Gap> {
     let names = |missing: Vec<&&Container>| {
         let names = missing.iter().take(8).map(|container| {
@@ -292,6 +305,7 @@ fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers
     })
 }
 
+/// A gap in words; `means` is fixed, so that equal consequences can be found.
 fn gap(level: Level, what: impl Into<String>, means: &'static str) -> Gap {
     Gap {
         level,
@@ -305,6 +319,7 @@ fn value(figure: Option<UInt64Value>) -> u64 {
     figure.map_or(0, |figure| figure.value)
 }
 
+/// The two ways in which a figure is of no use, as words of a finding.
 fn missing_or_zero(figure: Option<UInt64Value>) -> &'static str {
     if figure.is_some() { "0" } else { "missing" }
 }

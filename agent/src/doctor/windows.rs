@@ -139,7 +139,8 @@ fn is_wine() -> bool {
     }
 }
 
-/// Providers with a manifest (or a class of WMI).
+/// Providers with a manifest (or a class of WMI). The list is a head with a count and an array behind it
+/// (<https://learn.microsoft.com/windows/win32/api/tdh/nf-tdh-tdhenumerateproviders>).
 fn manifests() -> Option<Vec<Guid>> {
     grown(|buffer, size| {
         let info: *mut PROVIDER_ENUMERATION_INFO = buffer.as_mut_ptr().cast();
@@ -165,7 +166,8 @@ fn manifests() -> Option<Vec<Guid>> {
     })
 }
 
-/// Providers that a process or a driver has registered, or a session has enabled.
+/// Providers that a process or a driver has registered, or a session has enabled: `TraceGuidQueryList` returns an array of GUIDs
+/// (<https://learn.microsoft.com/windows/win32/api/evntrace/nf-evntrace-enumeratetraceguidsex>).
 fn registered() -> Option<Vec<Guid>> {
     grown(|buffer, size| {
         let guids: *mut GUID = buffer.as_mut_ptr().cast();
@@ -184,7 +186,8 @@ fn registered() -> Option<Vec<Guid>> {
     })
 }
 
-/// Repeats a request with a larger buffer as long as Windows wants one. `None` when the request fails.
+/// Repeats a request with a larger buffer as long as Windows wants one. `None` when the request fails, or when eight buffers were
+/// too small: the size at least doubles each time, up to [`MOST_BYTES`].
 fn grown(mut request: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>) -> Option<Vec<Guid>> {
     let mut size: u32 = 64 * 1024;
     // Providers come and go between two calls.
@@ -201,7 +204,8 @@ fn grown(mut request: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>
     None
 }
 
-/// A service, and what its absence means.
+/// A service, and what its absence means. Stopped is a warning, since it should run; absent a note, since the feature that brings
+/// it may not be wanted.
 struct ServiceCheck {
     check: &'static str,
     name: &'static str,
@@ -217,7 +221,8 @@ fn service(service: &ServiceCheck) -> Finding {
     }
 }
 
-/// `None` when there is no such service, or the request fails.
+/// Whether a service runs; `None` when there is no such service, or the request fails. Opens both with the
+/// least rights that the query needs, so that it works without those of an administrator.
 fn running(name: &str) -> Option<bool> {
     // SAFETY: no names are passed; the handle is closed below.
     let manager = ServiceHandle(unsafe { OpenSCManagerW(PCWSTR::null(), PCWSTR::null(), SC_MANAGER_CONNECT) }.ok()?);
@@ -230,6 +235,7 @@ fn running(name: &str) -> Option<bool> {
     Some(status.dwCurrentState == SERVICE_RUNNING)
 }
 
+/// An open handle of the service control manager or of a service, closed when it is dropped.
 struct ServiceHandle(SC_HANDLE);
 
 impl Drop for ServiceHandle {

@@ -1,7 +1,9 @@
 //! One configuration directory: whether there is anything in it, each of its files, and which of them wins.
 //!
-//! Used by `cni.rs` for the default directory and for those of containerd's runtime handlers. Does not: read a file; `cni_conf`
-//! did, as the runtime does.
+//! Used by `cni.rs` for the default directory and for those of containerd's runtime handlers (`cni_conf_dir` of a runtime in
+//! containerd's configuration). A runtime without a usable file reports `NetworkReady=false`, and the kubelet marks the node
+//! NotReady (`updateRuntimeUp` of its `pkg/kubelet/kubelet.go`): hence `Fail` where no file can be used.
+//! Does not: read a file; `cni_conf` did, as the runtime does.
 
 use super::super::cri::RuntimeView;
 use super::super::{Finding, Level};
@@ -35,6 +37,7 @@ fn of_handlers(directory: &ConfDirectory) -> Option<Finding> {
 /// provider is installed.
 fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> Option<Finding> {
     let path = directory.path.display();
+    // The runtime may read what the agent may not, so that this is no failure of the node.
     if let Some(error) = &directory.unreadable {
         return Some(
             Finding::new(Level::Warn, "cni.directory", format!("cannot list {path}: {error}"))
@@ -52,6 +55,7 @@ fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> 
                 "pods of this runtime handler wait"
             })
             .hint("install a network provider, or mount the directory into the agent's container");
+        // Only `.conf`, `.conflist` and `.json` are read: a file `10-net.conf.bak` is the usual reason of an empty directory.
         if !directory.ignored.is_empty() {
             finding.why = format!(
                 "{}; not read for their names: {}",
@@ -61,6 +65,7 @@ fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> 
         }
         return Some(finding);
     }
+    // The bound is `cni_conf`'s: a directory with more files than that is no configuration that somebody maintains.
     directory.truncated.then(|| {
         Finding::new(
             Level::Note,
@@ -71,13 +76,15 @@ fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> 
     })
 }
 
-/// Which networks sandboxes are attached to. libcni sorts files by name (`ConfFiles` of its `conf.go`); containerd takes the
-/// first
-/// `max_conf_num` of them, CRI-O the one that `cni_default_network` names, else the first that it can use.
+/// Which networks sandboxes are attached to. Both runtimes sort files by name; containerd takes the first `max_conf_num` of them
+/// (`loadFromConfDir` of go-cni's `opts.go`), CRI-O the one that `cni_default_network` names, else the first that it can use
+/// (`loadNetworks` of ocicni's `ocicni.go`). `None` where every file is used, or where the file that stops containerd has its own
+/// finding.
 fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
     let runtime = conf.settings.loader.runtime.name();
     let file = |place: usize| name(&directory.files[place].path);
     match &directory.choice {
+        // CRI-O waits for the network of that name and takes no other (`getDefaultNetwork` of ocicni's `ocicni.go`).
         Choice::NotFound(wanted) => Some(
             Finding::new(
                 Level::Fail,
@@ -99,6 +106,7 @@ fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
             let what = format!("{} wins; {runtime} does not use {}", used.join(", "), unused.join(", "));
             Some(Finding::new(Level::Note, "cni.choice", what).why("files are taken in the order of their names"))
         }
+        // Each of the files has a finding with its error above.
         Choice::Nothing if !directory.files.is_empty() => Some(
             Finding::new(
                 Level::Fail,
@@ -117,6 +125,7 @@ fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
             )
             .why("the agent cannot read that file; the runtime perhaps can"),
         ),
+        // An empty directory is reported by `listing`, a file at which containerd stops by `file.rs`.
         Choice::Nothing | Choice::StoppedAt(_) => None,
     }
 }

@@ -1,4 +1,9 @@
 //! One configuration file: the network and chain it configures, what is wrong with it, and its plugins' binaries.
+//!
+//! Used by `directory.rs`, file by file. The format is that of the CNI specification 1.1.0, section 1; what a runtime makes of a
+//! file that deviates is that of its loader, and differs between containerd and CRI-O. A level is as high as the consequence for
+//! pods: a network that no sandbox is attached to harms nobody, so that its findings are notes.
+//! Does not: read the file, or decide whether a runtime loads it; `cni_conf` did.
 
 use super::super::{Finding, Level};
 use super::{LOOPBACK, name, paths};
@@ -16,13 +21,16 @@ pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, place: usize) -> 
         runtime,
         is_chosen: directory.is_chosen(place),
     };
+    // The file at which containerd stops keeps every network from loading, though it is not chosen itself.
     let matters = about.is_chosen || directory.choice == Choice::StoppedAt(place);
+    // CRI-O alone runs the plugins' VERSION; of other runtimes this is `None`.
     let objection = file.supported.as_ref().and_then(|supported| supported.as_ref().err());
     let mut findings = match &file.network {
         Ok(network) => about.network(conf, network, objection),
         Err(error) => vec![about.error(error, directory.choice == Choice::StoppedAt(place))],
     };
     if matters {
+        // Releases with another generation of libcni judge some files differently, such as one with `cniVersions`.
         let others = file.judged_otherwise(conf.settings.loader);
         findings.extend(others.into_iter().map(|(libcni, verdict)| {
             let releases = libcni.releases(runtime);
@@ -49,6 +57,7 @@ struct About {
 }
 
 impl About {
+    /// A finding about this file, under the check that all of them share.
     fn finding(&self, level: Level, what: impl AsRef<str>) -> Finding {
         Finding::new(level, "cni.file", format!("{}: {}", self.name, what.as_ref()))
     }
@@ -62,6 +71,7 @@ impl About {
     /// of go-cni's `opts.go`), CRI-O goes on with the next (`loadNetworks` of ocicni's `ocicni.go`).
     fn error(&self, error: &ConfError, stops: bool) -> Finding {
         let (level, why) = match self.runtime {
+            // The agent bounds what it reads of a file; runtimes do not.
             _ if error.is_own_limit() => (
                 Level::Warn,
                 "the limit is the agent's, not the runtime's: what the runtime makes of the file is not known",
@@ -99,7 +109,8 @@ impl About {
     }
 
     /// Verbs that the runtime leaves out for this network: CHECK came with version 0.4.0 of the specification, GC and STATUS with
-    /// 1.1.0.
+    /// 1.1.0 (`CheckNetworkList`, `GCNetworkList` and `GetStatusNetworkList` of libcni's `api.go`). `disableCheck` and `disableGC`
+    /// of the list switch two of them off (specification 1.1.0, section 1).
     /// A note, since nothing fails for it: leaked addresses are the usual consequence of a missing GC.
     fn verbs(&self, network: &Network) -> Option<Finding> {
         let mut missing = Vec::new();
@@ -129,20 +140,24 @@ impl About {
         Some(Finding::new(Level::Note, "cni.verbs", what).why("the runtime does not request these of this network"))
     }
 
-    /// What the runtime accepts and a plugin or libcni refuses later.
+    /// What the runtime accepts and a plugin or libcni refuses later, or what it silently overrides. The level is that of the
+    /// consequence where the network is in use: `Fail` where every ADD fails, `Warn` where it depends on the plugin.
     fn remark(&self, network: &Network, remark: &Remark) -> Finding {
         let fail = self.if_chosen(Level::Fail);
         let warn = self.if_chosen(Level::Warn);
         let name_hint = "give the network a name, for example \"name\": \"pods\"";
         match remark {
+            // `ValidateNetworkName` of libcni's `pkg/utils/utils.go` runs before a plugin is executed, not at load.
             Remark::NoName => self
                 .finding(fail, "the network has no name")
                 .why("containerd loads it and every ADD fails, since libcni refuses an empty name; CRI-O takes the file's name")
                 .hint(name_hint),
+            // `loadNetworks` of ocicni's `ocicni.go`: the base name of the file, extension included.
             Remark::NamedAfterFile => self
                 .finding(Level::Note, "the network has no name")
                 .why("CRI-O takes the file's name and uses it; with containerd every ADD would fail")
                 .hint(name_hint),
+            // A name is part of file paths: letters and digits, then also `_`, `.` and `-` (specification 1.1.0, section 1).
             Remark::BadName => self
                 .finding(
                     fail,
@@ -153,6 +168,7 @@ impl About {
                 )
                 .why("the runtime loads it and every ADD fails, since libcni refuses the name")
                 .hint(name_hint),
+            // Plugins take an empty version as 0.1.0 (`DecodeVersion` of libcni's `pkg/types/create/create.go`).
             Remark::NoVersion => self
                 .finding(warn, "\"cniVersion\" is missing")
                 .why("it is taken as 0.1.0: no CHECK, results in the oldest form, and newer plugins may refuse it")
@@ -165,6 +181,7 @@ impl About {
                 .finding(fail, format!("\"cniVersion\" {:?} is no version of CNI", network.version))
                 .why(self.unknown_version())
                 .hint("use a version that all plugins of the chain know, such as \"1.0.0\""),
+            // `buildOneConfig` of libcni's `api.go` puts the list's name and version into the configuration of each plugin.
             Remark::NameOverwritten { plugin, name } => self
                 .finding(Level::Note, format!("plugin {plugin} has a name of its own, {name:?}"))
                 .why("the list's name is given to the plugin instead"),
@@ -177,6 +194,7 @@ impl About {
         }
     }
 
+    /// The consequence of a version that no plugin lists, for the runtime of this node.
     fn unknown_version(&self) -> &'static str {
         match self.runtime {
             RuntimeKind::Containerd => {
@@ -188,10 +206,12 @@ impl About {
     }
 
     /// Plugins of the chain, delegates included, that cannot be executed. Each is reported once, however often the chain names
-    /// it.
+    /// it. libcni takes the first regular file of that name in the plugin directories, without a look at its mode
+    /// (`FindInPath` of its `pkg/invoke/find.go`), so that one that is not executable hides a good one in a later directory.
     fn binaries(&self, conf: &CniConf, network: &Network) -> Vec<Finding> {
         let directories = &conf.settings.bin_dirs;
         let level = self.if_chosen(Level::Fail);
+        // A plugin that is missing fails the ADD of each sandbox at its place in the chain, not when the file is loaded.
         // containerd's own need of it is reported by `loopback`, once.
         let mut seen: Vec<&str> = if conf.settings.loopback_plugin {
             vec![LOOPBACK]
@@ -214,6 +234,7 @@ impl About {
                     format!("no plugin {:?} in {}", plugin.kind, paths(directories)),
                     "install the plugin there, or set the runtime's plugin directory".to_owned(),
                 ),
+                // "Must not contain characters disallowed in file paths" (specification 1.1.0, section 1); `FindInPath` refuses it.
                 Binary::NotAName => (
                     format!("\"type\" {:?} is not a file name", plugin.kind),
                     "\"type\" names the plugin's binary, for example \"type\": \"bridge\"".to_owned(),
@@ -228,7 +249,8 @@ impl About {
         findings
     }
 
-    /// Multus and its like name networks that are objects of the cluster (NetworkAttachmentDefinition), of which no file tells.
+    /// Multus and its like name networks that are objects of the cluster (NetworkAttachmentDefinition). No file of the node
+    /// contains them, so that they are only mentioned.
     fn named_elsewhere(&self, network: &Network) -> Vec<Finding> {
         let plugins = network.plugins.iter().flat_map(Plugin::all);
         let delegates = plugins.flat_map(|plugin| plugin.delegates.iter().map(move |delegate| (plugin, delegate)));
@@ -245,9 +267,11 @@ impl About {
     }
 }
 
-/// Another file of the directory that configures a network of the same name.
+/// Another file of the directory that configures a network of the same name. Names should be unique on a node (CNI
+/// specification 1.1.0, section 1): host-local keeps its leases in a directory of the network's name, libcni its results.
 fn twice(directory: &ConfDirectory, place: usize, network: &Network) -> Option<Finding> {
     let is_same = |other: &&Network| other.name == network.name && !other.name.is_empty();
+    // Only earlier files, so that a pair is reported once, at the later one.
     let mut others = directory.files[..place].iter();
     let other = others.find(|other| other.network.as_ref().ok().filter(is_same).is_some())?;
     let what = format!(

@@ -1,6 +1,8 @@
 //! Which capabilities this process holds, and what does not work without those that it lacks.
 //!
-//! Used by `kernel.rs`. Does not: know whether the probes got what they need without them; the caller says how bad it is.
+//! Used by `kernel.rs`. Reads the effective set, which is what the kernel checks; a container's bounding set or a user
+//! namespace may have reduced it (capabilities(7), user_namespaces(7)). `deploy/README.md` says what each is for.
+//! Does not: know whether the probes got what they need without them; the caller says how bad it is.
 
 use super::super::super::{Finding, Level};
 
@@ -29,6 +31,7 @@ pub(super) fn check(effective: Option<u64>, worst: Level, locked_memory_is_limit
         } else if (capability.implied && everything) || !matters(capability, locked_memory_is_limited) {
             continue;
         } else {
+            // Once the vital probe is attached nothing that is missing here can be a failure any more.
             let level = capability.level.min(worst.max(Level::Warn));
             findings.push(
                 Finding::new(
@@ -67,15 +70,21 @@ pub(super) fn holds_sys_admin(effective: u64) -> bool {
     effective & (1 << SYS_ADMIN.bit) != 0
 }
 
+/// A capability that the agent uses, or that stands for others.
 struct Capability {
+    /// With its prefix, as in capabilities(7).
     name: &'static str,
+    /// Its number, which is the bit in the mask.
     bit: u32,
+    /// How bad it is when it is missing and the vital probe is not attached.
     level: Level,
     /// Whether CAP_SYS_ADMIN does as well.
     implied: bool,
+    /// What does not work without it.
     without: &'static str,
 }
 
+/// Not used by itself: holding it makes up for those that are `implied`, and it is named among what is held.
 const SYS_ADMIN: Capability = Capability {
     name: "CAP_SYS_ADMIN",
     bit: 21,

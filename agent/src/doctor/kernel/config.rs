@@ -1,6 +1,8 @@
 //! Whether the kernel was built with the options that the probes need.
 //!
-//! Used by `kernel.rs`. Does not: load a module, or judge options that only make the agent cheaper.
+//! Used by `kernel.rs`. The configuration says why a probe cannot be attached, and is no evidence that it can: distributions
+//! install the file beside the kernel, and a lockdown or an LSM may forbid what was built in.
+//! Does not: load a module, or judge options that only make the agent cheaper.
 
 use std::fs;
 use std::io::Read;
@@ -37,11 +39,13 @@ pub(super) fn check(root: &Path, release: &str, worst: Level) -> Finding {
     let names: Vec<&str> = missing.iter().map(|(option, ..)| *option).collect();
     let reasons: Vec<String> = missing
         .iter()
+        // One option alone needs no name before its reason: the finding names it.
         .map(|(option, why, _)| match missing[..] {
             [_] => (*why).to_owned(),
             _ => format!("{option}: {why}"),
         })
         .collect();
+    // Where a vital option is missing and a probe is attached all the same, the file is not that of the running kernel.
     let level = if missing.iter().any(|(.., vital)| *vital) {
         worst
     } else {
@@ -59,6 +63,7 @@ pub(super) fn check(root: &Path, release: &str, worst: Level) -> Finding {
 /// The configuration of the running kernel and where it stands: the kernel's own copy (CONFIG_IKCONFIG_PROC,
 /// `kernel/configs.c`), else the file that distributions install beside the kernel.
 fn config_text(root: &Path, release: &str) -> Option<(String, String)> {
+    // Decompressed on the way: the kernel keeps its copy as gzip.
     let compressed = root.join("proc/config.gz");
     if let Ok(file) = fs::File::open(&compressed) {
         let mut text = String::new();
@@ -67,6 +72,7 @@ fn config_text(root: &Path, release: &str) -> Option<(String, String)> {
             return Some(("/proc/config.gz".to_owned(), text));
         }
     }
+    // Distributions install one or the other.
     let paths = [
         format!("/boot/config-{release}"),
         format!("/lib/modules/{release}/config"),
@@ -79,8 +85,9 @@ fn config_text(root: &Path, release: &str) -> Option<(String, String)> {
     })
 }
 
-/// Option, what is lost without it, whether everything is. The options stand in the Kconfig files of kernel/bpf, kernel/trace,
-/// net/netfilter and init.
+/// Option, what is lost without it, whether everything is. Their definitions, as in Linux 6.12: BPF_SYSCALL and BPF_JIT in
+/// kernel/bpf/Kconfig, BPF_EVENTS and FTRACE in kernel/trace/Kconfig, DEBUG_INFO_BTF in lib/Kconfig.debug, KPROBES in
+/// arch/Kconfig, CGROUPS and NET_NS in init/Kconfig, NF_CONNTRACK in net/netfilter/Kconfig.
 const CONFIG: [(&str, &str, bool); 9] = [
     ("CONFIG_BPF_SYSCALL", "no probe works", true),
     (
@@ -104,5 +111,5 @@ const CONFIG: [(&str, &str, bool); 9] = [
         false,
     ),
 ];
-/// Configurations have about 300 KiB; a decompressed one is bounded too.
+/// Configurations have about 300 KiB. The bound holds for the decompressed text, so that a small file cannot become a large one.
 const MAX_CONFIG: u64 = 4 << 20;

@@ -65,7 +65,8 @@ fn chains(most: u64, buckets: u64) -> Finding {
         .hint("write a fourth of nf_conntrack_max or more to /sys/module/nf_conntrack/parameters/hashsize")
 }
 
-/// 0: none; 1: always; 2: while somebody listens (Documentation/networking/nf_conntrack-sysctl.rst).
+/// 0: none; 1: always; 2: while somebody listens, the default (Documentation/networking/nf_conntrack-sysctl.rst). Only entries
+/// that are made while it is on are reported.
 fn events(setting: Option<u64>) -> Finding {
     match setting {
         Some(1) => Finding::ok("conntrack.events", "nf_conntrack_events = 1"),
