@@ -10,21 +10,18 @@
 //! Does not: decide anything about processes, sandboxes or traffic; its own are the loss markers and the bound on open
 //! traces.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+mod losses;
+mod outlets;
 
 use sandglass_model::event::Exec;
-use sandglass_model::time::SECOND;
-use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp, Trace, TraceId, registry};
+use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp};
 
 use crate::config::CorrelatorConfig;
 use crate::context::Context;
-use crate::counters::{Counters, Sizes};
 use crate::facts::{CreationRequest, Fact};
 use crate::invocation::{Image, Invocation};
 use crate::keys::{SpanRef, TraceKey};
-use crate::open_trace::Cut;
-use crate::output::Output;
+use crate::open_trace::ending::Cut;
 use crate::plugins::Plugins;
 use crate::plugins::exec::ExecOutcome;
 use crate::sandboxes::Sandboxes;
@@ -48,13 +45,6 @@ pub struct Correlator {
     traffic: Traffic,
     windows: Windows,
 }
-
-/// How long after a loss was noticed traces that begin count as incomplete: the kernel side counts a lost record at
-/// once, and the source reads the counter only at the next poll of the ring buffer.
-const LOSS_REACH_NS: u64 = SECOND;
-/// Names of the probes whose records are about traffic, as `sandglass_probe_info` has them. A loss of any other probe
-/// concerns processes.
-const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 
 // === what goes in ===
 
@@ -170,40 +160,6 @@ impl Correlator {
         }
         self.ctx.now = self.ctx.now.max(at);
         self.plugins.expire(self.ctx.now);
-    }
-
-    /// Records of one owner were left out on purpose: only what is that owner's may miss some.
-    fn on_limited(&mut self, at: Timestamp, probe: &str, netns: u64, source: Option<IpAddr>) {
-        let attributes = [(registry::LOST_PROBE, probe.to_owned())];
-        let owner = match netns {
-            0 => None,
-            netns => Some(self.traffic.owner_of_limited(netns, source)),
-        };
-        self.traffic.on_limited(owner.as_ref());
-        self.sandboxes
-            .on_limited(&mut self.ctx, at, owner.as_ref(), &attributes);
-    }
-
-    /// Records of a probe were lost: marks everything open that may miss them, and what begins within `LOSS_REACH_NS`.
-    fn on_loss(&mut self, at: Timestamp, probe: &str, count: u64) {
-        let until = Some(at.plus(LOSS_REACH_NS));
-        let of_traffic = TRAFFIC_PROBES.contains(&probe);
-        let losses = &mut self.ctx.losses;
-        if of_traffic {
-            losses.traffic = losses.traffic.max(until);
-            self.traffic.on_loss();
-            // A lost DNS record may have been the answer of any open query.
-            if probe == "dns" {
-                self.traffic.on_dns_loss(at);
-            }
-        } else {
-            losses.processes = losses.processes.max(until);
-        }
-        let attributes = [
-            (registry::LOST_PROBE, probe.to_owned()),
-            (registry::LOST_COUNT, count.to_string()),
-        ];
-        self.sandboxes.on_loss(&mut self.ctx, at, of_traffic, &attributes);
     }
 }
 
@@ -410,85 +366,5 @@ impl Correlator {
             }
             self.close(oldest, Cut::Abandoned);
         }
-    }
-}
-
-// === what comes out ===
-
-impl Correlator {
-    /// Outputs since the last call, in the order in which they came about.
-    pub fn drain(&mut self) -> Vec<Output> {
-        let mut outputs = Vec::new();
-        self.drain_into(&mut outputs);
-        outputs
-    }
-
-    /// The same as [`drain`](Correlator::drain), appended to `outputs`, whose capacity a caller can keep.
-    pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
-        outputs.append(&mut self.ctx.effects.outputs);
-    }
-
-    /// Open traces, oldest first.
-    pub fn open(&self) -> impl Iterator<Item = &Trace> {
-        self.ctx.traces.iter().map(|open| &open.trace)
-    }
-
-    /// Copies of the open traces of a Windows node whose sandboxes have HNS or HCS activities running, with those
-    /// activities as spans without an end. For all other traces use [`open`](Correlator::open). Empty on Linux.
-    #[must_use]
-    pub fn with_running(&self) -> Vec<Trace> {
-        self.windows.with_running(&self.ctx)
-    }
-
-    /// The open trace with this id; the oldest if several share it, which happens when a runtime passes one
-    /// `TRACEPARENT` to several operations.
-    #[must_use]
-    pub fn open_trace(&self, id: TraceId) -> Option<&Trace> {
-        self.ctx.traces.find(id).map(|open| &open.trace)
-    }
-
-    /// When the next timer fires if nothing else happens: the source of ticks must send one then. `None` when no timer
-    /// is set.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.ctx.effects.timers.first()
-    }
-
-    /// Losses since the start.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.ctx.effects.counters
-    }
-
-    /// How full the tables are.
-    #[must_use]
-    pub fn sizes(&self) -> Sizes {
-        let mut sizes = Sizes {
-            traces: self.ctx.traces.len(),
-            ..Sizes::default()
-        };
-        self.plugins.fill_sizes(&mut sizes);
-        self.sandboxes.fill_sizes(&mut sizes);
-        self.traffic.fill_sizes(&mut sizes);
-        self.windows.fill_sizes(&mut sizes);
-        sizes
-    }
-
-    /// An open trace changed since [`take_changed`](Correlator::take_changed) was last called.
-    #[must_use]
-    pub fn has_changed(&self) -> bool {
-        !self.ctx.effects.changed.is_empty()
-    }
-
-    /// The open traces that changed since the last call: take a fresh copy of each with [`Correlator::open`].
-    pub fn take_changed(&mut self) -> BTreeSet<TraceId> {
-        let mut changed = BTreeSet::new();
-        for key in self.ctx.effects.changed.drain(..) {
-            if let Some(open) = self.ctx.traces.get_mut(key) {
-                open.clean();
-                changed.insert(open.trace.id);
-            }
-        }
-        changed
     }
 }

@@ -4,20 +4,22 @@
 //! construction: a span only begins below an open span, everything open below a span ends with it, and a parent never
 //! ends before a child. Spans are named by their index, which does not change while the trace is open. Bounded by
 //! `max_spans` spans and 32 events of each.
+//! This file holds the state, begins spans and answers questions about them; `open_trace/ending.rs` ends spans,
+//! `open_trace/in_order.rs` makes the trace that is shown and exported.
 //! Does not: decide when something ends.
 //!
 //! Indices: 0 is the root. In the trace of a creation 1 is `sandbox.create` (`CREATE`), below which runtime steps and
 //! the runtime's operations lie; first exchanges lie below the root, since they come after the creation. In any other
 //! trace the root is the operation.
 
-use sandglass_model::event::ExitStatus;
-use sandglass_model::time::SECOND;
+pub(crate) mod ending;
+mod in_order;
+
 use sandglass_model::trace::{Detail, OperationDetail, SpanEvent, Status};
 use sandglass_model::{ClockAnchor, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
 use crate::effects::Effects;
 use crate::keys::{SpanRef, TraceKey};
-use crate::output::{EndedSpan, Output};
 use crate::timers::Timer;
 
 /// What an open trace knows of a span besides what is exported.
@@ -52,30 +54,6 @@ pub(crate) struct OpenTrace {
     max_spans: usize,
     /// Its key is in [`Effects::changed`].
     dirty: bool,
-}
-
-/// Why a span ends although its process has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    /// The span around it ended; the process runs on as a daemon.
-    Outlived,
-    /// It, or the span around it, exceeded the timeout.
-    Deadline { deadline_ns: u64 },
-    /// The trace is evicted, or the input has ended.
-    Abandoned,
-}
-
-impl Cut {
-    /// Error class and message of a plugin that is cut; `None` if being cut is no failure.
-    pub(crate) fn failure(self) -> Option<(String, String)> {
-        match self {
-            Cut::Deadline { deadline_ns } => Some((
-                "deadline".to_owned(),
-                format!("still running after {} s", deadline_ns / SECOND),
-            )),
-            Cut::Outlived | Cut::Abandoned => None,
-        }
-    }
 }
 
 /// Bound on events of one span: a process that executes images in an endless loop must not grow it.
@@ -245,82 +223,6 @@ impl OpenTrace {
         std::iter::successors(Some(span), |&index| self.trace.spans.get(index)?.parent)
     }
 
-    /// Ends a span, after what is still open below it, which `below` explains. Does nothing if it has ended.
-    pub(crate) fn end(&mut self, span: usize, at: Timestamp, below: Cut, effects: &mut Effects) {
-        if !self.is_open(span) {
-            return;
-        }
-        if self.states[span].open_children > 0 {
-            for index in (span + 1..self.trace.spans.len()).rev() {
-                if self.is_open(index) && self.ancestors(index).any(|ancestor| ancestor == span) {
-                    self.cut(index, at, below, effects);
-                }
-            }
-        }
-        self.end_leaf(span, at, effects);
-    }
-
-    /// Ends a span that did not end by itself, and what is open below it.
-    pub(crate) fn cut(&mut self, span: usize, at: Timestamp, cut: Cut, effects: &mut Effects) {
-        if !self.is_open(span) {
-            return;
-        }
-        let Some(process) = self.trace.spans[span].process_mut() else {
-            // Spans without a process: an activity or a wait is cut here; an operation or the creation ends with the
-            // last span in it.
-            let Span { start, detail, .. } = &self.trace.spans[span];
-            let cut_here = detail.as_activity().is_some() || detail.as_vnic_wait().is_some();
-            let at = if cut_here { at } else { *start };
-            return self.end(span, at, cut, effects);
-        };
-        match cut {
-            Cut::Outlived => process.outlived_parent = true,
-            Cut::Deadline { .. } => {
-                if let Some((class, message)) = cut.failure() {
-                    self.trace.spans[span].status = Status::Error { class, message };
-                }
-            }
-            Cut::Abandoned => {
-                process.exit = Some(ExitStatus::Unknown);
-                self.trace.incomplete = true;
-            }
-        }
-        self.end(span, at, cut, effects);
-    }
-
-    /// Ends a span below which nothing is open: sets its end, not before its children's, and emits it.
-    fn end_leaf(&mut self, index: usize, at: Timestamp, effects: &mut Effects) {
-        self.clear_timer(index, effects);
-        let end = at.max(self.states[index].latest);
-        let span = &mut self.trace.spans[index];
-        span.end = Some(end);
-        if let Some(parent) = span.parent {
-            let parent = &mut self.states[parent];
-            parent.open_children = parent.open_children.saturating_sub(1);
-            parent.latest = parent.latest.max(end);
-        }
-        let ended = EndedSpan::of(&self.trace, &self.trace.spans[index]);
-        effects.outputs.push(Output::Ended(ended));
-        self.touch(effects);
-    }
-
-    /// Ends a lookup or connect that was shown, with or without its end, before it was known whether it belongs here.
-    pub(crate) fn end_shown(&mut self, span: usize, at: Timestamp, effects: &mut Effects) {
-        self.trace.spans[span].end = None;
-        self.end_leaf(span, at, effects);
-    }
-
-    /// Takes a span back that turned out not to belong here. Only for spans that were not emitted as ended.
-    pub(crate) fn withdraw(&mut self, span: usize) {
-        let start = self.trace.spans[span].start;
-        self.trace.spans[span].end = Some(start);
-        self.states[span].withdrawn = true;
-        if let Some(parent) = self.trace.spans[span].parent {
-            let parent = &mut self.states[parent];
-            parent.open_children = parent.open_children.saturating_sub(1);
-        }
-    }
-
     /// Adds a span event, in order of time and not before the span's begin. Beyond the bound it is left out.
     pub(crate) fn mark(&mut self, span: usize, at: Timestamp, name: &str, attributes: &[(&str, String)]) {
         let span = &mut self.trace.spans[span];
@@ -359,40 +261,4 @@ impl OpenTrace {
     pub(crate) fn sandbox(&self) -> &str {
         self.trace.sandbox.as_ref().map_or("", |SandboxId(id)| id)
     }
-
-    /// The complete trace, spans in order of begin, so that parents stand before children. Late records may have put a
-    /// span behind younger ones.
-    pub(crate) fn into_trace(self: Box<Self>) -> Trace {
-        let mut trace = in_order(self.trace, &self.states);
-        trace.closed = true;
-        // The store keeps it for long.
-        trace.spans.shrink_to_fit();
-        trace
-    }
-
-    /// The trace as it is now, spans in order of begin.
-    pub(crate) fn trace_so_far(&self) -> Trace {
-        in_order(self.trace.clone(), &self.states)
-    }
-}
-
-/// Sorts spans by begin and leaves out withdrawn ones; parents' indices follow.
-fn in_order(mut trace: Trace, states: &[SpanState]) -> Trace {
-    let stays = |index: &usize| !states[*index].withdrawn;
-    if trace.spans.is_sorted_by_key(|span| span.start) && (0..trace.spans.len()).all(|index| stays(&index)) {
-        return trace;
-    }
-    // Stable, and no child begins before its parent: parents stay before their children. What is withdrawn has none.
-    let mut order: Vec<usize> = (0..trace.spans.len()).filter(stays).collect();
-    order.sort_by_key(|&index| trace.spans[index].start);
-    let mut places = vec![0; trace.spans.len()];
-    for (place, &index) in order.iter().enumerate() {
-        places[index] = place;
-    }
-    let mut spans: Vec<Option<Span>> = trace.spans.into_iter().map(Some).collect();
-    trace.spans = order.iter().filter_map(|&index| spans[index].take()).collect();
-    for span in &mut trace.spans {
-        span.parent = span.parent.map(|parent| places[parent]);
-    }
-    trace
 }

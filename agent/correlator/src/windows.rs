@@ -37,6 +37,7 @@ mod nest;
 mod nest_end;
 mod objects;
 mod ongoing;
+mod open_index;
 mod operations;
 mod placing;
 pub(crate) mod restarts;

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::facts::Fact;
 use crate::invocation::failure_of;
 use crate::keys::SpanRef;
-use crate::open_trace::Cut;
+use crate::open_trace::ending::Cut;
 use crate::plugins::Plugins;
 use crate::plugins::role::{PidMatch, Role};
 

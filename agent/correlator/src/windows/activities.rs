@@ -121,7 +121,7 @@ impl Windows {
         };
         let activities = &self.activities;
         // An event within an activity carries its id; one without an id belongs to what its thread does.
-        let by_id = activities.newest_with(step.service, &step.activity, None);
+        let by_id = activities.newest_of(step.service, &step.activity);
         let number = by_id.or_else(|| activities.around(at, &step));
         match number.and_then(|number| self.activities.get_mut(number)) {
             Some(activity) => {

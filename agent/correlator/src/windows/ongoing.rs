@@ -3,9 +3,8 @@
 //! Used by `activities.rs`, which pairs starts and stops, and by `running.rs`, which shows what runs. Bounded to 4,096;
 //! the oldest are evicted. Does not: know sandboxes.
 //!
-//! Three orders are kept: by number for eviction and for nesting, by (service, id, name) to find what a stop ends, by
-//! (service, process, thread) to find what encloses a start without an id. An activity leaves the two latter when it
-//! ends, and the first when its whole nest has.
+//! Kept by number, for eviction and for nesting, until the whole nest has ended; those that are open are also in
+//! `open_index.rs`, by which starts and stops find them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use sandglass_model::trace::Link;
 use sandglass_model::windows::{ActivityStep, ObjectKey, Service};
 
 use crate::finding::ActivityEnded;
+use crate::windows::open_index::{NameKey, OpenIndex, ThreadKey};
 
 /// An activity of HNS, HCS or a silo.
 #[derive(Clone, Debug)]
@@ -59,10 +59,8 @@ pub(crate) struct Activities {
     all: BTreeMap<u64, Activity>,
     /// The last number.
     serial: u64,
-    /// Open activities by service, id and name.
-    by_name: BTreeMap<(Service, String, Arc<str>), BTreeSet<u64>>,
-    /// Open activities by service, process and thread.
-    by_thread: BTreeMap<(Service, u32, u32), BTreeSet<u64>>,
+    /// Those of `all` that are open, by id, name and thread.
+    open: OpenIndex,
 }
 
 /// Bound on activities kept.
@@ -85,8 +83,7 @@ impl Activities {
     pub(crate) fn begin(&mut self, activity: Activity) {
         self.serial += 1;
         let number = self.serial;
-        self.by_name.entry(named(&activity)).or_default().insert(number);
-        self.by_thread.entry(thread(&activity)).or_default().insert(number);
+        self.open.insert(number, named(&activity), thread(&activity));
         // A parent that was evicted leaves the child a root.
         if let Some(parent) = activity.parent.and_then(|parent| self.all.get_mut(&parent)) {
             parent.children.push(number);
@@ -97,8 +94,7 @@ impl Activities {
     /// Takes the activity out of the open ones. The caller sets when and how it ended.
     pub(crate) fn end(&mut self, number: u64) -> Option<&mut Activity> {
         let activity = self.all.get_mut(&number)?;
-        close(&mut self.by_name, &named(activity), number);
-        close(&mut self.by_thread, &thread(activity), number);
+        self.open.remove(number, &named(activity), &thread(activity));
         Some(activity)
     }
 
@@ -110,11 +106,11 @@ impl Activities {
             return None;
         }
         // The related id names the cause; the same id under another name is an inner activity of the same request.
-        let related = || self.newest_with(step.service, &step.related, None);
-        let same = || self.newest_with(step.service, &step.activity, Some(&step.name));
+        let related = || self.open.newest_with(step.service, &step.related, None);
+        let same = || self.open.newest_with(step.service, &step.activity, Some(&step.name));
         let by_id = related().max(same());
         by_id.or_else(|| {
-            let newest = *self.by_thread.get(&thread_of(step))?.last()?;
+            let newest = *self.open.of_thread(&thread_of(step))?.last()?;
             // A stop that was lost must not keep all that the thread does later.
             let near = at.since(self.all.get(&newest)?.start) <= THREAD_REACH_NS;
             (step.tid != 0 && near).then_some(newest)
@@ -124,17 +120,17 @@ impl Activities {
     /// The open activity that this step ends; `None` if there is none. `ActivityStoppedAutomatically` names no
     /// activity: WIL logs it when an activity goes out of scope.
     pub(crate) fn ended_by(&self, step: &ActivityStep) -> Option<u64> {
-        let here = self.by_thread.get(&thread_of(step));
+        let here = self.open.of_thread(&thread_of(step));
         if step.name == "ActivityStoppedAutomatically" {
             if !step.activity.is_empty() {
-                return self.newest_with(step.service, &step.activity, None);
+                return self.open.newest_with(step.service, &step.activity, None);
             }
             // Without an id it can only end an activity of its thread that has none either.
             let nameless = |number: &&u64| self.all.get(number).is_some_and(|activity| activity.id.is_empty());
             return here?.iter().rev().find(nameless).copied();
         }
         let name = (step.service, step.activity.clone(), step.name.as_str().into());
-        let named = self.by_name.get(&name)?;
+        let named = self.open.of_name(&name)?;
         let both = here.and_then(|here| {
             // The smaller set is searched: a service thread may have hundreds open.
             let (few, many) = if here.len() < named.len() {
@@ -148,18 +144,9 @@ impl Activities {
         both.or_else(|| named.first()).copied()
     }
 
-    /// The newest open activity with this id; `None` for an empty id. Excludes those with the name `but`.
-    pub(crate) fn newest_with(&self, service: Service, id: &str, but: Option<&str>) -> Option<u64> {
-        if id.is_empty() {
-            return None;
-        }
-        let first = (service, id.to_owned(), Arc::from(""));
-        let same = self
-            .by_name
-            .range(first..)
-            .take_while(|((of, with, _), _)| (*of, with.as_str()) == (service, id));
-        let others = same.filter(|((.., name), _)| but.is_none_or(|but| **name != *but));
-        others.filter_map(|(_, numbers)| numbers.last().copied()).max()
+    /// The newest open activity with this id; `None` for an empty id.
+    pub(crate) fn newest_of(&self, service: Service, id: &str) -> Option<u64> {
+        self.open.newest_with(service, id, None)
     }
 
     /// The number of the activity around this one that lies in no other.
@@ -247,11 +234,7 @@ impl Activities {
 
     /// Ends what this process of HNS has begun and not ended. Returns the ended activities by number.
     pub(crate) fn interrupt(&mut self, at: Timestamp, pid: u32) -> Vec<(u64, ActivityEnded)> {
-        // All threads of the process: the keys are sorted by service, process and thread.
-        let mut threads = self
-            .by_thread
-            .range((Service::Hns, pid, 0)..=(Service::Hns, pid, u32::MAX));
-        let open: BTreeSet<u64> = threads.by_ref().flat_map(|(_, numbers)| numbers).copied().collect();
+        let open = self.open.of_process(Service::Hns, pid);
         let ended = open.into_iter().filter_map(|number| {
             let activity = self.end(number)?;
             let end = at.max(activity.start);
@@ -290,28 +273,19 @@ impl Activities {
     }
 }
 
-/// The key of an activity in `by_name`.
-fn named(activity: &Activity) -> (Service, String, Arc<str>) {
+/// The key of an activity by its name.
+fn named(activity: &Activity) -> NameKey {
     (activity.service, activity.id.clone(), Arc::clone(&activity.name))
 }
 
-/// The key of an activity in `by_thread`.
-fn thread(activity: &Activity) -> (Service, u32, u32) {
+/// The key of an activity by the thread that began it.
+fn thread(activity: &Activity) -> ThreadKey {
     (activity.service, activity.pid, activity.tid)
 }
 
-fn thread_of(step: &ActivityStep) -> (Service, u32, u32) {
+/// The key of activities that the thread of this step began.
+fn thread_of(step: &ActivityStep) -> ThreadKey {
     (step.service, step.pid, step.tid)
-}
-
-/// Removes an activity from an index.
-fn close<K: Ord>(index: &mut BTreeMap<K, BTreeSet<u64>>, key: &K, number: u64) {
-    if let Some(numbers) = index.get_mut(key) {
-        numbers.remove(&number);
-        if numbers.is_empty() {
-            index.remove(key);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -376,7 +350,7 @@ mod tests {
             Some(2)
         );
         activities.take(2);
-        assert!(activities.all.is_empty() && activities.by_name.is_empty() && activities.by_thread.is_empty());
+        assert!(activities.all.is_empty() && activities.open.is_empty());
     }
 
     #[test]
@@ -387,9 +361,9 @@ mod tests {
         begin(&mut activities, 3, &step("Inner", "x", 3));
         let parents = |number| activities.all.get(&number).and_then(|activity| activity.parent);
         assert_eq!([parents(1), parents(2), parents(3)], [None, Some(1), Some(1)]);
-        assert_eq!(activities.newest_with(Service::Hns, "x", None), Some(3));
-        assert_eq!(activities.newest_with(Service::Hcs, "x", None), None);
-        assert_eq!(activities.newest_with(Service::Hns, "", None), None);
+        assert_eq!(activities.open.newest_with(Service::Hns, "x", None), Some(3));
+        assert_eq!(activities.open.newest_with(Service::Hcs, "x", None), None);
+        assert_eq!(activities.open.newest_with(Service::Hns, "", None), None);
         assert_eq!(activities.roots().collect::<Vec<_>>(), [1]);
     }
 
@@ -418,9 +392,8 @@ mod tests {
             );
         }
         assert_eq!(activities.len(), MAX_OPEN);
-        let indexed: usize = activities.by_name.values().map(BTreeSet::len).sum();
-        assert_eq!((indexed, activities.by_thread.len()), (MAX_OPEN, MAX_OPEN));
+        assert_eq!(activities.open.len(), (MAX_OPEN, MAX_OPEN));
         activities.forget(Timestamp(FORGET_NS + 20_000));
-        assert!(activities.by_name.is_empty() && activities.by_thread.is_empty());
+        assert!(activities.open.is_empty());
     }
 }

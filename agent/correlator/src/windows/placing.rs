@@ -10,7 +10,8 @@ use sandglass_model::windows::{ObjectKey, Service, is_failure, result_text};
 
 use crate::context::Context;
 use crate::keys::TraceKey;
-use crate::open_trace::{CREATE, Cut, OpenTrace};
+use crate::open_trace::ending::Cut;
+use crate::open_trace::{CREATE, OpenTrace};
 use crate::windows::keys;
 use crate::windows::nest::Nest;
 use crate::windows::objects::Objects;
