@@ -7,6 +7,7 @@
 //!
 //! Order within one event: timers that are due fire first, then the rooms handle the event, then facts are routed until
 //! none is left. A handler that needs the effect of a fact before it goes on calls `route` in between.
+//! `correlator/losses.rs` marks what misses records, `correlator/outlets.rs` is what a caller reads.
 //! Does not: decide anything about processes, sandboxes or traffic; its own are the loss markers and the bound on open
 //! traces.
 
@@ -39,10 +40,13 @@ use crate::windows::calls::Inferred;
 /// configuration; what a bound evicts is in [`counters`](Correlator::counters).
 #[derive(Debug)]
 pub struct Correlator {
+    /// What the rooms share; passed to each of them.
     ctx: Context,
+    /// The rooms. None of them knows another: only this type calls them.
     plugins: Plugins,
     sandboxes: Sandboxes,
     traffic: Traffic,
+    /// Empty on Linux.
     windows: Windows,
 }
 
@@ -64,6 +68,7 @@ impl Correlator {
     /// Handles one event. Events come in time order from the reorder stage, except late ones, whose time may lie before
     /// the newest seen; an event never moves the correlator's time back.
     pub fn handle(&mut self, event: Event) {
+        // What was due before this event happened before it.
         let at = event.at;
         self.pass_time(at);
         let ctx = &mut self.ctx;
@@ -88,6 +93,7 @@ impl Correlator {
                 self.traffic.on_netns(ctx, netns.inode, &netns.sandbox.0, netns.created);
                 self.sandboxes.on_netns(ctx, &netns);
             }
+            // Sent once, by a source that observes traffic; without it no sandbox waits for its network.
             Body::TrafficWatched { node_netns } => {
                 self.traffic.on_traffic_watched(node_netns);
                 self.sandboxes.on_traffic_watched();
@@ -104,6 +110,7 @@ impl Correlator {
             Body::FlowSeen(flow) => self.traffic.on_flow(ctx, at, *flow),
             Body::ConntrackCounted(counts) => self.traffic.on_conntrack_counters(ctx, at, *counts),
             Body::PacketDropped(packet) => self.traffic.on_packet_drop(ctx, at, *packet),
+            // The whole configuration each time: operations that are open are judged by it from now on.
             Body::NetworksConfigured { networks } => ctx.networks = networks,
             Body::ClockAnchored { unix_ns } => ctx.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.on_loss(at, &probe, count),
@@ -112,11 +119,13 @@ impl Correlator {
             Body::RuntimeReported(report) => self.windows.on_runtime_report(ctx, at, *report),
             Body::SiloSeen(step) => self.windows.on_silo(ctx, at, &step),
             Body::InterfaceSeen(step) => self.windows.on_interface(ctx, at, step),
+            // The owner is the room of Windows' knowledge, the home that of traffic: both are looked up before the step.
             Body::LookupSeen(step) => {
                 let owner = self.windows.owner_of_silo(&step.silo);
                 let home = self.traffic.home_of(ctx, &owner);
                 self.windows.on_lookup(ctx, at, &step, owner, home);
             }
+            // Its time alone matters, which has passed above.
             Body::Tick => {}
         }
         self.route();
@@ -172,6 +181,7 @@ impl Correlator {
         match self.plugins.on_exec(&mut self.ctx, at, image, env) {
             ExecOutcome::Done => {}
             ExecOutcome::Operation(image, call) => self.on_operation_begin(at, image, &call),
+            // The span first: closing the idle operations may complete the creation, which the step keeps open.
             ExecOutcome::Step(image, step, id) => {
                 let process = image.process;
                 let trace = self.sandboxes.creation_of(&self.ctx, &id);
@@ -193,6 +203,7 @@ impl Correlator {
     /// also ends the creation of its sandbox, or makes it due. Only then is the trace chosen, and the bound on traces
     /// is kept before the operation enters it.
     fn on_operation_begin(&mut self, at: Timestamp, image: Image, call: &Invocation<'_>) {
+        // Facts are routed in between: an operation that closed may have been the last of its trace.
         self.plugins.supersede(&mut self.ctx, call);
         self.route();
         if call.command == CniCommand::Del {
@@ -203,6 +214,7 @@ impl Correlator {
             }
             self.route();
         }
+        // Choosing may open a trace, so that the bound is kept before the plugin enters it.
         let placement = self.sandboxes.on_operation_begin(&mut self.ctx, at, &image, call);
         self.bound_traces();
         self.plugins.begin_operation(&mut self.ctx, at, image, call, placement);
@@ -217,6 +229,7 @@ impl Correlator {
         let standing = self.plugins.standing(process, image.parent);
         let inferred = self.windows.on_exec(&mut self.ctx, image, standing);
         self.route();
+        // `Exec` is a process of the runtime, `Plugin` one of a sandbox that was inferred, `Command` one below a plugin.
         match inferred {
             Inferred::Nothing => {}
             Inferred::Exec(image, env) => self.on_exec(at, image, &env),
@@ -239,7 +252,8 @@ impl Correlator {
         }
     }
 
-    /// Routes every fact to the rooms that need it, in order, those that come up meanwhile included.
+    /// Routes every fact to the rooms that need it, in order, those that come up meanwhile included. Ends, because each
+    /// fact is about something that began, ended or became known, which happens once.
     fn route(&mut self) {
         while let Some(fact) = self.ctx.facts.pop() {
             let ctx = &mut self.ctx;
@@ -345,11 +359,13 @@ impl Correlator {
         if self.ctx.config.windows {
             self.windows.on_closing(&mut self.ctx, trace);
         }
+        // Once the creation is over its operations and processes are closed already.
         if self.ctx.traces.get(trace).is_some_and(|open| !open.is_created()) {
             self.plugins.on_closing(&mut self.ctx, trace, cut);
         }
         match self.sandboxes.close(&mut self.ctx, trace, cut) {
             CloseOutcome::Closed => {}
+            // The creation is over and the trace stays open; the network may have been proven usable before.
             CloseOutcome::AwaitsNetwork => self.review(trace),
         }
     }

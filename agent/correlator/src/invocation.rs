@@ -77,6 +77,7 @@ impl Image {
 /// The CNI parameters of a plugin's environment (CNI spec 1.1.0, section 2, "Parameters").
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Invocation<'a> {
+    /// `CNI_COMMAND`: the verb.
     pub(crate) command: CniCommand,
     /// `CNI_CONTAINERID`; empty for verbs without an attachment.
     pub(crate) container: &'a str,
@@ -96,7 +97,8 @@ pub(crate) struct Invocation<'a> {
     pub(crate) fingerprint: u64,
 }
 
-/// The first value of each variable of interest, while the environment is read.
+/// The first value of each variable of interest, while the environment is read. `None` and an empty value differ: only the
+/// absence of `CNI_COMMAND` makes a process no plugin.
 #[derive(Default)]
 struct Parameters<'a> {
     command: Option<&'a str>,
@@ -197,7 +199,8 @@ fn without_drive(directory: &str) -> &str {
     }
 }
 
-/// The command is about one interface of one sandbox (CNI spec 1.1.0, section 2).
+/// The command is about one interface of one sandbox (CNI spec 1.1.0, section 2). Of the others GC and STATUS are about a
+/// network, VERSION about a plugin.
 pub(crate) fn has_attachment(command: CniCommand) -> bool {
     match command {
         CniCommand::Add | CniCommand::Del | CniCommand::Check => true,
@@ -254,8 +257,10 @@ impl<'a> RuntimeExec<'a> {
                 .filter(|_| starts)
                 .map(|id| (RuntimeStep::Shim, id))
         } else if name == "conmon" {
+            // `-c` and `--cid` of conmon(8), the container's id.
             value_of(&["-c", "--cid"]).map(|id| (RuntimeStep::Shim, id))
         } else if matches!(name, "runc" | "crun" | "youki" | "runsc") {
+            // The id is the last argument of both verbs; options may stand before and behind the verb (runc-create(8)).
             let mut options = args.clone();
             options.next_back().and_then(|id| {
                 let step = options.find_map(|arg| match arg {
@@ -275,7 +280,8 @@ impl<'a> RuntimeExec<'a> {
     }
 }
 
-/// The name of the runtime by the `comm` of the plugin's parent.
+/// The name of the runtime by the `comm` of the plugin's parent (proc_pid_comm(5); at most 15 bytes, TASK_COMM_LEN of
+/// include/linux/sched.h). Any other caller is shown by its own name.
 pub(crate) fn runtime_name(comm: &str) -> &str {
     match comm {
         "crio" => "cri-o",
@@ -290,7 +296,8 @@ pub(crate) fn has_known_steps(runtime: &str) -> bool {
     matches!(runtime, "containerd" | "cri-o")
 }
 
-/// Error class and message of a failed exit. `None` for success, and for an exit that was not seen.
+/// Error class and message of a failed exit. `None` for success, and for an exit that was not seen: its trace is marked
+/// incomplete instead.
 pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, String)> {
     let name = || registry::name(span);
     match how {

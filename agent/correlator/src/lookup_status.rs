@@ -6,11 +6,14 @@
 
 use sandglass_model::trace::{LookupResult, Status};
 
-/// The status of a lookup of `name` with this result. `Unset` for an answer, and for a result that is not known.
+/// The status of a lookup of `name` with this result. `Unset` for an answer, and for a result that is not known: a span of
+/// which the end was lost is incomplete and not failed. OpenTelemetry reserves `Ok` for a program's own statement
+/// (<https://opentelemetry.io/docs/specs/otel/trace/api/#set-status>).
 pub(crate) fn of(name: &str, result: LookupResult) -> Status {
     if result.is_answer() || !result.is_known() {
         return Status::Unset;
     }
+    // The classes are those of `registry::ERROR_TYPES`; the test below compares them.
     let (class, what) = match result.as_str() {
         "servfail" => ("dns_servfail", "the server failed (SERVFAIL)"),
         "refused" => ("dns_refused", "the server refused (REFUSED)"),

@@ -3,6 +3,10 @@
 //!
 //! Used by the rooms of traffic and of Windows. Most exchanges go well and become no span, so rendering a note waits
 //! until one does. Bounded to 48 for each exchange. Imports no room.
+//!
+//! Names of span events and of their attributes are those of the registry (`agent/model/src/registry.rs`), which a test
+//! compares with what is emitted. Times are those of the records; a note that is older than its span is shown at the span's
+//! begin, since a span event outside of its span is not valid for every back end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +17,7 @@ use sandglass_model::{SmolStr, Timestamp, registry};
 
 use crate::finding::Nat;
 
-/// An instant.
+/// An instant. Equal notes of one time are one: the same record came twice, or came from two probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) at: Timestamp,
@@ -23,42 +27,65 @@ pub(crate) struct Note {
 /// What happened at the instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoteKind {
+    /// A query was sent.
     Query {
+        /// Name of the question; one of several along a search path.
         name: SmolStr,
+        /// Record type (RFC 1035 3.2.2).
         kind: u16,
+        /// Message id (RFC 1035 4.1.1); 0 where the system reports none.
         id: u16,
+        /// The server as the client addresses it.
         server: SocketAddr,
         transport: Transport,
+        /// It repeats a question because no answer came.
         again: bool,
     },
+    /// An answer came.
     Answer {
+        /// Record type of the question that it answers.
         kind: u16,
+        /// Message id; 0 where the system reports none.
         id: u16,
+        /// Response code, extended where the answer has EDNS (RFC 6891 6.1.3).
         rcode: u16,
+        /// The TC bit (RFC 1035 4.1.1).
         truncated: bool,
+        /// The question had its answer.
         late: bool,
     },
     /// An answer that no query of the exchange fits: it has another id, or came from another address.
     Stray {
+        /// Message id of the answer.
         id: u16,
+        /// Where it came from.
         from: SocketAddr,
     },
+    /// A conntrack entry of the exchange was confirmed.
     Flow {
+        /// The kernel's id of the entry (`CTA_ID`, include/uapi/linux/netfilter/nfnetlink_conntrack.h).
         id: u32,
+        /// What was translated; `None` for nothing.
         nat: Option<Nat>,
+        /// The other end after destination translation.
         backend: Option<SocketAddr>,
     },
+    /// The kernel dropped a packet of the exchange.
     Drop {
+        /// The kernel's drop reason without its prefix (`enum skb_drop_reason`, include/net/dropreason-core.h).
         reason: Arc<str>,
+        /// Kernel function that dropped it; empty when not known.
         function: Arc<str>,
     },
 }
 
-/// Bound on notes of one exchange.
+/// Bound on notes of one exchange: more than a usual failure has (glibc sends up to 12 queries of one name to three servers), and
+/// little enough for thousands that fail at once.
 const MAX_NOTES: usize = 48;
 
 /// Adds a note in order of time, if there is room. Returns `false` if the same note is there: its record came twice.
 pub(crate) fn add(notes: &mut Vec<Note>, at: Timestamp, kind: NoteKind) -> bool {
+    // Feeds of different probes are ordered by the reorder stage only as far as its window reaches.
     let place = notes.partition_point(|note| note.at <= at);
     let same = notes[..place].iter().rev().take_while(|note| note.at == at);
     if same.into_iter().any(|note| note.kind == kind) {
@@ -93,6 +120,7 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
                 (registry::PEER_ADDRESS, server.ip().to_string()),
                 (registry::DNS_ID, id.to_string()),
             ];
+            // UDP is the usual case and is left out.
             if *transport == Transport::Tcp {
                 attributes.push((registry::NETWORK_TRANSPORT, transport.as_str().to_owned()));
             }
@@ -114,6 +142,7 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
                 (registry::DNS_RCODE, LookupResult::Rcode(*rcode).as_str().to_owned()),
                 (registry::DNS_ID, id.to_string()),
             ];
+            // Attributes that would be false are left out, as in the whole registry.
             if *truncated {
                 attributes.push((registry::DNS_TRUNCATED, "true".to_owned()));
             }

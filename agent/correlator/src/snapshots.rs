@@ -3,6 +3,7 @@
 //! Used by the pipeline, which passes them to the sinks a few times a second. On a Windows node activities of HNS and
 //! HCS are attributed only when they end; while they run, copies of the open traces show them where they likely belong.
 //! A trace therefore changes for display also when such an activity begins or ends.
+//! A pipeline calls `observe` with every event, `is_stale` as often as it likes, and `take` when it shows what changed.
 //! Does not: change the correlator's traces; what is only likely never gets into a trace that is exported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +15,15 @@ use crate::Correlator;
 /// What the last snapshot showed besides the open traces themselves.
 #[derive(Debug, Default)]
 pub struct Snapshots {
-    /// Copies of open traces, with the activities that ran.
+    /// Copies of open traces, with the activities that ran. By root, because several open traces may share an id
+    /// (`TRACEPARENT`). Empty on Linux.
     running: BTreeMap<RootId, Trace>,
     /// An activity began or ended since the last snapshot.
     stale: bool,
 }
 
 impl Snapshots {
-    /// Notes an event that the correlator handles.
+    /// Notes an event that the correlator handles. Only activities matter: every other change marks its trace.
     pub fn observe(&mut self, body: &Body) {
         self.stale |= matches!(body, Body::ActivitySeen(_) | Body::SiloSeen(_));
     }
@@ -32,8 +34,8 @@ impl Snapshots {
         self.stale || correlator.has_changed()
     }
 
-    /// The ids of the traces that changed since the last call, and all open traces. When several open traces have one id,
-    /// at least one of them changed.
+    /// The ids of the traces that changed since the last call, and all open traces, oldest first. When several open traces
+    /// have one id, at least one of them changed. A trace with running activities is shown by its copy.
     pub fn take<'a>(
         &'a mut self,
         correlator: &'a mut Correlator,
@@ -43,8 +45,11 @@ impl Snapshots {
         let running = correlator.with_running();
         let running = running.into_iter().map(|trace| (trace.root_id(), trace)).collect();
         let before = std::mem::replace(&mut self.running, running);
+        // A copy that is equal to the last one has been shown; comparing costs less than sending it again.
         let differs = |(root, trace): &(&RootId, &Trace)| self.running.get(root) != Some(trace);
+        // A trace that lost its copy is shown as it is again, which is a change too.
         let ended = before.iter().filter(differs).map(|(root, _)| root);
+        // Those that had a copy before are covered by `differs`.
         let began = self.running.keys().filter(|root| !before.contains_key(root));
         changed.extend(ended.chain(began).map(|root| root.trace));
         let (running, open) = (&self.running, correlator.open());

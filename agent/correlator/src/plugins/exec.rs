@@ -5,6 +5,8 @@
 //! (execve(2)), so `sleep` below a script plugin carries `CNI_COMMAND` too. Below a plugin a process is therefore a
 //! plugin only if it lies in a directory of `CNI_PATH`, where the CNI specification has delegates looked for (CNI spec
 //! 1.1.0, section 4), or if its CNI parameters differ from its caller's.
+//! The order of evidence for one exec: the role that the process has already, the role of its parent, its environment, its
+//! name and arguments. A role decides first because environments are inherited and names can be anything.
 //! Does not: make spans for forks (a fork without an exec shows nothing that its parent does not), or choose the trace
 //! of an operation.
 
@@ -38,6 +40,7 @@ impl Plugins {
     /// same span. A parent whose span ended makes the child a daemon.
     pub(crate) fn on_fork(&mut self, ctx: &mut Context, at: Timestamp, fork: &Fork) {
         let seen = self.processes.look_up(fork.process);
+        // The search through /proc at the start may have found the child before the record of its fork came.
         if matches!(seen, PidMatch::Known(_)) || !self.take_pid(ctx, at, fork.process, seen) {
             return;
         }
@@ -209,7 +212,9 @@ impl Plugins {
         let caller = open.trace.spans[index]
             .parent
             .and_then(|parent| open.nearest_plugin(parent));
+        // Above the span itself: its own environment would be compared with itself.
         let call = caller.and_then(|caller| called_as_plugin(state, caller, &image, env));
+        // A plugin that executes another image keeps its name: its operation shows which plugin the runtime executed.
         let earlier = open.trace.spans[index].detail.as_command_mut().map(|command| {
             command.name = ctx.names.get(image.file_name());
             command.process.args = image.take_args();
@@ -235,7 +240,8 @@ impl Plugins {
         }
     }
 
-    /// The process is in the table, running or ended less than a second ago.
+    /// The process is in the table, running or ended less than a second ago. On Windows this separates the exits that
+    /// concern plugins from those of all other processes of the node.
     pub(crate) fn is_tracked(&self, process: ProcessKey) -> bool {
         self.processes.role(process).is_some()
     }

@@ -4,6 +4,8 @@
 //! Used by `correlator.rs` and, for processes that are added, by the other files of this room. An exit without a known
 //! process is counted as an orphan. Error class and message of a plugin come from the error object that it wrote to
 //! standard output (CNI spec 1.1.0, section 5, "Error"), else from its exit code or signal.
+//! A span ends once: by exit, timeout, eviction of its process, or with the span around it, whichever comes first. Later
+//! evidence finds it closed and changes nothing.
 //! Does not: decide whether the operation is over (`operations.rs`).
 
 use sandglass_model::event::{Exit, ExitStatus, PluginIo};
@@ -114,6 +116,7 @@ impl Plugins {
         let reported = span.detail.as_plugin().and_then(|plugin| plugin.error.as_ref());
         // A plugin that a signal killed has written no complete error; half a one must not hide the signal.
         let reported = reported.filter(|_| matches!(how, ExitStatus::Code(_)));
+        // A plugin that exits with 0 succeeded, whatever it wrote (CNI spec 1.1.0, section 5).
         let failure = failure_of(span, how).map(|(class, message)| match reported {
             Some(error) => (error.class().to_owned(), error.msg.clone()),
             None => (class.to_owned(), message),
@@ -145,6 +148,7 @@ impl Plugins {
         };
         open.end(span, at, below, &mut ctx.effects);
         let state = self.traces.get(trace).and_then(|state| state.process(span));
+        // Delegates and commands end with their caller's knowledge only; the operation counts members of its chain.
         let member = state.filter(|process| process.in_chain);
         if let Some(operation) = member.and_then(|process| process.operation) {
             let operation = SpanRef { trace, span: operation };

@@ -67,6 +67,7 @@ impl Plugins {
         let Some(operation) = operation else {
             return self.add_process(ctx, at, process, Role::Detached);
         };
+        // From here on a next exec of the runtime with these parameters finds the operation.
         let open = self.open.entry(call.container.into()).or_default();
         open.push(operation);
         ctx.facts.push(Fact::OperationOpened(operation));
@@ -89,7 +90,8 @@ impl Plugins {
         self.begin_member(ctx, at, image, call, operation);
     }
 
-    /// Begins a member of the chain and sets its timeout.
+    /// Begins a member of the chain and sets its timeout (`correlation.deadline`). Only plugins that the runtime executes
+    /// have one: what runs below them is cut with them.
     fn begin_member(
         &mut self,
         ctx: &mut Context,
@@ -130,6 +132,7 @@ impl Plugins {
             // The same attachment with the same first plugin again is a retry of what failed.
             let plugin = image.file_name();
             let first = |span| open.operation(span).and_then(|detail| detail.plugins.first());
+            // An attachment with another first plugin is another network on the same interface name.
             let again = state.operations().iter().filter(|operation| {
                 operation.is_for(open, call, caller)
                     && !open.is_open(operation.span)
@@ -158,7 +161,8 @@ impl Plugins {
         Some(operation)
     }
 
-    /// Keeps the state of an operation beside its trace, in a reused `TraceState` where there is one.
+    /// Keeps the state of an operation beside its trace, in a reused `TraceState` where there is one. Invariant: each open
+    /// operation has a state until its trace, or the creation in it, is over.
     fn add_operation(&mut self, ctx: &Context, span: SpanRef, call: &Invocation<'_>, caller: Caller) {
         let Some(open) = ctx.traces.get(span.trace) else {
             return;
@@ -188,6 +192,7 @@ impl Plugins {
     ) -> Option<SpanRef> {
         let trace = parent.trace;
         let (open, state) = (ctx.traces.get_mut(trace)?, self.traces.get(trace)?);
+        // The operation that the caller itself belongs to.
         let around = state.process(caller)?.operation?;
         let same =
             open.operation(around)?.ifname == call.ifname && state.operation(around)?.container(open) == call.container;
@@ -197,6 +202,7 @@ impl Plugins {
             return self.begin_plugin(ctx, at, image, call, operation, parent, Membership::Delegate);
         }
         let requested_by = Caller::Plugin(caller);
+        // The newest first: an older one of the same parameters is over.
         let going_on = state.operations().iter().rev().find(|operation| {
             operation.is_for(open, call, requested_by)
                 && chains::can_join(open, operation.span, image.file_name(), &ctx.networks)
@@ -223,6 +229,7 @@ impl Plugins {
     ) -> Option<SpanRef> {
         let trace = parent.trace;
         let (open, state) = (ctx.traces.get(trace)?, self.traces.get(trace)?);
+        // Same caller, container, interface and verb.
         let same = || {
             let operations = state.operations().iter();
             operations.filter(|operation| operation.is_for(open, call, caller))
@@ -262,6 +269,7 @@ impl Plugins {
         parent: SpanRef,
         membership: Membership,
     ) -> Option<SpanRef> {
+        // One text for all spans of a plugin: nodes run the same few.
         let plugin = ctx.names.get(image.file_name());
         let (delegate, in_chain) = match membership {
             Membership::Chain => (false, true),
@@ -286,6 +294,7 @@ impl Plugins {
         if in_chain {
             add_to_chain(state, operation.span, open, plugin, &ctx.networks);
         }
+        // A trace that continues the caller's has it as its remote parent already.
         if let Some((trace, caller)) = call.caller.filter(|(trace, _)| *trace != open.trace.id) {
             open.trace.spans[span.span].links.push(Link {
                 trace,
@@ -307,6 +316,7 @@ impl Plugins {
     ) -> Option<SpanRef> {
         let open = ctx.traces.get_mut(parent.trace)?;
         open.touch(&mut ctx.effects);
+        // Its begin is the time at which the agent found it, so that the trace lacks what came before.
         let found_running = detail.process().is_some_and(|process| process.found_running);
         let Some(span) = open.begin(Some(parent.span), at, detail) else {
             open.trace.incomplete = true;

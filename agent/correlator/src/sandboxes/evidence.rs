@@ -1,8 +1,11 @@
 //! Adds what others report of a sandbox to its trace: runtime steps, the network namespace, labels from the CRI, ended
 //! operations, and losses.
 //!
-//! Used by `correlator.rs`. Everything here adds to traces that are open or to what is remembered; nothing opens a
-//! trace. Does not: decide when a creation is over (`creation.rs`).
+//! Used by `correlator.rs`, which reviews the trace afterwards where the evidence may complete it. Everything here adds to
+//! traces that are open or to what is remembered; nothing opens a trace.
+//! Evidence may come late or twice, and for sandboxes that are older than the agent or were evicted: then it changes
+//! nothing, and is an orphan only where somebody should have known the sandbox.
+//! Does not: decide when a creation is over (`creation.rs`).
 
 use sandglass_model::event::{ExitStatus, Netns, SandboxDescription};
 use sandglass_model::time::SECOND;
@@ -44,8 +47,10 @@ impl Sandboxes {
             ctx.effects.counters.evicted_spans += 1;
             return None;
         };
+        // A process that ran when the agent started began earlier than its span.
         open.trace.incomplete |= running;
         if let Some(creation) = self.creations.get_mut(trace) {
+            // While a step runs the creation is not over; after its end the next one is waited for.
             creation.running_steps.push((span, at));
             creation.awaits_runtime = true;
         }
@@ -65,6 +70,7 @@ impl Sandboxes {
         step.process.exit = Some(how);
         // The pause process runs once `start` has succeeded.
         let starts = step.step == RuntimeStep::Start && how.is_success();
+        // Exit code or signal is all that is known of a failed step: the runtime's log is not read.
         let failure = failure_of(&open.trace.spans[span], how);
         open.trace.incomplete |= how == ExitStatus::Unknown;
         if let Some((class, message)) = &failure {
@@ -98,6 +104,7 @@ impl Sandboxes {
             return false;
         };
         match detail.command {
+            // What is attached decides whether a later ADD is another attachment, and when the last interface is gone.
             CniCommand::Add => sandbox.attach(&detail.ifname),
             CniCommand::Del => {
                 sandbox.detach(&detail.ifname);
@@ -129,6 +136,7 @@ impl Sandboxes {
         let (Some(open), Some(creation)) = (ctx.traces.get_mut(trace), self.creations.get_mut(trace)) else {
             return;
         };
+        // Traffic is attributed by inode; without it no exchange can be this sandbox's.
         creation.network_known |= netns.inode != 0;
         let Some(created) = netns.created else {
             return;
@@ -142,6 +150,7 @@ impl Sandboxes {
         {
             create.netns_seen = true;
             open.begin_earlier(created);
+            // The kernel makes the namespace between the two instants; the mark shows when it was there.
             if let Some(there) = netns.there {
                 open.mark(CREATE, there, registry::EVENT_NETNS, &[]);
             }
@@ -167,6 +176,7 @@ impl Sandboxes {
             creation.described = true;
             open.touch(&mut ctx.effects);
         }
+        // A trace that is complete may wait for just these labels.
         self.held_back.on_described(described, &mut ctx.effects);
         if let Some(sandbox) = self.memory.sandboxes.get_mut(id) {
             known = true;
@@ -182,6 +192,7 @@ impl Sandboxes {
             ..RememberedSandbox::default()
         };
         self.remember(ctx, id, sandbox);
+        // The runtime reports wall-clock time; the anchor maps it to the boot clock.
         let created = match described.created_unix_ns {
             0 => at,
             unix_ns => ctx.anchor.boot(unix_ns),
@@ -202,6 +213,7 @@ impl Sandboxes {
         attributes: &[(&str, String)],
     ) {
         let traces: Vec<TraceKey> = match owner.map(|owner| owner.sandbox.as_deref()) {
+            // The node's own traffic is in no sandbox's trace.
             Some(None) => Vec::new(),
             Some(Some(sandbox)) => ctx.traces.creation_of(sandbox).into_iter().collect(),
             None => ctx.traces.keys().collect(),
@@ -209,6 +221,7 @@ impl Sandboxes {
         for trace in traces {
             if let Some(open) = ctx.traces.get_mut(trace)
                 && open.is_creation()
+                // Before the network is ready its exchanges are in the trace, so that a missing record may be missed there.
                 && (open.is_created() || self.watched)
             {
                 open.trace.incomplete = true;

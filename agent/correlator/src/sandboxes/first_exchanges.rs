@@ -3,6 +3,8 @@
 //!
 //! Used by `correlator.rs` with facts of the rooms of traffic and of Windows. Also completes journeys, since only this
 //! room remembers the pod's labels and the root of the sandbox's trace.
+//! An exchange is shown when it begins, since a lookup that hangs is what a reader of an open trace looks for; whether it
+//! belongs to the time before readiness is known later, and `readiness.rs` then keeps or withdraws the span.
 //! Does not: match messages to exchanges or decide how one ended.
 
 use std::sync::Arc;
@@ -59,6 +61,7 @@ impl Sandboxes {
         let (Some(open), Some(creation)) = (ctx.traces.get_mut(home), self.creations.get(home)) else {
             return;
         };
+        // The whole detail is replaced: it is small, and differences would have to be merged.
         if let Some(span) = creation.readiness.span(id) {
             open.trace.spans[span].detail = detail;
             open.trace.spans[span].events = events;
@@ -75,6 +78,7 @@ impl Sandboxes {
         };
         let readiness = &mut creation.readiness;
         let exchange = Arc::clone(&ended.exchange);
+        // It was left out at its begin for want of room, and is the one that makes the network ready.
         if readiness.is_wanted(&ended)
             && let Some(span) = open.begin(Some(0), exchange.start, exchange.to_detail())
         {
@@ -119,6 +123,7 @@ impl Sandboxes {
         let sandbox = trace.sandbox.as_ref();
         let remembered = sandbox.and_then(|SandboxId(sandbox)| self.memory.sandboxes.get(sandbox));
         if let Some(remembered) = remembered {
+            // A sandbox that was evicted from memory has neither labels nor a link; its journey is emitted all the same.
             trace.identity = remembered.identity.clone();
             let link = remembered.root.map(|root| root.link(Relation::Sandbox));
             trace.spans[0].links.extend(link);

@@ -3,6 +3,8 @@
 //! Used by `correlator.rs` when the runtime begins an operation or, on Windows, reports a creation. Trace ids are made
 //! of the boot id and of what identifies the operation, so that a replay makes the same ones; `TRACEPARENT` in the
 //! plugin's environment takes precedence (`OpenTrace::new`).
+//! Attempts are counted here, because a retry is known at its begin only: kubelet makes a new sandbox for each attempt of a
+//! pod, other runtimes repeat the operation for the same container id.
 //! Does not: begin operations (`plugins` does, in the trace chosen here), or bound the open traces.
 
 use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail};
@@ -27,10 +29,12 @@ impl Sandboxes {
         image: &Image,
         call: &Invocation<'_>,
     ) -> Placement {
+        // A VERSION or STATUS has no container (CNI spec 1.1.0, section 2).
         let of_creation = call.command == CniCommand::Add && !call.container.is_empty();
         if !of_creation {
             return Placement::Single(self.open_single(ctx, at, image, call));
         }
+        // An ADD for a sandbox that runs is a further attachment, such as that of a hot-plug, and no creation.
         let exists = |sandboxes: &Sandboxes| {
             let remembered = sandboxes.memory.sandboxes.get(call.container);
             remembered.is_some_and(|sandbox| sandbox.created)
@@ -86,6 +90,7 @@ impl Sandboxes {
         ]);
         let mut open = new_trace(ctx, seed, call);
         open.expect_sandbox();
+        // The begin is that of the first plugin until the namespace is observed (`on_netns`).
         let root = open.begin(None, at, Detail::Sandbox(Box::default()));
         open.begin(root, at, Detail::SandboxCreate(CreateDetail::default()));
         let (attempt, previous) = self.count_attempt(ctx, call.container, &open.trace);
@@ -103,6 +108,7 @@ impl Sandboxes {
             reported,
             ..Creation::default()
         };
+        // Beside the trace lies what decides when it is complete.
         self.creations.insert(open.key, creation);
         insert(ctx, open)
     }
@@ -120,6 +126,7 @@ impl Sandboxes {
             (_, Some(before)) => (before.attempt.saturating_add(1), before.root),
             (Some(_) | None, None) => (1, None),
         };
+        // Pods without labels in CNI_ARGS have no key; their attempts are counted by sandbox alone.
         if let Some(pod) = pod {
             let newest = PodAttempt {
                 sandbox: container.to_owned(),
@@ -206,6 +213,7 @@ fn new_trace(ctx: &mut Context, seed: TraceId, call: &Invocation<'_>) -> OpenTra
     let mut open = OpenTrace::new(key, seed, call.caller, ctx.anchor, ctx.config.max_spans);
     open.trace.sandbox = (!call.container.is_empty()).then(|| SandboxId(call.container.to_owned()));
     open.trace.identity = PodIdentity::from_cni_args(call.args);
+    // A record that was lost just before may have been one of this operation's.
     open.trace.incomplete = ctx.losses.processes_at(ctx.now);
     open
 }

@@ -17,9 +17,11 @@ impl Sandboxes {
         let (Some(open), Some(creation)) = (ctx.traces.get_mut(trace), self.creations.get_mut(trace)) else {
             return;
         };
+        // The report came twice, or the creation ended by something else, such as the timeout of its trace.
         if open.is_created() {
             return;
         }
+        // The creation ends with the runtime's report and not with its last span: what lies between is the runtime's time.
         if open.is_open(CREATE) {
             open.states[CREATE].latest = open.states[CREATE].latest.max(end.at);
         }
@@ -43,6 +45,7 @@ impl Sandboxes {
                     .extend(open.trace.sandbox.clone().map(Output::LabelsNeeded));
             }
         }
+        // Attempts are counted by pod and linked by sandbox id: both must find the sandbox under its new id.
         if let Some(remembered) = self.memory.sandboxes.get(before).cloned() {
             let pod = pod_key(&remembered.identity);
             let attempt = pod.and_then(|pod| self.memory.pods.get_mut(&pod));

@@ -37,7 +37,7 @@ fn add_keys(activity: &mut Activity, keys: Vec<ObjectKey>) {
 }
 
 impl Windows {
-    /// A step of an activity.
+    /// A step of an activity. HNS's own process shows in each of its events, so a restart is noticed first.
     pub(crate) fn on_activity(&mut self, ctx: &mut Context, at: Timestamp, step: ActivityStep) {
         if step.service == Service::Hns {
             self.hns_logged(ctx, at, step.pid);
@@ -54,6 +54,7 @@ impl Windows {
         // Room is made first: the activity that encloses this one may be among those that are too old.
         ctx.effects.counters.evicted_windows += self.activities.forget(at);
         let parent = self.activities.around(at, &step);
+        // Of requests to HNS only: `nest.rs` recognises endpoints that are created or deleted by it.
         let method = step.fields.get("method").unwrap_or_default().to_owned();
         let mut activity = Activity {
             service: step.service,
@@ -125,6 +126,7 @@ impl Windows {
         let number = by_id.or_else(|| activities.around(at, &step));
         match number.and_then(|number| self.activities.get_mut(number)) {
             Some(activity) => {
+                // The first message explains; later ones are consequences of it.
                 if result.is_some_and(is_failure) && activity.message.is_empty() {
                     activity.message = message;
                 }
@@ -150,6 +152,7 @@ impl Windows {
         if !span.container.is_empty() {
             keys.push(ObjectKey::Container(span.container));
         }
+        // The span has a status message only where it failed (OpenCensus status code other than 0).
         let failed = !span.message.is_empty();
         let activity = Activity {
             service: Service::Hcs,
@@ -157,6 +160,7 @@ impl Windows {
             id: String::new(),
             pid: 0,
             tid: 0,
+            // Begin and end are the shim's own; neither may lie after the event that reports them.
             start: span.start.min(span.end).min(at),
             end: Some(span.end.min(at.max(span.start))),
             // E_FAIL (winerror.h): the shim gives a message and no code.

@@ -3,6 +3,9 @@
 //! Used by `correlator.rs`. ETW has no DNS messages but whole lookups (`service_lookup.rs` names the events), so
 //! matching by message id is replaced by matching by name. A and AAAA of one name are one lookup. Serial numbers,
 //! timers and facts are those of every other lookup.
+//! One lookup takes these steps: `Called` (the program calls getaddrinfo; in its own process), `Started` (the service gets the
+//! request; logged in the program's process too), `Sent`, `Answered`, `TimedOut` (in the service's process), `Finished`, and
+//! `Returned` to the program. Any of them may be missing: cached names are never sent, and a session may lose events.
 //! Does not: parse names beyond comparing them; the source has lowered their case.
 
 use std::sync::Arc;
@@ -43,7 +46,7 @@ impl Windows {
     }
 
     /// The DNS client service or the socket library logged a step of a lookup. `owner` and `home` are for a lookup that
-    /// begins now.
+    /// begins now; an open one keeps those that it has. A step that fits no open lookup and cannot begin one is an orphan.
     pub(crate) fn on_lookup(
         &mut self,
         ctx: &mut Context,
@@ -81,15 +84,18 @@ impl Windows {
         if let LookupChange::Started | LookupChange::Sent { .. } = step.step {
             lookup.add_type(step.kind);
         }
+        // The types that a lookup waits for are known before the step is taken, which may remove one.
         lookup.take(at, step);
         let config = &ctx.config.traffic;
         let finished = lookup.result.is_some() && lookup.waiting.is_empty();
         let due = if finished {
             // The other type may be resolved next.
             at.plus(config.search_gap_ns)
+        // The service retries by itself, with other servers too; a lookup that is silent for longer has lost its end.
         } else {
             lookup.start.plus(config.lookup_deadline_ns.saturating_mul(3))
         };
+        // Set anew with each step; a lookup that is over waits for the other record type or the next name.
         ctx.effects.timers.set(Timer::ServiceLookup(lookup.serial), due);
         if let Some(home) = lookup.home {
             ctx.facts.push(Fact::ExchangeChanged {
@@ -116,6 +122,7 @@ impl Windows {
             let oldest = self.lookups.open[0].serial;
             self.give_up_lookup(ctx, oldest);
         }
+        // Of the sequence that traffic numbers its exchanges by, since facts name both alike.
         let serial = ctx.next_serial();
         // The span must lie within its trace: a call that began before the trace counts from the service's first event.
         let begun = home
@@ -158,7 +165,8 @@ impl Windows {
         self.lookups.open.len() - 1
     }
 
-    /// A lookup is over: it finished a moment ago, or nothing more was logged of it, and then records were lost.
+    /// A lookup is over: it finished a moment ago, or nothing more was logged of it, and then records were lost. Passes it
+    /// to the room of sandboxes if a trace shows it, else to the room of traffic.
     pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
         let mut open = self.lookups.open.iter();
         let Some(place) = open.position(|lookup| lookup.serial == serial) else {
@@ -173,8 +181,10 @@ impl Windows {
         }
         let mut detail = Box::new(lookup.detail(Some(result)));
         let reason = lookup.reason(result, ctx.config.traffic.slow_lookup_ns);
+        // Only what went badly is explained.
         detail.cause = reason.and_then(|_| lookup.cause(result));
         let types = lookup.types.iter();
+        // One query for each type: the service's own count includes retries, which have a metric of their own.
         let queries = types.map(|kind| (QueryType::of(*kind), Transport::Udp, 1)).collect();
         let addresses = detail.addresses.clone();
         let exchange = Arc::new(Exchange {
@@ -221,7 +231,7 @@ impl Windows {
         }
     }
 
-    /// Removes a lookup without a finding.
+    /// Removes a lookup without a finding: its end is not known, so that it must not count as answered or as failed.
     fn give_up_lookup(&mut self, ctx: &mut Context, serial: u64) {
         ctx.effects.timers.clear(Timer::ServiceLookup(serial));
         let open = &mut self.lookups.open;

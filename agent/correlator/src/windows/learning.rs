@@ -1,7 +1,12 @@
 //! Attributes keys to sandboxes: keys that one event names together belong to one sandbox.
 //!
 //! Used by every handler of this room. Attribution spreads: a key that gets an owner passes it to the pairs and to the
-//! nests that wait for it. Does not: guess; a key keeps the first owner that it got.
+//! nests that wait for it. Each step either gives a key its first owner or does nothing, so that the spreading ends.
+//! Does not: guess; a key keeps the first owner that it got until its sandbox is forgotten.
+//!
+//! Example: HNS logs an endpoint together with its port, before the sandbox has either. The pair waits. The shim then
+//! names the endpoint together with the sandbox's namespace, which has an owner: the endpoint gets it, by the pair the
+//! port gets it, and activities that named the port are placed.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::ConnectStep;
@@ -13,7 +18,8 @@ use crate::windows::keys::identifies_sandbox;
 use crate::windows::objects::Objects;
 
 impl Objects {
-    /// The keys belong to one object, or to objects of one sandbox. Without an owner they wait in pairs.
+    /// The keys belong to one object, or to objects of one sandbox. Without an owner they wait in pairs, at most 1,024
+    /// of them; what the bound evicts is counted as evicted.
     pub(super) fn join_keys(&mut self, ctx: &mut Context, at: Timestamp, keys: &[ObjectKey]) {
         match self.keys.owner_of(keys) {
             Some(number) => {
@@ -28,6 +34,7 @@ impl Objects {
                         let pair = (one.clone(), other.clone());
                         ctx.effects.counters.evicted_windows += self.keys.pairs.insert(pair.clone(), (), at);
                         let keys = &mut self.keys;
+                        // The order of insertion is kept beside the map, which has none: pairs must spread alike in a replay.
                         keys.waiting
                             .retain(|waiting| *waiting != pair && keys.pairs.get(waiting).is_some());
                         keys.waiting.push(pair);
@@ -39,12 +46,14 @@ impl Objects {
 
     /// Attributes a key to this sandbox, and everything that waits for the key.
     pub(super) fn learn(&mut self, ctx: &mut Context, at: Timestamp, number: u64, key: ObjectKey) {
+        // A list in place of recursion: the depth would be the length of a chain of pairs.
         let mut learnt = vec![key];
         while let Some(key) = learnt.pop() {
             // The first owner stays: a later contradiction is more likely a reused number.
             if !identifies_sandbox(&key) || self.keys.owner(&key).is_some() || self.sandboxes.get(number).is_none() {
                 continue;
             }
+            // A sandbox with too many keys gets no further ones; another one must not lose its keys for it.
             let Some(forgotten) = self.keys.enter(&key, number, at) else {
                 ctx.effects.counters.evicted_windows += 1;
                 continue;
@@ -86,6 +95,7 @@ impl Objects {
                     sandbox.endpoint.clone_from(id);
                 }
             }
+            // Traffic is attributed by compartment, so the room of traffic needs the owner too.
             ObjectKey::Compartment(compartment) => {
                 sandbox.compartment = Some(*compartment);
                 known = true;
@@ -105,6 +115,7 @@ impl Objects {
         if known {
             ctx.facts.push(Fact::NetworkKnown(open.key));
         }
+        // Operations that began before the namespace was known have none in their spans.
         // On Linux the span shows `CNI_NETNS` from the environment; here it is filled in when the namespace is known.
         if let ObjectKey::Namespace(id) = key {
             let operations = open

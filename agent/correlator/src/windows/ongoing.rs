@@ -63,7 +63,7 @@ pub(crate) struct Activities {
     open: OpenIndex,
 }
 
-/// Bound on activities kept.
+/// Bound on activities kept. A full table loses the oldest, whose stop was most likely lost.
 const MAX_OPEN: usize = 4_096;
 /// The stop of an activity that is open for longer was lost.
 const FORGET_NS: u64 = 600 * SECOND;
@@ -75,6 +75,7 @@ impl Activities {
         self.all.len()
     }
 
+    /// An activity that is kept, open or not.
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Activity> {
         self.all.get_mut(&number)
     }
@@ -108,6 +109,7 @@ impl Activities {
         // The related id names the cause; the same id under another name is an inner activity of the same request.
         let related = || self.open.newest_with(step.service, &step.related, None);
         let same = || self.open.newest_with(step.service, &step.activity, Some(&step.name));
+        // Of both the newer one encloses more closely: numbers grow from the outside to the inside.
         let by_id = related().max(same());
         by_id.or_else(|| {
             let newest = *self.open.of_thread(&thread_of(step))?.last()?;
@@ -216,6 +218,7 @@ impl Activities {
             of_hns && activity.parent.is_none() && activity.start >= from && activity.start <= to
         };
         let all = self.all.iter();
+        // Collected first, because taking a nest out changes the map.
         let roots: Vec<u64> = all
             .filter(|(_, activity)| begun(activity))
             .map(|(number, _)| *number)

@@ -1,8 +1,10 @@
 //! Places nests in traces: which trace a nest belongs to, and which span it lies in.
 //!
 //! Used by `nest_end.rs`, `closing.rs`, `learning.rs` and, for what still runs, `running.rs`. HNS works for plugins, so
-//! its activities lie in a plugin's time; HCS works after the plugins, between them and the end of the creation. Does
-//! not: pair starts and stops (`activities.rs`).
+//! its activities lie in a plugin's time; HCS works after the plugins, between them and the end of the creation.
+//! A trace by key is certain. Without a key the trace is the likeliest of those in which something ran at the time; where
+//! several fit, the spans are marked ambiguous (`sandglass.ambiguous`).
+//! Does not: pair starts and stops (`activities.rs`).
 
 use sandglass_model::Timestamp;
 use sandglass_model::trace::{ActivityDetail, Detail, Status};
@@ -36,7 +38,8 @@ impl Objects {
         learnt
     }
 
-    /// Places a nest in the trace of this sandbox that was open then.
+    /// Places a nest in the trace of this sandbox that was open then. Without one it goes into none: its findings were
+    /// emitted when its activities ended.
     pub(super) fn place_for(&mut self, ctx: &mut Context, nest: Nest, number: u64) {
         self.note_attach(&nest, number);
         if let Some(key) = self.trace_for(ctx, &nest, number) {
@@ -159,6 +162,7 @@ impl Objects {
         let Some(within) = within(open, &nest) else {
             return;
         };
+        // By index in the nest: the spans that its activities became, which are the parents of those within them.
         let mut places: Vec<Option<usize>> = Vec::with_capacity(nest.activities.len());
         for activity in nest.activities {
             // An activity whose parent found no room has none either.
@@ -171,6 +175,7 @@ impl Objects {
                 continue;
             };
             let around = &open.trace.spans[parent];
+            // ETW stamps each event on the processor that logs it, so that a child may seem to begin before its parent.
             let latest = limit(open, parent);
             let start = activity.start.clamp(around.start, latest);
             // An activity without an end ends with the nest.
@@ -209,7 +214,8 @@ impl Objects {
     }
 }
 
-/// Detail and status of an activity's span.
+/// Detail and status of an activity's span. `windows_result` is the error class of a failing HRESULT or NTSTATUS, and of an
+/// activity that was cut off.
 pub(super) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     let status = match activity.result {
         _ if let Some(why) = activity.unfinished => Status::Error {
@@ -232,7 +238,8 @@ pub(super) fn shown(activity: &Activity, ambiguous: bool) -> (Detail, Status) {
     (detail, status)
 }
 
-/// `endpoint in invalid state (0x803b0017): MESSAGE OF THE SERVICE`.
+/// `endpoint in invalid state (0x803b0017): MESSAGE OF THE SERVICE`: a known name first, the code for a search, then what the
+/// service logged.
 fn failure_text(code: u32, message: &str) -> String {
     let mut text = match result_text(code) {
         Some(known) => format!("{known} ({code:#010x})"),
@@ -285,7 +292,7 @@ fn limit(open: &OpenTrace, index: usize) -> Timestamp {
     }
 }
 
-/// The number of spans from this one to the root.
+/// The number of spans from this one to the root. Traces are shallow, so it is counted each time.
 fn depth(open: &OpenTrace, index: usize) -> usize {
     std::iter::successors(Some(index), |&index| open.trace.spans.get(index)?.parent).count()
 }

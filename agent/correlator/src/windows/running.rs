@@ -16,7 +16,8 @@ use crate::windows::nest::Nest;
 use crate::windows::ongoing::Activity;
 use crate::windows::placing::{shown, within};
 
-/// Bound on nests shown, newest first: the stops of older ones were most likely lost.
+/// Bound on nests shown, newest first: the stops of older ones were most likely lost. Each is attributed anew for each
+/// snapshot, which is the cost that this bounds.
 const MAX_SHOWN: usize = 256;
 
 impl Windows {
@@ -54,6 +55,7 @@ fn show(
 ) {
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
     for (number, activity) in members {
+        // The copy has the bound of every trace; nothing is counted, since the next copy may have room.
         if trace.spans.len() >= ctx.config.max_spans {
             return;
         }
@@ -71,6 +73,7 @@ fn show(
         let (detail, status) = shown(activity, ambiguous);
         places.insert(*number, trace.spans.len());
         trace.spans.push(Span {
+            // An id of its own, the same in each copy: a page that redraws must find the span again.
             id: SpanId::of(&[&open.trace.id.0.to_le_bytes(), b"running", &number.to_le_bytes()]),
             parent: Some(parent),
             start: end.map_or(start, |end| start.min(end)),

@@ -4,6 +4,11 @@
 //! for ...", "returns sandbox id", "StopPodSandbox"), and Microsoft.Virtualization.RunHCS, that of the shim (hcsshim,
 //! cmd/containerd-shim-runhcs-v1). Reports come through ETW in log order, but not in order with other providers: execs
 //! of plugins may be released before them. Does not: parse text; the source does.
+//!
+//! A sandbox passes the stages of `stage.rs`: `RunBegan` inserts it as Creating under a stand-in, `RunReturned` gives it the
+//! id and makes it Created, `RunFailed` ends it, `StopBegan` makes it Stopping, `StopReturned` ends it. Each report may be the
+//! first that is seen, since the agent may have been started in between: the sandbox is then inserted in the stage that the
+//! report shows, without a trace.
 
 use sandglass_model::windows::{ObjectKey, RuntimeReport};
 use sandglass_model::{CniCommand, PodIdentity, TextPairs, Timestamp};
@@ -22,6 +27,7 @@ pub(crate) fn parameters(command: CniCommand, container: &str, identity: &PodIde
     env.push("CNI_COMMAND", command.as_str());
     env.push("CNI_CONTAINERID", container);
     env.push("CNI_IFNAME", "eth0");
+    // The kubelet's names of the arguments: `toCNILabels` of containerd's internal/cri/server/sandbox_run.go.
     let PodIdentity {
         namespace, name, uid, ..
     } = identity;
@@ -34,11 +40,12 @@ pub(crate) fn parameters(command: CniCommand, container: &str, identity: &PodIde
 }
 
 impl Windows {
-    /// A report of the runtime or of its shim.
+    /// A report of the runtime or of its shim. An end without a begin that was seen is an orphan.
     pub(crate) fn on_runtime_report(&mut self, ctx: &mut Context, at: Timestamp, report: RuntimeReport) {
         match report {
             RuntimeReport::RunBegan { identity, attempt } => self.on_run_begin(ctx, at, identity, attempt),
             RuntimeReport::RunReturned { identity, sandbox } => match self.objects.sandboxes.in_creation(&identity) {
+                // The id comes with the end of the creation at the latest; the shim may have named it before.
                 Some(number) => {
                     self.rename(ctx, number, &sandbox.0);
                     self.on_creation_end(ctx, at, number, None);
@@ -55,12 +62,14 @@ impl Windows {
             RuntimeReport::StopBegan { sandbox } => {
                 let number = self.find_or_insert(ctx, at, &sandbox.0, PodIdentity::default(), Stage::Stopping);
                 self.objects.sandboxes.set_stage(number, Stage::Stopping, at);
+                // From here on an exec of a plugin is a DEL, and none was seen yet.
                 if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
                     sandbox.called = false;
                 }
                 self.objects.learn(ctx, at, number, ObjectKey::Container(sandbox.0));
             }
             RuntimeReport::StopReturned { sandbox, .. } => match self.objects.sandboxes.number_of(&sandbox.0) {
+                // HNS gives ports and namespaces of a removed sandbox to others: its keys must not attribute those.
                 Some(number) => {
                     self.objects.sandboxes.set_stage(number, Stage::Over, at);
                     self.objects.keys.forget(number);
@@ -104,7 +113,7 @@ impl Windows {
         number
     }
 
-    /// Inserts a sandbox; evicted ones are counted.
+    /// Inserts a sandbox; evicted ones are counted, and their keys are free for others.
     fn insert(&mut self, ctx: &mut Context, id: &str, identity: PodIdentity, stage: Stage, at: Timestamp) -> u64 {
         let (number, evicted) = self.objects.sandboxes.insert(id, identity, stage, at);
         for evicted in evicted {
@@ -124,6 +133,7 @@ impl Windows {
         if self.objects.sandboxes.had_stand_in(&stand_in) {
             return;
         }
+        // The trace opens now, without an exec: its parameters are those that the plugins of this creation will get.
         let env = parameters(CniCommand::Add, &stand_in, &identity, "");
         let number = self.insert(ctx, &stand_in, identity, Stage::Creating, at);
         let request = CreationRequest { number, at, env };
@@ -149,6 +159,7 @@ impl Windows {
             let (number, _) = fits.next().filter(|_| fits.next().is_none())?;
             Some(number)
         });
+        // Of several without an id none is chosen: a wrong name would stay with the trace.
         let Some(number) = number else {
             return;
         };
@@ -158,7 +169,8 @@ impl Windows {
         }
     }
 
-    /// The runtime named the id of a sandbox: everything under the stand-in moves to the id.
+    /// The runtime named the id of a sandbox: everything under the stand-in moves to the id. Nothing happens where the
+    /// sandbox has that id already.
     fn rename(&mut self, ctx: &mut Context, number: u64, id: &str) {
         let Some(before) = self.objects.sandboxes.rename(number, id) else {
             return;
@@ -184,7 +196,7 @@ impl Windows {
             .learn(ctx, ctx.now, number, ObjectKey::Container(id.to_owned()));
     }
 
-    /// The runtime has created the sandbox, or failed to.
+    /// The runtime has created the sandbox, or failed to. `failure` is the message of the runtime's log line.
     fn on_creation_end(&mut self, ctx: &mut Context, at: Timestamp, number: u64, failure: Option<String>) {
         let failed = failure.is_some();
         let stage = if failed { Stage::Over } else { Stage::Created };

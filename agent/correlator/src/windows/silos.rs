@@ -30,6 +30,7 @@ impl Windows {
                 .in_stage(Stage::Creating)
                 .filter(|(_, sandbox)| sandbox.called);
             let waits: Vec<u64> = waits.map(|(number, _)| number).collect();
+            // Several that wait are left without: a later event names silo and container together.
             if let [number] = waits[..] {
                 self.objects.learn(ctx, at, number, keys[0].clone());
                 self.objects.learn(ctx, at, number, keys[1].clone());
@@ -53,6 +54,7 @@ impl Windows {
         } else {
             monitor.as_str()
         };
+        // As an activity of thread 0: callbacks of drivers name no thread, and nest in nothing.
         self.on_activity(
             ctx,
             at,

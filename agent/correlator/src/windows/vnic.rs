@@ -8,6 +8,7 @@
 //! The wait is a span of its own, since it is neither the plugin's time nor the runtime's: ADD was fast, and the
 //! sandbox still has no network. Antrea and Calico configure the interface only when it appears (antrea-io/antrea#1581,
 //! projectcalico/calico#4334).
+//! One wait for each sandbox, and one for each CHECK that runs then.
 
 use sandglass_model::trace::{Detail, VnicWaitDetail};
 use sandglass_model::windows::{InterfaceStep, ObjectKey};
@@ -42,12 +43,14 @@ impl Objects {
                 .sandboxes
                 .in_stage(Stage::Created)
                 .filter(|(_, sandbox)| !sandbox.vnic && sandbox.trace.is_some_and(|key| ctx.traces.get(key).is_some()));
+            // Exactly one sandbox may wait: of two the owner would be a guess.
             let mut waiting = requested.chain(created).map(|(number, _)| number);
             waiting.next().filter(|_| waiting.next().is_none())
         });
         let Some(number) = number else {
             return;
         };
+        // The compartment is known for good, also where the wait is not shown.
         self.learn(ctx, at, number, key);
         self.vnic_seen(ctx, at, number, "interface added");
     }
@@ -72,6 +75,7 @@ impl Objects {
             return;
         };
         let trace = sandbox.trace;
+        // Plugins whose CHECK polls for the interface run as operations of their own.
         let checks = self.operations_of(ctx, &sandbox.container);
         // CHECKs that run wait for the interface as well, from their own begin.
         let mut waits: Vec<(TraceKey, usize, Timestamp)> = checks
@@ -97,6 +101,7 @@ impl Objects {
             };
             match open.begin(Some(parent), from, detail.clone()) {
                 Some(span) => open.end(span, at, Cut::Outlived, &mut ctx.effects),
+                // The trace is full. It is not marked incomplete: the wait is inferred, and no record is missing.
                 None => ctx.effects.counters.evicted_spans += 1,
             }
         }
@@ -121,7 +126,8 @@ impl Objects {
     }
 }
 
-/// End of the last ADD of the trace that succeeded; `None` while one runs.
+/// End of the last ADD of the trace that succeeded; `None` while one runs, since further attachments are to come, and
+/// for a trace without one.
 fn added_at(open: &OpenTrace) -> Option<Timestamp> {
     let adds = || {
         let operations = (0..open.trace.spans.len()).filter_map(|span| Some((span, open.operation(span)?)));
