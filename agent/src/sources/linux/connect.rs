@@ -81,7 +81,7 @@ fn attach(
 /// Decodes records and renames sockets that are known by their address only.
 #[derive(Default)]
 struct ConnectDecoder {
-    addresses: Addresses,
+    addresses: SocketNames,
 }
 
 impl Decoder for ConnectDecoder {
@@ -101,13 +101,13 @@ impl Decoder for ConnectDecoder {
 /// Names of sockets of which only the address in the kernel is known. A name does not reveal the address, and the next socket
 /// at the same address gets another name.
 #[derive(Default)]
-struct Addresses {
+struct SocketNames {
     secret: RandomState,
     /// By address, of the connections whose end was not seen yet.
     names: HashMap<u64, u64>,
 }
 
-impl Addresses {
+impl SocketNames {
     fn name(&mut self, at: Timestamp, step: &ConnectStep) -> u64 {
         let new = self.secret.hash_one((step.socket, at.0));
         if step.step != Step::Started {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_socket_at_an_old_address_gets_a_new_name() {
-        let mut addresses = Addresses::default();
+        let mut addresses = SocketNames::default();
         let anywhere = SocketAddr::from(([10, 0, 0, 1], 1));
         let mut name = |at, step| {
             let step = ConnectStep {

@@ -21,7 +21,7 @@ use sandglass_model::event::{Exec, Netns};
 use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 
 use self::creation::{begin, created_at};
-use self::names::{NameWatch, Names};
+use self::names::{NameStamps, NameWatch};
 use super::known_namespaces::KnownNamespaces;
 use super::process_root::{NODE_PIDS, metadata_in_root, open_in_root, path_in_root};
 use super::status::{attached, missing};
@@ -126,7 +126,12 @@ impl Drop for NetnsWatch {
 }
 
 /// The thread: one look after another until the sender is dropped. It gives way to the plugins that it observes.
-fn serve(queue: &Receiver<NamespaceRequest>, sender: &EventSender, known: &KnownNamespaces, names: Option<&Names>) {
+fn serve(
+    queue: &Receiver<NamespaceRequest>,
+    sender: &EventSender,
+    known: &KnownNamespaces,
+    names: Option<&NameStamps>,
+) {
     scheduling::give_way();
     while let Ok(request) = queue.recv() {
         let Some(netns) = look(request, names) else { continue };
@@ -143,7 +148,7 @@ fn serve(queue: &Receiver<NamespaceRequest>, sender: &EventSender, known: &Known
 
 /// Inode and begin of a namespace; `None` when its path leads nowhere any more. The path is resolved within the root of the
 /// caller or the plugin: a runtime may run in a mount namespace of its own.
-fn look(request: NamespaceRequest, names: Option<&Names>) -> Option<Netns> {
+fn look(request: NamespaceRequest, names: Option<&NameStamps>) -> Option<Netns> {
     let seen = request
         .pids
         .iter()
@@ -165,7 +170,7 @@ fn look(request: NamespaceRequest, names: Option<&Names>) -> Option<Netns> {
 }
 
 /// Watches a directory, if it exists and is not watched yet. Without the watch a sandbox begins when its namespace is there.
-fn watch_names(names: Option<&Names>, pids: &[u32], directory: &str) {
+fn watch_names(names: Option<&NameStamps>, pids: &[u32], directory: &str) {
     let Some(names) = names else { return };
     if !directory.is_empty() && !directory.starts_with("/proc/") && !names.watches(directory) {
         let opened = pids.iter().find_map(|pid| open_in_root(*pid, directory).ok());

@@ -16,7 +16,7 @@ use sandglass_probes::wire::dns::{
     TCP_SYN,
 };
 
-use super::message::{self, Names, Parsed};
+use super::message::{self, NameCache, Parsed};
 use super::stream::{Direction, Flags, Found, Progress, Segment, Sender, Streams};
 use crate::sources::linux::feed::decoded::Decoder;
 use crate::sources::linux::record::{DecodeError, text};
@@ -106,7 +106,7 @@ fn segment<'s>(head: &DnsRecord, bytes: &'s [u8]) -> Segment<'s, DnsRecord> {
 struct Sorter {
     /// Queries that were counted because they ask nothing: socket, protocol, id. Their answers are counted likewise.
     asked_nothing: VecDeque<(u64, u8, u16)>,
-    names: Names,
+    names: NameCache,
 }
 
 impl Sorter {

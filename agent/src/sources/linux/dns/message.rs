@@ -41,7 +41,7 @@ pub struct Malformed(&'static str);
 
 /// Parses a message. Of an incomplete one (`complete` false: the rest was not captured) what is there counts. `names` makes
 /// messages of one name share its text.
-pub fn parse(bytes: &[u8], complete: bool, names: &mut Names) -> Result<Parsed, Malformed> {
+pub fn parse(bytes: &[u8], complete: bool, names: &mut NameCache) -> Result<Parsed, Malformed> {
     let message = Message::from_octets(bytes).map_err(|_| Malformed("header"))?;
     let (header, counts) = (message.header(), message.header_counts());
     let mut parsed = Parsed {
@@ -82,7 +82,7 @@ pub fn parse(bytes: &[u8], complete: bool, names: &mut Names) -> Result<Parsed, 
 /// Reads the questions; returns how many there are beyond the bound.
 fn questions(
     section: &mut QuestionSection<'_, &[u8]>,
-    names: &mut Names,
+    names: &mut NameCache,
     questions: &mut Vec<Question>,
 ) -> Result<u16, Malformed> {
     let mut more = 0;
@@ -149,14 +149,14 @@ fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) ->
 /// Texts of names that were seen lately: programs ask for few names, each of them many times, and each answer repeats its
 /// query's.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct NameCache {
     /// By hash; nothing before the first long name.
     recent: Vec<SmolStr>,
     /// Empty between two names; keeps its allocation.
     text: String,
 }
 
-impl Names {
+impl NameCache {
     /// A name as the model wants it: lower case, no last dot, `\DDD` for what is not printable, `\.` for a dot within a label.
     fn text(&mut self, name: &ParsedName<&[u8]>) -> SmolStr {
         self.text.clear();

@@ -119,7 +119,7 @@ pub enum Found<'m> {
 /// All streams. `C` is a small value of the caller that comes back with what is found.
 #[derive(Debug)]
 pub struct Streams<C> {
-    connections: HashMap<u64, Connection<C>>,
+    connections: HashMap<u64, StreamPair<C>>,
     closed: Closed,
     waiting: usize,
     swept_ns: u64,
@@ -127,16 +127,16 @@ pub struct Streams<C> {
 
 /// Both streams of one connection.
 #[derive(Debug)]
-struct Connection<C> {
+struct StreamPair<C> {
     context: C,
     newest_ns: u64,
     /// From the client, to the client.
-    streams: [Place; 2],
+    streams: [StreamState; 2],
 }
 
 /// What is known of one direction of a connection.
 #[derive(Debug)]
-enum Place {
+enum StreamState {
     /// Nothing yet.
     Unknown,
     Open(Box<Stream>),
@@ -171,10 +171,10 @@ impl<C: Copy> Streams<C> {
             if self.connections.len() >= CONNECTIONS_MAX {
                 self.evict_oldest(segment.at_ns, found);
             }
-            let connection = Connection {
+            let connection = StreamPair {
                 context: segment.context,
                 newest_ns: 0,
-                streams: [Place::Unknown, Place::Unknown],
+                streams: [StreamState::Unknown, StreamState::Unknown],
             };
             self.connections.insert(segment.socket, connection);
         }
@@ -237,16 +237,16 @@ impl<C: Copy> Streams<C> {
     }
 }
 
-impl<C: Copy> Connection<C> {
+impl<C: Copy> StreamPair<C> {
     fn take(&mut self, segment: &Segment<'_, C>, room: usize, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         self.context = segment.context;
         self.newest_ns = self.newest_ns.max(segment.at_ns);
         for direction in [Direction::Out, Direction::In] {
             let place = &mut self.streams[direction as usize];
-            if matches!(place, Place::Unknown)
+            if matches!(place, StreamState::Unknown)
                 && let Some(stream) = Stream::begin(segment, direction)
             {
-                *place = Place::Open(Box::new(stream));
+                *place = StreamState::Open(Box::new(stream));
             }
         }
         if let Some(progress) = segment.progress.filter(|_| !segment.flags.syn) {
@@ -254,7 +254,7 @@ impl<C: Copy> Connection<C> {
             self.each(found, |stream, found| stream.pass(progress, at_ns, found));
         }
         let context = self.context;
-        if let Place::Open(stream) = &mut self.streams[segment.direction as usize] {
+        if let StreamState::Open(stream) = &mut self.streams[segment.direction as usize] {
             stream.take(segment, room, &mut |one| found(context, segment.direction, one));
         }
         self.each(found, |stream, found| {
@@ -263,8 +263,8 @@ impl<C: Copy> Connection<C> {
             }
         });
         for place in &mut self.streams {
-            if matches!(place, Place::Open(stream) if stream.is_over()) {
-                *place = Place::Closed;
+            if matches!(place, StreamState::Open(stream) if stream.is_over()) {
+                *place = StreamState::Closed;
             }
         }
     }
@@ -276,7 +276,7 @@ impl<C: Copy> Connection<C> {
     ) {
         let context = self.context;
         for direction in [Direction::Out, Direction::In] {
-            if let Place::Open(stream) = &mut self.streams[direction as usize] {
+            if let StreamState::Open(stream) = &mut self.streams[direction as usize] {
                 work(stream, &mut |one| found(context, direction, one));
             }
         }
@@ -284,14 +284,14 @@ impl<C: Copy> Connection<C> {
 
     fn waiting(&self) -> usize {
         let waiting = self.streams.iter().map(|place| match place {
-            Place::Open(stream) => stream.order.waiting(),
-            Place::Unknown | Place::Closed => 0,
+            StreamState::Open(stream) => stream.order.waiting(),
+            StreamState::Unknown | StreamState::Closed => 0,
         });
         waiting.sum()
     }
 
     fn is_over(&self) -> bool {
-        self.streams.iter().all(|place| matches!(place, Place::Closed))
+        self.streams.iter().all(|place| matches!(place, StreamState::Closed))
     }
 }
 

@@ -24,20 +24,20 @@ use crate::sources::clock;
 /// The thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct NameWatch {
-    names: Arc<Names>,
+    names: Arc<NameStamps>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The names seen so far.
 #[derive(Debug)]
-pub struct Names {
+pub struct NameStamps {
     inotify: OwnedFd,
-    seen: Mutex<Seen>,
+    seen: Mutex<StampTable>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct StampTable {
     /// Watched directories, as runtimes write them, with their watch descriptors.
     directories: HashMap<String, i32>,
     /// When each name of a watch was made.
@@ -51,7 +51,7 @@ impl NameWatch {
     /// When the user has too many inotify instances (fs.inotify.max_user_instances).
     pub fn start() -> io::Result<NameWatch> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let names = Arc::new(Names {
+        let names = Arc::new(NameStamps {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             seen: Mutex::default(),
         });
@@ -67,7 +67,7 @@ impl NameWatch {
     }
 
     /// The names that it sees.
-    pub fn names(&self) -> Arc<Names> {
+    pub fn names(&self) -> Arc<NameStamps> {
         Arc::clone(&self.names)
     }
 }
@@ -81,7 +81,7 @@ impl Drop for NameWatch {
     }
 }
 
-impl Names {
+impl NameStamps {
     /// Whether the directory is watched.
     pub fn watches(&self, directory: &str) -> bool {
         self.seen().directories.contains_key(directory)
@@ -135,12 +135,12 @@ impl Names {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, StampTable> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl StampTable {
     fn take(&mut self, watched: i32, what: ReadFlags, name: Option<&std::ffi::CStr>, now: Timestamp) {
         if what.contains(ReadFlags::IGNORED) {
             // The directory is gone; another one may be made in its place.
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    fn soon(names: &Names, directory: &str, name: &str) -> Option<Timestamp> {
+    fn soon(names: &NameStamps, directory: &str, name: &str) -> Option<Timestamp> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let made = names.made(directory, name);
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let mut seen = Seen::default();
+        let mut seen = StampTable::default();
         for number in 0..3 * MADE_MAX {
             let name = std::ffi::CString::new(format!("cni-{number}")).unwrap();
             seen.take(1, ReadFlags::CREATE, Some(&name), Timestamp(1));

@@ -1,12 +1,12 @@
 use super::*;
 
 fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
-    super::parse(bytes, complete, &mut Names::default())
+    super::parse(bytes, complete, &mut NameCache::default())
 }
 
 #[test]
 fn one_name_is_one_text_and_others_are_told_apart() {
-    let mut names = Names::default();
+    let mut names = NameCache::default();
     let mut name_of = |label: &[u8]| {
         let mut question = vec![label.len() as u8];
         question.extend(label);

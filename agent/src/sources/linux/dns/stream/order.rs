@@ -22,7 +22,7 @@ pub enum Chunk<'b> {
 
 /// A segment that waits.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSegment {
     seq: u32,
     wire_len: u32,
     bytes: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct Order {
     /// Sequence number of the next byte that is handed on.
     next: u32,
     /// Segments behind a hole, by their distance from `next`.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingSegment>,
     waiting_bytes: usize,
 }
 
@@ -136,7 +136,7 @@ impl Order {
             .partition_point(|waiting| distance(waiting.seq, self.next) <= ahead);
         // A retransmission of what waits already.
         let end = ahead.unsigned_abs() + segment.wire_len;
-        let covered = |waiting: &Waiting| {
+        let covered = |waiting: &WaitingSegment| {
             distance(waiting.seq, self.next).unsigned_abs() + waiting.wire_len >= end
                 && waiting.bytes.len() == waiting.wire_len as usize
         };
@@ -147,7 +147,7 @@ impl Order {
             return;
         }
         self.waiting_bytes += OVERHEAD + segment.bytes.len();
-        let waiting = Waiting {
+        let waiting = WaitingSegment {
             seq: segment.seq,
             wire_len: segment.wire_len,
             bytes: segment.bytes.to_vec(),

@@ -386,7 +386,7 @@ fn streams_and_what_waits_in_them_are_bounded() {
             assert!(streams.waiting <= WAITING_MAX);
         }
     }
-    let waits: usize = streams.connections.values().map(Connection::waiting).sum();
+    let waits: usize = streams.connections.values().map(StreamPair::waiting).sum();
     assert_eq!(streams.waiting, waits);
     streams.sweep(10 * IDLE_NS, &mut |(), _, _| {});
     assert_eq!((streams.connections.len(), streams.waiting), (0, 0));
@@ -412,7 +412,7 @@ proptest::proptest! {
                 nothing_acknowledged: flags & 4 == 0,
             });
             streams.take(&segment, &mut |(), _, _| {});
-            let waits: usize = streams.connections.values().map(Connection::waiting).sum();
+            let waits: usize = streams.connections.values().map(StreamPair::waiting).sum();
             assert_eq!(streams.waiting, waits);
         }
     }
