@@ -53,7 +53,7 @@ pub fn run(effort: Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-fn cost(name: &str, rounds: &[Played]) -> Figure {
+fn cost(name: &str, rounds: &[LookupRun]) -> Figure {
     let costs: Vec<f64> = rounds.iter().map(|played| played.ns).collect();
     let (least, most) = costs
         .iter()
@@ -63,7 +63,7 @@ fn cost(name: &str, rounds: &[Played]) -> Figure {
 }
 
 /// What came of one round.
-struct Played {
+struct LookupRun {
     /// Lookups.
     done: f64,
     /// A second.
@@ -77,7 +77,7 @@ struct Played {
 }
 
 /// One agent, and lookups at a constant rate: every message becomes an event or is counted as lost.
-fn play(per_second: u32, effort: Effort, mut lookups: impl FnMut(u32) -> Result<()>) -> Result<Played> {
+fn play(per_second: u32, effort: Effort, mut lookups: impl FnMut(u32) -> Result<()>) -> Result<LookupRun> {
     let agent = match Agent::start()? {
         Started::Ready(agent) => agent,
         Started::Impossible(reason) => anyhow::bail!("the agent started before and does not now: {reason}"),
@@ -104,7 +104,7 @@ fn play(per_second: u32, effort: Effort, mut lookups: impl FnMut(u32) -> Result<
         "of {} messages only {events} became events and {lost} were counted as lost",
         2 * done
     );
-    Ok(Played {
+    Ok(LookupRun {
         done: f64::from(done),
         rate: f64::from(done) / took,
         ns: cpu.as_secs_f64() * 1e9 / f64::from(done),

@@ -55,7 +55,7 @@ pub fn schema(info: &[u8]) -> Option<(SchemaKey, Schema)> {
     let count = usize::try_from(u32_at(info, 100)?).ok()?;
     let top_level = usize::try_from(u32_at(info, 104)?).ok()?;
     let properties = info.get(PROPERTIES_AT..PROPERTIES_AT.checked_add(count.checked_mul(PROPERTY_SIZE)?)?)?;
-    let mut tree = Tree {
+    let mut tree = PropertyTree {
         info,
         properties,
         slots: vec![None; count],
@@ -104,7 +104,7 @@ fn name_at(info: &[u8], at: usize) -> Option<Arc<str>> {
 }
 
 /// The properties: an array in which structs point at ranges, and lengths and counts at other elements.
-struct Tree<'a> {
+struct PropertyTree<'a> {
     info: &'a [u8],
     properties: &'a [u8],
     /// Per property the slot that keeps its number, when another one refers to it.
@@ -114,7 +114,7 @@ struct Tree<'a> {
     left: u32,
 }
 
-impl Tree<'_> {
+impl PropertyTree<'_> {
     fn property(&self, index: usize) -> Option<&[u8]> {
         let at = index.checked_mul(PROPERTY_SIZE)?;
         self.properties.get(at..at.checked_add(PROPERTY_SIZE)?)

@@ -25,7 +25,7 @@ use crate::grpc;
 
 /// The scripted answer to a call.
 #[derive(Clone)]
-pub(crate) enum Answer {
+pub(crate) enum ScriptedResponse {
     /// A message, framed and with status 0.
     Message(Vec<u8>),
     /// A gRPC error.
@@ -38,13 +38,13 @@ pub(crate) enum Answer {
     Http(u16),
 }
 
-impl Answer {
-    pub(crate) fn of(message: &impl Message) -> Answer {
-        Answer::Message(message.encode_to_vec())
+impl ScriptedResponse {
+    pub(crate) fn of(message: &impl Message) -> ScriptedResponse {
+        ScriptedResponse::Message(message.encode_to_vec())
     }
 }
 
-type Script = Arc<Mutex<HashMap<String, Answer>>>;
+type Script = Arc<Mutex<HashMap<String, ScriptedResponse>>>;
 
 /// A runtime; stops when dropped. Unscripted methods are `UNIMPLEMENTED`.
 pub(crate) struct Runtime {
@@ -75,7 +75,7 @@ impl Runtime {
         format!("unix://{}", self.socket.display())
     }
 
-    pub(crate) fn on(&self, method: &str, answer: Answer) {
+    pub(crate) fn on(&self, method: &str, answer: ScriptedResponse) {
         self.script.lock().unwrap().insert(method.to_owned(), answer);
     }
 
@@ -129,16 +129,18 @@ fn serve(socket: &std::path::Path, script: &Script, calls: &Arc<Mutex<Vec<String
     })
 }
 
-async fn respond(answer: Option<Answer>) -> Response<http_body_util::combinators::BoxBody<Bytes, Infallible>> {
-    let (body, status, message) = match answer.unwrap_or(Answer::Status(12, "unknown method")) {
-        Answer::Message(message) => (grpc::frame(&message, false), 0, ""),
-        Answer::Status(code, message) => (Bytes::new(), code, message),
-        Answer::Body(body) => (Bytes::from(body), 0, ""),
-        Answer::Slow(wait, message) => {
+async fn respond(
+    answer: Option<ScriptedResponse>,
+) -> Response<http_body_util::combinators::BoxBody<Bytes, Infallible>> {
+    let (body, status, message) = match answer.unwrap_or(ScriptedResponse::Status(12, "unknown method")) {
+        ScriptedResponse::Message(message) => (grpc::frame(&message, false), 0, ""),
+        ScriptedResponse::Status(code, message) => (Bytes::new(), code, message),
+        ScriptedResponse::Body(body) => (Bytes::from(body), 0, ""),
+        ScriptedResponse::Slow(wait, message) => {
             tokio::time::sleep(wait).await;
             (grpc::frame(&message, false), 0, "")
         }
-        Answer::Http(code) => {
+        ScriptedResponse::Http(code) => {
             return Response::builder()
                 .status(code)
                 .body(Full::new(Bytes::new()).boxed())

@@ -62,17 +62,17 @@ impl Rig {
     }
 
     /// Sends `head` (a method and path, or more), reads to the end of the connection.
-    async fn ask(&self, head: &str) -> Answer {
+    async fn ask(&self, head: &str) -> HttpResponse {
         let request = format!("{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         self.send(request.as_bytes()).await
     }
 
-    async fn send(&self, request: &[u8]) -> Answer {
+    async fn send(&self, request: &[u8]) -> HttpResponse {
         converse(self.connect().await, request).await
     }
 
     /// As [`Rig::send`], to the listener of metrics and health.
-    async fn send_to_metrics(&self, request: &[u8]) -> Answer {
+    async fn send_to_metrics(&self, request: &[u8]) -> HttpResponse {
         let address = self.server.as_ref().and_then(|server| server.metrics).unwrap();
         converse(TcpStream::connect(address).await.unwrap(), request).await
     }
@@ -92,12 +92,12 @@ impl Rig {
     }
 }
 
-async fn converse(mut stream: TcpStream, request: &[u8]) -> Answer {
+async fn converse(mut stream: TcpStream, request: &[u8]) -> HttpResponse {
     // The server may have refused before all of it was taken.
     let _ = stream.write_all(request).await;
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
-    Answer::parse(&String::from_utf8_lossy(&bytes))
+    HttpResponse::parse(&String::from_utf8_lossy(&bytes))
 }
 
 fn with_metrics(options: &mut HttpOptions) {
@@ -108,16 +108,16 @@ fn with_metrics(options: &mut HttpOptions) {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct HttpResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
-    fn parse(text: &str) -> Answer {
+impl HttpResponse {
+    fn parse(text: &str) -> HttpResponse {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
-        Answer {
+        HttpResponse {
             status: head
                 .split(' ')
                 .nth(1)

@@ -12,7 +12,7 @@ use super::*;
 use crate::cri::messages::{
     ListPodSandboxResponse, PodSandbox, PodSandboxMetadata, PodSandboxStatus, PodSandboxStatusResponse,
 };
-use crate::cri::scripted::{Answer, Runtime};
+use crate::cri::scripted::{Runtime, ScriptedResponse};
 use crate::sources::{EventReceiver, channel};
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -47,8 +47,8 @@ fn sandbox(id: &str, created_at: i64) -> PodSandbox {
     }
 }
 
-fn status(id: &str) -> Answer {
-    Answer::of(&PodSandboxStatusResponse {
+fn status(id: &str) -> ScriptedResponse {
+    ScriptedResponse::of(&PodSandboxStatusResponse {
         status: Some(PodSandboxStatus {
             id: id.to_owned(),
             labels: [("app".to_owned(), "cart".to_owned())].into(),
@@ -83,7 +83,10 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
     let runtime = Runtime::start();
     let young = i64::MAX;
     let items = vec![sandbox("old", 5), sandbox("", 5), sandbox("young", young)];
-    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    runtime.on(
+        "ListPodSandbox",
+        ScriptedResponse::of(&ListPodSandboxResponse { items }),
+    );
     runtime.on("PodSandboxStatus", status("asked"));
     let (identity, receiver, health) = start(&runtime.endpoint());
     let (old, receiver) = next(receiver).await;
@@ -108,11 +111,11 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
 }
 
 /// What a runtime says verbosely of a sandbox with this path to its network namespace.
-fn verbose(path: &str) -> Answer {
+fn verbose(path: &str) -> ScriptedResponse {
     let info = format!(
         r#"{{"pid": 9, "runtimeSpec": {{"linux": {{"namespaces": [{{"type": "network", "path": "{path}"}}]}}}}}}"#
     );
-    Answer::of(&PodSandboxStatusResponse {
+    ScriptedResponse::of(&PodSandboxStatusResponse {
         status: Some(PodSandboxStatus::default()),
         info: [("info".to_owned(), info)].into(),
     })
@@ -122,7 +125,10 @@ fn verbose(path: &str) -> Answer {
 async fn namespaces_of_older_sandboxes_follow_their_descriptions_and_a_miss_is_counted() {
     let runtime = Runtime::start();
     let items = vec![sandbox("old", 5), sandbox("young", i64::MAX)];
-    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    runtime.on(
+        "ListPodSandbox",
+        ScriptedResponse::of(&ListPodSandboxResponse { items }),
+    );
     runtime.on("PodSandboxStatus", verbose("/run/netns/cni-1"));
     let look = |path: &'static str| {
         NamespaceLook::new(move |place| {
@@ -161,10 +167,10 @@ async fn namespaces_of_older_sandboxes_follow_their_descriptions_and_a_miss_is_c
     let (missed, receiver) = start("/run/netns/cni-2");
     until(|| missed.metrics().count(Outcome::Failed) == 1).await;
     drop((missed, receiver));
-    runtime.on("PodSandboxStatus", Answer::Status(13, "internal"));
+    runtime.on("PodSandboxStatus", ScriptedResponse::Status(13, "internal"));
     let (refused, _receiver) = start("/run/netns/cni-1");
     until(|| refused.metrics().count(Outcome::Failed) == 1).await;
-    runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
+    runtime.on("PodSandboxStatus", ScriptedResponse::Status(5, "not found"));
     let (gone, _receiver) = start("/run/netns/cni-1");
     until(|| gone.metrics().count(Outcome::Unknown) == 1).await;
 }
@@ -172,8 +178,11 @@ async fn namespaces_of_older_sandboxes_follow_their_descriptions_and_a_miss_is_c
 #[tokio::test]
 async fn an_unknown_sandbox_is_asked_for_again_and_given_up() {
     let runtime = Runtime::start();
-    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse::default()));
-    runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
+    runtime.on(
+        "ListPodSandbox",
+        ScriptedResponse::of(&ListPodSandboxResponse::default()),
+    );
+    runtime.on("PodSandboxStatus", ScriptedResponse::Status(5, "not found"));
     let (identity, receiver, _health) = start(&runtime.endpoint());
     identity.resolve(SandboxId("late".to_owned()));
     until(|| runtime.called("PodSandboxStatus") >= 2).await;
@@ -181,10 +190,10 @@ async fn an_unknown_sandbox_is_asked_for_again_and_given_up() {
     let (late, _receiver) = next(receiver).await;
     assert_eq!(late.sandbox.0, "late");
 
-    runtime.on("PodSandboxStatus", Answer::Status(5, "not found"));
+    runtime.on("PodSandboxStatus", ScriptedResponse::Status(5, "not found"));
     identity.resolve(SandboxId("never".to_owned()));
     until(|| identity.metrics().count(Outcome::Unknown) == 1).await;
-    runtime.on("PodSandboxStatus", Answer::Status(13, "internal"));
+    runtime.on("PodSandboxStatus", ScriptedResponse::Status(13, "internal"));
     identity.resolve(SandboxId("refused".to_owned()));
     until(|| identity.metrics().count(Outcome::Failed) == 1).await;
 }
@@ -192,7 +201,10 @@ async fn an_unknown_sandbox_is_asked_for_again_and_given_up() {
 #[tokio::test]
 async fn a_runtime_that_goes_and_comes_back_loses_no_question() {
     let runtime = Runtime::start();
-    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse::default()));
+    runtime.on(
+        "ListPodSandbox",
+        ScriptedResponse::of(&ListPodSandboxResponse::default()),
+    );
     let (identity, receiver, health) = start(&runtime.endpoint());
     until(|| health.probes().iter().any(|probe| probe.attached)).await;
     runtime.stop().await;
@@ -233,7 +245,10 @@ async fn without_a_runtime_questions_are_shed_beyond_the_bound_and_all_stops_wit
 async fn a_full_pipeline_does_not_stall_the_runtime() {
     let runtime = Runtime::start();
     let items = (0..200).map(|n| sandbox(&n.to_string(), 1)).collect();
-    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    runtime.on(
+        "ListPodSandbox",
+        ScriptedResponse::of(&ListPodSandboxResponse { items }),
+    );
     let (_identity, receiver, _health) = start(&runtime.endpoint());
     until(|| runtime.called("ListPodSandbox") == 1).await;
     // This test's runtime has one thread: were it blocked, this sleep would not end.

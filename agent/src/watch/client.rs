@@ -174,15 +174,15 @@ async fn request(agent: &Agent, path: &str) -> Result<Response<Incoming>, WatchE
 
 async fn refused(address: &str, response: Response<Incoming>) -> WatchError {
     #[derive(Default, Deserialize)]
-    struct Answer {
+    struct RefusalBody {
         #[serde(default)]
         error: String,
     }
     let status = response.status().as_u16();
     let body = timeout(PATIENCE, Limited::new(response.into_body(), 64 << 10).collect()).await;
-    let answer: Answer = match body {
+    let answer: RefusalBody = match body {
         Ok(Ok(body)) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
-        Ok(Err(_)) | Err(_) => Answer::default(),
+        Ok(Err(_)) | Err(_) => RefusalBody::default(),
     };
     WatchError::Refused {
         address: address.to_owned(),

@@ -14,7 +14,7 @@ pub struct Inflated {
 
 /// Decompresses `input` into `output`, as far as there is room.
 pub fn inflate(input: &[u8], output: &mut [u8]) -> Inflated {
-    let mut state = State {
+    let mut state = Inflater {
         input,
         at: 0,
         output,
@@ -28,7 +28,7 @@ pub fn inflate(input: &[u8], output: &mut [u8]) -> Inflated {
     }
 }
 
-struct State<'a> {
+struct Inflater<'a> {
     input: &'a [u8],
     at: usize,
     output: &'a mut [u8],
@@ -37,7 +37,7 @@ struct State<'a> {
     half_byte: Option<usize>,
 }
 
-impl State<'_> {
+impl Inflater<'_> {
     /// `None` when the input is damaged or the room is used up.
     fn run(&mut self) -> Option<()> {
         loop {

@@ -4,7 +4,7 @@
 
 /// Compresses `input`.
 pub fn deflate(input: &[u8]) -> Vec<u8> {
-    let mut state = State {
+    let mut state = Encoder {
         output: vec![0; 4],
         flags_at: 0,
         flags: 0,
@@ -48,7 +48,7 @@ fn longest_match(input: &[u8], at: usize, seen: &mut [usize]) -> Option<(usize, 
     (length >= 3).then_some((distance, length))
 }
 
-struct State {
+struct Encoder {
     output: Vec<u8>,
     flags_at: usize,
     flags: u32,
@@ -56,7 +56,7 @@ struct State {
     half_byte: Option<usize>,
 }
 
-impl State {
+impl Encoder {
     fn flag(&mut self, is_match: bool) {
         self.flags = self.flags << 1 | u32::from(is_match);
         self.count += 1;

@@ -7,7 +7,7 @@ use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
 
 /// The bytes of a `TRACE_EVENT_INFO` for a manifest event.
 pub fn event_info(provider: Guid, id: u16, version: u8, schema: &Schema) -> Vec<u8> {
-    let mut tree = Tree::default();
+    let mut tree = PropertyRows::default();
     tree.add(&schema.fields);
     let names_at = PROPERTIES_AT + tree.rows.len() * PROPERTY_SIZE;
     let mut names = Vec::new();
@@ -41,13 +41,13 @@ pub fn event_info(provider: Guid, id: u16, version: u8, schema: &Schema) -> Vec<
 }
 
 #[derive(Default)]
-struct Tree {
-    rows: Vec<Row>,
+struct PropertyRows {
+    rows: Vec<PropertyRow>,
     /// Row of each slot.
     slots: Vec<(u16, u16)>,
 }
 
-struct Row {
+struct PropertyRow {
     flags: u32,
     name: String,
     types: [u16; 2],
@@ -55,7 +55,7 @@ struct Row {
     length: u16,
 }
 
-impl Tree {
+impl PropertyRows {
     /// One row a field; members of structs after all of them.
     fn add(&mut self, fields: &[FieldSpec]) {
         let first = self.rows.len();
@@ -75,7 +75,7 @@ impl Tree {
         }
     }
 
-    fn row(&self, field: &FieldSpec) -> Row {
+    fn row(&self, field: &FieldSpec) -> PropertyRow {
         let row_of = |slot: u16| {
             self.slots
                 .iter()
@@ -96,7 +96,7 @@ impl Tree {
         if matches!(field.kind, Kind::Struct(_)) {
             flags |= 0x01;
         }
-        Row {
+        PropertyRow {
             flags,
             name: field.name.to_string(),
             types: [in_type(&field.kind), out_type(field.out)],

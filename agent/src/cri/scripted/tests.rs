@@ -7,13 +7,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::super::messages::{NamespaceMode, NamespaceOption, PodSandboxMetadata, PodSandboxState, RuntimeStatus};
 use super::super::stats::{CpuUsage, LinuxPodSandboxStats, UInt64Value};
 use super::super::*;
-use super::{Answer, Runtime};
+use super::{Runtime, ScriptedResponse};
 use crate::failure::Advice as _;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn version() -> Answer {
-    Answer::of(&VersionResponse {
+fn version() -> ScriptedResponse {
+    ScriptedResponse::of(&VersionResponse {
         runtime_name: "scripted".to_owned(),
         runtime_version: "1.2.3".to_owned(),
         ..VersionResponse::default()
@@ -26,7 +26,7 @@ async fn answers_are_read() {
     runtime.on("Version", version());
     runtime.on(
         "ListPodSandbox",
-        Answer::of(&ListPodSandboxResponse {
+        ScriptedResponse::of(&ListPodSandboxResponse {
             items: vec![PodSandbox {
                 id: "abc".to_owned(),
                 state: PodSandboxState::SandboxNotready as i32,
@@ -49,8 +49,8 @@ async fn unknown_fields_and_empty_answers_are_fine() {
     let mut message = vec![0x12, 1, b'x'];
     // Field 999, a string, and field 1000, a number: from some later version of the interface.
     message.extend([0xba, 0x3e, 2, b'h', b'i', 0xc0, 0x3e, 7]);
-    runtime.on("Version", Answer::Message(message));
-    runtime.on("Status", Answer::Body(Vec::new()));
+    runtime.on("Version", ScriptedResponse::Message(message));
+    runtime.on("Status", ScriptedResponse::Body(Vec::new()));
     let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
     assert_eq!(cri.version().await.unwrap().runtime_name, "x");
     assert_eq!(cri.status(false).await.unwrap().status, None::<RuntimeStatus>);
@@ -59,7 +59,7 @@ async fn unknown_fields_and_empty_answers_are_fine() {
 #[tokio::test]
 async fn a_refusal_keeps_its_status_and_message() {
     let runtime = Runtime::start();
-    runtime.on("PodSandboxStatus", Answer::Status(5, "no such sandbox"));
+    runtime.on("PodSandboxStatus", ScriptedResponse::Status(5, "no such sandbox"));
     let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
     let error = cri.pod_sandbox_status("abc", false).await.unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
@@ -75,11 +75,11 @@ async fn garbage_is_an_error_and_the_next_call_works() {
     let runtime = Runtime::start();
     let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
     for garbage in [
-        Answer::Body(b"\x00\xff\xff\xff\xff".to_vec()),
-        Answer::Body(b"hello".to_vec()),
-        Answer::Body(b"\x01\0\0\0\0".to_vec()),
-        Answer::Message(vec![0xff; 40]),
-        Answer::Http(404),
+        ScriptedResponse::Body(b"\x00\xff\xff\xff\xff".to_vec()),
+        ScriptedResponse::Body(b"hello".to_vec()),
+        ScriptedResponse::Body(b"\x01\0\0\0\0".to_vec()),
+        ScriptedResponse::Message(vec![0xff; 40]),
+        ScriptedResponse::Http(404),
     ] {
         runtime.on("Version", garbage);
         let error = cri.version().await.unwrap_err();
@@ -95,7 +95,7 @@ async fn garbage_is_an_error_and_the_next_call_works() {
 #[tokio::test]
 async fn an_oversized_answer_is_refused() {
     let runtime = Runtime::start();
-    runtime.on("Version", Answer::Message(vec![0; grpc::MAX_ANSWER + 1]));
+    runtime.on("Version", ScriptedResponse::Message(vec![0; grpc::MAX_ANSWER + 1]));
     let cri = Cri::connect(&runtime.endpoint(), 10 * SECOND).await.unwrap();
     assert!(matches!(cri.version().await, Err(CriError::Call { .. })));
 }
@@ -103,7 +103,7 @@ async fn an_oversized_answer_is_refused() {
 #[tokio::test]
 async fn a_slow_runtime_meets_the_deadline() {
     let runtime = Runtime::start();
-    runtime.on("Version", Answer::Slow(30 * SECOND, Vec::new()));
+    runtime.on("Version", ScriptedResponse::Slow(30 * SECOND, Vec::new()));
     let cri = Cri::connect(&runtime.endpoint(), Duration::from_millis(200))
         .await
         .unwrap();
@@ -133,7 +133,7 @@ async fn a_restarted_runtime_is_found_again() {
 #[tokio::test]
 async fn making_a_sandbox_is_never_repeated() {
     let runtime = Runtime::start();
-    runtime.on("RunPodSandbox", Answer::Http(503));
+    runtime.on("RunPodSandbox", ScriptedResponse::Http(503));
     let cri = Cri::connect(&runtime.endpoint(), SECOND).await.unwrap();
     assert!(
         cri.run_pod_sandbox(PodSandboxConfig::default(), "", SECOND)
@@ -141,7 +141,7 @@ async fn making_a_sandbox_is_never_repeated() {
             .is_err()
     );
     assert_eq!(runtime.called("RunPodSandbox"), 1);
-    runtime.on("RunPodSandbox", Answer::Slow(30 * SECOND, Vec::new()));
+    runtime.on("RunPodSandbox", ScriptedResponse::Slow(30 * SECOND, Vec::new()));
     let (error, ()) = tokio::join!(
         cri.run_pod_sandbox(PodSandboxConfig::default(), "", 10 * SECOND),
         async {

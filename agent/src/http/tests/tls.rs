@@ -58,7 +58,7 @@ fn certificates(folder: &Path) {
 }
 
 /// Asks for the page with a client's certificate, or none; `None` when the server ends the connection without an answer.
-async fn ask(address: SocketAddr, folder: &Path, client: Option<&str>) -> Option<Answer> {
+async fn ask(address: SocketAddr, folder: &Path, client: Option<&str>) -> Option<HttpResponse> {
     let file = |name: &str, ending: &str| folder.join(format!("{name}.{ending}"));
     let mut roots = RootCertStore::empty();
     for certificate in pem::certificates(&file("ca", "pem"), "an authority").unwrap() {
@@ -86,7 +86,7 @@ async fn ask(address: SocketAddr, folder: &Path, client: Option<&str>) -> Option
         .await;
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
-    (!bytes.is_empty()).then(|| Answer::parse(&String::from_utf8_lossy(&bytes)))
+    (!bytes.is_empty()).then(|| HttpResponse::parse(&String::from_utf8_lossy(&bytes)))
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::cri::messages::{
     RuntimeCondition, RuntimeStatus, StatusResponse, VersionResponse,
 };
 use crate::cri::messages::{LinuxPodSandboxStatus, Namespace};
-use crate::cri::scripted::{Answer, Runtime};
+use crate::cri::scripted::{ScriptedResponse, Runtime};
 use crate::cri::stats::{
     ContainerAttributes, ContainerStats, CpuUsage, LinuxPodSandboxStats, ListContainerStatsResponse,
     ListPodSandboxStatsResponse, MemoryUsage, NetworkInterfaceUsage, NetworkUsage, PodSandboxAttributes,
@@ -105,19 +105,19 @@ fn script(runtime: &Runtime, pods: &[&str], stats: Vec<PodSandboxStats>, rate: u
         runtime_version: "9.9.9".to_owned(),
         ..VersionResponse::default()
     };
-    runtime.on("Version", Answer::of(&version));
+    runtime.on("Version", ScriptedResponse::of(&version));
     let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", true)];
     let status = StatusResponse {
         status: Some(RuntimeStatus { conditions }),
         ..StatusResponse::default()
     };
-    runtime.on("Status", Answer::of(&status));
+    runtime.on("Status", ScriptedResponse::of(&status));
     let mut items: Vec<_> = pods
         .iter()
         .map(|id| sandbox(id, PodSandboxState::SandboxReady))
         .collect();
     items.push(sandbox("gone", PodSandboxState::SandboxNotready));
-    runtime.on("ListPodSandbox", Answer::of(&ListPodSandboxResponse { items }));
+    runtime.on("ListPodSandbox", ScriptedResponse::of(&ListPodSandboxResponse { items }));
     let containers = pods.iter().map(|id| Container {
         id: format!("c-{id}"),
         pod_sandbox_id: (*id).to_owned(),
@@ -129,16 +129,16 @@ fn script(runtime: &Runtime, pods: &[&str], stats: Vec<PodSandboxStats>, rate: u
         ..Container::default()
     });
     let containers = containers.collect();
-    runtime.on("ListContainers", Answer::of(&ListContainersResponse { containers }));
+    runtime.on("ListContainers", ScriptedResponse::of(&ListContainersResponse { containers }));
     runtime.on(
         "ListPodSandboxStats",
-        Answer::of(&ListPodSandboxStatsResponse { stats }),
+        ScriptedResponse::of(&ListPodSandboxStatsResponse { stats }),
     );
     let stats = pods
         .iter()
         .map(|id| container_stats(&format!("c-{id}"), rate))
         .collect();
-    runtime.on("ListContainerStats", Answer::of(&ListContainerStatsResponse { stats }));
+    runtime.on("ListContainerStats", ScriptedResponse::of(&ListContainerStatsResponse { stats }));
 }
 
 async fn report(runtime: &Runtime) -> Report {
@@ -206,7 +206,7 @@ async fn zero_and_missing_figures_are_shown_per_pod() {
         12_000_000,
     );
     let shares = |network| {
-        Answer::of(&PodSandboxStatusResponse {
+        ScriptedResponse::of(&PodSandboxStatusResponse {
             status: Some(PodSandboxStatus {
                 linux: Some(LinuxPodSandboxStatus {
                     namespaces: Some(Namespace {
@@ -254,7 +254,7 @@ async fn a_runtime_that_hangs_midway_is_not_waited_for_again_and_again() {
         pod.linux.as_mut().unwrap().network = None;
     }
     script(&runtime, &["a", "b", "c"], stats, 7);
-    runtime.on("PodSandboxStatus", Answer::Slow(Duration::from_secs(60), Vec::new()));
+    runtime.on("PodSandboxStatus", ScriptedResponse::Slow(Duration::from_secs(60), Vec::new()));
     let found = whats(&report(&runtime).await, "pod statistics");
     assert_eq!(found.len(), 4);
     assert_eq!(runtime.called("PodSandboxStatus"), 1);
@@ -337,7 +337,7 @@ async fn a_network_that_is_not_ready_fails_with_the_runtimes_words() {
         ]
         .into(),
     };
-    runtime.on("Status", Answer::of(&status));
+    runtime.on("Status", ScriptedResponse::of(&status));
     let report = report(&runtime).await;
     let what = "NetworkReady = false: NetworkPluginNotReady cni plugin not initialized";
     assert_eq!(level_of(&report, "cri.condition", what), Level::Fail);
@@ -368,7 +368,7 @@ async fn a_runtime_without_cri_or_with_nonsense_is_a_warning() {
         level_of(&report(&runtime).await, "cri.call", "UNIMPLEMENTED"),
         Level::Warn
     );
-    runtime.on("Version", Answer::Slow(Duration::from_secs(60), Vec::new()));
+    runtime.on("Version", ScriptedResponse::Slow(Duration::from_secs(60), Vec::new()));
     assert_eq!(
         level_of(&report(&runtime).await, "cri.call", "no answer within"),
         Level::Warn
@@ -381,7 +381,7 @@ async fn a_runtime_without_cri_or_with_nonsense_is_a_warning() {
         "ListPodSandboxStats",
         "ListContainerStats",
     ] {
-        runtime.on(method, Answer::Body(vec![0xff; 99]));
+        runtime.on(method, ScriptedResponse::Body(vec![0xff; 99]));
     }
     let report_of_garbage = report(&runtime).await;
     assert_eq!(level_of(&report_of_garbage, "cri.call", "ListContainers"), Level::Warn);
@@ -392,7 +392,7 @@ async fn a_runtime_without_cri_or_with_nonsense_is_a_warning() {
         Level::Warn
     );
     script(&runtime, &["a"], Vec::new(), 0);
-    runtime.on("ListPodSandboxStats", Answer::Status(12, "not implemented"));
+    runtime.on("ListPodSandboxStats", ScriptedResponse::Status(12, "not implemented"));
     runtime.start_again();
     assert_eq!(
         level_of(&report(&runtime).await, "cri.call", "ListPodSandboxStats"),
