@@ -17,7 +17,7 @@ use rustix::net::sockopt::socket_cookie;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use sandglass::app::settings::default_source;
 use sandglass::sources::clock;
-use sandglass::sources::linux::{Options, Rung};
+use sandglass::sources::linux::{LinuxOptions, Rung};
 use sandglass_model::network::{ConnectFailure, ConnectStep, Step};
 use sandglass_model::{ProcessKey, Timestamp};
 
@@ -33,11 +33,11 @@ impl Pair {
         Pair::with(test, default_source().unwrap())
     }
 
-    fn with(test: &str, options: Options) -> Option<Pair> {
+    fn with(test: &str, options: LinuxOptions) -> Option<Pair> {
         let client = Namespace::make(test)?;
         let server = Namespace::make(test)?;
         client.link(&server, 0);
-        let options = Options {
+        let options = LinuxOptions {
             conntrack: false,
             ..options
         };
@@ -99,7 +99,7 @@ fn non_blocking(address: &str) -> OwnedFd {
     socket
 }
 
-fn established(test: &str, options: Options) {
+fn established(test: &str, options: LinuxOptions) {
     let Some(pair) = Pair::with(test, options) else { return };
     let listener = pair.listen("[::]:4001");
     for (address, remote) in [
@@ -170,7 +170,7 @@ fn established_is_seen_on_typed_tracepoints() {
 
 #[test]
 fn established_is_seen_on_raw_tracepoints() {
-    let options = Options {
+    let options = LinuxOptions {
         rungs: vec![Rung::RawTp],
         ..default_source().unwrap()
     };
@@ -351,7 +351,7 @@ fn a_burst_is_told_whole() {
 fn switched_off_it_says_so_and_tells_nothing() {
     let test = "switched_off_it_says_so_and_tells_nothing";
     let Some(namespace) = Namespace::make(test) else { return };
-    let options = Options {
+    let options = LinuxOptions {
         connect: false,
         conntrack: false,
         ..default_source().unwrap()

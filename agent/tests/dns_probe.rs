@@ -23,7 +23,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use sandglass::app::settings::default_source;
 use sandglass::health::{Health, ProbeLabel};
 use sandglass::sources;
-use sandglass::sources::linux::Options;
+use sandglass::sources::linux::LinuxOptions;
 use sandglass_model::Body;
 use sandglass_model::network::{DroppedPacket, Transport, Unreported};
 
@@ -435,7 +435,7 @@ fn questions_of_one_tcp_buffer_are_told_apart() {
 fn other_ports_are_watched_where_asked_and_nothing_else_is() {
     let test = "other_ports_are_watched_where_asked_and_nothing_else_is";
     let Some(lab) = Lab::start(test) else { return };
-    let options = Options {
+    let options = LinuxOptions {
         dns_ports: vec![53, 1053],
         ..default_source().unwrap()
     };
@@ -497,7 +497,7 @@ fn traffic_is_announced_with_the_nodes_own_namespace() {
     assert_eq!(watched, std::fs::metadata("/proc/self/ns/net").unwrap().ino());
     // Off means off.
     drop(watch);
-    let options = Options {
+    let options = LinuxOptions {
         dns: false,
         drops: false,
         ..default_source().unwrap()

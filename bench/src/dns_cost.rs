@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use sandglass::app::settings::default_source;
-use sandglass::sources::linux::Options;
+use sandglass::sources::linux::LinuxOptions;
 
 use crate::Effort;
 use crate::dns_talk::{SERVER, Talk};
@@ -20,7 +20,7 @@ use crate::{lookup_cost, tcp_flow};
 
 /// Measures.
 pub fn run(effort: Effort) -> Result<Outcome> {
-    let options = Options {
+    let options = LinuxOptions {
         stdio: false,
         connect: false,
         conntrack: false,

@@ -12,7 +12,7 @@ use sandglass::app::settings::default_source;
 use sandglass::failure::Advice as _;
 use sandglass::health::Health;
 use sandglass::sources;
-use sandglass::sources::linux::{self, LinuxSource, Options};
+use sandglass::sources::linux::{self, LinuxOptions, LinuxSource};
 
 /// The program that runs for every packet that a socket sends; the one for packets that it receives; the one for drops.
 pub const SEND: &str = "on_send";
@@ -41,7 +41,7 @@ pub struct Runs {
 impl Probe {
     /// Attaches it; the inner error says why this machine does not allow that.
     pub fn attach() -> Result<Result<Probe, String>> {
-        Probe::attach_with(Options {
+        Probe::attach_with(LinuxOptions {
             connect: false,
             conntrack: false,
             dns: false,
@@ -51,7 +51,7 @@ impl Probe {
     }
 
     /// The same with chosen traffic probes.
-    pub fn attach_with(options: Options) -> Result<Result<Probe, String>> {
+    pub fn attach_with(options: LinuxOptions) -> Result<Result<Probe, String>> {
         let (sender, receiver) = sources::channel(1024, Gauge::default());
         let source = match linux::start(options, sender, Health::default()) {
             Ok(source) => source,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use sandglass::app::settings::default_source;
-use sandglass::sources::linux::Options;
+use sandglass::sources::linux::LinuxOptions;
 
 use crate::Effort;
 use crate::agent::Switched;
@@ -70,7 +70,7 @@ fn measure(effort: Effort) -> Result<Vec<Figure>> {
 /// Which share of a connection's processor time the programs take that see its packets, by the kernel's statistics. Their
 /// own cost is in it, about half of a run, and so is what other sockets send meanwhile: it is not less than the truth.
 fn hook_share(flow: &mut Flow, effort: Effort) -> Result<Figure> {
-    let options = Options {
+    let options = LinuxOptions {
         stdio: false,
         connect: false,
         conntrack: false,

@@ -41,7 +41,7 @@ pub use self::loader::family::Rung;
 use self::loader::family::{ProbeLoader, with_kernel_types};
 pub use self::loader::run_time::{ProgramTime, enable_run_time};
 use self::netns::NetnsWatch;
-pub use self::start_error::StartError;
+pub use self::start_error::LinuxStartError;
 use super::clock;
 use super::namespace::NamespaceLook;
 use super::queue::EventSender;
@@ -52,7 +52,7 @@ use crate::resident;
 
 /// Options of the source. What has a configuration key has its default in `config::defaults` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct LinuxOptions {
     /// Bytes of the process probe's ring buffer; rounded up to a power of two of pages.
     pub ring_bytes: u32,
     /// Read what plugins read and wrote.
@@ -80,13 +80,13 @@ pub struct Options {
     pub netns_directories: Vec<String>,
 }
 
-impl Options {
+impl LinuxOptions {
     /// The configured options.
     ///
     /// # Errors
     /// None here; on Windows the table of activity names may be unreadable.
-    pub fn from_settings(settings: SourceSettings) -> Result<Options, NamesFileError> {
-        let mut options = Options {
+    pub fn from_settings(settings: SourceSettings) -> Result<LinuxOptions, NamesFileError> {
+        let mut options = LinuxOptions {
             rungs: Rung::ALL.to_vec(),
             flows: FlowOptions::LADDER,
             netns_directories: NETNS_DIRECTORIES.map(str::to_owned).to_vec(),
@@ -124,10 +124,10 @@ pub struct LinuxSource {
 ///
 /// # Errors
 /// When the process probe cannot be attached. Every other probe is optional.
-pub fn start(options: Options, sender: EventSender, health: Health) -> Result<LinuxSource, StartError> {
+pub fn start(options: LinuxOptions, sender: EventSender, health: Health) -> Result<LinuxSource, LinuxStartError> {
     let load = |loader: &mut ProbeLoader<'_>| attach(loader, &options, sender, &health);
     let started = with_kernel_types(&options.dns_ports, load).map_err(|error| {
-        let error = StartError::NoBtf(error);
+        let error = LinuxStartError::NoBtf(error);
         health.set_probe(exec::unattached(&error));
         error
     })?;
@@ -137,14 +137,14 @@ pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Li
 
 fn attach(
     loader: &mut ProbeLoader<'_>,
-    options: &Options,
+    options: &LinuxOptions,
     sender: EventSender,
     health: &Health,
-) -> Result<LinuxSource, StartError> {
+) -> Result<LinuxSource, LinuxStartError> {
     let exec = exec::attach(&options.rungs, options.ring_bytes, options.stdio, loader, health)?;
     let namespaces = KnownNamespaces::default();
     let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), &options.netns_directories)
-        .map_err(StartError::Thread)?;
+        .map_err(LinuxStartError::Thread)?;
     health.set_probe(netns.status());
     // The process probe is read before the others are attached, which takes a second or more: its records of that second
     // would otherwise reach the pipeline behind newer events of the others, and be late.

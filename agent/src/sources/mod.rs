@@ -19,7 +19,7 @@ pub use self::settings::{SourceSettings, TrustSettings};
 /// What observes this node, by the same names on every operating system.
 pub mod native {
     #[cfg(target_os = "linux")]
-    pub use super::linux::{LinuxSource as Source, Options, StartError, start};
+    pub use super::linux::{LinuxOptions as Options, LinuxSource as Source, LinuxStartError as StartError, start};
     #[cfg(windows)]
-    pub use super::windows::live::{Options, Source, StartError, start};
+    pub use super::windows::live::{EtwOptions as Options, EtwStartError as StartError, Source, start};
 }

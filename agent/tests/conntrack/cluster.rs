@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandglass::app::settings::default_source;
-use sandglass::sources::linux::{FlowOptions, Options};
+use sandglass::sources::linux::{FlowOptions, LinuxOptions};
 use sandglass_model::Timestamp;
 use sandglass_model::network::{Flow, FlowChange};
 
@@ -27,7 +27,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(test: &str, flows: FlowOptions) -> Option<Cluster> {
-        let options = Options {
+        let options = LinuxOptions {
             connect: false,
             stdio: false,
             flows,
@@ -36,7 +36,7 @@ impl Cluster {
         Cluster::with(test, options)
     }
 
-    pub fn with(test: &str, options: Options) -> Option<Cluster> {
+    pub fn with(test: &str, options: LinuxOptions) -> Option<Cluster> {
         if let Err(error) = Command::new("conntrack").arg("--version").output() {
             eprintln!("SKIPPED {test}: conntrack: {error}");
             return None;
@@ -51,7 +51,7 @@ impl Cluster {
         backends.run(
             "ip addr add 10.77.2.3/24 dev v2b; ip addr add 10.77.2.4/24 dev v2b; ip route add default via 10.77.2.1",
         );
-        let options = Options {
+        let options = LinuxOptions {
             node_netns: Some(node.path().into()),
             ..options
         };

@@ -30,7 +30,7 @@ use namespaces::{Namespace, Watch, counts, flows};
 use rustix::thread::CapabilitySet;
 use sandglass::app::settings::default_source;
 use sandglass::sources::clock;
-use sandglass::sources::linux::{FlowOptions, Options};
+use sandglass::sources::linux::{FlowOptions, LinuxOptions};
 use sandglass_model::network::{ConntrackCounts, FlowChange};
 use sandglass_model::{Body, Event};
 use witness::{Witness, agree};
@@ -46,7 +46,7 @@ fn translated(test: &str, flows: FlowOptions, rules: impl Fn(&Cluster)) {
 
 /// A cluster of which connections are watched too.
 fn connecting(test: &str, flows: FlowOptions) -> Option<Cluster> {
-    let options = Options {
+    let options = LinuxOptions {
         stdio: false,
         flows,
         ..default_source().unwrap()

@@ -30,7 +30,7 @@ use lab::results::results;
 use lab::tshark::{self, Read};
 use lab::watch::{Seen, Watch, dns_events};
 use sandglass::app::settings::default_source;
-use sandglass::sources::linux::Options;
+use sandglass::sources::linux::LinuxOptions;
 use sandglass_model::Body;
 use sandglass_model::network::Unreported;
 use sandglass_model::trace::LookupResult;
@@ -53,12 +53,12 @@ impl Scene {
     fn with(
         test: &str,
         mtu: u32,
-        options: Options,
+        options: LinuxOptions,
         fate: impl FnMut(&Packet) -> Vec<Duration> + Send + 'static,
     ) -> Option<Scene> {
         let lab = Lab::apart(test)?;
         let path = Path::join(test, &lab, mtu, fate)?;
-        let options = Options {
+        let options = LinuxOptions {
             node_netns: Some(format!("/run/netns/{}", lab.node()).into()),
             ..options
         };
@@ -380,7 +380,7 @@ fn ten_thousand_pipelined_exchanges_over_a_bad_path_are_all_seen() {
 #[test]
 fn what_finds_no_room_in_the_ring_is_counted_and_blames_nobody() {
     let test = "what_finds_no_room_in_the_ring_is_counted_and_blames_nobody";
-    let options = Options {
+    let options = LinuxOptions {
         ring_bytes: 16_384,
         ..default_source().unwrap()
     };

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use sandglass::app::settings::default_source;
 use sandglass::sources;
 use sandglass::sources::clock;
-use sandglass::sources::linux::{LinuxSource, Options, ProgramTime, Rung};
+use sandglass::sources::linux::{LinuxOptions, LinuxSource, ProgramTime, Rung};
 use sandglass_model::event::ExitStatus;
 use sandglass_model::{Body, Event, ProcessKey};
 
@@ -174,7 +174,7 @@ fn after_any_silence_the_next_record_comes_soon() {
 /// A ring too small for a burst loses records, and the loss is counted.
 #[test]
 fn what_is_lost_is_counted() {
-    let options = Options {
+    let options = LinuxOptions {
         ring_bytes: 4096,
         ..default_source().unwrap()
     };
@@ -201,7 +201,7 @@ fn what_is_lost_is_counted() {
 fn off_its_hooks_nothing_is_seen_and_on_them_again_everything() {
     const TEST: &str = "off_its_hooks_nothing_is_seen_and_on_them_again_everything";
     for rung in Rung::ALL {
-        let options = Options {
+        let options = LinuxOptions {
             rungs: vec![rung],
             ..default_source().unwrap()
         };
@@ -230,7 +230,7 @@ fn off_its_hooks_nothing_is_seen_and_on_them_again_everything() {
 #[test]
 fn unrelated_processes_cost_little() {
     for rung in Rung::ALL {
-        let options = Options {
+        let options = LinuxOptions {
             rungs: vec![rung],
             ..default_source().unwrap()
         };

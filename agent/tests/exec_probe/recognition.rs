@@ -11,7 +11,7 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass::app::settings::default_source;
 use sandglass::health::Health;
-use sandglass::sources::linux::{Options, Rung};
+use sandglass::sources::linux::{LinuxOptions, Rung};
 use sandglass::sources::{self, clock};
 use sandglass_model::event::ExitStatus;
 use sandglass_model::{Body, ProcessKey};
@@ -21,7 +21,7 @@ use crate::watch::{Watch, converse, execs, plugin, spoken, start_ticks, wait_for
 #[test]
 fn cni_command_is_found_wherever_it_stands() {
     for rung in Rung::ALL {
-        let options = Options {
+        let options = LinuxOptions {
             rungs: vec![rung],
             ..default_source().unwrap()
         };

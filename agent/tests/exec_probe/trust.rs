@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sandglass::app::settings::default_source;
 use sandglass::health::{Health, RefusedLabel, RefusedProcess};
 use sandglass::sources::TrustSettings;
-use sandglass::sources::linux::{Options, Rung};
+use sandglass::sources::linux::{LinuxOptions, Rung};
 use sandglass_model::{Body, Event};
 
 use crate::watch::{Watch, execs, plugin, wait_for};
@@ -135,7 +135,7 @@ fn a_claim_of_a_pod_or_a_user_is_refused_with_its_reason() {
         ),
     ];
     for rung in Rung::ALL {
-        let options = Options {
+        let options = LinuxOptions {
             rungs: vec![rung],
             ..default_source().unwrap()
         };
@@ -333,7 +333,7 @@ fn exceptions_are_configured_by_user_and_by_cgroup() {
     let inner = mount.join(&cgroup[1..]).join("inner");
     for rung in Rung::ALL {
         let has_cgroup = std::fs::create_dir_all(&inner).is_ok() && inner.join("cgroup.procs").exists();
-        let options = Options {
+        let options = LinuxOptions {
             rungs: vec![rung],
             trust: TrustSettings {
                 users: vec![65_534],

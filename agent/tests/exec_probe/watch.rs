@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use sandglass::app::settings::default_source;
 use sandglass::health::Health;
 use sandglass::sources;
-use sandglass::sources::linux::{LinuxSource, Options};
+use sandglass::sources::linux::{LinuxOptions, LinuxSource};
 use sandglass_model::event::{Exec, Exit, Netns, PluginIo};
 use sandglass_model::{Body, Event, ProcessKey, Timestamp};
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ impl Watch {
         Watch::with(test, default_source().unwrap())
     }
 
-    pub fn with(test: &str, options: Options) -> Option<Watch> {
+    pub fn with(test: &str, options: LinuxOptions) -> Option<Watch> {
         let health = Health::default();
         let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass::app::settings::default_source;
 use sandglass::health::Health;
-use sandglass::sources::linux::{LinuxSource, Options};
+use sandglass::sources::linux::{LinuxOptions, LinuxSource};
 use sandglass::sources::{self, clock};
 use sandglass_model::network::{DnsMessage, PacketDrop, Unreported};
 use sandglass_model::{Body, Event, Timestamp};
@@ -31,14 +31,14 @@ impl Watch {
     /// Starts the source; prints `SKIPPED` and returns `None` where that, or its DNS probe, is not possible.
     pub fn start(test: &str, lab: &Lab) -> Option<Watch> {
         // The lab's node is the node, so that its conntrack is read.
-        let options = Options {
+        let options = LinuxOptions {
             node_netns: Some(format!("/run/netns/{}", lab.node()).into()),
             ..default_source().unwrap()
         };
         Watch::with(test, lab, options)
     }
 
-    pub fn with(test: &str, lab: &Lab, options: Options) -> Option<Watch> {
+    pub fn with(test: &str, lab: &Lab, options: LinuxOptions) -> Option<Watch> {
         let health = Health::default();
         let (sender, receiver) = sources::channel(4096, Gauge::default());
         let source = started(test, sources::linux::start(options, sender, health.clone()))?;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use sandglass::health::{Health, ProbeLabel, ProbeStatus};
 use sandglass::sources;
-use sandglass::sources::linux::{LinuxSource, Options, ProgramTime};
+use sandglass::sources::linux::{LinuxOptions, LinuxSource, ProgramTime};
 use sandglass_model::network::{ConnectStep, ConntrackCounts, Flow};
 use sandglass_model::{Body, Event, Timestamp};
 
@@ -27,12 +27,12 @@ pub struct Watch {
 
 impl Watch {
     /// Starts the source in a namespace; prints `SKIPPED` and returns `None` where that is not possible.
-    pub fn start(test: &str, node: &Namespace, options: Options) -> Option<Watch> {
+    pub fn start(test: &str, node: &Namespace, options: LinuxOptions) -> Option<Watch> {
         Watch::without(CapabilitySet::empty(), test, node, options)
     }
 
     /// As above, lacking some capabilities.
-    pub fn without(lacking: CapabilitySet, test: &str, node: &Namespace, options: Options) -> Option<Watch> {
+    pub fn without(lacking: CapabilitySet, test: &str, node: &Namespace, options: LinuxOptions) -> Option<Watch> {
         let health = Health::default();
         let began = Instant::now();
         let (sender, receiver) = sources::channel(64, Gauge::default());

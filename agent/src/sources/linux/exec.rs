@@ -23,7 +23,7 @@ use super::loader::error::LoadError;
 use super::loader::family::{Family, Object, ProbeLoader, Rung};
 use super::loader::run_time::ProgramTime;
 use super::netns::NetnsWatch;
-use super::start_error::StartError;
+use super::start_error::LinuxStartError;
 use super::status::{attached, missing};
 use crate::failure::Advice as _;
 use crate::health::{Health, ProbeStatus};
@@ -56,7 +56,7 @@ pub fn attach(
     stdio: bool,
     loader: &mut ProbeLoader<'_>,
     health: &Health,
-) -> Result<Attached, StartError> {
+) -> Result<Attached, LinuxStartError> {
     let mut rejected = Vec::new();
     for rung in rungs {
         match attach_rung(*rung, ring_bytes, stdio, loader) {
@@ -73,7 +73,7 @@ pub fn attach(
         }
     }
     // The error of the best rung: the others failed for the same reason.
-    let error = StartError::from_load_error(rejected.into_iter().next().unwrap_or_else(no_rung));
+    let error = LinuxStartError::from_load_error(rejected.into_iter().next().unwrap_or_else(no_rung));
     health.set_probe(unattached(&error));
     Err(error)
 }
@@ -130,11 +130,11 @@ impl Attached {
         announcements: Receiver<Event>,
         trust: TrustSettings,
         (sender, health): (&EventSender, &Health),
-    ) -> Result<ExecProbe, StartError> {
+    ) -> Result<ExecProbe, LinuxStartError> {
         let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
         let feed = ExecFeed::new(self.channels, outlet, health, trust, netns, announcements);
         Ok(ExecProbe {
-            _follower: Follower::start(PROBE, feed).map_err(StartError::Thread)?,
+            _follower: Follower::start(PROBE, feed).map_err(LinuxStartError::Thread)?,
             family: self.family,
             rung: self.rung,
         })
@@ -164,7 +164,7 @@ impl ExecProbe {
 }
 
 /// The status without the probe.
-pub fn unattached(error: &StartError) -> ProbeStatus {
+pub fn unattached(error: &LinuxStartError) -> ProbeStatus {
     let consequence = "no plugin or command can be seen: no traces from this node";
     missing(PROBE, consequence.to_owned(), &error.hint())
 }

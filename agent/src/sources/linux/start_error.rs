@@ -10,7 +10,7 @@ use crate::failure::{Advice, ExitReason};
 
 /// Why the source could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum LinuxStartError {
     /// The kernel does not describe its types.
     #[error("cannot attach probe 'exec'")]
     NoBtf(#[source] LoadError),
@@ -25,38 +25,42 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
-impl StartError {
+impl LinuxStartError {
     /// The class of an error that kept every rung from being attached.
-    pub fn from_load_error(error: LoadError) -> StartError {
+    pub fn from_load_error(error: LoadError) -> LinuxStartError {
         let denied = matches!(error.os_error(), Some(libc::EPERM | libc::EACCES));
         match denied && !may_load() {
-            true => StartError::NoPrivilege(error),
-            false => StartError::NotSupported(error),
+            true => LinuxStartError::NoPrivilege(error),
+            false => LinuxStartError::NotSupported(error),
         }
     }
 }
 
-impl Advice for StartError {
+impl Advice for LinuxStartError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
-            StartError::NoBtf(_) => {
+            LinuxStartError::NoBtf(_) => {
                 "needs a kernel built with CONFIG_DEBUG_INFO_BTF=y, and /sys/kernel/btf visible to the agent"
             }
-            StartError::NoPrivilege(_) => "needs CAP_BPF and CAP_PERFMON: run it as root, or add both capabilities",
-            StartError::NotSupported(_) => {
+            LinuxStartError::NoPrivilege(_) => {
+                "needs CAP_BPF and CAP_PERFMON: run it as root, or add both capabilities"
+            }
+            LinuxStartError::NotSupported(_) => {
                 "needs Linux 5.10 or newer with BPF tracing, not shut off by lockdown or a security module; \
                  `sandglass doctor` says which part is missing"
             }
-            StartError::Thread(_) => "the node is out of threads or file descriptors: raise the limits of the agent",
+            LinuxStartError::Thread(_) => {
+                "the node is out of threads or file descriptors: raise the limits of the agent"
+            }
         };
         hint.into()
     }
 
     fn exit(&self) -> ExitReason {
         match self {
-            StartError::NoBtf(_) | StartError::NotSupported(_) => ExitReason::Unavailable,
-            StartError::NoPrivilege(_) => ExitReason::NoPermission,
-            StartError::Thread(_) => ExitReason::Runtime,
+            LinuxStartError::NoBtf(_) | LinuxStartError::NotSupported(_) => ExitReason::Unavailable,
+            LinuxStartError::NoPrivilege(_) => ExitReason::NoPermission,
+            LinuxStartError::Thread(_) => ExitReason::Runtime,
         }
     }
 }

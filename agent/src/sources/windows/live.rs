@@ -49,11 +49,11 @@ use intake::Intake;
 use providers::{FLOWS, WANTED, provider};
 use status::{attached, unattached};
 
-pub use error::StartError;
+pub use error::EtwStartError;
 
 /// Options of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct EtwOptions {
     /// Size of one ETW buffer in KiB.
     pub buffer_kib: u32,
     /// Capacity of the queue between the callbacks and the decoder.
@@ -64,14 +64,14 @@ pub struct Options {
     pub vfp: Duration,
 }
 
-impl Options {
+impl EtwOptions {
     /// The configured options.
     ///
     /// # Errors
     ///
     /// [`NamesFileError`] if the table of activity names cannot be used.
-    pub fn from_settings(settings: SourceSettings) -> Result<Options, NamesFileError> {
-        Ok(Options {
+    pub fn from_settings(settings: SourceSettings) -> Result<EtwOptions, NamesFileError> {
+        Ok(EtwOptions {
             vfp: settings.vfp,
             names: ActivityNames::with_file(settings.activities.as_deref())?,
             buffer_kib: defaults::ETW_BUFFER_KIB,
@@ -102,8 +102,8 @@ enum Session {
 ///
 /// # Errors
 ///
-/// [`StartError`] when the session of events is refused.
-pub fn start(options: Options, sender: EventSender, health: Health) -> Result<Source, StartError> {
+/// [`EtwStartError`] when the session of events is refused.
+pub fn start(options: EtwOptions, sender: EventSender, health: Health) -> Result<Source, EtwStartError> {
     for name in [EVENTS, PROCESSES] {
         // A session outlives an agent that was killed. Usually there is none to stop.
         let _ = stop_trace_by_name(name);
@@ -163,7 +163,7 @@ impl Source {
         None
     }
 
-    fn start_events(&mut self, options: &Options, intake: &Intake) -> Result<(), StartError> {
+    fn start_events(&mut self, options: &EtwOptions, intake: &Intake) -> Result<(), EtwStartError> {
         let mut builder = UserTrace::new()
             .named(EVENTS.to_owned())
             .set_trace_properties(buffers(options.buffer_kib));
@@ -182,7 +182,7 @@ impl Source {
         })
     }
 
-    fn start_processes(&mut self, options: &Options, intake: &Intake) -> Result<(), StartError> {
+    fn start_processes(&mut self, options: &EtwOptions, intake: &Intake) -> Result<(), EtwStartError> {
         let provider = Provider::kernel(&kernel_providers::PROCESS_PROVIDER)
             .add_callback(intake.callback())
             .build();
@@ -200,17 +200,17 @@ impl Source {
         })
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), EtwStartError> {
         self.threads.push(thread(name, run)?);
         Ok(())
     }
 }
 
-fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EtwStartError> {
     Builder::new()
         .name(name.to_owned())
         .spawn(run)
-        .map_err(StartError::Thread)
+        .map_err(EtwStartError::Thread)
 }
 
 impl Drop for Source {

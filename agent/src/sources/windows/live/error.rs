@@ -11,7 +11,7 @@ use crate::failure::{Advice, ExitReason};
 
 /// Why the sessions could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum EtwStartError {
     /// Windows refused the session of user-mode providers, without which there are no traces.
     #[error("cannot start the ETW session '{name}': {what}")]
     Session {
@@ -27,31 +27,31 @@ pub enum StartError {
     Thread(#[source] std::io::Error),
 }
 
-impl Advice for StartError {
+impl Advice for EtwStartError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
-            StartError::Session { denied: true, .. } => {
+            EtwStartError::Session { denied: true, .. } => {
                 "run it as SYSTEM or administrator: as a service, or in a HostProcess container"
             }
-            StartError::Session { denied: false, .. } => {
+            EtwStartError::Session { denied: false, .. } => {
                 "Windows runs at most 64 sessions (`logman query -ets` lists them): stop one that is not needed"
             }
-            StartError::Thread(_) => "the node is out of threads or memory: raise the limits of the agent",
+            EtwStartError::Thread(_) => "the node is out of threads or memory: raise the limits of the agent",
         };
         hint.into()
     }
 
     fn exit(&self) -> ExitReason {
         match self {
-            StartError::Session { denied: true, .. } => ExitReason::NoPermission,
-            StartError::Session { denied: false, .. } => ExitReason::Unavailable,
-            StartError::Thread(_) => ExitReason::Runtime,
+            EtwStartError::Session { denied: true, .. } => ExitReason::NoPermission,
+            EtwStartError::Session { denied: false, .. } => ExitReason::Unavailable,
+            EtwStartError::Thread(_) => ExitReason::Runtime,
         }
     }
 }
 
 /// The error of a session that ferrisetw could not start.
-pub(super) fn refused(name: &'static str, error: &TraceError) -> StartError {
+pub(super) fn refused(name: &'static str, error: &TraceError) -> EtwStartError {
     // ferrisetw may have failed after the session had started.
     let _ = stop_trace_by_name(name);
     let (what, denied) = match error {
@@ -62,7 +62,7 @@ pub(super) fn refused(name: &'static str, error: &TraceError) -> StartError {
         }
         other => (format!("{other:?}"), false),
     };
-    StartError::Session { name, what, denied }
+    EtwStartError::Session { name, what, denied }
 }
 
 /// ERROR_ACCESS_DENIED (winerror.h), also as the HRESULT E_ACCESSDENIED.

@@ -18,7 +18,7 @@ use windows::core::{GUID, PCWSTR};
 use super::error::is_denial;
 use super::properties::{SessionProperties, wide};
 use super::providers::{WANTED, Wanted, enable_property};
-use super::{StartError, buffers};
+use super::{EtwStartError, buffers};
 
 /// A session that writes a file. Dropping it stops it too.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub struct EtlRecording {
 ///
 /// # Errors
 ///
-/// [`StartError::Session`] when Windows refuses the session or a provider, or the path is longer than 1,023 characters.
-pub fn record(path: &Path, buffer_kib: u32) -> Result<EtlRecording, StartError> {
+/// [`EtwStartError::Session`] when Windows refuses the session or a provider, or the path is longer than 1,023 characters.
+pub fn record(path: &Path, buffer_kib: u32) -> Result<EtlRecording, EtwStartError> {
     // A session outlives a recording that was killed.
     let _ = lost_after(
         CONTROLTRACE_HANDLE::default(),
@@ -73,7 +73,7 @@ impl EtlRecording {
         lost_after(self.handle, None, EVENT_TRACE_CONTROL_QUERY).unwrap_or_default()
     }
 
-    fn enable(&self, wanted: &Wanted) -> Result<(), StartError> {
+    fn enable(&self, wanted: &Wanted) -> Result<(), EtwStartError> {
         let parameters = ENABLE_TRACE_PARAMETERS {
             Version: ENABLE_TRACE_PARAMETERS_VERSION_2,
             EnableProperty: enable_property(wanted),
@@ -110,7 +110,7 @@ fn lost_after(handle: CONTROLTRACE_HANDLE, name: Option<&[u16]>, control: EVENT_
     (status.0 == 0).then_some(lost)
 }
 
-fn check(status: WIN32_ERROR) -> Result<(), StartError> {
+fn check(status: WIN32_ERROR) -> Result<(), EtwStartError> {
     match status {
         WIN32_ERROR(0) => Ok(()),
         WIN32_ERROR(code) => {
@@ -120,8 +120,8 @@ fn check(status: WIN32_ERROR) -> Result<(), StartError> {
     }
 }
 
-fn refused(what: &str, code: i32) -> StartError {
-    StartError::Session {
+fn refused(what: &str, code: i32) -> EtwStartError {
+    EtwStartError::Session {
         name: FILE,
         what: format!("{what} (0x{code:08x})"),
         denied: is_denial(code),

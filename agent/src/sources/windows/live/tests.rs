@@ -37,11 +37,11 @@ struct Run {
 }
 
 /// Every key at its default.
-fn options() -> Options {
-    Options::from_settings(source_settings(&Config::default())).unwrap()
+fn options() -> EtwOptions {
+    EtwOptions::from_settings(source_settings(&Config::default())).unwrap()
 }
 
-fn begin(options: Options, room: usize) -> Result<Run, Box<(StartError, Health)>> {
+fn begin(options: EtwOptions, room: usize) -> Result<Run, Box<(EtwStartError, Health)>> {
     let health = Health::default();
     let (sender, events) = events_channel(room, health.queue_depth.clone());
     match start(options, sender, health.clone()) {
@@ -51,7 +51,7 @@ fn begin(options: Options, room: usize) -> Result<Run, Box<(StartError, Health)>
 }
 
 /// One that has said, before all else, that traffic is watched.
-fn running(options: Options, room: usize) -> Run {
+fn running(options: EtwOptions, room: usize) -> Run {
     let run = begin(options, room).map_err(|refused| refused.0).unwrap();
     let watched = Body::TrafficWatched { node_netns: 1 };
     assert_eq!(run.take(1)[0].body, watched);
@@ -391,7 +391,7 @@ fn a_full_queue_holds_etw_back_and_loses_nothing_itself() {
     let etw = FakeEtw::new();
     etw.buffers(100);
     let run = running(
-        Options {
+        EtwOptions {
             queue_records: 4,
             ..options()
         },
@@ -602,7 +602,7 @@ fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
         let record = record.value("SrcIpv4Addr", ip(1)).value("DstIpv4Addr", ip(2));
         record.u32("SrcPort", 1_024).u32("DstPort", 53).at(AT).build()
     };
-    let options = Options {
+    let options = EtwOptions {
         vfp: Duration::from_millis(300),
         ..options()
     };
