@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sandglass_model::{ClockAnchor, Timestamp};
 
-/// Now, on the boot clock.
+/// Now, on the boot clock: nanoseconds since boot, suspended time included.
 #[must_use]
 pub fn now() -> Timestamp {
     Timestamp(imp::boot_ns())

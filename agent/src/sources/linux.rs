@@ -126,6 +126,7 @@ pub struct LinuxSource {
 /// When the process probe cannot be attached. Every other probe is optional.
 pub fn start(options: LinuxOptions, sender: EventSender, health: Health) -> Result<LinuxSource, LinuxStartError> {
     let load = |loader: &mut ProbeLoader<'_>| attach(loader, &options, sender, &health);
+    // The process probe needs BTF (CO-RE relocations), so that without it nothing can be attached, and its status shows why.
     let started = with_kernel_types(&options.dns_ports, load).map_err(|error| {
         let error = LinuxStartError::NoBtf(error);
         health.set_probe(exec::unattached(&error));
@@ -135,6 +136,7 @@ pub fn start(options: LinuxOptions, sender: EventSender, health: Health) -> Resu
     started
 }
 
+/// Attaches all probes, the process probe first. The kernel's type information is in memory meanwhile, so nothing here waits.
 fn attach(
     loader: &mut ProbeLoader<'_>,
     options: &LinuxOptions,
@@ -179,6 +181,7 @@ fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T 
         return start();
     };
     std::thread::scope(|scope| {
+        // A thread of its own, because setns(2) moves the calling thread for good. Threads that `start` makes inherit the namespace.
         let started = scope.spawn(move || {
             let _ = move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network));
             start()
@@ -190,6 +193,8 @@ fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T 
     })
 }
 
+/// The event that traffic is watched from now on: silence of a sandbox means from here on that it sends nothing. It also names the
+/// node's own network namespace, that of process 1 unless configured; 0 when it cannot be seen.
 fn traffic_watched(node: Option<&Path>) -> Event {
     let node = node.unwrap_or(Path::new("/proc/1/ns/net"));
     let netns = std::fs::metadata(node).or_else(|_| std::fs::metadata("/proc/self/ns/net"));
@@ -202,7 +207,7 @@ fn traffic_watched(node: Option<&Path>) -> Event {
 }
 
 impl LinuxSource {
-    /// Stops the source.
+    /// Stops the source, as dropping it does. Blocks until every thread has drained its ring buffer.
     pub fn stop(self) {}
 
     /// A look at the network namespaces of sandboxes that are older than the agent.

@@ -15,7 +15,9 @@ use sandglass_model::masking::{self, Arguments};
 #[derive(Clone, Debug)]
 pub struct EventSender {
     channel: SyncSender<Event>,
+    /// What of a process's arguments may pass.
     arguments: Arguments,
+    /// Events in the queue, those that a blocked sender holds included.
     depth: Gauge,
 }
 

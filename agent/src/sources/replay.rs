@@ -76,6 +76,9 @@ pub enum Replay {
 
 impl Replay {
     /// Opens `path`, whatever it is called; `names` are for an `.etl` file. What is neither is refused as no recording.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or neither kind of header can.
     pub fn open(path: &Path, names: ActivityNames) -> Result<Replay, ReplayError> {
         match Recording::open(path) {
             Ok(recording) => Ok(Replay::Recording(Box::new(recording))),
@@ -96,7 +99,10 @@ impl Replay {
         }
     }
 
-    /// The next event, `None` at the end. An error means that the file could not be read on.
+    /// The next event, `None` at the end. Lines and records that are no events are skipped and counted.
+    ///
+    /// # Errors
+    /// When the file cannot be read on.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReplayError> {
         match self {
             Replay::Recording(recording) => recording.next_event(),
@@ -104,7 +110,7 @@ impl Replay {
         }
     }
 
-    /// Bytes read and bytes in all, for a progress bar.
+    /// Bytes read and bytes in all, for a progress bar. The second may be less than the first in a file that still grows.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         match self {
@@ -119,11 +125,13 @@ impl Replay {
 pub struct Recording {
     /// Its header.
     pub header: Header,
+    /// Behind the last line that was read.
     reader: BufReader<File>,
     /// For errors.
     path: PathBuf,
     /// Number of the line read last, from 1: the header's.
     line: u64,
+    /// Bytes of all lines so far, skipped ones and line ends included.
     bytes_read: u64,
     /// Size of the file when it was opened; a recording that is still written may grow beyond it.
     bytes_total: u64,
@@ -141,6 +149,9 @@ pub struct Skipped {
 
 impl Recording {
     /// Opens `path` and reads its header.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or its first line is not the header of a recording of this version or an older one.
     pub fn open(path: &Path) -> Result<Recording, ReplayError> {
         let read = |source| ReplayError::Read {
             path: path.to_owned(),
@@ -168,7 +179,10 @@ impl Recording {
         })
     }
 
-    /// The next event, `None` at the end. An error means that the file could not be read on.
+    /// The next event, `None` at the end. A recording that was cut within a line, as by a full disk, loses that event only.
+    ///
+    /// # Errors
+    /// When the file cannot be read on.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReplayError> {
         let mut line = Vec::new();
         loop {
@@ -208,8 +222,8 @@ impl Recording {
         (self.bytes_read, self.bytes_total)
     }
 
-    /// Counts a line. The first three are kept: they tell a damaged file from one of another kind, and a damaged night has
-    /// millions.
+    /// Counts a line. The first three are kept: they show whether the file is damaged or of another kind, and a damaged recording
+    /// of a night has millions.
     fn skip(&mut self, reason: &str) {
         self.skipped.count += 1;
         if self.skipped.examples.len() < 3 {
@@ -265,6 +279,7 @@ mod tests {
         file
     }
 
+    /// Broken JSON, bytes that are no UTF-8, a line beyond the bound: each is one skipped line. An empty line is none.
     #[test]
     fn bad_lines_are_counted_and_nothing_else_is_lost() {
         let tick = recording::encode(&Event {
@@ -294,6 +309,7 @@ mod tests {
         assert_eq!(read, total);
     }
 
+    /// An operator who names the wrong file learns which command makes the right one.
     #[test]
     fn what_is_no_recording_is_refused_with_a_hint() {
         for first in [&b""[..], b"{}", b"\xff", b"hello"] {

@@ -16,8 +16,11 @@ use std::time::{Duration, Instant};
 /// renamed cgroup keeps its first path.
 #[derive(Debug)]
 pub struct Cgroups {
+    /// Where the v2 tree is mounted; `None` on a node with cgroup v1 only, where every path is empty.
     mount: Option<PathBuf>,
+    /// By id, at most [`CACHED_MAX`].
     paths: HashMap<u64, String>,
+    /// When the tree was walked last.
     walked: Option<Instant>,
 }
 
@@ -41,6 +44,7 @@ impl Cgroups {
         if let Some(path) = self.paths.get(&id) {
             return path.clone();
         }
+        // Cleared rather than aged: a runtime's cgroups are back with the next exec.
         if self.paths.len() >= CACHED_MAX {
             self.paths.clear();
         }
@@ -116,6 +120,7 @@ fn mount_point(mounts: &str) -> Option<PathBuf> {
     mount_points(mounts).next()
 }
 
+/// All of them, in the order of mounting. A path with a space in it, which is written as `\040`, is not found.
 fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
     mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ');
@@ -155,6 +160,7 @@ const ROOT_INODE: u64 = 1;
 mod tests {
     use super::*;
 
+    /// The node's own root is preferred to that of the agent's cgroup namespace, whichever is mounted first.
     #[test]
     fn the_root_is_found_where_a_v2_tree_is_mounted() {
         match open_root() {
@@ -166,6 +172,7 @@ mod tests {
         assert_eq!(found, [PathBuf::from("/a"), PathBuf::from("/c")]);
     }
 
+    /// systemd mounts the v2 tree of a hybrid node beside the v1 hierarchies.
     #[test]
     fn the_v2_tree_is_found_on_unified_and_hybrid_nodes() {
         let unified = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
@@ -184,6 +191,7 @@ mod tests {
         assert_eq!(own_path("4:cpu:/x\n"), None);
     }
 
+    /// By its pid, and by walking the tree when the process is gone.
     #[test]
     fn this_process_is_found_by_id_and_a_stranger_is_not() {
         let mut cgroups = Cgroups::new();

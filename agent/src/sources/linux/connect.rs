@@ -38,6 +38,7 @@ pub fn start(
         health.set_probe(missing("switched off", "set probes.connect to true"));
         return None;
     }
+    // The first error is shown: the other rungs failed for the same reason.
     let mut rejected = None;
     for rung in rungs {
         match attach(*rung, loader, sender, health) {
@@ -53,6 +54,10 @@ pub fn start(
     None
 }
 
+/// Loads one rung's object, attaches it and starts the thread that follows its ring buffer.
+///
+/// # Errors
+/// When the kernel rejects the object or the node is out of threads. Nothing stays attached then.
 fn attach(
     rung: Rung,
     loader: &mut ProbeLoader<'_>,
@@ -102,15 +107,18 @@ impl Decoder for ConnectDecoder {
 /// at the same address gets another name.
 #[derive(Default)]
 struct SocketNames {
+    /// The key of a keyed hash, new for each run of the agent: without it a name could be searched for by trying addresses.
     secret: RandomState,
-    /// By address, of the connections whose end was not seen yet.
+    /// By address, of the connections whose end was not seen yet; at most [`NAMES_MAX`].
     names: HashMap<u64, u64>,
 }
 
 impl SocketNames {
+    /// The name of the socket of a step. The first step makes it, and each of the two possible second ones takes it.
     fn name(&mut self, at: Timestamp, step: &ConnectStep) -> u64 {
         let new = self.secret.hash_one((step.socket, at.0));
         if step.step != Step::Started {
+            // Without its first step the connection began before the agent did: any name is as good as another.
             return self.names.remove(&step.socket).unwrap_or(new);
         }
         // Full only when ends were lost. The ends of the others then get names that no begin has.
@@ -135,12 +143,13 @@ fn in_use(rung: Rung, rejected: Option<&LoadError>) -> ProbeStatus {
     status
 }
 
+/// The status without the probe: its consequence for traces comes first, then why.
 fn missing(reason: &str, hint: &str) -> ProbeStatus {
     let consequence = format!("no TCP connections in traces and metrics: {reason}");
     status::missing(PROBE, consequence, hint)
 }
 
-/// Name of the probe.
+/// Name of the probe, in metrics (`probe="connect"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "connect";
 /// include/trace/events/sock.h, since Linux 4.16.
 const TRACEPOINT: &str = "inet_sock_set_state";
@@ -156,6 +165,7 @@ mod tests {
 
     use super::*;
 
+    /// The kernel's allocator hands out the address of a freed socket at once: both connections must not become one.
     #[test]
     fn a_socket_at_an_old_address_gets_a_new_name() {
         let mut addresses = SocketNames::default();

@@ -77,10 +77,12 @@ impl Conntrack {
             return None;
         }
         let common = Common {
+            // Of the thread, not of the process: the caller may have moved it into the node's namespace.
             netns: fs::metadata("/proc/thread-self/ns/net").map_or(0, |namespace| namespace.ino()),
             outlet: Outlet::new(PROBE, sender.clone(), health.clone()),
             known,
         };
+        // Why the better rung is not in use, for the status of the other.
         let mut rejected = "not wanted".to_owned();
         if options.filter {
             match with_filter(options, loader, &common) {
@@ -113,7 +115,7 @@ impl Conntrack {
     }
 }
 
-/// Why the subscription failed.
+/// Why the subscription failed. Ends in the status of the probe: the probe is optional.
 #[derive(Debug, thiserror::Error)]
 enum SubscribeError {
     /// The filter was rejected.
@@ -157,7 +159,8 @@ fn with_filter(
     })
 }
 
-/// The other rung: a message is stamped when it is read, unless the node has nf_conntrack_timestamp on.
+/// The other rung: a message is stamped when it is read, up to 25 ms late, unless the node has nf_conntrack_timestamp on
+/// (Documentation/networking/nf_conntrack-sysctl.rst).
 fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, SubscribeError> {
     let subscription = Subscription::open(options.buffer_bytes.unwrap_or(SOCKET_BYTES) as usize)
         .map_err(|error| SubscribeError::Socket("open a netlink socket", error))?;
@@ -179,12 +182,14 @@ fn with_socket(options: &FlowOptions, common: &Common) -> Result<Conntrack, Subs
 /// What both rungs have.
 #[derive(Clone)]
 struct Common {
+    /// Inode number of the network namespace that the sockets are opened in; 0 when it is not known.
     netns: u64,
     outlet: Outlet,
     known: KnownNamespaces,
 }
 
 impl Common {
+    /// Sends events in their order.
     fn send(&self, events: Vec<Event>) -> Result<(), Stopped> {
         events.into_iter().try_for_each(|event| self.outlet.send(event))
     }
@@ -194,6 +199,7 @@ impl Common {
         for message in netlink::messages(bytes) {
             match flow::decode(&message, self.netns) {
                 Ok(Some(seen)) => {
+                    // The kernel's own stamp is of the wall clock, so it is converted at the present relation of both clocks.
                     let at = at.or_else(|| seen.unix_ns.map(|unix_ns| clock::anchor().boot(unix_ns)));
                     self.outlet.send(Event {
                         at: at.unwrap_or_else(clock::now),
@@ -215,7 +221,8 @@ struct Filtered {
     _subscription: Subscription,
     common: Common,
     tables: Tables,
-    /// Records came since the last check: without any, none can have found the ring full.
+    /// Records came since the last check: without any, none can have found the ring full. Spares an idle node the reads of the
+    /// counters, three for each second.
     has_records: bool,
 }
 
@@ -249,7 +256,8 @@ impl Feed for Filtered {
     }
 }
 
-/// Decodes one record of the filter. Its message is cut where the kernel side had no more room, which the decoder notices.
+/// Decodes one record of the filter. Its message is cut where the kernel side had no more room (FLOW_MESSAGE_MAX), which the
+/// decoder notices: an attribute that every flow has is then missing.
 fn forward(common: &Common, bytes: &[u8]) -> Result<(), Stopped> {
     let record = FlowRecord::read(bytes);
     let message = record
@@ -278,6 +286,7 @@ impl Feed for Direct {
         asleep.then(|| self.subscription.socket())
     }
 
+    /// Nothing to request: a message makes the socket readable whether the thread sleeps or not.
     fn request_wake(&mut self) -> bool {
         true
     }
@@ -290,6 +299,7 @@ impl Feed for Direct {
                     records += 1;
                     self.common.send_flows(None, bytes)?;
                 }
+                // The kernel clears the error with this report of it and keeps what is queued (netlink(7), ENOBUFS): read on.
                 Received::Overrun => records += 1,
                 Received::Nothing => break,
             }
@@ -306,6 +316,8 @@ impl Feed for Direct {
 /// What limits a subscription that works: first what leaves it without any flow, then what makes flows late.
 fn in_use(hook: &str, rejected: &str) -> ProbeStatus {
     let mut status = status::attached(PROBE, hook);
+    // 0: never, 1: always, 2: while there is a subscriber (Documentation/networking/nf_conntrack-sysctl.rst). There is no such
+    // file until the module is loaded.
     let events = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_events").unwrap_or_default();
     if events.trim() == "0" {
         status.consequence = "the kernel reports no flows: net.netfilter.nf_conntrack_events is 0".to_owned();
@@ -336,7 +348,7 @@ fn missing(reason: &str, hint: &str) -> ProbeStatus {
     status::missing(PROBE, consequence, hint)
 }
 
-/// Name of the probe.
+/// Name of the probe, in metrics (`probe="conntrack"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "conntrack";
 /// Room for 1,100 flows between two polls. Small, because its pages count twice in the agent's resident memory: the kernel maps
 /// the data area twice in a row (kernel/bpf/ringbuf.c, bpf_ringbuf_area_alloc).

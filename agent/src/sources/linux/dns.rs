@@ -1,7 +1,7 @@
 //! DNS messages of the node's sockets, from the client's side: what leaves for a watched port, and what comes from one.
 //!
 //! Started by the Linux source. The kernel side sits on the root of the cgroup tree, which all sockets belong to whatever
-//! network namespace they are in. A probe that cannot be attached says so in [`Health`]; nothing else stops for it.
+//! network namespace they are in. A probe that cannot be attached reports it in [`Health`]; nothing else stops for it.
 //! Does not: join queries and answers (the correlator does).
 
 pub mod decode;
@@ -24,13 +24,14 @@ use crate::sources::queue::EventSender;
 /// The attached probe. Dropping it detaches it.
 #[derive(Debug)]
 pub struct DnsProbe {
-    // The thread ends first: it takes a last look at the ring.
+    // Dropped first: the thread drains the ring once more.
     _follower: Follower,
     family: Family,
 }
 
 impl DnsProbe {
-    /// Attaches the probe, if it is wanted, and says in `health` what came of it.
+    /// Attaches the probe, if it is wanted and there is a port to watch, and reports in `health` what came of it. `ring_bytes` is
+    /// the size of its ring buffer, rounded up to a power of two of pages.
     #[must_use]
     pub fn start(
         wanted: bool,
@@ -44,7 +45,7 @@ impl DnsProbe {
             return None;
         }
         let mut attach = |object| attach(object, ring_bytes, loader, sender, health);
-        // What the better object meets is told: the other meets the same, or works.
+        // Where both fail it is for the same reason, and the error of the better object is the one to show.
         let outcome = attach(TYPED_TASK).or_else(|error| attach(OLD_TASK).map_err(|_| error));
         let (probe, status) = match outcome {
             Ok((probe, whole)) => (Some(probe), status(whole, ports.len())),
@@ -54,19 +55,26 @@ impl DnsProbe {
         probe
     }
 
-    /// Takes the probe off its hooks, or puts it on again.
+    /// Detaches the programs, or attaches them again; they stay loaded.
+    ///
+    /// # Errors
+    /// When the kernel rejects a program.
     pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
         self.family.set_hooked(hooked)
     }
 
-    /// Kernel time of its programs so far.
+    /// Kernel time of each program so far: one for each direction.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
         self.family.run_time()
     }
 }
 
-/// The second value says whether the node's whole cgroup tree is in sight.
+/// Loads one object, attaches both directions and starts the thread. The second value is whether the node's whole cgroup tree is
+/// in sight: below a cgroup namespace only the sockets of that part of the tree are seen.
+///
+/// # Errors
+/// When no cgroup v2 tree is mounted, the kernel rejects the object, or the node is out of threads. Nothing stays attached then.
 fn attach(
     object: Object,
     ring_bytes: u32,
@@ -77,7 +85,7 @@ fn attach(
     let (root, whole) = cgroups::open_root().map_err(LoadError::Cgroup)?;
     let mut family = Family::load(object, ring_bytes, loader)?;
     let stream = family.stream()?;
-    // Receiving first: a query that is seen is then also seen answered.
+    // Receiving first: the answer to the first query that is seen is then seen too.
     family.attach_to_cgroup("on_receive", "ingress", &root, loader)?;
     family.attach_to_cgroup("on_send", "egress", &root, loader)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
@@ -89,6 +97,8 @@ fn attach(
     Ok((probe, whole))
 }
 
+/// The status of the attached probe: first what hides most lookups.
+/// The status of the attached probe: first what hides most lookups.
 fn status(whole: bool, ports: usize) -> ProbeStatus {
     let mut status = attached(PROBE, TYPED_TASK.hook);
     if ports > DNS_PORTS_MAX {
@@ -102,13 +112,17 @@ fn status(whole: bool, ports: usize) -> ProbeStatus {
     status
 }
 
-/// Name of the probe.
+/// Name of the probe, in metrics (`probe="dns"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "dns";
+/// The better object reads the sending process through bpf_get_current_task_btf(), which these programs may call on newer
+/// kernels only.
 const TYPED_TASK: Object = Object {
     probe: PROBE,
     hook: "cgroup_skb",
     bytes: sandglass_probes::DNS_CGROUP_SKB,
 };
+/// The other object copies the same fields with one helper call each. Both see the same, so the status does not tell them apart.
+/// The other object copies the same fields with one helper call each. Both see the same, so the status does not tell them apart.
 const OLD_TASK: Object = Object {
     bytes: sandglass_probes::DNS_OLD_TASK,
     ..TYPED_TASK
@@ -142,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_is_said() {
+    fn what_is_not_seen_is_reported() {
         assert_eq!(status(true, 1).consequence, "");
         assert!(status(false, 1).hint.contains("cgroup namespace"));
         assert!(status(true, 9).consequence.contains("first 8 of 9"));

@@ -30,7 +30,8 @@ use super::status::{attached, switched_off, unavailable};
 use crate::health::{Health, ProbeLabel, ProbeStatus};
 use crate::sources::queue::EventSender;
 
-/// Attaches the probe, if it is wanted, and reports in `health` what came of it.
+/// Attaches the probe, if it is wanted, and reports in `health` what came of it. `ports` decides only whether there is anything
+/// to watch; the kernel side has its own copy, set by the loader.
 #[must_use]
 pub fn start(
     wanted: bool,
@@ -44,6 +45,8 @@ pub fn start(
         return None;
     }
     let mut attach = |object| attach(object, loader, sender, health);
+    // Two objects rather than one with a test: the verifier rejects a load of the tracepoint's third argument where the kernel
+    // has only two (before Linux 5.17).
     let (probe, status) = match attach(REASONED) {
         Ok(probe) => (Some(probe), in_use(REASONED.hook, None)),
         Err(error) => match attach(UNREASONED) {
@@ -56,6 +59,10 @@ pub fn start(
     probe
 }
 
+/// Loads one object, attaches it and starts the thread that follows its ring buffer.
+///
+/// # Errors
+/// When the kernel rejects the object or the node is out of threads. Nothing stays attached then.
 fn attach(
     object: Object,
     loader: &mut ProbeLoader<'_>,
@@ -64,6 +71,8 @@ fn attach(
 ) -> Result<AttachedProbe, LoadError> {
     let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
+    // The tracepoint of include/trace/events/skb.h. kfree_skb_reason() calls it, consume_skb() does not (net/core/skbuff.c, as
+    // in Linux 6.12), so that a packet freed after use is no drop.
     family.attach("on_drop", "kfree_skb", loader)?;
     let label = ProbeLabel {
         probe: PROBE.to_owned(),
@@ -82,6 +91,7 @@ fn attach(
     ))
 }
 
+/// The status of the attached probe; `rejected` is why the object with reasons is not the one in use.
 fn in_use(hook: &str, rejected: Option<&LoadError>) -> ProbeStatus {
     let mut status = attached(PROBE, hook);
     if let Some(error) = rejected {
@@ -93,9 +103,11 @@ fn in_use(hook: &str, rejected: Option<&LoadError>) -> ProbeStatus {
 
 /// Turns records into events; numbers of reasons and addresses of functions become names.
 struct DropDecoder {
+    /// Read once, when the probe starts: the numbers of a running kernel do not change.
     reasons: Reasons,
+    /// Fills as functions drop packets for the first time.
     symbols: Symbols,
-    /// The kernel side's count of drops that were left out, and that of the agent's health.
+    /// The kernel side's count of drops that were left out, and that of the agent's health. `None` in tests, which have no maps.
     limited: Option<(LostCounter, Counter)>,
 }
 
@@ -107,6 +119,7 @@ impl Decoder for DropDecoder {
         };
         let (drop, _) = DropRecord::read(record).ok_or(short)?;
         let is_dns = drop.packet == DROP_DNS;
+        // The kernel side reports DNS messages and SYNs only, so that what is not the one is the other.
         let source = address(drop.family, &drop.source);
         events.push(Event {
             at: Timestamp(drop.at_ns),
@@ -123,6 +136,8 @@ impl Decoder for DropDecoder {
                 function: self.symbols.function(drop.location),
             })),
         });
+        // The kernel side sets the mark once a second for each owner and each processor, on the last record that it lets
+        // through. So an event of a limit never comes without the drop that reached it.
         let limited = |netns, source| Event {
             at: Timestamp(drop.at_ns),
             body: Body::Limited {
@@ -139,6 +154,8 @@ impl Decoder for DropDecoder {
         Ok(())
     }
 
+    /// Adds the drops that were left out since the last call to the agent's health. They make no event of their own: a node
+    /// under a flood of SYNs has millions of them.
     fn sweep(&mut self, _now: Timestamp, _events: &mut Vec<Event>) {
         if let Some((kernel, counter)) = &mut self.limited {
             counter.inc_by(kernel.take());
@@ -146,13 +163,15 @@ impl Decoder for DropDecoder {
     }
 }
 
-/// Name of the probe.
+/// Name of the probe, in metrics (`probe="drops"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "drops";
+/// The better object: the tracepoint passes a reason since Linux 5.17 (include/trace/events/skb.h).
 const REASONED: Object = Object {
     probe: PROBE,
     hook: "tp_btf",
     bytes: sandglass_probes::DROP_TP_BTF,
 };
+/// The other object: every drop has reason 0, which [`Reasons::name`] calls NOT_SPECIFIED.
 const UNREASONED: Object = Object {
     probe: PROBE,
     hook: "tp_btf without reason",
@@ -160,7 +179,7 @@ const UNREASONED: Object = Object {
 };
 const CONSEQUENCE: &str = "a lookup or connection that waits for a packet the kernel dropped is not explained by it";
 const HINT: &str = "needs Linux 5.11 or newer with BPF tracing, CAP_BPF and CAP_PERFMON";
-/// Drops are rare; of a flood of them, most are left out.
+/// Room for 740 records. Drops are rare; of a flood of them, most are left out.
 const RING_BYTES: u32 = 64 << 10;
 
 #[cfg(test)]
@@ -211,6 +230,7 @@ mod tests {
         }
     }
 
+    /// A SYN has no message id, and the four bytes of an IPv4 address are not read as the begin of an IPv6 one.
     #[test]
     fn drops_name_packet_and_ends() {
         let drop = decoded(&record());
@@ -237,6 +257,7 @@ mod tests {
         match with_kernel_types(&[53], |loader| attach(UNREASONED, loader, &sender, &health)).flatten() {
             Ok(probe) => assert_eq!(probe.run_time().len(), 1),
             Err(error) => {
+                // Without BTF or privileges nothing can be loaded here; any other error is one of the object.
                 let not_here =
                     matches!(error, LoadError::Btf(_)) || matches!(error.os_error(), Some(libc::EPERM | libc::EACCES));
                 assert!(not_here, "{error}: {:?}", std::error::Error::source(&error));
@@ -245,8 +266,9 @@ mod tests {
         }
     }
 
+    /// The owner is the network namespace with the sender's address; a limit of a whole processor names neither.
     #[test]
-    fn the_last_record_before_others_are_left_out_says_whose() {
+    fn the_last_record_before_others_are_left_out_names_the_owner() {
         let events_of = |limited| {
             let mut decoder = DropDecoder {
                 reasons: Reasons::default(),
@@ -269,6 +291,7 @@ mod tests {
         assert_eq!(events_of(LIMITED_ALL), [limited(0, None)]);
     }
 
+    /// One byte less than a record: the next record of the ring is decoded all the same.
     #[test]
     fn a_record_cut_short_is_an_error() {
         let mut decoder = DropDecoder {

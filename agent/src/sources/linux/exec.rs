@@ -78,7 +78,11 @@ pub fn attach(
     Err(error)
 }
 
-/// The second value is why the exit program that also reads pipes is not attached.
+/// Loads one rung's object and attaches its programs. The second value is why the exit program that also reads pipes is not
+/// attached: what plugins read and wrote is optional, the exit itself is not.
+///
+/// # Errors
+/// When the kernel rejects the object or one of the other programs. Nothing stays attached then.
 fn attach_rung(
     rung: Rung,
     ring_bytes: u32,
@@ -115,6 +119,7 @@ fn attach_rung(
 }
 
 impl Attached {
+    /// Finds where the pages of pipes lie. Before the thread is started: the calibration uses the same maps.
     fn calibrate(&mut self) -> Result<(), &'static str> {
         calibration::run(&mut self.channels.processes, &mut self.channels.pages)
     }
@@ -169,6 +174,7 @@ pub fn unattached(error: &LinuxStartError) -> ProbeStatus {
     missing(PROBE, consequence.to_owned(), &error.hint())
 }
 
+/// The error of an empty ladder, which only tests and benchmarks configure.
 fn no_rung() -> LoadError {
     LoadError::Unexpected {
         probe: PROBE,
@@ -177,6 +183,7 @@ fn no_rung() -> LoadError {
     }
 }
 
+/// The status of the attached probe. Of two restrictions the graver one is shown: in another pid namespace hardly anything works.
 fn in_use(rung: Rung, rejected: Option<&LoadError>) -> ProbeStatus {
     let mut status = attached(PROBE, rung.name());
     if let Some(error) = rejected {
@@ -191,6 +198,7 @@ fn in_use(rung: Rung, rejected: Option<&LoadError>) -> ProbeStatus {
     status
 }
 
+/// The status of what plugins read and wrote, which is a probe of its own on the health page: it fails for other reasons.
 fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
     let Err(reason) = outcome else {
         return attached(STDIO, "pipe pages at exit");
@@ -208,8 +216,9 @@ fn sees_all_processes() -> bool {
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
 }
 
-/// Name of the probe.
+/// Name of the probe, in metrics (`probe="exec"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "exec";
+/// Name of its optional part.
 const STDIO: &str = "stdio";
-// include/linux/proc_ns.h: PROC_PID_INIT_INO.
+// include/linux/proc_ns.h (include/uapi/linux/nsfs.h since Linux 6.18): PROC_PID_INIT_INO.
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;

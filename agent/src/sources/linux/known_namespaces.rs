@@ -38,4 +38,5 @@ impl KnownNamespaces {
     }
 }
 
+/// Most namespaces: nine times the pods of the kubelet's default limit.
 const KNOWN_MAX: usize = 1024;

@@ -40,13 +40,16 @@ pub struct NetnsWatch {
     names: io::Result<NameWatch>,
 }
 
+/// A look to be taken.
 #[derive(Debug)]
 struct NamespaceRequest {
     /// The caller of the plugin, then the plugin. When a process ends, the kernel frees every entry below `/proc/PID` that was
     /// looked up (kernel/exit.c, release_task), in the time of whoever waits for it; so the runtime, which stays, comes first.
     pids: [u32; 2],
     sandbox: SandboxId,
+    /// The value of `CNI_NETNS`, as the runtime sees it.
     path: String,
+    /// When the plugin was executed: an inode that is younger was made by a look.
     requested: Timestamp,
 }
 
@@ -76,13 +79,15 @@ impl NetnsWatch {
 
     /// Whether the agent may look at other processes' file systems, and watch names.
     pub fn status(&self) -> ProbeStatus {
+        // Only the try shows it: ptrace's rules are those of the kernel and of a security module (ptrace(2), "Ptrace access mode
+        // checking").
         let look = |pid| fs::metadata(path_in_root(pid, "/"));
         let refused = look(NODE_PIDS[0]).or_else(|_| look(NODE_PIDS[1])).err();
         status(refused.as_ref(), self.names.as_ref().err())
     }
 
     /// Requests a look for a plugin that was executed at `at`, if it is an ADD that names a namespace, and the first of its
-    /// chain.
+    /// chain. Never blocks: it is called between two records of the process probe.
     pub fn request(&mut self, exec: &Exec, at: Timestamp) {
         let (Some(path), Some(sandbox)) = (exec.env("CNI_NETNS"), exec.env("CNI_CONTAINERID")) else {
             return;
@@ -118,6 +123,7 @@ impl NetnsWatch {
 
 impl Drop for NetnsWatch {
     fn drop(&mut self) {
+        // The thread ends when the queue is empty and its sender gone.
         self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -201,6 +207,7 @@ fn status(refused: Option<&io::Error>, unwatched: Option<&io::Error>) -> ProbeSt
     }
 }
 
+/// Name of the probe, on the health page and in `sandglass doctor`.
 const PROBE: &str = "netns";
 /// Looks that may be pending: more sandboxes than are in creation at once.
 const QUEUE_MAX: usize = 1024;

@@ -58,6 +58,7 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
+    /// An empty string between two zero bytes is one; behind the last zero byte there is none.
     #[test]
     fn strings_end_with_a_zero_byte_or_the_bytes() {
         for (bytes, expected) in [

@@ -6,7 +6,7 @@ use super::loader::error::LoadError;
 use crate::failure::causes_in_short;
 use crate::health::ProbeStatus;
 
-/// A probe that is attached and sees all that it should.
+/// A probe that is attached and sees all that it should. A caller that knows of a restriction adds consequence and hint.
 pub fn attached(probe: &str, hook: &str) -> ProbeStatus {
     ProbeStatus {
         probe: probe.to_owned(),
@@ -17,7 +17,7 @@ pub fn attached(probe: &str, hook: &str) -> ProbeStatus {
     }
 }
 
-/// A probe that is not attached.
+/// A probe that is not attached: `consequence` is what traces and metrics lack, `hint` what an operator can do.
 pub fn missing(probe: &str, consequence: String, hint: &str) -> ProbeStatus {
     ProbeStatus {
         probe: probe.to_owned(),

@@ -43,13 +43,19 @@ impl<T: Read + Seek + std::fmt::Debug> Input for T {}
 pub struct EtlFile {
     /// The header of a recording of this file.
     pub header: Header,
+    /// For errors.
     path: PathBuf,
     events: EtlEvents<Box<dyn Input>>,
     normalizer: Normalizer,
+    /// Events to return next: one event of ETW may make several.
     ready: VecDeque<Event>,
+    /// Empty between two events; keeps its allocation.
     facts: Vec<Event>,
+    /// Latest time so far; 0 before the first event.
     last: Timestamp,
+    /// The event that traffic is watched was returned.
     traffic: bool,
+    /// The end of the file was reached.
     ended: bool,
     /// Unreadable buffers.
     broken: u64,
@@ -74,7 +80,11 @@ pub struct Unused {
 const MAX_SILENCE_NS: u64 = 60_000_000_000;
 
 impl EtlFile {
-    /// Opens `path`.
+    /// Opens `path` and reads the header of its session.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] when the file cannot be read, or its first buffer is not the header of an ETW log file.
     pub fn open(path: &Path, names: ActivityNames) -> Result<EtlFile, FileError> {
         let bad = |source| FileError {
             path: path.to_owned(),
@@ -85,6 +95,10 @@ impl EtlFile {
     }
 
     /// From bytes; `name` is the path in errors.
+    ///
+    /// # Errors
+    ///
+    /// As for [`EtlFile::open`].
     pub fn from_bytes(name: &str, bytes: Vec<u8>, names: ActivityNames) -> Result<EtlFile, FileError> {
         let path = PathBuf::from(name);
         EtlFile::new(&path, Box::new(Cursor::new(bytes)), names).map_err(|source| FileError { path, source })
@@ -93,6 +107,8 @@ impl EtlFile {
     fn new(path: &Path, input: Box<dyn Input>, names: ActivityNames) -> Result<EtlFile, EtlError> {
         let events = EtlEvents::new(input, ReadOptions::default(), Decoder::default())?;
         let session = events.session();
+        // ETW has no boot id. Boot time, build and number of processors identify a boot of a node well enough for ids of traces,
+        // and two files of one boot get the same.
         let boot = TraceId::of(&[
             b"etl",
             &session.booted_ns.to_le_bytes(),
@@ -184,6 +200,8 @@ impl EtlFile {
         }
     }
 
+    /// Ends the replay: the losses that only the last buffers show, then the passing of time to the session's end, so that deadlines
+    /// of what was open expire as they would have on the node.
     fn end(&mut self) {
         self.ended = true;
         if self.last == Timestamp(0) {

@@ -163,6 +163,7 @@ impl Source {
         None
     }
 
+    /// Starts the session of user-mode and driver providers, and the thread that ferrisetw delivers its records on.
     fn start_events(&mut self, options: &EtwOptions, intake: &Intake) -> Result<(), EtwStartError> {
         let mut builder = UserTrace::new()
             .named(EVENTS.to_owned())
@@ -182,6 +183,8 @@ impl Source {
         })
     }
 
+    /// Starts the session of the kernel logger's processes. A private system logger session (Windows 8 and newer), so that the one
+    /// session named `NT Kernel Logger` stays free for others.
     fn start_processes(&mut self, options: &EtwOptions, intake: &Intake) -> Result<(), EtwStartError> {
         let provider = Provider::kernel(&kernel_providers::PROCESS_PROVIDER)
             .add_callback(intake.callback())
@@ -200,6 +203,7 @@ impl Source {
         })
     }
 
+    /// Starts a thread that the source joins when it is dropped.
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), EtwStartError> {
         self.threads.push(thread(name, run)?);
         Ok(())
@@ -248,7 +252,11 @@ fn buffers(buffer_kib: u32) -> TraceProperties {
     }
 }
 
+/// Consequence of a missing session of events.
 const NO_TRACES: &str = "no traces from this node";
+/// Consequence of a missing session of processes.
 const NO_COMMANDS: &str = "no command lines: plugins and commands cannot be identified";
+/// Name of the session of events, as `logman query -ets` lists it.
 const EVENTS: &str = "sandglass-events";
+/// Name of the session of processes.
 const PROCESSES: &str = "sandglass-processes";

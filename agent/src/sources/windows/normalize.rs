@@ -45,7 +45,8 @@ impl Normalizer {
         }
     }
 
-    /// Appends the model events of an ETW event.
+    /// Appends the model events of an ETW event: none or one, for Microsoft-Windows-Hyper-V-Compute up to three. Events are to come in
+    /// the order of their time: a process is known to its children from its start to its end.
     pub fn facts(&mut self, event: &EtwEvent, facts: &mut Vec<Event>) {
         let at = Timestamp(event.at_ns);
         // The one provider of which one event may be two steps.

@@ -1,6 +1,8 @@
 //! Decodes the records of the connection probe. Pure; any bytes give a step or an error, never a panic.
 //!
-//! Used by the probe's feed and by tests. Does not: rename sockets (the feed does).
+//! Used by the probe's feed and by tests. One record is one step: started, then established or failed. The kernel side leaves out
+//! all other states of a socket.
+//! Does not: rename sockets, or join the steps of a connection (the feed and the correlator do).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,9 +20,9 @@ use crate::sources::linux::record::{DecodeError, text};
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedConnect {
-    /// When.
+    /// When the socket changed its state, on the boot clock.
     pub at: Timestamp,
-    /// What happened.
+    /// The step. Addresses are those of the socket, before any translation.
     pub step: ConnectStep,
     /// The socket is named by its address in the kernel, which must not leave the agent: it would defeat the randomisation of the
     /// kernel's addresses.
@@ -30,7 +32,7 @@ pub struct DecodedConnect {
 /// Decodes one record.
 ///
 /// # Errors
-/// When the bytes are no record.
+/// When the bytes are shorter than a record, or of a kind that is not one of the three of this probe.
 pub fn decode(bytes: &[u8]) -> Result<DecodedConnect, DecodeError> {
     let (record, _) = ConnectRecord::read(bytes).ok_or(DecodeError::Short {
         kind: 0,
@@ -69,12 +71,14 @@ fn initiator(record: &ConnectRecord) -> Initiator {
 }
 
 /// The class of the socket's error. A socket without an error was closed by the program that gave up, or connect(2) itself
-/// failed for want of a port, a route or a permission.
+/// failed for want of a port, a route or a permission. An error counts before the close: a program closes its socket because of
+/// it.
 fn failure(record: &ConnectRecord) -> ConnectFailure {
     match record.error {
         libc::ECONNREFUSED => ConnectFailure::Refused,
         libc::ETIMEDOUT => ConnectFailure::TimedOut,
-        // What ICMP and ICMPv6 report as unreachable, by code (net/ipv4/icmp.c, icmp_err_convert; net/ipv6/icmp.c, tab_unreach).
+        // What ICMP and ICMPv6 report as unreachable, by code (net/ipv4/icmp.c, icmp_err_convert; net/ipv6/icmp.c, tab_unreach),
+        // and ENETDOWN for a device of the node that is down.
         libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN | libc::ENOPROTOOPT => {
             ConnectFailure::Unreachable
         }
@@ -93,7 +97,7 @@ fn address(family: u32, bytes: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// include/linux/socket.h
+/// include/linux/socket.h. `libc::AF_INET6` is signed.
 const AF_INET6: u32 = 10;
 
 #[cfg(test)]
@@ -132,6 +136,7 @@ mod tests {
         }
     }
 
+    /// Later steps run in an interrupt: what the record holds of a process then is not the program's.
     #[test]
     fn the_first_step_names_the_process_and_the_others_do_not() {
         let started = decode(record(KIND_CONNECT_STARTED, 0, 0).bytes()).unwrap();
@@ -157,8 +162,9 @@ mod tests {
         assert_eq!(decode(six.bytes()).unwrap().step.remote.to_string(), "[fd00::1]:443");
     }
 
+    /// ENETUNREACH with the close is unreachable, not abandoned: the program closed because of it. EACCES has no class of its own.
     #[test]
-    fn failures_are_told_apart_by_the_sockets_error() {
+    fn failures_are_classified_by_the_sockets_error() {
         for (error, flags, wanted) in [
             (libc::ECONNREFUSED, 0, ConnectFailure::Refused),
             (libc::ETIMEDOUT, 0, ConnectFailure::TimedOut),
@@ -174,6 +180,7 @@ mod tests {
         }
     }
 
+    /// The mark is what makes the feed rename the socket: an address without it would leave the agent.
     #[test]
     fn the_address_of_a_socket_is_marked() {
         let marked = decode(record(KIND_CONNECT_ESTABLISHED, 0, CONNECT_SOCKET_IS_ADDRESS).bytes()).unwrap();

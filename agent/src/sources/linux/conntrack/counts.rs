@@ -79,7 +79,8 @@ impl Reading {
     }
 }
 
-/// Reads the counters and the entries.
+/// Reads the counters and the entries, with two requests. For a namespace that is visited once a minute: there is no last reading
+/// that would spare the second request.
 ///
 /// # Errors
 /// When the kernel has no conntrack counters.
@@ -105,8 +106,9 @@ fn read_entries(requests: &mut Requests, reading: &mut Reading) -> io::Result<()
     })
 }
 
-/// The counters, one message for each processor (net/netfilter/nf_conntrack_netlink.c, ctnetlink_dump_ct_stat_cpu). Their meaning
-/// is that of `struct ip_conntrack_stat` (include/linux/netfilter/nf_conntrack_common.h).
+/// The counters, one message for each possible processor (net/netfilter/nf_conntrack_netlink.c, ctnetlink_ct_stat_cpu_dump).
+/// Their meaning is that of `struct ip_conntrack_stat` (include/linux/netfilter/nf_conntrack_common.h). One that the kernel lacks,
+/// such as clash_resolve before Linux 5.10, is 0.
 fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = Reading::default();
     requests.send(GET_STATS_CPU, true, |message| {
@@ -132,10 +134,11 @@ fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
 pub struct Meter {
     /// Inode number of the namespace.
     netns: u64,
-    /// The base of the next growth.
+    /// The base of the next growth; `None` before the first reading.
     last: Option<Reading>,
-    /// When, and with which entries, the last report was made.
+    /// When the last report was made.
     reported: Timestamp,
+    /// The entries of that report: they are reported again only when they differ.
     reported_entries: u32,
     /// When the entries were last read.
     entries_read: Timestamp,
@@ -176,7 +179,8 @@ impl Meter {
         }
     }
 
-    /// What is to be reported of a reading.
+    /// What is to be reported of a reading; `None` when neither a counter has grown nor the entries are due. The reading is the
+    /// base of the next growth either way, so no growth is reported twice or left out.
     pub fn take(&mut self, reading: Reading, now: Timestamp) -> Option<ConntrackCounts> {
         let last = self.last.replace(reading);
         let base = last.unwrap_or(reading);
@@ -242,8 +246,9 @@ mod tests {
         Timestamp(100 * SECOND + seconds * SECOND)
     }
 
+    /// Counters run since boot: their values at the agent's start are no growth.
     #[test]
-    fn the_first_reading_tells_the_fill_and_no_growth() {
+    fn the_first_reading_reports_the_entries_and_no_growth() {
         let mut meter = Meter::new(5);
         let reading = Reading {
             entries: 7,
@@ -257,6 +262,7 @@ mod tests {
         assert_eq!(meter.take(reading, at(1)), None);
     }
 
+    /// A node with a drop each microsecond wraps a 32-bit counter in 72 minutes.
     #[test]
     fn growth_is_reported_at_once_and_across_a_wrap() {
         let mut meter = Meter::new(5);
@@ -271,6 +277,7 @@ mod tests {
         assert_eq!((counts.insert_failed, counts.clash_resolve), (3, 4));
     }
 
+    /// As when the module was unloaded and loaded again.
     #[test]
     fn counters_that_begin_again_have_not_grown() {
         let mut meter = Meter::new(5);
@@ -285,8 +292,9 @@ mod tests {
         assert_eq!(meter.take(reading, at(2)).unwrap().drop, 1);
     }
 
+    /// Every ten seconds, and at once with a counter that grew, whose cause may be a full table.
     #[test]
-    fn the_fill_is_looked_at_when_it_is_due_or_something_grew() {
+    fn the_entries_are_read_when_they_are_due_or_a_counter_grew() {
         let mut meter = Meter::new(5);
         let mut wanted = Vec::new();
         for second in 0..24 {

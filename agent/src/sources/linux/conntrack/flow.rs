@@ -11,9 +11,9 @@ use super::netlink::{NFGENMSG, NetlinkMessage, attributes, take};
 /// A flow, and the time of the event where the message has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowEvent {
-    /// The flow.
+    /// The flow, both directions.
     pub flow: Flow,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since 1970; only with net.netfilter.nf_conntrack_timestamp, which is off by default.
     pub unix_ns: Option<u64>,
 }
 
@@ -27,7 +27,11 @@ pub struct FlowError {
     bytes: usize,
 }
 
-/// Decodes a message. `None` when it is about another protocol, or no event of a flow.
+/// Decodes a message. `None` when it is about another protocol, or no event of a flow. `netns` is the inode number of the network
+/// namespace that the socket belongs to: no message names its own.
+///
+/// Attributes may come in any order, and those that are not known are skipped: newer kernels add some. Numbers in them are in
+/// network order.
 ///
 /// # Errors
 /// When an attribute of the flow is missing.
@@ -52,6 +56,7 @@ pub fn decode(message: &NetlinkMessage<'_>, netns: u64) -> Result<Option<FlowEve
             TUPLE_REPLY => reply = Some(tuple(value).ok_or(lacks("addresses"))?),
             STATUS => status = take(value, 0).map_or(0, u32::from_be_bytes),
             ID => id = take(value, 0).map(u32::from_be_bytes),
+            // The time of the event, where there is one, is better than that of the flow: the two may come in either order.
             TIMESTAMP => unix_ns = unix_ns.or(timestamp(value, change)),
             TIMESTAMP_EVENT => unix_ns = take(value, 0).map(u64::from_be_bytes),
             _ => {}
@@ -129,15 +134,18 @@ fn both_addresses(bytes: &[u8]) -> (Option<IpAddr>, Option<IpAddr>) {
     addresses
 }
 
+/// An IPv4 address in network order; `None` when there are fewer bytes.
 fn four(value: &[u8]) -> Option<IpAddr> {
     take::<4>(value, 0).map(|bytes| IpAddr::V4(Ipv4Addr::from(bytes)))
 }
 
+/// An IPv6 address, likewise.
 fn sixteen(value: &[u8]) -> Option<IpAddr> {
     take::<16>(value, 0).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))
 }
 
-/// The start of a new flow, the stop of a destroyed one.
+/// The start of a new flow, the stop of a destroyed one (net/netfilter/nf_conntrack_netlink.c, ctnetlink_dump_timestamp). The
+/// stop is set when the flow leaves the table, which for one that timed out is later than its last packet by the timeout.
 fn timestamp(bytes: &[u8], change: FlowChange) -> Option<u64> {
     let wanted = match change {
         FlowChange::New => TIMESTAMP_START,
@@ -172,6 +180,7 @@ const TIMESTAMP_START: u16 = 1;
 const TIMESTAMP_STOP: u16 = 2;
 // include/uapi/linux/netfilter/nf_conntrack_common.h
 const IPS_SEEN_REPLY: u32 = 1 << 1;
+// Protocol Numbers (IANA).
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 

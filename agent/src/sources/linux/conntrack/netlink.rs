@@ -1,4 +1,4 @@
-//! Reads and writes netlink messages as bytes (Documentation/userspace-api/netlink/intro.rst). Any bytes give the whole messages and
+//! Reads and writes netlink messages as bytes (Documentation/userspace-api/netlink/intro.rst). Any bytes give the messages and
 //! attributes that are in them, never a panic.
 //!
 //! Used by the other modules of `conntrack`. Not a crate's reader: this one borrows and allocates nothing for the tens of
@@ -59,13 +59,15 @@ pub fn request(kind: u16, flags: u16, sequence: u32) -> [u8; 20] {
     bytes
 }
 
+/// The length with its padding: both messages and attributes are aligned to 4 bytes (include/uapi/linux/netlink.h, NLMSG_ALIGNTO,
+/// NLA_ALIGNTO).
 fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
 
-/// `struct nlmsghdr`.
+/// Bytes of `struct nlmsghdr` (include/uapi/linux/netlink.h, as for the other constants here).
 const HEADER: usize = 16;
-/// `struct nlattr`.
+/// Bytes of `struct nlattr`.
 const ATTRIBUTE: usize = 4;
 /// Without NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const TYPE_MASK: u16 = 0x3fff;

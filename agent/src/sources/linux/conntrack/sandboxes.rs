@@ -30,11 +30,13 @@ pub struct SandboxTables {
     visited: BTreeMap<u64, Visited>,
 }
 
+/// What is kept of a namespace between two visits.
 struct Visited {
     /// Identifies the namespace together with its inode: the kernel uses the inode of a destroyed namespace again, with another
     /// path.
     path: String,
     meter: Meter,
+    /// Time of the next visit.
     due: Timestamp,
 }
 
@@ -45,6 +47,7 @@ impl SandboxTables {
     /// When the thread may not enter namespaces.
     pub fn new(known: KnownNamespaces) -> io::Result<SandboxTables> {
         let home = File::open("/proc/thread-self/ns/net")?;
+        // Tried where it changes nothing: without the capability it fails here, not at the first sandbox.
         enter(&home)?;
         Ok(SandboxTables {
             known,
@@ -123,6 +126,7 @@ fn open(path: &str, inode: u64) -> Option<File> {
     of_node.or_else(|| File::open(path).ok().filter(is_it))
 }
 
+/// Moves the calling thread, and no other of the agent, into a network namespace (setns(2), CLONE_NEWNET).
 fn enter(namespace: &File) -> io::Result<()> {
     Ok(move_into_link_name_space(
         namespace.as_fd(),
@@ -130,6 +134,10 @@ fn enter(namespace: &File) -> io::Result<()> {
     )?)
 }
 
+/// Visits a second: enough for the 110 pods of the kubelet's default limit, of which few use conntrack. With more, each is
+/// visited later than is due, in its turn.
 const VISITS_MAX: usize = 8;
+/// Between two visits of a namespace that does not use conntrack, as most do not.
 const VISIT_EVERY_NS: u64 = 60 * SECOND;
+/// Between two visits of one that does: its drops are then reported soon enough to explain a lookup that still waits.
 const BUSY_EVERY_NS: u64 = 5 * SECOND;

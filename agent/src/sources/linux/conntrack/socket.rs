@@ -16,13 +16,15 @@ use super::netlink::{NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, NetlinkMessage, messag
 /// A socket that receives new and ended flows.
 pub struct Subscription {
     socket: OwnedFd,
+    /// Room for one datagram.
     buffer: Vec<u8>,
+    /// The kernel's count of lost messages at the last call of [`Subscription::take_lost`]; it wraps.
     lost: u32,
 }
 
-/// What a socket gave.
+/// The outcome of one attempt to receive.
 pub enum Received<'a> {
-    /// One or more messages.
+    /// One or more messages of one datagram.
     Message(&'a [u8]),
     /// Messages were lost; [`Subscription::take_lost`] counts them.
     Overrun,
@@ -105,6 +107,7 @@ fn drops(socket: BorrowedFd<'_>) -> u32 {
 /// A socket for requests.
 pub struct Requests {
     socket: OwnedFd,
+    /// Number of the last request. A response with another number belongs to a request that was given up.
     sequence: u32,
     buffer: Box<[u8]>,
 }
@@ -123,7 +126,7 @@ impl Requests {
         })
     }
 
-    /// Sends a request, and calls `on_message` with every message of the response.
+    /// Sends a request, and calls `on_message` with every message of the response: one, or a list where `dump` is set.
     ///
     /// # Errors
     /// The error that the kernel responds with, or that of the socket.
@@ -162,6 +165,7 @@ fn error_code(message: &NetlinkMessage<'_>) -> io::Result<()> {
     }
 }
 
+/// A netlink socket of the netfilter subsystem, in the network namespace of the calling thread (netlink(7)).
 fn open() -> io::Result<OwnedFd> {
     Ok(socket_with(
         AddressFamily::NETLINK,
@@ -179,6 +183,7 @@ const SO_MEMINFO: libc::c_int = 55;
 // include/uapi/linux/sock_diag.h
 const SK_MEMINFO_VARS: usize = 9;
 const SK_MEMINFO_DROPS: usize = 8;
+/// Bytes of one datagram, which holds one message of some hundred bytes.
 const MESSAGE_MAX: usize = 8192;
 /// The kernel makes responses as large as the buffer: a larger buffer would only cost more.
 const RESPONSE_MAX: usize = 8192;

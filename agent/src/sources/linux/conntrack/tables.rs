@@ -14,6 +14,7 @@ use crate::sources::linux::known_namespaces::KnownNamespaces;
 
 /// The tables. Their sockets belong to the namespace of the thread that polls first.
 pub struct Tables {
+    /// Inode number of the node's network namespace.
     netns: u64,
     node: NodeTable,
     sandboxes: Visits,
@@ -21,6 +22,7 @@ pub struct Tables {
 
 /// The node's own table.
 enum NodeTable {
+    /// Read every second through one socket, which is kept.
     Open(CounterReader),
     /// Cannot be read; tried again at this time.
     Closed(Timestamp),
@@ -28,8 +30,10 @@ enum NodeTable {
 
 /// The tables of sandboxes.
 enum Visits {
+    /// Before the first poll: the thread that polls has to open its own namespace.
     Unopened(KnownNamespaces),
     Open(Box<SandboxTables>),
+    /// The agent may not enter namespaces, which does not change while it runs.
     Impossible,
 }
 
@@ -43,7 +47,7 @@ impl Tables {
         }
     }
 
-    /// Polls the tables that are due.
+    /// Polls the tables that are due. A failure is logged once and stops only its own kind of table.
     pub fn poll(&mut self, now: Timestamp) -> Vec<Event> {
         let mut events = Vec::new();
         match self.poll_node(now) {
@@ -63,6 +67,7 @@ impl Tables {
         events
     }
 
+    /// The node's table; opens it first where that is due.
     fn poll_node(&mut self, now: Timestamp) -> io::Result<Option<Event>> {
         if matches!(self.node, NodeTable::Closed(until) if now >= until) {
             self.node = NodeTable::Open(CounterReader::open(self.netns)?);
@@ -73,6 +78,7 @@ impl Tables {
         }
     }
 
+    /// The sandboxes' tables. An error means that the thread cannot enter a namespace, or cannot return to its own.
     fn poll_sandboxes(&mut self, now: Timestamp) -> io::Result<Vec<Event>> {
         if let Visits::Unopened(known) = &self.sandboxes {
             self.sandboxes = Visits::Open(Box::new(SandboxTables::new(known.clone())?));
@@ -84,4 +90,6 @@ impl Tables {
     }
 }
 
+/// Between two attempts to open the node's table. The module may be loaded long after the agent starts, by the first rule that
+/// needs it.
 const TRY_EVERY_NS: u64 = 60 * SECOND;

@@ -1,8 +1,8 @@
 //! Decodes the DNS probe's records into events: datagrams as they are, TCP segments by way of their stream.
 //!
 //! Used by the feed of the probe. Every message is either reported as [`Body::DnsSeen`] or counted by a
-//! [`Body::DnsUnreported`] that says why not: sent = reported + counted.
-//! Total: any bytes give events or an error, never a panic. Memory is bounded by the streams' bounds.
+//! [`Body::DnsUnreported`] with the reason: sent = reported + counted.
+//! Any bytes give events or an error, never a panic. Memory is bounded by the streams' bounds.
 //! Does not: join anything but the pieces of one TCP stream.
 
 use std::collections::VecDeque;
@@ -24,15 +24,16 @@ use crate::sources::linux::record::{DecodeError, text};
 /// The decoder and its streams.
 #[derive(Debug, Default)]
 pub struct DnsDecoder {
+    /// Connections with unread bytes. Each carries its newest record, for the ends and the network namespace of its messages.
     streams: Streams<DnsRecord>,
     sorter: Sorter,
 }
 
 impl DnsDecoder {
-    /// Adds what a record says to `events`.
+    /// Appends the events of one record to `events`: none, one, or several where a TCP segment completes several messages.
     ///
     /// # Errors
-    /// When the bytes are fewer than the record says.
+    /// When there are fewer bytes than the head of the record states. The streams are unchanged then.
     pub fn read(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError> {
         let short = DecodeError::Short {
             kind: 0,
@@ -40,6 +41,8 @@ impl DnsDecoder {
         };
         let (head, rest) = DnsRecord::read(record).ok_or(short)?;
         let bytes = rest.get(..head.captured as usize).ok_or(short)?;
+        // `wire_len` is the length in the packet, `captured` what the kernel side had room for (DNS_ROOM_LARGE).
+        // `wire_len` is the length in the packet, `captured` what the kernel side had room for (DNS_ROOM_LARGE).
         if head.protocol == PROTOCOL_TCP {
             let sorter = &mut self.sorter;
             let mut found = |head: DnsRecord, direction, found: Found<'_>| sorter.take(&head, direction, found, events);
@@ -57,7 +60,8 @@ impl DnsDecoder {
         Ok(())
     }
 
-    /// Adds what follows from time alone to `events`: nothing waits for ever.
+    /// Appends the events that follow from time alone: bytes behind a hole are not kept waiting for ever. To be called about
+    /// once a second.
     pub fn sweep(&mut self, now: Timestamp, events: &mut Vec<Event>) {
         let sorter = &mut self.sorter;
         let mut found = |head: DnsRecord, direction, found: Found<'_>| sorter.take(&head, direction, found, events);
@@ -75,8 +79,10 @@ impl Decoder for DnsDecoder {
     }
 }
 
+/// The segment, or the piece of one, that a record describes.
 fn segment<'s>(head: &DnsRecord, bytes: &'s [u8]) -> Segment<'s, DnsRecord> {
-    // Both are zero when the kernel could not say.
+    // Both numbers are zero when the kernel side had no full socket to read them from. A socket whose numbers really are zero
+    // (one in 2^64) is treated likewise, and its streams begin with their first segment.
     let progress = (head.tcp_received | head.tcp_acknowledged != 0).then_some(Progress {
         received: head.tcp_received,
         acknowledged: head.tcp_acknowledged,
@@ -101,15 +107,18 @@ fn segment<'s>(head: &DnsRecord, bytes: &'s [u8]) -> Segment<'s, DnsRecord> {
     }
 }
 
-/// Decides what becomes of a message.
+/// Decides what becomes of a message: an event of its own, or a count with a reason.
 #[derive(Debug, Default)]
 struct Sorter {
-    /// Queries that were counted because they ask nothing: socket, protocol, id. Their answers are counted likewise.
-    asked_nothing: VecDeque<(u64, u8, u16)>,
+    /// Queries without a question that are not answered yet: socket, protocol, id. Their answers are counted as they were, so
+    /// that neither side of a lookup is missing. At most [`NO_QUESTION_MAX`], the oldest first.
+    without_question: VecDeque<(u64, u8, u16)>,
     names: NameCache,
 }
 
 impl Sorter {
+    /// Appends the events of one finding. A message with a defect that does not hide its questions makes two: itself, and the
+    /// count of the defect.
     fn take(&mut self, head: &DnsRecord, direction: Direction, found: Found<'_>, events: &mut Vec<Event>) {
         let counted = |at_ns, reason, count| unreported(head, direction, at_ns, reason, count);
         match found {
@@ -133,6 +142,8 @@ impl Sorter {
                     });
                 }
                 Err(_) if complete => events.push(counted(at_ns, Unreported::Malformed, 1)),
+                // What was captured of it does not reach to the end of its questions: the loss is the agent's, so it is counted
+                // in bytes like a gap.
                 Err(_) => events.push(counted(at_ns, Unreported::Unseen, bytes.len() as u64)),
             },
             Found::Cut { at_ns } => events.push(counted(at_ns, Unreported::Cut, 1)),
@@ -140,12 +151,13 @@ impl Sorter {
         }
     }
 
-    /// Why a message is counted only.
+    /// Why a message is counted only; `None` for one that is reported.
     fn reason(&mut self, head: &DnsRecord, direction: Direction, parsed: &Parsed) -> Option<Unreported> {
         let key = (head.socket, head.protocol, parsed.id);
         if !parsed.is_lookup {
             return Some(Unreported::Opcode);
         }
+        // A response that leaves a client, or a query that reaches one: a DNS server that itself queries from its port.
         if parsed.answer.is_some() != (direction == Direction::In) {
             return Some(Unreported::Direction);
         }
@@ -153,19 +165,21 @@ impl Sorter {
             return None;
         }
         if parsed.answer.is_none() {
-            if self.asked_nothing.len() == ASKED_NOTHING_MAX {
-                self.asked_nothing.pop_front();
+            if self.without_question.len() == NO_QUESTION_MAX {
+                self.without_question.pop_front();
             }
-            self.asked_nothing.push_back(key);
+            self.without_question.push_back(key);
             return Some(Unreported::NoQuestion);
         }
-        // A server that did not understand a query may answer without its question: that answer is the query's.
-        let place = self.asked_nothing.iter().position(|asked| *asked == key)?;
-        self.asked_nothing.remove(place);
+        // A server that cannot parse a query may answer FORMERR without its question (RFC 1035 4.1.1). Such an
+        // answer is reported unless its query had none either: the correlator joins the two by socket and id.
+        let place = self.without_question.iter().position(|query| *query == key)?;
+        self.without_question.remove(place);
         Some(Unreported::NoQuestion)
     }
 }
 
+/// The event of a message. Only a query has an initiator: an answer arrives in the context of whatever the softirq interrupted.
 fn reported(head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Parsed) -> Event {
     let initiator = (sender.pid != 0 && parsed.answer.is_none()).then(|| Initiator {
         process: ProcessKey::new(sender.pid, sender.start_ns),
@@ -189,6 +203,8 @@ fn reported(head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Pars
     }
 }
 
+/// The event of a count: messages, questions or bytes, as the reason defines.
+/// The event of a count: messages, questions or bytes, as the reason defines.
 fn unreported(head: &DnsRecord, direction: Direction, at_ns: u64, reason: Unreported, count: u64) -> Event {
     let (client, server) = ends(head);
     Event {
@@ -220,6 +236,8 @@ fn transport(head: &DnsRecord) -> Transport {
     }
 }
 
+/// Client and server, whichever of them sent the message.
+/// Client and server, whichever of them sent the message.
 fn ends(head: &DnsRecord) -> (SocketAddr, SocketAddr) {
     (
         SocketAddr::new(address(head.family, &head.local), head.local_port),
@@ -235,7 +253,7 @@ fn sender(head: &DnsRecord) -> Sender {
     }
 }
 
-/// An address as the kernel side writes it.
+/// An address as the kernel side writes it: of IPv4 the first four bytes, both in network order.
 #[must_use]
 pub fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     match family {
@@ -244,13 +262,15 @@ pub fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     }
 }
 
+/// The name of a process; padded with zeros, and without any where it is 16 bytes long (include/linux/sched.h, TASK_COMM_LEN).
+/// The name of a process; padded with zeros, and without any where it is 16 bytes long (include/linux/sched.h, TASK_COMM_LEN).
 fn comm(bytes: &[u8; 16]) -> SmolStr {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     text(&bytes[..len]).into()
 }
 
-/// So many unanswered queries without a question are remembered.
-const ASKED_NOTHING_MAX: usize = 256;
+/// Unanswered queries without a question that are remembered. No resolver sends any; scanners and broken programs do.
+const NO_QUESTION_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Parses one DNS message, as far as it is there.
 //!
-//! Used by the decoder, by tests and by fuzzing. Total: any bytes give a message, perhaps marked malformed, or an error.
+//! Used by the decoder, by tests and by fuzzing. Any bytes give a message, perhaps marked malformed, or an error, never a panic.
 //! Names, compression and records are read by the crate `domain`; this file only chooses what is kept, and bounds it.
 //! Does not: keep any record's data but addresses.
 
@@ -39,8 +39,11 @@ pub struct Parsed {
 #[error("no DNS message: its {0} cannot be read")]
 pub struct Malformed(&'static str);
 
-/// Parses a message. Of an incomplete one (`complete` false: the rest was not captured) what is there counts. `names` makes
-/// messages of one name share its text.
+/// Parses a message. `complete` is false where the rest of it was not captured: then it is not malformed for ending early. `names`
+/// makes messages of one name share its text.
+///
+/// # Errors
+/// When the header (RFC 1035 4.1.1) or a question (4.1.2) cannot be read.
 pub fn parse(bytes: &[u8], complete: bool, names: &mut NameCache) -> Result<Parsed, Malformed> {
     let message = Message::from_octets(bytes).map_err(|_| Malformed("header"))?;
     let (header, counts) = (message.header(), message.header_counts());
@@ -126,6 +129,8 @@ fn read_records(questions: QuestionSection<'_, &[u8]>, has_more: bool, answer: &
     Ok(())
 }
 
+/// Adds the upper eight bits of the response code, which stand in the highest byte of the OPT record's TTL (RFC 6891 6.1.3). The
+/// authority section is walked over: the sections have no lengths.
 fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) -> Result<(), ParseError> {
     let Some(mut authorities) = answers.next_section()? else {
         return Ok(());
@@ -174,6 +179,7 @@ impl NameCache {
         }
         let mut hasher = DefaultHasher::new();
         hasher.write(self.text.as_bytes());
+        // Direct-mapped: another name of the same place replaces the text, which costs an allocation and nothing else.
         let known = &mut self.recent[hasher.finish() as usize % RECENT_NAMES];
         if *known != self.text {
             *known = SmolStr::new(&self.text);
@@ -182,6 +188,8 @@ impl NameCache {
     }
 }
 
+/// Appends a label in lower case, since names are compared without case (RFC 4343 3). Escapes are those of master files (RFC 1035
+/// 5.1), so that different labels have different texts.
 fn write_label(label: &[u8], text: &mut String) {
     let plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'.' | b'\\');
     if label.iter().all(plain)

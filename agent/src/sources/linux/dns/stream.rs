@@ -1,7 +1,7 @@
 //! DNS over TCP: puts the segments of each direction of a connection in order and cuts its messages out (RFC 7766).
 //!
 //! Used by the decoder. Each stream has two stages: [`order`] puts segments in order by sequence number (RFC 9293 3.4) and
-//! says which bytes will never be seen; [`framing`] cuts messages out by their length prefix (RFC 1035 4.2.2) and finds the
+//! reports which bytes will never be seen; [`framing`] cuts messages out by their length prefix (RFC 1035 4.2.2) and finds the
 //! next message behind bytes that were not seen ([`plausible`]).
 //! Invariant: every byte of a stream is part of a message, of a cut message, or of a gap that is reported.
 //! Bounded: streams, bytes that wait, time that they wait. Does not: parse messages.
@@ -54,7 +54,7 @@ pub struct Segment<'s, C> {
     pub bytes: &'s [u8],
     /// SYN, FIN, RST of its header.
     pub flags: Flags,
-    /// How far the socket says that its streams had come before this segment.
+    /// How far both streams had come before this segment, as the socket knew it; `None` where the kernel side had no full socket.
     pub progress: Option<Progress>,
     /// Who sent it.
     pub sender: Sender,
@@ -73,7 +73,7 @@ pub struct Flags {
     pub rst: bool,
 }
 
-/// What a socket says of its streams.
+/// How far both streams of a socket have come (`struct bpf_tcp_sock`, include/uapi/linux/bpf.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The client has received all bytes before this sequence number.
@@ -119,16 +119,21 @@ pub enum Found<'m> {
 /// All streams. `C` is a small value of the caller that comes back with what is found.
 #[derive(Debug)]
 pub struct Streams<C> {
+    /// By the cookie of the socket; at most [`CONNECTIONS_MAX`].
     connections: HashMap<u64, StreamPair<C>>,
     closed: Closed,
+    /// Memory of the segments that wait in all streams; the sum over `connections`.
     waiting: usize,
+    /// Time of the last sweep, nanoseconds of the boot clock.
     swept_ns: u64,
 }
 
 /// Both streams of one connection.
 #[derive(Debug)]
 struct StreamPair<C> {
+    /// That of the newest segment.
     context: C,
+    /// Time of the newest segment, nanoseconds of the boot clock.
     newest_ns: u64,
     /// From the client, to the client.
     streams: [StreamState; 2],
@@ -161,7 +166,7 @@ impl<C: Copy> Streams<C> {
         self.sweep(segment.at_ns, found);
         if segment.flags.syn && segment.direction == Direction::Out {
             // The same socket connects again: other streams, with numbers of their own.
-            self.remove(segment.socket, Ending::Given(segment.at_ns), found);
+            self.remove(segment.socket, Ending::Abandoned(segment.at_ns), found);
             self.closed.remove(segment.socket);
         }
         if !self.connections.contains_key(&segment.socket) {
@@ -215,20 +220,23 @@ impl<C: Copy> Streams<C> {
             }
         }
         for socket in over {
-            self.remove(socket, Ending::Given(now_ns), found);
+            self.remove(socket, Ending::Abandoned(now_ns), found);
         }
     }
 
+    /// Removes the connection that has been without traffic for longest. Searches all of them: it happens only when the table is
+    /// full, 2,048 DNS connections at once.
     fn evict_oldest(&mut self, at_ns: u64, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         let oldest = self
             .connections
             .iter()
             .min_by_key(|(_, connection)| connection.newest_ns);
         if let Some(socket) = oldest.map(|(socket, _)| *socket) {
-            self.remove(socket, Ending::Given(at_ns), found);
+            self.remove(socket, Ending::Abandoned(at_ns), found);
         }
     }
 
+    /// Ends both streams of a connection and forgets it. What they still hold is handed to `found`.
     fn remove(&mut self, socket: u64, ending: Ending, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         if let Some(mut connection) = self.connections.remove(&socket) {
             self.waiting -= connection.waiting();
@@ -238,6 +246,7 @@ impl<C: Copy> Streams<C> {
 }
 
 impl<C: Copy> StreamPair<C> {
+    /// Takes a segment. Its own stream gets its bytes; the other one learns from its progress that bytes will not come any more.
     fn take(&mut self, segment: &Segment<'_, C>, room: usize, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         self.context = segment.context;
         self.newest_ns = self.newest_ns.max(segment.at_ns);
@@ -269,6 +278,7 @@ impl<C: Copy> StreamPair<C> {
         }
     }
 
+    /// Calls `work` for each open stream, the client's first: so a query comes out before its answer.
     fn each(
         &mut self,
         found: &mut impl FnMut(C, Direction, Found<'_>),
@@ -282,6 +292,7 @@ impl<C: Copy> StreamPair<C> {
         }
     }
 
+    /// Memory of the segments that wait in both streams.
     fn waiting(&self) -> usize {
         let waiting = self.streams.iter().map(|place| match place {
             StreamState::Open(stream) => stream.order.waiting(),
@@ -290,6 +301,7 @@ impl<C: Copy> StreamPair<C> {
         waiting.sum()
     }
 
+    /// Both senders have closed, and all of both streams was taken.
     fn is_over(&self) -> bool {
         self.streams.iter().all(|place| matches!(place, StreamState::Closed))
     }
@@ -300,8 +312,8 @@ impl<C: Copy> StreamPair<C> {
 enum Ending {
     /// Its connection was closed.
     Closed(u64),
-    /// It was given up, or replaced: it may go on unseen.
-    Given(u64),
+    /// It was evicted, idle or replaced: it may go on unseen.
+    Abandoned(u64),
 }
 
 /// One stream.
@@ -315,7 +327,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// The stream of this direction, as the first segment of its connection that says something of it shows it.
+    /// The stream of this direction as a segment shows it: where its next byte is, and whether a length prefix stands there. `None`
+    /// when the segment shows nothing of this direction.
     fn begin<C>(segment: &Segment<'_, C>, direction: Direction) -> Option<Stream> {
         let is_own = segment.direction == direction;
         let known = match (segment.progress, direction) {
@@ -337,6 +350,7 @@ impl Stream {
         })
     }
 
+    /// Takes a segment of this stream; `room` is how many bytes more may wait.
     fn take<C>(&mut self, segment: &Segment<'_, C>, room: usize, found: &mut dyn FnMut(Found<'_>)) {
         if segment.flags.fin {
             self.end = Some(segment.seq.wrapping_add(segment.wire_len));
@@ -357,31 +371,37 @@ impl Stream {
         self.order.pass(seq, at_ns, &mut |chunk| framing.take(chunk, found));
     }
 
+    /// Gives up holes that have been waited for for too long.
     fn expire(&mut self, now_ns: u64, found: &mut dyn FnMut(Found<'_>)) {
         let framing = &mut self.framing;
         self.order.expire(now_ns, &mut |chunk| framing.take(chunk, found));
     }
 
+    /// Hands on what is left. An unfinished message of a closed stream is cut; of an abandoned one it is a gap, since its rest may
+    /// have come.
     fn end(&mut self, ending: Ending, found: &mut dyn FnMut(Found<'_>)) {
         let framing = &mut self.framing;
         self.order.flush(&mut |chunk| framing.take(chunk, found));
         match ending {
             Ending::Closed(at_ns) => self.framing.close(at_ns, found),
-            Ending::Given(at_ns) => self.framing.give_up(at_ns, found),
+            Ending::Abandoned(at_ns) => self.framing.give_up(at_ns, found),
         }
     }
 
+    /// The sender has closed, and all bytes before that were handed on.
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| order::distance(self.order.next(), end) >= 0)
     }
 }
 
-/// So many connections are followed.
+/// Connections that are followed; above that the one without traffic for longest is evicted.
 const CONNECTIONS_MAX: usize = 2048;
 /// Bytes that may wait in all streams together.
 const WAITING_MAX: usize = 8 << 20;
 /// A connection without traffic for so long leaves the table.
+/// Resolvers and servers close idle ones much sooner (RFC 7766 6.2.3: a few seconds).
 const IDLE_NS: u64 = 120_000_000_000;
+/// Between two sweeps.
 const SWEEP_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]

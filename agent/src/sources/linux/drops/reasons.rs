@@ -22,7 +22,9 @@ impl Reasons {
         std::fs::read("/sys/kernel/btf/vmlinux").map_or_else(|_| Reasons::default(), |btf| Reasons::parse(&btf))
     }
 
+    /// The names in the bytes of a BTF file; empty where there is no such enum.
     fn parse(btf: &[u8]) -> Reasons {
+        // An enumerator without the prefix, such as SKB_NOT_DROPPED_YET, is no reason of a drop.
         let short = |prefix: &'static str| {
             move |(name, value): (&str, u32)| Some((value, name.strip_prefix(prefix)?.to_owned()))
         };
@@ -41,7 +43,8 @@ impl Reasons {
     }
 
     /// The name of a reason without its prefix. A reason of a subsystem is the subsystem's name and a number
-    /// (include/net/dropreason.h, SKB_DROP_REASON_SUBSYS_MASK: the upper half is the subsystem; since Linux 6.4).
+    /// (include/net/dropreason-core.h, SKB_DROP_REASON_SUBSYS_MASK: the upper half is the subsystem; since Linux 6.4). The names
+    /// of a subsystem's own reasons are in other enums, each with its own layout, and are not read.
     #[must_use]
     pub fn name(&self, reason: u32) -> String {
         let (subsystem, number) = (reason >> 16, reason & 0xffff);
@@ -62,6 +65,7 @@ impl Reasons {
 /// Names and values of the enum called `wanted`; `None` when it is not there, or the bytes are no BTF. One pass over
 /// the types, some megabytes, at start only.
 fn enumerators<'b>(btf: &'b [u8], wanted: &str) -> Option<Vec<(&'b str, u32)>> {
+    // The first two bytes: a file of the other byte order has them swapped, and is no file of this kernel.
     if word(btf, 0)? & 0xffff != BTF_MAGIC {
         return None;
     }
@@ -79,7 +83,9 @@ fn enumerators<'b>(btf: &'b [u8], wanted: &str) -> Option<Vec<(&'b str, u32)>> {
         let (facts, size) = (word(types, at + 4)?, word(types, at + 8)?);
         let (kind, members) = (facts >> 24 & 31, (facts & 0xffff) as usize);
         let body = at + 12;
+        // An enum without members is a forward declaration; the one with members stands elsewhere.
         if kind == KIND_ENUM && text(strings, word(types, at)?)? == wanted && members > 0 {
+            // struct btf_enum: offset of the name, then the value.
             let one = |n: usize| {
                 let name = text(strings, word(types, body + n * 8)?)?;
                 Some((name, word(types, body + n * 8 + 4)?))
@@ -169,6 +175,7 @@ mod tests {
         }
     }
 
+    /// A file that ends anywhere must not panic the agent at its start.
     #[test]
     fn any_prefix_of_it_gives_names_or_none() {
         let whole = btf();
@@ -179,6 +186,7 @@ mod tests {
         assert_eq!(Reasons::default().name(0), "NOT_SPECIFIED");
     }
 
+    /// Reads the running kernel's own types: the layout above is that of real files, too.
     #[test]
     fn this_kernel_names_its_netfilter_drop() {
         let Ok(btf) = std::fs::read("/sys/kernel/btf/vmlinux") else {

@@ -10,11 +10,13 @@ use std::io::{BufRead, BufReader};
 /// The cache.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
+    /// Names by address, at most [`KNOWN_MAX`]. An address without a name has an empty one, so that it is not searched again.
     known: HashMap<u64, String>,
 }
 
 impl Symbols {
-    /// The function; empty when it is not known.
+    /// The function that contains a code address; empty when it is not known. The first question for an address reads
+    /// `/proc/kallsyms` once, some 200,000 lines; every further one is a lookup in the cache.
     pub fn function(&mut self, address: u64) -> String {
         if address == 0 {
             return String::new();
@@ -51,6 +53,8 @@ fn nearest(mut lines: impl BufRead, address: u64) -> Option<String> {
         let Ok(start) = u64::from_str_radix(start, 16) else {
             continue;
         };
+        // The letters of nm(1): code of this file or of all, and weak symbols. Where kptr_restrict hides the addresses, every
+        // line has address 0 (kernel/kallsyms.c, s_show, as in Linux 6.12).
         let is_code = matches!(kind, "t" | "T" | "w" | "W");
         let is_nearer = start <= address && best.as_ref().is_none_or(|(nearest, _)| *nearest < start);
         if is_code && start != 0 && is_nearer {
@@ -63,6 +67,7 @@ fn nearest(mut lines: impl BufRead, address: u64) -> Option<String> {
     (address - start < FUNCTION_MAX).then(|| name.to_owned())
 }
 
+/// Most addresses in the cache.
 const KNOWN_MAX: usize = 256;
 /// No function is so long: an address this far behind one lies in none.
 const FUNCTION_MAX: u64 = 1 << 16;
@@ -74,6 +79,7 @@ mod tests {
     const LINES: &str = "ffffffff81000000 T _stext\nffffffff81000100 t nf_hook_slow.part.0\nffffffff81000180 d some_data\n\
                          ffffffffa0000000 t drop_it\t[module]\nbroken\n0000000000000000 T hidden\n";
 
+    /// Data symbols and broken lines are passed over, and an address far behind the last function lies in none.
     #[test]
     fn the_function_before_an_address_is_found() {
         for (address, name) in [

@@ -84,5 +84,7 @@ fn outcome(pages: &Pages) -> u32 {
 
 /// Each tries 256 GiB, below the first guess and above it by turns.
 const ROUNDS: i64 = 8;
+/// Pause between two reads of the outcome.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
+/// Longest wait for the exit of one thread. A round that takes longer is given up with the probe's pipes.
 const ROUND_DEADLINE: Duration = Duration::from_secs(1);

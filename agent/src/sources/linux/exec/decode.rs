@@ -84,10 +84,13 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
     }))
 }
 
+/// The process of a record: pid and start, since the kernel reuses pids.
 fn key(header: &RecordHeader) -> ProcessKey {
     ProcessKey::new(header.pid, header.start_ns)
 }
 
+/// The exec of a record; `None` when the texts behind it are shorter than their lengths. Texts may hold any bytes but zeros, so
+/// that each becomes UTF-8 with escapes.
 fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
     let (path, rest) = rest.split_at_checked(record.path_len as usize)?;
     let (args, rest) = rest.split_at_checked(record.args_len as usize)?;
@@ -108,7 +111,8 @@ fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
     })
 }
 
-/// How a process ended, from a status as wait(2) gives it.
+/// How a process ended, from a status as wait(2) returns it: the signal in bits 0 to 6, bit 7 for a core dump, the code in bits
+/// 8 to 15. A core dump is not told from the signal alone.
 fn exit_status(status: u32) -> ExitStatus {
     match status & 0x7f {
         0 => ExitStatus::Code(i32::from((status >> 8) as u8)),
@@ -116,7 +120,9 @@ fn exit_status(status: u32) -> ExitStatus {
     }
 }
 
-/// The variables that become part of an event, in their order. `bytes` is an environment as in `/proc/PID/environ`.
+/// The variables that become part of an event, in their order. `bytes` is an environment as in `/proc/PID/environ`. Everything
+/// else is left out because environments hold credentials. `TRACEPARENT` and `TRACESTATE` carry the caller's trace (W3C Trace
+/// Context, sections 3.2 and 3.3, in the names that OpenTelemetry uses for environment variables).
 #[must_use]
 pub fn kept_environment(bytes: &[u8]) -> TextPairs {
     let is_kept = |variable: &str| {

@@ -45,10 +45,11 @@ pub struct ExecFeed {
     outlet: Outlet,
     ring_bytes: Gauge,
     netns: NetnsWatch,
-    /// `None` once the other end is closed.
+    /// Events of the source itself; `None` once the other end is closed.
     announcements: Option<Receiver<Event>>,
     cgroups: Cgroups,
     runtimes: Runtimes,
+    /// The relation of both clocks that was sent last.
     anchor: ClockAnchor,
     /// Events of a burst that are not sent yet; empty between two drains.
     burst: Vec<Event>,
@@ -79,6 +80,8 @@ impl ExecFeed {
         }
     }
 
+    /// Sends one announcement if there is one. They come before the records of the same drain: what they announce is then known
+    /// when the first event that depends on it arrives.
     fn forward_announcements(&mut self) -> Result<(), Stopped> {
         let Some(announcements) = &self.announcements else {
             return Ok(());
@@ -93,6 +96,7 @@ impl ExecFeed {
         }
     }
 
+    /// Completes an event and puts it into the burst, unless it is about a runtime's process that concerns no sandbox.
     fn on_record(&mut self, decoded: DecodedProcess) {
         self.ring_bytes
             .set(i64::try_from(decoded.ring_bytes).unwrap_or(i64::MAX));
@@ -111,11 +115,13 @@ impl ExecFeed {
         self.burst.push(event);
     }
 
+    /// Sends the burst, in the order of the records. Blocks while the pipeline is full.
     fn send_burst(&mut self) -> Result<(), Stopped> {
         self.burst.drain(..).try_for_each(|event| self.outlet.send(event))
     }
 
-    /// Sends a new anchor when the wall clock was stepped.
+    /// Sends a new anchor when the wall clock was stepped (settimeofday(2), or a time service at start). Slewing (adjtimex(2), at
+    /// most 500 ppm) is left to add up to a step's size.
     fn check_clock(&mut self) -> Result<(), Stopped> {
         let now = clock::anchor();
         let expected = self.anchor.unix_ns(Timestamp(now.boot_ns));
@@ -188,6 +194,7 @@ impl Feed for ExecFeed {
         Ok(Drained::from_count(records))
     }
 
+    /// Cgroups are looked up again each time: the configured ones may have been created or replaced since.
     fn check(&mut self) -> Result<(), Stopped> {
         self.outlet.report_losses(&mut self.stream.lost)?;
         self.trust.write(&self.cgroups);
@@ -198,5 +205,6 @@ impl Feed for ExecFeed {
 
 /// The events of a few sandboxes; a longer burst is sent in parts.
 const BURST_MAX: usize = 256;
-/// Difference between the clocks from which on the wall clock counts as stepped.
+/// Difference between the clocks from which on the wall clock counts as stepped: 50 ms, several times what one reading of an
+/// anchor may be off on a busy node, and less than anybody sees in a trace.
 const STEP_NS: u64 = 50_000_000;

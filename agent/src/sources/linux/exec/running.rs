@@ -18,9 +18,11 @@ use crate::sources::linux::loader::maps::Processes;
 use crate::sources::linux::record::{strings, text};
 use crate::sources::linux::{cgroups, process_root};
 
-/// Tracks what runs already, and returns one event for each process, parents before children.
+/// Tracks what runs already, and returns one event for each process, parents before children. Reads `/proc` once for each pass,
+/// which takes some milliseconds on a node with a thousand processes.
 pub fn track(processes: &mut Processes, trust: &Trust) -> Vec<Event> {
     let mut found = Vec::new();
+    // `known` are the processes of earlier passes, `refused` those that were counted as refused.
     let (mut known, mut refused) = (HashSet::new(), HashSet::new());
     let mut is_root = |pid: u32| is_plugin(pid) && trust.judge_running(pid, || image(pid), &mut refused);
     // Repeats while it finds something new: a plugin may have forked before it was tracked.
@@ -54,10 +56,15 @@ fn track_one(processes: &mut Processes, process: &Process) -> Option<Event> {
 /// A line of the process table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
+    /// Process id, of the pid namespace that `/proc` is mounted for.
     pid: u32,
+    /// Process id of the parent; 0 for the first process of a namespace.
     parent: u32,
+    /// Start after boot, in ticks of 10 ms. With the pid it identifies a process: the kernel reuses the pid alone.
     start_ticks: u64,
+    /// Name, at most 15 bytes.
     comm: SmolStr,
+    /// It has exited and its parent has not waited for it yet.
     ended: bool,
     /// Start and name of the parent, if it still runs.
     parent_entry: Option<(u64, SmolStr)>,
@@ -74,6 +81,8 @@ fn plugin_processes(known: &HashSet<u32>, is_root: &mut dyn FnMut(u32) -> bool) 
     for process in table.values() {
         children.entry(process.parent).or_default().push(process.pid);
     }
+    // Oldest first, so that a plugin is found before its descendants: their environment, mostly a copy of the plugin's, is then
+    // not read, and a delegate that dropped its privileges is not judged.
     let mut oldest_first: Vec<u32> = table.keys().copied().collect();
     oldest_first.sort_by_key(|pid| (table.get(pid).map(|process| process.start_ticks), depth(&table, *pid)));
     let mut chosen = HashSet::new();
@@ -105,21 +114,25 @@ fn plugin_processes(known: &HashSet<u32>, is_root: &mut dyn FnMut(u32) -> bool) 
     found
 }
 
+/// Distance from the first process. Bounded: the table is no snapshot, so a reused pid may close a circle in it.
 fn depth(table: &HashMap<u32, Process>, pid: u32) -> usize {
     let parent = |pid: &u32| table.get(pid).map(|process| process.parent);
     std::iter::successors(Some(pid), parent).take(DEPTH_MAX).count()
 }
 
+/// The processes of `/proc`, without their threads: entries that are numbers.
 fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// One process; `None` when it has ended.
 fn read_process(pid: u32) -> Option<Process> {
     parse_stat(&bounded(&format!("/proc/{pid}/stat"), 4096)?)
 }
 
-/// `PID (COMM) STATE PPID .. STARTTIME`, fields 1, 2, 3, 4 and 22 of proc(5); COMM may hold anything.
+/// `PID (COMM) STATE PPID .. STARTTIME`, fields 1, 2, 3, 4 and 22 of proc(5). COMM may hold anything, parentheses and line ends
+/// included, and no later field holds a parenthesis: so it ends at the last one.
 fn parse_stat(stat: &[u8]) -> Option<Process> {
     let open = stat.iter().position(|byte| *byte == b'(')?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
@@ -137,11 +150,15 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
     })
 }
 
+/// Whether the process has `CNI_COMMAND` in its environment, which every runtime sets (CNI specification 1.1.0, section 2). The
+/// environment is that of the exec: a program may have overwritten it (proc(5), `/proc/pid/environ`).
 fn is_plugin(pid: u32) -> bool {
     let environ = bounded(&format!("/proc/{pid}/environ"), ENVIRON_MAX).unwrap_or_default();
     strings(&environ).any(|variable| variable.starts_with(b"CNI_COMMAND="))
 }
 
+/// The event of a process, with the time of its start; `None` when it has ended meanwhile. It holds what an exec's record would,
+/// as far as `/proc` still shows it: the arguments may have been overwritten, and the executed path is that of the image.
 fn describe(process: &Process) -> Option<Event> {
     let pid = process.pid;
     let cmdline = bounded(&format!("/proc/{pid}/cmdline"), ARGS_MAX + 1)?;
@@ -182,6 +199,8 @@ fn executed_path(pid: u32, args: &[u8]) -> String {
     image(pid)
 }
 
+/// The path of a process's executable file; empty when it cannot be read. The kernel appends ` (deleted)` to the path of a file
+/// that was removed or replaced (proc(5), `/proc/pid/exe`), as an upgrade of the plugins does.
 fn image(pid: u32) -> String {
     let image = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let image = image.to_string_lossy();
@@ -196,17 +215,22 @@ fn bounded(path: &str, max: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Passes over `/proc` at most: each further one finds only what was forked during the one before.
 const PASSES_MAX: usize = 4;
+/// Ancestors that are counted at most.
 const DEPTH_MAX: usize = 64;
+/// Bytes of an environment that are searched. One string of it may be as long (include/uapi/linux/binfmts.h, MAX_ARG_STRLEN).
 const ENVIRON_MAX: usize = 128 << 10;
+/// Bytes of arguments that are kept: as many as the kernel side keeps.
 const ARGS_MAX: usize = sandglass_probes::wire::ARGS_MAX as usize;
-// USER_HZ is 100 on every supported architecture.
+// USER_HZ is 100 on every supported architecture (include/asm-generic/param.h): the unit of field 22.
 const NS_PER_TICK: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A name is set by the process itself (prctl(2), PR_SET_NAME), and may pose as the rest of the line.
     #[test]
     fn stat_survives_a_hostile_name() {
         let stat = b"12 (a) R 1) (b\xff) S 7 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 2 rest";
@@ -224,6 +248,7 @@ mod tests {
         }
     }
 
+    /// Ticks and the boot clock have one origin: an event of a running process would else lie in the future.
     #[test]
     fn this_process_has_a_start_before_now() {
         let own = read_process(std::process::id()).unwrap();

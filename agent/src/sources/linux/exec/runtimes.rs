@@ -1,8 +1,8 @@
 //! Which processes of a container runtime are reported: those that begin or end a container's life.
 //!
 //! Used by the feed of the process probe. The kernel side reports every process of a known runtime; the kubelet's exec
-//! probes run `runc exec` all the time, and they say nothing about a sandbox.
-//! Does not: know sandboxes.
+//! probes run `runc exec` all the time, and none of them concerns a sandbox's life.
+//! The exit of a process is reported if its exec was. Does not: know sandboxes.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ impl Runtimes {
         reported
     }
 
-    /// Whether the exit of a process is to be reported.
+    /// Whether the exit of a process is to be reported: unless its exec was seen here and was not.
     pub fn on_exit(&mut self, process: ProcessKey) -> bool {
         !self.ignored.remove(&process)
     }
@@ -41,11 +41,12 @@ fn concerns_life(exec: &Exec) -> bool {
     if !matches!(exec.file_name(), "runc" | "crun" | "runsc" | "youki") {
         return true;
     }
+    // `runc init` is the container's first process before its exec: it begins nothing that `create` has not begun.
     let verb = exec.args.iter().skip(1).find(|argument| OCI_VERBS.contains(argument));
     verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb))
 }
 
-/// Processes of `runc exec` and the like that may run at once.
+/// Processes of `runc exec` and the like that may run at once; above a hundred only on a node that loses exits.
 const IGNORED_MAX: usize = 4096;
 /// Verbs that begin or end a container's life (OCI runtime specification, runtime.md, "Operations"; `run` is runc's own).
 const OCI_LIFE_VERBS: [&str; 5] = ["create", "start", "run", "delete", "kill"];
@@ -95,6 +96,7 @@ mod tests {
         }
     }
 
+    /// Options with values stand before the verb, and a container may be called like one: the first word that is a verb decides.
     #[test]
     fn only_the_life_of_a_container_is_reported() {
         for (path, args, wanted) in [

@@ -12,7 +12,8 @@ use sandglass_model::masking;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The parts that are kept; `None` when there are none.
+/// The parts that are kept; `None` when there are none. Either text may be missing, cut at a page (4 KiB), or something else
+/// altogether: a plugin may hold any pipe as its standard input and output.
 #[must_use]
 pub fn parse(process: ProcessKey, stdin: &[u8], stdout: &[u8]) -> Option<PluginIo> {
     let netconf = parse_object::<Configuration>(stdin).and_then(Configuration::kept);
@@ -28,13 +29,15 @@ pub fn parse(process: ProcessKey, stdin: &[u8], stdout: &[u8]) -> Option<PluginI
     })
 }
 
+/// Parses one whole JSON object (RFC 8259, section 4); `None` for anything else, a cut object included.
 fn parse_object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     // serde also parses an array as a structure.
     let object = bytes.trim_ascii_start().first() == Some(&b'{');
     object.then(|| serde_json::from_slice(bytes).ok()).flatten()
 }
 
-/// The network configuration that a plugin reads (CNI specification 1.1.0, section 1, "Plugin configuration objects").
+/// The network configuration that a plugin reads (CNI specification 1.1.0, section 1, "Plugin configuration objects"). The
+/// parser skips every other key without copying it: that keeps credentials out of events.
 #[derive(Deserialize)]
 struct Configuration {
     #[serde(default)]
@@ -43,12 +46,15 @@ struct Configuration {
     plugin: String,
     #[serde(default, rename = "cniVersion")]
     version: String,
+    /// Present from the second plugin of a chain on (CNI specification 1.1.0, section 3). Its content is not kept.
     #[serde(default, rename = "prevResult")]
     previous: Option<IgnoredAny>,
 }
 
 impl Configuration {
+    /// What becomes part of an event; `None` for an object that is no network configuration.
     fn kept(self) -> Option<NetConf> {
+        // One of them is enough: which of the two a caller left out is for the plugin to complain about.
         if self.name.is_empty() && self.plugin.is_empty() {
             return None;
         }
@@ -64,6 +70,7 @@ impl Configuration {
 /// A success or an error (CNI specification 1.1.0, section 5).
 #[derive(Deserialize)]
 struct CniResult {
+    /// Only an error has one: a success never has the key.
     code: Option<u32>,
     #[serde(default)]
     msg: String,
@@ -71,11 +78,13 @@ struct CniResult {
     details: String,
     #[serde(default)]
     ips: Vec<Address>,
-    // Until version 0.2.0 of the specification.
+    /// Until version 0.2.0 of the specification, in place of `ips`.
     ip4: Option<Address>,
+    /// Likewise.
     ip6: Option<Address>,
 }
 
+/// One address in CIDR notation: `address` since version 0.3.0 of the specification, `ip` before.
 #[derive(Deserialize)]
 struct Address {
     #[serde(default, alias = "ip")]
@@ -83,6 +92,7 @@ struct Address {
 }
 
 impl CniResult {
+    /// The error, or the addresses of a success; never both.
     fn kept(self) -> (Option<CniError>, Vec<String>) {
         if let Some(code) = self.code {
             let error = CniError {
@@ -109,14 +119,20 @@ fn message(text: &str) -> String {
     bounded(masking::text(text).into_owned(), MESSAGE_MAX)
 }
 
+/// At most `max` bytes of a text, cut between characters.
 fn bounded(mut text: String, max: usize) -> String {
     text.truncate(text.floor_char_boundary(max));
     text
 }
 
+/// Bytes of a name of a network, plugin or version. Names of plugins are file names, which are no longer (NAME_MAX of
+/// include/uapi/linux/limits.h is 255).
 const NAME_MAX: usize = 256;
+/// Bytes of each text of an error.
 const MESSAGE_MAX: usize = 1024;
+/// Bytes of an address. The longest text of an IPv6 address has 45 (INET6_ADDRSTRLEN), a prefix length 4 more.
 const ADDRESS_MAX: usize = 64;
+/// Addresses of one result. The page that a result is read from (4 KiB) holds few more.
 const ADDRESSES_MAX: usize = 32;
 
 #[cfg(test)]
@@ -128,6 +144,7 @@ mod tests {
     const NOBODY: ProcessKey = ProcessKey { pid: 1, start_ticks: 2 };
 
     #[test]
+    /// Neither the field nor anything else of the event shows the token.
     fn a_configuration_loses_its_secrets() {
         let stdin = br#"{"cniVersion":"1.0.0","name":"pods","type":"calico","token":"s3cret",
             "kubernetes":{"k8s_api_root":"x"},"prevResult":{"ips":[]}}"#;
@@ -141,6 +158,7 @@ mod tests {
         assert!(!format!("{io:?}").contains("s3cret"));
     }
 
+    /// Of a result the addresses with their prefix lengths, in the form of every version of the specification.
     #[test]
     fn errors_and_addresses_are_kept() {
         let stdout = br#"{"cniVersion":"1.0.0","code":11,"msg":"again","details":"d"}"#;
@@ -155,6 +173,7 @@ mod tests {
         assert_eq!(parse(NOBODY, b"", old).unwrap().addresses, ["10.0.0.9/8"]);
     }
 
+    /// A cut object, two values, or another type: what a pipe still holds may be anything.
     #[test]
     fn what_is_not_one_object_gives_nothing() {
         for text in [

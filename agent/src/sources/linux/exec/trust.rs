@@ -26,15 +26,18 @@ pub struct Trust {
     maps: TrustMaps,
     settings: TrustSettings,
     health: Health,
+    /// What the kernel side has; `None` before the first write has succeeded.
     written: Option<TrustedOwners>,
+    /// The kernel side's totals at the last call of [`Trust::report`], in the order of [`RefusedLabel::all`].
     counted: [u64; REFUSED_COUNTERS as usize],
-    /// Time of the newest refused process that was read, of the boot clock.
+    /// Time of the newest refused process that was read, nanoseconds of the boot clock.
     newest_ns: u64,
 }
 
 impl Trust {
     /// Nothing is written yet: the kernel side trusts only processes of the root namespaces. Creates the counters.
     pub fn new(maps: TrustMaps, settings: TrustSettings, health: Health) -> Trust {
+        // The series exist at 0 from the start: an alert on their rate needs a first sample.
         for label in RefusedLabel::all() {
             drop(health.untrusted.get_or_create(&label));
         }
@@ -48,13 +51,16 @@ impl Trust {
         }
     }
 
-    /// Passes the exceptions to the kernel side if they have changed.
+    /// Passes the exceptions to the kernel side if they have changed. Called every second, and cheap then: one stat(2) for each
+    /// configured cgroup. A write that fails is tried again at the next call. More exceptions than there are places are left out;
+    /// the configuration rejects such a list before it gets here.
     pub fn write(&mut self, cgroups: &Cgroups) {
         let mut owners = TrustedOwners {
             cgroups: [0; TRUSTED_CGROUPS_MAX as usize],
             users: [NO_USER; TRUSTED_USERS_MAX as usize],
         };
         for (place, path) in owners.cgroups.iter_mut().zip(&self.settings.cgroups) {
+            // 0 marks an unused place: a cgroup that does not exist yet trusts nobody.
             *place = cgroups.id(path).unwrap_or(0);
         }
         for (place, uid) in owners.users.iter_mut().zip(&self.settings.users) {
@@ -65,7 +71,8 @@ impl Trust {
         }
     }
 
-    /// Adds what the kernel side refused since the last call to the agent's health.
+    /// Adds what the kernel side refused since the last call to the agent's health. The counters are exact; of the processes
+    /// themselves only the newest of each slot is left to read (`probes/bpf/trust.h`).
     pub fn report(&mut self, cgroups: &mut Cgroups) {
         let mut is_new = false;
         for (place, label) in RefusedLabel::all().enumerate() {
@@ -77,6 +84,7 @@ impl Trust {
                 is_new = true;
             }
         }
+        // Without a new count no slot has changed: the usual case, which spares 256 reads of the map.
         if !is_new {
             return;
         }
@@ -87,6 +95,7 @@ impl Trust {
         records.sort_by_key(|record| record.at_ns);
         for record in records {
             self.newest_ns = record.at_ns;
+            // Two processors may have written the slot at once and mixed its fields: no length and no index is relied on.
             let path = record.path.get(..record.path_len as usize).unwrap_or(&record.path);
             let label = |names: &[&str], place: u32| names.get(place as usize).copied().unwrap_or_default().to_owned();
             self.health.refused.record(RefusedProcess {
@@ -100,8 +109,10 @@ impl Trust {
         }
     }
 
-    /// Whether a running process may be a plugin; `refused` holds those that were counted as refused before.
+    /// Whether a running process may be a plugin; `refused` holds those that were counted as refused before, since the caller
+    /// judges a process once for each pass over `/proc`. `path` is called only for a process that is refused for the first time.
     pub fn judge_running(&self, pid: u32, path: impl FnOnce() -> String, refused: &mut HashSet<u32>) -> bool {
+        // What cannot be read is not trusted, and not counted: most likely the process has ended.
         let Some(facts) = Facts::read(pid) else { return false };
         let Some(reason) = facts.refusal(&self.settings) else {
             return true;
@@ -127,11 +138,17 @@ impl Trust {
 /// What trust depends on, of a running process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Facts {
+    /// Real user id, as the initial user namespace has it.
     uid: u32,
+    /// It is in the initial user namespace.
     in_root_users: bool,
+    /// It is in the initial pid namespace.
     in_root_pids: bool,
+    /// Effective capabilities, bit by number (include/uapi/linux/capability.h).
     effective: u64,
+    /// Ambient capabilities, likewise.
     ambient: u64,
+    /// Path of its cgroup (v2); empty when it is not known, which no exception covers.
     cgroup: String,
 }
 
@@ -168,9 +185,11 @@ impl Facts {
         })
     }
 
-    /// Why the process is not trusted: the rule of `judge()` in `probes/bpf/trust.h`.
+    /// Why the process is not trusted, one of the `REFUSED_` reasons; `None` when it is. The rule of `judge()` in
+    /// `probes/bpf/trust.h`, to be changed with it (`agent/tests/exec_probe/trust.rs`).
     fn refusal(&self, settings: &TrustSettings) -> Option<u32> {
         let reason = self.missing_privilege()?;
+        // A cgroup is below a path only at a boundary of components: /a/bc is not below /a/b.
         let is_below = |path: &String| {
             let rest = self.cgroup.strip_prefix(path.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -180,6 +199,8 @@ impl Facts {
         (!is_excepted).then_some(reason)
     }
 
+    /// The first privilege of a plugin that the process lacks; the order is that of `judge_privileges()` in
+    /// `probes/bpf/trust.h`, so that both count the same reason.
     fn missing_privilege(&self) -> Option<u32> {
         if !self.in_root_users {
             return Some(REFUSED_USER_NAMESPACE);
@@ -190,6 +211,8 @@ impl Facts {
         if self.effective & NETWORK_CAPABILITIES == 0 {
             return Some(REFUSED_CAPABILITIES);
         }
+        // capabilities(7): who is not root by the real user id and has the capabilities not as ambient ones has got them from
+        // the executed file, and anybody may execute that.
         let is_inherited = self.uid == 0 || self.effective & self.ambient & NETWORK_CAPABILITIES != 0;
         (!is_inherited).then_some(REFUSED_FILE_PRIVILEGES)
     }
@@ -216,6 +239,7 @@ mod tests {
         }
     }
 
+    /// Each privilege alone is taken from a root process of the node, which has them all.
     #[test]
     fn only_who_could_set_up_networks_is_trusted() {
         let nobody = TrustSettings::default();
@@ -246,6 +270,7 @@ mod tests {
         assert_eq!(refusal(ambient), None);
     }
 
+    /// A configured user runs rootless plugins in the node's pid namespace; a container of the same user is not one of them.
     #[test]
     fn exceptions_are_users_of_the_root_pid_namespace_and_whole_cgroups() {
         let settings = TrustSettings {
@@ -277,6 +302,7 @@ mod tests {
         }
     }
 
+    /// The fields have these names on the running kernel, and a process that is gone is nobody.
     #[test]
     fn this_process_is_read_and_garbage_is_nothing() {
         let own = Facts::read(std::process::id()).unwrap();

@@ -1,6 +1,7 @@
 //! A feed whose records become events one by one: takes them from their ring buffer, decodes them, sends the events.
 //!
-//! Used by `dns`, `drops` and `connect`, which differ only in their [`Decoder`]. Does not: decode.
+//! Used by `dns`, `drops` and `connect`, which differ only in their [`Decoder`]. A record that cannot be decoded is counted, and
+//! the next one is read: one bad record must not stop a probe. Does not: decode.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -73,6 +74,7 @@ impl<D: Decoder> Feed for DecodedFeed<D> {
         Ok(Drained::from_count(records))
     }
 
+    /// Sweeps before it reports losses, so that what was lost comes behind the events of what came before.
     fn check(&mut self) -> Result<(), Stopped> {
         self.decoder.sweep(clock::now(), &mut self.events);
         for event in self.events.drain(..) {

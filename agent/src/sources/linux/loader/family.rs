@@ -155,6 +155,7 @@ impl Family {
         self.hook(name, AttachPoint::Packets { cgroup, way }, loader)
     }
 
+    /// Loads the program and attaches it; from then on it is detached and attached with all others.
     fn hook(&mut self, name: &'static str, place: AttachPoint, loader: &ProbeLoader<'_>) -> Result<(), LoadError> {
         let mut hook = Hook::new(name, place);
         let missing = self.unexpected(name);

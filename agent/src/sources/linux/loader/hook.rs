@@ -29,6 +29,7 @@ pub enum AttachPoint {
 /// A program's place and the link that keeps it attached.
 #[derive(Debug)]
 pub struct Hook {
+    /// Name of the program in its object.
     program: &'static str,
     place: AttachPoint,
     /// `None` while the program is detached.
@@ -64,7 +65,11 @@ impl Hook {
         }
     }
 
-    /// Loads the program for this place. Once, before it is attached.
+    /// Loads the program for this place. Once, before it is attached. A BTF-typed tracepoint is resolved now (`btf` is the kernel's),
+    /// a raw one at the attachment.
+    ///
+    /// # Errors
+    /// When the verifier rejects the program, or it is not of the kind that the place takes.
     pub fn load(&self, program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
         match (program, &self.place) {
             (Program::BtfTracePoint(program), AttachPoint::Tracepoint(name)) => program.load(name, btf),
@@ -75,6 +80,9 @@ impl Hook {
     }
 
     /// Attaches the loaded program; nothing happens when it is attached.
+    ///
+    /// # Errors
+    /// When the kernel refuses the attachment, for a tracepoint that it does not have for example.
     pub fn attach(&mut self, program: &mut Program) -> Result<(), ProgramError> {
         if self.link.is_some() {
             return Ok(());

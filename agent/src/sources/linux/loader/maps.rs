@@ -33,15 +33,18 @@ impl AsFd for Ring {
 pub struct Reader(pub(super) Array<MapData, u32>);
 
 impl Reader {
-    /// Sets the word; the kernel side clears it when it wakes the reader.
+    /// Sets the word; the kernel side clears it when it wakes the reader. False when the map cannot be written: the thread then
+    /// polls on.
     pub fn request_wake(&mut self) -> bool {
         self.0.set(0, 1, 0).is_ok()
     }
 }
 
-/// The kernel side's counters of loss, or of what it left out.
+/// The kernel side's counters of loss, or of what it left out. One for each processor, so that counting needs no atomic
+/// operation; their sum is what counts.
 pub struct LostCounter {
     pub(super) counters: PerCpuArray<MapData, u64>,
+    /// The sum at the last call of [`LostCounter::take`].
     pub(super) seen: u64,
 }
 
@@ -97,6 +100,8 @@ impl Processes {
         inserted
     }
 
+    /// Changes the counter of a pid by one and writes user space's whole table, which has no other writer. False when the map cannot
+    /// be written.
     fn count(&mut self, pid: u32, change: fn(u32, u32) -> u32) -> bool {
         let count = &mut self.counted[(pid % PID_COUNTS) as usize];
         *count = change(*count, 1);

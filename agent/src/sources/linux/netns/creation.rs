@@ -1,8 +1,8 @@
 //! When the network namespace of a sandbox was created, and when its creation began.
 //!
-//! Two clocks tell it: the stamp of the namespace's name ([`super::names`]), and the change time of its inode in nsfs, which the
-//! kernel sets when the inode is made (fs/nsfs.c): at the first bind mount or the first look at `/proc/PID/ns/net`, for
-//! runtimes right after the namespace is created.
+//! Two sources: the stamp of the namespace's name ([`super::names`]), and the change time of its inode in nsfs, which the kernel
+//! sets when the inode is made (fs/libfs.c, prepare_anon_dentry, as in Linux 6.12; fs/nsfs.c, __ns_get_path, before Linux 6.9): at
+//! the first bind mount or the first look at `/proc/PID/ns/net`, for runtimes right after the namespace is created.
 //! Used by `netns`. Does not: look at a path.
 
 use std::fs::Metadata;
@@ -14,6 +14,7 @@ use crate::sources::clock;
 
 /// The inode's time. `None` where this very look may have made the inode: below `/proc`, or later than `requested`.
 pub fn created_at(seen: &Metadata, path: &str, requested: Timestamp) -> Option<Timestamp> {
+    // Of the wall clock: a step between the creation and now moves the result, which `requested` bounds from above.
     let unix_ns = u64::try_from(seen.ctime()).ok()? * 1_000_000_000 + u64::try_from(seen.ctime_nsec()).ok()?;
     let created = clock::anchor().boot(unix_ns);
     (!path.starts_with("/proc/") && created < requested).then_some(created)
@@ -42,6 +43,7 @@ const INODE_TICK_NS: u64 = 10_000_000;
 mod tests {
     use super::*;
 
+    /// Times in milliseconds: when the name was stamped, when the namespace was there, when the first plugin ran.
     #[test]
     fn a_late_stamp_is_ignored() {
         let at = |ms: u64| Timestamp(1_000_000 * ms);

@@ -32,10 +32,13 @@ pub struct NameWatch {
 /// The names seen so far.
 #[derive(Debug)]
 pub struct NameStamps {
+    /// One instance for all watches: a user has 128 of them (inotify(7), max_user_instances).
     inotify: OwnedFd,
+    /// Locked for a lookup or an insertion, never while something blocks.
     seen: Mutex<StampTable>,
 }
 
+/// The names behind the lock.
 #[derive(Debug, Default)]
 struct StampTable {
     /// Watched directories, as runtimes write them, with their watch descriptors.
@@ -87,7 +90,8 @@ impl NameStamps {
         self.seen().directories.contains_key(directory)
     }
 
-    /// Watches `directory`, which runtimes call `name`.
+    /// Watches `directory`, which runtimes call `name`. The directory comes opened, because `name` may lead elsewhere in the agent's
+    /// own file system. One that is watched already under another name gets the same watch descriptor (inotify(7)).
     ///
     /// # Errors
     /// When it is no directory, or there are too many watches.
@@ -127,6 +131,7 @@ impl NameStamps {
     }
 
     /// Stamps all names that are there with one time, that of the wake-up.
+    /// An event that the kernel's queue had no room for (IN_Q_OVERFLOW) is a name without a stamp.
     fn read(&self, room: &mut [MaybeUninit<u8>], now: Timestamp) {
         let mut events = Reader::new(&self.inotify, room);
         // An error ends the loop like the end of the events: without stamps the age of the namespace is used.
@@ -135,12 +140,14 @@ impl NameStamps {
         }
     }
 
+    /// The table; a panic while it was locked has left it whole.
     fn seen(&self) -> MutexGuard<'_, StampTable> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl StampTable {
+    /// Enters one event of inotify.
     fn take(&mut self, watched: i32, what: ReadFlags, name: Option<&std::ffi::CStr>, now: Timestamp) {
         if what.contains(ReadFlags::IGNORED) {
             // The directory is gone; another one may be made in its place.
@@ -169,6 +176,7 @@ mod tests {
 
     use super::*;
 
+    /// The stamp of a name, as soon as the thread has read the event.
     fn soon(names: &NameStamps, directory: &str, name: &str) -> Option<Timestamp> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -180,6 +188,7 @@ mod tests {
         }
     }
 
+    /// `/var/run` is a link to `/run` on most nodes: a runtime may write either, and both name one watch.
     #[test]
     fn a_name_is_stamped_by_every_name_of_its_directory() {
         let watch = NameWatch::start().unwrap();
@@ -199,6 +208,7 @@ mod tests {
         }
     }
 
+    /// The kernel drops the watch of a removed directory (IN_IGNORED); names of the old one must not stamp sandboxes of the new.
     #[test]
     fn a_directory_that_is_made_again_is_another() {
         let watch = NameWatch::start().unwrap();

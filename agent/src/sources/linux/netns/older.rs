@@ -1,6 +1,8 @@
 //! The network namespaces of sandboxes that are older than the agent: the runtime reports where each is.
 //!
-//! Identity (CRI) calls it through [`NamespaceLook`]. Does not: find sandboxes.
+//! Identity (CRI) calls it through [`NamespaceLook`], in a thread of its own, since a look may block. Their traffic and their
+//! conntrack counters are attributed as those of newer sandboxes; their creation was not seen, so at most its time is known.
+//! Does not: find sandboxes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,6 +31,7 @@ fn by_path(place: &NamespacePlace) -> Option<Netns> {
     }
     let seen = NODE_PIDS.iter().find_map(|pid| metadata_in_root(*pid, &place.path));
     let seen = seen.or_else(|| fs::metadata(&place.path).ok())?;
+    // Namespaces are inodes of nsfs, of which there is one on a node: an inode of another device is none.
     let own = fs::metadata("/proc/self/ns/net").ok()?;
     (seen.dev() == own.dev()).then(|| Netns {
         sandbox: place.sandbox.clone(),
@@ -58,6 +61,7 @@ mod tests {
 
     use super::*;
 
+    /// The path below `/proc` stands for a namespace that has no name: its inode may be as young as this look.
     #[test]
     fn a_sandbox_is_found_by_its_path_or_else_by_its_process() {
         let known = KnownNamespaces::default();

@@ -7,7 +7,8 @@ use ferrisetw::EventRecord;
 use sandglass_etw::{ExtendedItem, Guid, RawRecord, RecordHeader};
 use windows::Win32::System::Diagnostics::Etw::{EVENT_HEADER_EXTENDED_DATA_ITEM, EVENT_RECORD};
 
-/// A copy of the record.
+/// A copy of the record. Pointers in it are valid during the callback only (documentation of EVENT_RECORD), so that everything is
+/// copied.
 pub(super) fn record(record: &EventRecord) -> RawRecord {
     // SAFETY: `EventRecord` is a transparent wrapper around this very type (ferrisetw 1.2.0,
     // src/native/etw_types/event_record.rs), and the reference is valid for the callback.
@@ -31,6 +32,7 @@ pub(super) fn record(record: &EventRecord) -> RawRecord {
             // Real-time records carry system time (100 ns since 1601), since PROCESS_TRACE_MODE_RAW_TIMESTAMP is not set.
             at_ns: sandglass_etw::time::unix_ns_of_filetime(header.TimeStamp),
             activity: Guid(header.ActivityId.to_u128()),
+            // 0: the decoder takes the size from the flags of the header. Only a file has one for the whole session.
             pointer_size: 0,
         },
         extended: extended(record),

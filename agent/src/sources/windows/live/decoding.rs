@@ -1,6 +1,7 @@
 //! The thread that decodes and normalizes the records of the queue.
 //!
-//! Layouts come from the agent's tables; TDH is asked only for events that no table has. Does not: read fields through TDH.
+//! Layouts come from the agent's tables; TDH is queried only for events that no table has. One thread, because the normalizer's
+//! state (processes, operations) depends on the order of the records. Does not: read fields through TDH.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
@@ -43,6 +44,7 @@ impl Decoding {
         }
     }
 
+    /// Appends the events of one record. A record without a schema is decoded again once TDH has supplied its layout.
     fn decode(&mut self, record: &RawRecord, facts: &mut Vec<Event>) {
         // The table's layouts of this provider are inferred: those of Windows take precedence.
         if record.header.provider == normalize::HYPER_V_COMPUTE
@@ -64,6 +66,7 @@ impl Decoding {
         }
     }
 
+    /// Counts a record that makes no event because its layout is unknown or does not fit.
     fn undecodable(&self) {
         self.health.undecodable.get_or_create(&label()).inc();
     }

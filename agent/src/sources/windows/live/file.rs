@@ -73,6 +73,7 @@ impl EtlRecording {
         lost_after(self.handle, None, EVENT_TRACE_CONTROL_QUERY).unwrap_or_default()
     }
 
+    /// Enables a provider as the live session does: by level, keywords and properties (documentation of EnableTraceEx2).
     fn enable(&self, wanted: &Wanted) -> Result<(), EtwStartError> {
         let parameters = ENABLE_TRACE_PARAMETERS {
             Version: ENABLE_TRACE_PARAMETERS_VERSION_2,
@@ -110,6 +111,7 @@ fn lost_after(handle: CONTROLTRACE_HANDLE, name: Option<&[u16]>, control: EVENT_
     (status.0 == 0).then_some(lost)
 }
 
+/// The error that a call of Win32 returned, if any.
 fn check(status: WIN32_ERROR) -> Result<(), EtwStartError> {
     match status {
         WIN32_ERROR(0) => Ok(()),
@@ -128,6 +130,7 @@ fn refused(what: &str, code: i32) -> EtwStartError {
     }
 }
 
+/// Name of the session. Not that of the agent's own sessions: a recording runs beside the agent.
 const FILE: &str = "sandglass-record";
 /// Clock of the timestamps: the performance counter (WNODE_HEADER, `ClientContext`).
 const QPC: u32 = 1;

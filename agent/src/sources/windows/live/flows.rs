@@ -28,6 +28,8 @@ pub(super) fn end() {
     }
 }
 
+/// Disables the provider in one session; others keep it. The time-out of 0 makes the call asynchronous (documentation of
+/// EnableTraceEx2).
 fn disable(session: CONTROLTRACE_HANDLE) -> WIN32_ERROR {
     let provider = GUID::from_u128(FLOWS.provider.0);
     // SAFETY: the handle is that of a session that existed just now (an ended one is an error); the GUID outlives the call.

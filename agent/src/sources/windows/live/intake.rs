@@ -16,6 +16,7 @@ use crate::health::Health;
 
 /// State that the callbacks and the threads of the sessions share.
 pub(super) struct Intake {
+    /// The queue to the decoder's thread, of [`super::EtwOptions::queue_records`] records.
     pub(super) records: SyncSender<RawRecord>,
     pub(super) health: Health,
     /// The sessions end because the source is being stopped.

@@ -13,7 +13,9 @@ use windows::core::PCWSTR;
 #[repr(C)]
 pub(super) struct SessionProperties {
     pub(super) properties: EVENT_TRACE_PROPERTIES,
+    /// Written by Windows, which has the name as a parameter.
     session: [u16; NAME_CHARACTERS],
+    /// Path of the file of a session that writes one; written by the caller.
     pub(super) file: [u16; NAME_CHARACTERS],
 }
 

@@ -48,11 +48,12 @@ pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health,
     }
 }
 
-/// Events and real-time buffers that a session has lost since it began; `None` if it does not exist.
+/// Events and real-time buffers that a session has lost since it began; `None` if it does not exist. How many events a lost buffer
+/// held is unknown, so the sum is a lower bound (documentation of EVENT_TRACE_PROPERTIES, `RealTimeBuffersLost`).
 fn lost_by(session: &str) -> Option<u64> {
     let properties = SessionProperties::of(session)?.properties;
     Some(u64::from(properties.EventsLost) + u64::from(properties.RealTimeBuffersLost))
 }
 
-/// Time between two queries.
+/// Time between two queries. Losses reach traces as late as this; a query is one call for each session.
 const PERIOD: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });

@@ -7,7 +7,7 @@ use sandglass_model::{Body, Event};
 use crate::health::{ProbeLabel, ProbeStatus};
 use crate::sources::clock;
 
-/// The event of `count` records that ETW lost.
+/// The event of `count` records that ETW lost, at the time of the query: ETW keeps no time of a loss.
 pub(super) fn lost(count: u64) -> Event {
     Event {
         at: clock::now(),

@@ -113,7 +113,11 @@ impl ActivityNames {
         Ok(names)
     }
 
-    /// Adds a table; its lines replace earlier ones of the same name.
+    /// Adds a table; its lines replace earlier ones of the same name. Empty lines and those that begin with `#` are skipped.
+    ///
+    /// # Errors
+    ///
+    /// [`NamesError`] for the first malformed line. The lines before it have been added.
     pub fn add(&mut self, table: &str) -> Result<(), NamesError> {
         // Editors on Windows begin a file with a byte order mark.
         let table = table.strip_prefix('\u{feff}').unwrap_or(table);
@@ -163,6 +167,7 @@ pub(super) fn activity(service: Service, event: &EtwEvent, names: &ActivityNames
         .iter()
         .find_map(|field| event.code(field));
     let message = event.text("message").map(masked).unwrap_or_default();
+    // Opcodes WINEVENT_OPCODE_START, .._STOP and .._INFO (winmeta.h).
     let step = match event.opcode {
         1 => ActivityChange::Started,
         // The activity object was destroyed without a result.

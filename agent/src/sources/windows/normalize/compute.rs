@@ -17,6 +17,7 @@ use super::text::{bounded, guid_text, object_id};
 /// Operations that have begun and not ended.
 #[derive(Debug, Default)]
 pub(super) struct ComputeSystems {
+    /// By name of the operation and id of the compute system; at most [`MAX_BEGUN`].
     begun: BTreeSet<(&'static str, String)>,
 }
 
@@ -79,12 +80,15 @@ impl ComputeSystems {
 
 /// The steps of one event.
 struct Steps {
+    /// Id of the compute system, which for a container of containerd is the container's id.
     system: String,
+    /// GUID of its silo, where the event names one.
     silo: Option<String>,
     steps: Vec<ActivityStep>,
 }
 
 impl Steps {
+    /// Adds a step of the operation `name`.
     fn step(&mut self, name: &str, step: ActivityChange) {
         let container = ObjectKey::Container(self.system.clone());
         self.steps.push(ActivityStep {

@@ -16,6 +16,7 @@ use super::text::{bounded, guid_text};
 /// A step of a lookup. A status is a Win32 error of winerror.h (DNS_ERROR_RCODE_NAME_ERROR is 9003), 0 for success. Names are
 /// lower case without the last dot, as on Linux, so that steps of one lookup compare equal.
 pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
+    // An event without the field reports success: layouts differ between builds, and a failure is never inferred.
     let status = |field| event.code(field).unwrap_or(0);
     let server = |field| bounded(event.text(field).unwrap_or_default());
     let step = match event.id {
@@ -31,6 +32,7 @@ pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
             server: server("DnsServerIpAddress"),
             status: status("ResponseStatus"),
         },
+        // All servers timed out: 1013 names none. 1014 and 1015 name the one that did.
         1013 => LookupChange::TimedOut { server: String::new() },
         1014 | 1015 => LookupChange::TimedOut {
             server: event
@@ -55,7 +57,8 @@ pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// A call of the socket library: event 1000 begins, 1001 ends. A call with an address in place of a name needs no lookup.
+/// A call of the socket library (`getaddrinfo` and its like): event 1000 begins, 1001 ends, both in the process that calls. `Status`
+/// is an error of winsock2.h (WSAHOST_NOT_FOUND is 11001). A call with an address in place of a name needs no lookup.
 pub(super) fn call(event: &EtwEvent) -> Option<Body> {
     let step = match event.id {
         1000 => LookupChange::Called,
@@ -91,6 +94,7 @@ const MAX_ADDRESSES: usize = 8;
 mod tests {
     use super::*;
 
+    /// A canonical name stands among the addresses, and IPv4 ones are mapped into IPv6.
     #[test]
     fn addresses_of_a_result() {
         let found = addresses("type:  5 web.example;192.0.2.1;::ffff:192.0.2.2;2001:db8::1;");

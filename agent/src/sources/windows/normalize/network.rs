@@ -26,6 +26,7 @@ pub(super) fn tcpip(event: &EtwEvent) -> Option<Body> {
         }
         _ => return None,
     };
+    // The event may be logged in the context of another process (an interrupt): the field names the socket's owner.
     let pid = event.u32("ProcessId").unwrap_or(event.pid);
     let initiator = Initiator {
         process: ProcessKey::new(pid, 0),
@@ -78,6 +79,7 @@ pub(super) fn nat(event: &EtwEvent) -> Option<Body> {
             .unwrap_or(0),
         source,
         destination,
+        // Without its external side a session is reported as one that translates nothing.
         reply_source: address("ExternalDstAddr").unwrap_or(destination),
         reply_destination: address("ExternalSrcAddr").unwrap_or(source),
         replied: false,

@@ -1,7 +1,8 @@
 //! Processes with their command lines (kernel logger), and silos (Microsoft-Windows-Kernel-Process).
 //!
 //! Only the kernel logger's class has command lines (<https://learn.microsoft.com/windows/win32/etw/process-typegroup1>); no
-//! version of Microsoft-Windows-Kernel-Process has. Does not: tell plugins from other processes.
+//! version of Microsoft-Windows-Kernel-Process has. Environments are in no event, so that on Windows a plugin is recognized by its
+//! path and its descent alone. Does not: recognize plugins (the correlator does).
 
 use std::collections::BTreeMap;
 
@@ -22,12 +23,15 @@ pub(super) struct ProcessTable {
 /// What is kept of a process for its children and its end.
 #[derive(Debug)]
 struct RunningProcess {
+    /// Its id with the time of its start event: Windows reuses an id soon after its process has ended.
     key: ProcessKey,
+    /// Name of the image in lower case, without its folder.
     name: SmolStr,
 }
 
 impl ProcessTable {
-    /// A process that started, ended, or ran already when the session began (rundown).
+    /// A process that started, ended, or ran already when the session began (rundown). The end of a process whose start was not
+    /// seen makes no event: nothing refers to it.
     pub(super) fn logged(&mut self, event: &EtwEvent) -> Option<Body> {
         let pid = event.u32("ProcessId")?;
         match event.opcode {
@@ -57,9 +61,11 @@ impl ProcessTable {
             Some(running) => (running.key, running.name.clone()),
             None => (ProcessKey::new(parent, 0), SmolStr::default()),
         };
+        // Empty for a process of the kernel, such as System and Registry.
         let command_line = event.text("CommandLine").unwrap_or_default();
         let (args, truncated) = split_command_line(command_line);
         let image = event.text("ImageFileName").unwrap_or_default();
+        // Paths get forward slashes, so that one rule for the last component serves both systems.
         let path = match args.first() {
             // The first argument has the whole path, the image name only its last component.
             Some(first) if first.contains(['\\', '/']) => first.clone(),
@@ -97,6 +103,8 @@ impl ProcessTable {
 fn split_command_line(line: &str) -> (Vec<String>, bool) {
     let (mut args, mut arg, mut backslashes) = (Vec::new(), String::new(), 0_usize);
     let (mut quoted, mut begun, mut bytes) = (false, false, 0_usize);
+    // `backslashes` are those that were read and not written yet: how many become text depends on what follows them. `begun` is
+    // whether an argument has begun, since an empty one in quotes counts.
     for character in line.chars() {
         if args.len() >= MAX_ARGS || bytes >= MAX_ARG_BYTES {
             return (args, true);
@@ -109,6 +117,7 @@ fn split_command_line(line: &str) -> (Vec<String>, bool) {
                 continue;
             }
             '"' => {
+                // Before a quote two backslashes are one, and an odd one makes the quote a character of the argument.
                 arg.extend(std::iter::repeat_n('\\', backslashes / 2));
                 if backslashes % 2 == 1 {
                     arg.push('"');
@@ -173,8 +182,11 @@ const START: u8 = 1;
 const END: u8 = 2;
 const RUNDOWN_START: u8 = 3;
 
+/// Bound on running processes; above that the end of the evicted ones is not reported.
 const MAX_RUNNING: usize = 16_384;
+/// Arguments that are kept of a command line.
 const MAX_ARGS: usize = 64;
+/// Bytes of a command line that are split; Windows allows 32,767 characters (documentation of CreateProcessW).
 const MAX_ARG_BYTES: usize = 4_096;
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Log lines of containerd and its shim in ETW, and the shim's own spans.
 //!
 //! Texts: containerd `internal/cri/instrument/instrumented_service.go`; hcsshim exporters in `internal/oc` and `internal/ot`,
-//! `internal/hcsoci/network.go`, `cmd/containerd-shim-runhcs-v1`. Other lines yield nothing. Does not: match lines by level or
-//! order.
+//! `internal/hcsoci/network.go`, `cmd/containerd-shim-runhcs-v1`. Other lines yield nothing.
+//!
+//! Used by `normalize`. These lines alone join a sandbox id, its pod and its namespace: CNI and HNS know only the namespace, HCS
+//! only the container. The texts are no interface of containerd, so a line that is not exactly as expected is ignored.
+//! Does not: match lines by level or order.
 
 use sandglass_etw::{EtwEvent, Value};
 use sandglass_model::windows::{RuntimeReport, RuntimeSpan};
@@ -10,12 +13,15 @@ use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
 
 use super::text::{bounded, masked, object_id};
 
-/// The event of a log line of containerd.
+/// The event of a log line of containerd. logrus fields are fields of the ETW event (go-winio `pkg/etwlogrus`): `Message` is the
+/// text, `error` the error of a failed call.
 pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     let message = event.text("Message")?;
     let error = || masked(event.text("error").unwrap_or_default());
+    // Each call of the CRI has a line when it begins and one when it returns; the text behind the metadata is the difference.
     let line = if let Some(rest) = message.strip_prefix("RunPodSandbox for ") {
         let (identity, attempt, tail) = metadata(rest)?;
+        // Only the line of the return names the sandbox: until then the pod's metadata is all that identifies it.
         if let Some(tail) = tail.trim_start().strip_prefix("returns sandbox id ") {
             RuntimeReport::RunReturned {
                 identity,
@@ -32,8 +38,10 @@ pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
             return None;
         }
     } else if let Some(rest) = message.strip_prefix("CreateContainer within sandbox ") {
+        // Only the line of the return has the container's id.
         let (_, container) = rest.split_once(" returns container id ")?;
         RuntimeReport::ContainerOf {
+            // The first quoted text of the line is the sandbox, the one behind `container id` the container.
             sandbox: SandboxId(quoted(rest)?),
             container: quoted(container)?.to_lowercase(),
         }
@@ -58,9 +66,11 @@ pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     Some(Body::RuntimeReported(Box::new(line)))
 }
 
-/// The event of a log line or span of the shim.
+/// The event of a log line or span of the shim. `ShimLaunched` is an ETW event of its own
+/// (`cmd/containerd-shim-runhcs-v1/main.go`), all others are log lines (`LogrusEntry`, go-winio `pkg/etwlogrus`).
 pub(super) fn run_hcs(event: &EtwEvent) -> Option<Body> {
     let line = match event.name.as_deref()? {
+        // Logged in the shim, so that the process of the header is the shim's.
         "ShimLaunched" => RuntimeReport::ShimLaunched {
             sandbox: SandboxId(shim_sandbox(event)?),
             pid: event.pid,
@@ -109,6 +119,12 @@ fn time(event: &EtwEvent, field: &str) -> Option<Timestamp> {
 
 /// Nanoseconds since 1970 of a time as in RFC 3339: `2026-11-21T10:11:12.123456789Z`, fractions of any length, offsets such
 /// as `+02:00`.
+///
+/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form fails
+/// at one of the numbers.
+///
+/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form fails
+/// at one of the numbers.
 fn rfc3339_ns(text: &str) -> Option<u64> {
     let part = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
@@ -123,6 +139,7 @@ fn rfc3339_ns(text: &str) -> Option<u64> {
         .chars()
         .take_while(char::is_ascii_digit)
         .collect();
+    // Behind the fraction with its point, where there is one.
     let zone = &rest[if digits.is_empty() { 0 } else { digits.len() + 1 }..];
     let offset = match zone.as_bytes() {
         b"Z" | b"z" => 0,
@@ -136,6 +153,7 @@ fn rfc3339_ns(text: &str) -> Option<u64> {
         _ => return None,
     };
     let seconds = days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
+    // Nine digits: a shorter fraction is padded on the right, a longer one cut.
     let fraction: u64 = format!("{digits:0<9}").get(..9)?.parse().ok()?;
     u64::try_from(seconds)
         .ok()?
@@ -153,8 +171,9 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// The sandbox id in a shim's arguments: `... -id ID ...`, with one dash or two.
+/// The sandbox id in a shim's arguments: `... -id ID ...`, with one dash or two. Go's package flag accepts both.
 fn shim_sandbox(event: &EtwEvent) -> Option<String> {
+    // An array of texts where the schema says so, otherwise the text that Go prints of a list.
     let texts: Vec<&str> = match event.get("Args")? {
         Value::List(values) => values.iter().filter_map(Value::text).collect(),
         value => value.text()?.trim_matches(['[', ']']).split_whitespace().collect(),
@@ -181,6 +200,8 @@ fn metadata(text: &str) -> Option<(PodIdentity, u32, &str)> {
         }
         None => {
             let mut rest = text;
+            // One or two spaces between the fields: google.golang.org/protobuf varies them on purpose, so that nobody relies on
+            // its text (its `internal/detrand`).
             loop {
                 rest = rest.trim_start();
                 let Some((key, after)) = rest.split_once(':').filter(|(key, _)| is_key(key)) else {
@@ -214,7 +235,7 @@ fn set(identity: &mut PodIdentity, attempt: &mut u32, key: &str, value: &str) {
     }
 }
 
-/// The first text in double quotes.
+/// The first text in double quotes, `None` when it is empty. Ids hold no quotes, so that escapes need no care.
 fn quoted(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('"')?;
     let (inside, _) = rest.split_once('"')?;
@@ -225,6 +246,7 @@ fn quoted(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// The texts of containerd 1.x and 2.x; an unfinished one yields nothing rather than half of an identity.
     #[test]
     fn metadata_of_both_generators() {
         for text in [
@@ -253,6 +275,7 @@ mod tests {
         }
     }
 
+    /// time.RFC3339Nano leaves out the zeros at the end of a fraction, and the fraction itself where it is zero.
     #[test]
     fn times_as_go_prints_them() {
         assert_eq!(rfc3339_ns("1970-01-01T00:00:01Z"), Some(1_000_000_000));

@@ -13,7 +13,8 @@ use sandglass_model::network::{Flow, FlowChange};
 
 use crate::sources::windows::NODE_COMPARTMENT;
 
-/// A new or removed flow. Mirror and secondary records repeat the main one. A switch has no compartments: the flow counts as the node's.
+/// A new or removed flow. Mirror and secondary records repeat the main one. A switch has no compartments: the flow counts as the
+/// node's. A record without `IsMain`, a protocol or an address yields nothing.
 pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     let change = match event.id {
         600 => FlowChange::New,
@@ -44,7 +45,7 @@ pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     let id = event.u64("UnifiedFlow").unwrap_or(0);
     Some(Body::FlowSeen(Box::new(Flow {
         netns: NODE_COMPARTMENT,
-        // A kernel address, folded to 32 bits.
+        // A kernel address, folded to 32 bits: unique enough together with the addresses, and it does not leave the node whole.
         id: (id ^ (id >> 32)) as u32,
         change,
         protocol,
@@ -73,6 +74,8 @@ struct Translated {
 }
 
 impl Translated {
+    /// Replaces the ends that a transposition names. Pairs of other keys are ignored, and so is a value that is no address or port.
+    ///
     /// Parses texts such as `IpHeaderAction=Ignore, TransportHeaderAction=Modify (DstPort=8080)`.
     fn parse(&mut self, transposition: &str) {
         let pairs = transposition
@@ -98,5 +101,5 @@ impl Translated {
     }
 }
 
-/// `IpProtocol` of records about encapsulation.
+/// `IpProtocol` of records about encapsulation (AppMana/cloud-provisioning, `harness/e2e/observe`); unassigned at IANA.
 const ENCAPSULATION: u8 = 252;

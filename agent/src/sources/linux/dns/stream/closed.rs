@@ -14,6 +14,7 @@ pub(super) struct Closed {
 }
 
 impl Closed {
+    /// Remembers a socket; forgets the one that was closed first when there are too many.
     pub(super) fn insert(&mut self, socket: u64, at_ns: u64) {
         if self.order.len() >= CLOSED_MAX {
             self.pop();
@@ -31,6 +32,7 @@ impl Closed {
         self.sockets.remove(&socket);
     }
 
+    /// Forgets the sockets that were closed [`LINGER_NS`] ago or longer.
     pub(super) fn expire(&mut self, now_ns: u64) {
         while self
             .order
@@ -41,6 +43,7 @@ impl Closed {
         }
     }
 
+    /// Forgets the oldest entry. A socket that was closed again since has a newer one, which stays.
     fn pop(&mut self) {
         if let Some((socket, at_ns)) = self.order.pop_front()
             && self.sockets.get(&socket) == Some(&at_ns)

@@ -3,7 +3,10 @@
 //! Used by `stream.rs`. Where bytes are missing the length prefixes are lost with them: the next message is then found by
 //! its form ([`plausible`]), and what lies before it is reported as a gap. Within one message missing bytes do no harm: the
 //! message is handed on incomplete, and the next one begins where its length says.
-//! Bounded: so much of one message, so much to search in. Does not: parse messages.
+//!
+//! Two states: reading (`searching` false), where `kept` is the message that is read now, and searching, where `kept` is what may
+//! be the begin of one. Bounded: [`MESSAGE_MAX`] of one message, [`CANDIDATES_MAX`] places to search at.
+//! Does not: parse messages.
 
 use super::order::Chunk;
 use super::plausible::{Form, form};
@@ -70,7 +73,8 @@ impl Framing {
         self.begin();
     }
 
-    /// The stream may go on, but nobody follows it.
+    /// The stream may go on, but is not followed any more. What is left of it is a gap, and if bytes come nevertheless the next
+    /// message is searched.
     pub fn give_up(&mut self, at_ns: u64, found: &mut dyn FnMut(Found<'_>)) {
         let left = if self.searching { self.kept.len() } else { self.came };
         self.skipped += left as u64;
@@ -220,6 +224,7 @@ impl Framing {
         self.report_skipped(at_ns, found);
     }
 
+    /// Reports the bytes that belong to no message, so that every byte of the stream is accounted for.
     fn report_skipped(&mut self, at_ns: u64, found: &mut dyn FnMut(Found<'_>)) {
         let bytes = std::mem::take(&mut self.skipped);
         if bytes > 0 {
@@ -237,6 +242,7 @@ impl Framing {
         }
     }
 
+    /// Begins a message, or a search, with nothing. Keeps the allocation.
     fn begin(&mut self) {
         self.kept.clear();
         self.came = 0;
@@ -246,11 +252,12 @@ impl Framing {
     }
 }
 
-/// The length prefix.
+/// Bytes of the length prefix (RFC 1035 4.2.2).
 const PREFIX: usize = 2;
 /// Of a message with a hole this much has to be there for it to be of use: its header.
 const READABLE: usize = 12;
-/// So much of one message is kept, prefix included.
+/// So much of one message is kept, prefix included. Messages over TCP may have 65,535 bytes; all that is parsed of one (questions,
+/// addresses, response code) stands in the first of them, save for the OPT record of a long answer.
 const MESSAGE_MAX: usize = 4096;
 /// So many places are remembered where a message may begin; the text between them is at most one message long.
 const CANDIDATES_MAX: usize = 32;

@@ -1,4 +1,4 @@
-//! Puts the segments of one stream in order by sequence number (RFC 9293 3.4), and says which bytes will not be seen.
+//! Puts the segments of one stream in order by sequence number (RFC 9293 3.4), and reports which bytes will not be seen.
 //!
 //! Used by `stream.rs`. A segment in front of which bytes are missing waits: TCP sends them again. It waits no longer once
 //! the receiver is known to have the missing bytes ([`Order::pass`]), or when a bound of bytes or time is reached.
@@ -6,25 +6,30 @@
 
 use super::{Segment, Sender};
 
-/// The next bytes of a stream.
+/// The next bytes of a stream. Chunks come in order and without overlap: their lengths add up to the way from the first to the
+/// last sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunk<'b> {
     /// Captured bytes.
     Bytes {
         bytes: &'b [u8],
-        /// When the receiver could read them.
+        /// When the receiver could read them, nanoseconds of the boot clock.
         at_ns: u64,
+        /// The process that sent them.
         sender: Sender,
     },
     /// So many bytes that were not captured; bytes behind them were seen at `at_ns`.
     Unseen { bytes: u32, at_ns: u64 },
 }
 
-/// A segment that waits.
+/// A segment that waits for bytes in front of it.
 #[derive(Debug)]
 struct WaitingSegment {
+    /// Sequence number of its first byte.
     seq: u32,
+    /// Its length in the packet.
     wire_len: u32,
+    /// As many of its first bytes as were captured.
     bytes: Vec<u8>,
     at_ns: u64,
     sender: Sender,
@@ -35,12 +40,13 @@ struct WaitingSegment {
 pub struct Order {
     /// Sequence number of the next byte that is handed on.
     next: u32,
-    /// Segments behind a hole, by their distance from `next`.
+    /// Segments behind a hole, by their distance from `next`. A vector: hardly ever more than a few.
     waiting: Vec<WaitingSegment>,
+    /// Memory of them, with [`OVERHEAD`] for each.
     waiting_bytes: usize,
 }
 
-/// Where a captured piece of the stream lies.
+/// Where a captured piece of the stream lies. Its end may have been captured only in part: `bytes` is then shorter than `wire_len`.
 #[derive(Clone, Copy)]
 struct Piece<'b> {
     seq: u32,
@@ -129,6 +135,7 @@ impl Order {
         }
     }
 
+    /// Keeps a copy of a segment until the bytes in front of it have come.
     fn wait<C>(&mut self, segment: &Segment<'_, C>) {
         let ahead = distance(segment.seq, self.next);
         let place = self
@@ -169,6 +176,7 @@ impl Order {
         self.follow(0, take);
     }
 
+    /// Reports the next `bytes` bytes as unseen, and hands on what waits behind them.
     fn lose(&mut self, bytes: u32, at_ns: u64, take: &mut dyn FnMut(Chunk<'_>)) {
         self.next = self.next.wrapping_add(bytes);
         take(Chunk::Unseen { bytes, at_ns });
@@ -228,8 +236,9 @@ pub fn distance(one: u32, other: u32) -> i32 {
 
 /// No window is larger (RFC 7323 2.3).
 pub const REACH: u32 = 1 << 30;
-/// Bytes and segments that may wait in one stream.
+/// Bytes that may wait in one stream, segments' overhead included.
 const WAITING_BYTES_MAX: usize = 256 << 10;
+/// Segments that may wait in one stream.
 const WAITING_SEGMENTS_MAX: usize = 512;
 /// Memory of a segment beside its bytes.
 const OVERHEAD: usize = 96;

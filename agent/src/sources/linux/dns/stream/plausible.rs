@@ -28,6 +28,7 @@ pub fn form(bytes: &[u8], direction: Direction) -> Form {
     }
 }
 
+/// Walks over all sections. An error is the form too: `?` ends the walk at the first byte that decides it.
 fn walk(bytes: &[u8], direction: Direction) -> Result<Form, Form> {
     let len = usize::from(word(bytes, 0)?);
     if len < HEADER {
@@ -132,4 +133,5 @@ fn word(bytes: &[u8], at: usize) -> Result<u16, Form> {
     }
 }
 
+/// Bytes of the header (RFC 1035 4.1.1).
 const HEADER: usize = 12;
