@@ -65,12 +65,18 @@ pub struct DecodeCounts {
 #[derive(Debug)]
 pub struct Decoder {
     tables: Arc<Tables>,
+    /// Schemas out of the stream or from TDH.
     learned: HashMap<SchemaKey, Arc<Schema>>,
+    /// Memory of them, at most [`MOST_BYTES`]: above that none is learned.
     learned_bytes: usize,
+    /// Schemas of TraceLogging events, by hash of provider and metadata.
     tracelogging: HashMap<u64, KnownMetadata>,
+    /// Memory of them, at most [`MOST_BYTES`]: above that all are forgotten, since every event brings its own again.
     tracelogging_bytes: usize,
+    /// Names that providers have in their traits or the tables.
     provider_names: HashMap<Guid, Arc<str>>,
     counts: DecodeCounts,
+    /// For [`Decoder::without_schema`].
     without_schema: BTreeMap<Guid, u64>,
 }
 
@@ -167,6 +173,8 @@ impl Decoder {
         true
     }
 
+    /// Chooses the kind of record by its header flags and extended items (evntcons.h). An event with metadata of its own comes
+    /// first: its id is 0 and matches no table.
     fn decoded(&mut self, record: &RecordView<'_>) -> Decoded {
         let header = &record.header;
         if header.flags & flags::TRACE_MESSAGE != 0 {
@@ -192,6 +200,7 @@ impl Decoder {
         }
     }
 
+    /// Learns from a schema record of a merged file.
     fn schema_record(&mut self, record: &RecordView<'_>) -> Decoded {
         match record.header.opcode {
             SCHEMA_OPCODE if self.learn(record.user_data) => Decoded::Learned,
@@ -207,6 +216,7 @@ impl Decoder {
         self.learned.get(&key).or_else(|| self.in_tables(key)).cloned()
     }
 
+    /// The schema that the agent's own tables have for a key.
     fn in_tables(&self, key: SchemaKey) -> Option<&Arc<Schema>> {
         match key {
             SchemaKey::Manifest { provider, id, version } => self.tables.event(provider, id, version),
@@ -214,6 +224,7 @@ impl Decoder {
         }
     }
 
+    /// The schema of an event's metadata, parsed once. Malformed metadata is remembered too, so that it costs its hash only.
     fn tracelogging_schema(&mut self, provider: Guid, metadata: &[u8], traits: Option<&[u8]>) -> Option<Arc<Schema>> {
         let hash = xxh3_64_with_seed(metadata, (provider.0 ^ (provider.0 >> 64)) as u64);
         if let Some(known) = self.tracelogging.get(&hash)
@@ -246,6 +257,7 @@ impl Decoder {
         schema
     }
 
+    /// The name of a provider: that of its first event's traits, else that of the tables.
     fn provider_name(&mut self, provider: Guid, traits: Option<&[u8]>) -> Option<Arc<str>> {
         if let Some(name) = self.provider_names.get(&provider) {
             return Some(name.clone());
@@ -259,6 +271,7 @@ impl Decoder {
     }
 }
 
+/// What identifies a record's schema: events of a manifest have an id, those of a class an opcode.
 const fn key(header: &RecordHeader) -> SchemaKey {
     if header.flags & flags::CLASSIC_HEADER != 0 {
         SchemaKey::Classic {
@@ -275,6 +288,7 @@ const fn key(header: &RecordHeader) -> SchemaKey {
     }
 }
 
+/// The event of a record, with the values of its payload.
 fn event(record: &RecordView<'_>, extended: &Extended<'_>, schema: Option<&Schema>) -> EtwEvent {
     let header = &record.header;
     let payload = match schema {

@@ -41,8 +41,10 @@ pub fn read(schema: &Schema, data: &[u8], pointer_bytes: usize) -> Payload {
     }
 }
 
+/// State of reading one payload.
 struct Reader<'a> {
     cursor: Cursor<'a>,
+    /// 4 or 8.
     pointer_bytes: usize,
     /// Numbers that later fields refer to.
     slots: Vec<u64>,
@@ -63,6 +65,7 @@ impl Reader<'_> {
         Some(())
     }
 
+    /// One field, an array included. Its number is kept where later fields refer to it.
     fn field(&mut self, spec: &FieldSpec) -> Option<Value> {
         let count = match spec.count {
             Count::One => {
@@ -101,6 +104,7 @@ impl Reader<'_> {
         Some(Value::List(values))
     }
 
+    /// One value by its kind; `None` when the payload ends within it, or the budget is used up.
     fn value(&mut self, spec: &FieldSpec) -> Option<Value> {
         self.budget = self.budget.checked_sub(1)?;
         let length = match spec.length {
@@ -145,6 +149,7 @@ impl Reader<'_> {
         })
     }
 
+    /// A SID behind a TOKEN_USER of two pointers (TDH_INTYPE_WBEMSID); four zero bytes where there is none.
     fn wbem_sid(&mut self) -> Option<Value> {
         let mut ahead = self.cursor;
         if ahead.u32()? == 0 {
@@ -157,6 +162,7 @@ impl Reader<'_> {
     }
 }
 
+/// Bytes behind their 16-bit length, which the reversed in-types store big-endian.
 fn counted<'a>(cursor: &mut Cursor<'a>, order: fn([u8; 2]) -> u16) -> Option<&'a [u8]> {
     let length = order(cursor.array()?);
     cursor.take(usize::from(length))
@@ -190,6 +196,7 @@ fn integer(bytes: &[u8], signed: bool, out: Out) -> Value {
     }
 }
 
+/// Bytes as what their out-type makes of them; what does not fit stays bytes.
 fn bytes(bytes: &[u8], out: Out) -> Value {
     let known = match out {
         Out::Text => Some(Value::Text(text::ansi(bytes))),

@@ -37,6 +37,8 @@ pub fn provider_name(traits: &[u8]) -> Option<Arc<str>> {
     (!name.is_empty()).then(|| text(name))
 }
 
+/// One field. `depth` is how many structs may still be entered, `left` how many fields may still be read: metadata is chosen by
+/// whoever logs the event.
 fn field(cursor: &mut Cursor<'_>, depth: u8, left: &mut u32) -> Option<FieldSpec> {
     *left = left.checked_sub(1)?;
     let name = text(cursor.until_nul()?);
@@ -84,6 +86,7 @@ fn skip_tags(cursor: &mut Cursor<'_>) -> Option<()> {
     Some(())
 }
 
+/// A name, in UTF-8.
 fn text(bytes: &[u8]) -> Arc<str> {
     String::from_utf8_lossy(bytes).into()
 }
@@ -119,7 +122,7 @@ fn kind(in_type: u8) -> Option<(Kind, Out)> {
     })
 }
 
-/// The out-types that change a value; the others only say how to print it.
+/// The out-types that change a value; the others only define how it is printed.
 fn out(out_type: u8, kind: &Kind) -> Option<Out> {
     let binary = matches!(kind, Kind::CountedBinary);
     Some(match out_type {

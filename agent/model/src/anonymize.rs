@@ -88,6 +88,7 @@ impl Anonymizer {
         }
     }
 
+    /// Paths, arguments, environment and cgroup of a process. `TRACESTATE` is left out: its form is each vendor's own.
     fn exec(&mut self, exec: &mut Exec) {
         // The environment first: it makes the names known that arguments repeat.
         let environment: TextPairs = exec
@@ -110,6 +111,7 @@ impl Anonymizer {
         exec.cgroup = self.text(&exec.cgroup);
     }
 
+    /// `K=V;K=V` (CNI conventions, `CNI_ARGS`), with substitutes for the pod's identity.
     fn cni_args(&mut self, args: &str) -> String {
         let pairs: Vec<String> = split(args, b';')
             .map(|pair| {
@@ -130,6 +132,7 @@ impl Anonymizer {
         self.identity(&mut description.identity);
     }
 
+    /// Names, uid and labels of a pod. The order of labels must not give away their names' order.
     fn identity(&mut self, identity: &mut PodIdentity) {
         identity.namespace = self.namespace(&identity.namespace);
         identity.name = self.names.of(&identity.name, "pod");
@@ -141,6 +144,7 @@ impl Anonymizer {
         identity.labels.sort();
     }
 
+    /// A namespace; those that every cluster has stay as they are.
     fn namespace(&mut self, name: &str) -> String {
         match name {
             "default" | "kube-system" | "kube-public" | "kube-node-lease" => name.to_owned(),
@@ -166,6 +170,7 @@ impl Anonymizer {
         }
     }
 
+    /// Ends, questions and answered addresses of a DNS message.
     fn dns(&mut self, message: &mut DnsMessage) {
         self.ends([&mut message.client, &mut message.server]);
         for question in &mut message.questions {
@@ -188,6 +193,7 @@ impl Anonymizer {
         }
     }
 
+    /// Ids, messages and fields of a Windows activity; jobs, operations and compartments are plain numbers of the node.
     fn activity(&mut self, step: &mut ActivityStep) {
         step.activity = self.id(&step.activity);
         step.related = self.id(&step.related);
@@ -281,11 +287,15 @@ impl Anonymizer {
 /// Substitutes of addresses: 10.0.0.0/8 and 2001:db8::/32 (RFC 3849). Addresses of one /24 or /64 share one there.
 #[derive(Debug, Default)]
 struct Addresses {
+    /// Number of each network, in the order of their appearance. An IPv4 network has bit 127 set.
     networks: BTreeMap<u128, u32>,
+    /// Number of each IPv6 address: its lower half may be made from a device's hardware address (RFC 4291, appendix A).
     hosts: BTreeMap<u128, u64>,
 }
 
 impl Addresses {
+    /// The substitute. Addresses that mean the same on every node, such as loopback and multicast, stay. The last byte of an IPv4
+    /// address stays too, so that a recording remains readable.
     fn of(&mut self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(v4) if v4.is_loopback() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => {
@@ -313,6 +323,7 @@ impl Addresses {
         }
     }
 
+    /// The number of a network, from 1.
     fn network(&mut self, key: u128) -> u32 {
         let next = u32::try_from(self.networks.len()).unwrap_or(u32::MAX) + 1;
         *self.networks.entry(key).or_insert(next)

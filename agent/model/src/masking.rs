@@ -96,6 +96,7 @@ pub fn value_of(name: &str, value: &str) -> String {
     text(value).into_owned()
 }
 
+/// Masks the arguments as configured, and the environment in any case.
 fn exec_in_place(exec: &mut Exec, setting: Arguments) {
     match setting {
         Arguments::Full => {}
@@ -175,6 +176,7 @@ fn cni_args(args: &str) -> Option<String> {
     changed.then_some(masked)
 }
 
+/// Masks what a plugin read and wrote. Names come from a configuration file and messages from a program: both may hold anything.
 fn plugin_io(io: &mut PluginIo) {
     if let Some(netconf) = &mut io.netconf {
         for field in [&mut netconf.network, &mut netconf.plugin, &mut netconf.version] {
@@ -195,6 +197,7 @@ fn is_address(text: &str) -> bool {
     address.parse::<std::net::IpAddr>().is_ok() && prefix.parse::<u8>().is_ok()
 }
 
+/// Masks the values of a pod's labels. Operators choose them, and a name may show that one is a secret.
 fn labels(identity: &mut PodIdentity) {
     for (name, value) in &mut identity.labels {
         let masked = value_of(name, value);
@@ -204,6 +207,7 @@ fn labels(identity: &mut PodIdentity) {
     }
 }
 
+/// Masks messages and fields of an activity; its ids stay, since everything is joined by them.
 fn activity(step: &mut ActivityStep) {
     match &mut step.step {
         ActivityChange::Started => {}
@@ -218,6 +222,7 @@ fn activity(step: &mut ActivityStep) {
     }
 }
 
+/// Masks the messages that a runtime's log lines hold.
 fn runtime_line(line: &mut RuntimeReport) {
     match line {
         RuntimeReport::RunFailed { message, .. } | RuntimeReport::StopReturned { message, .. } => in_place(message),
@@ -232,6 +237,7 @@ fn runtime_line(line: &mut RuntimeReport) {
     }
 }
 
+/// Masks a text where it stands; without a secret it keeps its allocation.
 fn in_place(field: &mut String) {
     let masked = match text(field) {
         Cow::Owned(masked) => masked,

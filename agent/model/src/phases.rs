@@ -129,6 +129,8 @@ impl Breakdown {
                 .map_or(0, |depth| depth + 1);
         }
 
+        // Between two edges no span begins or ends, so each slice has one owner. Quadratic in the number of spans, which is bounded
+        // (512 by default, `max_spans` of the correlator).
         let mut own_ns = vec![0; trace.spans.len()];
         for slice in edges.windows(2) {
             let owner = (0..trace.spans.len())
@@ -183,6 +185,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     };
     let percent = u128::from(breakdown.own_ns[index]) * 100 / u128::from(breakdown.total_ns.max(1));
     let span = &trace.spans[index];
+    // What the span's name does not show: names are the same for all spans of a kind.
     let subject = match &span.detail {
         Detail::Command(command) => format!(" of plugin {}", command.plugin),
         Detail::SandboxCreate(_) => " (the runtime itself)".to_owned(),
@@ -313,9 +316,10 @@ mod tests {
         }))
     }
 
+    /// Plugins try commands and go on where they fail: a failure inside a successful plugin explains nothing.
     #[test]
     fn a_failed_command_is_the_culprit_only_when_its_failure_was_passed_on() {
-        let said = crate::cni::CniError {
+        let reported = crate::cni::CniError {
             code: 100,
             msg: "no addresses".into(),
             details: String::new(),
@@ -341,7 +345,7 @@ mod tests {
 
         for (error, expected) in [
             (None, "command iptables exited with code 1"),
-            (Some(said), "plugin bridge failed: no addresses"),
+            (Some(reported), "plugin bridge failed: no addresses"),
         ] {
             let failure = trace(vec![
                 failed(root(), "sandbox_failed", "cni ADD eth0: .."),
@@ -377,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_lookup_is_told_with_its_cause() {
+    fn the_verdict_of_a_bad_lookup_has_its_cause() {
         let root = || {
             let detail = JourneyDetail {
                 reason: JourneyReason::Retried,

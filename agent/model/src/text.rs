@@ -125,7 +125,7 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
     notes
 }
 
-/// `endpoint=ee010101-1111`: enough of an id to distinguish it from others.
+/// `endpoint=ee010101-1111`: enough of an id to distinguish it from others. Thirteen characters are the first two groups of a GUID.
 fn of_object(object: &str) -> String {
     const SHOWN: usize = 13;
     match object.split_once('=') {
@@ -134,6 +134,7 @@ fn of_object(object: &str) -> String {
     }
 }
 
+/// Notes of a sandbox: pod, runtime, attempts, and whether it used its network at all.
 fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
     let mut notes = of_root(trace);
     notes.push(clean(&sandbox.runtime));
@@ -147,6 +148,7 @@ fn of_sandbox(trace: &Trace, sandbox: &SandboxDetail) -> Vec<String> {
     notes
 }
 
+/// Notes of a lookup: name and types, the server, the outcome, what went wrong on the way.
 fn of_lookup(lookup: &LookupDetail) -> Vec<String> {
     let mut notes = vec![clean(&lookup.name), lookup.types.join("+")];
     notes.extend(lookup.servers.first().map(|server| format!("at {server}")));
@@ -168,6 +170,7 @@ fn of_lookup(lookup: &LookupDetail) -> Vec<String> {
     notes
 }
 
+/// Notes of a connect: where to, behind which address of a service, what went wrong on the way.
 fn of_connect(connect: &ConnectDetail) -> Vec<String> {
     let mut notes = vec![format!("to {}", connect.remote)];
     notes.extend(connect.backend.map(|backend| format!("behind it {backend}")));
@@ -179,6 +182,7 @@ fn of_connect(connect: &ConnectDetail) -> Vec<String> {
     notes
 }
 
+/// A cause with how sure it is.
 fn of_cause(cause: &Cause) -> String {
     format!("cause {} ({})", cause.cause, cause.confidence.as_str())
 }
@@ -212,6 +216,7 @@ fn of_command(command: &CommandDetail) -> Vec<String> {
     vec![clean(&command.process.args.join_rest())]
 }
 
+/// The number of an attempt, from the second on.
 fn attempt(number: u32) -> Option<String> {
     (number > 1).then(|| format!("attempt {number}"))
 }
@@ -268,6 +273,7 @@ mod tests {
         }))
     }
 
+    /// The arguments hold a sequence that clears the screen, a line feed, and a character that turns the direction of the text.
     #[test]
     fn lines_are_indented_aligned_and_harmless() {
         let trace = Trace {

@@ -13,17 +13,24 @@ use super::statistics::EtlStatistics;
 pub struct Entry {
     /// When, by the session's clock.
     pub ticks: i64,
+    /// Offset in the block.
     at: u32,
+    /// Its bytes, header included.
     size: u16,
+    /// The header that it has.
     pub layout: Layout,
 }
 
 /// A buffer's records.
 #[derive(Debug, Default)]
 pub struct Block {
+    /// The buffer without its header, decompressed. Keeps its allocation from buffer to buffer.
     bytes: Vec<u8>,
+    /// How many of these bytes are of this buffer.
     length: usize,
+    /// The wanted records in the order of their time.
     entries: Vec<Entry>,
+    /// Index of the entry that comes next.
     next: usize,
     /// Processor of the buffer.
     pub cpu: u16,
@@ -60,6 +67,8 @@ impl Block {
         self.walk(walk);
     }
 
+    /// Goes from record to record and keeps the wanted ones. Ends at the first that cannot be one: sizes are all that leads to the
+    /// next. Records of one buffer are in order but for those whose time was taken before their room.
     fn walk(&mut self, walk: &mut Walk<'_>) {
         let body = self.bytes.get(..self.length).unwrap_or_default();
         walk.statistics.record_bytes += body.len() as u64;
@@ -124,8 +133,11 @@ impl Block {
 
 /// What goes into and out of a walk through a buffer.
 pub struct Walk<'a> {
+    /// Which records are wanted.
     pub filter: &'a Filter,
+    /// Counts of the others.
     pub statistics: &'a mut EtlStatistics,
+    /// The buffer could not be read to its end.
     pub damaged: bool,
 }
 

@@ -67,11 +67,14 @@ pub fn build<R: Read + Seek>(input: &mut R, statistics: &mut EtlStatistics) -> R
     Ok(index)
 }
 
+/// State of the first pass.
 struct Scan<'a, R> {
     input: &'a mut R,
+    /// Size of the file.
     end: u64,
     /// First bytes of the present buffer.
     head: Vec<u8>,
+    /// Room for the begin of a decompressed buffer.
     scratch: Vec<u8>,
     /// Session number of the first buffer, which all others have too.
     logger: Option<u16>,
@@ -117,6 +120,7 @@ impl<R: Read + Seek> Scan<'_, R> {
         Ok(next.min(self.end))
     }
 
+    /// Reads the first [`HEAD_BYTES`] of the buffer at `offset`: all that the index needs of it.
     fn read_head(&mut self, offset: u64) -> Result<(), EtlError> {
         read_at(self.input, offset, HEAD_BYTES, &mut self.head).map_err(|source| EtlError::Read { offset, source })
     }
@@ -172,6 +176,7 @@ impl<R: Read + Seek> Scan<'_, R> {
         Ok(self.end)
     }
 
+    /// The first place in `window` that looks like the begin of a buffer of this session.
     fn find(&mut self, window: &[u8]) -> Option<usize> {
         let places = window.len().checked_sub(HEADER_SIZE)?;
         (0..=places).find(|&place| {
@@ -183,6 +188,7 @@ impl<R: Read + Seek> Scan<'_, R> {
         })
     }
 
+    /// Whether a record follows the header there: bytes of a payload may look like a header, but hardly like both.
     fn begins_with_record(&mut self, window: &[u8], place: usize, header: &BufferHeader) -> bool {
         let body = window.get(place + HEADER_SIZE..).unwrap_or_default();
         let body = body.get(..HEAD_BYTES).unwrap_or(body);

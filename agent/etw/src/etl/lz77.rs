@@ -28,10 +28,13 @@ pub fn inflate(input: &[u8], output: &mut [u8]) -> Inflated {
     }
 }
 
+/// State of the decompression.
 struct Inflater<'a> {
     input: &'a [u8],
+    /// Index of the next byte of the input.
     at: usize,
     output: &'a mut [u8],
+    /// Bytes of the output that are filled: matches copy from them.
     filled: usize,
     /// Index of the byte whose high half is the next length.
     half_byte: Option<usize>,
@@ -81,6 +84,7 @@ impl Inflater<'_> {
         Some(*bytes)
     }
 
+    /// Copies a match: 13 bits of distance, 3 of length. `None` when it reaches back before the output's begin, or the room ends.
     fn copy_match(&mut self) -> Option<()> {
         let token = u16::from_le_bytes(self.take()?);
         let distance = usize::from(token >> 3) + 1;

@@ -1,6 +1,7 @@
 //! Parses the text of a table, row by row, into schemas.
 //!
-//! Used by `tables`. Does not: add rows.
+//! Used by `tables` for the built-in tables (`agent/etw/data/*.tsv`), which a test parses. The first line names the columns, in any
+//! order; the set of columns decides what a row is. Does not: add rows.
 
 use std::collections::HashMap;
 
@@ -10,13 +11,16 @@ use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
 
 /// One row of a table.
 pub enum Row {
+    /// A provider with its name, GUID and kind.
     Provider(Provider),
+    /// The layout of one version of a manifest's event.
     Event {
         provider: Guid,
         id: u16,
         version: u8,
         schema: Schema,
     },
+    /// The layout of one version of a classic event (MOF).
     Class {
         class: Guid,
         opcode: u8,
@@ -50,6 +54,9 @@ pub enum TableError {
 }
 
 /// All rows of `text`; `known` maps names of providers to GUIDs.
+///
+/// # Errors
+/// For the first cell that is malformed, and for a first line with other columns.
 pub fn rows(table: &str, text: &str, known: impl Fn(&str) -> Option<Guid>) -> Result<Vec<Row>, TableError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| is_row(line));
     let columns = lines.next().map(|(_, line)| Columns::of(line)).unwrap_or_default();
@@ -80,6 +87,7 @@ pub fn rows(table: &str, text: &str, known: impl Fn(&str) -> Option<Guid>) -> Re
 /// Reads one row of a table of certain columns.
 type RowOf = fn(&Cells<'_>, &Known<'_>) -> Result<Row, Box<str>>;
 
+/// Whether a line holds a row: it is not empty and no comment.
 fn is_row(line: &str) -> bool {
     !line.trim().is_empty() && !line.starts_with('#')
 }
@@ -101,6 +109,7 @@ impl Columns {
     }
 }
 
+/// One line, cell by cell. A cell beyond its end is empty.
 struct Cells<'a> {
     columns: &'a Columns,
     cells: Vec<&'a str>,
@@ -127,6 +136,7 @@ impl<'a> Cells<'a> {
     }
 }
 
+/// The GUID of a provider by its name, from the tables that were read before.
 type Known<'a> = dyn Fn(&str) -> Option<Guid> + 'a;
 
 fn provider_row(cells: &Cells<'_>, _: &Known<'_>) -> Result<Row, Box<str>> {
@@ -167,6 +177,7 @@ fn class_row(cells: &Cells<'_>, _: &Known<'_>) -> Result<Row, Box<str>> {
     })
 }
 
+/// The schema in a row: an optional name, and fields separated by commas.
 fn schema(cells: &Cells<'_>) -> Result<Schema, Box<str>> {
     let name = cells.text("name");
     let mut fields = Vec::new();
@@ -222,11 +233,15 @@ fn field(text: &str, earlier: &mut [FieldSpec], slots: &mut u16) -> Result<Field
     })
 }
 
+/// A length or count.
 enum Reference {
+    /// Fixed.
     Number(u16),
+    /// The value of an earlier field, by the slot that keeps it.
     Slot(u16),
 }
 
+/// A number, or the name of an earlier field. A field that is referred to for the first time gets a slot.
 fn reference(text: &str, earlier: &mut [FieldSpec], slots: &mut u16) -> Result<Reference, Box<str>> {
     if let Ok(number) = text.parse() {
         return Ok(Reference::Number(number));
@@ -241,6 +256,7 @@ fn reference(text: &str, earlier: &mut [FieldSpec], slots: &mut u16) -> Result<R
     Ok(Reference::Slot(slot))
 }
 
+/// The type names of manifests (`win:UnicodeString` without its prefix; winmeta.xml), and `WbemSid` of MOF classes.
 fn kind(name: &str) -> Option<Kind> {
     Some(match name {
         "UnicodeString" => Kind::Utf16,
@@ -267,6 +283,7 @@ fn kind(name: &str) -> Option<Kind> {
     })
 }
 
+/// What a value means beyond its type, in the words of the tables.
 fn out(meaning: &str) -> Option<Out> {
     Some(match meaning {
         "" => Out::Plain,

@@ -1,8 +1,9 @@
-//! Compresses with XPRESS plain LZ77 (MS-XCA, section 2.4), as a session in compressed mode does. Greedy, one candidate per place.
+//! Compresses with XPRESS plain LZ77 (MS-XCA, section 2.3), as a session in compressed mode does. Greedy, one candidate per place.
 //!
-//! Used by the writer's files. Does not: compress well.
+//! Used by the writer's files, in tests and demos: the reader is to meet what a session in compressed mode writes. The stream is a
+//! row of flags, 32 at a time, each for a literal byte (0) or a match (1). Does not: compress well.
 
-/// Compresses `input`.
+/// Compresses `input`. The result may be longer than it: 4 bytes of flags for each 32 bytes that do not repeat.
 pub fn deflate(input: &[u8]) -> Vec<u8> {
     let mut state = Encoder {
         output: vec![0; 4],
@@ -30,6 +31,8 @@ pub fn deflate(input: &[u8]) -> Vec<u8> {
     state.finish()
 }
 
+/// The distance and length of a match at `at`: with the last place of the same three bytes, the one candidate that is kept. A hash
+/// that collides is harmless, since the bytes themselves are compared.
 fn longest_match(input: &[u8], at: usize, seen: &mut [usize]) -> Option<(usize, usize)> {
     let key = input.get(at..at + 3)?;
     let hash = key.iter().fold(0_u32, |hash, byte| {
@@ -48,15 +51,21 @@ fn longest_match(input: &[u8], at: usize, seen: &mut [usize]) -> Option<(usize, 
     (length >= 3).then_some((distance, length))
 }
 
+/// State of the encoding.
 struct Encoder {
     output: Vec<u8>,
+    /// Where in the output the flags that are being collected go.
     flags_at: usize,
+    /// These flags, the newest in the lowest bit.
     flags: u32,
+    /// How many they are, at most 31.
     count: u8,
+    /// A byte of the output with a free upper half: two lengths share it.
     half_byte: Option<usize>,
 }
 
 impl Encoder {
+    /// Adds a flag; the place for the next 32 is reserved in the output when these are complete.
     fn flag(&mut self, is_match: bool) {
         self.flags = self.flags << 1 | u32::from(is_match);
         self.count += 1;
@@ -68,6 +77,7 @@ impl Encoder {
         }
     }
 
+    /// Adds a match: 13 bits of distance and 3 of length, which is at least 3; a longer one goes on behind.
     fn copy(&mut self, distance: usize, length: usize) {
         let left = length - 3;
         let token = ((distance - 1) << 3 | left.min(7)) as u16;
@@ -78,6 +88,7 @@ impl Encoder {
         self.flag(true);
     }
 
+    /// Adds the rest of a length: half a byte, then a byte, then 2 bytes, then 4, each only where the one before is full.
     fn long_length(&mut self, left: usize) {
         let half = left.min(15) as u8;
         match self.half_byte.take() {
@@ -112,6 +123,7 @@ impl Encoder {
     }
 }
 
+/// Places that are remembered: 2^13.
 const HASH_BITS: u32 = 13;
 /// The farthest a match can lie back.
 const FARTHEST: usize = 8192;

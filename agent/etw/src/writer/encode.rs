@@ -1,6 +1,7 @@
 //! Encodes values into a payload by a schema: the reverse of `payload`.
 //!
-//! Used by the writer's records. Does not: check values.
+//! Used by the writer's records. A value of another kind than the field's becomes zero or empty: tests state what they mean, and
+//! the reader is what they test. Does not: check values.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,6 +14,7 @@ pub fn encode(schema: &Schema, values: &[Field], pointer_bytes: usize) -> Vec<u8
     fields(&schema.fields, values, pointer_bytes)
 }
 
+/// The fields of an event or of a struct, in the order of the schema; values are found by name.
 fn fields(specs: &[FieldSpec], values: &[Field], pointer_bytes: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for spec in specs {
@@ -50,6 +52,7 @@ fn extent(slot: u16, specs: &[FieldSpec], values: &[Field], pointer_bytes: usize
     })
 }
 
+/// A field with its elements: as many as the schema states, or as the value has.
 fn array(spec: &FieldSpec, value: Option<&Value>, pointer_bytes: usize, bytes: &mut Vec<u8>) {
     let list = value.and_then(Value::list).unwrap_or_default();
     let count = match spec.count {
@@ -66,6 +69,7 @@ fn array(spec: &FieldSpec, value: Option<&Value>, pointer_bytes: usize, bytes: &
     }
 }
 
+/// One value by its kind (in-types of TDH_IN_TYPE, tdh.h).
 fn one(spec: &FieldSpec, value: Option<&Value>, pointer_bytes: usize, bytes: &mut Vec<u8>) {
     let text = value.and_then(Value::text).unwrap_or_default();
     match &spec.kind {
@@ -123,6 +127,7 @@ fn one(spec: &FieldSpec, value: Option<&Value>, pointer_bytes: usize, bytes: &mu
     }
 }
 
+/// The lowest `size` bytes of a number. IPv4 addresses and ports stand in network order, which a little-endian number reverses.
 fn integer(value: Option<&Value>, out: Out, size: usize, bytes: &mut Vec<u8>) {
     let number = match (value, out) {
         (Some(Value::Ip(IpAddr::V4(ip))), _) => u64::from(u32::from_le_bytes(ip.octets())),
@@ -142,6 +147,7 @@ const fn float(value: Option<&Value>) -> f64 {
     }
 }
 
+/// Bytes behind their 16-bit length.
 fn counted(content: &[u8], little_endian: bool, bytes: &mut Vec<u8>) {
     let length = content.len() as u16;
     bytes.extend(if little_endian {
@@ -152,6 +158,7 @@ fn counted(content: &[u8], little_endian: bool, bytes: &mut Vec<u8>) {
     bytes.extend(content);
 }
 
+/// The bytes of a value: of bytes themselves, a text, or an address.
 fn binary(value: Option<&Value>) -> Vec<u8> {
     match value {
         Some(Value::Bytes(bytes)) => bytes.to_vec(),
@@ -163,7 +170,7 @@ fn binary(value: Option<&Value>) -> Vec<u8> {
     }
 }
 
-/// As Windows lays it out.
+/// SOCKADDR_IN or SOCKADDR_IN6 (ws2def.h, ws2ipdef.h): family, port, then the address; AF_INET is 2, AF_INET6 is 23.
 fn socket_address(address: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(28);
     match address {

@@ -1,6 +1,7 @@
-//! Encodes a schema as `TRACE_EVENT_INFO`, as merging puts it into a file and TDH returns it.
+//! Encodes a schema as `TRACE_EVENT_INFO` (tdh.h), as merging puts it into a file and TDH returns it.
 //!
-//! Used by the writer's files and by tests. Does not: encode maps.
+//! Used by the writer's files, by `sandglass-fake-etw` and by tests. The structure, then one EVENT_PROPERTY_INFO for each field, then
+//! the names that both refer to by offset. Does not: encode maps.
 
 use crate::guid::Guid;
 use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};
@@ -19,8 +20,11 @@ pub fn event_info(provider: Guid, id: u16, version: u8, schema: &Schema) -> Vec<
     let mut info = provider.to_bytes_le().to_vec();
     info.extend([0; 16]);
     info.extend(id.to_le_bytes());
+    // EVENT_DESCRIPTOR behind its id: version, channel, level, opcode, task; then 8 bytes of keyword.
     info.extend([version, 0, 4, 0, 0, 0]);
     info.extend([0; 8]);
+    // The 32-bit members from DecodingSource on: 1 is ProviderNameOffset, 5 TaskNameOffset, 13 PropertyCount, 14
+    // TopLevelPropertyCount.
     let mut numbers = [0_u32; 16];
     numbers[1] = schema.provider_name.as_deref().map_or(0, &mut name);
     numbers[5] = schema.name.as_deref().map_or(0, &mut name);
@@ -40,18 +44,24 @@ pub fn event_info(provider: Guid, id: u16, version: u8, schema: &Schema) -> Vec<
     info
 }
 
+/// The properties in the order of the array.
 #[derive(Default)]
 struct PropertyRows {
     rows: Vec<PropertyRow>,
-    /// Row of each slot.
+    /// Slot and the row that fills it: lengths and counts refer to rows.
     slots: Vec<(u16, u16)>,
 }
 
+/// One EVENT_PROPERTY_INFO.
 struct PropertyRow {
+    /// PROPERTY_FLAGS: 1 struct, 2 length and 4 count in another property, 0x10 fixed length, 0x20 fixed count.
     flags: u32,
     name: String,
+    /// In-type and out-type; of a struct its first member and their number.
     types: [u16; 2],
+    /// A number, or the row that has it.
     count: u16,
+    /// Likewise, in bytes or characters.
     length: u16,
 }
 
@@ -75,6 +85,7 @@ impl PropertyRows {
         }
     }
 
+    /// The row of a field. The fields that it refers to stand before it, so their rows are known.
     fn row(&self, field: &FieldSpec) -> PropertyRow {
         let row_of = |slot: u16| {
             self.slots
@@ -106,6 +117,7 @@ impl PropertyRows {
     }
 }
 
+/// TDH_IN_TYPE (tdh.h).
 const fn in_type(kind: &Kind) -> u16 {
     match kind {
         Kind::Nothing | Kind::Struct(_) => 0,
@@ -140,6 +152,7 @@ const fn in_type(kind: &Kind) -> u16 {
     }
 }
 
+/// TDH_OUT_TYPE (tdh.h); 0 for the usual one of the in-type.
 const fn out_type(out: Out) -> u16 {
     match out {
         Out::Plain | Out::Signed | Out::Unsigned => 0,
@@ -154,5 +167,7 @@ const fn out_type(out: Out) -> u16 {
     }
 }
 
+/// Bytes before the properties: `TRACE_EVENT_INFO` without its array.
 const PROPERTIES_AT: usize = 112;
+/// Bytes of an EVENT_PROPERTY_INFO.
 const PROPERTY_SIZE: usize = 24;

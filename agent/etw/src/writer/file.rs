@@ -58,11 +58,14 @@ impl Default for Session {
 #[derive(Debug, Clone, Default)]
 pub struct EtlWriter {
     session: Session,
+    /// In any order; sorted by time when the file is made.
     records: Vec<Timed>,
     losses: Vec<Loss>,
+    /// The schemas to write before the events that have them.
     schemas: Option<Arc<Tables>>,
 }
 
+/// A record with what places it in the file.
 #[derive(Debug, Clone)]
 struct Timed {
     at_ns: u64,
@@ -70,6 +73,7 @@ struct Timed {
     content: Content,
 }
 
+/// A record, laid out or not.
 #[derive(Debug, Clone)]
 enum Content {
     Record(RawRecord),
@@ -77,6 +81,7 @@ enum Content {
     Bytes(Vec<u8>, usize),
 }
 
+/// Events and buffers that the session lost at a time.
 #[derive(Debug, Clone, Copy)]
 struct Loss {
     at_ns: u64,
@@ -225,6 +230,7 @@ impl EtlWriter {
         session.first_tick.saturating_add(passed as i64)
     }
 
+    /// A buffer with its header, in the size of the session's buffers or compressed.
     fn buffer(&self, open: &Open, cpu: u16, sequence: i64, flags: u16) -> Vec<u8> {
         let filled = open.bytes.len() + HEADER_SIZE;
         // 0x20: the header states the processor.

@@ -48,6 +48,7 @@ fn pass(text: &str) -> Option<String> {
     (masked != text).then_some(masked)
 }
 
+/// Collects what is to be masked. One look at the bytes spares most texts most searches: it runs for every argument and message.
 fn find(text: &str, found: &mut Vec<Range<usize>>) {
     let mut has_separator = false;
     let mut has_blank = false;
@@ -120,6 +121,7 @@ fn urls(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
+/// The values of a query or fragment; an item without `=` is a value as a whole.
 fn query_values(text: &str, query: Range<usize>, found: &mut Vec<Range<usize>>) {
     let mut begin = query.start;
     for item in text[query].split_inclusive(['&', '#', '?']) {
