@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Object file, source, and what tells the rungs of one family apart.
+/// Object file, source, and what distinguishes the rungs of one family.
 const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("exec.tp_btf.o", "exec.bpf.c", &[]),
     ("exec.raw_tp.o", "exec.bpf.c", &["-DRAW_TP"]),

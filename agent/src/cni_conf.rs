@@ -82,7 +82,7 @@ impl CniConf {
             return;
         }
         // Several networks use one plugin, mostly with one version.
-        let mut asked: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
+        let mut answers: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
         for directory in &mut self.directories {
             for file in &mut directory.files {
                 let Ok(network) = &file.network else { continue };
@@ -91,8 +91,8 @@ impl CniConf {
                         return None;
                     };
                     let key = (plugin.kind.clone(), network.version.clone());
-                    let ask = || versions::objection(&plugin.kind, &binary, &network.version);
-                    asked.entry(key).or_insert_with(ask).clone()
+                    let objection = || versions::objection(&plugin.kind, &binary, &network.version);
+                    answers.entry(key).or_insert_with(objection).clone()
                 });
                 file.supported = Some(objection.map_or(Ok(()), Err));
             }

@@ -321,8 +321,8 @@ fn without_a_free_port_it_fails_otherwise() {
 }
 
 #[test]
-fn a_burst_is_told_whole() {
-    let Some(pair) = Pair::start("a_burst_is_told_whole") else {
+fn a_burst_is_reported_whole() {
+    let Some(pair) = Pair::start("a_burst_is_reported_whole") else {
         return;
     };
     let listener = pair.listen("0.0.0.0:4001");
@@ -348,8 +348,8 @@ fn a_burst_is_told_whole() {
 }
 
 #[test]
-fn switched_off_it_says_so_and_tells_nothing() {
-    let test = "switched_off_it_says_so_and_tells_nothing";
+fn switched_off_it_reports_that_and_nothing_else() {
+    let test = "switched_off_it_reports_that_and_nothing_else";
     let Some(namespace) = Namespace::make(test) else { return };
     let options = LinuxOptions {
         connect: false,

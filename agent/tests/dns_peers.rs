@@ -137,8 +137,8 @@ fn musl_asks_all_servers_at_once() {
 
 /// The first query is not answered; the resolver asks again after its timeout, with the same id by the same socket.
 #[test]
-fn a_server_that_is_silent_once_is_asked_again() {
-    let test = "a_server_that_is_silent_once_is_asked_again";
+fn a_server_that_is_silent_once_is_queried_again() {
+    let test = "a_server_that_is_silent_once_is_queried_again";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let server = Server::start(&lab);

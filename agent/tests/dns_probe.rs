@@ -200,8 +200,8 @@ fn a_truncated_answer_is_followed_over_tcp() {
 }
 
 #[test]
-fn a_query_that_the_node_drops_is_told_with_its_reason() {
-    let test = "a_query_that_the_node_drops_is_told_with_its_reason";
+fn a_query_that_the_node_drops_is_reported_with_its_reason() {
+    let test = "a_query_that_the_node_drops_is_reported_with_its_reason";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let _server = Server::start(&lab);
@@ -220,8 +220,8 @@ fn a_query_that_the_node_drops_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_dropped_syn_is_told_and_a_lookup_that_works_drops_nothing() {
-    let test = "a_dropped_syn_is_told_and_a_lookup_that_works_drops_nothing";
+fn a_dropped_syn_is_reported_and_a_lookup_that_works_drops_nothing() {
+    let test = "a_dropped_syn_is_reported_and_a_lookup_that_works_drops_nothing";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let _server = Server::start(&lab);
@@ -254,8 +254,8 @@ fn a_socket_nobody_listens_to_is_no_silence_without_reason() {
 
 /// In a socket's queue the packet's device is not known any more; its socket is.
 #[test]
-fn an_answer_that_finds_the_sockets_queue_full_is_told() {
-    let test = "an_answer_that_finds_the_sockets_queue_full_is_told";
+fn an_answer_that_finds_the_sockets_queue_full_is_reported() {
+    let test = "an_answer_that_finds_the_sockets_queue_full_is_reported";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let server = inside(&lab.server(), || UdpSocket::bind((SERVER, 53)).unwrap());
@@ -310,7 +310,7 @@ fn a_flood_of_drops_is_reported_in_part_and_counted_in_full() {
             _ => {}
         }
     }
-    assert!(announced > 0, "what is left out is said");
+    assert!(announced > 0, "what is left out is announced");
     assert_eq!(lost, 0, "what is left out on purpose is not lost");
 }
 
@@ -395,8 +395,8 @@ fn an_answer_from_another_address_reaches_a_socket_that_is_not_connected() {
 
 /// Three questions in one segment, a fourth one byte by byte, and answers in pieces.
 #[test]
-fn questions_of_one_tcp_buffer_are_told_apart() {
-    let test = "questions_of_one_tcp_buffer_are_told_apart";
+fn questions_of_one_tcp_buffer_are_separated() {
+    let test = "questions_of_one_tcp_buffer_are_separated";
     let Some(lab) = Lab::start(test) else { return };
     let Some(watch) = Watch::start(test, &lab) else { return };
     let Some(oracle) = Oracle::start(test, &lab) else {
@@ -432,8 +432,8 @@ fn questions_of_one_tcp_buffer_are_told_apart() {
 }
 
 #[test]
-fn other_ports_are_watched_where_asked_and_nothing_else_is() {
-    let test = "other_ports_are_watched_where_asked_and_nothing_else_is";
+fn other_ports_are_watched_where_configured_and_nothing_else_is() {
+    let test = "other_ports_are_watched_where_configured_and_nothing_else_is";
     let Some(lab) = Lab::start(test) else { return };
     let options = LinuxOptions {
         dns_ports: vec![53, 1053],

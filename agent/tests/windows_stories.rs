@@ -206,7 +206,7 @@ fn flows_of_a_file_are_taken_when_it_brings_their_layout() {
 }
 
 #[test]
-fn a_loss_is_told_by_the_marks_of_a_file_that_was_not_ended_in_order() {
+fn a_loss_is_counted_by_the_marks_of_a_file_that_was_not_ended_in_order() {
     let mut bytes = flows_with_their_layout();
     // The header's count: behind the headers of buffer and record, `TRACE_LOGFILE_HEADER.EventsLost`.
     let count = 0x48 + 0x20 + 48;

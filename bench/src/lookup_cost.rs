@@ -3,7 +3,7 @@
 //! Used by `dns_cost`. The real agent beside lookups alone, over loopback, and beside lookups that are each followed by a
 //! connect, between two network namespaces. All of the agent's threads count, from the first lookup until it has caught up.
 //! Does not: count the kernel's time in the program that looks up (`dns_cost` does), or make conntrack entries that the
-//! agent is told of: it watches the tables of the node and of sandboxes.
+//! agent sees: it watches the tables of the node and of sandboxes.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

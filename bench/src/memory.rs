@@ -93,7 +93,7 @@ fn remembered(sandboxes: u64) -> Result<f64> {
     Ok(held as f64 / sandboxes as f64)
 }
 
-/// Feeds the first `most` records of `history`; gives how many outputs there were.
+/// Feeds the first `most` records of `history`; returns how many outputs there were.
 fn play(correlator: &mut Correlator, mut history: History, most: u64) -> Result<u64> {
     let (mut records, mut fed, mut outputs) = (Records::default(), 0, 0);
     while fed < most {

@@ -151,7 +151,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Four turns: two without and two with the agent's hooks, in the middle or, `turned`, around them. Gives what a block
+    /// Four turns: two without and two with the agent's hooks, in the middle or, `turned`, around them. Returns what a block
     /// usually took without and with them.
     fn quad(&mut self, agent: &mut Switched, turned: bool) -> Result<[Took; 2]> {
         let mut times = [Vec::new(), Vec::new()];

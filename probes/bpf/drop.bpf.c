@@ -7,7 +7,7 @@
 
 #define SECOND 1000000000
 
-// The records since a time, and whether one of them said that the others are left out.
+// The records since a time, and whether one of them announced that the others are left out.
 struct rate {
 	uint64_t since_ns, records, announced;
 };
@@ -20,7 +20,7 @@ struct {
 	__type(value, struct rate);
 } rates SEC(".maps");
 
-// Whose packets they are: the namespace alone does not tell in the node's own, through which all pods' packets go.
+// The owner of packets: the namespace alone does not identify it in the node's own, through which all pods' packets go.
 struct owner {
 	uint32_t netns;
 	uint8_t source[16];
@@ -73,7 +73,7 @@ always_inline enum verdict count_owner(struct DropRecord *record)
 }
 
 // A flood must not keep the agent busy, and that of one owner must not leave out the drops of others: those above an owner's
-// limit do not count towards the processor's. Gives whether the drop is reported.
+// limit do not count towards the processor's. Returns whether the drop is reported.
 always_inline int is_within_limits(struct DropRecord *record)
 {
 	uint32_t zero = 0;
@@ -93,7 +93,7 @@ always_inline int is_within_limits(struct DropRecord *record)
 	return 0;
 }
 
-// Finds the transport header behind the IP header; gives its protocol, 0 when there is none.
+// Finds the transport header behind the IP header; returns its protocol, 0 when there is none.
 always_inline uint8_t find_transport(const uint8_t *ip, struct DropRecord *record, const uint8_t **transport)
 {
 	uint8_t head[40];

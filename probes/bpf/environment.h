@@ -189,7 +189,7 @@ noinline int keep_variables(uint64_t from, uint32_t len)
 	return 0;
 }
 
-// Copies the next chunk of the environment; gives its length, 0 at the end. The pages are resident right after an exec:
+// Copies the next chunk of the environment; returns its length, 0 at the end. The pages are resident right after an exec:
 // create_elf_tables() has just touched each string (fs/binfmt_elf.c, as in Linux 6.12). Where one is not, a plugin may be
 // missed, which counts as lost.
 always_inline uint32_t load_chunk(struct scratch *s)

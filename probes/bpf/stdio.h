@@ -88,7 +88,7 @@ always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint64_t *page_
 	return offset + len;
 }
 
-// Copies what was last written to a pipe of the exiting task to this place of `streams`; gives how many bytes.
+// Copies what was last written to a pipe of the exiting task to this place of `streams`; returns how many bytes.
 noinline uint32_t read_pipe(uint32_t fd, uint64_t bias, uint32_t place)
 {
 	struct scratch *s = scratch();

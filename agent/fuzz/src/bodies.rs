@@ -11,7 +11,7 @@ use sandglass_etw::{
 
 static TABLES: LazyLock<Arc<Tables>> = LazyLock::new(|| Arc::new(Tables::built_in()));
 
-/// Reads a file to its end; gives the number of events. Every record is accounted for.
+/// Reads a file to its end; returns the number of events. Every record is accounted for.
 pub fn etl(file: &[u8]) -> u64 {
     let options = ReadOptions {
         filter: Filter::everything(),

@@ -28,7 +28,7 @@ struct Sinks {
     product: ProductMetrics,
     store: Store,
     replayed: Replayed,
-    /// Spans that were told to have ended and stand in no closed trace yet.
+    /// Spans that were reported as ended and stand in no closed trace yet.
     ended: BTreeMap<sandglass_model::SpanId, Timestamp>,
 }
 

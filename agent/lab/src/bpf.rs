@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_maps_and_links_are_told_apart() {
+    fn programs_maps_and_links_are_distinguished() {
         let link = "pos:\t0\nflags:\t02000000\nlink_type:\traw_tracepoint\nlink_id:\t7\nprog_id:\t12\n";
         assert_eq!(parse(link), [("link", 7), ("prog", 12)]);
         assert_eq!(parse("pos:\t0\nmap_type:\t27\nmap_id:\t9\n"), [("map", 9)]);

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::ports::{free, local};
 
-/// Runs a program to its end; gives whether it succeeded and what it printed.
+/// Runs a program to its end; returns whether it succeeded and what it printed.
 pub fn run(program: &str, arguments: &[&str], directory: &Path) -> (bool, String) {
     let output = Command::new(program)
         .args(arguments)
@@ -197,7 +197,7 @@ pub fn encode(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// Runs a program with `input`; gives whether it succeeded and what it printed.
+/// Runs a program with `input`; returns whether it succeeded and what it printed.
 pub fn feed(program: &str, arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new(program)
         .args(arguments)

@@ -42,7 +42,7 @@ pub struct ConfFile {
     pub path: PathBuf,
     /// What it configures.
     pub network: Result<Network, ConfError>,
-    /// Whether its plugins support its version, and why CRI-O passes over it otherwise; `None` until they were asked
+    /// Whether its plugins support its version, and why CRI-O passes over it otherwise; `None` until they were queried
     /// ([`CniConf::ask_plugins`](super::CniConf::ask_plugins)).
     pub supported: Option<Result<(), String>>,
 }

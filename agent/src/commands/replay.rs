@@ -196,7 +196,7 @@ async fn export(otlp: &OtlpSink) -> Result<(), Failure> {
     ))
 }
 
-/// A store without bounds: the user asked for the whole recording.
+/// A store without bounds: the user wants to see the whole recording.
 fn replay_store(node: &NodeInfo) -> Store {
     Store::new(StoreOptions::replay(), node.clone())
 }

@@ -136,7 +136,7 @@ impl HttpResponse {
     }
 }
 
-/// Reads until `wanted` has come, or a second has passed; gives all that came.
+/// Reads until `wanted` has come, or a second has passed; returns all that came.
 async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 4_096];
@@ -230,7 +230,7 @@ async fn every_route_answers() {
 }
 
 #[tokio::test]
-async fn the_network_is_told_and_its_changes_streamed() {
+async fn the_network_is_served_and_its_changes_streamed() {
     let rig = Rig::start(|options| options.health_interval = Duration::from_millis(50)).await;
     let mut stream = rig.connect().await;
     stream.write_all(STREAM).await.unwrap();
@@ -554,7 +554,7 @@ async fn idle_connections_displace_their_own() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_of_rows_and_health_and_ends_with_the_server() {
+async fn a_stream_sends_rows_and_health_and_ends_with_the_server() {
     let mut rig = Rig::start(|options| options.health_interval = Duration::from_millis(100)).await;
     let mut stream = rig.connect().await;
     stream.write_all(STREAM).await.unwrap();
@@ -613,7 +613,7 @@ async fn streams_are_counted_and_places_come_back() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_never_holds_up_the_store_and_is_told() {
+async fn a_reader_that_stops_reading_never_holds_up_the_store_and_is_notified() {
     let rig = Rig::start(|options| options.write_timeout = Duration::from_secs(20)).await;
     let mut stream = rig.connect().await;
     stream.write_all(STREAM).await.unwrap();

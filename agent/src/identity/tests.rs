@@ -87,7 +87,7 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
         "ListPodSandbox",
         ScriptedResponse::of(&ListPodSandboxResponse { items }),
     );
-    runtime.on("PodSandboxStatus", status("asked"));
+    runtime.on("PodSandboxStatus", status("pending"));
     let (identity, receiver, health) = start(&runtime.endpoint());
     let (old, receiver) = next(receiver).await;
     assert_eq!(
@@ -98,7 +98,7 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
     let (young, receiver) = next(receiver).await;
     assert_eq!((young.sandbox.0.as_str(), young.preexisting), ("young", false));
 
-    identity.resolve(SandboxId("asked".to_owned()));
+    identity.resolve(SandboxId("pending".to_owned()));
     let (resolved, _receiver) = next(receiver).await;
     assert_eq!(resolved.identity.labels, [("app".to_owned(), "cart".to_owned())]);
     assert!(!resolved.preexisting);
@@ -176,7 +176,7 @@ async fn namespaces_of_older_sandboxes_follow_their_descriptions_and_a_miss_is_c
 }
 
 #[tokio::test]
-async fn an_unknown_sandbox_is_asked_for_again_and_given_up() {
+async fn an_unknown_sandbox_is_queried_again_and_given_up() {
     let runtime = Runtime::start();
     runtime.on(
         "ListPodSandbox",

@@ -64,7 +64,7 @@ pub struct Recorder {
     /// An event came, or an end: the file is the user's from then on.
     begun: bool,
     failed: Option<RecordError>,
-    /// Told when the file cannot be written on.
+    /// Notified when the file cannot be written on.
     broken: Arc<Notify>,
 }
 
@@ -143,7 +143,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording; gives how many events it holds.
+    /// Ends the recording; returns how many events it holds.
     pub fn finish(mut self) -> Result<u64, RecordError> {
         self.begun = true;
         if let Some(error) = self.failed.take() {

@@ -80,7 +80,7 @@ fn no_text_reaches_the_terminal_as_control() {
 }
 
 #[test]
-fn bars_fill_exactly_and_colours_only_when_asked() {
+fn bars_fill_exactly_and_colours_only_when_enabled() {
     let phases = BTreeMap::from([(Phase::Runtime, 1), (Phase::Plugin, 1), (Phase::Command, 1)]);
     assert_eq!(phase_bar(&phases, 10, false), "░░░████▒▒▒");
     assert!(phase_bar(&phases, 10, true).contains("\u{1b}[38;5;67m"));

@@ -401,7 +401,7 @@ fn a_created_sandbox_waits_for_traffic_and_is_not_called_running() {
 }
 
 #[test]
-fn traffic_after_the_creation_is_told_apart_from_it() {
+fn traffic_after_the_creation_is_separate_from_it() {
     let sandbox = samples::network_ready("shop", "web-0", 1, wall_ns());
     let row = Row::of(&sandbox, &TraceIndex::of(&sandbox), wall_ns());
     let network = row.network.unwrap();

@@ -110,7 +110,7 @@ impl ReceivedRow {
         };
         let names = (width / 3).clamp(16, 44);
         let bars = width.saturating_sub(names + 14).max(6);
-        // Cube root, as on the page: 200 ms can still be told apart beside 10 s.
+        // Cube root, as on the page: 200 ms can still be distinguished beside 10 s.
         let share = (self.busy_ns() as f64 / longest_ns.max(1) as f64).min(1.0).cbrt();
         let cells = ((bars as f64 * share).round() as usize).clamp(1, bars);
         // The time until a program uses its network is not the node's.

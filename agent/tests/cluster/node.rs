@@ -1,6 +1,6 @@
 //! The running node that `deploy/cluster/test.sh` started: kubectl, helm, the agent's API, Jaeger, containerd's metrics.
 //!
-//! Every wait and every command has an end, and what did not come is in the message; a test that fails tells the state of
+//! Every wait and every command has an end, and what did not come is in the message; a test that fails prints the state of
 //! the node besides (`state.rs`). Does not: start or end the node.
 
 use std::io::{Read, Write};

@@ -250,8 +250,8 @@ fn reproductions_are_judged_as_the_runtimes_do() {
 
 /// CRI-O executes plugins for the versions they support; `doctor` passes over the same networks.
 #[test]
-fn plugins_are_asked_for_their_versions_as_crio_asks() {
-    let Some(peers) = Peer::all("plugins_are_asked_for_their_versions_as_crio_asks") else {
+fn plugins_are_queried_for_their_versions_as_crio_does() {
+    let Some(peers) = Peer::all("plugins_are_queried_for_their_versions_as_crio_does") else {
         return;
     };
     // What each answers to VERSION, and with which exit code.

@@ -104,18 +104,18 @@ fn connect_and_compare(cluster: &Cluster) {
 }
 
 #[test]
-fn translation_by_nftables_is_told_as_the_witness_sees_it() {
+fn translation_by_nftables_is_reported_as_the_witness_sees_it() {
     translated(
-        "translation_by_nftables_is_told_as_the_witness_sees_it",
+        "translation_by_nftables_is_reported_as_the_witness_sees_it",
         FlowOptions::LADDER,
         |cluster| cluster.serve_by_nft("tcp", PORT),
     );
 }
 
 #[test]
-fn translation_by_iptables_is_told_as_the_witness_sees_it() {
+fn translation_by_iptables_is_reported_as_the_witness_sees_it() {
     translated(
-        "translation_by_iptables_is_told_as_the_witness_sees_it",
+        "translation_by_iptables_is_reported_as_the_witness_sees_it",
         FlowOptions::LADDER,
         |cluster| cluster.serve_by_iptables("tcp", PORT),
     );
@@ -142,9 +142,9 @@ fn the_rules_of_kube_proxy_itself_with_nftables() {
 }
 
 #[test]
-fn the_socket_alone_tells_the_same_with_the_kernels_time() {
+fn the_socket_alone_reports_the_same_with_the_kernels_time() {
     translated(
-        "the_socket_alone_tells_the_same_with_the_kernels_time",
+        "the_socket_alone_reports_the_same_with_the_kernels_time",
         plain(),
         |cluster| {
             // Since Linux 6.14 announcements then say when; before, they are timed when they are read.
@@ -488,8 +488,8 @@ fn without_the_right_to_subscribe_the_source_says_so_and_goes_on() {
 }
 
 #[test]
-fn events_switched_off_in_the_kernel_are_said_to_be() {
-    let test = "events_switched_off_in_the_kernel_are_said_to_be";
+fn events_switched_off_in_the_kernel_are_reported_as_such() {
+    let test = "events_switched_off_in_the_kernel_are_reported_as_such";
     let Some(node) = Namespace::make(test) else { return };
     node.run("sysctl -q -w net.netfilter.nf_conntrack_events=0");
     let Some(watch) = Watch::start(test, &node, default_source().unwrap()) else {

@@ -463,8 +463,8 @@ fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16)
         });
         std::thread::sleep(RESOLVER_TIMER - Duration::from_millis(300));
         drop(lowered);
-        let (asked_again, waited) = (asking.join().unwrap(), connecting.join().unwrap());
-        asked_again && waited
+        let (queried_again, waited) = (asking.join().unwrap(), connecting.join().unwrap());
+        queried_again && waited
     })
 }
 

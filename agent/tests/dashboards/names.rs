@@ -225,7 +225,7 @@ fn the_agents_own_text_passes_promtool() {
 }
 
 #[test]
-fn selectors_labels_and_calls_are_told_apart() {
+fn selectors_labels_and_calls_are_distinguished() {
     let text = "topk(3, sum by (node, le) (rate(a_total{x=\"1\", y=~\"b|}\"}[5m])) / on (node) group_left () up) \
                 or 0 * count_values(\"v\", c:d:rate5m) > 1e9";
     let named = promql::names(text);

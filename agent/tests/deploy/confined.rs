@@ -112,7 +112,7 @@ struct Contained {
 }
 
 impl Contained {
-    /// The error is what the agent said before it ended.
+    /// The error is what the agent printed before it ended.
     fn start(name: &str, seccomp: Option<Value>) -> Result<Contained, String> {
         let bundle = tempfile::tempdir().unwrap();
         // The port after it serves the page, or another that is free.

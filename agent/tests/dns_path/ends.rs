@@ -1,6 +1,6 @@
 //! Both ends of the conversations: messages in bytes, and connections through the path.
 //!
-//! Does not: decide what is asked or answered.
+//! Does not: decide which queries and answers are sent.
 
 use std::io::{Read, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -559,7 +559,7 @@ fn messages_of_every_kind_are_as_tshark_reads_them() {
             }
         }
     }
-    // One id, three names, one segment each way: the name tells them apart.
+    // One id, three names, one segment each way: the name distinguishes them.
     let equal: Vec<Exchange> = (0..3)
         .map(|number| {
             let query = query(7, &format!("e{number}.path.test"), A);

@@ -213,12 +213,12 @@ fn nobody_is_blamed_for_what_was_not_seen() {
         let expected = schedule.fates.values().sum::<u64>() + schedule.cut;
         let counts = counted(&events);
         let other = [Unreported::Unseen, Unreported::Questions, Unreported::Records];
-        let told: u64 = counts
+        let counted: u64 = counts
             .iter()
             .filter(|(reason, _)| !other.contains(reason))
             .map(|(_, count)| count)
             .sum();
-        let seen = messages(&events).count() as u64 + told;
+        let seen = messages(&events).count() as u64 + counted;
         assert!(seen <= expected, "schedule {number}: {seen} of {expected}");
         missing += expected - seen;
         // A loss at the very end of a connection shows in the count of lost records only.

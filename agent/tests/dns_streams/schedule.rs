@@ -198,13 +198,15 @@ impl Schedule {
         }
         let mut place = 0;
         for exchange in exchanges {
-            let asked = exchange.query.as_ref().map(|_| {
+            let query_at = exchange.query.as_ref().map(|_| {
                 place += 1;
                 whole[place - 1].1
             });
             if let Some(answer) = &exchange.answer {
-                let asked = asked.unwrap_or(BASE_NS).max(back.ends.last().map_or(0, |(_, at)| *at));
-                back.push(answer, asked + MS);
+                let query_at = query_at
+                    .unwrap_or(BASE_NS)
+                    .max(back.ends.last().map_or(0, |(_, at)| *at));
+                back.push(answer, query_at + MS);
             }
         }
         let came = back.segments(random, trouble);

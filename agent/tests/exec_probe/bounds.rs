@@ -242,7 +242,7 @@ fn unrelated_processes_cost_little() {
             return;
         };
         let source = watch.source.as_ref().unwrap();
-        // Fifteen batches: the quietest one tells what the program costs, the others what else the machine does.
+        // Fifteen batches: the quietest one shows what the program costs, the others what else the machine does.
         let batches: Vec<Vec<u64>> = (0..15).map(|_| costs_of(source, 100)).collect();
         for (n, program) in source.bpf_run_time().iter().enumerate() {
             let each: Vec<u64> = batches.iter().map(|batch| batch[n]).collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use super::query::query;
 use super::{Lab, inside};
 
-/// Resolves a name as glibc does, A and AAAA at once: `getent ahosts`. Gives its output.
+/// Resolves a name as glibc does, A and AAAA at once: `getent ahosts`. Returns its output.
 pub fn glibc(lab: &Lab, name: &str) -> Output {
     lab.command(&lab.pod(), &["getent", "ahosts", name]).output().unwrap()
 }

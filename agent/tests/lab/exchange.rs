@@ -103,7 +103,7 @@ impl Exchange {
 
     fn lookup(random: &mut Random, id: u16, name: String) -> Exchange {
         let kind = if random.percent(50) { 1 } else { 28 };
-        let asked = question(&name, kind);
+        let question = question(&name, kind);
         let (code, count) = match random.below(20) {
             0..3 => (3, 0),
             3 => (2, 0),
@@ -113,11 +113,11 @@ impl Exchange {
         let count = u16::try_from(count).unwrap();
         let answer = [
             header(id, 0x8180 | code, [1, count, 0, 0]),
-            asked.clone(),
+            question.clone(),
             records(kind, count),
         ];
         Exchange {
-            query: Some([header(id, 0x0100, [1, 0, 0, 0]), asked].concat()),
+            query: Some([header(id, 0x0100, [1, 0, 0, 0]), question].concat()),
             answer: (!random.percent(8)).then(|| answer.concat()),
             fate: Fate::Reported,
             more_questions: 0,

@@ -168,7 +168,7 @@ impl Lab {
     }
 
     /// What a runtime does before a pod sends anything, as far as the agent needs it to attribute the namespace: a
-    /// plugin's ADD. Gives the sandbox's id.
+    /// plugin's ADD. Returns the sandbox's id.
     pub fn announce_pod(&self) -> String {
         let sandbox = format!("{}{:060x}", watch::SANDBOX, self.number);
         let directory = tempfile::tempdir().unwrap();

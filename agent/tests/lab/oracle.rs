@@ -120,7 +120,7 @@ impl Oracle {
         text.lines().flat_map(messages).collect()
     }
 
-    /// Compares: the same messages, and the same time between a query and its answer. Gives the differences of latencies.
+    /// Compares: the same messages, and the same time between a query and its answer. Returns the differences of latencies.
     pub fn agrees(self, seen: &[Seen]) -> Vec<u64> {
         let anchor = self.anchor;
         let witnessed = self.finish();
@@ -184,7 +184,7 @@ fn latencies(messages: &[Keyed]) -> Vec<u64> {
             .iter()
             .filter(|((i, a, p, k, t, n), _)| !a && (i, p, k, t, n) == (id, port, kind, tcp, name))
             .map(|(_, at)| *at)
-            .rfind(|asked| asked <= at)?;
+            .rfind(|query| query <= at)?;
         Some(at - query)
     };
     answers.iter().filter_map(of).collect()

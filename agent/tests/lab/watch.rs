@@ -214,7 +214,7 @@ fn drops_in(events: &[Event], namespaces: &[u64]) -> Vec<(Timestamp, PacketDrop)
     drops.collect()
 }
 
-/// Whether an event tells of the lab: its namespaces, and the plugin that stands for its runtime. `own` are processes.
+/// Whether an event is about the lab: its namespaces, and the plugin that stands for its runtime. `own` are processes.
 fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
     match &event.body {
         Body::DnsSeen(message) => namespaces.contains(&message.netns),

@@ -59,7 +59,7 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     trace::operations_that_share_a_trace_id(agent, browser).await?;
     list::a_storm(agent, browser).await?;
     no_complaints(browser).await?;
-    a_broken_stream_is_told(agent, browser).await
+    a_broken_stream_is_shown(agent, browser).await
 }
 
 async fn other_views(agent: &Agent, browser: &Browser) -> Result<()> {
@@ -89,7 +89,7 @@ async fn other_views(agent: &Agent, browser: &Browser) -> Result<()> {
         .await
 }
 
-async fn a_broken_stream_is_told(agent: &Agent, browser: &Browser) -> Result<()> {
+async fn a_broken_stream_is_shown(agent: &Agent, browser: &Browser) -> Result<()> {
     browser.open(&agent.url("#/")).await?;
     browser
         .wait("return document.querySelector('#live').textContent === 'live'")

@@ -18,7 +18,7 @@ use super::{Scene, usual};
 /// Name most samples ask for.
 pub const NAME: &str = "db.shop.svc.cluster.local";
 
-/// A usual sandbox that has become a scene again, at the end of its creation; gives that, in milliseconds.
+/// A usual sandbox that has become a scene again, at the end of its creation; returns that, in milliseconds.
 fn created(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> (Scene, u64) {
     let trace = usual(namespace, pod, number, start_unix_ns);
     let begin_ns = trace.start().0;

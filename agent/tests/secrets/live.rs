@@ -14,7 +14,7 @@ use sandglass_model::{Body, Event};
 
 use crate::collected::{Collected, started};
 
-/// The command tells nothing of its own: `true` takes any argument.
+/// The command prints nothing of its own: `true` takes any argument.
 const SCRIPT: &str = r#"#!/bin/sh
 cat >/dev/null
 /bin/true --password plantedone --token=plantedtwo -H 'Authorization: Bearer plantedthree' 'https://u:plantedfour@h/?q=plantedfive'

@@ -296,7 +296,7 @@ impl Node {
 
     // === HNS and HCS ===
 
-    /// An activity of HNS from start to end, with what it names; gives its id for others to lie in.
+    /// An activity of HNS from start to end, with what it names; returns its id for others to lie in.
     pub fn hns(&mut self, from: u64, to: u64, name: &str, around: Option<Guid>, fields: &[(&str, Value)]) -> Guid {
         self.hns_ended(from, Some((to, None)), name, around, fields)
     }

@@ -320,8 +320,8 @@ proptest! {
     ) {
         let large = CorrelatorConfig { max_spans: 512, max_traces: 512, max_processes: 4_096, max_remembered: 512, ..config() };
         let is_own_exec = |event: &Event| matches!(&event.body, Body::ProcessExecuted(exec) if exec.parent == RUNTIME);
-        let tells = |event: &Event| is_own_exec(event) || matches!(event.body, Body::ProcessForked(_));
-        let places: Vec<usize> = (0..events.len()).filter(|place| tells(&events[*place])).collect();
+        let starts_a_process = |event: &Event| is_own_exec(event) || matches!(event.body, Body::ProcessForked(_));
+        let places: Vec<usize> = (0..events.len()).filter(|place| starts_a_process(&events[*place])).collect();
         let expected = play(&large, &events);
         let mut rest = events;
         let missing = rest.remove(places[which.index(places.len())]);

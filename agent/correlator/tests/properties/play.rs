@@ -123,7 +123,7 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
     let ids: BTreeSet<TraceId> = closed.iter().map(|trace| trace.id).collect();
     assert!(
         created.is_subset(&ids) && announced.is_subset(&ids),
-        "told to be seen in a trace that never came"
+        "reported as seen in a trace that never came"
     );
     let roots: BTreeSet<RootId> = closed.iter().map(Trace::root_id).collect();
     assert!(

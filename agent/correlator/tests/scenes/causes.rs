@@ -315,7 +315,7 @@ fn an_answer_for_a_socket_that_is_gone_harms_nobody() {
 }
 
 #[test]
-fn lost_records_make_less_sure_and_are_said() {
+fn lost_records_lower_the_confidence_and_are_reported() {
     let played = with(stalled(), |scene| {
         counted(scene, ConntrackCounts::default());
         scene.at(3_500).event(sandglass_model::Body::Lost {

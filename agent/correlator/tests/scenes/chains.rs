@@ -146,7 +146,7 @@ cni DEL          +0 ns    5.00 ms [sb, eth0, attempt 2]
 }
 
 #[test]
-fn verbs_are_told_apart() {
+fn verbs_are_distinguished() {
     let mut scene = Scene::new();
     scene.ran("bridge", &cni("CHECK", "sb", "eth0"), 0, 1);
     scene.ran("portmap", &cni("CHECK", "sb", "eth0"), 2, 3);
@@ -177,7 +177,7 @@ cni VERSION      +0 ns    1.00 ms
 }
 
 #[test]
-fn the_network_is_told_by_the_plugin() {
+fn the_network_is_named_by_the_plugin() {
     let mut scene = Scene::by_runtime("cnitool");
     scene.networks(&[("configured", &["bridge"])]);
     let plugin = scene.at(1).plugin("bridge", &add("sb", "eth0"));

@@ -239,7 +239,7 @@ fn a_packet_on_its_way_through_the_node_is_its_sandboxs() {
 // === conntrack's entries ===
 
 #[test]
-fn an_entry_is_joined_whenever_it_is_told_of() {
+fn an_entry_is_joined_whenever_it_is_reported() {
     let backend = "10.88.0.2:53";
     let backends = |scene: &mut Scene| {
         let played = scene.then_nothing().play().finish();
@@ -254,12 +254,12 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
     };
     let expected = Some(backend.to_owned());
     let socket = pod_socket(4_000);
-    for told_us in [2_999_990, 3_000_100, 3_050_000] {
+    for reported_us in [2_999_990, 3_000_100, 3_050_000] {
         let mut scene = Scene::used_sandbox();
         scene.looked_up(&socket, "api", 3_000, 2_000, "10.1.0.1");
-        scene.at_us(told_us).flow(&socket, 1, FlowChange::New, backend);
+        scene.at_us(reported_us).flow(&socket, 1, FlowChange::New, backend);
         scene.events.sort_by_key(|event| event.at);
-        assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{told_us}");
+        assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{reported_us}");
     }
     // A second lookup from the same socket goes the same way; after the entry is gone the backend is not known.
     let mut scene = Scene::used_sandbox();
@@ -276,7 +276,7 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
         client: address("10.88.0.5:0"),
         ..connect
     };
-    for (begins, told_us) in [
+    for (begins, reported_us) in [
         (connect, 3_000_100),
         (unbound, 3_000_100),
         (unbound, 3_080_000),
@@ -285,9 +285,9 @@ fn an_entry_is_joined_whenever_it_is_told_of() {
         let mut scene = Scene::used_sandbox();
         scene.at(3_000).connects(&begins);
         scene.at(3_002).established(&connect);
-        scene.at_us(told_us).flow(&connect, 1, FlowChange::New, backend);
+        scene.at_us(reported_us).flow(&connect, 1, FlowChange::New, backend);
         scene.events.sort_by_key(|event| event.at);
-        assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{told_us}");
+        assert_eq!(backends(&mut scene), std::slice::from_ref(&expected), "{reported_us}");
     }
     // The entry of an earlier connection from the same port says nothing of this one.
     let mut scene = Scene::used_sandbox();
@@ -341,7 +341,7 @@ fn count(played: &Played, is: impl Fn(&Finding) -> bool) -> usize {
 }
 
 #[test]
-fn a_flood_of_bad_lookups_makes_no_more_journeys_than_asked_for() {
+fn a_flood_of_bad_lookups_makes_no_more_journeys_than_configured() {
     let mut scene = Scene::used_sandbox();
     scene.config.traffic.journeys_per_minute = 6;
     let refused = |scene: &mut Scene, at: u64, number: u16, netns: u64| {

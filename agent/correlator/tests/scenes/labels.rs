@@ -44,7 +44,7 @@ fn outputs(played: &Played) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_runtime_is_asked_when_the_creation_is_over_and_the_trace_waits_for_the_answer() {
+fn the_runtime_is_queried_when_the_creation_is_over_and_the_trace_waits_for_the_response() {
     let waiting = complete_at_180().play();
     assert_eq!(outputs(&waiting), ["created", "requested"]);
     assert_eq!(waiting.correlator.sizes().unlabelled, 1);
@@ -82,7 +82,7 @@ fn without_an_answer_the_trace_goes_out_without_labels() {
 }
 
 #[test]
-fn a_pod_without_labels_is_not_waited_for_once_that_was_told() {
+fn a_pod_without_labels_is_not_waited_for_once_that_was_reported() {
     let mut open = Scene::new();
     open.config.labels_wait_ns = 2_000 * MILLISECOND;
     let plugin = open.plugin("bridge", &of_pod(add("sb", "eth0"), "cart-0"));
@@ -99,7 +99,7 @@ fn a_pod_without_labels_is_not_waited_for_once_that_was_told() {
 }
 
 #[test]
-fn nobody_is_asked_of_what_is_no_pods_or_did_not_come_into_being() {
+fn labels_are_not_requested_of_what_is_no_pods_or_was_not_created() {
     let mut of_podman = Scene::new();
     of_podman.config.labels_wait_ns = 2_000 * MILLISECOND;
     of_podman.ran("bridge", &add("sb", "eth0"), 0, 100);

@@ -116,7 +116,7 @@ fn a_lookup_that_is_older_than_the_namespace_was_anothers() {
 
 /// Where the namespace cannot be looked at, the plugin's result gives its address an owner.
 #[test]
-fn an_address_that_is_told_late_is_enough_at_the_end() {
+fn an_address_that_is_reported_late_is_enough_at_the_end() {
     let client = pod_socket(4_000).at(0, [10, 88, 0, 5]);
     let mut scene = Scene::new();
     scene.at(0).watched();
@@ -251,7 +251,7 @@ fn a_journey_of_a_sandbox_that_is_older_than_the_agent_is_its_own() {
 }
 
 #[test]
-fn a_journey_that_waits_for_its_connection_is_asked_about_again() {
+fn the_owner_of_a_journey_that_waits_for_its_connection_is_looked_up_again() {
     let client = pod_socket(4_000);
     let played = older(|scene| {
         scene.at(50).query(&client, 7, "api", "A");

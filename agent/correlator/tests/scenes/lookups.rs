@@ -43,7 +43,7 @@ fn musl_asks_all_servers_at_once_and_takes_the_first_answer() {
 }
 
 #[test]
-fn one_of_two_servers_asked_at_once_may_fail() {
+fn one_of_two_servers_queried_at_once_may_fail() {
     let mut scene = Scene::used_sandbox();
     let one = pod_socket(4_000);
     let other = one.to("10.96.0.11:53");
@@ -157,7 +157,7 @@ fn nobody_answers() {
 }
 
 #[test]
-fn what_was_asked_once_and_never_again_was_not_waited_for() {
+fn a_query_that_was_never_repeated_was_not_waited_for() {
     let mut scene = Scene::used_sandbox();
     let socket = pod_socket(4_000);
     scene
@@ -172,7 +172,7 @@ fn what_was_asked_once_and_never_again_was_not_waited_for() {
 }
 
 #[test]
-fn a_cut_answer_is_asked_for_again_over_tcp() {
+fn a_cut_answer_is_queried_again_over_tcp() {
     let cut = |scene: &mut Scene| {
         let (udp, tcp) = (pod_socket(4_000), pod_socket(4_001).tcp());
         scene.at(3_000).query(&udp, 7, "big", "TXT");
@@ -366,7 +366,7 @@ fn an_answer_to_what_was_answered_already_is_late() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_no_answer_but_noted() {
+fn a_response_without_a_query_is_no_answer_but_counted() {
     let mut scene = Scene::used_sandbox();
     // Without the socket's cookie only the addresses match an answer to its query.
     let socket = Socket {
@@ -483,7 +483,7 @@ sandbox lookup big A+AAAA noerror 3020+8, 4 sent, 1 cut",
 
 /// musl queries server by server; the first one's answer may come before the second is queried.
 #[test]
-fn a_server_that_is_asked_after_the_other_has_answered_is_still_the_same_lookup() {
+fn a_server_that_is_queried_after_the_other_has_answered_is_still_the_same_lookup() {
     let mut scene = Scene::used_sandbox();
     let one = pod_socket(4_000);
     let other = one.to("10.96.0.11:53");
@@ -543,7 +543,7 @@ fn several_questions_of_one_message_are_answered_by_one() {
 }
 
 #[test]
-fn a_message_that_is_told_twice_counts_once() {
+fn a_message_that_is_reported_twice_counts_once() {
     let mut scene = Scene::used_sandbox();
     scene.looked_up(&pod_socket(4_000), "api", 3_000, 2_000, "10.1.0.1");
     let doubled: Vec<_> = scene

@@ -119,7 +119,7 @@ sandbox                   +0 ns    12.0 ms [sb, cnitool]
 }
 
 #[test]
-fn a_nested_operation_that_is_asked_again_is_the_next_attempt() {
+fn a_nested_operation_that_is_requested_again_is_the_next_attempt() {
     let mut scene = Scene::new();
     let multus = scene.at(0).plugin("multus", &del("sb", "eth0"));
     for from in [1, 3] {

@@ -446,7 +446,7 @@ fn attempts_that_are_not_shown_count_only_when_they_began_before_the_network_was
 }
 
 #[test]
-fn what_the_runtime_tells_and_does_meanwhile_finds_its_place() {
+fn what_the_runtime_reports_and_does_meanwhile_finds_its_place() {
     let mut scene = Scene::ready_sandbox();
     scene.at(300).described(SandboxDescription {
         sandbox: SandboxId("sb".to_owned()),

@@ -422,7 +422,7 @@ fn a_bad_traceparent_is_none() {
 }
 
 #[test]
-fn the_cri_tells_whose_sandbox_it_is() {
+fn the_cri_names_the_pod_of_a_sandbox() {
     let described = |preexisting| SandboxDescription {
         sandbox: SandboxId("sb".to_owned()),
         identity: PodIdentity {

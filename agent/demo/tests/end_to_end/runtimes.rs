@@ -56,14 +56,14 @@ async fn fifty_sandboxes_of_containerd_2_are_neither_lost_nor_mixed_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containerd_tells_of_sandboxes_older_than_the_agent() {
-    let test = "containerd_tells_of_sandboxes_older_than_the_agent";
+async fn containerd_reports_sandboxes_older_than_the_agent() {
+    let test = "containerd_reports_sandboxes_older_than_the_agent";
     older_sandboxes(test, RigOptions::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containerd_2_tells_of_sandboxes_older_than_the_agent() {
-    let test = "containerd_2_tells_of_sandboxes_older_than_the_agent";
+async fn containerd_2_reports_sandboxes_older_than_the_agent() {
+    let test = "containerd_2_reports_sandboxes_older_than_the_agent";
     let Some(containerd) = containerd_2(test) else { return };
     let options = RigOptions {
         containerd: Some(containerd),

@@ -52,7 +52,7 @@ pub struct SessionHeader {
 }
 
 impl SessionHeader {
-    /// Reads the payload of a file's first record, which was logged at `ticks`; gives its clock too.
+    /// Reads the payload of a file's first record, which was logged at `ticks`; returns its clock too.
     pub(super) fn read(payload: &[u8], ticks: i64) -> Option<(Self, Clock)> {
         // `PointerSize` lies before the fields whose place depends on it.
         let pointer_size = if u32_at(payload, 44)? == 4 { 4 } else { 8 };

@@ -62,7 +62,7 @@ fn session_of_a_32_bit_machine() {
 
 /// Sessions of old Windows do not state their clock.
 #[test]
-fn an_unstated_clock_is_told_by_the_first_time() {
+fn an_unstated_clock_is_inferred_from_the_first_time() {
     let mut payload = vec![0_u8; 300];
     let start = 134_043_985_650_000_000_i64;
     payload[44] = 8;

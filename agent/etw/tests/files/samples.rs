@@ -92,7 +92,7 @@ fn kernel_logger_with_command_lines() {
     assert_eq!(reader.statistics().kernel_other, 16_750);
     let defunct = events.iter().find(|event| event.opcode == 39).unwrap();
     let exited = defunct.get("ExitTime").and_then(Value::unix_ns).unwrap();
-    // Ended before the rundown that tells of it, and after the boot.
+    // Ended before the rundown that reports it, and after the boot.
     assert!(
         (reader.session().booted_ns..=defunct.at_ns).contains(&exited),
         "{defunct:?}"

@@ -65,7 +65,7 @@ fn binaries_are_looked_for_in_order() {
     assert_eq!(Binary::find("host-local", &directories), Binary::Missing);
 }
 
-/// CRI-O passes over a network of which a plugin does not list the version; others are not asked.
+/// CRI-O passes over a network of which a plugin does not list the version; others are not queried.
 #[test]
 fn crio_takes_the_first_network_that_its_plugins_support() {
     let node = Node::new();
@@ -104,7 +104,11 @@ fn crio_takes_the_first_network_that_its_plugins_support() {
     list("6-older", "", &["older"]);
     list("7-fits", "1.0.0", &["new", "new"]);
     let mut conf = CniConf::read(&node.options(RuntimeKind::Crio));
-    assert_eq!(conf.directories[0].choice, Choice::Networks(vec![0]), "none was asked");
+    assert_eq!(
+        conf.directories[0].choice,
+        Choice::Networks(vec![0]),
+        "none was queried"
+    );
     conf.ask_plugins();
     let directory = &conf.directories[0];
     let objections: Vec<String> = directory

@@ -160,7 +160,7 @@ impl Delivery {
                     backoff.reset();
                     lock(&self.failure).streak = 0;
                 }
-                Some((pause, asked)) => wait(pause, asked, &mut backoff, &mut stopping).await,
+                Some((pause, is_requested)) => wait(pause, is_requested, &mut backoff, &mut stopping).await,
             }
         }
     }
@@ -244,10 +244,10 @@ impl HttpClient for Delivery {
     }
 }
 
-async fn wait(pause: Duration, asked: bool, backoff: &mut Backoff, stopping: &mut watch::Receiver<bool>) {
+async fn wait(pause: Duration, is_requested: bool, backoff: &mut Backoff, stopping: &mut watch::Receiver<bool>) {
     let sleep = tokio::time::sleep(pause);
     // A dropped sink has no sender any more: `wait_for` would return at once.
-    if asked || *stopping.borrow() || stopping.has_changed().is_err() {
+    if is_requested || *stopping.borrow() || stopping.has_changed().is_err() {
         return sleep.await;
     }
     tokio::select! {

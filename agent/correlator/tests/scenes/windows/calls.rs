@@ -78,7 +78,7 @@ fn a_pod_start_is_inferred_and_its_ids_do_not_hang_on_the_sandboxs() {
 
 /// Found by fuzzing: a file whose clock stands still reports a pod's attempts at one and the same time.
 #[test]
-fn a_request_told_twice_makes_one_trace_also_when_it_was_answered_meanwhile() {
+fn a_request_reported_twice_makes_one_trace_also_when_it_has_returned_meanwhile() {
     let mut scene = windows();
     for id in ["abcdef0123456789", "fedcba9876543210"] {
         began(&mut scene, 100, "web");
@@ -100,7 +100,7 @@ fn a_request_told_twice_makes_one_trace_also_when_it_was_answered_meanwhile() {
 }
 
 #[test]
-fn two_pods_at_once_are_told_apart_by_order_and_marked() {
+fn two_pods_at_once_are_distinguished_by_order_and_marked() {
     let mut scene = windows();
     began(&mut scene, 100, "a");
     began(&mut scene, 101, "b");
@@ -180,7 +180,7 @@ fn after_a_failed_add_the_runtime_cleans_up() {
 }
 
 #[test]
-fn a_program_that_nobody_can_have_asked_for_is_an_orphan() {
+fn a_program_without_a_possible_caller_is_an_orphan() {
     let mut scene = windows();
     runs(&mut scene, 100, "win-bridge");
     runs(&mut scene, 110, "ctr");

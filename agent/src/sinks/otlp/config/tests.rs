@@ -36,7 +36,7 @@ fn endpoint(text: &str) -> Settings {
 const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
 
 #[test]
-fn off_without_endpoint_or_when_told() {
+fn off_without_endpoint_or_when_configured_so() {
     for (variables, says) in [
         (vec![], "no endpoint"),
         (vec![("OTEL_EXPORTER_OTLP_ENDPOINT", "  ")], "no endpoint"),

@@ -138,7 +138,7 @@ async fn an_answer_over_the_limit_is_final() {
 }
 
 #[tokio::test]
-async fn a_success_that_is_not_otlp_is_delivered_and_said() {
+async fn a_success_that_is_not_otlp_is_delivered_and_reported() {
     let page = Act::Answer(200, vec![("content-type", "text/html".to_owned())], b"<html>".to_vec());
     let collector = Collector::http(vec![page]).await;
     let config = http(&collector);

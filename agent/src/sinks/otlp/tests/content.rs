@@ -206,8 +206,11 @@ async fn the_user_agent_names_the_exporters_version() {
         .unwrap();
     let spans = convert::spans(&small_trace(1), &convert::scope("1"));
     exporter.export(spans).await.unwrap();
-    let said = peek.0.lock().unwrap().clone();
-    assert_eq!(said, format!("OTel-OTLP-Exporter-Rust/{}", transport::EXPORTER_VERSION));
+    let agent = peek.0.lock().unwrap().clone();
+    assert_eq!(
+        agent,
+        format!("OTel-OTLP-Exporter-Rust/{}", transport::EXPORTER_VERSION)
+    );
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The sink against a real receiver: Jaeger 2 with storage in memory, asked through its query API.
+//! The sink against a real receiver: Jaeger 2 with storage in memory, queried through its API.
 //!
 //! Runs where `SANDGLASS_JAEGER` names a Jaeger 2 binary; skipped, by name, elsewhere.
 

@@ -15,7 +15,7 @@ struct Authority {
 }
 
 impl Authority {
-    /// `None`, said on standard error, where the `openssl` command is missing.
+    /// `None`, reported on standard error, where the `openssl` command is missing.
     fn new(test: &str) -> Option<Authority> {
         if Command::new("openssl").arg("version").output().is_err() {
             eprintln!("SKIPPED {test}: no openssl command");
@@ -152,8 +152,8 @@ async fn a_wrong_authority_keeps_the_spans_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_when_asked() {
-    let Some(authority) = Authority::new("a_client_certificate_is_shown_when_asked") else {
+async fn a_client_certificate_is_shown_when_requested() {
+    let Some(authority) = Authority::new("a_client_certificate_is_shown_when_requested") else {
         return;
     };
     let collector = Collector::start(

@@ -214,7 +214,7 @@ impl Meter {
     }
 }
 
-/// The growth of a counter that wraps; 0 for one that was reset. Half of the range tells the two apart: two billion drops a
+/// The growth of a counter that wraps; 0 for one that was reset. Half of the range separates the two: two billion drops a
 /// second are beyond any node, and a reset looks like a step back.
 fn grown(now: u32, before: u32) -> u64 {
     match now.wrapping_sub(before) {

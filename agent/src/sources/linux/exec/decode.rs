@@ -112,7 +112,7 @@ fn exec(record: &ExecRecord, rest: &[u8]) -> Option<Exec> {
 }
 
 /// How a process ended, from a status as wait(2) returns it: the signal in bits 0 to 6, bit 7 for a core dump, the code in bits
-/// 8 to 15. A core dump is not told from the signal alone.
+/// 8 to 15. Whether it dumped core is not kept.
 fn exit_status(status: u32) -> ExitStatus {
     match status & 0x7f {
         0 => ExitStatus::Code(i32::from((status >> 8) as u8)),

@@ -50,7 +50,7 @@ fn begin(options: EtwOptions, room: usize) -> Result<Run, Box<(EtwStartError, He
     }
 }
 
-/// One that has said, before all else, that traffic is watched.
+/// One that has reported, before all else, that traffic is watched.
 fn running(options: EtwOptions, room: usize) -> Run {
     let run = begin(options, room).map_err(|refused| refused.0).unwrap();
     let watched = Body::TrafficWatched { node_netns: 1 };
@@ -176,14 +176,14 @@ fn sessions_ask_for_what_the_facts_need() {
     let run = running(options(), 64);
     let enabled = etw.enabled(EVENTS);
     assert_eq!(enabled.len(), WANTED.len());
-    for (given, wanted) in enabled.iter().zip(WANTED) {
+    for (provider, wanted) in enabled.iter().zip(WANTED) {
         assert_eq!(
-            (given.provider, given.level, given.keywords),
+            (provider.provider, provider.level, provider.keywords),
             (wanted.provider, wanted.level, wanted.keywords)
         );
         // Start keys of all, silos and container ids of those that log inside containers.
         let silos = if wanted.of_containers { 0xc00 } else { 0 };
-        assert_eq!(given.property, 0x80 | silos, "{}", given.provider);
+        assert_eq!(provider.property, 0x80 | silos, "{}", provider.provider);
     }
     // And `doctor` says what it means when one of them is missing.
     for wanted in WANTED.iter().chain([&FLOWS]) {
@@ -193,7 +193,7 @@ fn sessions_ask_for_what_the_facts_need() {
     assert!(
         enabled
             .iter()
-            .any(|given| given.provider == normalize::DNS_CLIENT && given.property == 0xc80)
+            .any(|provider| provider.provider == normalize::DNS_CLIENT && provider.property == 0xc80)
     );
     // EVENT_TRACE_FLAG_PROCESS
     assert_eq!(etw.kernel_flags(PROCESSES), 1);
@@ -265,7 +265,7 @@ fn real_records_become_the_same_facts_as_from_their_file() {
     let expected = facts_of(&expected);
     assert!(expected.len() > 20, "{} facts in the sample", expected.len());
     let run = running(options(), 64);
-    // All of them: ferrisetw has no callback for what was not asked for.
+    // All of them: ferrisetw has no callback for what was not enabled.
     etw.buffers(records.len());
     for record in &records {
         assert!(etw.log(PROCESSES, record.clone()));
@@ -306,7 +306,7 @@ fn a_story_seen_live_is_the_story_of_its_file() {
     while let Some(event) = file.next_event().unwrap() {
         replayed.push(event);
     }
-    // Said by the live source when it starts; what ends a file is said by the pipeline of a node.
+    // Sent by the live source when it starts; the tick that ends a file comes from the pipeline of a node.
     let end = replayed.pop().unwrap();
     assert_eq!(end.body, Body::Tick);
     let run = running(options(), 4_096);
@@ -334,7 +334,7 @@ fn a_story_seen_live_is_the_story_of_its_file() {
 }
 
 #[test]
-fn what_etw_lost_is_said_and_counted_once() {
+fn what_etw_lost_is_reported_and_counted_once() {
     let etw = FakeEtw::new();
     let run = running(options(), 64);
     let of_session = |session: &str| run.health.etw_lost.get_or_create(&SessionLabel::new(session)).get();
@@ -382,7 +382,7 @@ fn a_panic_in_a_callback_is_one_record() {
     assert_eq!((seen.recv_timeout(wait), seen.recv_timeout(wait)), (Ok(2), Ok(3)));
     assert_eq!(health.undecodable.get_or_create(&label()).get(), 2);
     trace.stop().unwrap();
-    // ERROR_CANCELLED: the consumer was told to end.
+    // ERROR_CANCELLED: the callback requests the end.
     let _ = consumer.join().unwrap();
 }
 
@@ -440,7 +440,7 @@ fn sessions_left_behind_are_stopped_first() {
 }
 
 #[test]
-fn without_the_kernel_logger_it_runs_on_and_says_so() {
+fn without_the_kernel_logger_it_runs_on_and_reports_it() {
     let etw = FakeEtw::new();
     etw.refuse(PROCESSES, ACCESS_DENIED);
     let run = running(options(), 64);
@@ -510,7 +510,7 @@ fn a_session_stopped_by_somebody_else_is_no_longer_attached() {
 }
 
 #[test]
-fn a_layout_that_no_table_has_is_asked_for_once() {
+fn a_layout_that_no_table_has_is_queried_once() {
     let etw = FakeEtw::new();
     let tables = Tables::built_in();
     // Of a newer Windows, laid out as one that is known.
@@ -535,7 +535,7 @@ fn a_layout_that_no_table_has_is_asked_for_once() {
     assert_eq!(run.take(1).len(), 1);
     // Its length, then all of it, for the first of them.
     assert_eq!((etw.questions(), run.undecodable()), (2, 0));
-    // What TDH does not know either is counted, and not asked for again.
+    // What TDH does not know either is counted, and not queried again.
     for _ in 0..3 {
         etw.log(EVENTS, record(unknown));
     }
@@ -545,7 +545,7 @@ fn a_layout_that_no_table_has_is_asked_for_once() {
 }
 
 #[test]
-fn windows_is_asked_before_a_layout_that_is_inferred() {
+fn windows_is_queried_before_a_layout_that_is_inferred() {
     let etw = FakeEtw::new();
     let mut elsewhere = Tables::built_in();
     let row =
@@ -576,11 +576,11 @@ fn windows_is_asked_before_a_layout_that_is_inferred() {
 }
 
 #[test]
-fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
+fn flows_of_the_virtual_switch_come_when_configured_and_end_in_time() {
     let etw = FakeEtw::new();
     let flows = |etw: &FakeEtw| {
         let enabled = etw.enabled(EVENTS);
-        enabled.into_iter().find(|given| given.provider == normalize::VFP)
+        enabled.into_iter().find(|provider| provider.provider == normalize::VFP)
     };
     let run = running(options(), 64);
     assert_eq!(flows(&etw), None);
@@ -607,8 +607,8 @@ fn flows_of_the_virtual_switch_come_when_asked_for_and_end_in_time() {
         ..options()
     };
     let run = running(options, 64);
-    let given = flows(&etw).unwrap();
-    assert_eq!((given.level, given.keywords), (4, 0x00c8_0000));
+    let provider = flows(&etw).unwrap();
+    assert_eq!((provider.level, provider.keywords), (4, 0x00c8_0000));
     etw.log(EVENTS, record());
     let Body::FlowSeen(flow) = &run.take(1)[0].body else {
         panic!()

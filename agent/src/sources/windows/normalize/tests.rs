@@ -164,7 +164,7 @@ fn a_process_keeps_its_key_from_start_to_end() {
 }
 
 #[test]
-fn the_runtime_says_whose_sandbox_it_is() {
+fn the_runtime_names_the_pod_of_a_sandbox() {
     let log = |message: &str| event(CONTAINERD, 0, 0, "LogrusEntry", vec![("Message", text(message))]);
     let shim = event(
         RUN_HCS,
@@ -204,25 +204,25 @@ fn the_runtime_says_whose_sandbox_it_is() {
         shim,
         span,
     ]);
-    let mut said: Vec<&RuntimeReport> = found
+    let mut reports: Vec<&RuntimeReport> = found
         .iter()
         .map(|body| match body {
-            Body::RuntimeReported(said) => &**said,
+            Body::RuntimeReported(reports) => &**reports,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert!(matches!(said[0], RuntimeReport::RunBegan { identity, attempt: 0 } if identity.name == "web-0"));
-    assert!(matches!(said[1], RuntimeReport::RunReturned { sandbox, .. } if sandbox.0 == "abc"));
-    assert!(matches!(said[2], RuntimeReport::StopBegan { .. }));
-    assert!(matches!(said[3], RuntimeReport::StopReturned { message, .. } if message.is_empty()));
+    assert!(matches!(reports[0], RuntimeReport::RunBegan { identity, attempt: 0 } if identity.name == "web-0"));
+    assert!(matches!(reports[1], RuntimeReport::RunReturned { sandbox, .. } if sandbox.0 == "abc"));
+    assert!(matches!(reports[2], RuntimeReport::StopBegan { .. }));
+    assert!(matches!(reports[3], RuntimeReport::StopReturned { message, .. } if message.is_empty()));
     let made = RuntimeReport::ContainerOf {
         sandbox: SandboxId("abc".to_owned()),
         container: "d1e2".to_owned(),
     };
-    assert_eq!(said.remove(4), &made);
-    assert!(matches!(said[4], RuntimeReport::ShimLaunched { sandbox, .. } if sandbox.0 == "abc"));
-    let RuntimeReport::Span(span) = said[5] else {
-        panic!("{:?}", said[5]);
+    assert_eq!(reports.remove(4), &made);
+    assert!(matches!(reports[4], RuntimeReport::ShimLaunched { sandbox, .. } if sandbox.0 == "abc"));
+    let RuntimeReport::Span(span) = reports[5] else {
+        panic!("{:?}", reports[5]);
     };
     assert_eq!((span.start.0, span.end.0), (2_000_000_000, 4_000_000_000));
 }
@@ -230,14 +230,14 @@ fn the_runtime_says_whose_sandbox_it_is() {
 #[test]
 fn lookups_connections_and_silos() {
     let address = |text: &str| Value::SocketAddr(text.parse().unwrap());
-    let mut asked = event(
+    let mut query = event(
         DNS_CLIENT,
         3006,
         0,
         "",
         vec![("QueryName", text("API.shop.svc.")), ("QueryType", Value::U64(1))],
     );
-    asked.container_id = Some(Guid(5));
+    query.container_id = Some(Guid(5));
     let refused = event(
         TCPIP,
         1034,
@@ -262,9 +262,9 @@ fn lookups_connections_and_silos() {
             ("Status", Value::U64(0)),
         ],
     );
-    let found = facts(&[asked, refused, callback]);
+    let found = facts(&[query, refused, callback]);
     let [
-        Body::LookupSeen(asked),
+        Body::LookupSeen(query),
         Body::ConnectSeen(refused),
         Body::SiloSeen(callback),
     ] = &found[..]
@@ -272,14 +272,14 @@ fn lookups_connections_and_silos() {
         panic!("{found:?}");
     };
     assert_eq!(
-        (asked.name.as_str(), &asked.step),
+        (query.name.as_str(), &query.step),
         ("api.shop.svc", &LookupChange::Started)
     );
     assert_eq!(
         (refused.netns, refused.step),
         (3, Step::Failed(ConnectFailure::Refused))
     );
-    assert_eq!(callback.silo, asked.silo);
+    assert_eq!(callback.silo, query.silo);
     assert!(matches!(&callback.step, SiloChange::CallbackStopped { monitor, status: 0 } if monitor == "wcifs"));
 }
 
@@ -506,7 +506,7 @@ fn calls_of_the_socket_library() {
 }
 
 #[test]
-fn drivers_are_told_of_a_silos_end_too() {
+fn drivers_have_callbacks_at_a_silos_end_too() {
     let silo = |id: u16| {
         let fields = vec![
             ("ContainerID", Value::Guid(Guid(5))),

@@ -61,7 +61,7 @@ fn decoded(bytes: &[u8]) -> Result<Option<FlowEvent>, FlowError> {
 const SERVICE: [&str; 4] = ["10.1.0.2:40000", "10.96.0.10:53", "10.1.0.9:1053", "10.1.0.2:40000"];
 
 #[test]
-fn a_translated_flow_is_told_with_both_directions() {
+fn a_translated_flow_is_reported_with_both_directions() {
     let bytes = message(NEW, UDP, SERVICE, &[attribute(STATUS, &0x1aa_u32.to_be_bytes())]);
     let event = decoded(&bytes).unwrap().unwrap();
     assert_eq!(event.unix_ns, None);

@@ -66,7 +66,7 @@ fn decoded(records: &[(DnsRecord, &[u8])]) -> (Vec<DnsMessage>, Vec<(Unreported,
 }
 
 #[test]
-fn a_query_names_who_asked_and_an_answer_does_not() {
+fn a_query_names_its_process_and_an_answer_does_not() {
     let (query, answer) = (message(false), message(true));
     let (messages, counted) = decoded(&[
         (head(PROTOCOL_UDP, DNS_OUT, &query), &query),
@@ -165,7 +165,7 @@ fn messages_that_are_no_lookups_are_counted() {
     let (messages, counted) = decoded(&[
         (head(PROTOCOL_UDP, DNS_OUT, &query), &query),
         (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
-        // Nobody asked for this one: it may answer a query that was not understood.
+        // No query has this id: it may answer one that was not understood.
         (head(PROTOCOL_UDP, DNS_IN, &answer), &answer),
         (head(PROTOCOL_UDP, DNS_OUT, &keepalive), &keepalive),
     ]);

@@ -5,7 +5,7 @@ fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
 }
 
 #[test]
-fn one_name_is_one_text_and_others_are_told_apart() {
+fn one_name_is_one_text_and_others_are_distinguished() {
     let mut names = NameCache::default();
     let mut name_of = |label: &[u8]| {
         let mut question = vec![label.len() as u8];
@@ -60,13 +60,13 @@ fn record(kind: u16, ttl: u32, data: &[u8]) -> Vec<u8> {
     record
 }
 
-fn asked() -> Vec<u8> {
+fn web_question() -> Vec<u8> {
     question(&[b"Web", b"example", b"ORG"], 1)
 }
 
 #[test]
 fn a_query_gives_its_question() {
-    let parsed = parse(&[header(7, 0x0100, [1, 0, 0, 0]), asked()].concat(), true).unwrap();
+    let parsed = parse(&[header(7, 0x0100, [1, 0, 0, 0]), web_question()].concat(), true).unwrap();
     assert_eq!(parsed.id, 7);
     assert!(parsed.is_lookup && parsed.answer.is_none() && !parsed.malformed);
     let question = Question {
@@ -80,7 +80,7 @@ fn a_query_gives_its_question() {
 fn an_answer_gives_code_and_addresses() {
     let message = [
         header(7, 0x8180, [1, 3, 0, 1]),
-        asked(),
+        web_question(),
         record(5, 60, &name(&[b"other"])),
         record(1, 60, &[192, 0, 2, 1]),
         record(28, 60, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]),
@@ -100,7 +100,7 @@ fn an_answer_gives_code_and_addresses() {
 
 #[test]
 fn codes_and_truncation_are_read_from_the_header() {
-    let parsed = parse(&[header(1, 0x8383, [1, 0, 0, 0]), asked()].concat(), true).unwrap();
+    let parsed = parse(&[header(1, 0x8383, [1, 0, 0, 0]), web_question()].concat(), true).unwrap();
     let answer = parsed.answer.unwrap();
     assert_eq!((answer.rcode, answer.truncated, answer.records), (3, true, 0));
     // A server that did not understand repeats no question.
@@ -112,7 +112,7 @@ fn codes_and_truncation_are_read_from_the_header() {
 fn what_was_not_captured_is_not_malformed() {
     let whole = [
         header(7, 0x8180, [1, 2, 0, 0]),
-        asked(),
+        web_question(),
         record(1, 60, &[192, 0, 2, 1]),
         record(1, 60, &[192, 0, 2, 2]),
     ]
@@ -153,7 +153,7 @@ fn what_is_no_message_is_an_error() {
 #[test]
 fn much_is_bounded() {
     let many: Vec<u8> = (0..100).flat_map(|_| record(1, 0, &[1, 2, 3, 4])).collect();
-    let questions: Vec<u8> = (0..20).flat_map(|_| asked()).collect();
+    let questions: Vec<u8> = (0..20).flat_map(|_| web_question()).collect();
     let message = [header(1, 0x8000, [20, 100, 0, 0]), questions, many].concat();
     let parsed = parse(&message, true).unwrap();
     assert_eq!((parsed.questions.len(), parsed.more_questions), (QUESTIONS_MAX, 12));
@@ -165,7 +165,7 @@ fn much_is_bounded() {
 #[test]
 fn other_opcodes_are_no_lookups() {
     for (flags, counts, rest) in [
-        (0x2000, [1, 0, 0, 0], asked()),
+        (0x2000, [1, 0, 0, 0], web_question()),
         (0x2800, [1, 0, 1, 0], vec![0, 0, 6, 0, 1, 1]),
         (0x0800, [0, 1, 0, 0], record(1, 0, &[192, 0, 2, 1])),
         (0x3000, [0; 4], vec![0, 1, 0, 8, 0, 0, 58, 152, 0, 0, 58, 152]),

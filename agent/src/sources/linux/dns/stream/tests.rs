@@ -330,12 +330,12 @@ fn what_comes_again_after_the_close_is_no_other_stream() {
         ..Flags::default()
     };
     let (query, answer): (&'static [u8], &'static [u8]) = (query.leak(), answer.leak());
-    let [asked, answered] = [query, answer].map(|bytes| u32::try_from(bytes.len()).unwrap());
+    let [query_len, answer_len] = [query, answer].map(|bytes| u32::try_from(bytes.len()).unwrap());
     let mut segments = vec![
         fresh(segment(OUT, 100, query), 500, 100),
-        flagged(segment(OUT, 100 + asked, &[]), fin),
-        fresh(segment(IN, 500, answer), 500, 100 + asked),
-        flagged(segment(IN, 500 + answered, &[]), fin),
+        flagged(segment(OUT, 100 + query_len, &[]), fin),
+        fresh(segment(IN, 500, answer), 500, 100 + query_len),
+        flagged(segment(IN, 500 + answer_len, &[]), fin),
         flagged(segment(IN, 500, answer), fin),
         segment(OUT, 100, query),
     ];

@@ -99,7 +99,7 @@ fn no_arguments_are_no_arguments() {
 }
 
 #[test]
-fn exit_tells_code_from_signal() {
+fn an_exit_is_a_code_or_a_signal() {
     for (status, how) in [
         (0, ExitStatus::Code(0)),
         (1 << 8, ExitStatus::Code(1)),
