@@ -14,6 +14,9 @@ use crate::time::ClockAnchor;
 /// Version of the format; a reader refuses a newer one and upgrades an older one.
 pub const VERSION: u32 = 1;
 
+/// What the first line calls itself.
+const FORMAT: &str = "sandglass";
+
 /// Longest line that is read, in bytes.
 pub const MAX_LINE: usize = 1 << 20;
 
@@ -41,6 +44,25 @@ pub struct Header {
     /// What of the node it holds; older recordings do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holds: Option<Holds>,
+}
+
+impl Header {
+    /// The header of a recording of the present format. The other facts of the node are empty, for the caller to fill in.
+    #[must_use]
+    pub fn new(agent: &str, boot_id: String, clock: ClockAnchor) -> Header {
+        Header {
+            recording: FORMAT.to_owned(),
+            version: VERSION,
+            agent: agent.to_owned(),
+            os: String::new(),
+            kernel: String::new(),
+            machine: String::new(),
+            node: String::new(),
+            boot_id,
+            clock,
+            holds: None,
+        }
+    }
 }
 
 /// What of the node a recording holds. Secrets outside of arguments are masked in every recording.
@@ -83,7 +105,7 @@ pub fn decode_header(line: &str) -> Result<Header, LineError> {
         version: u32,
     }
     let probe: Probe = serde_json::from_str(line).map_err(|_| LineError::NotARecording)?;
-    if probe.recording != "sandglass" {
+    if probe.recording != FORMAT {
         return Err(LineError::NotARecording);
     }
     if probe.version > VERSION {

@@ -174,19 +174,15 @@ fn page_options(config: &Config, address: SocketAddr, any_port: bool) -> HttpOpt
 /// The header of a recording made on this node.
 pub(super) fn recording_header(config: &Config, node: &NodeInfo, clock: ClockAnchor) -> Header {
     Header {
-        recording: "sandglass".to_owned(),
-        version: recording::VERSION,
-        agent: node.version.clone(),
         os: node.os.clone(),
         kernel: node.kernel.clone(),
         machine: node.machine.clone(),
         node: node.name.clone(),
-        boot_id: node.boot_id.clone(),
-        clock,
         holds: Some(recording::Holds {
             arguments: config.commands.arguments,
             anonymized: false,
         }),
+        ..Header::new(&node.version, node.boot_id.clone(), clock)
     }
 }
 

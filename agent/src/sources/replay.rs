@@ -255,19 +255,7 @@ mod tests {
     use sandglass_model::{Body, ClockAnchor, Timestamp};
 
     fn header() -> String {
-        recording::encode(&Header {
-            recording: "sandglass".into(),
-            version: recording::VERSION,
-            agent: "0".into(),
-            os: "Linux".into(),
-            kernel: "6.1".into(),
-            machine: "x86_64".into(),
-            node: "n".into(),
-            boot_id: "b".into(),
-            clock: ClockAnchor::default(),
-            holds: None,
-        })
-        .unwrap()
+        recording::encode(&Header::new("0", "b".to_owned(), ClockAnchor::default())).unwrap()
     }
 
     fn file(lines: &[&[u8]]) -> tempfile::NamedTempFile {

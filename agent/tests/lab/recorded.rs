@@ -7,7 +7,7 @@ use std::path::Path;
 use sandglass::sinks::recording::Recorder;
 use sandglass::sources::clock;
 use sandglass_model::Event;
-use sandglass_model::recording::{self, Header};
+use sandglass_model::recording::Header;
 
 /// Whether recordings are made: some last longer then, so that they hold how it ended.
 pub fn wanted() -> bool {
@@ -23,16 +23,11 @@ pub fn record<'a>(test: &str, events: impl IntoIterator<Item = &'a Event>) {
     let _ = std::fs::remove_file(&path);
     let facts = clock::node_facts();
     let header = Header {
-        recording: "sandglass".to_owned(),
-        version: recording::VERSION,
-        agent: env!("CARGO_PKG_VERSION").to_owned(),
         os: facts.os,
         kernel: facts.kernel,
         machine: facts.machine,
         node: "node".to_owned(),
-        boot_id: facts.boot_id,
-        clock: clock::anchor(),
-        holds: None,
+        ..Header::new(env!("CARGO_PKG_VERSION"), facts.boot_id, clock::anchor())
     };
     let mut recorder = Recorder::create(&path, &header).unwrap();
     for event in events {

@@ -10,7 +10,7 @@ use std::io::{Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use sandglass_etw::{DecodeCounts, Decoder, EtlError, EtlEvents, EtlStatistics, ReadOptions};
-use sandglass_model::recording::{self, Header};
+use sandglass_model::recording::Header;
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp, TraceId};
 
 use super::NODE_COMPARTMENT;
@@ -115,21 +115,16 @@ impl EtlFile {
             &session.os_build.to_le_bytes(),
             &session.processors.to_le_bytes(),
         ]);
+        // ETW has one clock: boot and wall clock are the same.
+        let clock = ClockAnchor {
+            boot_ns: session.started_ns,
+            unix_ns: session.started_ns,
+        };
         let header = Header {
-            recording: "sandglass".to_owned(),
-            version: recording::VERSION,
-            agent: env!("CARGO_PKG_VERSION").to_owned(),
             os: "Windows".to_owned(),
             kernel: format!("{}.{}.{}", session.os_version.0, session.os_version.1, session.os_build),
             machine: if session.pointer_size == 4 { "x86" } else { "x86_64" }.to_owned(),
-            node: String::new(),
-            boot_id: boot.to_string(),
-            // ETW has one clock: boot and wall clock are the same.
-            clock: ClockAnchor {
-                boot_ns: session.started_ns,
-                unix_ns: session.started_ns,
-            },
-            holds: None,
+            ..Header::new(env!("CARGO_PKG_VERSION"), boot.to_string(), clock)
         };
         Ok(EtlFile {
             header,
