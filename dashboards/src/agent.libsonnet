@@ -13,8 +13,9 @@ p.dashboard('agent', 'agent', 'The agent itself: does it see everything, does it
   ]),
   p.row('What it sees', [
     p.lines('Events', 'How much happens on the nodes?', 'ops', [p.query('topk(10, %s)' % rate('sandglass_events_total', 'node'), '{{node}}')]) + p.byNode,
-    p.lines('Losses', 'Which of the five ways to lose something occurs: lost, late, orphan, evicted, shed?', 'ops', [
+    p.lines('Losses', 'Which of the six ways to miss something occurs: lost, limited, late, orphan, evicted, shed?', 'ops', [
       p.query(rate('sandglass_events_lost_total', 'probe'), 'lost, {{probe}}'),
+      p.query(rate('sandglass_events_limited_total', 'probe'), 'limited, {{probe}}'),
       p.query('sum(rate(sandglass_events_late_total{SEL}[$__rate_interval]))', 'late'),
       p.query('sum(rate(sandglass_events_orphan_total{SEL}[$__rate_interval]))', 'orphan'),
       p.query(rate('sandglass_evicted_total', 'table'), 'evicted, {{table}}'),

@@ -93,6 +93,10 @@ fn of_a_running_agent() -> Exposition {
             probe: "etw".to_owned(),
         };
         health.lost.get_or_create(&etw).inc_by(7);
+        let drops = ProbeLabel {
+            probe: "drops".to_owned(),
+        };
+        health.limited.get_or_create(&drops).inc_by(40);
         let session = SessionLabel::new("sandglass-events");
         health.etw_lost.get_or_create(&session).inc_by(7);
         let problem = Problem {
