@@ -1,7 +1,7 @@
 //! Decodes raw records into events: chooses the schema and reads the payload.
 //!
-//! Used for live records and for files alike. Keeps the schemas that it has met, within limits, so that an event of a known schema costs
-//! its values only. Learns from schema records in the stream.
+//! Used for live records and for files alike. Keeps the schemas that it has met, within limits, so that an event of a known
+//! schema costs its values only. Learns from schema records in the stream.
 //! Does not: decode WPP messages (only their vendor can), query Windows for schemas, or drop a record without counting it.
 
 mod extended_items;
@@ -119,8 +119,8 @@ impl Decoder {
         self.counts
     }
 
-    /// How many records of each provider or class had no known schema, for the first thousand providers: a table or a merged file
-    /// would make them decodable.
+    /// How many records of each provider or class had no known schema, for the first thousand providers: a table or a merged
+    /// file would make them decodable.
     pub const fn without_schema(&self) -> &BTreeMap<Guid, u64> {
         &self.without_schema
     }

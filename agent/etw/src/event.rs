@@ -1,7 +1,7 @@
 //! A decoded ETW event: provider, time, and its fields by name.
 //!
-//! Made by the decoder from live records and from files; read by the Windows source. Names are shared (`Arc<str>`): an event of a known
-//! schema allocates for its values only.
+//! Made by the decoder from live records and from files; read by the Windows source. Names are shared (`Arc<str>`): an event
+//! of a known schema allocates for its values only.
 //! Does not: interpret an event.
 
 use std::sync::Arc;
@@ -46,10 +46,11 @@ pub struct EtwEvent {
     pub activity: Guid,
     /// The activity that caused this one.
     pub related_activity: Option<Guid>,
-    /// The container (silo) that logged it, when the session enabled `EVENT_ENABLE_PROPERTY_SOURCE_CONTAINER_TRACKING` (evntcons.h).
+    /// The container (silo) that logged it, when the session enabled `EVENT_ENABLE_PROPERTY_SOURCE_CONTAINER_TRACKING`
+    /// (evntcons.h).
     pub container_id: Option<Guid>,
-    /// Start key of the logging process, when the session enabled `EVENT_ENABLE_PROPERTY_PROCESS_START_KEY` (evntcons.h). Unlike a
-    /// process id it is not reused until a reboot.
+    /// Start key of the logging process, when the session enabled `EVENT_ENABLE_PROPERTY_PROCESS_START_KEY` (evntcons.h).
+    /// Unlike a process id it is not reused until a reboot.
     pub process_start_key: Option<u64>,
     /// Event key, when the session enabled `EVENT_ENABLE_PROPERTY_EVENT_KEY` (evntcons.h).
     pub event_key: Option<u64>,

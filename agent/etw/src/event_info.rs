@@ -1,7 +1,8 @@
 //! Parses a `TRACE_EVENT_INFO` (tdh.h; learn.microsoft.com): the schema of one manifest or MOF event.
 //!
-//! Used by the decoder, for the schema records of merged files (classic provider `bbccf6c1-..`, type 32) and for the answers of TDH in a
-//! live session. Offsets and indexes that lead nowhere give `None`, never a panic. Does not: parse schemas of TraceLogging or WPP events.
+//! Used by the decoder, for the schema records of merged files (classic provider `bbccf6c1-..`, type 32) and for the answers
+//! of TDH in a live session. Offsets and indexes that lead nowhere give `None`, never a panic. Does not: parse schemas of
+//! TraceLogging or WPP events.
 
 use std::sync::Arc;
 
@@ -36,8 +37,9 @@ pub enum SchemaKey {
 /// The schema in a `TRACE_EVENT_INFO`; `None` when it is malformed, or not of a manifest or MOF event.
 pub fn schema(info: &[u8]) -> Option<(SchemaKey, Schema)> {
     let guid_at = |at| Guid::read(info.get(at..)?);
-    // `TRACE_EVENT_INFO` (tdh.h): ProviderGuid at 0, EventGuid at 16, EventDescriptor at 32, DecodingSource at 48, ProviderNameOffset at
-    // 52, TaskNameOffset at 68, OpcodeNameOffset at 72, PropertyCount at 100, TopLevelPropertyCount at 104.
+    // `TRACE_EVENT_INFO` (tdh.h): ProviderGuid at 0, EventGuid at 16, EventDescriptor at 32, DecodingSource at 48,
+    // ProviderNameOffset at 52, TaskNameOffset at 68, OpcodeNameOffset at 72, PropertyCount at 100, TopLevelPropertyCount at
+    // 104.
     let [id_low, id_high, version, _, _, opcode] = array_at(info, 32)?;
     let key = match u32_at(info, 48)? {
         SOURCE_XML => SchemaKey::Manifest {
@@ -78,8 +80,8 @@ pub(crate) fn is_needless(info: &[u8]) -> bool {
     matches!(u32_at(info, 48), Some(SOURCE_WPP | SOURCE_TRACELOGGING))
 }
 
-/// `Task/Opcode`, or the one of the two that is there. Windows' standard opcodes are called `win:..`; those other than start and stop
-/// are left out.
+/// `Task/Opcode`, or the one of the two that is there. Windows' standard opcodes are called `win:..`; those other than start
+/// and stop are left out.
 fn event_name(info: &[u8]) -> Option<Arc<str>> {
     let opcode = name_at(info, 72).filter(|opcode| &**opcode != "win:Info");
     match (name_at(info, 68), opcode) {
@@ -150,8 +152,8 @@ impl PropertyTree<'_> {
         self.left = self.left.checked_sub(1)?;
         let property = self.property(index)?;
         let flags = u32_at(property, 0)?;
-        // `EVENT_PROPERTY_INFO` (tdh.h): Flags at 0, NameOffset at 4, InType or StructStartIndex at 8, OutType or NumOfStructMembers at 10,
-        // count or countPropertyIndex at 16, length or lengthPropertyIndex at 18.
+        // `EVENT_PROPERTY_INFO` (tdh.h): Flags at 0, NameOffset at 4, InType or StructStartIndex at 8, OutType or
+        // NumOfStructMembers at 10, count or countPropertyIndex at 16, length or lengthPropertyIndex at 18.
         let [first, second, count, length] = [8, 10, 16, 18].map(|at| u16_at(property, at).unwrap_or_default());
         let name = name_at(self.info, PROPERTIES_AT + index * PROPERTY_SIZE + 4).unwrap_or_else(|| "".into());
         let slot_of = |target: u16| *self.slots.get(usize::from(target)).unwrap_or(&None);
@@ -239,8 +241,8 @@ const fn kind_takes_length(kind: &Kind) -> bool {
     matches!(kind, Kind::Utf16 | Kind::Ansi | Kind::Binary | Kind::Sid)
 }
 
-/// The out-types of TDH that change a value (`_TDH_OUT_TYPE`, tdh.h); the others concern how it is printed: a number in hexadecimal
-/// stays a number here.
+/// The out-types of TDH that change a value (`_TDH_OUT_TYPE`, tdh.h); the others concern how it is printed: a number in
+/// hexadecimal stays a number here.
 fn meaning(kind: Kind, in_type: u16, out_type: u16) -> (Kind, Out) {
     let integer = matches!(kind, Kind::Int(_) | Kind::UInt(_) | Kind::Pointer);
     let out = match out_type {

@@ -1,7 +1,7 @@
 //! GUIDs: the ids of providers, activities, containers, namespaces and ports on Windows.
 //!
-//! Used by every module of this crate and by the Windows source. Held in the order of the text form, so that order and text agree; only
-//! this module knows the mixed-endian bytes of records. Does not: make GUIDs.
+//! Used by every module of this crate and by the Windows source. Held in the order of the text form, so that order and text
+//! agree; only this module knows the mixed-endian bytes of records. Does not: make GUIDs.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! Reads a payload by its schema: bytes to named values.
 //!
-//! Used by the decoder for every kind of event. A payload that is shorter than its schema gives the fields that are there and is marked;
-//! the work for one event is bounded, whatever counts it states. Does not: choose the schema.
+//! Used by the decoder for every kind of event. A payload that is shorter than its schema gives the fields that are there and
+//! is marked; the work for one event is bounded, whatever counts it states. Does not: choose the schema.
 
 use crate::bytes::Cursor;
 use crate::event::{Field, FileTime, Value};

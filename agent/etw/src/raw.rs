@@ -1,4 +1,5 @@
-//! A record before it is decoded: as an ETW callback gets it (EVENT_RECORD, learn.microsoft.com), or as it lies in a file's buffer.
+//! A record before it is decoded: as an ETW callback gets it (EVENT_RECORD, learn.microsoft.com), or as it lies in a file's
+//! buffer.
 //!
 //! Filled by the live source, which copies, and by the `.etl` reader, which borrows. Does not: interpret the payload.
 

@@ -1,7 +1,7 @@
 //! The layout of a payload, as TraceLogging metadata, a file's schema records and the tables all give it.
 //!
-//! Made by `tracelogging`, `event_info` and `tables`; interpreted by `payload`, and in reverse by the writer. Kinds are the in-types and
-//! out-types of TDH (tdh.h, TDH_INTYPE_ and TDH_OUTTYPE_). Does not: read bytes.
+//! Made by `tracelogging`, `event_info` and `tables`; interpreted by `payload`, and in reverse by the writer. Kinds are the
+//! in-types and out-types of TDH (tdh.h, TDH_INTYPE_ and TDH_OUTTYPE_). Does not: read bytes.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Schemas that records do not carry: events of manifests and of the kernel logger, as text tables that a user can extend.
 //!
-//! Used by the decoder where a file has no schema of its own, and by the writer. `data/*.tsv` is compiled in; a user's files are added
-//! at run time and take precedence. `data/README.md` describes the format and where each table comes from.
+//! Used by the decoder where a file has no schema of its own, and by the writer. `data/*.tsv` is compiled in; a user's files
+//! are added at run time and take precedence. `data/README.md` describes the format and where each table comes from.
 //! Does not: query Windows.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,7 +1,8 @@
 //! The three clocks of ETW, converted to nanoseconds since 1970 UTC.
 //!
-//! Used by the `.etl` reader, which learns clock and start from the file's header, and by the live source. A session's clock counts ticks of
-//! the performance counter, 100 ns steps since 1601 (FILETIME) or processor cycles (WNODE_HEADER, ClientContext).
+//! Used by the `.etl` reader, which learns clock and start from the file's header, and by the live source. A session's clock
+//! counts ticks of the performance counter, 100 ns steps since 1601 (FILETIME) or processor cycles (WNODE_HEADER,
+//! ClientContext).
 //! Does not: read a clock.
 
 /// 100 ns steps from 1601 to 1970.

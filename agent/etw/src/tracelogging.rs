@@ -1,7 +1,7 @@
 //! Parses TraceLogging metadata, which each event carries, into a schema.
 //!
-//! Used by the decoder, which caches the schemas. The layout is that of `TraceLoggingProvider.h` (Windows SDK): a size, tags, the event's
-//! name, then for each field a name, an in-type with array flags, an out-type and tags.
+//! Used by the decoder, which caches the schemas. The layout is that of `TraceLoggingProvider.h` (Windows SDK): a size, tags,
+//! the event's name, then for each field a name, an in-type with array flags, an out-type and tags.
 //! Does not: read payloads.
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The values of an event's fields, and conversions that lose nothing.
 //!
-//! Made by [`crate::payload`], read by the Windows source through [`crate::event`]. Does not: know which provider logged a value.
+//! Made by [`crate::payload`], read by the Windows source through [`crate::event`]. Does not: know which provider logged a
+//! value.
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};

@@ -294,8 +294,8 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// The substitute. Addresses that mean the same on every node, such as loopback and multicast, stay. The last byte of an IPv4
-    /// address stays too, so that a recording remains readable.
+    /// The substitute. Addresses that mean the same on every node, such as loopback and multicast, stay. The last byte of an
+    /// IPv4 address stays too, so that a recording remains readable.
     fn of(&mut self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(v4) if v4.is_loopback() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => {

@@ -176,7 +176,8 @@ fn cni_args(args: &str) -> Option<String> {
     changed.then_some(masked)
 }
 
-/// Masks what a plugin read and wrote. Names come from a configuration file and messages from a program: both may hold anything.
+/// Masks what a plugin read and wrote. Names come from a configuration file and messages from a program: both may hold
+/// anything.
 fn plugin_io(io: &mut PluginIo) {
     if let Some(netconf) = &mut io.netconf {
         for field in [&mut netconf.network, &mut netconf.plugin, &mut netconf.version] {

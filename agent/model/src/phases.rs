@@ -129,8 +129,8 @@ impl Breakdown {
                 .map_or(0, |depth| depth + 1);
         }
 
-        // Between two edges no span begins or ends, so each slice has one owner. Quadratic in the number of spans, which is bounded
-        // (512 by default, `max_spans` of the correlator).
+        // Between two edges no span begins or ends, so each slice has one owner. Quadratic in the number of spans, which is
+        // bounded (512 by default, `max_spans` of the correlator).
         let mut own_ns = vec![0; trace.spans.len()];
         for slice in edges.windows(2) {
             let owner = (0..trace.spans.len())

@@ -125,7 +125,8 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
     notes
 }
 
-/// `endpoint=ee010101-1111`: enough of an id to distinguish it from others. Thirteen characters are the first two groups of a GUID.
+/// `endpoint=ee010101-1111`: enough of an id to distinguish it from others. Thirteen characters are the first two groups of a
+/// GUID.
 fn of_object(object: &str) -> String {
     const SHOWN: usize = 13;
     match object.split_once('=') {

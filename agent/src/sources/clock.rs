@@ -1,7 +1,7 @@
 //! The node's two clocks, and the facts about the node that no configuration holds.
 //!
-//! Used by sources for timestamps and anchors, by the composition root for `NodeInfo`. Off Linux both clocks are the wall clock,
-//! in nanoseconds since 1970, as ETW stamps its events.
+//! Used by sources for timestamps and anchors, by the composition root for `NodeInfo`. Off Linux both clocks are the wall
+//! clock, in nanoseconds since 1970, as ETW stamps its events.
 //! Does not: keep or compare anchors (the feed of the process probe does, to notice a step).
 
 #[cfg_attr(target_os = "linux", path = "clock/linux.rs")]

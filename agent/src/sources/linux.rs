@@ -1,8 +1,8 @@
 //! The Linux source: attaches the probes, and joins what they need of one another.
 //!
 //! Started by `app`, by tests and by the benchmarks. Each probe takes the best rung of its ladder that this kernel offers and
-//! reports in [`Health`] which one; only the process probe is required. Every probe has a thread of its own that turns its records
-//! into events until the source is dropped.
+//! reports in [`Health`] which one; only the process probe is required. Every probe has a thread of its own that turns its
+//! records into events until the source is dropped.
 //! Does not: interpret events (the correlator does), or read anything of processes that are no plugins.
 
 mod attached;
@@ -112,11 +112,14 @@ const NETNS_DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 /// The running source. Dropping it stops it: each thread drains what is in its ring buffer now, and the probes are detached.
 #[derive(Debug)]
 pub struct LinuxSource {
+    /// The one probe without which there is no source.
     exec: ExecProbe,
+    // `None`: switched off, or not accepted by this kernel; the health page shows which.
     connect: Option<AttachedProbe>,
     conntrack: Option<Conntrack>,
     dns: Option<DnsProbe>,
     drops: Option<AttachedProbe>,
+    /// Shared with `netns` and `conntrack`; kept for looks at older sandboxes.
     namespaces: KnownNamespaces,
 }
 
@@ -181,7 +184,8 @@ fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T 
         return start();
     };
     std::thread::scope(|scope| {
-        // A thread of its own, because setns(2) moves the calling thread for good. Threads that `start` makes inherit the namespace.
+        // A thread of its own, because setns(2) moves the calling thread for good. Threads that `start` makes inherit the
+        // namespace.
         let started = scope.spawn(move || {
             let _ = move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network));
             start()
@@ -193,8 +197,8 @@ fn within<T: Send>(netns: Option<&Path>, start: impl FnOnce() -> T + Send) -> T 
     })
 }
 
-/// The event that traffic is watched from now on: silence of a sandbox means from here on that it sends nothing. It also names the
-/// node's own network namespace, that of process 1 unless configured; 0 when it cannot be seen.
+/// The event that traffic is watched from now on: silence of a sandbox means from here on that it sends nothing. It also
+/// names the node's own network namespace, that of process 1 unless configured; 0 when it cannot be seen.
 fn traffic_watched(node: Option<&Path>) -> Event {
     let node = node.unwrap_or(Path::new("/proc/1/ns/net"));
     let netns = std::fs::metadata(node).or_else(|_| std::fs::metadata("/proc/self/ns/net"));

@@ -25,7 +25,9 @@ pub struct EventSender {
 #[derive(Debug)]
 pub struct EventReceiver {
     channel: Receiver<Event>,
+    /// Events that fit into the queue.
     capacity: usize,
+    /// That of the senders: both ends count.
     depth: Gauge,
 }
 

@@ -1,7 +1,8 @@
 //! A recording as a source: reads its header, then its events, line by line in bounded memory.
 //!
-//! Used by `sandglass replay` and by tests. The format is `sandglass_model::recording`'s. A line that is no event is skipped and
-//! counted with its number.
+//! Used by `sandglass replay` and by tests. The format is `sandglass_model::recording`'s. A line that is no event is skipped
+//! and counted with its number. Memory is bounded by one line of [`MAX_LINE`] bytes, or by the open buffers of an `.etl` file
+//! (256 MiB).
 //! Does not: pace itself; the recording of a night replays in seconds.
 
 use std::borrow::Cow;
@@ -222,8 +223,8 @@ impl Recording {
         (self.bytes_read, self.bytes_total)
     }
 
-    /// Counts a line. The first three are kept: they show whether the file is damaged or of another kind, and a damaged recording
-    /// of a night has millions.
+    /// Counts a line. The first three are kept: they show whether the file is damaged or of another kind, and a damaged
+    /// recording of a night has millions.
     fn skip(&mut self, reason: &str) {
         self.skipped.count += 1;
         if self.skipped.examples.len() < 3 {

@@ -35,8 +35,8 @@ impl<'a> Extended<'a> {
     }
 }
 
-/// A GUID as text, with or without braces and a zero byte, or as 16 bytes. evntcons.h documents the item as text of 36 characters;
-/// the other forms cost nothing to accept.
+/// A GUID as text, with or without braces and a zero byte, or as 16 bytes. evntcons.h documents the item as text of 36
+/// characters; the other forms cost nothing to accept.
 pub(super) fn container_id(data: &[u8]) -> Option<Guid> {
     let text = str::from_utf8(data).ok().map(|text| text.trim_end_matches('\0').trim());
     let parsed = text.and_then(|text| text.parse().ok());

@@ -47,8 +47,8 @@ impl Block {
         let body = whole.get(HEADER_SIZE..).unwrap_or_default();
         let filled = (header.filled as usize).saturating_sub(HEADER_SIZE);
         if header.compressed() {
-            // The size of the session's buffers bounds it. Merging may join sessions of other sizes, so the size that this buffer
-            // states counts too, up to what most sessions use.
+            // The size of the session's buffers bounds it. Merging may join sessions of other sizes, so the size that this
+            // buffer states counts too, up to what most sessions use.
             let room = room.max(filled.min(USUAL_LARGEST)).min(LARGEST);
             if self.bytes.len() < room {
                 self.bytes.resize(room, 0);
@@ -67,8 +67,8 @@ impl Block {
         self.walk(walk);
     }
 
-    /// Goes from record to record and keeps the wanted ones. Ends at the first that cannot be one: sizes are all that leads to the
-    /// next. Records of one buffer are in order but for those whose time was taken before their room.
+    /// Goes from record to record and keeps the wanted ones. Ends at the first that cannot be one: sizes are all that leads
+    /// to the next. Records of one buffer are in order but for those whose time was taken before their room.
     fn walk(&mut self, walk: &mut Walk<'_>) {
         let body = self.bytes.get(..self.length).unwrap_or_default();
         walk.statistics.record_bytes += body.len() as u64;

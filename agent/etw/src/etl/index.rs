@@ -1,7 +1,7 @@
 //! Finds the buffers of a file and when each begins, reading only their first bytes.
 //!
-//! Used by the reader once, at opening. Continues behind damage: at the next multiple of the buffer size, or byte by byte until the
-//! bytes look like a buffer of the same session.
+//! Used by the reader once, at opening. Continues behind damage: at the next multiple of the buffer size, or byte by byte
+//! until the bytes look like a buffer of the same session.
 //! Does not: keep more than [`MOST_BUFFERS`] buffers; the others are counted.
 
 use std::io::{self, Read, Seek, SeekFrom};

@@ -1,7 +1,7 @@
 //! Decompresses XPRESS plain LZ77, the compression of trace buffers (MS-XCA, section 2.4).
 //!
-//! Used by `block` and `index` for each compressed buffer. Own code because it must accept hostile input: damaged input gives what came
-//! before the damage, and never more than the room. Does not: allocate.
+//! Used by `block` and `index` for each compressed buffer. Own code because it must accept hostile input: damaged input gives
+//! what came before the damage, and never more than the room. Does not: allocate.
 
 /// How decompression ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,8 @@ impl Inflater<'_> {
         Some(*bytes)
     }
 
-    /// Copies a match: 13 bits of distance, 3 of length. `None` when it reaches back before the output's begin, or the room ends.
+    /// Copies a match: 13 bits of distance, 3 of length. `None` when it reaches back before the output's begin, or the room
+    /// ends.
     fn copy_match(&mut self) -> Option<()> {
         let token = u16::from_le_bytes(self.take()?);
         let distance = usize::from(token >> 3) + 1;

@@ -1,7 +1,7 @@
 //! The records of a file in time order, whichever processor's buffer they are in.
 //!
-//! Used by `events` and by tests. Opens a buffer when the time of its first record has come, and merges the open ones. Ties keep the
-//! order of the file: merging writes a schema record right before its event, with the same time.
+//! Used by `events` and by tests. Opens a buffer when the time of its first record has come, and merges the open ones. Ties
+//! keep the order of the file: merging writes a schema record right before its event, with the same time.
 //! Does not: decode, or keep more buffers open than [`ReadOptions::memory_bytes`] allows, one excepted.
 
 use std::cmp::Reverse;
@@ -143,8 +143,8 @@ impl<R: Read + Seek> EtlReader<R> {
         }
     }
 
-    /// (time, order, block) of the earliest record in an open block. The current block is not in the heap: runs of records of one
-    /// buffer are common, and cost one comparison each this way.
+    /// (time, order, block) of the earliest record in an open block. The current block is not in the heap: runs of records of
+    /// one buffer are common, and cost one comparison each this way.
     fn best(&mut self) -> Option<(i64, u32, usize)> {
         let own = self.current.and_then(|slot| {
             let block = self.blocks.get(slot)?;
@@ -217,8 +217,8 @@ impl<R: Read + Seek> EtlReader<R> {
     }
 }
 
-/// The clock of a file without a readable header: FILETIME where the times can be that, else the usual performance counter since
-/// boot, so that at least durations are right.
+/// The clock of a file without a readable header: FILETIME where the times can be that, else the usual performance counter
+/// since boot, so that at least durations are right.
 fn guess_clock(buffers: &[BufferRef]) -> Clock {
     let mut known = buffers
         .iter()

@@ -117,7 +117,8 @@ pub enum Outcome {
 pub fn apply(record: &[u8], layout: Layout, filter: &Filter) -> Outcome {
     let wanted = match layout {
         Layout::System | Layout::Compact | Layout::PerfInfo => {
-            // `SYSTEM_TRACE_HEADER.Packet.Group`, the high byte of the hook id; `PERFINFO_TRACE_HEADER` has it at the same place.
+            // `SYSTEM_TRACE_HEADER.Packet.Group`, the high byte of the hook id; `PERFINFO_TRACE_HEADER` has it at the same
+            // place.
             if !filter.kernel_group(record.get(7).copied().unwrap_or_default()) {
                 return Outcome::KernelOther;
             }
@@ -183,7 +184,8 @@ const fn pointer_size(header_type: u8) -> u8 {
     }
 }
 
-/// A kernel logger record names its class by a group number; events of a class have the class's GUID in a live session, and here too.
+/// A kernel logger record names its class by a group number; events of a class have the class's GUID in a live session, and
+/// here too.
 fn kernel(record: &[u8], layout: Layout, common: RecordHeader) -> Option<RecordView<'_>> {
     let [version, _, _, _, _, _, opcode, group] = array_at(record, 0)?;
     let (tid, pid) = match layout {

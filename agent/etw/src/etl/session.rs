@@ -56,8 +56,8 @@ impl SessionHeader {
     pub(super) fn read(payload: &[u8], ticks: i64) -> Option<(Self, Clock)> {
         // `PointerSize` lies before the fields whose place depends on it.
         let pointer_size = if u32_at(payload, 44)? == 4 { 4 } else { 8 };
-        // `LoggerName` and `LogFileName` (pointers, without a meaning in a file), then `TIME_ZONE_INFORMATION` (172 bytes), aligned to 8;
-        // then `BootTime`, `PerfFreq`, `StartTime`, `ReservedFlags` (the clock) and `BuffersLost`.
+        // `LoggerName` and `LogFileName` (pointers, without a meaning in a file), then `TIME_ZONE_INFORMATION` (172 bytes),
+        // aligned to 8; then `BootTime`, `PerfFreq`, `StartTime`, `ReservedFlags` (the clock) and `BuffersLost`.
         let times = if pointer_size == 4 { 240 } else { 248 };
         let filetime = |at: usize| array_at(payload, at).map(i64::from_le_bytes);
         let (boot, performance, start) = (filetime(times)?, filetime(times + 8)?, filetime(times + 16)?);

@@ -1,6 +1,7 @@
 //! Addresses and security ids in payloads.
 //!
-//! Used by `payload`. Families and layouts are those of Windows (ws2def.h, winnt.h), whatever system this runs on. Does not: resolve them.
+//! Used by `payload`. Families and layouts are those of Windows (ws2def.h, winnt.h), whatever system this runs on. Does not:
+//! resolve them.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};

@@ -1,7 +1,7 @@
 //! Parses the text of a table, row by row, into schemas.
 //!
-//! Used by `tables` for the built-in tables (`agent/etw/data/*.tsv`), which a test parses. The first line names the columns, in any
-//! order; the set of columns decides what a row is. Does not: add rows.
+//! Used by `tables` for the built-in tables (`agent/etw/data/*.tsv`), which a test parses. The first line names the columns,
+//! in any order; the set of columns decides what a row is. Does not: add rows.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
-//! Compresses with XPRESS plain LZ77 (MS-XCA, section 2.3), as a session in compressed mode does. Greedy, one candidate per place.
+//! Compresses with XPRESS plain LZ77 (MS-XCA, section 2.3), as a session in compressed mode does. Greedy, one candidate per
+//! place.
 //!
-//! Used by the writer's files, in tests and demos: the reader is to meet what a session in compressed mode writes. The stream is a
-//! row of flags, 32 at a time, each for a literal byte (0) or a match (1). Does not: compress well.
+//! Used by the writer's files, in tests and demos: the reader is to meet what a session in compressed mode writes. The stream
+//! is a row of flags, 32 at a time, each for a literal byte (0) or a match (1). Does not: compress well.
 
 /// Compresses `input`. The result may be longer than it: 4 bytes of flags for each 32 bytes that do not repeat.
 pub fn deflate(input: &[u8]) -> Vec<u8> {
@@ -31,8 +32,8 @@ pub fn deflate(input: &[u8]) -> Vec<u8> {
     state.finish()
 }
 
-/// The distance and length of a match at `at`: with the last place of the same three bytes, the one candidate that is kept. A hash
-/// that collides is harmless, since the bytes themselves are compared.
+/// The distance and length of a match at `at`: with the last place of the same three bytes, the one candidate that is kept. A
+/// hash that collides is harmless, since the bytes themselves are compared.
 fn longest_match(input: &[u8], at: usize, seen: &mut [usize]) -> Option<(usize, usize)> {
     let key = input.get(at..at + 3)?;
     let hash = key.iter().fold(0_u32, |hash, byte| {

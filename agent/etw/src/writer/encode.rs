@@ -1,7 +1,7 @@
 //! Encodes values into a payload by a schema: the reverse of `payload`.
 //!
-//! Used by the writer's records. A value of another kind than the field's becomes zero or empty: tests state what they mean, and
-//! the reader is what they test. Does not: check values.
+//! Used by the writer's records. A value of another kind than the field's becomes zero or empty: tests state what they mean,
+//! and the reader is what they test. Does not: check values.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,7 @@
 //! Encodes a schema as `TRACE_EVENT_INFO` (tdh.h), as merging puts it into a file and TDH returns it.
 //!
-//! Used by the writer's files, by `sandglass-fake-etw` and by tests. The structure, then one EVENT_PROPERTY_INFO for each field, then
-//! the names that both refer to by offset. Does not: encode maps.
+//! Used by the writer's files, by `sandglass-fake-etw` and by tests. The structure, then one EVENT_PROPERTY_INFO for each
+//! field, then the names that both refer to by offset. Does not: encode maps.
 
 use crate::guid::Guid;
 use crate::schema::{Count, FieldSpec, Kind, Length, Out, Schema};

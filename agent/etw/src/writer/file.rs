@@ -299,8 +299,8 @@ impl EtlWriter {
         bytes.extend(session.os_build.to_le_bytes());
         bytes.extend(session.processors.to_le_bytes());
         bytes.extend(filetime_of_unix_ns(ended).to_le_bytes());
-        // `TimerResolution` (100 ns), `MaximumFileSize`, `LogFileMode` (sequential), `BuffersWritten`, `StartBuffers`, `PointerSize`,
-        // `EventsLost`, `CpuSpeedInMHz`.
+        // `TimerResolution` (100 ns), `MaximumFileSize`, `LogFileMode` (sequential), `BuffersWritten`, `StartBuffers`,
+        // `PointerSize`, `EventsLost`, `CpuSpeedInMHz`.
         for number in [
             156_250,
             0,

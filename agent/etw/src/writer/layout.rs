@@ -1,6 +1,7 @@
 //! The bytes of a record in a file, by the header that records of its kind have.
 //!
-//! Used by [`super::file`]. Written from the layouts that the reader was checked against ([`crate::etl`]). Does not: choose buffers.
+//! Used by [`super::file`]. Written from the layouts that the reader was checked against ([`crate::etl`]). Does not: choose
+//! buffers.
 
 use super::record::PROCESS;
 use crate::raw::{RawRecord, flags};
@@ -52,8 +53,8 @@ fn event(record: &RawRecord, ticks: i64) -> Vec<u8> {
     sized(bytes, 0)
 }
 
-/// A kernel logger record. Starts and ends come with the long header (`SYSTEM_TRACE_HEADER`), what runs at the session's start and
-/// end with the short one (`PERFINFO_TRACE_HEADER`); ntwmi.h of the phnt headers.
+/// A kernel logger record. Starts and ends come with the long header (`SYSTEM_TRACE_HEADER`), what runs at the session's
+/// start and end with the short one (`PERFINFO_TRACE_HEADER`); ntwmi.h of the phnt headers.
 fn kernel(record: &RawRecord, ticks: i64) -> Vec<u8> {
     let header = &record.header;
     let long = matches!(header.opcode, 1 | 2 | 11);

@@ -1,4 +1,5 @@
-//! The fields that the Windows Implementation Libraries add to the events of an activity (`wil::ActivityBase`, wil/Tracelogging.h).
+//! The fields that the Windows Implementation Libraries add to the events of an activity (`wil::ActivityBase`,
+//! wil/Tracelogging.h).
 //!
 //! HNS and HCS log through WIL. Used by tests that play them. Does not: name activities.
 

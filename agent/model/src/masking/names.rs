@@ -1,7 +1,7 @@
 //! Whether a name is that of a secret: of a flag, a variable, a header, a field or a label.
 //!
-//! Used by the rest of `masking`. Errs on the side of masking: a name that is wrongly taken for a secret's costs a value in a trace,
-//! one that is missed costs a credential. Does not: look at values.
+//! Used by the rest of `masking`. Errs on the side of masking: a name that is wrongly taken for a secret's costs a value in a
+//! trace, one that is missed costs a credential. Does not: look at values.
 
 /// Parts of names that are a secret's wherever they stand.
 const PARTS: [&str; 13] = [

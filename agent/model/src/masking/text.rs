@@ -48,7 +48,8 @@ fn pass(text: &str) -> Option<String> {
     (masked != text).then_some(masked)
 }
 
-/// Collects what is to be masked. One look at the bytes spares most texts most searches: it runs for every argument and message.
+/// Collects what is to be masked. One look at the bytes spares most texts most searches: it runs for every argument and
+/// message.
 fn find(text: &str, found: &mut Vec<Range<usize>>) {
     let mut has_separator = false;
     let mut has_blank = false;

@@ -1,6 +1,7 @@
 //! DNS messages, and what of DNS was seen and not reported.
 //!
-//! Part of [`super`], which re-exports it. One event is one message, and every message that was seen is in one event: reported as
+//! Part of [`super`], which re-exports it. One event is one message, and every message that was seen is in one event:
+//! reported as
 //! [`DnsMessage`], or counted in a [`DnsUnreported`]. Does not: join queries and answers.
 
 use std::net::{IpAddr, SocketAddr};

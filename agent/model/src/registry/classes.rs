@@ -1,7 +1,7 @@
 //! Why things fail or take long: the causes of bad lookups and connects, and the classes of errors.
 //!
-//! Re-exported by the registry. Metrics have both as labels, so each set is closed: a word that is not here fails the test of the sink
-//! that emits it. Does not: choose a cause (the correlator does) or a class (each kind of span does).
+//! Re-exported by the registry. Metrics have both as labels, so each set is closed: a word that is not here fails the test of
+//! the sink that emits it. Does not: choose a cause (the correlator does) or a class (each kind of span does).
 
 /// Why lookups and connections go badly: the closed set of [`CAUSE`](super::CAUSE).
 pub const CAUSES: &[&str] = &[

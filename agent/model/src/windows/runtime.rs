@@ -1,7 +1,7 @@
 //! What containerd and its shim report on a Windows node: log lines and spans in ETW.
 //!
-//! Part of [`super`], which re-exports it. These facts join a pod, its sandbox, its containers and its HCN namespace; no other event
-//! names two of them. Does not: hold lines that concern no sandbox.
+//! Part of [`super`], which re-exports it. These facts join a pod, its sandbox, its containers and its HCN namespace; no
+//! other event names two of them. Does not: hold lines that concern no sandbox.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,10 +4,12 @@
 
 use super::NodeFacts;
 
+/// The wall clock: ETW stamps with it, so that one clock serves as both.
 pub fn boot_ns() -> u64 {
     super::unix_ns()
 }
 
+/// The facts that the environment holds. Windows has no boot id, so it is empty.
 pub fn node_facts() -> NodeFacts {
     let os = match std::env::consts::OS {
         "windows" => "Windows",

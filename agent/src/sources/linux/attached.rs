@@ -16,6 +16,7 @@ pub struct AttachedProbe {
 }
 
 impl AttachedProbe {
+    /// Joins the two once both have started.
     pub(super) fn new(follower: Follower, family: Family) -> AttachedProbe {
         AttachedProbe {
             _follower: follower,

@@ -2,6 +2,7 @@
 //!
 //! Used by the Linux source. One hook, on changes of a socket's state (net/ipv4/af_inet.c, inet_sk_set_state); all changes that
 //! are no set-up cost two comparisons in the kernel. Without it there are no connections in traces; nothing else is missing.
+//! A connection has two records: that it started, with the process, and that it was established or failed.
 //! A connection for which the node has no route or no port is no change of state: connect(2) fails at once, and only the
 //! program learns of it. Such connections are not seen.
 //! Does not: follow connections once they are established, or see who accepts them.
@@ -74,6 +75,7 @@ fn attach(
     };
     let mut family = Family::load(object, RING_BYTES, loader)?;
     let stream = family.stream()?;
+    // The program has this name in both rungs' objects, which differ in how they read the socket and identify it.
     family.attach("on_set_state", TRACEPOINT, loader)?;
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
     let feed = DecodedFeed::new(stream, outlet, ConnectDecoder::default());
@@ -90,6 +92,7 @@ struct ConnectDecoder {
 }
 
 impl Decoder for ConnectDecoder {
+    /// One record is one event. An address never gets past here: the step has a name in its place.
     fn decode(&mut self, record: &[u8], events: &mut Vec<Event>) -> Result<(), DecodeError> {
         let mut decoded = decode::decode(record)?;
         if decoded.socket_is_address {

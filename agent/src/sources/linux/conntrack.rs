@@ -1,11 +1,11 @@
 //! The conntrack probe: flows of the node's table as they come and go, with their translations, and the growth of conntrack's
 //! counters.
 //!
-//! Used by the Linux source. Flows come from ctnetlink, which multicasts them to its subscribers. On the better rung a BPF filter
-//! on the agent's socket puts them into a ring buffer with the kernel's time: no message waits in the socket and none wakes the
-//! agent. The other rung reads the socket. Counters are polled once a second.
-//! Only TCP and UDP flows of the node's own namespace are reported: most rules that need conntrack are there, and a subscription
-//! in every sandbox would make each of them pay for events.
+//! Used by the Linux source. Flows come from ctnetlink, which multicasts them to its subscribers. On the better rung a BPF
+//! filter on the agent's socket puts them into a ring buffer with the kernel's time: no message waits in the socket and none
+//! wakes the agent. The other rung reads the socket. Counters are polled once a second. Only TCP and UDP flows of the node's
+//! own namespace are reported: most rules that need conntrack are there, and a subscription in every sandbox would make each
+//! of them pay for events.
 //! Does not: turn conntrack or its events on, change a table, or load a rule.
 
 mod counts;
@@ -59,6 +59,7 @@ impl FlowOptions {
 pub struct Conntrack {
     // Dropped first: the thread drains once more.
     _follower: Follower,
+    /// The loaded filter; `None` on the rung without it.
     filter: Option<Family>,
 }
 
@@ -248,6 +249,7 @@ impl Feed for Filtered {
         Ok(Drained::from_count(records))
     }
 
+    /// Losses first: they are of the records that were drained before.
     fn check(&mut self) -> Result<(), Stopped> {
         if std::mem::take(&mut self.has_records) {
             self.common.outlet.report_losses(&mut self.stream.lost)?;
@@ -335,7 +337,8 @@ fn in_use(hook: &str, rejected: &str) -> ProbeStatus {
     status
 }
 
-/// Whether this thread is in another network namespace than process 1.
+/// Whether this thread is in another network namespace than process 1. Process 1 is the node's with hostPID, else the pod's
+/// own, and then nothing is known of the node's.
 fn is_elsewhere() -> bool {
     let inode = |path| fs::metadata(path).ok().map(|namespace| namespace.ino());
     let of_node = inode("/proc/1/ns/net");

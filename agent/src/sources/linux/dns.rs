@@ -2,6 +2,9 @@
 //!
 //! Started by the Linux source. The kernel side sits on the root of the cgroup tree, which all sockets belong to whatever
 //! network namespace they are in. A probe that cannot be attached reports it in [`Health`]; nothing else stops for it.
+//! Each message is seen once by the socket that sends it and once by the one that receives it; the kernel side reports it at
+//! the client's socket only, by the watched port of the other end. Addresses are those that the client uses, a service's
+//! before its translation for example.
 //! Does not: join queries and answers (the correlator does).
 
 pub mod decode;
@@ -30,8 +33,8 @@ pub struct DnsProbe {
 }
 
 impl DnsProbe {
-    /// Attaches the probe, if it is wanted and there is a port to watch, and reports in `health` what came of it. `ring_bytes` is
-    /// the size of its ring buffer, rounded up to a power of two of pages.
+    /// Attaches the probe, if it is wanted and there is a port to watch, and reports in `health` what came of it.
+    /// `ring_bytes` is the size of its ring buffer, rounded up to a power of two of pages.
     #[must_use]
     pub fn start(
         wanted: bool,
@@ -70,11 +73,12 @@ impl DnsProbe {
     }
 }
 
-/// Loads one object, attaches both directions and starts the thread. The second value is whether the node's whole cgroup tree is
-/// in sight: below a cgroup namespace only the sockets of that part of the tree are seen.
+/// Loads one object, attaches both directions and starts the thread. The second value is whether the node's whole cgroup tree
+/// is in sight: below a cgroup namespace only the sockets of that part of the tree are seen.
 ///
 /// # Errors
-/// When no cgroup v2 tree is mounted, the kernel rejects the object, or the node is out of threads. Nothing stays attached then.
+/// When no cgroup v2 tree is mounted, the kernel rejects the object, or the node is out of threads. Nothing stays attached
+/// then.
 fn attach(
     object: Object,
     ring_bytes: u32,
@@ -121,8 +125,9 @@ const TYPED_TASK: Object = Object {
     hook: "cgroup_skb",
     bytes: sandglass_probes::DNS_CGROUP_SKB,
 };
-/// The other object copies the same fields with one helper call each. Both see the same, so the status does not tell them apart.
-/// The other object copies the same fields with one helper call each. Both see the same, so the status does not tell them apart.
+/// The other object copies the same fields with one helper call each. Both see the same, so the status does not tell them
+/// apart. The other object copies the same fields with one helper call each. Both see the same, so the status does not tell
+/// them apart.
 const OLD_TASK: Object = Object {
     bytes: sandglass_probes::DNS_OLD_TASK,
     ..TYPED_TASK

@@ -1,8 +1,12 @@
 //! The drop probe: DNS messages over UDP and TCP SYNs that the kernel dropped, with its reason and the function that did it.
 //!
 //! Used by the Linux source. Optional: without it a delay is not explained by a drop. The kernel side reports a bounded number
-//! a second of each owner, and of each processor, and counts the others as limited, so that a flood of SYNs does not become a flood of
-//! events. The last record before others are left out says so, and becomes one more event.
+//! a second of each owner, and of each processor, and counts the others as limited, so that a flood of SYNs does not become a
+//! flood of events. The last record before others are left out says so, and becomes one more event.
+//!
+//! An owner is a network namespace with a sender's address: in the node's own namespace, which all pods' packets pass, the
+//! address alone separates them. The limits are OWNER_DROPS_PER_SECOND and DROPS_PER_SECOND (`probes/src/wire/dns.rs`).
+//! Dropped UDP datagrams count as DNS by their ports; what they carry is not parsed, but for the message id.
 //! Does not: attribute a drop to a lookup or connection (the correlator does).
 
 mod reasons;
@@ -107,7 +111,8 @@ struct DropDecoder {
     reasons: Reasons,
     /// Fills as functions drop packets for the first time.
     symbols: Symbols,
-    /// The kernel side's count of drops that were left out, and that of the agent's health. `None` in tests, which have no maps.
+    /// The kernel side's count of drops that were left out, and that of the agent's health. `None` in tests, which have no
+    /// maps.
     limited: Option<(LostCounter, Counter)>,
 }
 

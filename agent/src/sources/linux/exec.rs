@@ -2,6 +2,8 @@
 //!
 //! Used by the Linux source, which cannot do without it. Takes the best rung of its ladder that the kernel accepts; what
 //! plugins read and wrote is optional.
+//! Three tracepoints of include/trace/events/sched.h: sched_process_fork, sched_process_exec, sched_process_exit. They are
+//! called for every thread of the node; `probes/bpf/exec.bpf.c` decides after a lookup or two that most are of no concern.
 //! Does not: interpret events, or read anything of processes that are no plugins.
 
 mod calibration;
@@ -183,7 +185,8 @@ fn no_rung() -> LoadError {
     }
 }
 
-/// The status of the attached probe. Of two restrictions the graver one is shown: in another pid namespace hardly anything works.
+/// The status of the attached probe. Of two restrictions the graver one is shown: in another pid namespace hardly anything
+/// works.
 fn in_use(rung: Rung, rejected: Option<&LoadError>) -> ProbeStatus {
     let mut status = attached(PROBE, rung.name());
     if let Some(error) = rejected {

@@ -73,7 +73,9 @@ impl Drained {
 /// The thread that follows a feed. Dropping it ends the thread, after one more drain.
 #[derive(Debug)]
 pub struct Follower {
+    /// An eventfd(2) that the thread polls beside its feed: it becomes readable when the thread is to end.
     stop: Arc<OwnedFd>,
+    /// `None` once it was joined.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -225,6 +227,7 @@ impl Outlet {
         self.health.undecodable.get_or_create(&self.label()).inc();
     }
 
+    /// The label of the probe's counters.
     fn label(&self) -> ProbeLabel {
         ProbeLabel {
             probe: self.probe.to_owned(),
@@ -236,4 +239,5 @@ impl Outlet {
 pub const RECORDS_MAX: usize = 4096;
 /// Delay of a record that wakes nobody.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// Between two checks. Losses and counters are as late as this.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

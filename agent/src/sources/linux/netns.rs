@@ -3,6 +3,7 @@
 //! Used by the feed of the process probe, which requests a look at each ADD. A thread of its own, since looking at a path may
 //! block; a request that finds the queue full is dropped, and its sandbox begins with its first plugin. All plugins of a
 //! chain and their delegates work on the same namespace: only the first of them is looked at.
+//! Looks go through `/proc/PID/root`, which takes CAP_SYS_PTRACE; without it a sandbox begins with its first plugin.
 //! Does not: enter a namespace.
 
 mod creation;
@@ -33,10 +34,12 @@ use crate::sources::queue::EventSender;
 /// The sender of requests. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct NetnsWatch {
+    /// `None` while it is dropped.
     requests: Option<SyncSender<NamespaceRequest>>,
     thread: Option<JoinHandle<()>>,
-    /// The newest request of each sandbox: its path, and when.
+    /// The newest request of each sandbox: its path, and when. At most [`REQUESTED_MAX`].
     requested: HashMap<String, (String, Timestamp)>,
+    /// The watch of names, or why there is none: sandboxes then begin with the age of their namespace.
     names: io::Result<NameWatch>,
 }
 
@@ -79,8 +82,8 @@ impl NetnsWatch {
 
     /// Whether the agent may look at other processes' file systems, and watch names.
     pub fn status(&self) -> ProbeStatus {
-        // Only the try shows it: ptrace's rules are those of the kernel and of a security module (ptrace(2), "Ptrace access mode
-        // checking").
+        // Only the try shows it: ptrace's rules are those of the kernel and of a security module (ptrace(2), "Ptrace access
+        // mode checking").
         let look = |pid| fs::metadata(path_in_root(pid, "/"));
         let refused = look(NODE_PIDS[0]).or_else(|_| look(NODE_PIDS[1])).err();
         status(refused.as_ref(), self.names.as_ref().err())

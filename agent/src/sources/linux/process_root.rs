@@ -13,8 +13,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 /// pid namespace) the first process.
 pub const NODE_PIDS: [u32; 2] = [2, 1];
 
-/// `path` below the root of a process. Links in it are resolved in the agent's own root: only for a path without links, or where
-/// openat2(2) does not serve.
+/// `path` below the root of a process. Links in it are resolved in the agent's own root: only for a path without links, or
+/// where openat2(2) does not serve.
 pub fn path_in_root(pid: u32, path: &str) -> String {
     format!("/proc/{pid}/root/{}", path.trim_start_matches('/'))
 }

@@ -26,8 +26,8 @@ pub enum LinuxStartError {
 }
 
 impl LinuxStartError {
-    /// The class of an error that kept every rung from being attached. EPERM alone does not show a missing privilege: lockdown and
-    /// security modules return it to root as well (kernel_lockdown(7)), and need another hint.
+    /// The class of an error that kept every rung from being attached. EPERM alone does not show a missing privilege:
+    /// lockdown and security modules return it to root as well (kernel_lockdown(7)), and need another hint.
     pub fn from_load_error(error: LoadError) -> LinuxStartError {
         let denied = matches!(error.os_error(), Some(libc::EPERM | libc::EACCES));
         match denied && !may_load() {
@@ -66,8 +66,8 @@ impl Advice for LinuxStartError {
     }
 }
 
-/// Whether this process holds CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (capabilities(7), since Linux 5.8). Capabilities in another
-/// user namespace do not count for BPF, which the status file does not show.
+/// Whether this process holds CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (capabilities(7), since Linux 5.8). Capabilities in
+/// another user namespace do not count for BPF, which the status file does not show.
 fn may_load() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -107,8 +107,8 @@ impl EtlFile {
     fn new(path: &Path, input: Box<dyn Input>, names: ActivityNames) -> Result<EtlFile, EtlError> {
         let events = EtlEvents::new(input, ReadOptions::default(), Decoder::default())?;
         let session = events.session();
-        // ETW has no boot id. Boot time, build and number of processors identify a boot of a node well enough for ids of traces,
-        // and two files of one boot get the same.
+        // ETW has no boot id. Boot time, build and number of processors identify a boot of a node well enough for ids of
+        // traces, and two files of one boot get the same.
         let boot = TraceId::of(&[
             b"etl",
             &session.booted_ns.to_le_bytes(),
@@ -195,8 +195,8 @@ impl EtlFile {
         }
     }
 
-    /// Ends the replay: the losses that only the last buffers show, then the passing of time to the session's end, so that deadlines
-    /// of what was open expire as they would have on the node.
+    /// Ends the replay: the losses that only the last buffers show, then the passing of time to the session's end, so that
+    /// deadlines of what was open expire as they would have on the node.
     fn end(&mut self) {
         self.ended = true;
         if self.last == Timestamp(0) {

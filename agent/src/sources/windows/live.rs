@@ -2,6 +2,8 @@
 //!
 //! ferrisetw starts and drives the sessions. Its callbacks fill a bounded queue (`intake.rs`) and block when that is full,
 //! which pushes back to ETW's own buffers: they count what they lose. One thread decodes and normalizes (`decoding.rs`).
+//! Four threads: one for each session, on which ETW calls back (ProcessTrace blocks until its session ends), one that
+//! decodes, one that polls losses. They end in this order: the sessions, their threads, the decoder when the queue is closed.
 //! Compiled for Windows; and for tests elsewhere, where `sandglass-fake-etw` implements the Win32 functions and drives
 //! ferrisetw's own callback path.
 //! Does not: read fields through TDH (ferrisetw's parser fails on events with a struct, as all activities of HNS have one), or
@@ -183,8 +185,8 @@ impl Source {
         })
     }
 
-    /// Starts the session of the kernel logger's processes. A private system logger session (Windows 8 and newer), so that the one
-    /// session named `NT Kernel Logger` stays free for others.
+    /// Starts the session of the kernel logger's processes. A private system logger session (Windows 8 and newer), so that
+    /// the one session named `NT Kernel Logger` stays free for others.
     fn start_processes(&mut self, options: &EtwOptions, intake: &Intake) -> Result<(), EtwStartError> {
         let provider = Provider::kernel(&kernel_providers::PROCESS_PROVIDER)
             .add_callback(intake.callback())

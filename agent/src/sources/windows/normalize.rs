@@ -26,8 +26,11 @@ use self::processes::ProcessTable;
 /// Turns ETW events into model events. Its state: running processes by id, and begun operations on compute systems.
 #[derive(Debug)]
 pub struct Normalizer {
+    /// Which activities are ignored.
     names: ActivityNames,
+    /// For parents, and for the ends of processes.
     processes: ProcessTable,
+    /// For operations that two events make.
     systems: ComputeSystems,
     /// Events of providers that a file contains and no session of ours enables, by provider; at most [`MAX_UNKNOWN`] of them.
     unknown: BTreeMap<Guid, u64>,
@@ -45,8 +48,8 @@ impl Normalizer {
         }
     }
 
-    /// Appends the model events of an ETW event: none or one, for Microsoft-Windows-Hyper-V-Compute up to three. Events are to come in
-    /// the order of their time: a process is known to its children from its start to its end.
+    /// Appends the model events of an ETW event: none or one, for Microsoft-Windows-Hyper-V-Compute up to three. Events are
+    /// to come in the order of their time: a process is known to its children from its start to its end.
     pub fn facts(&mut self, event: &EtwEvent, facts: &mut Vec<Event>) {
         let at = Timestamp(event.at_ns);
         // The one provider of which one event may be two steps.

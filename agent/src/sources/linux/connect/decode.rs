@@ -1,7 +1,7 @@
 //! Decodes the records of the connection probe. Pure; any bytes give a step or an error, never a panic.
 //!
-//! Used by the probe's feed and by tests. One record is one step: started, then established or failed. The kernel side leaves out
-//! all other states of a socket.
+//! Used by the probe's feed and by tests. One record is one step: started, then established or failed. The kernel side leaves
+//! out all other states of a socket.
 //! Does not: rename sockets, or join the steps of a connection (the feed and the correlator do).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,8 +24,8 @@ pub struct DecodedConnect {
     pub at: Timestamp,
     /// The step. Addresses are those of the socket, before any translation.
     pub step: ConnectStep,
-    /// The socket is named by its address in the kernel, which must not leave the agent: it would defeat the randomisation of the
-    /// kernel's addresses.
+    /// The socket is named by its address in the kernel, which must not leave the agent: it would defeat the randomisation of
+    /// the kernel's addresses.
     pub socket_is_address: bool,
 }
 
@@ -62,7 +62,8 @@ pub fn decode(bytes: &[u8]) -> Result<DecodedConnect, DecodeError> {
 /// The process that called connect(2). The kernel side notes it at the first step only: the later ones run in the context of
 /// whatever process the softirq interrupted.
 fn initiator(record: &ConnectRecord) -> Initiator {
-    // `task_struct.comm` is filled with zeros to its end; a name of full length has none (include/linux/sched.h, TASK_COMM_LEN).
+    // `task_struct.comm` is filled with zeros to its end; a name of full length has none (include/linux/sched.h,
+    // TASK_COMM_LEN).
     let comm_len = record.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
     Initiator {
         process: ProcessKey::new(record.header.pid, record.header.start_ns),
@@ -77,8 +78,8 @@ fn failure(record: &ConnectRecord) -> ConnectFailure {
     match record.error {
         libc::ECONNREFUSED => ConnectFailure::Refused,
         libc::ETIMEDOUT => ConnectFailure::TimedOut,
-        // What ICMP and ICMPv6 report as unreachable, by code (net/ipv4/icmp.c, icmp_err_convert; net/ipv6/icmp.c, tab_unreach),
-        // and ENETDOWN for a device of the node that is down.
+        // What ICMP and ICMPv6 report as unreachable, by code (net/ipv4/icmp.c, icmp_err_convert; net/ipv6/icmp.c,
+        // tab_unreach), and ENETDOWN for a device of the node that is down.
         libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN | libc::ENETDOWN | libc::ENOPROTOOPT => {
             ConnectFailure::Unreachable
         }
@@ -162,7 +163,8 @@ mod tests {
         assert_eq!(decode(six.bytes()).unwrap().step.remote.to_string(), "[fd00::1]:443");
     }
 
-    /// ENETUNREACH with the close is unreachable, not abandoned: the program closed because of it. EACCES has no class of its own.
+    /// ENETUNREACH with the close is unreachable, not abandoned: the program closed because of it. EACCES has no class of its
+    /// own.
     #[test]
     fn failures_are_classified_by_the_sockets_error() {
         for (error, flags, wanted) in [

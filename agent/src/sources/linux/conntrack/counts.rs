@@ -15,6 +15,7 @@ use super::socket::Requests;
 
 /// The counters of one network namespace.
 pub struct CounterReader {
+    /// A socket that is kept, since the node's own namespace outlives the agent.
     requests: Requests,
     meter: Meter,
 }
@@ -79,8 +80,8 @@ impl Reading {
     }
 }
 
-/// Reads the counters and the entries, with two requests. For a namespace that is visited once a minute: there is no last reading
-/// that would spare the second request.
+/// Reads the counters and the entries, with two requests. For a namespace that is visited once a minute: there is no last
+/// reading that would spare the second request.
 ///
 /// # Errors
 /// When the kernel has no conntrack counters.
@@ -107,8 +108,8 @@ fn read_entries(requests: &mut Requests, reading: &mut Reading) -> io::Result<()
 }
 
 /// The counters, one message for each possible processor (net/netfilter/nf_conntrack_netlink.c, ctnetlink_ct_stat_cpu_dump).
-/// Their meaning is that of `struct ip_conntrack_stat` (include/linux/netfilter/nf_conntrack_common.h). One that the kernel lacks,
-/// such as clash_resolve before Linux 5.10, is 0.
+/// Their meaning is that of `struct ip_conntrack_stat` (include/linux/netfilter/nf_conntrack_common.h). One that the kernel
+/// lacks, such as clash_resolve before Linux 5.10, is 0.
 fn read_counters(requests: &mut Requests) -> io::Result<Reading> {
     let mut reading = Reading::default();
     requests.send(GET_STATS_CPU, true, |message| {
@@ -322,6 +323,7 @@ mod tests {
         assert_eq!(wanted, [0, 10, 15]);
     }
 
+    /// The entries of a busy node change with every second: without the wait each would be an event.
     #[test]
     fn a_change_of_the_entries_alone_waits_for_its_time() {
         let mut meter = Meter::new(5);

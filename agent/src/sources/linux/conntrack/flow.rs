@@ -27,8 +27,8 @@ pub struct FlowError {
     bytes: usize,
 }
 
-/// Decodes a message. `None` when it is about another protocol, or no event of a flow. `netns` is the inode number of the network
-/// namespace that the socket belongs to: no message names its own.
+/// Decodes a message. `None` when it is about another protocol, or no event of a flow. `netns` is the inode number of the
+/// network namespace that the socket belongs to: no message names its own.
 ///
 /// Attributes may come in any order, and those that are not known are skipped: newer kernels add some. Numbers in them are in
 /// network order.
@@ -86,7 +86,9 @@ pub fn decode(message: &NetlinkMessage<'_>, netns: u64) -> Result<Option<FlowEve
 /// One direction of a flow, as the kernel expects its packets: the reply's differs from the mirrored original where NAT changed
 /// it.
 struct Tuple {
+    /// IP protocol number.
     protocol: u8,
+    /// Port 0 for a protocol without ports.
     source: SocketAddr,
     destination: SocketAddr,
 }

@@ -59,8 +59,8 @@ pub fn request(kind: u16, flags: u16, sequence: u32) -> [u8; 20] {
     bytes
 }
 
-/// The length with its padding: both messages and attributes are aligned to 4 bytes (include/uapi/linux/netlink.h, NLMSG_ALIGNTO,
-/// NLA_ALIGNTO).
+/// The length with its padding: both messages and attributes are aligned to 4 bytes (include/uapi/linux/netlink.h,
+/// NLMSG_ALIGNTO, NLA_ALIGNTO).
 fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }

@@ -1,9 +1,9 @@
 //! Conntrack's counters of sandboxes: visits their network namespaces, a few a second, and reads.
 //!
-//! Used by `tables`; `netns` finds the namespaces. A visit moves the calling thread into the namespace and back (setns(2)), which
-//! takes CAP_SYS_ADMIN; without it no sandbox is visited. Nothing of a namespace stays open between visits: an open socket would
-//! keep the namespace alive after its sandbox.
-//! Bounded: [`VISITS_MAX`] visits a second, each namespace every [`VISIT_EVERY_NS`], one whose table is in use every
+//! Used by `tables`; `netns` finds the namespaces. A visit moves the calling thread into the namespace and back (setns(2)),
+//! which takes CAP_SYS_ADMIN; without it no sandbox is visited. Nothing of a namespace stays open between visits: an open
+//! socket would keep the namespace alive after its sandbox. Bounded: [`VISITS_MAX`] visits a second, each namespace every
+//! [`VISIT_EVERY_NS`], one whose table is in use every
 //! [`BUSY_EVERY_NS`].
 
 use std::collections::BTreeMap;

@@ -87,7 +87,8 @@ impl Subscription {
     }
 }
 
-/// How many messages found the socket's buffer full since it was opened (`SO_MEMINFO`: net/core/sock.c, sk_getsockopt; since Linux 4.12).
+/// How many messages found the socket's buffer full since it was opened (`SO_MEMINFO`: net/core/sock.c, sk_getsockopt; since
+/// Linux 4.12).
 fn drops(socket: BorrowedFd<'_>) -> u32 {
     let mut memory = [0_u32; SK_MEMINFO_VARS];
     let mut length = libc::socklen_t::try_from(size_of_val(&memory)).unwrap_or(0);
@@ -134,8 +135,8 @@ impl Requests {
         self.sequence = self.sequence.wrapping_add(1);
         let flags = if dump { NLM_F_DUMP } else { 0 };
         send(&self.socket, &request(kind, flags, self.sequence), SendFlags::empty())?;
-        // The kernel responds within send(2), and continues a dump within recv(2) (net/netlink/af_netlink.c, netlink_dump): there
-        // is nothing to wait for.
+        // The kernel responds within send(2), and continues a dump within recv(2) (net/netlink/af_netlink.c, netlink_dump):
+        // there is nothing to wait for.
         for _ in 0..RESPONSES_MAX {
             let (length, _) = recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT)?;
             for message in messages(&self.buffer[..length.min(RESPONSE_MAX)]) {

@@ -222,6 +222,7 @@ fn unreported(head: &DnsRecord, direction: Direction, at_ns: u64, reason: Unrepo
     }
 }
 
+/// Which way the message went, from the client's side.
 fn direction(head: &DnsRecord) -> Direction {
     match head.direction {
         DNS_IN => Direction::In,
@@ -229,6 +230,7 @@ fn direction(head: &DnsRecord) -> Direction {
     }
 }
 
+/// Its transport; the kernel side reports no other than UDP and TCP.
 fn transport(head: &DnsRecord) -> Transport {
     match head.protocol {
         PROTOCOL_TCP => Transport::Tcp,
@@ -245,6 +247,7 @@ fn ends(head: &DnsRecord) -> (SocketAddr, SocketAddr) {
     )
 }
 
+/// The process that sent it; all zero where the kernel side did not know it.
 fn sender(head: &DnsRecord) -> Sender {
     Sender {
         pid: head.pid,

@@ -1,7 +1,7 @@
 //! Parses one DNS message, as far as it is there.
 //!
-//! Used by the decoder, by tests and by fuzzing. Any bytes give a message, perhaps marked malformed, or an error, never a panic.
-//! Names, compression and records are read by the crate `domain`; this file only chooses what is kept, and bounds it.
+//! Used by the decoder, by tests and by fuzzing. Any bytes give a message, perhaps marked malformed, or an error, never a
+//! panic. Names, compression and records are read by the crate `domain`; this file only chooses what is kept, and bounds it.
 //! Does not: keep any record's data but addresses.
 
 use std::fmt::Write as _;
@@ -39,8 +39,8 @@ pub struct Parsed {
 #[error("no DNS message: its {0} cannot be read")]
 pub struct Malformed(&'static str);
 
-/// Parses a message. `complete` is false where the rest of it was not captured: then it is not malformed for ending early. `names`
-/// makes messages of one name share its text.
+/// Parses a message. `complete` is false where the rest of it was not captured: then it is not malformed for ending early.
+/// `names` makes messages of one name share its text.
 ///
 /// # Errors
 /// When the header (RFC 1035 4.1.1) or a question (4.1.2) cannot be read.
@@ -129,8 +129,8 @@ fn read_records(questions: QuestionSection<'_, &[u8]>, has_more: bool, answer: &
     Ok(())
 }
 
-/// Adds the upper eight bits of the response code, which stand in the highest byte of the OPT record's TTL (RFC 6891 6.1.3). The
-/// authority section is walked over: the sections have no lengths.
+/// Adds the upper eight bits of the response code, which stand in the highest byte of the OPT record's TTL (RFC 6891 6.1.3).
+/// The authority section is walked over: the sections have no lengths.
 fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) -> Result<(), ParseError> {
     let Some(mut authorities) = answers.next_section()? else {
         return Ok(());
@@ -188,8 +188,8 @@ impl NameCache {
     }
 }
 
-/// Appends a label in lower case, since names are compared without case (RFC 4343 3). Escapes are those of master files (RFC 1035
-/// 5.1), so that different labels have different texts.
+/// Appends a label in lower case, since names are compared without case (RFC 4343 3). Escapes are those of master files (RFC
+/// 1035 5.1), so that different labels have different texts.
 fn write_label(label: &[u8], text: &mut String) {
     let plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'.' | b'\\');
     if label.iter().all(plain)

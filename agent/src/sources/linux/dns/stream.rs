@@ -54,7 +54,8 @@ pub struct Segment<'s, C> {
     pub bytes: &'s [u8],
     /// SYN, FIN, RST of its header.
     pub flags: Flags,
-    /// How far both streams had come before this segment, as the socket knew it; `None` where the kernel side had no full socket.
+    /// How far both streams had come before this segment, as the socket knew it; `None` where the kernel side had no full
+    /// socket.
     pub progress: Option<Progress>,
     /// Who sent it.
     pub sender: Sender,
@@ -199,8 +200,8 @@ impl<C: Copy> Streams<C> {
         }
     }
 
-    /// Removes the connection that has been without traffic for longest. Searches all of them: it happens only when the table is
-    /// full, 2,048 DNS connections at once.
+    /// Removes the connection that has been without traffic for longest. Searches all of them: it happens only when the table
+    /// is full, 2,048 DNS connections at once.
     fn evict_oldest(&mut self, at_ns: u64, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         let oldest = self
             .connections
@@ -224,8 +225,8 @@ impl<C: Copy> Streams<C> {
 const CONNECTIONS_MAX: usize = 2048;
 /// Bytes that may wait in all streams together.
 const WAITING_MAX: usize = 8 << 20;
-/// A connection without traffic for so long leaves the table. Resolvers and servers close idle ones much sooner (RFC 7766 6.2.3: a
-/// few seconds).
+/// A connection without traffic for so long leaves the table. Resolvers and servers close idle ones much sooner (RFC 7766
+/// 6.2.3: a few seconds).
 const IDLE_NS: u64 = 120_000_000_000;
 /// Between two sweeps.
 const SWEEP_NS: u64 = 1_000_000_000;

@@ -43,8 +43,8 @@ impl Reasons {
     }
 
     /// The name of a reason without its prefix. A reason of a subsystem is the subsystem's name and a number
-    /// (include/net/dropreason-core.h, SKB_DROP_REASON_SUBSYS_MASK: the upper half is the subsystem; since Linux 6.4). The names
-    /// of a subsystem's own reasons are in other enums, each with its own layout, and are not read.
+    /// (include/net/dropreason-core.h, SKB_DROP_REASON_SUBSYS_MASK: the upper half is the subsystem; since Linux 6.4). The
+    /// names of a subsystem's own reasons are in other enums, each with its own layout, and are not read.
     #[must_use]
     pub fn name(&self, reason: u32) -> String {
         let (subsystem, number) = (reason >> 16, reason & 0xffff);

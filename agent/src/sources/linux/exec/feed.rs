@@ -43,6 +43,7 @@ pub struct ExecFeed {
     processes: Processes,
     trust: Trust,
     outlet: Outlet,
+    /// How much waited in the ring when the newest record was written: the gauge of the health page.
     ring_bytes: Gauge,
     netns: NetnsWatch,
     /// Events of the source itself; `None` once the other end is closed.
@@ -120,8 +121,8 @@ impl ExecFeed {
         self.burst.drain(..).try_for_each(|event| self.outlet.send(event))
     }
 
-    /// Sends a new anchor when the wall clock was stepped (settimeofday(2), or a time service at start). Slewing (adjtimex(2), at
-    /// most 500 ppm) is left to add up to a step's size.
+    /// Sends a new anchor when the wall clock was stepped (settimeofday(2), or a time service at start). Slewing
+    /// (adjtimex(2), at most 500 ppm) is left to add up to a step's size.
     fn check_clock(&mut self) -> Result<(), Stopped> {
         let now = clock::anchor();
         let expected = self.anchor.unix_ns(Timestamp(now.boot_ns));
@@ -132,6 +133,7 @@ impl ExecFeed {
         self.send_anchor(Timestamp(now.boot_ns))
     }
 
+    /// Sends the relation of both clocks: the wall clock's time at `at`.
     fn send_anchor(&self, at: Timestamp) -> Result<(), Stopped> {
         self.outlet.send(Event {
             at,

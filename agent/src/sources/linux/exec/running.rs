@@ -157,8 +157,9 @@ fn is_plugin(pid: u32) -> bool {
     strings(&environ).any(|variable| variable.starts_with(b"CNI_COMMAND="))
 }
 
-/// The event of a process, with the time of its start; `None` when it has ended meanwhile. It holds what an exec's record would,
-/// as far as `/proc` still shows it: the arguments may have been overwritten, and the executed path is that of the image.
+/// The event of a process, with the time of its start; `None` when it has ended meanwhile. It holds what an exec's record
+/// would, as far as `/proc` still shows it: the arguments may have been overwritten, and the executed path is that of the
+/// image.
 fn describe(process: &Process) -> Option<Event> {
     let pid = process.pid;
     let cmdline = bounded(&format!("/proc/{pid}/cmdline"), ARGS_MAX + 1)?;

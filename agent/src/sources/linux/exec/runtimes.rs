@@ -12,7 +12,7 @@ use sandglass_model::event::Exec;
 /// The filter.
 #[derive(Debug, Default)]
 pub struct Runtimes {
-    /// Running processes whose exec was not reported: their exit is not reported either.
+    /// Running processes whose exec was not reported: their exit is not reported either. At most [`IGNORED_MAX`].
     ignored: HashSet<ProcessKey>,
 }
 
@@ -96,7 +96,8 @@ mod tests {
         }
     }
 
-    /// Options with values stand before the verb, and a container may be called like one: the first word that is a verb decides.
+    /// Options with values stand before the verb, and a container may be called like one: the first word that is a verb
+    /// decides.
     #[test]
     fn only_the_life_of_a_container_is_reported() {
         for (path, args, wanted) in [

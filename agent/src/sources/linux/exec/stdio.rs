@@ -192,6 +192,7 @@ mod tests {
     }
 
     #[test]
+    /// Two bytes for each character behind the first: the bound of 1,024 lies within one.
     fn long_messages_are_cut_between_characters() {
         let stdout = format!(r#"{{"code":100,"msg":"x{}"}}"#, "ü".repeat(1_500));
         let message = parse(NOBODY, b"", stdout.as_bytes()).unwrap().error.unwrap().msg;

@@ -1,8 +1,10 @@
 //! Who may be a plugin or a runtime: the configured exceptions for the kernel side, and what it refused.
 //!
 //! Used by the feed of the process probe. The kernel side judges each exec (`probes/bpf/trust.h`); processes that are older
-//! than the agent are judged here, by the same rule. Cgroups are configured by path and compared by id, so they are looked up again
-//! every second: a service that is started again has a new id.
+//! than the agent are judged here, by the same rule. Cgroups are configured by path and compared by id, so they are looked up
+//! again every second: a service that is started again has a new id. The environment and the name of a process are its own
+//! choice, and anything in a pod could pose as a plugin of any other pod. So a claim counts only of a process that could set
+//! up the node's networks anyway.
 //! Does not: report refused processes as events.
 
 use std::collections::HashSet;
@@ -52,8 +54,8 @@ impl Trust {
     }
 
     /// Passes the exceptions to the kernel side if they have changed. Called every second, and cheap then: one stat(2) for each
-    /// configured cgroup. A write that fails is tried again at the next call. More exceptions than there are places are left out;
-    /// the configuration rejects such a list before it gets here.
+    /// configured cgroup. A write that fails is tried again at the next call. More exceptions than there are places are left
+    /// out; the configuration rejects such a list before it gets here.
     pub fn write(&mut self, cgroups: &Cgroups) {
         let mut owners = TrustedOwners {
             cgroups: [0; TRUSTED_CGROUPS_MAX as usize],
@@ -110,7 +112,8 @@ impl Trust {
     }
 
     /// Whether a running process may be a plugin; `refused` holds those that were counted as refused before, since the caller
-    /// judges a process once for each pass over `/proc`. `path` is called only for a process that is refused for the first time.
+    /// judges a process once for each pass over `/proc`. `path` is called only for a process that is refused for the first
+    /// time.
     pub fn judge_running(&self, pid: u32, path: impl FnOnce() -> String, refused: &mut HashSet<u32>) -> bool {
         // What cannot be read is not trusted, and not counted: most likely the process has ended.
         let Some(facts) = Facts::read(pid) else { return false };

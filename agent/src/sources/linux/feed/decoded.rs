@@ -1,7 +1,7 @@
 //! A feed whose records become events one by one: takes them from their ring buffer, decodes them, sends the events.
 //!
-//! Used by `dns`, `drops` and `connect`, which differ only in their [`Decoder`]. A record that cannot be decoded is counted, and
-//! the next one is read: one bad record must not stop a probe. Does not: decode.
+//! Used by `dns`, `drops` and `connect`, which differ only in their [`Decoder`]. A record that cannot be decoded is counted,
+//! and the next one is read: one bad record must not stop a probe. Does not: decode.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 

@@ -55,7 +55,9 @@ pub struct Object {
 
 /// Loads objects with the kernel's type information.
 pub struct ProbeLoader<'k> {
+    /// For programs that are attached by type.
     types: &'k Btf,
+    /// For CO-RE relocations, with the ports set.
     objects: EbpfLoader<'k>,
 }
 
@@ -83,9 +85,13 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
 /// A loaded object. What it attached is detached when it is dropped.
 #[derive(Debug)]
 pub struct Family {
+    // Dropped first: a program is detached before its object goes.
     hooks: Vec<Hook>,
+    /// The programs, and the maps that were not taken.
     ebpf: Ebpf,
+    /// Name of the probe, for errors.
     probe: &'static str,
+    /// Its rung, for errors.
     hook: &'static str,
 }
 
@@ -264,6 +270,7 @@ impl Family {
         })
     }
 
+    /// Takes a map by the name that the object gives it, as the type that it has to be of.
     fn take_map<T: TryFrom<Map, Error = MapError>>(&mut self, name: &str) -> Result<T, LoadError> {
         let map = self.ebpf.take_map(name).ok_or_else(|| self.unexpected(name))?;
         T::try_from(map).map_err(|error| self.unexpected(&error.to_string()))

@@ -65,8 +65,8 @@ impl Hook {
         }
     }
 
-    /// Loads the program for this place. Once, before it is attached. A BTF-typed tracepoint is resolved now (`btf` is the kernel's),
-    /// a raw one at the attachment.
+    /// Loads the program for this place. Once, before it is attached. A BTF-typed tracepoint is resolved now (`btf` is the
+    /// kernel's), a raw one at the attachment.
     ///
     /// # Errors
     /// When the verifier rejects the program, or it is not of the kind that the place takes.

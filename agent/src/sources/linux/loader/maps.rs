@@ -63,7 +63,9 @@ impl LostCounter {
 
 /// The processes that the kernel side tracks.
 pub struct Processes {
+    /// One of the `ROLE_` constants by process id.
     pub(super) roles: HashMap<MapData, u32, u32>,
+    /// Two tables: the kernel side's and user space's.
     pub(super) pid_counts: Array<MapData, PidCounts>,
     /// User space's own counters as they stand in `pid_counts`.
     pub(super) counted: PidCounts,
@@ -100,8 +102,8 @@ impl Processes {
         inserted
     }
 
-    /// Changes the counter of a pid by one and writes user space's whole table, which has no other writer. False when the map cannot
-    /// be written.
+    /// Changes the counter of a pid by one and writes user space's whole table, which has no other writer. False when the map
+    /// cannot be written.
     fn count(&mut self, pid: u32, change: fn(u32, u32) -> u32) -> bool {
         let count = &mut self.counted[(pid % PID_COUNTS) as usize];
         *count = change(*count, 1);
@@ -132,8 +134,11 @@ impl Pages {
 
 /// Who is trusted, and who was refused (`probes/bpf/trust.h`).
 pub struct TrustMaps {
+    /// One entry: the configured exceptions.
     pub(super) owners: Array<MapData, [u8; size_of::<TrustedOwners>()]>,
+    /// Counters by claim and reason.
     pub(super) refused: PerCpuArray<MapData, u64>,
+    /// The newest refused process of each slot.
     pub(super) processes: Array<MapData, [u8; size_of::<RefusedRecord>()]>,
 }
 

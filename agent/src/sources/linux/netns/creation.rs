@@ -1,9 +1,9 @@
 //! When the network namespace of a sandbox was created, and when its creation began.
 //!
-//! Two sources: the stamp of the namespace's name ([`super::names`]), and the change time of its inode in nsfs, which the kernel
-//! sets when the inode is made (fs/libfs.c, prepare_anon_dentry, as in Linux 6.12; fs/nsfs.c, __ns_get_path, before Linux 6.9): at
-//! the first bind mount or the first look at `/proc/PID/ns/net`, for runtimes right after the namespace is created.
-//! Used by `netns`. Does not: look at a path.
+//! Two sources: the stamp of the namespace's name ([`super::names`]), and the change time of its inode in nsfs, which the
+//! kernel sets when the inode is made (fs/libfs.c, prepare_anon_dentry, as in Linux 6.12; fs/nsfs.c, __ns_get_path, before
+//! Linux 6.9): at the first bind mount or the first look at `/proc/PID/ns/net`, for runtimes right after the namespace is
+//! created. Used by `netns`. Does not: look at a path.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

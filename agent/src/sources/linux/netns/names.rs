@@ -25,7 +25,9 @@ use crate::sources::clock;
 #[derive(Debug)]
 pub struct NameWatch {
     names: Arc<NameStamps>,
+    /// An eventfd(2) that ends the thread.
     stop: Arc<OwnedFd>,
+    /// `None` once it was joined.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -90,8 +92,8 @@ impl NameStamps {
         self.seen().directories.contains_key(directory)
     }
 
-    /// Watches `directory`, which runtimes call `name`. The directory comes opened, because `name` may lead elsewhere in the agent's
-    /// own file system. One that is watched already under another name gets the same watch descriptor (inotify(7)).
+    /// Watches `directory`, which runtimes call `name`. The directory comes opened, because `name` may lead elsewhere in the
+    /// agent's own file system. One that is watched already under another name gets the same watch descriptor (inotify(7)).
     ///
     /// # Errors
     /// When it is no directory, or there are too many watches.
@@ -113,8 +115,8 @@ impl NameStamps {
         seen.made.get(&(watched, name.as_bytes().into())).copied()
     }
 
-    /// Waits for names until `stop` is readable. An error of poll(2) ends the thread: sandboxes then begin with the age of their
-    /// namespace.
+    /// Waits for names until `stop` is readable. An error of poll(2) ends the thread: sandboxes then begin with the age of
+    /// their namespace.
     fn follow(&self, stop: &OwnedFd) {
         let mut room = [MaybeUninit::uninit(); 4096];
         loop {
@@ -208,7 +210,8 @@ mod tests {
         }
     }
 
-    /// The kernel drops the watch of a removed directory (IN_IGNORED); names of the old one must not stamp sandboxes of the new.
+    /// The kernel drops the watch of a removed directory (IN_IGNORED); names of the old one must not stamp sandboxes of the
+    /// new.
     #[test]
     fn a_directory_that_is_made_again_is_another() {
         let watch = NameWatch::start().unwrap();

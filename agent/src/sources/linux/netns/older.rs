@@ -42,7 +42,8 @@ fn by_path(place: &NamespacePlace) -> Option<Netns> {
     })
 }
 
-/// The namespace of its process. Its age is unknown: this look may make the inode.
+/// The namespace of its process, where the runtime names one and no path leads to it. Its age is unknown: this look may make
+/// the inode, whose time is then that of the look.
 fn by_process(place: &NamespacePlace) -> Option<Netns> {
     let path = format!("/proc/{}/ns/net", place.pid);
     let seen = (place.pid != 0).then(|| fs::metadata(&path).ok()).flatten()?;

@@ -7,8 +7,8 @@ use ferrisetw::EventRecord;
 use sandglass_etw::{ExtendedItem, Guid, RawRecord, RecordHeader};
 use windows::Win32::System::Diagnostics::Etw::{EVENT_HEADER_EXTENDED_DATA_ITEM, EVENT_RECORD};
 
-/// A copy of the record. Pointers in it are valid during the callback only (documentation of EVENT_RECORD), so that everything is
-/// copied.
+/// A copy of the record. Pointers in it are valid during the callback only (documentation of EVENT_RECORD), so that
+/// everything is copied.
 pub(super) fn record(record: &EventRecord) -> RawRecord {
     // SAFETY: `EventRecord` is a transparent wrapper around this very type (ferrisetw 1.2.0,
     // src/native/etw_types/event_record.rs), and the reference is valid for the callback.
@@ -40,11 +40,13 @@ pub(super) fn record(record: &EventRecord) -> RawRecord {
     }
 }
 
+/// The processor that logged it (ETW_BUFFER_CONTEXT, evntrace.h).
 fn processor(record: &EVENT_RECORD) -> u16 {
     // SAFETY: both views of the union are plain integers that ETW always fills.
     unsafe { record.BufferContext.Anonymous.ProcessorIndex }
 }
 
+/// Copies of the extended items, whatever their types: the decoder knows which it needs.
 fn extended(record: &EVENT_RECORD) -> Vec<ExtendedItem> {
     if record.ExtendedData.is_null() {
         return Vec::new();
@@ -59,6 +61,7 @@ fn extended(record: &EVENT_RECORD) -> Vec<ExtendedItem> {
     copied.collect()
 }
 
+/// The bytes of one block of ETW's; none for a null pointer, which an empty block may have.
 fn bytes<'a>(data: *const u8, length: usize) -> &'a [u8] {
     if data.is_null() || length == 0 {
         return &[];

@@ -23,6 +23,7 @@ use super::{EtwStartError, buffers};
 /// A session that writes a file. Dropping it stops it too.
 #[derive(Debug)]
 pub struct EtlRecording {
+    /// Of the session; valid until it is stopped.
     handle: CONTROLTRACE_HANDLE,
 }
 
@@ -122,6 +123,7 @@ fn check(status: WIN32_ERROR) -> Result<(), EtwStartError> {
     }
 }
 
+/// The error of this session, with its code as Windows documents it.
 fn refused(what: &str, code: i32) -> EtwStartError {
     EtwStartError::Session {
         name: FILE,

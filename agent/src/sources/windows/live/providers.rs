@@ -13,6 +13,7 @@ use crate::sources::windows::normalize;
 /// One provider to enable.
 pub(super) struct Wanted {
     pub(super) provider: Guid,
+    /// Events up to this level: 4 is information, 5 verbose (winmeta.h, WINEVENT_LEVEL_INFO, .._VERBOSE).
     pub(super) level: u8,
     /// Any of these; 0 enables all.
     pub(super) keywords: u64,
@@ -20,6 +21,7 @@ pub(super) struct Wanted {
     pub(super) of_containers: bool,
 }
 
+/// One line of the table below.
 const fn wanted(provider: Guid, level: u8, keywords: u64, of_containers: bool) -> Wanted {
     Wanted {
         provider,

@@ -13,6 +13,7 @@ use windows::core::GUID;
 /// The events that were queried.
 #[derive(Debug, Default)]
 pub(super) struct Schemas {
+    /// Provider, id, version and opcode of those that were queried, whatever TDH returned; at most [`MAX_QUERIED`].
     queried: HashSet<(Guid, u16, u8, u8)>,
 }
 

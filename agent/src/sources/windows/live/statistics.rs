@@ -48,8 +48,8 @@ pub(super) fn run(stopped: &Receiver<()>, sender: &EventSender, health: &Health,
     }
 }
 
-/// Events and real-time buffers that a session has lost since it began; `None` if it does not exist. How many events a lost buffer
-/// held is unknown, so the sum is a lower bound (documentation of EVENT_TRACE_PROPERTIES, `RealTimeBuffersLost`).
+/// Events and real-time buffers that a session has lost since it began; `None` if it does not exist. How many events a lost
+/// buffer held is unknown, so the sum is a lower bound (documentation of EVENT_TRACE_PROPERTIES, `RealTimeBuffersLost`).
 fn lost_by(session: &str) -> Option<u64> {
     let properties = SessionProperties::of(session)?.properties;
     Some(u64::from(properties.EventsLost) + u64::from(properties.RealTimeBuffersLost))

@@ -18,7 +18,7 @@ pub(super) fn lost(count: u64) -> Event {
     }
 }
 
-/// Label of the source's counters.
+/// Label of the source's counters. One for both sessions: which of them lost events is counted by session beside it.
 pub(super) fn label() -> ProbeLabel {
     ProbeLabel {
         probe: "etw".to_owned(),

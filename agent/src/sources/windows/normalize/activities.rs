@@ -149,8 +149,8 @@ impl ActivityNames {
         Ok(())
     }
 
-    /// Whether the table says to ignore the name. A name that no table has is shown: a new activity of a Windows build is what a
-    /// user looks for.
+    /// Whether the table says to ignore the name. A name that no table has is shown: a new activity of a Windows build is
+    /// what a user looks for.
     pub(super) fn is_ignored(&self, service: Service, name: &str) -> bool {
         self.ignored.get(&(service, name.to_owned())).copied().unwrap_or(false)
     }
@@ -229,7 +229,8 @@ fn keys(event: &EtwEvent) -> Vec<ObjectKey> {
     keys
 }
 
-/// Fields shown as attributes of an activity: those that tell two activities of one name apart.
+/// Fields shown as attributes of an activity: those that distinguish two activities of one name. Other fields are left out:
+/// they are many, undocumented, and may hold anything.
 fn fields(event: &EtwEvent) -> TextPairs {
     let mut pairs = TextPairs::default();
     for name in [

@@ -57,8 +57,9 @@ pub(super) fn lookup(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-/// A call of the socket library (`getaddrinfo` and its like): event 1000 begins, 1001 ends, both in the process that calls. `Status`
-/// is an error of winsock2.h (WSAHOST_NOT_FOUND is 11001). A call with an address in place of a name needs no lookup.
+/// A call of the socket library (`getaddrinfo` and its like): event 1000 begins, 1001 ends, both in the process that calls.
+/// `Status` is an error of winsock2.h (WSAHOST_NOT_FOUND is 11001). A call with an address in place of a name needs no
+/// lookup.
 pub(super) fn call(event: &EtwEvent) -> Option<Body> {
     let step = match event.id {
         1000 => LookupChange::Called,
@@ -87,7 +88,7 @@ fn addresses(results: &str) -> Vec<IpAddr> {
     found.map(|ip| ip.to_canonical()).take(MAX_ADDRESSES).collect()
 }
 
-/// Bound on addresses kept of a result.
+/// Bound on addresses kept of a result, as for DNS messages on Linux.
 const MAX_ADDRESSES: usize = 8;
 
 #[cfg(test)]

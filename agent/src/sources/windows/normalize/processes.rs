@@ -1,8 +1,8 @@
 //! Processes with their command lines (kernel logger), and silos (Microsoft-Windows-Kernel-Process).
 //!
 //! Only the kernel logger's class has command lines (<https://learn.microsoft.com/windows/win32/etw/process-typegroup1>); no
-//! version of Microsoft-Windows-Kernel-Process has. Environments are in no event, so that on Windows a plugin is recognized by its
-//! path and its descent alone. Does not: recognize plugins (the correlator does).
+//! version of Microsoft-Windows-Kernel-Process has. Environments are in no event, so that on Windows a plugin is recognized
+//! by its path and its descent alone. Does not: recognize plugins (the correlator does).
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ impl ProcessTable {
         }
     }
 
-    /// A process that started. Its parent is looked up now: Windows reuses the id as soon as the parent is gone. The parent of a
-    /// process from before the session is known by id only.
+    /// A process that started. Its parent is looked up now: Windows reuses the id as soon as the parent is gone. The parent
+    /// of a process from before the session is known by id only.
     fn started(&mut self, pid: u32, event: &EtwEvent) -> Body {
         let key = ProcessKey::new(pid, event.at_ns);
         let parent = event.u32("ParentId").unwrap_or(0);
@@ -177,7 +177,8 @@ pub(super) fn silo(event: &EtwEvent) -> Option<Body> {
     })))
 }
 
-// Event types of the kernel logger's Process class: start, end, and rundown (DCStart).
+// Event types of the kernel logger's Process class: start, end, and rundown (DCStart) for what runs when the session begins.
+// The rundown at its end (DCEnd, 4) reports nothing new.
 const START: u8 = 1;
 const END: u8 = 2;
 const RUNDOWN_START: u8 = 3;

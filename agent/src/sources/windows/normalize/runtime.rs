@@ -3,8 +3,8 @@
 //! Texts: containerd `internal/cri/instrument/instrumented_service.go`; hcsshim exporters in `internal/oc` and `internal/ot`,
 //! `internal/hcsoci/network.go`, `cmd/containerd-shim-runhcs-v1`. Other lines yield nothing.
 //!
-//! Used by `normalize`. These lines alone join a sandbox id, its pod and its namespace: CNI and HNS know only the namespace, HCS
-//! only the container. The texts are no interface of containerd, so a line that is not exactly as expected is ignored.
+//! Used by `normalize`. These lines alone join a sandbox id, its pod and its namespace: CNI and HNS know only the namespace,
+//! HCS only the container. The texts are no interface of containerd, so a line that is not exactly as expected is ignored.
 //! Does not: match lines by level or order.
 
 use sandglass_etw::{EtwEvent, Value};
@@ -13,8 +13,8 @@ use sandglass_model::{Body, PodIdentity, SandboxId, Timestamp};
 
 use super::text::{bounded, masked, object_id};
 
-/// The event of a log line of containerd. logrus fields are fields of the ETW event (go-winio `pkg/etwlogrus`): `Message` is the
-/// text, `error` the error of a failed call.
+/// The event of a log line of containerd. logrus fields are fields of the ETW event (go-winio `pkg/etwlogrus`): `Message` is
+/// the text, `error` the error of a failed call.
 pub(super) fn containerd(event: &EtwEvent) -> Option<Body> {
     let message = event.text("Message")?;
     let error = || masked(event.text("error").unwrap_or_default());
@@ -120,11 +120,11 @@ fn time(event: &EtwEvent, field: &str) -> Option<Timestamp> {
 /// Nanoseconds since 1970 of a time as in RFC 3339: `2026-11-21T10:11:12.123456789Z`, fractions of any length, offsets such
 /// as `+02:00`.
 ///
-/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form fails
-/// at one of the numbers.
+/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form
+/// fails at one of the numbers.
 ///
-/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form fails
-/// at one of the numbers.
+/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form
+/// fails at one of the numbers.
 fn rfc3339_ns(text: &str) -> Option<u64> {
     let part = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
@@ -224,7 +224,8 @@ fn is_key(key: &str) -> bool {
     matches!(key, "name" | "uid" | "namespace" | "attempt")
 }
 
-/// Sets one field. A number that cannot be read is attempt 0, as protobuf leaves out a zero.
+/// Sets one field of the metadata; keys of later versions of the CRI are ignored. A number that cannot be read is attempt 0, as
+/// protobuf leaves out a zero.
 fn set(identity: &mut PodIdentity, attempt: &mut u32, key: &str, value: &str) {
     match key {
         "name" => identity.name = bounded(value),

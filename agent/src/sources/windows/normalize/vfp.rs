@@ -13,8 +13,8 @@ use sandglass_model::network::{Flow, FlowChange};
 
 use crate::sources::windows::NODE_COMPARTMENT;
 
-/// A new or removed flow. Mirror and secondary records repeat the main one. A switch has no compartments: the flow counts as the
-/// node's. A record without `IsMain`, a protocol or an address yields nothing.
+/// A new or removed flow. Mirror and secondary records repeat the main one. A switch has no compartments: the flow counts as
+/// the node's. A record without `IsMain`, a protocol or an address yields nothing.
 pub(super) fn flow(event: &EtwEvent) -> Option<Body> {
     let change = match event.id {
         600 => FlowChange::New,
@@ -74,7 +74,8 @@ struct Translated {
 }
 
 impl Translated {
-    /// Replaces the ends that a transposition names. Pairs of other keys are ignored, and so is a value that is no address or port.
+    /// Replaces the ends that a transposition names. Pairs of other keys are ignored, and so is a value that is no address or
+    /// port.
     ///
     /// Parses texts such as `IpHeaderAction=Ignore, TransportHeaderAction=Modify (DstPort=8080)`.
     fn parse(&mut self, transposition: &str) {

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 /// Closed sockets, and when each was closed.
 #[derive(Debug, Default)]
 pub(super) struct Closed {
+    /// By cookie: when it was closed, nanoseconds of the boot clock.
     sockets: HashMap<u64, u64>,
     /// The same, oldest first. May name one that has been opened again.
     order: VecDeque<(u64, u64)>,
@@ -23,6 +24,7 @@ impl Closed {
         self.order.push_back((socket, at_ns));
     }
 
+    /// Whether a segment of this socket was sent again.
     pub(super) fn contains(&self, socket: u64) -> bool {
         self.sockets.contains_key(&socket)
     }

@@ -4,8 +4,8 @@
 //! its form ([`plausible`]), and what lies before it is reported as a gap. Within one message missing bytes do no harm: the
 //! message is handed on incomplete, and the next one begins where its length says.
 //!
-//! Two states: reading (`searching` false), where `kept` is the message that is read now, and searching, where `kept` is what may
-//! be the begin of one. Bounded: [`MESSAGE_MAX`] of one message, [`CANDIDATES_MAX`] places to search at.
+//! Two states: reading (`searching` false), where `kept` is the message that is read now, and searching, where `kept` is what
+//! may be the begin of one. Bounded: [`MESSAGE_MAX`] of one message, [`CANDIDATES_MAX`] places to search at.
 //! Does not: parse messages.
 
 use super::order::Chunk;
@@ -256,8 +256,8 @@ impl Framing {
 const PREFIX: usize = 2;
 /// Of a message with a hole this much has to be there for it to be of use: its header.
 const READABLE: usize = 12;
-/// So much of one message is kept, prefix included. Messages over TCP may have 65,535 bytes; all that is parsed of one (questions,
-/// addresses, response code) stands in the first of them, save for the OPT record of a long answer.
+/// So much of one message is kept, prefix included. Messages over TCP may have 65,535 bytes; all that is parsed of one
+/// (questions, addresses, response code) stands in the first of them, save for the OPT record of a long answer.
 const MESSAGE_MAX: usize = 4096;
 /// So many places are remembered where a message may begin; the text between them is at most one message long.
 const CANDIDATES_MAX: usize = 32;

@@ -46,7 +46,8 @@ pub struct Order {
     waiting_bytes: usize,
 }
 
-/// Where a captured piece of the stream lies. Its end may have been captured only in part: `bytes` is then shorter than `wire_len`.
+/// Where a captured piece of the stream lies. Its end may have been captured only in part: `bytes` is then shorter than
+/// `wire_len`.
 #[derive(Clone, Copy)]
 struct Piece<'b> {
     seq: u32,

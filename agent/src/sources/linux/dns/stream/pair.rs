@@ -44,7 +44,8 @@ impl<C: Copy> StreamPair<C> {
         self.newest_ns
     }
 
-    /// Takes a segment. Its own stream gets its bytes; the other one learns from its progress that bytes will not come any more.
+    /// Takes a segment. Its own stream gets its bytes; the other one learns from its progress that bytes will not come any
+    /// more.
     pub fn take(&mut self, segment: &Segment<'_, C>, room: usize, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         self.context = segment.context;
         self.newest_ns = self.newest_ns.max(segment.at_ns);
@@ -135,8 +136,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// The stream of this direction as a segment shows it: where its next byte is, and whether a length prefix stands there. `None`
-    /// when the segment shows nothing of this direction.
+    /// The stream of this direction as a segment shows it: where its next byte is, and whether a length prefix stands there.
+    /// `None` when the segment shows nothing of this direction.
     fn begin<C>(segment: &Segment<'_, C>, direction: Direction) -> Option<Stream> {
         let is_own = segment.direction == direction;
         let known = match (segment.progress, direction) {
@@ -185,8 +186,8 @@ impl Stream {
         self.order.expire(now_ns, &mut |chunk| framing.take(chunk, found));
     }
 
-    /// Hands on what is left. An unfinished message of a closed stream is cut; of an abandoned one it is a gap, since its rest may
-    /// have come.
+    /// Hands on what is left. An unfinished message of a closed stream is cut; of an abandoned one it is a gap, since its
+    /// rest may have come.
     fn end(&mut self, ending: Ending, found: &mut dyn FnMut(Found<'_>)) {
         let framing = &mut self.framing;
         self.order.flush(&mut |chunk| framing.take(chunk, found));
