@@ -4,7 +4,7 @@
 //! complete; `doctor` reports what is wrong with it, and the watch what of that stops sandboxes. Files are small, few and
 //! bounded; anything may stand in them.
 //! That the judgement is the runtime's own is held by `agent/tests/cni_loaders`, which runs the real loaders beside it.
-//! Does not: change anything, run a plugin (unless `doctor` asks its versions), or keep secrets (only names, types and versions are kept).
+//! Does not: change anything, run a plugin (unless `doctor` queries its versions), or keep secrets (only names, types and versions are kept).
 
 mod binary;
 mod bounded;
@@ -75,8 +75,8 @@ impl CniConf {
         CniConf { settings, directories }
     }
 
-    /// Asks every plugin of a network for the versions it supports, as CRI-O does, and passes over networks likewise. Does
-    /// nothing for other runtimes, which do not ask.
+    /// Queries every plugin of a network for the versions it supports, as CRI-O does, and passes over networks likewise. Does
+    /// nothing for other runtimes, which do not query them.
     pub fn ask_plugins(&mut self) {
         if self.settings.loader.runtime != RuntimeKind::Crio {
             return;

@@ -71,7 +71,7 @@ pub struct HttpOptions {
     pub metrics: Option<ListenOptions>,
     /// The listener of page and API.
     pub page: ListenOptions,
-    /// What the page's listener asks of who reads.
+    /// What the page's listener requires of readers.
     pub access: AccessFiles,
     /// Connections that have not sent a request, at most a quarter of the files that the process may open; a further one
     /// displaces the oldest of the peer with most.

@@ -135,7 +135,7 @@ fn musl_asks_all_servers_at_once() {
     assert_close(&oracle.agrees(&seen), 2);
 }
 
-/// The first query is not answered; the resolver asks again after its timeout, with the same id by the same socket.
+/// The first query is not answered; the resolver retries after its timeout, with the same id by the same socket.
 #[test]
 fn a_server_that_is_silent_once_is_queried_again() {
     let test = "a_server_that_is_silent_once_is_queried_again";

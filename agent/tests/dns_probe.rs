@@ -185,7 +185,7 @@ fn a_truncated_answer_is_followed_over_tcp() {
         assert!(answer.truncated && answer.records == 0, "{answer:?}");
     }
     let answers = over(Transport::Tcp, true);
-    // glibc asks again when its buffer was too small for so many addresses.
+    // glibc queries again when its buffer was too small for so many addresses.
     assert!(answers.len() >= 2, "{seen:#?}");
     for answer in answers {
         let answer = answer.message.answer.unwrap();

@@ -197,7 +197,7 @@ always_inline void put_process(struct __sk_buff *skb, const struct packet *packe
 #endif
 }
 
-// How far both streams of the connection had come before this segment, as the socket knows it. So user space can tell
+// How far both streams of the connection had come before this segment, as the socket knows it. So user space can distinguish
 // bytes that are still on their way from bytes that it will never see.
 always_inline void put_progress(struct __sk_buff *skb, struct DnsRecord *record)
 {

@@ -1,4 +1,4 @@
-//! What keeps a node's sandboxes from getting a network, as far as the configuration and the plugins' directories tell.
+//! What keeps a node's sandboxes from getting a network, as far as the configuration and the plugins' directories show it.
 //!
 //! Used by the watch of the configuration, whose findings are metrics, the page's and the alert's. The weight is that of
 //! `doctor`: what it reports as a failure is a problem here. Does not: advise (`doctor` does), or run a plugin.

@@ -64,7 +64,7 @@ pub struct HandlerDirectory {
     pub max_networks: Option<usize>,
 }
 
-/// The settings in force, as far as files tell.
+/// The settings in force, as far as files define them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniSettings {
     /// The runtime's loader.

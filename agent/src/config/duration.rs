@@ -62,7 +62,7 @@ impl FromStr for Period {
     }
 }
 
-/// As the chart's schema has it: a regular expression cannot tell where a number of milliseconds overflows.
+/// As the chart's schema has it: a regular expression cannot express where a number of milliseconds overflows.
 const MAX_DIGITS: usize = 12;
 
 impl fmt::Display for Period {

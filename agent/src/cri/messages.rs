@@ -28,7 +28,7 @@ pub type Labels = BTreeMap<String, String>;
 // === runtime ===
 
 messages! {
-    /// Asks which runtime answers.
+    /// Requests the name and version of the runtime.
     message VersionRequest {
         /// Version of the kubelet's runtime API.
         string version = 1;
@@ -46,7 +46,7 @@ messages! {
         string runtime_api_version = 4;
     }
 
-    /// Asks for the runtime's conditions.
+    /// Requests the runtime's conditions.
     message StatusRequest {
         /// Also return `info`.
         bool verbose = 1;
@@ -124,7 +124,7 @@ messages! {
         string runtime_handler = 7;
     }
 
-    /// Asks for all sandboxes; the filter (tag 1) is not used.
+    /// Requests all sandboxes; the filter (tag 1) is not used.
     #[derive(Copy)]
     message ListPodSandboxRequest {}
 
@@ -134,7 +134,7 @@ messages! {
         repeated PodSandbox items = 1;
     }
 
-    /// Asks for one sandbox.
+    /// Requests one sandbox.
     message PodSandboxStatusRequest {
         /// Sandbox id.
         string pod_sandbox_id = 1;

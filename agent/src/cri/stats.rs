@@ -7,7 +7,7 @@ use super::messages::proto::messages;
 use super::messages::{ContainerMetadata, PodSandboxMetadata};
 
 messages! {
-    /// Asks for the statistics of all sandboxes; the filter (tag 1) is not used.
+    /// Requests the statistics of all sandboxes; the filter (tag 1) is not used.
     #[derive(Copy)]
     message ListPodSandboxStatsRequest {}
 
@@ -109,7 +109,7 @@ messages! {
         message UInt64Value process_count = 2;
     }
 
-    /// Asks for the statistics of all containers; the filter (tag 1) is not used.
+    /// Requests the statistics of all containers; the filter (tag 1) is not used.
     #[derive(Copy)]
     message ListContainerStatsRequest {}
 

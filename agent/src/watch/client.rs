@@ -122,7 +122,7 @@ pub struct NodeName {
     pub name: String,
 }
 
-/// Asks for JSON.
+/// Requests JSON.
 pub async fn get<T: DeserializeOwned>(agent: &Agent, path: &str) -> Result<T, WatchError> {
     let answer = |reason: String| WatchError::Answer {
         address: agent.address.clone(),

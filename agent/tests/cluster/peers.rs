@@ -315,7 +315,7 @@ fn assert_same_spans(trace: &Value, ours: &[&Peer<'_>]) {
         .iter()
         .map(|peer| (peer.span["spanID"].as_str().unwrap(), *peer))
         .collect();
-    // More can be there: operations that containerd asks for in the same trace are traces of their own in the API.
+    // More can be there: operations that containerd requests in the same trace are traces of their own in the API.
     for span in own {
         let what = format!("{} of {id}", span["name"]);
         let peer = shown

@@ -143,7 +143,7 @@ fn traces(kind: &str, namespace: &str) -> Vec<Value> {
             open => Err(format!("{open} are open")),
         }
     });
-    // The trace's id is the runtime's: operations that it asks for within one of its traces share it.
+    // The trace's id is the runtime's: operations that it requests within one of its traces share it.
     let path = |row: &Value| {
         let [trace, root] = ["trace_id", "root_span_id"].map(|key| row[key].as_str().unwrap());
         format!("/api/v1/traces/{trace}/{root}")

@@ -85,7 +85,7 @@ fn serve(cluster: &Cluster, address: &str) {
     });
 }
 
-/// Asks both types at once, as glibc does; the ids that were answered, and whether it was at once.
+/// Queries both types at once, as glibc does; the ids that were answered, and whether it was at once.
 fn ask_both(socket: &UdpSocket, name: &str, ids: [u16; 2], together: &Barrier) -> (Vec<u16>, bool) {
     let queries = [query(ids[0], name, A), query(ids[1], name, AAAA)];
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -110,7 +110,7 @@ fn answered(socket: &UdpSocket, count: usize) -> Vec<u16> {
     answers.map(u16::from_be_bytes).collect()
 }
 
-/// Two clients of the same port ask both types at once and are masqueraded to one address: one takes the
+/// Two clients of the same port query both types at once and are masqueraded to one address: one takes the
 /// translated port from the other, whose query the kernel drops. The resolver retries after its timeout.
 #[test]
 fn a_query_that_lost_a_race_for_a_translated_port_is_blamed_on_conntrack() {

@@ -1,4 +1,4 @@
-//! Programs that ask: glibc's resolver, musl's, and a bare socket.
+//! Programs that look names up: glibc's resolver, musl's, and a bare socket.
 //!
 //! Does not: check the answers; tests do.
 

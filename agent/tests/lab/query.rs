@@ -1,4 +1,4 @@
-//! A DNS query in bytes, for tests that ask by a bare socket. Does not: read answers.
+//! A DNS query in bytes, for tests that query by a bare socket. Does not: read answers.
 
 /// A query for a name.
 pub fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! A DNS server that does what the name asks of it, well or badly.
+//! A DNS server that does what the name requests, well or badly.
 //!
 //! The first label says what: see [`plan`]. Only names below `test` are known; all others do not exist, which is what a
 //! search path is answered. Does not: cache, or read more of a query than its first question.

@@ -15,7 +15,7 @@ use sandglass_model::{Detail, Timestamp, Trace, registry};
 
 use super::{Scene, usual};
 
-/// Name most samples ask for.
+/// Name that most samples look up.
 pub const NAME: &str = "db.shop.svc.cluster.local";
 
 /// A usual sandbox that has become a scene again, at the end of its creation; returns that, in milliseconds.
@@ -131,7 +131,7 @@ impl Scene {
         );
     }
 
-    /// A lookup of [`NAME`] that stalls for five seconds: two queries race, one is dropped, the resolver asks again.
+    /// A lookup of [`NAME`] that stalls for five seconds: two queries race, one is dropped, the resolver retries.
     fn stalled_lookup(&mut self, parent: usize, ms: u64) -> usize {
         let mut detail = lookup_detail(NAME);
         detail.queries = 3;

@@ -378,7 +378,7 @@ impl Node {
         self.push(to, record().wil_stop(0));
     }
 
-    /// What HCS logs of a sandbox's compute system, within what its shim asks (see `shim`, which begins at `from`).
+    /// What HCS logs of a sandbox's compute system, within what its shim requests (see `shim`, which begins at `from`).
     pub fn compute_system(&mut self, from: u64, pod: Pod) {
         let times = [from + 142, from + 398, from + 408, from + 580, from + 590];
         self.hcs_log(times, &pod.sandbox(), pod.silo(), pod.pid());

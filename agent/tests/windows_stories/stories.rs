@@ -45,7 +45,7 @@ fn namespace(node: &mut Node, from: u64, pod: Pod) {
     node.hns(from, from + 20, "RequestHandler", None, &fields);
 }
 
-/// What a plugin asks of HNS: an endpoint, and that it be in the namespace.
+/// What a plugin requests of HNS: an endpoint, and that it be in the namespace.
 fn endpoint(node: &mut Node, from: u64, pod: Pod) {
     let post = [("method", text("POST"))];
     let request = node.hns(from, from + 240, "RequestHandler", None, &post);

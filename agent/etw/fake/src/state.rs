@@ -1,4 +1,4 @@
-//! What there is of sessions, and what a test can say and ask about it.
+//! What there is of sessions, and what a test can set and query of it.
 //!
 //! One for the whole process, like ETW is one for a host: [`FakeEtw`] is held by one test at a time.
 

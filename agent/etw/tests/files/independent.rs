@@ -125,7 +125,7 @@ fn dissect_finds_what_was_written() {
     }
 }
 
-/// Each reader's script prints one line an event: provider, id, and what else it can tell.
+/// Each reader's script prints one line an event: provider, id, and what else it decodes.
 fn check_lines(text: &str, with_times: bool) {
     let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
     assert_eq!(count("0c885e0d-6eb6-476c-a048-2457eed3a5c1"), 6, "{text}");

@@ -1,4 +1,4 @@
-//! The kinds of spans: one variant of [`Detail`] each, and accessors, so that code asks for the one kind that it needs.
+//! The kinds of spans: one variant of [`Detail`] each, and accessors, so that code selects the one kind that it needs.
 //!
 //! Used by everything that reads spans. Only code that treats every kind matches exhaustively: [`crate::registry`]
 //! (names and attributes), [`crate::phases`] (phase and verdict) and [`crate::text`]. Everything else uses the

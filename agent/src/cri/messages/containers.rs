@@ -7,7 +7,7 @@ use prost::Enumeration;
 use super::proto::messages;
 
 messages! {
-    /// Asks for all containers; the filter (tag 1) is not used.
+    /// Requests all containers; the filter (tag 1) is not used.
     #[derive(Copy)]
     message ListContainersRequest {}
 

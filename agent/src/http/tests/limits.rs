@@ -50,7 +50,7 @@ async fn slow_peers_are_cut() {
         .send(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab")
         .await;
     assert_eq!(answer.status, 408);
-    // A connection that asks nothing more.
+    // A connection that requests nothing more.
     let mut idle = rig.connect().await;
     idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await

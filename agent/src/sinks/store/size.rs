@@ -1,7 +1,7 @@
 //! An estimate of the memory that a trace takes in the store.
 //!
 //! Used to hold the store within its bound in bytes. A test compares the estimate with the resident memory of the process.
-//! Does not: ask the allocator; counting real allocations would cost more than the estimate's error.
+//! Does not: query the allocator; counting real allocations would cost more than the estimate's error.
 
 use sandglass_model::network::Initiator;
 use sandglass_model::trace::{Cause, SpanEvent};

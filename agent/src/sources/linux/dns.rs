@@ -102,7 +102,6 @@ fn attach(
 }
 
 /// The status of the attached probe: first what hides most lookups.
-/// The status of the attached probe: first what hides most lookups.
 fn status(whole: bool, ports: usize) -> ProbeStatus {
     let mut status = attached(PROBE, TYPED_TASK.hook);
     if ports > DNS_PORTS_MAX {
@@ -125,9 +124,7 @@ const TYPED_TASK: Object = Object {
     hook: "cgroup_skb",
     bytes: sandglass_probes::DNS_CGROUP_SKB,
 };
-/// The other object copies the same fields with one helper call each. Both see the same, so the status does not tell them
-/// apart. The other object copies the same fields with one helper call each. Both see the same, so the status does not tell
-/// them apart.
+/// The other object copies the same fields with one helper call each. Both see the same, so the status is that of the first.
 const OLD_TASK: Object = Object {
     bytes: sandglass_probes::DNS_OLD_TASK,
     ..TYPED_TASK

@@ -24,9 +24,11 @@ use crate::sources::linux::process_root::path_in_root;
 
 /// The visits.
 pub struct SandboxTables {
+    /// Where the namespaces are; one that is gone is removed there.
     known: KnownNamespaces,
     /// The node's own namespace, to return to.
     home: File,
+    /// By inode number; only namespaces that are known.
     visited: BTreeMap<u64, Visited>,
 }
 

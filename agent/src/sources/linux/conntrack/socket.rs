@@ -15,6 +15,7 @@ use super::netlink::{NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, NetlinkMessage, messag
 
 /// A socket that receives new and ended flows.
 pub struct Subscription {
+    /// Of the netfilter subsystem, bound to the groups of new and destroyed flows.
     socket: OwnedFd,
     /// Room for one datagram.
     buffer: Vec<u8>,

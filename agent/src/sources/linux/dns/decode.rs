@@ -42,7 +42,6 @@ impl DnsDecoder {
         let (head, rest) = DnsRecord::read(record).ok_or(short)?;
         let bytes = rest.get(..head.captured as usize).ok_or(short)?;
         // `wire_len` is the length in the packet, `captured` what the kernel side had room for (DNS_ROOM_LARGE).
-        // `wire_len` is the length in the packet, `captured` what the kernel side had room for (DNS_ROOM_LARGE).
         if head.protocol == PROTOCOL_TCP {
             let sorter = &mut self.sorter;
             let mut found = |head: DnsRecord, direction, found: Found<'_>| sorter.take(&head, direction, found, events);
@@ -204,7 +203,6 @@ fn reported(head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Pars
 }
 
 /// The event of a count: messages, questions or bytes, as the reason defines.
-/// The event of a count: messages, questions or bytes, as the reason defines.
 fn unreported(head: &DnsRecord, direction: Direction, at_ns: u64, reason: Unreported, count: u64) -> Event {
     let (client, server) = ends(head);
     Event {
@@ -239,7 +237,6 @@ fn transport(head: &DnsRecord) -> Transport {
 }
 
 /// Client and server, whichever of them sent the message.
-/// Client and server, whichever of them sent the message.
 fn ends(head: &DnsRecord) -> (SocketAddr, SocketAddr) {
     (
         SocketAddr::new(address(head.family, &head.local), head.local_port),
@@ -265,7 +262,6 @@ pub fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     }
 }
 
-/// The name of a process; padded with zeros, and without any where it is 16 bytes long (include/linux/sched.h, TASK_COMM_LEN).
 /// The name of a process; padded with zeros, and without any where it is 16 bytes long (include/linux/sched.h, TASK_COMM_LEN).
 fn comm(bytes: &[u8; 16]) -> SmolStr {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

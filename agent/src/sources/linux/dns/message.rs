@@ -70,6 +70,7 @@ pub fn parse(bytes: &[u8], complete: bool, names: &mut NameCache) -> Result<Pars
     if !header.qr() {
         return Ok(parsed);
     }
+    // ANCOUNT is what the header states. It is kept as it is; how many records can be read shows in `malformed`.
     let mut answer = Answer {
         rcode: u16::from(header.rcode().to_int()),
         truncated: header.tc(),
@@ -151,7 +152,7 @@ fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) ->
     Ok(())
 }
 
-/// Texts of names that were seen lately: programs ask for few names, each of them many times, and each answer repeats its
+/// Texts of names that were seen lately: programs look up few names, each of them many times, and each answer repeats its
 /// query's.
 #[derive(Debug, Default)]
 pub struct NameCache {
@@ -210,12 +211,14 @@ fn write_label(label: &[u8], text: &mut String) {
     }
 }
 
-/// So many long names are remembered: as many as the programs of a node ask for all the time.
+/// So many long names are remembered: as many as the programs of a node look up all the time.
 const RECENT_NAMES: usize = 512;
 /// A shorter text needs no allocation (`SmolStr`).
 const INLINE_MAX: usize = 23;
-/// Bounds of the model.
+/// Questions that are kept of a message. Resolvers send one in each (RFC 9619 makes that the rule); more come from attackers
+/// only.
 pub const QUESTIONS_MAX: usize = 8;
+/// Addresses that are kept of an answer: a client tries the first few.
 const ADDRESSES_MAX: usize = 8;
 
 #[cfg(test)]

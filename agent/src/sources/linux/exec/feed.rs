@@ -148,7 +148,8 @@ impl Feed for ExecFeed {
     /// Longer than for traffic: the processes of one sandbox come with pauses between them.
     const IDLE_AFTER: Duration = Duration::from_millis(500);
 
-    /// Sends the anchor of all times first, then the plugins that run already.
+    /// Sends the anchor of all times first, then the plugins that run already. The trusted exceptions are written before
+    /// those are judged: both sides apply them from the first process on.
     fn begin(&mut self) -> Result<(), Stopped> {
         scheduling::give_way();
         self.trust.write(&self.cgroups);

@@ -84,6 +84,7 @@ struct Steps {
     system: String,
     /// GUID of its silo, where the event names one.
     silo: Option<String>,
+    /// At most three: an operation that ends another one has its own begin and end.
     steps: Vec<ActivityStep>,
 }
 

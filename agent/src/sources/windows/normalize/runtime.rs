@@ -122,9 +122,6 @@ fn time(event: &EtwEvent, field: &str) -> Option<Timestamp> {
 ///
 /// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form
 /// fails at one of the numbers.
-///
-/// Written out here because nothing else of the agent parses dates. The separators are not checked: a text of another form
-/// fails at one of the numbers.
 fn rfc3339_ns(text: &str) -> Option<u64> {
     let part = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);

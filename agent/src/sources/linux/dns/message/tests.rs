@@ -178,7 +178,7 @@ fn other_opcodes_are_no_lookups() {
     }
 }
 
-/// RFC 7873 5.4: a query without a question asks for a server cookie.
+/// RFC 7873 5.4: a query without a question requests a server cookie.
 #[test]
 fn a_query_without_a_question_is_no_malformed_one() {
     let cookie = [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 12, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];

@@ -101,7 +101,8 @@ impl Framing {
         }
     }
 
-    /// Hands the message on when its last byte has come.
+    /// Hands the message on when its last byte has come: its time is that of the segment that completed it, since its
+    /// receiver could read it no sooner.
     fn hand_on(&mut self, at_ns: u64, sender: Sender, found: &mut dyn FnMut(Found<'_>)) {
         if self.came < PREFIX || self.wanted() > 0 {
             return;
@@ -126,7 +127,8 @@ impl Framing {
         self.begin();
     }
 
-    /// Bytes are missing.
+    /// Bytes are missing. Within a message that is read they make it incomplete; behind it, and in a search, the next message
+    /// has to be found by its form.
     fn miss(&mut self, bytes: usize, at_ns: u64, found: &mut dyn FnMut(Found<'_>)) {
         if self.searching {
             self.skipped += (self.kept.len() + bytes) as u64;
