@@ -214,8 +214,8 @@ fn status(refused: Option<&io::Error>, unwatched: Option<&io::Error>) -> ProbeSt
 const PROBE: &str = "netns";
 /// Looks that may be pending: more sandboxes than are in creation at once.
 const QUEUE_MAX: usize = 1024;
-/// More sandboxes than are in creation at once. Cleared when it is full: a DEL removes its entry, so that fills only where
-/// they fail.
+/// More sandboxes than are in creation at once. A DEL removes its entry, so it fills only with sandboxes that never see one;
+/// then it is cleared.
 const REQUESTED_MAX: usize = 1024;
 /// The next plugin of a chain comes sooner; where it does not, there is time for another look.
 const AGAIN_AFTER_NS: u64 = 5_000_000_000;

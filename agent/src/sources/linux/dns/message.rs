@@ -70,7 +70,7 @@ pub fn parse(bytes: &[u8], complete: bool, names: &mut NameCache) -> Result<Pars
     if !header.qr() {
         return Ok(parsed);
     }
-    // ANCOUNT is what the header states. It is kept as it is; how many records can be read shows in `malformed`.
+    // ANCOUNT is what the header states. It is kept as it is; whether all of them can be read shows in `malformed`.
     let mut answer = Answer {
         rcode: u16::from(header.rcode().to_int()),
         truncated: header.tc(),
@@ -215,8 +215,8 @@ fn write_label(label: &[u8], text: &mut String) {
 const RECENT_NAMES: usize = 512;
 /// A shorter text needs no allocation (`SmolStr`).
 const INLINE_MAX: usize = 23;
-/// Questions that are kept of a message. Resolvers send one in each (RFC 9619 makes that the rule); more come from attackers
-/// only.
+/// Questions that are kept of a message. Resolvers send one in each, as RFC 9619 requires; more come from broken or hostile
+/// programs.
 pub const QUESTIONS_MAX: usize = 8;
 /// Addresses that are kept of an answer: a client tries the first few.
 const ADDRESSES_MAX: usize = 8;
