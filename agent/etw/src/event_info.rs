@@ -107,22 +107,25 @@ fn name_at(info: &[u8], at: usize) -> Option<Arc<str>> {
 
 /// The properties: an array in which structs point at ranges, and lengths and counts at other elements.
 struct PropertyTree<'a> {
+    /// All bytes: names lie behind the properties.
     info: &'a [u8],
     properties: &'a [u8],
     /// Per property the slot that keeps its number, when another one refers to it.
     slots: Vec<Option<u16>>,
+    /// Slots so far.
     used: u16,
     /// How many more properties may be read, so that a struct that contains itself ends.
     left: u32,
 }
 
 impl PropertyTree<'_> {
+    /// The bytes of one EVENT_PROPERTY_INFO.
     fn property(&self, index: usize) -> Option<&[u8]> {
         let at = index.checked_mul(PROPERTY_SIZE)?;
         self.properties.get(at..at.checked_add(PROPERTY_SIZE)?)
     }
 
-    /// Gives a slot to every property that is a count or a length.
+    /// Assigns a slot to every property that is a count or a length.
     fn find_references(&mut self) -> Option<()> {
         for index in 0..self.slots.len() {
             let property = self.property(index)?;
@@ -140,6 +143,7 @@ impl PropertyTree<'_> {
         Some(())
     }
 
+    /// The fields of a range of properties: those of the event, or of a struct that points at them.
     fn fields(&mut self, start: usize, count: usize, depth: u8) -> Option<Box<[FieldSpec]>> {
         let end = start.checked_add(count)?;
         if end > self.slots.len() {
@@ -148,6 +152,7 @@ impl PropertyTree<'_> {
         (start..end).map(|index| self.field(index, depth)).collect()
     }
 
+    /// One field; `None` when it refers to a property that is not there, or lies too deep.
     fn field(&mut self, index: usize, depth: u8) -> Option<FieldSpec> {
         self.left = self.left.checked_sub(1)?;
         let property = self.property(index)?;

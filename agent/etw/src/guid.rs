@@ -48,6 +48,8 @@ impl Guid {
         self.0 == 0
     }
 
+    /// 32 hex digits in either case; hyphens and braces are passed over wherever they stand, since tools write GUIDs in
+    /// several forms.
     const fn parse(text: &[u8]) -> Option<Self> {
         let (mut value, mut digits, mut at) = (0_u128, 0, 0);
         while at < text.len() {
@@ -73,6 +75,7 @@ impl FromStr for Guid {
     type Err = NotAGuid;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // With braces and hyphens: whatever is longer is no GUID and need not be read.
         if text.len() > 38 {
             return Err(NotAGuid);
         }
@@ -113,6 +116,7 @@ const RECORD_ORDER: [usize; 8] = [3, 2, 1, 0, 5, 4, 7, 6];
 mod tests {
     use super::*;
 
+    /// The bytes are those that Windows writes for the provider of HNS.
     #[test]
     fn text_and_bytes_go_both_ways() {
         let hns: Guid = "0c885e0d-6eb6-476c-a048-2457eed3a5c1".parse().unwrap();

@@ -376,6 +376,7 @@ pub fn step_name(step: RuntimeStep) -> &'static str {
     }
 }
 
+/// The list under construction. What has no value is left out, so that a query for an attribute finds the spans that have it.
 struct Attributes(Vec<(&'static str, AttributeValue)>);
 
 impl Attributes {
@@ -401,6 +402,7 @@ impl Attributes {
         }
     }
 
+    /// What lookups and connects share: the backend behind a service, the process, the cause of what went badly.
     fn peer(&mut self, backend: &Option<SocketAddr>, initiator: &Option<Initiator>, cause: &Option<Cause>) {
         if let Some(backend) = backend {
             self.text(BACKEND, &backend.to_string());
@@ -416,6 +418,7 @@ impl Attributes {
         }
     }
 
+    /// A process, as plugins, commands and runtime steps have one.
     fn process(&mut self, process: &ProcessDetail) {
         self.int(PROCESS_PID, i64::from(process.pid));
         self.int(PROCESS_PARENT_PID, i64::from(process.parent_pid));

@@ -116,6 +116,7 @@ pub fn split(text: &str, byte: u8) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || take_first(&mut rest, byte))
 }
 
+/// Takes the first text off `rest`; `None` at the end. An empty text before a `byte` is a text.
 fn take_first<'a>(rest: &mut &'a str, byte: u8) -> Option<&'a str> {
     if rest.is_empty() {
         return None;

@@ -8,15 +8,22 @@ use crate::raw::{RecordView, extended};
 /// The content of a record's extended items.
 #[derive(Default)]
 pub(super) struct Extended<'a> {
+    /// The activity that caused this one.
     pub(super) related_activity: Option<Guid>,
+    /// The silo that the event comes from; only where the session enabled it.
     pub(super) container_id: Option<Guid>,
+    /// Identifies the logging process until the next boot, unlike its id.
     pub(super) process_start_key: Option<u64>,
+    /// Identifies the event.
     pub(super) event_key: Option<u64>,
+    /// The schema of a TraceLogging event.
     pub(super) metadata: Option<&'a [u8]>,
+    /// The name of a TraceLogging provider, and more.
     pub(super) traits: Option<&'a [u8]>,
 }
 
 impl<'a> Extended<'a> {
+    /// The items of a record; of two items of one kind the last counts.
     pub(super) fn of(record: &RecordView<'a>) -> Self {
         let mut found = Self::default();
         let number = |data: &[u8]| data.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));

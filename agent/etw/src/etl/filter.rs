@@ -11,7 +11,9 @@ use crate::guid::Guid;
 /// Which records are wanted. Schema records always are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
+    /// Providers of manifest, TraceLogging and classic events; `None` for all.
     providers: Option<HashSet<Guid>>,
+    /// Groups of the kernel logger, which has numbers in place of GUIDs; `None` for all.
     kernel_groups: Option<HashSet<u8>>,
 }
 
@@ -53,10 +55,12 @@ impl Filter {
         }
     }
 
+    /// Whether records of a provider are wanted.
     pub(super) fn provider(&self, guid: Guid) -> bool {
         self.providers.as_ref().is_none_or(|wanted| wanted.contains(&guid))
     }
 
+    /// Whether records of a group of the kernel logger are wanted.
     pub(super) fn kernel_group(&self, group: u8) -> bool {
         self.kernel_groups.as_ref().is_none_or(|wanted| wanted.contains(&group))
     }

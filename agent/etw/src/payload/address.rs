@@ -32,11 +32,12 @@ pub fn read(bytes: &[u8]) -> Option<Value> {
     }
 }
 
+/// `sin_port` or `sin6_port`, in network order.
 fn port(bytes: &[u8]) -> Option<u16> {
     array_at(bytes, 2).map(u16::from_be_bytes)
 }
 
-/// How many bytes the security id at the start of `bytes` has.
+/// How many bytes the security id at the start of `bytes` has: eight, and four for each sub-authority (winnt.h, `SID`).
 pub fn sid_length(bytes: &[u8]) -> Option<usize> {
     let sub_authorities = usize::from(*bytes.get(1)?);
     Some(8 + 4 * sub_authorities)

@@ -12,6 +12,7 @@ pub fn take_utf16(cursor: &mut Cursor<'_>, kind: &Kind, length: Option<usize>) -
         return Some(utf16(to_wide_nul(cursor.take(length.checked_mul(2)?)?)));
     }
     let rest = cursor.rest();
+    // A text that ends with its zero takes at least the zero; one that goes to the end may be empty.
     if matches!(kind, Kind::Utf16) && rest.is_empty() {
         return None;
     }
@@ -58,6 +59,7 @@ pub fn to_wide_nul(bytes: &[u8]) -> &[u8] {
 pub fn utf16(bytes: &[u8]) -> Box<str> {
     let pairs = bytes.as_chunks::<2>().0;
     let mut text = String::with_capacity(pairs.len());
+    // Names and paths are ASCII nearly always.
     if pairs.iter().all(|[low, high]| *high == 0 && low.is_ascii()) {
         text.extend(pairs.iter().map(|[low, _]| char::from(*low)));
     } else {
@@ -81,7 +83,8 @@ pub fn character(unit: u64, size: usize) -> Value {
     Value::Text(if size == 1 { ansi(&unit[..1]) } else { utf16(&unit) })
 }
 
-/// SYSTEMTIME, or its bytes when they are no date.
+/// SYSTEMTIME (minwinbase.h: year, month, day of the week, day, hour, minute, second, millisecond), or its bytes when they are
+/// no date. The day of the week is not checked.
 pub fn system_time(bytes: [u8; 16]) -> Value {
     let part = |at: usize| i64::from(u16::from_le_bytes([bytes[at * 2], bytes[at * 2 + 1]]));
     let (year, month, day) = (part(0), part(1), part(3));

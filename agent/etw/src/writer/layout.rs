@@ -39,6 +39,7 @@ fn event(record: &RawRecord, ticks: i64) -> Vec<u8> {
     bytes.extend(header.keyword.to_le_bytes());
     bytes.extend([0; 8]);
     bytes.extend(header.activity.to_bytes_le());
+    // Items are aligned to 8 bytes, and all but the last have bit 0 of their third number set (`Linkage`).
     let last = record.extended.len().wrapping_sub(1);
     for (index, item) in record.extended.iter().enumerate() {
         let size = (item.data.len() + 8).next_multiple_of(8);
@@ -92,7 +93,7 @@ fn message(record: &RawRecord) -> Vec<u8> {
     sized(bytes, 0)
 }
 
-/// Puts the size where its layout wants it.
+/// Puts the size where its layout wants it: 16 bits, so that a longer record cannot be written.
 fn sized(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
     let size = (bytes.len() as u16).to_le_bytes();
     bytes[at..at + 2].copy_from_slice(&size);

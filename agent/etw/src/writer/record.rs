@@ -1,4 +1,7 @@
 //! Builds records one by one: self-describing ones, and those of the tables.
+//!
+//! Used by tests, by the demo and by the bench. A record is what a session would have delivered or written; nothing checks that
+//! Windows would log it. Does not: place records in a file ([`super::file`]).
 
 use std::sync::Arc;
 
@@ -14,14 +17,19 @@ use crate::tables::Tables;
 #[derive(Debug, Clone)]
 pub struct Record {
     pub(super) header: RecordHeader,
+    /// In the order of the file.
     extended: Vec<ExtendedItem>,
     body: Body,
 }
 
+/// What becomes the payload.
 #[derive(Debug, Clone)]
 enum Body {
+    /// A TraceLogging event: fields describe themselves as they are added.
     Described(Description),
+    /// An event of the tables: values are encoded by its schema at the end.
     Known { schema: Arc<Schema>, values: Vec<Field> },
+    /// Finished bytes.
     Bytes(Vec<u8>),
 }
 
@@ -88,6 +96,7 @@ impl Record {
         record
     }
 
+    /// Of a 64-bit process, at level 4 (information).
     fn of(provider: Guid, body: Body) -> Self {
         Self {
             header: RecordHeader {

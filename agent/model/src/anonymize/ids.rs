@@ -1,6 +1,8 @@
 //! Substitutes of ids: hexadecimal ones and UUIDs, wherever they stand in a text.
 //!
-//! Does not: replace numbers, or hexadecimal words shorter than 12 digits.
+//! Used by `anonymize`. A substitute has the form and length of its original: what parses an id, or joins two events by it,
+//! works on an anonymized recording as on the recording itself. Does not: replace numbers, or hexadecimal words shorter than
+//! 12 digits.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +18,7 @@ const ID_MIN: usize = 12;
 pub(super) struct Ids {
     /// By their first [`ID_MIN`] digits, so that a shortened id is replaced by the shortened substitute.
     hex: BTreeMap<String, u64>,
+    /// Lower case, with dashes.
     uuids: BTreeMap<String, u64>,
 }
 
@@ -32,6 +35,7 @@ impl Ids {
         replace_words(text, is_part, |word| self.in_word(word))
     }
 
+    /// Replaces the ids in a word: a UUID first, since its groups would else be taken one by one. `None` when there is none.
     fn in_word(&mut self, word: &str) -> Option<String> {
         if let Some(begin) = (0..word.len()).find(|at| word.is_char_boundary(*at) && uuid_at(word, *at)) {
             let uuid = &word[begin..begin + UUID_LENGTH];
@@ -61,6 +65,7 @@ impl Ids {
         changed.then_some(replaced)
     }
 
+    /// The substitute of a hexadecimal id: digits of a hash of its number, in the case of the original.
     fn hex(&mut self, id: &str) -> String {
         let next = self.hex.len() as u64 + 1;
         let number = *self.hex.entry(id[..ID_MIN].to_ascii_lowercase()).or_insert(next);
@@ -82,6 +87,7 @@ impl Ids {
         }
     }
 
+    /// The substitute of a UUID: version 4 (RFC 9562, section 5.4), with its number as the last group.
     fn uuid(&mut self, uuid: &str) -> String {
         let next = self.uuids.len() as u64 + 1;
         let key = uuid.replace('_', "-").to_ascii_lowercase();
@@ -91,8 +97,10 @@ impl Ids {
     }
 }
 
+/// Characters of a UUID: 32 digits, 4 dashes.
 const UUID_LENGTH: usize = 36;
 
+/// Whether the whole text is one UUID.
 fn is_uuid(text: &str) -> bool {
     text.len() == UUID_LENGTH && uuid_at(text, 0)
 }

@@ -1,5 +1,7 @@
 //! Substitutes of names: pods, namespaces, labels, the node, labels of DNS names.
 //!
+//! Used by `anonymize` for fields that hold a name, and for texts in which a known one may stand. The number in a substitute
+//! counts the names so far, so it depends on their order alone: the same recording gets the same substitutes each time.
 //! Does not: recognise a name that no field has named before.
 
 use std::collections::BTreeMap;
@@ -35,6 +37,7 @@ const IN_TEXT_MIN: usize = 3;
 /// The names seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Names {
+    /// By name.
     substitutes: BTreeMap<String, String>,
     /// Those that are looked for in texts, longest first: `web-frontend` before `web`.
     in_texts: Vec<(String, String)>,

@@ -62,10 +62,12 @@ pub(super) fn find(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
+/// A character that keys, tokens, base64 (RFC 4648, sections 4 and 5) and paths consist of; all others separate words.
 fn is_run_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | b'/' | b'=' | b'~')
 }
 
+/// Judges one word, part by part and as a whole.
 fn judge(text: &str, run: Range<usize>, found: &mut Vec<Range<usize>>) {
     if run.len() < PREFIXED_MIN {
         return;

@@ -8,7 +8,7 @@ use crate::cri::messages::{
     RuntimeCondition, RuntimeStatus, StatusResponse, VersionResponse,
 };
 use crate::cri::messages::{LinuxPodSandboxStatus, Namespace};
-use crate::cri::scripted::{ScriptedResponse, Runtime};
+use crate::cri::scripted::{Runtime, ScriptedResponse};
 use crate::cri::stats::{
     ContainerAttributes, ContainerStats, CpuUsage, LinuxPodSandboxStats, ListContainerStatsResponse,
     ListPodSandboxStatsResponse, MemoryUsage, NetworkInterfaceUsage, NetworkUsage, PodSandboxAttributes,
@@ -117,7 +117,10 @@ fn script(runtime: &Runtime, pods: &[&str], stats: Vec<PodSandboxStats>, rate: u
         .map(|id| sandbox(id, PodSandboxState::SandboxReady))
         .collect();
     items.push(sandbox("gone", PodSandboxState::SandboxNotready));
-    runtime.on("ListPodSandbox", ScriptedResponse::of(&ListPodSandboxResponse { items }));
+    runtime.on(
+        "ListPodSandbox",
+        ScriptedResponse::of(&ListPodSandboxResponse { items }),
+    );
     let containers = pods.iter().map(|id| Container {
         id: format!("c-{id}"),
         pod_sandbox_id: (*id).to_owned(),
@@ -129,7 +132,10 @@ fn script(runtime: &Runtime, pods: &[&str], stats: Vec<PodSandboxStats>, rate: u
         ..Container::default()
     });
     let containers = containers.collect();
-    runtime.on("ListContainers", ScriptedResponse::of(&ListContainersResponse { containers }));
+    runtime.on(
+        "ListContainers",
+        ScriptedResponse::of(&ListContainersResponse { containers }),
+    );
     runtime.on(
         "ListPodSandboxStats",
         ScriptedResponse::of(&ListPodSandboxStatsResponse { stats }),
@@ -138,7 +144,10 @@ fn script(runtime: &Runtime, pods: &[&str], stats: Vec<PodSandboxStats>, rate: u
         .iter()
         .map(|id| container_stats(&format!("c-{id}"), rate))
         .collect();
-    runtime.on("ListContainerStats", ScriptedResponse::of(&ListContainerStatsResponse { stats }));
+    runtime.on(
+        "ListContainerStats",
+        ScriptedResponse::of(&ListContainerStatsResponse { stats }),
+    );
 }
 
 async fn report(runtime: &Runtime) -> Report {
@@ -254,7 +263,10 @@ async fn a_runtime_that_hangs_midway_is_not_waited_for_again_and_again() {
         pod.linux.as_mut().unwrap().network = None;
     }
     script(&runtime, &["a", "b", "c"], stats, 7);
-    runtime.on("PodSandboxStatus", ScriptedResponse::Slow(Duration::from_secs(60), Vec::new()));
+    runtime.on(
+        "PodSandboxStatus",
+        ScriptedResponse::Slow(Duration::from_secs(60), Vec::new()),
+    );
     let found = whats(&report(&runtime).await, "pod statistics");
     assert_eq!(found.len(), 4);
     assert_eq!(runtime.called("PodSandboxStatus"), 1);
