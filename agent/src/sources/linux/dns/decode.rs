@@ -102,6 +102,7 @@ fn segment<'s>(head: &DnsRecord, bytes: &'s [u8]) -> Segment<'s, DnsRecord> {
         },
         progress,
         sender: sender(head),
+        owner: head.netns,
         context: *head,
     }
 }

@@ -4,7 +4,7 @@
 //! reports which bytes will never be seen; [`framing`] cuts messages out by their length prefix (RFC 1035 4.2.2) and finds the
 //! next message behind bytes that were not seen ([`plausible`]).
 //! Invariant: every byte of a stream is part of a message, of a cut message, or of a gap that is reported.
-//! Bounded: streams, bytes that wait, time that they wait. Does not: parse messages.
+//! Bounded: streams, which owners share, bytes that wait, time that they wait. Does not: parse messages.
 
 mod closed;
 mod framing;
@@ -59,6 +59,8 @@ pub struct Segment<'s, C> {
     pub progress: Option<Progress>,
     /// Who sent it.
     pub sender: Sender,
+    /// Whose connection it is: owners share the room.
+    pub owner: u32,
     /// What the caller wants back with the messages of the stream.
     pub context: C,
 }
@@ -122,6 +124,8 @@ pub enum Found<'m> {
 pub struct Streams<C> {
     /// By the cookie of the socket; at most [`CONNECTIONS_MAX`].
     connections: HashMap<u64, StreamPair<C>>,
+    /// How many connections each owner has.
+    owners: HashMap<u32, usize>,
     closed: Closed,
     /// Memory of the segments that wait in all streams; the sum over `connections`.
     waiting: usize,
@@ -133,6 +137,7 @@ impl<C> Default for Streams<C> {
     fn default() -> Streams<C> {
         Streams {
             connections: HashMap::new(),
+            owners: HashMap::new(),
             closed: Closed::default(),
             waiting: 0,
             swept_ns: 0,
@@ -154,10 +159,11 @@ impl<C: Copy> Streams<C> {
                 return;
             }
             if self.connections.len() >= CONNECTIONS_MAX {
-                self.evict_oldest(segment.at_ns, found);
+                self.evict(segment.at_ns, found);
             }
-            self.connections
-                .insert(segment.socket, StreamPair::new(segment.context));
+            let pair = StreamPair::new(segment.owner, segment.context);
+            self.connections.insert(segment.socket, pair);
+            *self.owners.entry(segment.owner).or_default() += 1;
         }
         let Some(connection) = self.connections.get_mut(&segment.socket) else {
             return;
@@ -200,13 +206,13 @@ impl<C: Copy> Streams<C> {
         }
     }
 
-    /// Removes the connection that has been without traffic for longest. Searches all of them: it happens only when the table
-    /// is full, 2,048 DNS connections at once.
-    fn evict_oldest(&mut self, at_ns: u64, found: &mut impl FnMut(C, Direction, Found<'_>)) {
-        let oldest = self
-            .connections
-            .iter()
-            .min_by_key(|(_, connection)| connection.newest_ns());
+    /// Removes the connection without traffic for longest, of the owner with the most: a pod that opens thousands loses its
+    /// own. Searches all of them: it happens only when the table is full, 2,048 DNS connections at once.
+    fn evict(&mut self, at_ns: u64, found: &mut impl FnMut(C, Direction, Found<'_>)) {
+        let most = self.owners.values().copied().max().unwrap_or(0);
+        let of_most = |connection: &StreamPair<C>| self.owners.get(&connection.owner()) == Some(&most);
+        let candidates = self.connections.iter().filter(|(_, connection)| of_most(connection));
+        let oldest = candidates.min_by_key(|(_, connection)| connection.newest_ns());
         if let Some(socket) = oldest.map(|(socket, _)| *socket) {
             self.remove(socket, Ending::Abandoned(at_ns), found);
         }
@@ -216,6 +222,12 @@ impl<C: Copy> Streams<C> {
     fn remove(&mut self, socket: u64, ending: Ending, found: &mut impl FnMut(C, Direction, Found<'_>)) {
         if let Some(mut connection) = self.connections.remove(&socket) {
             self.waiting -= connection.waiting();
+            if let Some(count) = self.owners.get_mut(&connection.owner()) {
+                *count -= 1;
+                if *count == 0 {
+                    self.owners.remove(&connection.owner());
+                }
+            }
             connection.end(ending, found);
         }
     }

@@ -11,6 +11,8 @@ use super::{Direction, Found, Progress, Segment};
 /// Both streams of one connection.
 #[derive(Debug)]
 pub struct StreamPair<C> {
+    /// Owners share the room of all connections.
+    owner: u32,
     /// That of the newest segment.
     context: C,
     /// Time of the newest segment, nanoseconds of the boot clock.
@@ -31,12 +33,18 @@ enum StreamState {
 
 impl<C: Copy> StreamPair<C> {
     /// A connection of which nothing is known yet.
-    pub fn new(context: C) -> StreamPair<C> {
+    pub fn new(owner: u32, context: C) -> StreamPair<C> {
         StreamPair {
+            owner,
             context,
             newest_ns: 0,
             streams: [StreamState::Unknown, StreamState::Unknown],
         }
+    }
+
+    /// Whose connection it is.
+    pub fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Time of the newest segment, nanoseconds of the boot clock.

@@ -33,6 +33,7 @@ fn segment(direction: Direction, seq: u32, bytes: &[u8]) -> Segment<'_, ()> {
         flags: Flags::default(),
         progress: None,
         sender: Sender::default(),
+        owner: 1,
         context: (),
     }
 }
@@ -390,6 +391,25 @@ fn streams_and_what_waits_in_them_are_bounded() {
     assert_eq!(streams.waiting, waits);
     streams.sweep(10 * IDLE_NS, &mut |(), _, _| {});
     assert_eq!((streams.connections.len(), streams.waiting), (0, 0));
+}
+
+/// A pod that opens connections without end does not cut off another one's answer.
+#[test]
+fn an_owner_with_many_connections_gives_its_own_up() {
+    let mut streams = Streams::default();
+    let mut first = fresh(segment(OUT, 0, b"\0\x09x"), 0, 0);
+    (first.socket, first.owner) = (u64::MAX, 2);
+    streams.take(&first, &mut |(), _, _| {});
+    for socket in 0..2 * CONNECTIONS_MAX as u64 {
+        let mut segment = fresh(segment(OUT, 0, b"\0\x09x"), 0, 0);
+        (segment.at_ns, segment.socket) = (1 + socket, socket);
+        streams.take(&segment, &mut |(), _, _| {});
+    }
+    assert!(streams.connections.contains_key(&u64::MAX));
+    let counts = [1, 2].map(|owner| streams.owners.get(&owner).copied());
+    assert_eq!(counts, [Some(CONNECTIONS_MAX - 1), Some(1)]);
+    streams.sweep(10 * IDLE_NS, &mut |(), _, _| {});
+    assert!(streams.owners.is_empty());
 }
 
 proptest::proptest! {
