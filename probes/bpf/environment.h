@@ -16,6 +16,8 @@
 #define OVERLAP 16
 // 32 chunks are 127.5 KiB of environment.
 #define CHUNKS_MAX 32
+// Instead of the length of a chunk, and of whether a process is a plugin: the environment could not be read.
+#define UNREADABLE 0xffffffff
 
 // Four bytes as a number; all supported machines are little-endian.
 #define FOUR(a, b, c, d) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
@@ -190,8 +192,8 @@ noinline int keep_variables(uint64_t from, uint32_t len)
 }
 
 // Copies the next chunk of the environment; returns its length, 0 at the end. The pages are resident right after an exec:
-// create_elf_tables() has just touched each string (fs/binfmt_elf.c, as in Linux 6.12). Where one is not, a plugin may be
-// missed, which counts as lost.
+// create_elf_tables() has just touched each string (fs/binfmt_elf.c, as in Linux 6.12). UNREADABLE where one is not, which
+// takes a node that swaps.
 always_inline uint32_t load_chunk(struct scratch *s)
 {
 	uint64_t from = s->env_next, end = s->env_end;
@@ -205,23 +207,21 @@ always_inline uint32_t load_chunk(struct scratch *s)
 	opaque(len);
 	if (len > CHUNK)
 		return 0;
-	if (bpf_probe_read_user(s->chunk, len, (void *)from)) {
-		count_lost(LOST_ENVIRONMENT);
-		return 0;
-	}
+	if (bpf_probe_read_user(s->chunk, len, (void *)from))
+		return UNREADABLE;
 	return len;
 }
 
-// A plugin has CNI_COMMAND in its environment (CNI specification 1.1.0, section 2, "Parameters"). The loop is no function
-// of its own: returns are expensive where the kernel guards them (SRSO).
-always_inline int is_plugin(struct scratch *s)
+// A plugin has CNI_COMMAND in its environment (CNI specification 1.1.0, section 2, "Parameters"): 1, 0, or UNREADABLE. The
+// loop is no function of its own: returns are expensive where the kernel guards them (SRSO).
+always_inline uint32_t is_plugin(struct scratch *s)
 {
 	s->env_next = s->env_start;
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
 		uint32_t len = load_chunk(s);
-		if (!len)
-			return 0;
+		if (!len || len == UNREADABLE)
+			return len;
 		if (chunk_has_command(len))
 			return 1;
 	}
@@ -238,7 +238,9 @@ noinline int put_environment(void)
 	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
 		uint64_t from = s->env_next;
 		uint32_t len = load_chunk(s);
-		if (!len)
+		if (len == UNREADABLE)
+			count_lost(LOST_ENVIRONMENT);
+		if (!len || len == UNREADABLE)
 			return 0;
 		keep_variables(from, len);
 	}

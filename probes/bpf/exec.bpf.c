@@ -198,14 +198,20 @@ int on_exec(uint64_t *ctx)
 	uint32_t was = role_of(pid), role = was;
 	// The fork of a tracked process has tracked its child already: what a trusted plugin starts is followed, whatever it holds.
 	if (was != ROLE_TRACKED) {
-		if (is_plugin(s))
+		uint32_t claim = is_plugin(s);
+		if (claim == 1)
 			role = ROLE_TRACKED;
 		else
 			role = is_runtime(task) ? ROLE_RUNTIME : 0;
 		// What was a runtime keeps its entry, and its exit is reported, when it executes a copy of another name, as crun does.
-		if (!role)
+		if (!role && claim != UNREADABLE)
 			return 0;
 		int verdict = judge();
+		// Only what could be a plugin may have been missed: a pod whose environment cannot be read provokes no loss.
+		if (claim == UNREADABLE && verdict == TRUSTED)
+			count_lost(LOST_ENVIRONMENT);
+		if (!role)
+			return 0;
 		if (verdict != TRUSTED) {
 			const char *path = 0;
 			struct linux_binprm *bprm = (void *)ctx[2];

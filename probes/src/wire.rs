@@ -35,7 +35,7 @@ pub const FLAG_ENV_CUT: u32 = 2;
 pub const LOST_RING: u32 = 0;
 /// Slot of the counter map: processes that found the table of processes full.
 pub const LOST_TABLE: u32 = 1;
-/// Slot of the counter map: environments of which a part could not be read, so that a plugin may have been missed.
+/// Slot of the counter map: environments of which a part could not be read, of processes that could be plugins.
 pub const LOST_ENVIRONMENT: u32 = 2;
 /// Slots of the counter map.
 pub const LOST_SLOTS: u32 = 3;
