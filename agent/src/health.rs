@@ -59,11 +59,13 @@ impl SessionLabel {
     }
 }
 
-/// Label: which table of the correlator.
+/// Label: which table of the correlator, and whose entries were evicted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 pub struct TableLabel {
     /// Name of the table.
     pub table: &'static str,
+    /// `noisy`: an owner that had more than a quarter of the full table; else the kind of owner, `sandbox` or `node`.
+    pub owner: &'static str,
 }
 
 /// Label: which sink.
@@ -116,7 +118,7 @@ pub struct Health {
     pub late: Counter,
     /// Events whose owner was not found.
     pub orphan: Counter,
-    /// Entries evicted because a table was full, per table.
+    /// Entries evicted because a table was full, per table and owner.
     pub evicted: CounterFamily<TableLabel>,
     /// Outputs shed because a sink's queue was full, per sink.
     pub shed: CounterFamily<SinkLabel>,
@@ -173,7 +175,7 @@ impl Health {
             "events_orphan": self.orphan, "Events whose owner was not found";
         }
         register! { registry,
-            "evicted": self.evicted, "Entries evicted because a table of the correlator was full";
+            "evicted": self.evicted, "Entries evicted because a table of the correlator was full, per table and kind of owner; noisy: an owner that had more than a quarter of it";
             "shed": self.shed, "Outputs shed because a sink's queue was full";
             "events_undecodable": self.undecodable, "Records that could not be decoded, per probe";
         }

@@ -161,25 +161,30 @@ impl Pipeline {
         for (table, now, before) in [
             ("traces", now.evicted_traces, before.evicted_traces),
             ("processes", now.evicted_processes, before.evicted_processes),
-            ("spans", now.evicted_spans, before.evicted_spans),
             ("remembered", now.evicted_remembered, before.evicted_remembered),
+            ("owners", now.evicted_owners, before.evicted_owners),
             ("lookups", now.evicted_lookups, before.evicted_lookups),
             ("connects", now.evicted_connects, before.evicted_connects),
             ("flows", now.evicted_flows, before.evicted_flows),
-            ("windows", now.evicted_windows, before.evicted_windows),
         ] {
-            // Only Windows nodes fill this table; elsewhere its series would always be 0.
-            if table == "windows" && now == 0 {
-                continue;
-            }
-            self.health
-                .evicted
-                .get_or_create(&TableLabel { table })
-                .inc_by(now - before);
+            self.count_evicted(table, "sandbox", now.sandbox - before.sandbox);
+            self.count_evicted(table, "node", now.node - before.node);
+            self.count_evicted(table, "noisy", now.noisy - before.noisy);
+        }
+        self.count_evicted("spans", "sandbox", now.evicted_spans - before.evicted_spans);
+        // Only Windows nodes fill this table; elsewhere its series would always be 0.
+        if now.evicted_windows > 0 {
+            self.count_evicted("windows", "node", now.evicted_windows - before.evicted_windows);
         }
         self.health
             .open_traces
             .set(i64::try_from(self.correlator.open().count()).unwrap_or(i64::MAX));
+    }
+
+    /// The series exists from the first call on, at 0: an alert on a rate needs a first sample.
+    fn count_evicted(&self, table: &'static str, owner: &'static str, count: u64) {
+        let label = TableLabel { table, owner };
+        self.health.evicted.get_or_create(&label).inc_by(count);
     }
 
     /// How long to wait for the next event.

@@ -20,6 +20,7 @@ use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp
 use crate::config::CorrelatorConfig;
 use crate::context::Context;
 use crate::facts::{CreationRequest, Fact};
+use crate::finding::Scope;
 use crate::invocation::{Image, Invocation};
 use crate::keys::{SpanRef, TraceKey};
 use crate::open_trace::ending::Cut;
@@ -370,17 +371,22 @@ impl Correlator {
         }
     }
 
-    /// Evicts the oldest traces when more than `max_traces` are open. They are emitted as incomplete, never dropped.
+    /// Evicts traces when more than `max_traces` are open: the oldest of the Kubernetes namespace that has the most. They are
+    /// emitted as incomplete, never dropped.
     fn bound_traces(&mut self) {
         let max = self.ctx.config.max_traces.clamp(1, TraceKey::MAX_OPEN);
         while self.ctx.traces.len() > max
-            && let Some(oldest) = self.ctx.traces.oldest()
+            && let Some((victim, is_noisy)) = self.ctx.traces.next_victim()
         {
-            self.ctx.effects.counters.evicted_traces += 1;
-            if let Some(oldest) = self.ctx.traces.get_mut(oldest) {
-                oldest.trace.incomplete = true;
+            let scope = match self.ctx.traces.sandbox_of(victim) {
+                "" => Scope::Node,
+                _ => Scope::Sandbox,
+            };
+            self.ctx.effects.counters.evicted_traces.count(scope, is_noisy);
+            if let Some(victim) = self.ctx.traces.get_mut(victim) {
+                victim.trace.incomplete = true;
             }
-            self.close(oldest, Cut::Abandoned);
+            self.close(victim, Cut::Abandoned);
         }
     }
 }

@@ -3,6 +3,36 @@
 //! Read by the pipeline for metrics and health. Of the five loss words (ARCHITECTURE.md) the correlator counts two:
 //! orphan and evicted. Imports no room.
 
+use crate::finding::Scope;
+
+/// Entries that were evicted from a table, by the owner that lost them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evictions {
+    /// Of an owner that had more than a quarter of the full table: its own doing, and nobody else's entries went.
+    pub noisy: u64,
+    /// Of a sandbox: the table is too small for all.
+    pub sandbox: u64,
+    /// Of the node, or of a network namespace or address without a known sandbox: the table is too small for all.
+    pub node: u64,
+}
+
+impl Evictions {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.noisy + self.sandbox + self.node
+    }
+
+    /// Counts one.
+    pub(crate) fn count(&mut self, scope: Scope, is_noisy: bool) {
+        match (is_noisy, scope) {
+            (true, _) => self.noisy += 1,
+            (false, Scope::Sandbox) => self.sandbox += 1,
+            (false, Scope::Node) => self.node += 1,
+        }
+    }
+}
+
 /// Losses since the start; these numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -10,19 +40,21 @@ pub struct Counters {
     /// Some are normal after a start of the agent.
     pub orphan: u64,
     /// Traces that were closed early and marked incomplete because too many were open.
-    pub evicted_traces: u64,
+    pub evicted_traces: Evictions,
     /// Processes removed because too many were tracked.
-    pub evicted_processes: u64,
+    pub evicted_processes: Evictions,
     /// Spans that were not made because a trace was full.
     pub evicted_spans: u64,
     /// Sandboxes and pods that are no longer remembered: later operations on them have no link.
-    pub evicted_remembered: u64,
+    pub evicted_remembered: Evictions,
     /// Lookups removed because too many were open.
-    pub evicted_lookups: u64,
+    pub evicted_lookups: Evictions,
     /// Connects removed because too many were open.
-    pub evicted_connects: u64,
+    pub evicted_connects: Evictions,
     /// Conntrack entries no longer remembered because there were too many.
-    pub evicted_flows: u64,
+    pub evicted_flows: Evictions,
+    /// Network namespaces and addresses whose owner is no longer known: their traffic counts as the node's.
+    pub evicted_owners: Evictions,
     /// Activities, objects and sandboxes of Windows no longer remembered because there were too many.
     pub evicted_windows: u64,
 }

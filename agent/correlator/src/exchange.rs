@@ -101,6 +101,7 @@ impl EndedExchange {
         Output::Finding(match &exchange.detail {
             ExchangeDetail::Lookup { detail, queries } => Finding::Lookup(Box::new(LookupEnded {
                 scope,
+                owner: self.owner.share().key(),
                 start,
                 end,
                 detail: LookupDetail::clone(detail),

@@ -136,6 +136,8 @@ impl Nat {
 pub struct LookupEnded {
     /// The owner.
     pub scope: Scope,
+    /// The owner as a number: equal for all lookups of one sandbox. For tables that owners share.
+    pub owner: u64,
     /// The first query.
     pub start: Timestamp,
     /// The last answer that mattered, or the timeout.

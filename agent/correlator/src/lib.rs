@@ -63,7 +63,7 @@ mod windows;
 
 pub use config::{CorrelatorConfig, TrafficBounds};
 pub use correlator::Correlator;
-pub use counters::{Counters, Sizes};
+pub use counters::{Counters, Evictions, Sizes};
 pub use finding::{ActivityEnded, Finding};
 pub use output::{EndedKind, EndedSpan, Output};
 pub use reorder::{Ordered, Reorder};

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use sandglass_model::{SandboxId, TraceId};
 
 use crate::collections::HashMap;
+use crate::collections::shares::{Shares, Victim};
 use crate::keys::{SpanRef, TraceKey};
 use crate::open_trace::OpenTrace;
+use crate::owner::namespace_key;
 
 /// The open traces.
 #[derive(Debug, Default)]
@@ -30,6 +32,10 @@ pub(crate) struct OpenTraces {
     creations: HashMap<Arc<str>, TraceKey>,
     /// The serial number of the last key.
     serial: u64,
+    /// By slot; since there were too many traces, until half of them are left.
+    shares: Option<Box<Shares>>,
+    /// How many traces there were when the shares were counted.
+    shared_at: usize,
 }
 
 impl OpenTraces {
@@ -51,6 +57,9 @@ impl OpenTraces {
             self.by_id.insert((open.trace.id, key));
             if let Some(SandboxId(sandbox)) = open.trace.sandbox.as_ref().filter(|_| open.is_creation()) {
                 self.creations.insert(sandbox.as_str().into(), key);
+            }
+            if let Some(shares) = &mut self.shares {
+                shares.add(key.slot() as u32, namespace_key(&open.trace.identity));
             }
             *slot = Some(Box::new(open));
             self.order.insert(key);
@@ -79,6 +88,12 @@ impl OpenTraces {
             return None;
         }
         self.free.push(key.slot() as u32);
+        if let Some(shares) = &mut self.shares {
+            shares.remove(key.slot() as u32);
+        }
+        if self.order.len() <= self.shared_at / 2 {
+            self.shares = None;
+        }
         let open = self.slots.get_mut(key.slot())?.take()?;
         self.by_id.remove(&(open.trace.id, key));
         if open.is_creation() && self.creation_of(open.sandbox()) == Some(key) {
@@ -126,6 +141,22 @@ impl OpenTraces {
     /// The key of the trace that was opened first.
     pub(crate) fn oldest(&self) -> Option<TraceKey> {
         self.order.first().copied()
+    }
+
+    /// The trace to evict: the oldest of the Kubernetes namespace with the most. The second value says whether that namespace is
+    /// noisy.
+    pub(crate) fn next_victim(&mut self) -> Option<(TraceKey, bool)> {
+        let shares = self.shares.take().unwrap_or_else(|| {
+            let owned = self.iter();
+            let owned = owned.map(|open| (open.key.slot() as u32, namespace_key(&open.trace.identity)));
+            Box::new(Shares::new(owned))
+        });
+        let victim = shares.next_victim();
+        self.shares = Some(shares);
+        self.shared_at = self.shared_at.max(self.len());
+        let Victim { place, is_noisy } = victim?;
+        let open = self.slots.get(place as usize)?.as_deref()?;
+        Some((open.key, is_noisy))
     }
 
     /// The traces, oldest first.

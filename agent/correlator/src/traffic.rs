@@ -33,7 +33,7 @@ pub(crate) mod table_key;
 pub(crate) mod tcp;
 
 use crate::config::CorrelatorConfig;
-use crate::counters::Sizes;
+use crate::counters::{Evictions, Sizes};
 use crate::traffic::attribution::Owners;
 use crate::traffic::connect::Connect;
 use crate::traffic::counters::CounterHistory;
@@ -81,6 +81,11 @@ impl Traffic {
             journeys: Journeys::new(traffic.journeys_per_minute),
             spare: Vec::new(),
         }
+    }
+
+    /// Network namespaces and addresses whose owner is no longer known.
+    pub(crate) fn evicted_owners(&self) -> Evictions {
+        self.owners.evicted()
     }
 
     /// Adds the number of entries for the metric of table sizes.

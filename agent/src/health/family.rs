@@ -11,9 +11,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use serde::Serialize;
 
-/// A label set of one label.
+/// A label set.
 pub trait Label: EncodeLabelSet + Clone + Ord {
-    /// The label's value.
+    /// What it is listed by. Counters of the same value are listed as their sum.
     fn value(&self) -> &str;
 }
 
@@ -51,10 +51,10 @@ impl<L: Label> CounterFamily<L> {
     #[must_use]
     pub fn count(&self) -> Count {
         let members = self.members();
-        let by: BTreeMap<String, u64> = members
-            .iter()
-            .map(|(label, counter)| (label.value().to_owned(), counter.get()))
-            .collect();
+        let mut by: BTreeMap<String, u64> = BTreeMap::new();
+        for (label, counter) in members.iter() {
+            *by.entry(label.value().to_owned()).or_default() += counter.get();
+        }
         Count {
             total: by.values().sum(),
             by,

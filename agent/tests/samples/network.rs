@@ -361,6 +361,7 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Finding)> {
                 at,
                 Finding::Lookup(Box::new(LookupEnded {
                     scope: Scope::Sandbox,
+                    owner: 1,
                     start: Timestamp(0),
                     end: Timestamp(took),
                     detail,

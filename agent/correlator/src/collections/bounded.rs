@@ -11,16 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 use sandglass_model::Timestamp;
 
 use crate::collections::mix::mix;
-use crate::collections::shares::Shares;
+use crate::collections::shares::{Shares, Victim};
 
 /// What can be a key. Equal keys have equal hashes.
 pub(crate) trait Hashed: Eq {
     fn hash(&self) -> u64;
-
-    /// The owner of the entry, where several owners share the map's room.
-    fn owner(&self) -> u64 {
-        0
-    }
 }
 
 /// The map. Its entries lie in one array and are linked by age and by bucket: insertion and removal allocate nothing.
@@ -35,6 +30,8 @@ pub(crate) struct Bounded<K, V> {
     /// The first unused entry; they are linked by `next`.
     free: u32,
     count: usize,
+    /// The owner of an entry.
+    owner: fn(&K, &V) -> u64,
     /// Since the map was full, until it is half empty.
     shares: Option<Box<Shares>>,
 }
@@ -56,7 +53,13 @@ const NONE: u32 = u32::MAX;
 const KEPT_ENTRIES: usize = 1_024;
 
 impl<K: Hashed, V> Bounded<K, V> {
+    /// A map whose entries all have one owner: the oldest is evicted.
     pub(crate) fn new(max: usize) -> Bounded<K, V> {
+        Bounded::shared(max, |_, _| 0)
+    }
+
+    /// A map that several owners share.
+    pub(crate) fn shared(max: usize, owner: fn(&K, &V) -> u64) -> Bounded<K, V> {
         Bounded {
             max: max.max(1),
             entries: Vec::new(),
@@ -65,6 +68,7 @@ impl<K: Hashed, V> Bounded<K, V> {
             newest: NONE,
             free: NONE,
             count: 0,
+            owner,
             shares: None,
         }
     }
@@ -87,6 +91,13 @@ impl<K: Hashed, V> Bounded<K, V> {
 
     /// Inserts or replaces; returns how many others were evicted.
     pub(crate) fn insert(&mut self, key: K, value: V, at: Timestamp) -> u64 {
+        let mut evicted = 0;
+        self.insert_reporting(key, value, at, |_, _| evicted += 1);
+        evicted
+    }
+
+    /// As `insert`; passes the value of each evicted entry to `on_evicted`, and whether its owner was noisy.
+    pub(crate) fn insert_reporting(&mut self, key: K, value: V, at: Timestamp, mut on_evicted: impl FnMut(&V, bool)) {
         if self.buckets.is_empty() {
             let buckets = (self.max / 2).clamp(1, 1 << 14).next_power_of_two();
             self.buckets = vec![NONE; buckets];
@@ -100,11 +111,12 @@ impl<K: Hashed, V> Bounded<K, V> {
                 self.link(place);
                 self.share(place);
             }
-            return 0;
+            return;
         }
-        let mut gone = 0;
-        while self.count >= self.max && self.evict() {
-            gone += 1;
+        while self.count >= self.max
+            && let Some((evicted, is_noisy)) = self.evict()
+        {
+            on_evicted(&evicted, is_noisy);
         }
         let entry = Entry {
             item: Some((key, value)),
@@ -124,33 +136,33 @@ impl<K: Hashed, V> Bounded<K, V> {
         self.link(place);
         self.share(place);
         self.count += 1;
-        gone
     }
 
-    /// Removes the oldest entry of the owner with the most. `false` when there is none.
-    fn evict(&mut self) -> bool {
+    /// Removes the oldest entry of the owner with the most, and says whether that one was noisy.
+    fn evict(&mut self) -> Option<(V, bool)> {
         let shares = self.shares.take().unwrap_or_else(|| Box::new(self.count_shares()));
-        let victim = shares.next_victim(|place| self.entries[place as usize].at);
+        let victim = shares.next_victim();
         self.shares = Some(shares);
-        victim.and_then(|victim| self.take(victim)).is_some()
+        let Victim { place, is_noisy } = victim?;
+        Some((self.take(place)?, is_noisy))
     }
 
     fn count_shares(&self) -> Shares {
         let mut next = self.oldest;
         Shares::new(std::iter::from_fn(|| {
             let entry = self.entries.get(next as usize)?;
-            let (key, _) = entry.item.as_ref()?;
-            Some((std::mem::replace(&mut next, entry.newer), key.owner()))
+            let (key, value) = entry.item.as_ref()?;
+            Some((std::mem::replace(&mut next, entry.newer), (self.owner)(key, value)))
         }))
     }
 
     /// Makes an entry the newest of its owner, once shares are counted.
     fn share(&mut self, place: u32) {
         if let Some(shares) = &mut self.shares
-            && let Some((key, _)) = &self.entries[place as usize].item
+            && let Some((key, value)) = &self.entries[place as usize].item
         {
             shares.remove(place);
-            shares.add(place, key.owner());
+            shares.add(place, (self.owner)(key, value));
         }
     }
 
@@ -265,11 +277,6 @@ impl Hashed for (u64, IpAddr) {
     fn hash(&self) -> u64 {
         mix(self.1.hash(), &self.0.to_le_bytes())
     }
-
-    /// The network namespace.
-    fn owner(&self) -> u64 {
-        self.0
-    }
 }
 
 impl Hashed for (u8, SocketAddr, SocketAddr) {
@@ -285,11 +292,6 @@ impl Hashed for (u8, SocketAddr, SocketAddr) {
         ];
         mix(one.ip().hash() ^ other.ip().hash().rotate_left(17), &ports)
     }
-
-    /// The address of the client: all pods' conntrack entries are in the node's network namespace.
-    fn owner(&self) -> u64 {
-        self.1.ip().hash()
-    }
 }
 
 #[cfg(test)]
@@ -298,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_owner_with_the_most_makes_room_for_others() {
-        let mut map = Bounded::<(u64, IpAddr), _>::new(8);
+        let mut map = Bounded::<(u64, IpAddr), _>::shared(8, |(owner, _), ()| *owner);
         let key = |owner, host| (owner, IpAddr::from([10, 0, 0, host]));
         for host in 0..2 {
             map.insert(key(1, host), (), Timestamp(u64::from(host)));

@@ -53,7 +53,10 @@ impl Correlator {
     /// Losses since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.ctx.effects.counters
+        Counters {
+            evicted_owners: self.traffic.evicted_owners(),
+            ..self.ctx.effects.counters
+        }
     }
 
     /// How full the tables are.

@@ -14,6 +14,7 @@ use sandglass_model::{ProcessKey, Timestamp};
 
 use crate::context::Context;
 use crate::facts::Fact;
+use crate::finding::Scope;
 use crate::invocation::failure_of;
 use crate::keys::SpanRef;
 use crate::open_trace::ending::Cut;
@@ -191,7 +192,12 @@ impl Plugins {
     fn bound_processes(&mut self, ctx: &mut Context, at: Timestamp) {
         let traces = &ctx.traces;
         if let Some((_, role)) = self.processes.evict(|span| traces.is_open(span)) {
-            ctx.effects.counters.evicted_processes += 1;
+            let scope = match role {
+                Role::Spanned(_) | Role::Forked(_) | Role::Runtime(Some(_)) => Scope::Sandbox,
+                Role::Runtime(None) | Role::Detached | Role::Gone { .. } => Scope::Node,
+            };
+            // Processes are a trusted plugin's: one that starts too many is a defect and no flood to be expected.
+            ctx.effects.counters.evicted_processes.count(scope, false);
             self.lose_process(ctx, at, role);
         }
     }

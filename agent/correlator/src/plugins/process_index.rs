@@ -72,8 +72,19 @@ impl Entries {
         self.entries.get_mut(index as usize)
     }
 
-    /// Inserts a process that is not in the table.
-    pub(super) fn insert(&mut self, process: ProcessKey, role: Role, order: u64) {
+    /// The index of the entry of this very process.
+    pub(super) fn index(&self, process: ProcessKey) -> Option<u32> {
+        let (index, _) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
+        Some(index)
+    }
+
+    /// The entry at an index that is in use.
+    pub(super) fn by_index(&self, index: u32) -> Option<&ProcessEntry> {
+        self.entries.get(index as usize)
+    }
+
+    /// Inserts a process that is not in the table. Returns its index.
+    pub(super) fn insert(&mut self, process: ProcessKey, role: Role, order: u64) -> u32 {
         let place = self.place(process.pid);
         let entry = ProcessEntry {
             process,
@@ -94,10 +105,11 @@ impl Entries {
         };
         self.places[place] = index;
         self.count += 1;
+        index
     }
 
-    /// Removes a process and returns its role. The entry goes to the front of the free ones.
-    pub(super) fn remove(&mut self, process: ProcessKey) -> Option<Role> {
+    /// Removes a process and returns its index and role. The entry goes to the front of the free ones.
+    pub(super) fn remove(&mut self, process: ProcessKey) -> Option<(u32, Role)> {
         let (index, entry) = self.at(process.pid).find(|(_, entry)| entry.process == process)?;
         let (role, next) = (entry.role, entry.next);
         let before = self.at(process.pid).find(|(_, entry)| entry.next == index);
@@ -110,7 +122,7 @@ impl Entries {
         }
         self.entries[index as usize].next = std::mem::replace(&mut self.free, index);
         self.count -= 1;
-        Some(role)
+        Some((index, role))
     }
 }
 
@@ -126,7 +138,7 @@ mod tests {
             for number in 0..3 {
                 entries.insert(process(number), Role::Detached, u64::from(number));
             }
-            assert_eq!(entries.remove(process(gone)), Some(Role::Detached));
+            assert_eq!(entries.remove(process(gone)), Some((gone, Role::Detached)));
             assert_eq!(entries.remove(process(gone)), None);
             for number in 0..3 {
                 let order = entries.get(process(number)).map(|entry| entry.order);

@@ -3,7 +3,8 @@
 //! Used by the room of plugins to find the span that an event belongs to. Pid and start time together identify a
 //! process until reboot: the kernel reuses pids, and field 22 of /proc/PID/stat (`starttime`, fs/proc/array.c, in clock
 //! ticks) distinguishes the uses. A process that ended is kept for a second, so that a record that comes twice, or
-//! late, is recognised. Bounded by `max_processes`: those that ended go first, then the oldest without an open span.
+//! late, is recognised. Bounded by `max_processes`: those that ended go first, then the
+//! oldest of the trace with the most, those without an open span before others.
 //! Does not: make spans, or remove the processes of a trace that closes (their exits are still to come).
 //!
 //! Life of an entry: inserted by a fork or an exec, its role changed by later execs, marked `Gone` by its exit, and
@@ -14,8 +15,9 @@ use std::collections::VecDeque;
 use sandglass_model::time::SECOND;
 use sandglass_model::{ProcessKey, Timestamp};
 
+use crate::collections::shares::Shares;
 use crate::keys::SpanRef;
-use crate::plugins::process_index::Entries;
+use crate::plugins::process_index::{Entries, ProcessEntry};
 use crate::plugins::role::{PidMatch, Role};
 
 /// The process table.
@@ -32,6 +34,8 @@ pub(crate) struct TrackedProcesses {
     arrived: u64,
     /// Processes that ended and when that was handled, oldest first.
     gone: VecDeque<(Timestamp, ProcessKey)>,
+    /// By index of the entry; since the table was full, until it is half empty.
+    shares: Option<Box<Shares>>,
 }
 
 /// How long a process that ended is remembered. Above the reorder window, within which records of several processors
@@ -49,6 +53,7 @@ impl TrackedProcesses {
             arrivals: VecDeque::new(),
             arrived: 0,
             gone: VecDeque::new(),
+            shares: None,
         }
     }
 
@@ -77,10 +82,14 @@ impl TrackedProcesses {
     pub(crate) fn set(&mut self, process: ProcessKey, role: Role) {
         if let Some(entry) = self.entries.get_mut(process) {
             entry.role = role;
+            self.share(process, role);
             return;
         }
         self.arrived += 1;
-        self.entries.insert(process, role, self.arrived);
+        let index = self.entries.insert(process, role, self.arrived);
+        if let Some(shares) = &mut self.shares {
+            shares.add(index, owner_of(role));
+        }
         self.arrivals.push_back((process, self.arrived));
         self.pass_stale_arrivals();
         // Without this the queue would grow without bound while one old process stays at its front. Amortised over the
@@ -93,8 +102,26 @@ impl TrackedProcesses {
     }
 
     /// Removes a process; its entry in `arrivals` becomes stale.
-    pub(crate) fn remove(&mut self, process: ProcessKey) {
-        self.entries.remove(process);
+    pub(crate) fn remove(&mut self, process: ProcessKey) -> Option<Role> {
+        let (index, role) = self.entries.remove(process)?;
+        if let Some(shares) = &mut self.shares {
+            shares.remove(index);
+        }
+        if self.entries.count <= self.max / 2 {
+            self.shares = None;
+        }
+        Some(role)
+    }
+
+    /// The process has another role now, perhaps in another trace.
+    fn share(&mut self, process: ProcessKey, role: Role) {
+        if let Some(shares) = &mut self.shares
+            && let Some(index) = self.entries.index(process)
+            && shares.owner(index) != Some(owner_of(role))
+        {
+            shares.remove(index);
+            shares.add(index, owner_of(role));
+        }
     }
 
     /// The process ended: marks it as gone and returns the role that it had. A process that was not in the table is
@@ -130,8 +157,9 @@ impl TrackedProcesses {
         }
     }
 
-    /// Removes one process when the table is over its bound; `None` when that was not needed or only ended processes
-    /// went. Prefers one without an open span among the oldest, and never takes the one that was inserted last.
+    /// Removes one process when the table is over its bound; `None` when that was not needed or only ended processes went. It
+    /// is one of the trace with the most processes: one without an open span among the oldest, or else the oldest, never the
+    /// one that was inserted last.
     pub(crate) fn evict(&mut self, is_open: impl Fn(SpanRef) -> bool) -> Option<(ProcessKey, Role)> {
         while self.entries.count > self.max
             && let Some((_, process)) = self.gone.pop_front()
@@ -141,22 +169,49 @@ impl TrackedProcesses {
         if self.entries.count <= self.max {
             return None;
         }
-        let live = |(process, order): &&(ProcessKey, u64)| {
-            self.entries.get(*process).is_some_and(|entry| entry.order == *order)
-        };
-        let idle = |(process, _): &&(ProcessKey, u64)| match self.role(*process) {
-            Some(Role::Spanned(span) | Role::Runtime(Some(span))) => !is_open(span),
-            Some(Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. }) | None => true,
-        };
-        // Not the one that has just come in.
+        let shares = self.shares.take().unwrap_or_else(|| Box::new(self.count_shares()));
         let newest = self.arrived;
         let candidates = || {
-            let settled = self.arrivals.iter().filter(move |(_, order)| *order != newest);
-            settled.filter(live).take(EVICTION_REACH)
+            let entries = shares.of_next_victim().filter_map(|index| self.entries.by_index(index));
+            // Not the one that has just come in.
+            entries.filter(|entry| entry.order != newest).take(EVICTION_REACH)
         };
-        let process = candidates().find(idle).or_else(|| candidates().next())?.0;
+        let is_idle = |entry: &&ProcessEntry| match entry.role {
+            Role::Spanned(span) | Role::Runtime(Some(span)) => !is_open(span),
+            Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. } => true,
+        };
+        let victim = candidates().find(is_idle).or_else(|| candidates().next());
+        // Where every trace has one process, the newest may be the one that its trace has: then the oldest of all goes.
+        let process = victim.map(|entry| entry.process).or_else(|| self.oldest());
+        self.shares = Some(shares);
+        let process = process?;
+        let role = self.remove(process)?;
         self.pass_stale_arrivals();
-        Some((process, self.entries.remove(process)?))
+        Some((process, role))
+    }
+
+    /// The process that was inserted first.
+    fn oldest(&self) -> Option<ProcessKey> {
+        let mut live = self
+            .arrivals
+            .iter()
+            .filter(|(process, order)| self.is_live(*process, *order));
+        live.next().map(|(process, _)| *process)
+    }
+
+    fn is_live(&self, process: ProcessKey, order: u64) -> bool {
+        self.entries.get(process).is_some_and(|entry| entry.order == order)
+    }
+
+    fn count_shares(&self) -> Shares {
+        let live = self
+            .arrivals
+            .iter()
+            .filter(|(process, order)| self.is_live(*process, *order));
+        Shares::new(live.filter_map(|(process, _)| {
+            let index = self.entries.index(*process)?;
+            Some((index, owner_of(self.entries.by_index(index)?.role)))
+        }))
     }
 
     /// Removes stale entries from the front. Most processes end in the order in which they began, so this keeps the
@@ -172,7 +227,15 @@ impl TrackedProcesses {
     /// Removes a process that ended, unless its entry was reused for a new role.
     fn forget_gone(&mut self, process: ProcessKey) {
         if let Some(Role::Gone { .. }) = self.role(process) {
-            self.entries.remove(process);
+            self.remove(process);
         }
+    }
+}
+
+/// Whose share of the table a process takes: that of its trace; what is in no trace shares one.
+fn owner_of(role: Role) -> u64 {
+    match role {
+        Role::Spanned(span) | Role::Forked(span) | Role::Runtime(Some(span)) => span.trace.serial(),
+        Role::Runtime(None) | Role::Detached | Role::Gone { .. } => 0,
     }
 }

@@ -1,13 +1,14 @@
 //! What is remembered of sandboxes and pods after their traces closed: for links, labels and attempt numbers.
 //!
 //! Used by the files of this room. The kubelet makes a new sandbox, with a new id, for each attempt at a pod; a runtime
-//! retries operations under the same id. Bounded by `max_remembered` of each kind: the entry that was not used for the
-//! longest time is evicted, and the caller counts it.
+//! retries operations under the same id. Bounded by `max_remembered` of each kind: the Kubernetes namespace with the most
+//! entries loses the one that was not used for the longest time, and the caller counts it.
 //! Does not: know open traces.
 
 use sandglass_model::{CniCommand, PodIdentity, RootId};
 
 use crate::collections::recent::Recent;
+use crate::owner::namespace_key;
 
 /// What is remembered of a sandbox.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +90,8 @@ pub(crate) struct PodAttempt {
     /// Number of the attempt, from 1.
     pub(crate) number: u32,
     pub(crate) root: RootId,
+    /// [`namespace_key`] of the pod.
+    pub(crate) namespace: u64,
 }
 
 /// The two tables.
@@ -103,8 +106,8 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
         Memory {
-            sandboxes: Recent::new(max),
-            pods: Recent::new(max),
+            sandboxes: Recent::shared(max, |sandbox| namespace_key(&sandbox.identity)),
+            pods: Recent::shared(max, |pod| pod.namespace),
         }
     }
 }

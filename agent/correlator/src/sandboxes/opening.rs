@@ -11,9 +11,11 @@ use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail};
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, Trace, TraceId};
 
 use crate::context::Context;
+use crate::finding::Scope;
 use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
 use crate::keys::TraceKey;
 use crate::open_trace::OpenTrace;
+use crate::owner::namespace_key;
 use crate::placement::Placement;
 use crate::sandboxes::Sandboxes;
 use crate::sandboxes::creation::Creation;
@@ -132,8 +134,14 @@ impl Sandboxes {
                 sandbox: container.to_owned(),
                 number: attempt,
                 root,
+                namespace: namespace_key(&trace.identity),
             };
-            ctx.effects.counters.evicted_remembered += self.memory.pods.insert(&pod, newest);
+            if let Some(evicted) = self.memory.pods.insert(&pod, newest) {
+                ctx.effects
+                    .counters
+                    .evicted_remembered
+                    .count(Scope::Sandbox, evicted.is_noisy);
+            }
         }
         let remembered = RememberedSandbox {
             identity: trace.identity.clone(),
@@ -191,7 +199,12 @@ impl Sandboxes {
 
     /// Remembers a sandbox; an eviction for it is counted.
     pub(crate) fn remember(&mut self, ctx: &mut Context, container: &str, sandbox: RememberedSandbox) {
-        ctx.effects.counters.evicted_remembered += self.memory.sandboxes.insert(container, sandbox);
+        if let Some(evicted) = self.memory.sandboxes.insert(container, sandbox) {
+            ctx.effects
+                .counters
+                .evicted_remembered
+                .count(Scope::Sandbox, evicted.is_noisy);
+        }
     }
 }
 

@@ -96,12 +96,13 @@ impl Traffic {
             return;
         };
         self.resolved.expire(ctx.now);
-        let (netns, name) = (lookup.owner.netns, lookup.name());
+        let (netns, name, share) = (lookup.owner.netns, lookup.name(), lookup.owner.share());
         for address in &answer.addresses {
             let resolved = ResolvedAddress {
                 lookup: serial,
                 name: name.clone(),
                 ended: None,
+                share,
             };
             if let Some(EndedLookup::Unshown(unshown)) = self.resolved.insert(netns, *address, resolved, at)
                 && let Some(unshown) = Arc::into_inner(unshown)

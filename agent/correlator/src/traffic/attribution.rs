@@ -4,7 +4,7 @@
 //! until its last interface is removed: the kernel reuses inode numbers of namespaces (fs/nsfs.c takes them from
 //! `proc_alloc_inum`, fs/proc/generic.c). Addresses come from the plugins' results and from the traffic itself; they
 //! attribute a packet that is seen outside of its sandbox's namespace.
-//! Bounded by `max_remembered` namespaces and twice as many addresses; the oldest entries are evicted.
+//! Bounded by `max_remembered` namespaces and twice as many addresses; the sandbox with the most loses its oldest.
 //! Does not: know traces.
 //!
 //! Order of evidence for a record: the namespace of its socket, then an address. The namespace is certain, while an
@@ -19,7 +19,9 @@ use sandglass_model::{CniCommand, Timestamp};
 
 use crate::collections::bounded::Bounded;
 use crate::collections::recent::Recent;
-use crate::owner::Owner;
+use crate::counters::Evictions;
+use crate::finding::Scope;
+use crate::owner::{Owner, ShareKey};
 
 /// Owners by namespace and by address.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(crate) struct Owners {
     by_address: Bounded<IpAddr, Arc<str>>,
     /// Namespaces and addresses by sandbox, so that removing a sandbox needs no walk through both maps.
     owned: Recent<Attributed>,
+    evicted: Evictions,
 }
 
 /// The sandbox that a network namespace belongs to.
@@ -59,15 +62,21 @@ impl Owners {
     pub(crate) fn new(max: usize) -> Owners {
         Owners {
             node: None,
-            by_netns: Bounded::new(max),
-            by_address: Bounded::new(max.saturating_mul(2)),
+            by_netns: Bounded::shared(max, |_, owner| ShareKey::of_sandbox(&owner.sandbox).key()),
+            by_address: Bounded::shared(max.saturating_mul(2), |_, sandbox| ShareKey::of_sandbox(sandbox).key()),
             owned: Recent::new(max),
+            evicted: Evictions::default(),
         }
     }
 
     /// The number of namespaces and addresses with an owner.
     pub(crate) fn len(&self) -> usize {
         self.by_netns.len() + self.by_address.len()
+    }
+
+    /// What was evicted since the start.
+    pub(crate) fn evicted(&self) -> Evictions {
+        self.evicted
     }
 
     /// The namespace belongs to this sandbox from now on, whichever sandbox had its number before. Returns whether that
@@ -91,7 +100,10 @@ impl Owners {
                 sandbox: sandbox.into(),
                 created: created.unwrap_or_default(),
             };
-            self.by_netns.insert(netns, owner, now);
+            let evicted = &mut self.evicted;
+            self.by_netns.insert_reporting(netns, owner, now, |_, is_noisy| {
+                evicted.count(Scope::Sandbox, is_noisy);
+            });
             self.note(sandbox, |owned| {
                 push(&mut owned.netns, netns);
             });
@@ -108,7 +120,11 @@ impl Owners {
         let mut is_learned = false;
         self.note(sandbox, |owned| is_learned = push(&mut owned.addresses, address));
         if is_learned {
-            self.by_address.insert(address, Arc::clone(sandbox), now);
+            let evicted = &mut self.evicted;
+            self.by_address
+                .insert_reporting(address, Arc::clone(sandbox), now, |_, is_noisy| {
+                    evicted.count(Scope::Sandbox, is_noisy);
+                });
         }
     }
 
@@ -132,7 +148,7 @@ impl Owners {
 
     /// The sandbox has no network any more. Entries that another sandbox has taken over meanwhile stay.
     pub(crate) fn release(&mut self, sandbox: &str) {
-        let Some(owned) = self.owned.get_mut(sandbox).map(std::mem::take) else {
+        let Some(owned) = self.owned.remove(sandbox) else {
             return;
         };
         for netns in owned.netns {
@@ -158,16 +174,18 @@ impl Owners {
         }
         let mut owned = Attributed::default();
         note(&mut owned);
-        self.owned.insert(sandbox, owned);
+        if self.owned.insert(sandbox, owned).is_some() {
+            self.evicted.count(Scope::Sandbox, false);
+        }
     }
 
     /// The owner of what a socket in this namespace, with this address, sends. The namespace decides; the address only
-    /// where the namespace is neither a sandbox's nor the node's.
+    /// where the namespace is neither a sandbox's nor the node's, and that of the address's sandbox is not known.
     pub(crate) fn owner_of_socket(&self, netns: u64, address: IpAddr) -> Owner {
         let sandbox = match self.by_netns.get(&netns) {
             Some(owner) => Some(&owner.sandbox),
             None if self.node == Some(netns) => None,
-            None => self.of_address(address),
+            None => self.of_address_in(netns, address),
         };
         Owner {
             netns,
@@ -192,7 +210,7 @@ impl Owners {
             None if self.node == Some(netns) => None,
             Some(owner) if owner.created > began => None,
             Some(owner) => Some(Arc::clone(&owner.sandbox)),
-            None => self.of_address(address).cloned(),
+            None => self.of_address_in(netns, address).cloned(),
         }
     }
 
@@ -213,6 +231,14 @@ impl Owners {
             netns,
             sandbox: self.by_netns.get(&netns).map(|owner| Arc::clone(&owner.sandbox)),
         }
+    }
+
+    /// The sandbox that the address belongs to, as the owner of a socket in a namespace without an owner. Whoever makes a
+    /// network namespace of their own gives it any address: where the sandbox's namespace is known, this is another.
+    fn of_address_in(&self, netns: u64, address: IpAddr) -> Option<&Arc<str>> {
+        let sandbox = self.of_address(address)?;
+        let is_elsewhere = netns != 0 && self.owned.get(sandbox).is_some_and(|owned| !owned.netns.is_empty());
+        (!is_elsewhere).then_some(sandbox)
     }
 
     /// The sandbox that the address belongs to.
@@ -287,5 +313,36 @@ mod tests {
         assert_eq!(owners.len(), 1);
         owners.assign_address(IpAddr::from([127, 0, 0, 1]), &"b".into(), Timestamp(2));
         assert_eq!(owners.len(), 1);
+    }
+
+    /// A pod that unshares its network namespace gives the new one the address of another pod.
+    #[test]
+    fn an_address_in_a_namespace_of_ones_own_is_nobodys() {
+        let mut owners = Owners::new(8);
+        owners.node = Some(1);
+        let address = IpAddr::from([10, 0, 0, 9]);
+        owners.assign_address(address, &"victim".into(), Timestamp(1));
+        let owner = |owners: &Owners, netns| owners.owner_of_socket(netns, address).sandbox;
+        assert_eq!(
+            owner(&owners, 7).as_deref(),
+            Some("victim"),
+            "its namespace is not known"
+        );
+        owners.assign_netns(5, "victim", None, Timestamp(2));
+        assert_eq!(
+            (owner(&owners, 5).as_deref(), owner(&owners, 7)),
+            (Some("victim"), None)
+        );
+        assert_eq!(owners.late_owner(7, address, Timestamp(3)), None);
+        // A packet on its way through the node is in the node's namespace.
+        assert_eq!(
+            owners.owner_of_packet(1, [address, address]).sandbox.as_deref(),
+            Some("victim")
+        );
+        assert_eq!(
+            owner(&owners, 0).as_deref(),
+            Some("victim"),
+            "no namespace was reported"
+        );
     }
 }

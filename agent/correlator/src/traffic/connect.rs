@@ -54,8 +54,8 @@ pub(crate) struct Connect {
 }
 
 impl Owned for Connect {
-    fn owner_key(&self) -> u64 {
-        self.owner.netns
+    fn share(&self) -> u64 {
+        self.owner.share().key()
     }
 }
 

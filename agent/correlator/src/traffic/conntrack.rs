@@ -9,6 +9,7 @@ use sandglass_model::network::{ConntrackCounts, Flow, FlowChange};
 use crate::context::Context;
 use crate::finding::{Finding, Nat};
 use crate::output::Output;
+use crate::owner::ShareKey;
 use crate::traffic::Traffic;
 use crate::traffic::flows::{FlowEntry, is_near, join_to_lookup};
 use crate::traffic::packet::TCP;
@@ -56,8 +57,12 @@ impl Traffic {
                     nat,
                     backend: flow.is_dnat().then_some(flow.reply_source),
                     outside: flow.is_snat().then_some(flow.reply_destination),
+                    share: ShareKey::of_address(&owner, client),
                 };
-                ctx.effects.counters.evicted_flows += self.flows.0.insert(key, entry, at);
+                let counted = &mut ctx.effects.counters.evicted_flows;
+                self.flows.0.insert_reporting(key, entry, at, |evicted, is_noisy| {
+                    counted.count(evicted.share.scope(), is_noisy);
+                });
                 self.join_flow(ctx, &flow, entry);
             }
         }

@@ -22,7 +22,7 @@ use crate::config::TrafficBounds;
 use crate::context::Context;
 use crate::exchange::ExchangeId;
 use crate::facts::Fact;
-use crate::finding::Finding;
+use crate::finding::{Finding, Scope};
 use crate::output::Output;
 use crate::owner::Owner;
 use crate::traffic::Traffic;
@@ -157,9 +157,13 @@ impl Traffic {
     ) -> u64 {
         // Room is made before the insertion, so that the bound holds at every moment.
         while self.lookups.len() >= ctx.config.traffic.max_lookups.max(1)
-            && let Some(victim) = self.lookups.next_victim()
+            && let Some((victim, is_noisy)) = self.lookups.next_victim()
         {
-            ctx.effects.counters.evicted_lookups += 1;
+            let scope = self
+                .lookups
+                .get(victim)
+                .map_or(Scope::Node, |lookup| lookup.owner.scope());
+            ctx.effects.counters.evicted_lookups.count(scope, is_noisy);
             self.give_up(ctx, ExchangeId::Lookup(victim));
         }
         let serial = ctx.next_serial();

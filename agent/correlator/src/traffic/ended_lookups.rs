@@ -1,7 +1,7 @@
 //! What ended lookups still explain: the addresses that they resolved, and late answers to their queries.
 //!
 //! Used by `tcp.rs` and `lifecycle.rs`, which join a connect to the lookup of its address, and by `answers.rs`. Each
-//! table is bounded by `max_lookups`, and entries expire after 10 s.
+//! table is bounded by `max_lookups`, the owner with the most entries loses its oldest, and entries expire after 10 s.
 //! Does not: keep open lookups.
 
 use std::net::IpAddr;
@@ -13,6 +13,7 @@ use sandglass_model::{SmolStr, Timestamp};
 
 use crate::collections::bounded::Bounded;
 use crate::exchange::Exchange;
+use crate::owner::ShareKey;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::table_key::TableKey;
 
@@ -25,6 +26,8 @@ pub(crate) struct ResolvedAddress {
     pub(crate) name: SmolStr,
     /// The ended lookup; `None` while it is open.
     pub(crate) ended: Option<EndedLookup>,
+    /// Whose share of the table it takes.
+    pub(crate) share: ShareKey,
 }
 
 /// A lookup that ended, for a connect to one of its addresses that goes badly.
@@ -64,7 +67,7 @@ pub(crate) struct EndedLookups {
     /// By network namespace and address.
     addresses: Bounded<(u64, IpAddr), ResolvedAddress>,
     /// Queries of ended lookups: their late answers are no orphans.
-    queries: Bounded<TableKey, ()>,
+    queries: Bounded<TableKey, ShareKey>,
 }
 
 /// A connect belongs to a lookup of its address that is no older than this. Programs connect at once; a longer reach
@@ -74,8 +77,8 @@ const REACH_NS: u64 = 10 * SECOND;
 impl EndedLookups {
     pub(crate) fn new(max: usize) -> EndedLookups {
         EndedLookups {
-            addresses: Bounded::new(max),
-            queries: Bounded::new(max),
+            addresses: Bounded::shared(max, |_, resolved| resolved.share.key()),
+            queries: Bounded::shared(max, |_, share| share.key()),
         }
     }
 
@@ -129,9 +132,10 @@ impl EndedLookups {
     /// Remembers the queries of an ended lookup.
     pub(crate) fn remember_queries(&mut self, lookup: &Lookup, now: Timestamp) {
         self.queries.expire(now.minus(REACH_NS));
+        let share = lookup.owner.share();
         for sent in &lookup.sent {
             let key = TableKey::message(sent.client, sent.transport, sent.id);
-            self.queries.insert(key, (), now);
+            self.queries.insert(key, share, now);
         }
     }
 

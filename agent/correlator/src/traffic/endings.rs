@@ -89,6 +89,7 @@ impl Traffic {
             .outputs
             .push(Output::Finding(Finding::Lookup(Box::new(LookupEnded {
                 scope: lookup.owner.scope(),
+                owner: lookup.owner.share().key(),
                 start: lookup.start,
                 end: unshown.end,
                 detail: lookup.detail(Some(unshown.result)),

@@ -2,7 +2,7 @@
 //!
 //! Used by `conntrack.rs`, `dns.rs` and `lifecycle.rs`. Entries come from ctnetlink, messages and connects from BPF
 //! probes, so either may come first: entries are remembered, and exchanges that ended wait a moment.
-//! Bounded by `max_flows`: the oldest entry is evicted and counted.
+//! Bounded by `max_flows`: the owner with the most entries loses its oldest, which is counted.
 
 use std::net::SocketAddr;
 
@@ -13,6 +13,7 @@ use sandglass_model::time::MILLISECOND;
 use crate::collections::bounded::Bounded;
 use crate::finding::Nat;
 use crate::notes::{self, NoteKind};
+use crate::owner::ShareKey;
 use crate::traffic::connect::Connect;
 use crate::traffic::lookup::Lookup;
 use crate::traffic::packet::{TCP, protocol_of};
@@ -34,6 +35,8 @@ pub(crate) struct FlowEntry {
     pub(super) backend: Option<SocketAddr>,
     /// The client's end after source translation; `None` where it was not translated. Dropped packets may show it.
     pub(super) outside: Option<SocketAddr>,
+    /// Whose share of the table it takes.
+    pub(super) share: ShareKey,
 }
 
 /// Entries remembered, by protocol and both ends as the client sees them.
@@ -42,7 +45,7 @@ pub(crate) struct FlowTable(pub(super) Bounded<(u8, SocketAddr, SocketAddr), Flo
 
 impl FlowTable {
     pub(crate) fn new(max: usize) -> FlowTable {
-        FlowTable(Bounded::new(max))
+        FlowTable(Bounded::shared(max, |_, entry| entry.share.key()))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -65,11 +65,13 @@ impl Traffic {
 
     /// A lookup of the DNS client service resolved addresses (Windows).
     pub(crate) fn on_addresses_reported(&mut self, ctx: &Context, resolved: ResolvedAddresses) {
+        let share = self.owners.owner_of_netns(resolved.netns).share();
         for address in resolved.addresses {
             let entry = ResolvedAddress {
                 lookup: resolved.lookup,
                 name: resolved.name.clone(),
                 ended: Some(EndedLookup::Shown(Arc::clone(&resolved.exchange))),
+                share,
             };
             self.resolved.insert(resolved.netns, address, entry, ctx.now);
         }

@@ -114,8 +114,8 @@ const MAX_SERVERS: usize = 8;
 const MAX_ADDRESSES: usize = 16;
 
 impl Owned for Lookup {
-    fn owner_key(&self) -> u64 {
-        self.owner.netns
+    fn share(&self) -> u64 {
+        self.owner.share().key()
     }
 }
 

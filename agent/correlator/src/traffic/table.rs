@@ -12,7 +12,7 @@ use sandglass_model::Timestamp;
 use sandglass_model::network::Transport;
 
 use crate::collections::bounded::Hashed as _;
-use crate::collections::shares::Shares;
+use crate::collections::shares::{Shares, Victim};
 use crate::traffic::packet::protocol_of;
 use crate::traffic::table_index::{Index, NONE};
 use crate::traffic::table_key::TableKey;
@@ -37,8 +37,8 @@ pub(crate) struct ExchangeTable<T> {
 
 /// What has an owner that shares the table with others.
 pub(crate) trait Owned {
-    /// The network namespace.
-    fn owner_key(&self) -> u64;
+    /// Whose share of a full table it takes.
+    fn share(&self) -> u64;
 }
 
 /// What is known of a lookup without a look at it: of a resolver's many lookups of one name most are over but for the wait
@@ -131,7 +131,7 @@ impl<T: Owned> ExchangeTable<T> {
         if self.by_serial.is_empty() {
             self.by_serial = vec![NONE; SERIAL_BUCKETS];
         }
-        let owner = value.owner_key();
+        let owner = value.share();
         let bucket = &mut self.by_serial[serial_bucket(serial)];
         let entry = TableEntry {
             serial,
@@ -266,20 +266,22 @@ impl<T: Owned> ExchangeTable<T> {
         Some(entry.serial)
     }
 
-    /// The entry to evict from a full table: the oldest of the owner with the most.
-    pub(crate) fn next_victim(&mut self) -> Option<u64> {
+    /// The entry to evict from a full table: the oldest of the owner with the most. The second value says whether that owner
+    /// is noisy.
+    pub(crate) fn next_victim(&mut self) -> Option<(u64, bool)> {
         let shares = self.shares.take().unwrap_or_else(|| Box::new(self.count_shares()));
-        let victim = shares.next_victim(|place| self.entries[place as usize].serial);
+        let victim = shares.next_victim();
         self.shares = Some(shares);
         self.shared_at = self.shared_at.max(self.count);
-        Some(self.entries[victim? as usize].serial)
+        let Victim { place, is_noisy } = victim?;
+        Some((self.entries[place as usize].serial, is_noisy))
     }
 
     fn count_shares(&self) -> Shares {
         let mut next = self.oldest;
         Shares::new(std::iter::from_fn(|| {
             let entry = self.entries.get(next as usize)?;
-            let owner = entry.value.as_ref()?.owner_key();
+            let owner = entry.value.as_ref()?.share();
             Some((std::mem::replace(&mut next, entry.newer), owner))
         }))
     }
@@ -337,7 +339,7 @@ mod tests {
     use super::*;
 
     impl Owned for u64 {
-        fn owner_key(&self) -> u64 {
+        fn share(&self) -> u64 {
             self % 10
         }
     }
@@ -350,7 +352,7 @@ mod tests {
         }
         let mut victims = Vec::new();
         for serial in 10..14 {
-            let victim = table.next_victim().unwrap();
+            let (victim, _) = table.next_victim().unwrap();
             table.remove(victim);
             victims.push(victim);
             table.insert(serial, Box::new(12));

@@ -13,6 +13,7 @@ use sandglass_model::trace::Detail;
 use crate::context::Context;
 use crate::exchange::ExchangeId;
 use crate::facts::Fact;
+use crate::finding::Scope;
 use crate::traffic::Traffic;
 use crate::traffic::connect::Connect;
 use crate::traffic::packet::TCP;
@@ -54,9 +55,13 @@ impl Traffic {
     /// Opens a connect, joined to the lookup of its address. The oldest are evicted if there are too many.
     fn open_connect(&mut self, ctx: &mut Context, at: Timestamp, step: &ConnectStep) {
         while self.connects.len() >= ctx.config.traffic.max_connects.max(1)
-            && let Some(victim) = self.connects.next_victim()
+            && let Some((victim, is_noisy)) = self.connects.next_victim()
         {
-            ctx.effects.counters.evicted_connects += 1;
+            let scope = self
+                .connects
+                .get(victim)
+                .map_or(Scope::Node, |connect| connect.owner.scope());
+            ctx.effects.counters.evicted_connects.count(scope, is_noisy);
             self.give_up(ctx, ExchangeId::Connect(victim));
         }
         let owner = self.owners.attribute(step.netns, step.local.ip(), ctx.now);

@@ -118,8 +118,9 @@ impl Windows {
         home: Option<TraceKey>,
     ) -> usize {
         while self.lookups.open.len() >= self.lookups.max {
-            ctx.effects.counters.evicted_lookups += 1;
-            let oldest = self.lookups.open[0].serial;
+            let oldest = &self.lookups.open[0];
+            ctx.effects.counters.evicted_lookups.count(oldest.owner.scope(), false);
+            let oldest = oldest.serial;
             self.give_up_lookup(ctx, oldest);
         }
         // Of the sequence that traffic numbers its exchanges by, since facts name both alike.

@@ -161,6 +161,6 @@ fn memory_is_bounded_and_what_is_forgotten_counted() {
     let sizes = played.correlator.sizes();
     assert_eq!((sizes.sandboxes, sizes.pods), (1, 1));
     // Two sandboxes of the retries, and for each of the eleven others a sandbox and a pod.
-    assert_eq!(played.counters().evicted_remembered, 2 + 2 * 11);
+    assert_eq!(played.counters().evicted_remembered.total(), 2 + 2 * 11);
     assert_eq!(played.closed.last().map(attempt), Some(1));
 }

@@ -259,7 +259,7 @@ fn too_many_traces_give_up_the_oldest() {
     scene.at(2).plugin("bridge", &add("c", "eth0"));
     scene.at(3).exit(first, 0);
     let played = scene.play();
-    assert_eq!(played.counters().evicted_traces, 1);
+    assert_eq!(played.counters().evicted_traces.total(), 1);
     assert_eq!(played.counters().orphan, 0);
     assert_eq!(played.correlator.sizes().traces, 2);
     assert_text(
@@ -284,7 +284,7 @@ fn too_many_processes_forget_the_oldest_that_have_no_span() {
     scene.at(100).exit(plugin, 0).at(1_000).tick();
     let played = scene.play();
     assert_eq!(played.correlator.sizes().processes, 10);
-    assert_eq!(played.counters().evicted_processes, 90);
+    assert_eq!(played.counters().evicted_processes.total(), 90);
     assert_eq!(played.counters().orphan, 0, "the plugin itself was kept");
     assert!(!played.only().incomplete);
 }
@@ -297,7 +297,7 @@ fn too_many_processes_with_spans_end_the_oldest() {
     scene.at(1).command(plugin, "/bin/a", &[]);
     scene.at(2).command(plugin, "/bin/b", &[]);
     let played = scene.play();
-    assert_eq!(played.counters().evicted_processes, 1);
+    assert_eq!(played.counters().evicted_processes.total(), 1);
     let text = played.text();
     assert!(
         text.contains("plugin bridge") && text.contains("end not seen"),

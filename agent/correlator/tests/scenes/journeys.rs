@@ -470,9 +470,9 @@ fn what_does_not_fit_goes_and_is_counted() {
     assert_eq!((sizes.lookups, sizes.connects, sizes.flows), (4, 3, 2));
     assert_eq!(
         (
-            counters.evicted_lookups,
-            counters.evicted_connects,
-            counters.evicted_flows
+            counters.evicted_lookups.total(),
+            counters.evicted_connects.total(),
+            counters.evicted_flows.total()
         ),
         (6, 7, 8)
     );

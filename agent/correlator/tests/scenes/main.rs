@@ -14,6 +14,7 @@ mod labels;
 mod late_owners;
 mod lookups;
 mod nesting;
+mod noisy;
 mod ready;
 mod sandboxes;
 mod scene;

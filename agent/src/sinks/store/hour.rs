@@ -14,7 +14,7 @@ use sandglass_model::trace::{Cause, LookupResult};
 use serde::Serialize;
 
 use super::histogram::Histogram;
-use super::names::SlowNames;
+use super::names::{EndedLookup, SlowNames};
 
 /// Traffic by time.
 #[derive(Debug, Default)]
@@ -149,8 +149,14 @@ impl TrafficHour {
         slot.unanswered = slot.unanswered.saturating_add(detail.unanswered);
         slot.search_names = slot.search_names.saturating_add(detail.search_names);
         self.record_cause(detail.cause.as_ref());
-        self.names
-            .record(unix_ns, &detail.name, ns, !result.is_answer(), ended.trace);
+        let lookup = EndedLookup {
+            name: &detail.name,
+            owner: ended.owner,
+            ns,
+            failed: !result.is_answer(),
+            trace: ended.trace,
+        };
+        self.names.record(unix_ns, lookup);
     }
 
     fn record_connect(&mut self, ended: &ConnectEnded, unix_ns: u64) {

@@ -11,6 +11,7 @@ mod histogram;
 pub mod hour;
 pub mod index;
 mod names;
+mod owners;
 mod size;
 mod traces;
 

@@ -39,6 +39,40 @@ fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
     assert!(!rest.contains(&"good-269".to_owned()));
 }
 
+/// A pod that is made again and again, and a job that makes pods without end, evict their own traces.
+#[test]
+fn a_noisy_pod_and_a_noisy_namespace_evict_their_own() {
+    let store = store(StoreOptions {
+        max_traces: 40,
+        ..StoreOptions::live(1_000)
+    });
+    let start = |number: u64| wall_ns() - (10_000 - number) * SECOND;
+    for number in 0..10 {
+        let name = format!("quiet-{number}");
+        store.update(samples::usual("shop", &name, number, start(1)));
+        let failed = samples::failed("shop", &format!("bad-{number}"), 100 + number, start(10), None);
+        store.update(failed);
+    }
+    for number in 0..500 {
+        let loops = samples::usual("shop", "loops", 1_000 + number, start(1_000));
+        let crashes = samples::failed("shop", "loops", 2_000 + number, start(1_000), None);
+        let job = samples::usual("batch", &format!("job-{number}"), 3_000 + number, start(1_000));
+        for trace in [loops, crashes, job] {
+            store.update(trace);
+        }
+    }
+    let kept = pods(&store);
+    let count = |prefix: &str| kept.iter().filter(|name| name.starts_with(prefix)).count();
+    // Up to a quarter of a namespace's traces a pod is not noisy.
+    assert_eq!((count("quiet-"), kept.len()), (10, 40), "{kept:?}");
+    assert!(
+        count("bad-") >= 8 && count("loops") >= 3 && count("job-") >= 10,
+        "{kept:?}"
+    );
+    assert!(kept.contains(&"job-499".to_owned()) && !kept.contains(&"job-0".to_owned()));
+    store.state().traces.assert_consistent();
+}
+
 #[test]
 fn bytes_are_bounded_and_given_back() {
     let store = store(StoreOptions {

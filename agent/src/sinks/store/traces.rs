@@ -1,14 +1,16 @@
 //! The traces that the store keeps, by root, within bounds: which one replaces which, and which one is evicted next.
 //!
 //! Used by [`super::Store`] under its lock. Failed traces have a quarter of the room to themselves, so that a busy hour of
-//! successes does not push them out. Does not: lock, notify readers, or render.
+//! successes does not push them out; owners share the room ([`super::owners`]), so that a pod that is made again and again does
+//! not push out the others. Does not: lock, notify readers, or render.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use sandglass_model::{RootId, SpanId, Trace, TraceId};
 
 use super::index::{TraceIndex, TraceKind, TraceOutcome};
+use super::owners::Owners;
 use super::size;
 
 /// One trace that is kept. `R` is what readers derive from a closed trace; it lives as long as the trace is kept.
@@ -50,8 +52,8 @@ impl<R> Kept<R> {
 #[derive(Debug)]
 pub(super) struct Traces<R> {
     by_root: BTreeMap<RootId, Arc<Kept<R>>>,
-    /// The same traces by outcome and arrival: the order of eviction.
-    order: BTreeMap<TraceOutcome, BTreeSet<(u64, RootId)>>,
+    /// The same traces by outcome, owner and arrival: the order of eviction.
+    order: BTreeMap<TraceOutcome, Owners>,
     arrivals: u64,
     bytes: usize,
     evicted: u64,
@@ -86,10 +88,8 @@ impl<R> Traces<R> {
         }
         let kept = Kept::new(trace, arrival);
         self.bytes += kept.bytes;
-        self.order
-            .entry(kept.index.outcome)
-            .or_default()
-            .insert((arrival, root));
+        let order = self.order.entry(kept.index.outcome).or_default();
+        order.insert(&kept.trace, arrival);
         Some(self.by_root.entry(root).or_insert(Arc::new(kept)))
     }
 
@@ -104,10 +104,10 @@ impl<R> Traces<R> {
         }
     }
 
-    /// The oldest success; the oldest failure when there are more than `failed_share` failures or no success is left; an
-    /// open trace last, since its end will come in.
+    /// A success; a failure when there are more than `failed_share` failures or no success is left; an open trace last, since
+    /// its end will come in.
     fn victim(&self, failed_share: usize) -> Option<RootId> {
-        let oldest = |outcome| Some(self.order.get(&outcome)?.first()?.1);
+        let oldest = |outcome| self.order.get(&outcome)?.next_victim();
         let first = if self.count(TraceOutcome::Failed) > failed_share {
             [TraceOutcome::Failed, TraceOutcome::Ok]
         } else {
@@ -123,7 +123,7 @@ impl<R> Traces<R> {
         if let Some(kept) = self.by_root.remove(&root) {
             self.bytes -= kept.bytes;
             if let Some(order) = self.order.get_mut(&kept.index.outcome) {
-                order.remove(&(kept.arrival, root));
+                order.remove(&kept.trace, kept.arrival);
             }
         }
     }
@@ -139,8 +139,8 @@ impl<R> Traces<R> {
 
     /// Those that run, in order of arrival.
     pub(super) fn running(&self) -> Vec<Arc<Kept<R>>> {
-        let roots = self.order.get(&TraceOutcome::Running).into_iter().flatten();
-        roots.filter_map(|(_, root)| self.get(*root)).collect()
+        let roots = self.order.get(&TraceOutcome::Running).map(Owners::oldest_first);
+        roots.into_iter().flatten().filter_map(|root| self.get(root)).collect()
     }
 
     /// The trace with this id that has the span. Without a span, and if several have the id: the creation of a sandbox,
@@ -164,7 +164,7 @@ impl<R> Traces<R> {
     }
 
     pub(super) fn count(&self, outcome: TraceOutcome) -> usize {
-        self.order.get(&outcome).map_or(0, BTreeSet::len)
+        self.order.get(&outcome).map_or(0, Owners::len)
     }
 
     /// Estimated bytes of all of them.
@@ -181,7 +181,7 @@ impl<R> Traces<R> {
     #[cfg(test)]
     pub(super) fn assert_consistent(&self) {
         let bytes: usize = self.by_root.values().map(|kept| kept.bytes).sum();
-        let ordered: usize = self.order.values().map(BTreeSet::len).sum();
+        let ordered: usize = self.order.values().map(Owners::len).sum();
         assert_eq!((bytes, ordered), (self.bytes, self.by_root.len()));
     }
 }

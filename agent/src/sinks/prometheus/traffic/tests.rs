@@ -55,6 +55,7 @@ fn lookup(result: LookupResult, cause: Option<&str>) -> Finding {
     };
     Finding::Lookup(Box::new(LookupEnded {
         scope: Scope::Sandbox,
+        owner: 1,
         start: Timestamp(SECOND),
         end: Timestamp(6 * SECOND),
         detail,

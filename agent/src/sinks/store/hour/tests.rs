@@ -9,6 +9,7 @@ use crate::samples;
 fn lookup(name: &str, ns: u64) -> Finding {
     Finding::Lookup(Box::new(LookupEnded {
         scope: Scope::Sandbox,
+        owner: 1,
         start: sandglass_model::Timestamp(0),
         end: sandglass_model::Timestamp(ns),
         detail: samples::lookup_detail(name),

@@ -1,0 +1,92 @@
+//! Traces by owner: the Kubernetes namespace, and within it the pod, or the sandbox where no pod is known.
+//!
+//! Used by [`super::traces`], once for each outcome. The namespace with the most traces loses one first: of a pod that has more
+//! than a quarter of them its oldest, or else its oldest of all. So a pod that restarts in a loop, or a job that makes pods
+//! without end, evicts its own traces. What belongs to no sandbox is one owner, the node. Does not: know bounds.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sandglass_model::{RootId, SandboxId, Trace};
+
+/// The traces of one outcome.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    by_namespace: BTreeMap<String, Namespace>,
+    count: usize,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    /// In order of arrival.
+    all: BTreeSet<(u64, RootId)>,
+    by_pod: BTreeMap<String, BTreeSet<(u64, RootId)>>,
+}
+
+/// A pod with more than this part of its namespace's traces evicts its own.
+const NOISY_PART: usize = 4;
+
+impl Owners {
+    pub(super) fn insert(&mut self, trace: &Trace, arrival: u64) {
+        let namespace = self.by_namespace.entry(trace.identity.namespace.clone()).or_default();
+        let entry = (arrival, trace.root_id());
+        self.count += usize::from(namespace.all.insert(entry));
+        namespace.by_pod.entry(pod_of(trace)).or_default().insert(entry);
+    }
+
+    pub(super) fn remove(&mut self, trace: &Trace, arrival: u64) {
+        let name = &trace.identity.namespace;
+        let Some(namespace) = self.by_namespace.get_mut(name) else {
+            return;
+        };
+        let (entry, pod) = ((arrival, trace.root_id()), pod_of(trace));
+        self.count -= usize::from(namespace.all.remove(&entry));
+        if let Some(of_pod) = namespace.by_pod.get_mut(&pod) {
+            of_pod.remove(&entry);
+            if of_pod.is_empty() {
+                namespace.by_pod.remove(&pod);
+            }
+        }
+        if namespace.all.is_empty() {
+            self.by_namespace.remove(name);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The trace to evict next.
+    pub(super) fn next_victim(&self) -> Option<RootId> {
+        // Of as many, the one with the oldest.
+        let namespace = self
+            .by_namespace
+            .values()
+            .max_by_key(|&namespace| rank(&namespace.all))?;
+        let pod = namespace.by_pod.values().max_by_key(|&pod| rank(pod));
+        let noisy = pod.filter(|pod| pod.len() > namespace.all.len() / NOISY_PART);
+        let (_, root) = *noisy.unwrap_or(&namespace.all).first()?;
+        Some(root)
+    }
+
+    /// All roots in order of arrival.
+    pub(super) fn oldest_first(&self) -> Vec<RootId> {
+        let all = self.by_namespace.values().flat_map(|namespace| &namespace.all);
+        let mut all: Vec<(u64, RootId)> = all.copied().collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, root)| root).collect()
+    }
+}
+
+fn rank(traces: &BTreeSet<(u64, RootId)>) -> (usize, Reverse<Option<&(u64, RootId)>>) {
+    (traces.len(), Reverse(traces.first()))
+}
+
+/// The pod within its namespace: by name, which a pod that is made again keeps.
+fn pod_of(trace: &Trace) -> String {
+    match &trace.sandbox {
+        _ if !trace.identity.name.is_empty() => trace.identity.name.clone(),
+        Some(SandboxId(sandbox)) => sandbox.clone(),
+        None => String::new(),
+    }
+}
