@@ -1,9 +1,11 @@
 //! Bounds the number of values of a label: the first distinct ones up to the bound are kept, others count as `other`.
 //!
 //! Plugins, commands and networks are few on a node, but their names are untrusted input: a plugin that starts randomly named
-//! binaries must not grow the agent or the Prometheus server. Does not: expire values; a time series keeps its name.
+//! binaries must not grow the agent or the Prometheus server. Names that a pod's owner can invent (networks of a namespace's
+//! own) are shared: an owner gets another value as long as it has less than its part of what is left free, so that fifty
+//! invented names leave room for those of others. Does not: expire values; a time series keeps its name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The value for all others.
 pub const OTHER: &str = "other";
@@ -11,26 +13,45 @@ pub const OTHER: &str = "other";
 pub const UNKNOWN: &str = "unknown";
 /// Longest label value, in bytes.
 const MAX_BYTES: usize = 64;
+/// Longest name of an owner, in bytes: a Kubernetes namespace has at most 63 (RFC 1123 label).
+const MAX_OWNER_BYTES: usize = 64;
 
 /// The values of one label.
 #[derive(Clone, Debug)]
 pub struct BoundedLabel {
     values: BTreeSet<String>,
+    /// How many values each owner has, where owners share them; never more entries than values.
+    owners: BTreeMap<String, usize>,
     max: usize,
+    /// An owner may have this part of the values that are free.
+    part: usize,
 }
 
 impl BoundedLabel {
     /// A label with at most `max` values besides `other` and `unknown`.
     #[must_use]
     pub fn new(max: usize) -> BoundedLabel {
+        BoundedLabel::shared(max, 4)
+    }
+
+    /// The same; an owner gets another value as long as it has less than one `part`th of what is free.
+    #[must_use]
+    pub fn shared(max: usize, part: usize) -> BoundedLabel {
         BoundedLabel {
             values: BTreeSet::new(),
+            owners: BTreeMap::new(),
             max,
+            part: part.max(1),
         }
     }
 
-    /// The value to use for `value`.
+    /// The value to use for `value`, which only the node's administrator can choose.
     pub fn admit(&mut self, value: &str) -> String {
+        self.admit_of("", value)
+    }
+
+    /// The value to use for `value`, which this owner may have invented. An owner without a name is the node.
+    pub fn admit_of(&mut self, owner: &str, value: &str) -> String {
         if value.is_empty() {
             return UNKNOWN.to_owned();
         }
@@ -41,11 +62,23 @@ impl BoundedLabel {
         if self.values.contains(value) {
             return value.to_owned();
         }
-        if value.len() > MAX_BYTES || self.values.len() >= self.max {
+        if value.len() > MAX_BYTES || !self.has_room(owner) {
             return OTHER.to_owned();
+        }
+        if !owner.is_empty() {
+            *self.owners.entry(owner.to_owned()).or_default() += 1;
         }
         self.values.insert(value.to_owned());
         value.to_owned()
+    }
+
+    fn has_room(&self, owner: &str) -> bool {
+        let free = self.max.saturating_sub(self.values.len());
+        if owner.is_empty() {
+            return free > 0;
+        }
+        let own = self.owners.get(owner).copied().unwrap_or(0);
+        owner.len() <= MAX_OWNER_BYTES && own < free.div_ceil(self.part)
     }
 }
 
@@ -70,5 +103,24 @@ mod tests {
         assert_eq!(BoundedLabel::new(9).admit("esc\u{1b}[31m"), OTHER);
         assert_eq!(BoundedLabel::new(9).admit("\u{202e}egdirb"), OTHER);
         assert_eq!(BoundedLabel::new(9).admit("a \"b\" ü"), "a \"b\" ü");
+    }
+
+    #[test]
+    fn one_namespace_with_fifty_names_leaves_room_for_others() {
+        let mut label = BoundedLabel::new(50);
+        assert_eq!(label.admit_of("kube-system", "podnet"), "podnet");
+        let invented = |label: &mut BoundedLabel, of: &str| {
+            let names = (0..50).map(|number| format!("{of}-{number}"));
+            names.filter(|name| label.admit_of(of, name) == *name).count()
+        };
+        assert_eq!(invented(&mut label, "noisy"), 10);
+        assert_eq!(label.admit_of("quiet", "storage"), "storage");
+        assert_eq!(label.admit_of("noisy", "podnet"), "podnet", "what is known is nobody's");
+        // Ten such namespaces, and the administrator's networks still have their names.
+        for number in 0..10 {
+            invented(&mut label, &format!("more-{number}"));
+        }
+        assert_eq!(label.admit("configured"), "configured");
+        assert_eq!(label.admit_of("noisy", "another"), OTHER);
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use sandglass_correlator::{EndedKind, EndedSpan, Output};
 use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::trace::{OperationDetail, Span};
-use sandglass_model::{CniCommand, Detail, Status, Trace, TraceId, registry};
+use sandglass_model::{CniCommand, Detail, Status, Trace, registry};
 
 use super::bounded::BoundedLabel;
 use super::durations::{DurationFamily, durations, observe};
@@ -182,7 +182,7 @@ impl ProductMetrics {
                 _ => None,
             });
         for (index, span, operation) in operations {
-            self.operation(trace.id, span, operation);
+            self.operation(trace, span, operation);
             if let Status::Error { class, .. } = &span.status {
                 let labels = ErrorLabels {
                     operation: operation.command.as_str(),
@@ -212,13 +212,16 @@ impl ProductMetrics {
         }
     }
 
-    fn operation(&mut self, trace: TraceId, span: &Span, operation: &OperationDetail) {
+    fn operation(&mut self, trace: &Trace, span: &Span, operation: &OperationDetail) {
         let labels = OperationLabels {
             operation: operation.command.as_str(),
-            network: self.network_label.admit(&operation.network),
+            // Multus lets a namespace define networks of its own.
+            network: self
+                .network_label
+                .admit_of(&trace.identity.namespace, &operation.network),
             result: result(span.status.is_error()),
         };
-        observe(&self.operations, &labels, duration(span), Some(trace));
+        observe(&self.operations, &labels, duration(span), Some(trace.id));
         if operation.attempt > 1 {
             self.operation_retries
                 .get_or_create(&VerbLabels {

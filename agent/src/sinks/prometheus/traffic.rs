@@ -118,7 +118,7 @@ impl TrafficMetrics {
             connect_retransmissions: Family::default(),
             conntrack: ConntrackMetrics::default(),
             drops: Family::default(),
-            reason_label: BoundedLabel::new(max_label_values),
+            reason_label: BoundedLabel::shared(max_label_values, 2),
             causes: Family::default(),
             journeys: Family::default(),
             held_back: Counter::default(),
@@ -275,9 +275,18 @@ impl TrafficMetrics {
         let labels = DropLabels {
             scope: scope.as_str(),
             packet: packet.as_str(),
-            reason: self.reason_label.admit(reason),
+            // A closed set of the running kernel, of which a pod can cause some by the packets that it makes.
+            reason: self.reason_label.admit_of(scope_owner(scope), reason),
         };
         self.drops.get_or_create(&labels).inc();
+    }
+}
+
+/// The owner of a reason of drops: all sandboxes are one.
+fn scope_owner(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Sandbox => "sandboxes",
+        Scope::Node => "",
     }
 }
 
