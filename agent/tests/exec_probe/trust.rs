@@ -445,3 +445,58 @@ fn a_running_forgery_is_not_found_when_the_agent_starts() {
     let listed = listed.unwrap_or_else(|| panic!("{list:?}"));
     assert_eq!((listed.reason.as_str(), listed.uid), ("capabilities", 65_534));
 }
+
+/// A process of a pod or a user that has unmapped its environment, or may not read it itself, when the agent starts: it could
+/// not be a plugin, and provokes no loss. That a trusted one does is tested beside the code: here it would be a loss of other
+/// tests, too.
+#[test]
+fn who_hides_an_environment_provokes_no_loss() {
+    const TEST: &str = "who_hides_an_environment_provokes_no_loss";
+    // Only whole pages within the environment: what lies beside them is still needed.
+    const UNMAP: &str = "\
+import ctypes, sys, time
+stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+start, end = -(-int(stat[47]) // 4096) * 4096, int(stat[48]) // 4096 * 4096
+libc = ctypes.CDLL(None, use_errno=True)
+call = {'munmap': lambda: libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(end - start)),
+        'mprotect': lambda: libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 0)}[sys.argv[1]]
+assert end > start and call() == 0
+print('ready', flush=True)
+time.sleep(1000)
+";
+    let container = ["unshare", "--pid", "--fork", "--kill-child"];
+    let rootless = ["unshare", "--user", "--map-root-user", "--kill-child", "--fork"];
+    let kinds = [
+        ("user", nobody(), "munmap"),
+        ("container", container.to_vec(), "mprotect"),
+        ("user namespace", rootless.to_vec(), "munmap"),
+    ];
+    let python = Command::new("/usr/bin/python3").arg("--version").output();
+    if python.is_err() || kinds.iter().any(|(_, wrapper, _)| !works(TEST, wrapper)) {
+        sandglass_lab::skip::skipped(TEST, "needs /usr/bin/python3, setpriv and unshare");
+        return;
+    }
+    for (kind, wrapper, call) in kinds {
+        let mut hidden = Command::new(wrapper[0])
+            .args(&wrapper[1..])
+            .args(["/usr/bin/python3", "-c", UNMAP, call])
+            .env_clear()
+            .env("FILLER", "x".repeat(50_000))
+            .env("PATH", "/usr/bin:/bin")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(hidden.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        let watch = Watch::start(TEST);
+        let events = watch.map(end_with_a_plugin);
+        hidden.kill().unwrap();
+        hidden.wait().unwrap();
+        assert_eq!(line, "ready\n", "{kind}");
+        let Some(events) = events else { return };
+        for event in &events {
+            assert!(!matches!(event.body, Body::Lost { .. }), "{kind} {call}: {event:?}");
+        }
+    }
+}

@@ -154,15 +154,20 @@ impl Feed for ExecFeed {
         scheduling::give_way();
         self.trust.write(&self.cgroups);
         let running = running::track(&mut self.processes, &self.trust);
-        let first = running.iter().map(|event| event.at).min().unwrap_or_else(clock::now);
+        let first = running
+            .events
+            .iter()
+            .map(|event| event.at)
+            .min()
+            .unwrap_or_else(clock::now);
         self.send_anchor(first)?;
-        for event in running {
+        for event in running.events {
             if let Body::ProcessExecuted(exec) = &event.body {
                 self.netns.request(exec, clock::now());
             }
             self.outlet.send(event)?;
         }
-        Ok(())
+        self.outlet.report_lost(running.unread)
     }
 
     fn wake_fd(&self, _asleep: bool) -> Option<BorrowedFd<'_>> {

@@ -18,13 +18,32 @@ use crate::sources::linux::loader::maps::Processes;
 use crate::sources::linux::record::{strings, text};
 use crate::sources::linux::{cgroups, process_root};
 
-/// Tracks what runs already, and returns one event for each process, parents before children. Reads `/proc` once for each pass,
-/// which takes some milliseconds on a node with a thousand processes.
-pub fn track(processes: &mut Processes, trust: &Trust) -> Vec<Event> {
+/// What ran already.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// One event for each process, parents before children.
+    pub events: Vec<Event>,
+    /// Trusted processes whose environment could not be read to its end: each may have been a plugin.
+    pub unread: u64,
+}
+
+/// Tracks what runs already. Reads `/proc` once for each pass, which takes some milliseconds on a node with a thousand
+/// processes.
+pub fn track(processes: &mut Processes, trust: &Trust) -> Found {
     let mut found = Vec::new();
-    // `known` are the processes of earlier passes, `refused` those that were counted as refused.
-    let (mut known, mut refused) = (HashSet::new(), HashSet::new());
-    let mut is_root = |pid: u32| is_plugin(pid) && trust.judge_running(pid, || image(pid), &mut refused);
+    // `known` are the processes of earlier passes, `refused` and `unread` those that were counted as such.
+    let (mut known, mut refused, mut unread) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut is_root = |pid: u32| match claim(pid) {
+        Claim::Plugin => trust.judge_running(pid, || image(pid), &mut refused),
+        Claim::None => false,
+        Claim::Unread => {
+            // A pod that hides its environment provokes no loss: it could not be a plugin.
+            if trust.is_trusted(pid) {
+                unread.insert(pid);
+            }
+            false
+        }
+    };
     // Repeats while it finds something new: a plugin may have forked before it was tracked.
     for _ in 0..PASSES_MAX {
         let before = known.len();
@@ -36,7 +55,10 @@ pub fn track(processes: &mut Processes, trust: &Trust) -> Vec<Event> {
             break;
         }
     }
-    found
+    Found {
+        events: found,
+        unread: unread.len() as u64,
+    }
 }
 
 /// Tracks one process. `None` when its records report it already, or when it has ended.
@@ -66,6 +88,8 @@ struct Process {
     comm: SmolStr,
     /// It has exited and its parent has not waited for it yet.
     ended: bool,
+    /// Bytes of its environment; 0 when not known.
+    environment: u64,
     /// Start and name of the parent, if it still runs.
     parent_entry: Option<(u64, SmolStr)>,
 }
@@ -131,8 +155,8 @@ fn read_process(pid: u32) -> Option<Process> {
     parse_stat(&bounded(&format!("/proc/{pid}/stat"), 4096)?)
 }
 
-/// `PID (COMM) STATE PPID .. STARTTIME`, fields 1, 2, 3, 4 and 22 of proc(5). COMM may hold anything, parentheses and line ends
-/// included, and no later field holds a parenthesis: so it ends at the last one.
+/// `PID (COMM) STATE PPID .. STARTTIME .. ENV_START ENV_END`, fields 1, 2, 3, 4, 22, 50 and 51 of proc_pid_stat(5). COMM may hold
+/// anything, parentheses and line ends included, and no later field holds a parenthesis: so it ends at the last one.
 fn parse_stat(stat: &[u8]) -> Option<Process> {
     let open = stat.iter().position(|byte| *byte == b'(')?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
@@ -140,21 +164,41 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
     let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
+    let (parent, start_ticks) = (fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?);
+    let mut place = |skipped: usize| fields.nth(skipped).and_then(|place| place.parse::<u64>().ok());
+    let (begin, end) = (place(27).unwrap_or(0), place(0).unwrap_or(0));
     Some(Process {
         pid,
-        parent: fields.next()?.parse().ok()?,
-        start_ticks: fields.nth(17)?.parse().ok()?,
+        parent,
+        start_ticks,
+        environment: end.saturating_sub(begin),
         comm: text(stat.get(open + 1..close)?).into(),
         ended: matches!(state, "Z" | "X" | "x"),
         parent_entry: None,
     })
 }
 
-/// Whether the process has `CNI_COMMAND` in its environment, which every runtime sets (CNI specification 1.1.0, section 2). The
-/// environment is that of the exec: a program may have overwritten it (proc(5), `/proc/pid/environ`).
-fn is_plugin(pid: u32) -> bool {
+/// Whether a process has `CNI_COMMAND` in its environment, which every runtime sets (CNI specification 1.1.0, section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    Plugin,
+    None,
+    /// A part of it is not mapped, or may not be read by the process itself.
+    Unread,
+}
+
+/// The environment is that of the exec: a program may have overwritten it (proc(5), `/proc/pid/environ`). Where a page cannot be
+/// read, the kernel ends the file there (fs/proc/base.c, `environ_read`).
+fn claim(pid: u32) -> Claim {
+    let length = |pid| read_process(pid).map_or(0, |process| process.environment);
+    let before = length(pid);
     let environ = bounded(&format!("/proc/{pid}/environ"), ENVIRON_MAX).unwrap_or_default();
-    strings(&environ).any(|variable| variable.starts_with(b"CNI_COMMAND="))
+    if strings(&environ).any(|variable| variable.starts_with(b"CNI_COMMAND=")) {
+        return Claim::Plugin;
+    }
+    // A process that has executed another image meanwhile, or ended, is reported by its records.
+    let is_cut = (environ.len() as u64) < before.min(ENVIRON_MAX as u64) && length(pid) == before;
+    if is_cut { Claim::Unread } else { Claim::None }
 }
 
 /// The event of a process, with the time of its start; `None` when it has ended meanwhile. It holds what an exec's record
@@ -229,6 +273,10 @@ const NS_PER_TICK: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     /// A name is set by the process itself (prctl(2), PR_SET_NAME), and may pose as the rest of the line.
@@ -239,6 +287,13 @@ mod tests {
         assert_eq!((process.pid, process.parent, process.start_ticks), (12, 7, 98_765));
         assert_eq!(process.comm, "a) R 1) (b\\xff");
         assert!(!process.ended);
+        assert_eq!(process.environment, 0);
+        let fields: Vec<String> = (3..=52).map(|field| format!("{}", field * 10)).collect();
+        let process = parse_stat(format!("12 (a) {}", fields.join(" ")).as_bytes()).unwrap();
+        assert_eq!(
+            (process.parent, process.start_ticks, process.environment),
+            (40, 220, 10)
+        );
         assert!(
             parse_stat(b"12 (z) Z 1 12 12 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 5 1")
                 .unwrap()
@@ -256,5 +311,36 @@ mod tests {
         let now = crate::sources::clock::now();
         assert!(own.start_ticks * NS_PER_TICK <= now.0);
         assert!(now.0 - own.start_ticks * NS_PER_TICK < 600_000_000_000);
+    }
+
+    /// Of a user that is not trusted, since agents of other tests would count it.
+    #[test]
+    fn an_environment_with_a_hole_is_unread() {
+        const UNMAP: &str = "\
+import ctypes, time
+stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+start, end = -(-int(stat[47]) // 4096) * 4096, int(stat[48]) // 4096 * 4096
+assert end > start and ctypes.CDLL(None).munmap(ctypes.c_void_p(start), ctypes.c_size_t(end - start)) == 0
+print('ready', flush=True)
+time.sleep(1000)
+";
+        let child = Command::new("/usr/bin/python3")
+            .args(["-c", UNMAP])
+            .env_clear()
+            .env("FILLER", "x".repeat(50_000))
+            .uid(65_534)
+            .stdout(Stdio::piped())
+            .spawn();
+        // Needs root, and Python.
+        let Ok(mut child) = child else { return };
+        let mut line = String::new();
+        let ready = BufReader::new(child.stdout.take().unwrap()).read_line(&mut line);
+        let claimed = claim(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ready.is_ok() && line == "ready\n", "{line}");
+        assert_eq!(claimed, Claim::Unread);
+        assert_eq!(claim(std::process::id()), Claim::None);
+        assert_eq!(claim(u32::MAX), Claim::None);
     }
 }

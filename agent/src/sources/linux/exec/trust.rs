@@ -111,6 +111,11 @@ impl Trust {
         }
     }
 
+    /// Whether a running process could be a plugin, whatever it claims to be.
+    pub fn is_trusted(&self, pid: u32) -> bool {
+        Facts::read(pid).is_some_and(|facts| facts.refusal(&self.settings).is_none())
+    }
+
     /// Whether a running process may be a plugin; `refused` holds those that were counted as refused before, since the caller
     /// judges a process once for each pass over `/proc`. `path` is called only for a process that is refused for the first
     /// time.
