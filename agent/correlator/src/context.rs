@@ -4,7 +4,7 @@
 //! Every room gets it as `&mut Context` with each event or fact. Imports no room. Does not: decide anything, or hold
 //! state that only one room uses.
 
-use sandglass_model::cni::NetworkList;
+use sandglass_model::cni::{ConfigProblem, NetworkList};
 use sandglass_model::{ClockAnchor, Timestamp};
 
 use crate::config::CorrelatorConfig;
@@ -27,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) losses: Losses,
     /// The node's CNI configuration in the order of the file names: the network lists and the plugins of each.
     pub(crate) networks: Vec<NetworkList>,
+    /// What keeps sandboxes from getting a network, as the CNI configuration was judged last.
+    pub(crate) problems: Vec<ConfigProblem>,
     /// Names of executables and paths, each kept once.
     pub(crate) names: NameCache,
     pub(crate) traces: OpenTraces,
@@ -46,6 +48,7 @@ impl Context {
             facts: Facts::default(),
             serial: 0,
             networks: Vec::new(),
+            problems: Vec::new(),
             names: NameCache::default(),
             traces: OpenTraces::default(),
             effects: Effects::default(),

@@ -94,6 +94,8 @@ impl Correlator {
                 self.traffic.on_netns(ctx, netns.inode, &netns.sandbox.0, netns.created);
                 self.sandboxes.on_netns(ctx, &netns);
             }
+            Body::NetnsNamed { name, removed: false } => self.sandboxes.on_netns_named(ctx, at, &name),
+            Body::NetnsNamed { name, removed: true } => self.sandboxes.on_netns_unnamed(at, &name),
             // Sent once, by a source that observes traffic; without it no sandbox waits for its network.
             Body::TrafficWatched { node_netns } => {
                 self.traffic.on_traffic_watched(node_netns);
@@ -113,6 +115,7 @@ impl Correlator {
             Body::PacketDropped(packet) => self.traffic.on_packet_drop(ctx, at, *packet),
             // The whole configuration each time: operations that are open are judged by it from now on.
             Body::NetworksConfigured { networks } => ctx.networks = networks,
+            Body::CniConfigJudged { problems } => ctx.problems = problems,
             Body::ClockAnchored { unix_ns } => ctx.anchor = ClockAnchor { boot_ns: at.0, unix_ns },
             Body::Lost { probe, count } => self.on_loss(at, &probe, count),
             Body::Limited { probe, netns, source } => self.on_limited(at, &probe, netns, source),
@@ -142,6 +145,7 @@ impl Correlator {
         self.windows.finish(&mut self.ctx);
         self.route();
         self.sandboxes.on_labels_due(&mut self.ctx, Timestamp(u64::MAX));
+        self.close_unserved(None);
         while let Some(trace) = self.ctx.traces.oldest() {
             self.close(trace, Cut::Abandoned);
             self.route();
@@ -161,6 +165,7 @@ impl Correlator {
                 Timer::Settle(operation) => self.plugins.close_operation(ctx, operation),
                 Timer::Trace(trace) | Timer::Ready(trace) => self.review(trace),
                 Timer::Labels => self.sandboxes.on_labels_due(ctx, due),
+                Timer::Unserved => self.close_unserved(Some(due)),
                 Timer::Lookup(lookup) => self.traffic.on_lookup_due(ctx, lookup),
                 Timer::ServiceLookup(lookup) => self.windows.on_lookup_due(ctx, lookup),
                 Timer::Connect(connect) => self.traffic.on_connect_due(ctx, connect),
@@ -215,10 +220,20 @@ impl Correlator {
             }
             self.route();
         }
+        self.sandboxes.on_netns_used(&mut self.ctx, call);
         // Choosing may open a trace, so that the bound is kept before the plugin enters it.
         let placement = self.sandboxes.on_operation_begin(&mut self.ctx, at, &image, call);
         self.bound_traces();
         self.plugins.begin_operation(&mut self.ctx, at, image, call, placement);
+    }
+
+    /// Closes the traces of sandboxes for whose network namespaces no plugin ran until `due`; without it, at the end of
+    /// the input.
+    fn close_unserved(&mut self, due: Option<Timestamp>) {
+        while let Some(trace) = self.sandboxes.next_unserved(&mut self.ctx, due) {
+            self.bound_traces();
+            self.review(trace);
+        }
     }
 
     /// An exec on a node whose environments are not visible: `windows` infers whether the runtime or a plugin executed

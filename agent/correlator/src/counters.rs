@@ -83,6 +83,8 @@ pub struct Sizes {
     pub journeys: usize,
     /// Complete traces that are held back for their pods' labels; at most 1,024.
     pub unlabelled: usize,
+    /// Named network namespaces that no plugin used yet; at most 1,024.
+    pub unserved: usize,
     /// Sandboxes, activities, objects and lookups of Windows; at most five times
     /// [`CorrelatorConfig::max_remembered`](crate::CorrelatorConfig::max_remembered) and 6,144.
     pub windows: usize,

@@ -5,21 +5,26 @@
 //! network namespaces, labels, losses and exchanges. This file holds its state. `opening.rs` and `closing.rs` open and
 //! close traces, `creation.rs` decides when a creation is over, `evidence.rs` adds what runtime, kernel and CRI report,
 //! `first_exchanges.rs` and `readiness.rs` decide when the network is ready, `labels.rs` holds traces back for their
-//! pod's labels, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
+//! pod's labels, `unserved.rs` finds sandboxes for which no plugin ran (its state is in
+//! `netns_names.rs`) and `config_cause.rs` why, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
 //!
 //! It may touch the open traces themselves (only this room opens and closes them), the spans `sandbox`,
-//! `sandbox.create`, runtime steps and exchanges shown in a creation, and timers of kind `Trace`, `Ready` and `Labels`.
+//! `sandbox.create`, runtime steps and exchanges shown in a creation, and timers of kind `Trace`, `Ready`, `Labels` and
+//! `Unserved`.
 //! Does not: look into operations, which the room of plugins decides, or judge how an exchange ended.
 
 pub(crate) mod closing;
+pub(crate) mod config_cause;
 pub(crate) mod creation;
 pub(crate) mod evidence;
 pub(crate) mod first_exchanges;
 pub(crate) mod labels;
 pub(crate) mod memory;
+pub(crate) mod netns_names;
 pub(crate) mod opening;
 pub(crate) mod readiness;
 pub(crate) mod reported;
+pub(crate) mod unserved;
 
 use crate::by_trace::ByTrace;
 use crate::config::CorrelatorConfig;
@@ -27,6 +32,7 @@ use crate::counters::Sizes;
 use crate::sandboxes::creation::Creation;
 use crate::sandboxes::labels::HeldBack;
 use crate::sandboxes::memory::Memory;
+use crate::sandboxes::netns_names::Unserved;
 
 /// The room's state. Bounded by the open traces (`max_traces`), by `max_remembered`, and by the bound on traces held
 /// back.
@@ -38,6 +44,8 @@ pub(crate) struct Sandboxes {
     memory: Memory,
     /// Complete traces that wait for their pod's labels.
     held_back: HeldBack,
+    /// Network namespaces that a runtime named.
+    unserved: Unserved,
     /// The agent observes traffic, so silence means that the sandbox sent nothing. Otherwise readiness cannot be
     /// decided and traces close with the creation.
     watched: bool,
@@ -49,6 +57,7 @@ impl Sandboxes {
             creations: ByTrace::default(),
             memory: Memory::new(config.max_remembered),
             held_back: HeldBack::default(),
+            unserved: Unserved::default(),
             watched: false,
         }
     }
@@ -57,5 +66,6 @@ impl Sandboxes {
         sizes.sandboxes = self.memory.sandboxes.len();
         sizes.pods = self.memory.pods.len();
         sizes.unlabelled = self.held_back.len();
+        sizes.unserved = self.unserved.len();
     }
 }

@@ -34,6 +34,8 @@ pub(crate) enum Timer {
     /// The wait for labels of the oldest trace that is held back is over. One timer for all of them, since they all
     /// wait equally long.
     Labels,
+    /// The wait for the first plugin of the network namespace that was named longest ago is over. One timer for all.
+    Unserved,
     /// A lookup ends unless a message comes, by its serial number.
     Lookup(u64),
     /// A lookup that the DNS client service reports ends unless a step comes, by its serial number (Windows).
@@ -297,7 +299,7 @@ fn bucket(timer: Timer) -> usize {
         Timer::Settle(SpanRef { trace, span }) => trace.serial() as usize + span,
         Timer::Trace(trace) => trace.serial() as usize + BUCKETS / 2,
         Timer::Ready(trace) => trace.serial() as usize + BUCKETS / 4,
-        Timer::Labels => 0,
+        Timer::Labels | Timer::Unserved => 0,
         Timer::Lookup(serial) | Timer::ServiceLookup(serial) | Timer::Connect(serial) => serial as usize,
         Timer::Journey(serial) => serial as usize + BUCKETS / 2,
     };

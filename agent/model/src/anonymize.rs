@@ -63,6 +63,12 @@ impl Anonymizer {
             }
             Body::SandboxDescribed(description) => self.description(description),
             Body::NetnsObserved(netns) => self.netns(netns),
+            Body::NetnsNamed { name, .. } => *name = self.text(name),
+            Body::CniConfigJudged { problems } => {
+                for problem in problems {
+                    problem.text = self.text(&problem.text);
+                }
+            }
             Body::DnsSeen(message) => self.dns(message),
             Body::DnsUnreported(unreported) => self.ends([&mut unreported.client, &mut unreported.server]),
             Body::ConnectSeen(step) => self.ends([&mut step.local, &mut step.remote]),

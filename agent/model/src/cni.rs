@@ -218,6 +218,37 @@ pub struct NetworkList {
     pub plugins: Vec<String>,
 }
 
+/// What keeps sandboxes from getting a network, as the agent judges the node's CNI configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigProblem {
+    /// Its kind, as the label of the metric `sandglass_cni_config_problems`.
+    pub kind: String,
+    /// What and where: directory, file, line, plugin.
+    pub text: String,
+    /// Runtime handlers whose sandboxes it concerns; empty when it concerns all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handlers: Vec<String>,
+}
+
+/// The runtime that names network namespaces of sandboxes in this form: containerd `cni-UUID` (`pkg/netns/netns_linux.go`,
+/// `newNS`), CRI-O the UUID alone (`internal/config/nsmgr`, `NewPodNamespaces`). `None` for any other name: those of
+/// `ip netns add`, of podman (`netns-UUID`) and of tests of CNI plugins (`cnitest-UUID`).
+#[must_use]
+pub fn runtime_of_netns(name: &str) -> Option<&'static str> {
+    match name.strip_prefix("cni-") {
+        Some(uuid) => is_uuid(uuid).then_some("containerd"),
+        None => is_uuid(name).then_some("cri-o"),
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let is_in_place = |(index, byte): (usize, u8)| match index {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_in_place)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +261,27 @@ mod tests {
         assert_eq!(identity.namespace, "shop");
         assert_eq!(identity.name, "cart-0");
         assert_eq!(identity.uid, "u-1");
+    }
+
+    #[test]
+    fn only_the_names_of_runtimes_for_sandboxes_count() {
+        let uuid = "0a1b2c3d-1111-2222-3333-0123456789ab";
+        assert_eq!(runtime_of_netns(&format!("cni-{uuid}")), Some("containerd"));
+        assert_eq!(runtime_of_netns(uuid), Some("cri-o"));
+        for name in [
+            "",
+            "cni-",
+            "blue",
+            "cni-1",
+            &format!("netns-{uuid}"),
+            &format!("cnitest-{uuid}-0"),
+            &format!("cni-{uuid}0"),
+            &format!("cni-{}", &uuid[1..]),
+            &uuid.replace('-', "0"),
+            &uuid.replace('a', "\u{e4}"),
+        ] {
+            assert_eq!(runtime_of_netns(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::cni::{CniError, NetConf, NetworkList, PodIdentity};
+use crate::cni::{CniError, ConfigProblem, NetConf, NetworkList, PodIdentity};
 use crate::id::{ProcessKey, SandboxId};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
@@ -46,10 +46,24 @@ pub enum Body {
     SandboxDescribed(Box<SandboxDescription>),
     /// A sandbox's network namespace was observed, with its begin where that could be seen.
     NetnsObserved(Box<Netns>),
+    /// A container runtime named a network namespace of a sandbox, or removed the name. It does both for every sandbox
+    /// with a network of its own, also where no plugin runs; sandboxes on the node's network have no such name.
+    NetnsNamed {
+        /// The name: last component of `CNI_NETNS`. Its form is one that [`runtime_of_netns`](crate::cni::runtime_of_netns) knows.
+        name: String,
+        /// The name is gone.
+        #[serde(default, skip_serializing_if = "is_false")]
+        removed: bool,
+    },
     /// The network lists that the runtime can choose from. Replaces those of an earlier event.
     NetworksConfigured {
         /// The lists, in the order of their file names.
         networks: Vec<NetworkList>,
+    },
+    /// What is wrong with the CNI configuration from now on. Replaces the problems of an earlier event.
+    CniConfigJudged {
+        /// The problems that keep sandboxes from getting a network; empty when there are none.
+        problems: Vec<ConfigProblem>,
     },
     /// The source reports traffic from now on: a sandbox whose creation follows and that shows none has sent nothing.
     TrafficWatched {

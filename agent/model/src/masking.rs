@@ -66,10 +66,12 @@ pub fn event(body: &mut Body, setting: Arguments) {
                 list.plugins.iter_mut().for_each(in_place);
             }
         }
-        // Numbers, addresses, DNS names and names of drivers.
+        Body::CniConfigJudged { problems } => problems.iter_mut().for_each(|problem| in_place(&mut problem.text)),
+        // Numbers, addresses, DNS names, UUIDs and names of drivers.
         Body::ProcessForked(_)
         | Body::ProcessExited(_)
         | Body::NetnsObserved(_)
+        | Body::NetnsNamed { .. }
         | Body::TrafficWatched { .. }
         | Body::DnsSeen(_)
         | Body::DnsUnreported(_)

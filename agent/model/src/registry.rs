@@ -248,6 +248,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
         Detail::SandboxCreate(create) => {
             list.bool(NETNS_SEEN, create.netns_seen);
             list.bool(RUNTIME_SEEN, create.runtime_seen);
+            list.cause(create.cause.as_deref());
         }
         Detail::Operation(operation) => {
             list.text(CNI_COMMAND, operation.command.as_str());
@@ -411,6 +412,10 @@ impl Attributes {
             self.int(PROCESS_PID, i64::from(initiator.process.pid));
             self.text(COMM, &initiator.comm);
         }
+        self.cause(cause.as_ref());
+    }
+
+    fn cause(&mut self, cause: Option<&Cause>) {
         if let Some(cause) = cause {
             self.text(CAUSE, &cause.cause);
             self.text(CAUSE_CONFIDENCE, cause.confidence.as_str());

@@ -1,14 +1,16 @@
-//! Watches the CNI configuration: sends its networks as an event, at start and after every change, and reports what is wrong
-//! with it.
+//! Watches the CNI configuration: sends its networks and what is wrong with it as events, at start and after every change.
+//!
+//! Started by the app. The correlator says with the problems why a sandbox failed for which no plugin ran; `CniState` shows them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
+use sandglass_model::cni::ConfigProblem;
 use sandglass_model::{Body, Event};
 
-use crate::cni_conf::{CniOptions, Watch};
+use crate::cni_conf::{CniOptions, Problem, Watch};
 use crate::cni_state::CniState;
 use crate::sources::{EventSender, clock};
 
@@ -55,6 +57,7 @@ impl NetworkWatch {
 
 fn watch(options: &CniOptions, sender: &EventSender, state: &CniState, stopped: &AtomicBool) {
     let mut watcher = Watch::new(options.clone());
+    let mut sent: Vec<ConfigProblem> = Vec::new();
     while !stopped.load(Ordering::Relaxed) {
         let networks = watcher.poll();
         let changed = watcher
@@ -62,12 +65,15 @@ fn watch(options: &CniOptions, sender: &EventSender, state: &CniState, stopped: 
             .and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
         let changed_ns = changed.map_or(0, |changed| u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX));
         state.judged(watcher.problems(), changed_ns, clock::anchor());
-        if let Some(networks) = networks {
-            let event = Event {
-                at: clock::now(),
-                body: Body::NetworksConfigured { networks },
-            };
-            if sender.send(event).is_err() {
+        let problems: Vec<ConfigProblem> = watcher.problems().iter().filter_map(Problem::to_event).collect();
+        let judged = (problems != sent).then(|| Body::CniConfigJudged {
+            problems: problems.clone(),
+        });
+        sent = problems;
+        let networks = networks.map(|networks| Body::NetworksConfigured { networks });
+        for body in networks.into_iter().chain(judged) {
+            let at = clock::now();
+            if sender.send(Event { at, body }).is_err() {
                 return;
             }
         }

@@ -96,6 +96,18 @@ impl ConfDirectory {
         directory
     }
 
+    /// The networks that the runtime attaches sandboxes to, with their files.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = (&Path, &Network)> {
+        let places: &[usize] = match &self.choice {
+            Choice::Networks(places) => places,
+            _ => &[],
+        };
+        places.iter().filter_map(|place| {
+            let file = self.files.get(*place)?;
+            Some((file.path.as_path(), file.network.as_ref().ok()?))
+        })
+    }
+
     /// Whether the runtime attaches sandboxes to the network of this file.
     #[must_use]
     pub fn is_chosen(&self, place: usize) -> bool {

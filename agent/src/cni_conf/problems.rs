@@ -3,14 +3,15 @@
 //! Used by the watch of the configuration, whose findings are metrics, the page's and the alert's. The weight is that of
 //! `doctor`: what it reports as a failure is a problem here. Does not: advise (`doctor` does), or run a plugin.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use sandglass_model::cni::ConfigProblem;
 use serde::Serialize;
 
 use super::binary::Binary;
 use super::directory::{Choice, ConfDirectory};
 use super::error::ConfError;
-use super::network::{Network, Remark};
+use super::network::Remark;
 use super::plugins::Plugin;
 use super::{CniConf, CniSettings};
 
@@ -71,6 +72,18 @@ pub struct Problem {
     pub handlers: Vec<String>,
 }
 
+impl Problem {
+    /// The problem as an event's; `None` for a kind that stops no sandbox.
+    #[must_use]
+    pub fn to_event(&self) -> Option<ConfigProblem> {
+        self.kind.stops_sandboxes().then(|| ConfigProblem {
+            kind: self.kind.as_str().to_owned(),
+            text: self.text.clone(),
+            handlers: self.handlers.clone(),
+        })
+    }
+}
+
 impl CniConf {
     /// Everything that keeps sandboxes from getting a network.
     #[must_use]
@@ -92,7 +105,7 @@ impl CniConf {
     pub(super) fn binaries(&self) -> Vec<PathBuf> {
         let mut paths = self.settings.bin_dirs.clone();
         for directory in &self.directories {
-            for (_, network) in chosen(directory) {
+            for (_, network) in directory.chosen() {
                 let kinds = network.plugins.iter().flat_map(Plugin::all).map(|plugin| &plugin.kind);
                 paths.extend(kinds.flat_map(|kind| self.settings.bin_dirs.iter().map(move |dir| dir.join(kind))));
             }
@@ -139,17 +152,6 @@ fn worded(error: &ConfError) -> String {
     }
 }
 
-fn chosen(directory: &ConfDirectory) -> impl Iterator<Item = (&Path, &Network)> {
-    let places: &[usize] = match &directory.choice {
-        Choice::Networks(places) => places,
-        _ => &[],
-    };
-    places.iter().filter_map(|place| {
-        let file = directory.files.get(*place)?;
-        Some((file.path.as_path(), file.network.as_ref().ok()?))
-    })
-}
-
 fn of_networks(settings: &CniSettings, directory: &ConfDirectory) -> Vec<(ProblemKind, String)> {
     let mut problems = Vec::new();
     // A container without a mount of the plugins sees none of these directories.
@@ -158,7 +160,7 @@ fn of_networks(settings: &CniSettings, directory: &ConfDirectory) -> Vec<(Proble
         let text = format!("no plugin directory: {}", paths(&settings.bin_dirs));
         problems.push((ProblemKind::NotReadable, text));
     }
-    for (path, network) in chosen(directory) {
+    for (path, network) in directory.chosen() {
         for remark in &network.remarks {
             let what = match remark {
                 Remark::NoName => "the network has no name".to_owned(),

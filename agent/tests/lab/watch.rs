@@ -243,7 +243,9 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
         Body::PluginIoRead(spoken) => own.contains(&spoken.process.pid),
         Body::TrafficWatched { .. } | Body::ClockAnchored { .. } | Body::Lost { .. } | Body::Tick => true,
         Body::SandboxDescribed(_)
+        | Body::NetnsNamed { .. }
         | Body::NetworksConfigured { .. }
+        | Body::CniConfigJudged { .. }
         | Body::ActivitySeen(_)
         | Body::RuntimeReported(_)
         | Body::SiloSeen(_)

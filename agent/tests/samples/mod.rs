@@ -47,6 +47,7 @@ impl Scene {
             Detail::SandboxCreate(CreateDetail {
                 netns_seen: true,
                 runtime_seen: true,
+                cause: None,
             }),
         );
         scene

@@ -82,6 +82,7 @@ impl Sandboxes {
         if !was_created {
             ctx.effects.timers.clear(Timer::Trace(trace));
             if let Some(creation) = self.creations.get_mut(trace) {
+                creation.infer_cause(open, &ctx.problems);
                 let failure = creation.failure(open, matches!(cut, Cut::Deadline { .. }));
                 conclude(open, creation, failure.as_deref());
                 // An ADD from now on is a further attachment if the creation succeeded, and the next attempt if it
@@ -151,6 +152,7 @@ fn conclude(open: &mut OpenTrace, creation: &Creation, failure: Option<&str>) {
         }
         if let Some(create) = span.detail.as_create_mut() {
             create.runtime_seen = creation.started;
+            create.cause = creation.cause.clone().filter(|_| failure.is_some());
         }
     }
 }

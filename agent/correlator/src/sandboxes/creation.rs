@@ -14,11 +14,13 @@
 //!   after a failed operation at most `runtime_wait_ns`.
 
 use sandglass_model::Timestamp;
+use sandglass_model::cni::ConfigProblem;
 use sandglass_model::registry;
-use sandglass_model::trace::{RuntimeStep, Status};
+use sandglass_model::trace::{Cause, RuntimeStep, Status};
 
 use crate::config::CorrelatorConfig;
 use crate::open_trace::{CREATE, OpenTrace};
+use crate::sandboxes::config_cause;
 use crate::sandboxes::readiness::ReadinessTracker;
 use crate::stand_in::is_stand_in;
 
@@ -38,6 +40,8 @@ pub(crate) struct Creation {
     pub(crate) removed: bool,
     /// Message of the first runtime step that failed.
     pub(crate) failed_step: Option<String>,
+    /// Why it failed, as far as the CNI configuration shows, where nothing that ran failed.
+    pub(crate) cause: Option<Box<Cause>>,
     /// The runtime has reported the pod's labels.
     pub(crate) described: bool,
     /// The network namespace or an address is known: its traffic can be attributed.
@@ -115,12 +119,21 @@ impl Creation {
         }
         message = message.or_else(|| self.failed_step.clone());
         if self.was_abandoned(open) {
-            message = message.or_else(|| Some("the runtime gave the sandbox up before it started it".to_owned()));
+            let given_up = "the runtime gave the sandbox up before it started it";
+            message = message.or_else(|| Some(config_cause::because(given_up, self.cause.as_deref())));
         }
         if overdue {
             message = message.or_else(|| Some("a step of the runtime did not end".to_owned()));
         }
         message
+    }
+
+    /// Where nothing that ran failed and the runtime gave up all the same, the CNI configuration may show why.
+    pub(crate) fn infer_cause(&mut self, open: &OpenTrace, problems: &[ConfigProblem]) {
+        let unexplained = self.failed_operation(open).is_none() && self.failed_step.is_none();
+        if unexplained && self.cause.is_none() && self.was_abandoned(open) {
+            self.cause = config_cause::cause(problems);
+        }
     }
 
     /// The runtime removes what it has not started, although nothing that it ran failed: a step that runs no program did,

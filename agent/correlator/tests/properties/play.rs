@@ -92,7 +92,9 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
         assert!(sizes.journeys <= 256, "{sizes:?}");
         assert!(sizes.windows <= 5 * config.max_remembered + 6_144, "{sizes:?}");
         assert!(sizes.unlabelled <= 1_024, "{sizes:?}");
-        let open = sizes.traces + sizes.lookups + sizes.connects + sizes.journeys + sizes.unlabelled;
+        assert!(sizes.unserved <= 1_024, "{sizes:?}");
+        let waiting = sizes.unlabelled + sizes.unserved;
+        let open = sizes.traces + sizes.lookups + sizes.connects + sizes.journeys + waiting;
         // Lookups of Windows have timers, and no trace of their own.
         let traffic = config.windows && open == 0;
         assert!(

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sandglass_correlator::{CorrelatorConfig, TrafficBounds};
-use sandglass_model::cni::{NetworkList, PodIdentity};
+use sandglass_model::cni::{ConfigProblem, NetworkList, PodIdentity};
 use sandglass_model::event::{Exit, ExitStatus, Fork, Netns, SandboxDescription};
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
 use sandglass_model::time::SECOND;
@@ -36,6 +36,7 @@ fn soup_exec() -> impl Strategy<Value = Body> {
                 "CNI_COMMAND",
                 "CNI_CONTAINERID",
                 "CNI_IFNAME",
+                "CNI_NETNS",
                 "CNI_PATH",
                 "TRACEPARENT",
             ]),
@@ -47,6 +48,7 @@ fn soup_exec() -> impl Strategy<Value = Body> {
                 "a",
                 "b",
                 "eth0",
+                "/run/netns/cni-0a1b2c3d-1111-2222-3333-0123456789ab",
                 "/opt/cni/bin",
                 "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             ]),
@@ -70,6 +72,13 @@ fn soup_exec() -> impl Strategy<Value = Body> {
         },
     )
 }
+
+const NETNS_NAMES: [&str; 4] = [
+    "cni-0a1b2c3d-1111-2222-3333-0123456789ab",
+    "cni-0a1b2c3d-1111-2222-3333-0123456789ac",
+    "0a1b2c3d-1111-2222-3333-0123456789ab",
+    "blue",
+];
 
 pub fn soup_body() -> impl Strategy<Value = Body> {
     let how = prop_oneof![
@@ -96,6 +105,17 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
         2 => (sandbox, time.clone(), time, 0u64..4).prop_map(|(sandbox, created, there, inode)| {
             let [created, there] = [created, there].map(|at| at.map(Timestamp));
             Body::NetnsObserved(Box::new(Netns { sandbox, path: String::new(), inode, created, there }))
+        }),
+        2 => (prop::sample::select(NETNS_NAMES.to_vec()), any::<bool>()).prop_map(|(name, removed)| {
+            Body::NetnsNamed { name: name.to_owned(), removed }
+        }),
+        1 => vec((prop::sample::select(vec!["no_plugin", "bad_file", "new_kind"]), any::<bool>()), 0..3).prop_map(|problems| {
+            let problem = |(kind, of_handler): (&str, bool)| ConfigProblem {
+                kind: kind.to_owned(),
+                text: "a text".to_owned(),
+                handlers: vec!["kata".to_owned(); usize::from(of_handler)],
+            };
+            Body::CniConfigJudged { problems: problems.into_iter().map(problem).collect() }
         }),
         1 => vec(vec(prop::sample::select(vec!["bridge", "host-local", "sh"]), 0..3), 0..3).prop_map(|lists| {
             Body::NetworksConfigured {

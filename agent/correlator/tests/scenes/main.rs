@@ -18,5 +18,6 @@ mod noisy;
 mod ready;
 mod sandboxes;
 mod scene;
+mod unserved;
 mod windows;
 mod wire;

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandglass_correlator::{Correlator, CorrelatorConfig, Counters, EndedSpan, Output};
+use sandglass_model::cni::ConfigProblem;
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, Netns, PluginIo, SandboxDescription};
 use sandglass_model::text::tree;
 use sandglass_model::time::MILLISECOND;
@@ -250,6 +251,25 @@ impl Scene {
             })
             .collect();
         self.event(Body::NetworksConfigured { networks })
+    }
+
+    /// A runtime names a network namespace, or removes the name.
+    pub fn netns_named(&mut self, name: &str, removed: bool) -> &mut Scene {
+        let name = name.to_owned();
+        self.event(Body::NetnsNamed { name, removed })
+    }
+
+    /// The CNI configuration is judged: kind and text of each problem.
+    pub fn judged(&mut self, problems: &[(&str, &str)]) -> &mut Scene {
+        let problems = problems
+            .iter()
+            .map(|(kind, text)| ConfigProblem {
+                kind: (*kind).to_owned(),
+                text: (*text).to_owned(),
+                handlers: Vec::new(),
+            })
+            .collect();
+        self.event(Body::CniConfigJudged { problems })
     }
 
     pub fn lost(&mut self, count: u64) -> &mut Scene {

@@ -108,6 +108,7 @@ fn created() -> Detail {
     Detail::SandboxCreate(CreateDetail {
         netns_seen: true,
         runtime_seen: true,
+        cause: None,
     })
 }
 
@@ -300,6 +301,7 @@ fn each_fault_of_a_slow_pod_is_found() {
             traces[0].spans[1].detail = Detail::SandboxCreate(CreateDetail {
                 netns_seen: false,
                 runtime_seen: true,
+                cause: None,
             });
         }),
         ("ends after the call", "order", |_, record| record.run.end = ms(2_189)),

@@ -29,6 +29,19 @@ pub const CAUSES: &[&str] = &[
     "unreachable",
 ];
 
+/// Why the creation of a sandbox failed without a plugin or a step of the runtime that failed: the closed set of
+/// [`CAUSE`](super::CAUSE) on `sandbox.create`. Inferred from the node's CNI configuration.
+pub const CREATION_CAUSES: &[&str] = &[
+    // There is no network configuration.
+    "cni_no_configuration",
+    // The runtime can use none of the files, or stops at a bad one.
+    "cni_bad_file",
+    // libcni refuses the network's name or version.
+    "cni_bad_network",
+    // A plugin's binary is missing or not executable.
+    "cni_no_plugin",
+];
+
 /// What a cause did, as the end of a sentence for people.
 #[must_use]
 pub fn cause_text(cause: &str) -> &str {
@@ -44,8 +57,19 @@ pub fn cause_text(cause: &str) -> &str {
         "connect_refused" => "the other end refused",
         "connect_silent" => "the other end, or the way to it, was silent",
         "unreachable" => "there is no way there",
+        "cni_no_configuration" => "there was no CNI configuration",
+        "cni_bad_file" => "the runtime could not use a CNI configuration file",
+        "cni_bad_network" => "the CNI configuration's network is not valid",
+        "cni_no_plugin" => "a CNI plugin's binary was missing",
         other => other,
     }
+}
+
+/// The cause of a failed creation that a kind of configuration problem is; `None` for a kind that stops no sandbox.
+#[must_use]
+pub fn creation_cause(problem: &str) -> Option<&'static str> {
+    let is_it = |cause: &&&str| cause.strip_prefix("cni_") == Some(problem);
+    CREATION_CAUSES.iter().find(is_it).copied()
 }
 
 /// Every error class: `error.type` of spans and `error` label of metrics.
@@ -94,9 +118,11 @@ mod tests {
 
     #[test]
     fn every_cause_has_words() {
-        for cause in CAUSES {
+        for cause in CAUSES.iter().chain(CREATION_CAUSES) {
             assert_ne!(cause_text(cause), *cause);
         }
         assert_eq!(cause_text("else"), "else");
+        assert_eq!(creation_cause("no_plugin"), Some("cni_no_plugin"));
+        assert_eq!(creation_cause("not_readable"), None);
     }
 }

@@ -8,6 +8,7 @@ use crate::cni::{CniCommand, CniError};
 use crate::event::ExitStatus;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
+use crate::trace::Cause;
 
 /// Root of a sandbox's creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +39,9 @@ pub struct CreateDetail {
     pub netns_seen: bool,
     /// The end is when the runtime had started the pause process; otherwise it is the end of the last operation.
     pub runtime_seen: bool,
+    /// Why it failed, where nothing that ran did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<Cause>>,
 }
 
 /// One CNI operation for one attachment.

@@ -173,7 +173,8 @@ pub struct ConnectDetail {
 /// Why a lookup or connect failed or was slow, with evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The cause: one of [`crate::registry::CAUSES`].
+    /// The cause: one of [`crate::registry::CAUSES`], of a sandbox's creation one of
+    /// [`CREATION_CAUSES`](crate::registry::CREATION_CAUSES).
     pub cause: String,
     /// How sure it is.
     pub confidence: Confidence,

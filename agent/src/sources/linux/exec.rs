@@ -14,7 +14,6 @@ mod runtimes;
 mod stdio;
 mod trust;
 
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::mpsc::Receiver;
 
 use sandglass_model::Event;
@@ -25,6 +24,7 @@ use super::loader::error::LoadError;
 use super::loader::family::{Family, Object, ProbeLoader, Rung};
 use super::loader::run_time::ProgramTime;
 use super::netns::NetnsWatch;
+use super::process_root::sees_all_processes;
 use super::start_error::LinuxStartError;
 use super::status::{attached, missing};
 use crate::failure::Advice as _;
@@ -214,14 +214,7 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
     missing(STDIO, consequence, hint)
 }
 
-/// Whether `/proc` shows the initial pid namespace, whose ids the kernel side reports.
-fn sees_all_processes() -> bool {
-    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
-}
-
 /// Name of the probe, in metrics (`probe="exec"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "exec";
 /// Name of its optional part.
 const STDIO: &str = "stdio";
-// include/linux/proc_ns.h (include/uapi/linux/nsfs.h since Linux 6.18): PROC_PID_INIT_INO.
-const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;

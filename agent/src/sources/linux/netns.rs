@@ -24,7 +24,7 @@ use sandglass_model::{Body, CniCommand, Event, SandboxId, Timestamp};
 use self::creation::{begin, created_at};
 use self::names::{NameStamps, NameWatch};
 use super::known_namespaces::KnownNamespaces;
-use super::process_root::{NODE_PIDS, metadata_in_root, open_in_root, path_in_root};
+use super::process_root::{NODE_PIDS, metadata_in_root, open_in_root, path_in_root, sees_all_processes};
 use super::status::{attached, missing};
 use crate::health::ProbeStatus;
 use crate::scheduling;
@@ -57,13 +57,15 @@ struct NamespaceRequest {
 }
 
 impl NetnsWatch {
-    /// Starts the thread, which adds what it finds to `known`. `directories` are those where runtimes may name namespaces;
+    /// Starts the thread, which adds what it finds to `known`. Names that runtimes make and remove are sent as events. `directories` are those where runtimes may name namespaces;
     /// others are watched from the first namespace there on.
     ///
     /// # Errors
     /// When the node is out of threads.
     pub fn start(sender: EventSender, known: KnownNamespaces, directories: &[String]) -> io::Result<NetnsWatch> {
-        let watch = NameWatch::start();
+        // In another pid namespace a runtime's plugins may be refused (`plugins.trust`): that none ran says nothing there.
+        let reports = sees_all_processes().then(|| sender.clone());
+        let watch = NameWatch::start(reports);
         let names = watch.as_ref().ok().map(NameWatch::names);
         for directory in directories {
             watch_names(names.as_deref(), &NODE_PIDS, directory);

@@ -5,6 +5,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -12,6 +13,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 /// Processes that see the node's file system: kthreadd, which no security module confines, and where there is none (another
 /// pid namespace) the first process.
 pub const NODE_PIDS: [u32; 2] = [2, 1];
+
+/// Whether `/proc` shows the initial pid namespace, whose ids the kernel side reports.
+pub fn sees_all_processes() -> bool {
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == INITIAL_PID_NAMESPACE)
+}
 
 /// `path` below the root of a process. Links in it are resolved in the agent's own root: only for a path without links, or
 /// where openat2(2) does not serve.
@@ -41,6 +47,9 @@ fn open_below(root: &Path, path: &str) -> io::Result<File> {
     let file = rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
     Ok(File::from(file))
 }
+
+// include/linux/proc_ns.h: PROC_PID_INIT_INO.
+const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 
 #[cfg(test)]
 mod tests {

@@ -52,6 +52,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
             Detail::SandboxCreate(CreateDetail {
                 netns_seen: true,
                 runtime_seen: false,
+                cause: None,
             }),
             Status::Unset,
         ),

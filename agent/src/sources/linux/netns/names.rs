@@ -4,10 +4,12 @@
 //! `ip netns add`). In between, the kernel waits for all namespaces that others make and destroy (net/core/net_namespace.c,
 //! pernet_ops_rwsem and rtnl): 20 ms with four made at once, and nothing else of the sandbox can be seen in that time.
 //! Used by `netns`. A thread of its own: inotify has no timestamps, so its wake-up is the stamp, late when the processors are
-//! busy and never early. One wake-up per sandbox, before its first plugin.
+//! busy and never early. Two wake-ups per sandbox: before its first plugin, and when it is gone.
+//! Names in the form of a runtime's are sent as events too, made and removed: a sandbox for which no plugin runs shows nothing else.
 //! Does not: know which names are namespaces, or see the first name in a directory that is not watched yet.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -17,9 +19,11 @@ use std::thread::{Builder, JoinHandle};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use sandglass_model::Timestamp;
+use sandglass_model::cni::runtime_of_netns;
+use sandglass_model::{Body, Event, Timestamp};
 
 use crate::sources::clock;
+use crate::sources::queue::{EventSender, Stopped};
 
 /// The thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub struct NameStamps {
     inotify: OwnedFd,
     /// Locked for a lookup or an insertion, never while something blocks.
     seen: Mutex<StampTable>,
+    /// Receives the names that have a runtime's form.
+    sender: Option<EventSender>,
 }
 
 /// The names behind the lock.
@@ -50,15 +56,16 @@ struct StampTable {
 }
 
 impl NameWatch {
-    /// Starts the thread, without any watch.
+    /// Starts the thread, without any watch. `sender` receives the names of runtimes' namespaces as events.
     ///
     /// # Errors
     /// When the user has too many inotify instances (fs.inotify.max_user_instances).
-    pub fn start() -> io::Result<NameWatch> {
+    pub fn start(sender: Option<EventSender>) -> io::Result<NameWatch> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let names = Arc::new(NameStamps {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             seen: Mutex::default(),
+            sender,
         });
         let (watched, stopped) = (Arc::clone(&names), Arc::clone(&stop));
         let thread = Builder::new()
@@ -103,7 +110,8 @@ impl NameStamps {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
-        let watched = inotify::add_watch(&self.inotify, path, WatchFlags::CREATE | WatchFlags::ONLYDIR)?;
+        let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
+        let watched = inotify::add_watch(&self.inotify, path, flags)?;
         seen.directories.insert(name.to_owned(), watched);
         Ok(())
     }
@@ -125,7 +133,11 @@ impl NameStamps {
                 PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
             ];
             match poll(&mut fds, None) {
-                Ok(_) if fds[1].revents().is_empty() => self.read(&mut room, clock::now()),
+                Ok(_) if fds[1].revents().is_empty() => {
+                    if self.read(&mut room, clock::now()).is_err() {
+                        return;
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(_) => return,
             }
@@ -134,12 +146,19 @@ impl NameStamps {
 
     /// Stamps all names that are there with one time, that of the wake-up.
     /// An event that the kernel's queue had no room for (IN_Q_OVERFLOW) is a name without a stamp.
-    fn read(&self, room: &mut [MaybeUninit<u8>], now: Timestamp) {
+    fn read(&self, room: &mut [MaybeUninit<u8>], now: Timestamp) -> Result<(), Stopped> {
         let mut events = Reader::new(&self.inotify, room);
         // An error ends the loop like the end of the events: without stamps the age of the namespace is used.
         while let Ok(event) = events.next() {
             self.seen().take(event.wd(), event.events(), event.file_name(), now);
+            let named = self.sender.as_ref().zip(event.file_name());
+            if let Some((sender, body)) =
+                named.and_then(|(sender, name)| Some((sender, of_runtime(name, event.events())?)))
+            {
+                sender.send(Event { at: now, body })?;
+            }
         }
+        Ok(())
     }
 
     /// The table; a panic while it was locked has left it whole.
@@ -148,9 +167,18 @@ impl NameStamps {
     }
 }
 
+/// The event about a name that has a runtime's form.
+fn of_runtime(name: &CStr, what: ReadFlags) -> Option<Body> {
+    let name = name.to_str().ok().filter(|name| runtime_of_netns(name).is_some())?;
+    Some(Body::NetnsNamed {
+        name: name.to_owned(),
+        removed: what.contains(ReadFlags::DELETE),
+    })
+}
+
 impl StampTable {
     /// Enters one event of inotify.
-    fn take(&mut self, watched: i32, what: ReadFlags, name: Option<&std::ffi::CStr>, now: Timestamp) {
+    fn take(&mut self, watched: i32, what: ReadFlags, name: Option<&CStr>, now: Timestamp) {
         if what.contains(ReadFlags::IGNORED) {
             // The directory is gone; another one may be made in its place.
             self.directories.retain(|_, other| *other != watched);
@@ -193,7 +221,7 @@ mod tests {
     /// `/var/run` is a link to `/run` on most nodes: a runtime may write either, and both name one watch.
     #[test]
     fn a_name_is_stamped_by_every_name_of_its_directory() {
-        let watch = NameWatch::start().unwrap();
+        let watch = NameWatch::start(None).unwrap();
         let names = watch.names();
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("older"), "").unwrap();
@@ -214,7 +242,7 @@ mod tests {
     /// new.
     #[test]
     fn a_directory_that_is_made_again_is_another() {
-        let watch = NameWatch::start().unwrap();
+        let watch = NameWatch::start(None).unwrap();
         let names = watch.names();
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("netns");
@@ -243,7 +271,7 @@ mod tests {
             seen.take(1, ReadFlags::CREATE, Some(&name), Timestamp(1));
             assert!(seen.made.len() <= MADE_MAX);
         }
-        let watch = NameWatch::start().unwrap();
+        let watch = NameWatch::start(None).unwrap();
         let root = File::open("/").unwrap();
         for number in 0..2 * DIRECTORIES_MAX {
             let watched = watch.names.watch(&format!("/{number}"), root.as_fd());

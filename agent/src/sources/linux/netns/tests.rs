@@ -62,7 +62,7 @@ fn a_namespace_is_looked_at_once_for_a_chain_and_again_after_a_del() {
 
 #[test]
 fn the_first_name_in_a_directory_makes_it_known() {
-    let watch = NameWatch::start().unwrap();
+    let watch = NameWatch::start(None).unwrap();
     let names = watch.names();
     let directory = tempfile::tempdir().unwrap();
     let at = |name| directory.path().join(name);
@@ -88,6 +88,30 @@ fn the_first_name_in_a_directory_makes_it_known() {
     make("cni-2");
     let (created, there) = created("cni-2");
     assert!(created.plus(50_000_000) < there.unwrap());
+}
+
+#[test]
+fn names_of_runtimes_are_sent_when_they_come_and_when_they_go() {
+    let (sender, receiver) = channel(16, Gauge::default());
+    let watch = NameWatch::start(Some(sender)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let opened = fs::File::open(directory.path()).unwrap();
+    watch.names().watch("/run/netns", opened.as_fd()).unwrap();
+    let of_containerd = "cni-0a1b2c3d-1111-2222-3333-0123456789ab";
+    // A namespace of `ip netns add`, one of podman, one of a sandbox.
+    for name in ["blue", "netns-0a1b2c3d-1111-2222-3333-0123456789ab", of_containerd] {
+        fs::write(directory.path().join(name), "").unwrap();
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let event = receiver.receive(Duration::from_secs(60)).unwrap().unwrap();
+        let Body::NetnsNamed { name, removed } = event.body else {
+            panic!("{event:?}");
+        };
+        seen.push((name, removed));
+    }
+    assert_eq!(seen, [false, true].map(|removed| (of_containerd.to_owned(), removed)));
 }
 
 #[test]
