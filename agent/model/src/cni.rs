@@ -177,15 +177,29 @@ impl CniError {
     }
 }
 
-/// What IPAM plugins say when no address is free, in lower case: host-local (`ipam/host-local/backend/allocator/allocator.go`),
-/// calico-ipam (projectcalico/cni-plugin#25), Cilium (cilium/cilium#18331), the AWS VPC CNI, whereabouts.
-const OUT_OF_ADDRESSES: [&str; 6] = [
+/// What IPAM plugins report when no address is free, in lower case. Their codes do not distinguish it: 100, 999 and the like
+/// stand for every failure.
+const OUT_OF_ADDRESSES: [&str; 11] = [
+    // host-local and what delegates to it (GKE's and Antrea's node IPAM, flannel, kubenet):
+    // containernetworking/plugins `plugins/ipam/host-local/backend/allocator/allocator.go`.
     "no ip addresses available in range set",
+    // Calico: projectcalico/calico `cni-plugin/pkg/ipamplugin/ipam_plugin.go`; before version 2 projectcalico/cni-plugin#25.
+    "ipam allocated only",
     "addresses available in pool",
-    "no more free addresses",
+    // Cilium: `pkg/ipam/service/ipallocator/allocator.go` (cilium/cilium#18331), `pkg/ipam/pool.go` of multi-pool mode.
     "range is full",
+    "all cidr ranges are exhausted",
+    "no more free addresses",
+    // AWS VPC CNI: aws/amazon-vpc-cni-k8s `cmd/routed-eni-cni-plugin/cni.go`.
     "failed to assign an ip address to container",
+    // whereabouts: k8snetworkplumbingwg/whereabouts `pkg/allocate/allocate.go`.
     "could not allocate ip in range",
+    // Azure: Azure/azure-container-networking `ipam/api.go`: addresses and pools.
+    "no available address",
+    // Antrea's flexible IPAM: antrea-io/antrea `pkg/ipam/poolallocator/allocator.go`, spelled so.
+    "is exausted",
+    // Kube-OVN: kubeovn/kube-ovn#4210.
+    "noavailableaddress",
 ];
 
 /// The network that a plugin works for, from its standard input. Everything else in it, above all secrets, is dropped
@@ -311,6 +325,18 @@ mod tests {
             class(300, "No IPv4 addresses available in pool", ""),
             "cni_ipam_exhausted"
         );
+        for message in [
+            "failed to request 1 IPv4 addresses. IPAM allocated only 0",
+            "unable to allocate IP via local cilium agent: [POST /ipam][502] postIpamFailure \"all CIDR ranges are exhausted\"",
+            "add cmd: failed to assign an IP address to container",
+            "error at storage engine: Could not allocate IP in range: ip: 172.16.0.1 / - 172.16.0.6 / range: net.IPNet{}",
+            "Failed to allocate pool: Failed to delegate: Failed to allocate pool: No available address pools",
+            "Failed to allocate address: No available addresses",
+            "failed to allocate IP: Pool pool1 is exausted",
+            "failed to get static ip, subnet ovn-default, err NoAvailableAddress",
+        ] {
+            assert_eq!(class(999, message, ""), "cni_ipam_exhausted", "{message}");
+        }
         assert_eq!(class(999, "no such range", ""), "cni_plugin_specific");
         // A code of the specification says more than words.
         assert_eq!(class(11, host_local, ""), "cni_try_again_later");
