@@ -5,6 +5,7 @@
 
 mod fan_out;
 mod networks;
+mod pools;
 pub mod serving;
 pub mod settings;
 mod worker;
@@ -74,6 +75,7 @@ pub struct App {
     pub source: Source,
     identity: Arc<Mutex<Option<Identity>>>,
     networks: networks::NetworkWatch,
+    pools: pools::PoolWatch,
     pipeline: JoinHandle<FanOut>,
     otlp: Option<Arc<OtlpSink>>,
     server: Option<http::Running>,
@@ -124,13 +126,16 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
     let (sender, receiver) = sources::channel(config.probes.queue_events, health.queue_depth.clone());
     let sender = sender.with_arguments(config.commands.arguments);
     let source = native::start(source_options, sender.clone(), health.clone())?;
+    let cni_options = settings::cni_options(config);
+    let cri_timeout = config.cri.timeout.into();
+    let pools = pools::PoolWatch::start(cni_options.clone(), runtime.clone(), cri_timeout, health.pools.clone());
     let identity_options = IdentityOptions {
         namespaces: source.namespace_look(),
-        ..IdentityOptions::new(runtime, config.cri.timeout.into())
+        ..IdentityOptions::new(runtime, cri_timeout)
     };
     let identity = start_identity(identity_options, &sender, &health, &metrics);
     let identity = Arc::new(Mutex::new(identity));
-    let networks = networks::NetworkWatch::start(settings::cni_options(config), sender, health.cni.clone());
+    let networks = networks::NetworkWatch::start(cni_options, sender, health.cni.clone());
 
     // The pipeline, with the correlator in it and the sinks behind it.
     let otlp = sinks.otlp.clone();
@@ -153,6 +158,7 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         source,
         identity,
         networks,
+        pools,
         pipeline,
         otlp,
         server,
@@ -168,6 +174,7 @@ impl App {
     pub async fn stop(self) -> Result<u64, Failure> {
         self.source.stop();
         self.networks.stop();
+        drop(self.pools);
         // The identity's answers keep the pipeline's channel open.
         drop(self.identity.lock().unwrap_or_else(PoisonError::into_inner).take());
         let pipeline = self.pipeline;

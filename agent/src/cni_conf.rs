@@ -4,13 +4,15 @@
 //! complete; `doctor` reports what is wrong with it, and the watch what of that stops sandboxes. Files are small, few and
 //! bounded; anything may stand in them.
 //! That the judgement is the runtime's own is held by `agent/tests/cni_loaders`, which runs the real loaders beside it.
-//! Does not: change anything, run a plugin (unless `doctor` queries its versions), or keep secrets (only names, types and versions are kept).
+//! Does not: change anything, run a plugin (unless `doctor` queries its versions), or keep secrets (only names, types,
+//! versions and ranges of addresses are kept).
 
 mod binary;
 mod bounded;
 mod directory;
 mod error;
 mod file;
+mod host_local;
 mod json;
 mod libcni;
 mod loader;
@@ -33,6 +35,7 @@ pub use binary::Binary;
 pub use directory::{Choice, ConfDirectory, ConfFile};
 pub use error::{ConfError, ReadError};
 pub use file::judge;
+pub use host_local::{AddressRange, HostLocal};
 pub use json::Reason;
 pub use loader::{Libcni, Loader, RuntimeKind};
 pub use network::{Network, Remark};
@@ -130,6 +133,22 @@ impl CniConf {
         lists
     }
 
+    /// The pools of addresses that host-local allocates from, for the networks that sandboxes are attached to. The first of a
+    /// directory counts: two configurations of one network share its store.
+    #[must_use]
+    pub fn pools(&self) -> Vec<HostLocal> {
+        let mut pools: Vec<HostLocal> = Vec::new();
+        for directory in &self.directories {
+            for pool in directory.chosen().flat_map(|(_, network)| &network.pools) {
+                let is_known = pools.iter().any(|known| known.store() == pool.store());
+                if !is_known && pools.len() < MAX_POOLS {
+                    pools.push(pool.clone());
+                }
+            }
+        }
+        pools
+    }
+
     /// Sets the number of files that the running containerd reports it loads, in place of its settings file's.
     pub fn use_max_networks(&mut self, number: Option<usize>) {
         self.settings.max_networks = number;
@@ -166,3 +185,5 @@ pub fn under(root: &Path, path: &str) -> PathBuf {
 /// Networks, and plugins of one, that the correlator receives.
 const MAX_LISTS: usize = 256;
 const MAX_PLUGINS: usize = 64;
+/// Pools that are read, and so values of a metric's label.
+const MAX_POOLS: usize = 32;

@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use crate::cni_state::CniState;
+use crate::ip_pools::IpPools;
 use crate::registration::register;
 
 pub use family::{Count, CounterFamily, Label};
@@ -136,6 +137,8 @@ pub struct Health {
     pub open_traces: Gauge,
     /// The node's CNI configuration.
     pub cni: CniState,
+    /// The node's pools of IP addresses.
+    pub pools: IpPools,
     probes: Arc<Mutex<Vec<ProbeStatus>>>,
 }
 
@@ -186,5 +189,6 @@ impl Health {
             "open_traces": self.open_traces, "Traces that are open";
         }
         registry.register_collector(Box::new(self.cni.clone()));
+        registry.register_collector(Box::new(self.pools.clone()));
     }
 }

@@ -17,6 +17,7 @@ pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod identity;
+pub mod ip_pools;
 pub mod log_file;
 pub mod node;
 pub mod pem;

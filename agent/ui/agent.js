@@ -26,6 +26,7 @@ export function agentView(root, params, shared) {
       h("section.losses", { "aria-label": "Losses" }, LOSSES.map(([key, label, meaning]) => loss(report[key], label, meaning))),
       h("section.card", {}, h("h2", {}, "Probes"), probes(report.probes)),
       report.cni && h("section.card", {}, h("h2", {}, "CNI configuration"), cni(report.cni)),
+      report.ip_pools?.length ? h("section.card", {}, h("h2", {}, "IP pools"), pools(report.ip_pools)) : null,
       h("div.cards", {},
         h("section.card", {}, h("h2", {}, "Node"), table([
           ["name", report.node.name], ["system", `${report.node.os} ${report.node.kernel}`], ["machine", report.node.machine],
@@ -107,6 +108,21 @@ function cni(report) {
       problem.handlers ? ` (runtime handlers ${problem.handlers.join(", ")})` : ""))) : null,
     h("p.muted", {}, since ? `Usable since ${absolute(Number(since) / 1e6)}.` : "Not usable: the runtime fails before it executes a plugin."),
   ];
+}
+
+/** How full the pools of addresses are; what could not be read or decided says so. */
+function pools(list) {
+  const fill = (set) => `${count(set.used)} of ${count(Number(set.addresses))} used${set.leaked ? `, ${count(set.leaked)} leaked` : ""}`;
+  const notes = (pool) => [
+    pool.outside && `${count(pool.outside)} outside of the ranges`,
+    pool.skipped && `${count(pool.skipped)} files skipped`,
+    pool.truncated && "more than is read",
+    pool.unreadable && `not readable: ${pool.unreadable}`,
+    pool.leaks_unknown && !pool.unreadable && `leaks not judged: ${pool.leaks_unknown}`,
+  ].filter(Boolean).join("; ");
+  return h("ul", {}, list.map((pool) => h("li", {},
+    h("code", {}, pool.network), " ", pool.sets.map(fill).join("; "),
+    notes(pool) ? h("span.muted", {}, ` (${notes(pool)})`) : null)));
 }
 
 function table(rows) {

@@ -13,7 +13,7 @@ use crate::event::ExitStatus;
 use crate::network::Initiator;
 use crate::trace::{Cause, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
 
-pub use self::classes::{CAUSES, ERROR_TYPES, cause_text};
+pub use self::classes::{CAUSES, CREATION_CAUSES, ERROR_TYPES, cause_text, creation_cause};
 
 /// Kind of a span, as OpenTelemetry means it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! A network that a file configures, and what is remarkable about it although the runtime loads it.
 //!
 //! Used by `doctor` and, as a list of names, by the correlator. Sources: CNI specification 1.1.0, sections 1 and 4;
-//! `ValidateNetworkName` of libcni's `pkg/utils/utils.go`. Does not: keep anything of a file but names, types and versions.
+//! `ValidateNetworkName` of libcni's `pkg/utils/utils.go`. Does not: keep anything of a file but names, types, versions and
+//! ranges of addresses.
 
 use super::bounded::bounded;
+use super::host_local::{HostLocal, host_local};
 use super::libcni::{NEWEST_VERSION, NetworkListFile, PluginConf, number};
 use super::loader::RuntimeKind;
 use super::plugins::{Plugin, delegates};
@@ -17,6 +19,8 @@ pub struct Network {
     pub version: String,
     /// The chain.
     pub plugins: Vec<Plugin>,
+    /// The pools of addresses that its host-local plugins allocate from.
+    pub pools: Vec<HostLocal>,
     /// What does not keep the runtime from loading it.
     pub remarks: Vec<Remark>,
     /// `disableCheck`.
@@ -87,6 +91,11 @@ impl Network {
             name: bounded(&name),
             version: bounded(&list.version),
             plugins: list.plugins.iter().map(plugin).collect(),
+            pools: list
+                .plugins
+                .iter()
+                .flat_map(|conf| host_local(&conf.members, &name))
+                .collect(),
             remarks,
             check_disabled: list.check_disabled,
             gc_disabled: list.gc_disabled,

@@ -8,6 +8,7 @@
 
 mod directory;
 mod file;
+mod pools;
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,8 @@ use super::{Finding, Level};
 use crate::cni_conf::{Binary, CniConf, CniOptions, CniSettings, HandlerDirectory, under};
 use crate::failure::causes;
 
-/// Findings about where configuration is, then about each directory, then about what containerd adds to every sandbox. What the
+/// Findings about where configuration is, then about each directory, then about what containerd adds to every sandbox, then about
+/// pools of addresses. What the
 /// running runtime reports comes before what its files say: it may have been started with others.
 pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let mut conf = CniConf::read(&merged(options, runtime));
@@ -35,6 +37,7 @@ pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding>
         findings.extend(directory::check(&conf, directory, runtime));
     }
     findings.extend(loopback(&conf));
+    findings.extend(pools::check(&conf, &options.root, runtime));
     findings
 }
 

@@ -5,7 +5,7 @@
 //! ones alone: a doctor that makes a sandbox changes the node. Each has the deadline of `DoctorOptions::timeout`, so that a
 //! runtime that hangs delays the report by that and not for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -28,6 +28,8 @@ pub(super) struct RuntimeView {
     pub(super) libcni: Option<Libcni>,
     /// The settings that it runs with, which its files need not contain any more.
     pub(super) cni: Option<LoadedCni>,
+    /// Ids of all sandboxes; `None` where the runtime did not list them.
+    pub(super) sandboxes: Option<BTreeSet<String>>,
 }
 
 /// The CNI settings a running containerd uses.
@@ -133,6 +135,9 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     }
     // Without the lists there is nothing to hold the statistics against; each call is timed all the same.
     let sandboxes = keep(view, "ListPodSandbox", timed(|| cri.list_pod_sandbox()).await);
+    view.sandboxes = sandboxes
+        .as_ref()
+        .map(|sandboxes| sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect());
     let containers = keep(view, "ListContainers", timed(|| cri.list_containers()).await);
     // The first of two looks at CPU counters; the containers' statistics and the pause pass between them. Its error is that of
     // the second, which is reported.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::cni_state::CniReport;
 use crate::health::{Count, ProbeStatus, RefusedProcess};
+use crate::ip_pools::IpPool;
 use crate::node::NodeInfo;
 use crate::sinks::store::StoreSize;
 
@@ -24,6 +25,8 @@ pub struct HealthReport {
     pub probes: Vec<ProbeStatus>,
     /// The node's CNI configuration; `null` before it was read, and in a replay.
     pub cni: Option<CniReport>,
+    /// The node's pools of IP addresses; `null` before they were read, and in a replay.
+    pub ip_pools: Option<Vec<IpPool>>,
     /// Events that reached the pipeline.
     pub events: u64,
     /// Records lost on the kernel side, by probe.

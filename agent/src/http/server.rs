@@ -41,6 +41,7 @@ impl Server {
             not_ready: (self.services.ready)().err().unwrap_or_default(),
             probes: health.probes(),
             cni: health.cni.report(),
+            ip_pools: health.pools.pools(),
             events: health.events.get(),
             lost: health.lost.count(),
             limited: health.limited.count(),

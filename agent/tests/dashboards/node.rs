@@ -17,6 +17,7 @@ use sandglass::cni_conf::{Problem, ProblemKind};
 use sandglass::config::Config;
 use sandglass::health::{Health, ProbeLabel, ProbeStatus, SessionLabel};
 use sandglass::identity::IdentityMetrics;
+use sandglass::ip_pools::{IpPool, RangeSet};
 use sandglass::node::NodeInfo;
 use sandglass::sinks::otlp::config::Settings;
 use sandglass::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
@@ -105,6 +106,15 @@ fn of_a_running_agent() -> Exposition {
             handlers: Vec::new(),
         };
         health.cni.judged(&[problem], 0, ClockAnchor::default());
+        health.pools.report(vec![IpPool {
+            network: "pods".to_owned(),
+            sets: vec![RangeSet {
+                addresses: 253,
+                used: 250,
+                leaked: Some(12),
+            }],
+            ..IpPool::default()
+        }]);
         let traces = samples::busy_node(unix_ns());
         let in_flight = InFlight::new(|| Timestamp(4_000_000_000_000));
         in_flight.set(traces.iter());

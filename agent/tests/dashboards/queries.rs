@@ -211,6 +211,7 @@ fn what_is_wrong_fires(prometheus: &Peer) {
         "SandglassCniOperationStuck",
         "SandglassConntrackInsertFailed",
         "SandglassDnsTimeouts",
+        "SandglassIpPoolNearlyExhausted",
         "SandglassNetworkNotReady",
     ];
     let firing = peers::until("alerts about what is wrong", 60, || {

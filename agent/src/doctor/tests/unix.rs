@@ -126,8 +126,11 @@ CNI configuration
        hint: install the plugin there, or set the runtime's plugin directory
   note 10-pods.conflist wins; containerd does not use 99-old.conf
        why: files are taken in the order of their names
+  note network pods: no store of addresses can be read: there is none yet, or it is not mounted here (@/var/lib/cni/networks/pods)
+       why: how full the pool is, and what is leaked, is not known
+       hint: mount the directory into the agent's container, read-only
 
-0 fail, 1 warn, 8 note, 11 ok
+0 fail, 1 warn, 9 note, 11 ok
 ";
     assert_eq!(node.text(&report), expected);
 }
@@ -365,4 +368,30 @@ async fn who_names_the_directories_is_said() {
         let text = node.text(&run(options).await);
         assert!(text.contains(&format!("ok   configuration {expected}\n")), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_pool_of_addresses_that_runs_dry_fails_before_the_pods_do() {
+    let node = Node::new();
+    node.good_kernel();
+    node.file(
+        "etc/cni/net.d/10-pods.conflist",
+        r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":
+            {"type":"host-local","subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19"}}]}"#,
+    );
+    let allocate = |address: u8| {
+        node.file(
+            &format!("var/lib/cni/networks/pods/10.1.0.{address}"),
+            "sandbox\r\neth0",
+        );
+    };
+    (10..18).for_each(allocate);
+    let level = |report: &Report| level_of(report, "cni.pool", "addresses used");
+    assert_eq!(level(&node.report().await), Level::Ok);
+    allocate(18);
+    assert_eq!(level(&node.report().await), Level::Warn);
+    allocate(19);
+    let report = node.report().await;
+    assert_eq!(level(&report), Level::Fail);
+    assert!(node.text(&report).contains("network pods: 10 of 10 addresses used"));
 }
