@@ -161,6 +161,7 @@ fn linux(what: &str, pod: &Value, container: &Value) {
             "/etc/cni/net.d",
             "/opt/cni/bin",
             "/etc/c",
+            "/var/lib/cni",
             "/var/lib/rancher/",
             "/sys/fs/cgroup",
             "/run/",
