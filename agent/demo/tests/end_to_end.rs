@@ -13,6 +13,8 @@
 
 #[path = "end_to_end/callers.rs"]
 mod callers;
+#[path = "end_to_end/configuration.rs"]
+mod configuration;
 #[path = "end_to_end/older.rs"]
 mod older;
 mod rig;

@@ -11,8 +11,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sandglass::app::{self, App};
+use sandglass::cni_state::CniReport;
 use sandglass::config::{Config, Period};
 use sandglass::cri::Cri;
+use sandglass::ip_pools::IpPool;
 use sandglass_demo::pods::{CallRecord, Pod};
 use sandglass_demo::rig::{Rig, RigOptions};
 use sandglass_demo::scenarios;
@@ -106,7 +108,12 @@ impl Agent {
         Agent::at(&node.config(), Some(&node.rig), test).await
     }
 
-    /// The same with a configuration of the test's own.
+    /// An agent for this node with a configuration of the test's own.
+    pub async fn of(node: &Node, config: &Config, test: &str) -> Option<Agent> {
+        Agent::at(config, Some(&node.rig), test).await
+    }
+
+    /// An agent with a configuration of the test's own, and no node.
     pub async fn with(config: &Config, test: &str) -> Option<Agent> {
         Agent::at(config, None, test).await
     }
@@ -143,6 +150,16 @@ impl Agent {
             }
             Err(failure) => panic!("the agent does not start: {failure}"),
         }
+    }
+
+    /// The node's CNI configuration as the agent judges it.
+    pub fn cni(&self) -> Option<CniReport> {
+        self.app.health.cni.report()
+    }
+
+    /// The node's pools of addresses as the agent reads them.
+    pub fn pools(&self) -> Option<Vec<IpPool>> {
+        self.app.health.pools.pools()
     }
 
     /// Every trace closed so far.
