@@ -31,6 +31,20 @@ pub(crate) fn cause(problems: &[ConfigProblem]) -> Option<Box<Cause>> {
     }))
 }
 
+/// The cause of a failure at some time between two judgements. The configuration is judged every few seconds, so that the
+/// earlier one may be out of date: where they differ the later is possible, and one that was mended meanwhile stays.
+pub(crate) fn of_the_wait(earlier: Option<Box<Cause>>, later: Option<Box<Cause>>) -> Option<Box<Cause>> {
+    match (earlier, later) {
+        (Some(earlier), Some(mut later)) => {
+            if earlier != later {
+                later.confidence = Confidence::Possible;
+            }
+            Some(later)
+        }
+        (earlier, later) => earlier.or(later),
+    }
+}
+
 /// What happened, with its cause and how sure that is.
 pub(crate) fn because(what: &str, cause: Option<&Cause>) -> String {
     match cause {

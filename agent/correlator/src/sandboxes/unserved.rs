@@ -18,7 +18,7 @@ use crate::invocation::Invocation;
 use crate::keys::TraceKey;
 use crate::open_trace::CREATE;
 use crate::sandboxes::Sandboxes;
-use crate::sandboxes::config_cause::{because, cause};
+use crate::sandboxes::config_cause::{because, cause, of_the_wait};
 use crate::sandboxes::netns_names::{NAMES_MAX, NetnsState, Waiting};
 use crate::stand_in::stand_in;
 use crate::timers::Timer;
@@ -101,7 +101,7 @@ impl Sandboxes {
 
     fn open_unserved(&mut self, ctx: &mut Context, name: &str, waiting: Waiting) -> Option<TraceKey> {
         let may_be_lost = ctx.losses.processes_at(waiting.named);
-        let cause = waiting.cause.or_else(|| cause(&ctx.problems));
+        let cause = of_the_wait(waiting.cause, cause(&ctx.problems));
         // Without a cause that is known, a name that is gone shows that the runtime gave up, if its plugins are visible.
         let failed = cause.is_some() || (waiting.removed.is_some() && self.unserved.sees_plugins);
         if may_be_lost || !failed {

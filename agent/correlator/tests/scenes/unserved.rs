@@ -17,7 +17,7 @@ fn in_namespace(env: Env, name: &str) -> Env {
 }
 
 fn cause(trace: &Trace) -> Option<&Cause> {
-    trace.spans[1].detail.as_create().unwrap().cause.as_deref()
+    trace.spans[1].detail.as_create()?.cause.as_deref()
 }
 
 #[test]
@@ -91,6 +91,22 @@ fn a_problem_that_was_mended_meanwhile_is_still_the_cause() {
     let played = scene.play();
     assert_eq!(cause(played.only()).unwrap().cause, "cni_no_configuration");
     assert_eq!(played.only().spans[0].detail.as_sandbox().unwrap().runtime, "cri-o");
+}
+
+/// The earlier judgement may be some seconds old when the runtime fails.
+#[test]
+fn of_two_problems_the_later_is_possible() {
+    let mut scene = Scene::new();
+    scene.at(0).judged(&[MISSING]);
+    scene.at(1_000).netns_named(NAME, false);
+    scene.at(4_000).judged(&[("bad_file", "10-x.conflist: not JSON")]);
+    scene.at(11_000).tick();
+    let played = scene.play();
+    let cause = cause(played.only()).unwrap();
+    assert_eq!(
+        (cause.cause.as_str(), cause.confidence),
+        ("cni_bad_file", Confidence::Possible)
+    );
 }
 
 /// libcni removes in reverse order: plugins behind the missing one run for the DEL, and name the pod.

@@ -112,7 +112,7 @@ async fn a_sandbox_for_which_no_plugin_runs_is_a_failed_trace_that_says_why() {
     refused(&node, "cni plugin not initialized").await;
     let trace = failed_for(&mut agent, "cni_bad_file").await;
     assert!(
-        message(&trace).contains("10-pods.conflist: not JSON, line 2, column 27"),
+        message(&trace).contains("10-pods.conflist: not JSON, line 2, column 25"),
         "{}",
         message(&trace)
     );
