@@ -60,13 +60,15 @@ tar --extract --gzip --file "$scratch/sandglass-$version.tgz" --directory "$scra
 tar --create --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode='u=rwX,go=rX' \
     --directory "$scratch/chart" sandglass | gzip --no-name --best > "$dist/sandglass-chart-$version.tgz"
 
-if ! "$target/tools/bin/cargo-cyclonedx" cyclonedx --version 2> /dev/null | grep -q " $CYCLONEDX$"; then
-    echo "installing cargo-cyclonedx $CYCLONEDX with cargo (a minute, once)"
-    RUSTFLAGS='' CFLAGS='' cargo install --quiet --locked --root "$target/tools" "cargo-cyclonedx@$CYCLONEDX"
+# In the cache, with the version in its name: it takes minutes to build, and is the same for every clone.
+cyclonedx=$(cache_place)/cyclonedx-$CYCLONEDX
+if [ ! -x "$cyclonedx/bin/cargo-cyclonedx" ]; then
+    echo "installing cargo-cyclonedx $CYCLONEDX with cargo (some minutes, once)"
+    RUSTFLAGS='' CFLAGS='' cargo install --quiet --locked --root "$cyclonedx" "cargo-cyclonedx@$CYCLONEDX"
 fi
 # It writes beside each manifest, so it works on a copy of the manifests.
 git ls-files -z -- '*Cargo.toml' Cargo.lock '*.rs' | tar --create --null --files-from=- | tar --extract --directory "$(mkdir -p "$scratch/tree" && echo "$scratch/tree")"
-(cd "$scratch/tree" && RUSTFLAGS='' "$target/tools/bin/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 \
+(cd "$scratch/tree" && RUSTFLAGS='' "$cyclonedx/bin/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 \
     --target all --manifest-path agent/Cargo.toml)
 python3 scripts/sbom.py "$scratch/tree/agent/sandglass.cdx.json" "$scratch/tree" > "$dist/sandglass-$version.cdx.json"
 
