@@ -29,6 +29,7 @@ pub mod scheduling;
 pub mod sinks;
 pub mod sources;
 pub mod terminal;
+pub mod tls;
 pub mod view;
 pub mod wall_clock;
 pub mod watch;

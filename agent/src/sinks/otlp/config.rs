@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use self::layers::SettingLayers;
 use crate::failure::{Advice, ExitReason};
+use crate::tls::TlsFiles;
 
 pub mod defaults;
 mod layers;
@@ -165,13 +166,14 @@ pub enum OtlpProtocol {
     Grpc,
 }
 
-/// PEM files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Certificate authorities; `None` for the system's.
-    pub ca: Option<PathBuf>,
-    /// Client certificate chain and private key.
-    pub client: Option<(PathBuf, PathBuf)>,
+impl OtlpProtocol {
+    /// Its name in TLS (ALPN).
+    pub(super) fn alpn(self) -> &'static [u8] {
+        match self {
+            OtlpProtocol::Http => b"http/1.1",
+            OtlpProtocol::Grpc => b"h2",
+        }
+    }
 }
 
 /// Bounds and times of queues. Those of [`Settings`] can be configured, the others are constants ([`defaults`]).

@@ -29,6 +29,7 @@ use self::transport::OtlpTransport;
 use crate::failure::{Advice, ExitReason};
 use crate::health::{Health, SinkLabel};
 use crate::node::NodeInfo;
+use crate::tls::TlsError;
 
 mod backoff;
 mod batch;
@@ -38,7 +39,6 @@ mod delivery;
 mod metrics;
 mod queue;
 pub mod response;
-pub mod tls;
 mod transport;
 
 /// The sink. Dropping it without [`OtlpSink::stop`] loses pending spans; its tasks end with the runtime.
@@ -64,7 +64,7 @@ pub enum OtlpError {
         endpoint: String,
         /// The file, and what is wrong with it.
         #[source]
-        source: tls::TlsError,
+        source: TlsError,
     },
     /// The encoder cannot be set up.
     #[error("cannot set up the OTLP encoder")]

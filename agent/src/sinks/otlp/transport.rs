@@ -19,9 +19,9 @@ use tokio_rustls::TlsConnector;
 
 use super::config::{OtlpProtocol, Resolved, Target};
 use super::response::{self, AttemptResult};
-use super::tls::{self, TlsError};
 use crate::failure::causes;
 use crate::grpc::{self, CallError};
+use crate::tls::{self, TlsError};
 
 /// The connection to the collector.
 pub(super) struct OtlpTransport {
@@ -83,7 +83,7 @@ impl OtlpTransport {
             headers,
             timeout: config.timeout,
             tls: match config.target.tls {
-                true => Some(tls::connector(&config.tls, config.protocol)?),
+                true => Some(tls::connector(&config.tls, config.protocol.alpn())?),
                 false => None,
             },
             connection: None,

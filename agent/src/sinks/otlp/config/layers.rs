@@ -9,7 +9,8 @@ use std::time::Duration;
 use hyper::header::HeaderMap;
 
 use super::setting::{Setting, SettingOrigin};
-use super::{ResourceAttributes, SettingError, Settings, TlsFiles, Tuning, defaults, parse};
+use super::{ResourceAttributes, SettingError, Settings, Tuning, defaults, parse};
+use crate::tls::TlsFiles;
 
 /// The three origins.
 pub(super) struct SettingLayers<'a> {

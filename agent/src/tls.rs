@@ -1,6 +1,6 @@
-//! TLS to the collector: trusted authorities and the client certificate.
+//! TLS as a client: trusted authorities and the client certificate.
 //!
-//! Used by `transport.rs`. Files are read once, when the sink starts.
+//! Used by OTLP export and by `watch`. Files are read once, at start.
 //! Does not: have an option to skip verification; a private authority goes into a CA file.
 
 use std::borrow::Cow;
@@ -10,9 +10,17 @@ use std::sync::Arc;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::config::{OtlpProtocol, TlsFiles};
 use crate::failure::Advice;
 use crate::pem::{self, PemError};
+
+/// PEM files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate authorities; `None` for the system's.
+    pub ca: Option<PathBuf>,
+    /// Client certificate chain and private key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
 
 /// TLS that cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +53,7 @@ impl Advice for TlsError {
         let hint = match self {
             TlsError::File(error) => return error.hint(),
             TlsError::NoRoots { .. } => {
-                "install the package ca-certificates, or set OTEL_EXPORTER_OTLP_CERTIFICATE to a CA file"
+                "install the package ca-certificates, or name a CA file (OTEL_EXPORTER_OTLP_CERTIFICATE, watch --ca-file)"
             }
             TlsError::Client { .. } => "the private key must be the one that the certificate was made for",
             TlsError::Setup(_) => "this is a bug in sandglass",
@@ -54,8 +62,11 @@ impl Advice for TlsError {
     }
 }
 
-/// A connector for `protocol`.
-pub(super) fn connector(files: &TlsFiles, protocol: OtlpProtocol) -> Result<TlsConnector, TlsError> {
+/// A connector that offers one protocol (ALPN, RFC 7301), such as `http/1.1`.
+///
+/// # Errors
+/// A file cannot be used, or none is named and the system has no authorities.
+pub fn connector(files: &TlsFiles, protocol: &[u8]) -> Result<TlsConnector, TlsError> {
     let roots = match &files.ca {
         Some(path) => pem::roots(path)?,
         None => roots_of_system()?,
@@ -76,10 +87,7 @@ pub(super) fn connector(files: &TlsFiles, protocol: OtlpProtocol) -> Result<TlsC
             })?,
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = match protocol {
-        OtlpProtocol::Http => vec![b"http/1.1".to_vec()],
-        OtlpProtocol::Grpc => vec![b"h2".to_vec()],
-    };
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
