@@ -94,12 +94,21 @@ pub struct RunArgs {
 /// `sandglass watch`
 #[derive(Debug, Args)]
 pub struct WatchArgs {
-    /// Address of the running agent's page
+    /// Address of the running agent's page; with https:// in front where it has a certificate
     #[arg(default_value_t = PAGE_ADDRESS.to_string(), value_name = "ADDRESS:PORT")]
     pub address: String,
     /// File with the token that the agent wants (its page.token_file)
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// PEM file with the authorities that may have signed the page's certificate, in place of the system's
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// PEM file with a client certificate, for an agent that wants one (its page.client_ca_file)
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    pub certificate_file: Option<PathBuf>,
+    /// PEM file with the private key of the client certificate
+    #[arg(long, value_name = "FILE", requires = "certificate_file")]
+    pub key_file: Option<PathBuf>,
     /// Print once and end
     #[arg(long)]
     pub once: bool,

@@ -19,6 +19,7 @@ pub use replay::replay_from;
 
 use crate::cli::{Cli, Command, ConfigArgs, WatchArgs};
 use crate::failure::Failure;
+use crate::tls::{self, TlsFiles};
 use crate::watch::{self, Agent, WatchOptions};
 use console::print;
 
@@ -58,19 +59,35 @@ async fn watch(args: WatchArgs) -> Result<(), Failure> {
             )
         })?),
     };
+    let files = TlsFiles {
+        ca: args.ca_file,
+        client: args.certificate_file.zip(args.key_file),
+    };
+    let (address, encrypted) = match args.address.strip_prefix("https://") {
+        Some(address) => (address, true),
+        None if args.address.starts_with("http://") && files != TlsFiles::default() => {
+            return Err(Failure::usage(
+                "certificates are for a page with https://, and the address begins with http://",
+                "name the page https://HOST:PORT, or leave --ca-file, --certificate-file and --key-file out",
+            ));
+        }
+        None => (
+            args.address.strip_prefix("http://").unwrap_or(&args.address),
+            files != TlsFiles::default(),
+        ),
+    };
     let options = WatchOptions {
         agent: Agent {
-            address: host_and_port(&args.address).to_owned(),
+            address: address.trim_end_matches('/').to_owned(),
             token: token.map(|token| token.trim().to_owned()),
+            tls: match encrypted {
+                true => Some(tls::connector(&files, b"http/1.1")?),
+                false => None,
+            },
         },
         once: args.once,
     };
     Ok(watch::run(options).await?)
-}
-
-/// The agent's address; the URL of its page is accepted too.
-fn host_and_port(address: &str) -> &str {
-    address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/')
 }
 
 fn print_config(args: &ConfigArgs) -> Result<(), Failure> {

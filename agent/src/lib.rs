@@ -38,3 +38,5 @@ pub mod watch;
 #[cfg(test)]
 #[path = "../tests/samples/mod.rs"]
 mod samples;
+#[cfg(test)]
+mod test_certificates;

@@ -24,7 +24,7 @@ use client::{Listening, Messages, StreamMessage};
 use row::ReceivedRow;
 
 /// What to watch, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// The agent.
     pub agent: Agent,
@@ -67,6 +67,8 @@ pub async fn refused_by(mut address: SocketAddr, token: Option<String>) -> Resul
     let agent = Agent {
         address: address.to_string(),
         token,
+        // Which authority signed the page's certificate is not in the agent's configuration.
+        tls: None,
     };
     let health: client::Refused = client::get(&agent, "/api/v1/health").await?;
     Ok(health.refused)

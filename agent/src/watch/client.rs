@@ -4,31 +4,47 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use super::row::ReceivedRow;
-use crate::failure::Advice;
+use crate::failure::{Advice, causes};
 use crate::health::RefusedProcess;
 
 /// A running agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Agent {
     /// `host:port` of its page.
     pub address: String,
     /// What it wants to see of who reads its page.
     pub token: Option<String>,
+    /// Of a page that has a certificate.
+    pub tls: Option<TlsConnector>,
+}
+
+impl fmt::Debug for Agent {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why watching ended.
@@ -37,6 +53,14 @@ pub enum WatchError {
     /// Nobody listens there.
     #[error("cannot reach an agent at {address}: {reason}")]
     Connect {
+        /// The address.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// No encrypted connection with it.
+    #[error("no TLS with the agent at {address}: {reason}")]
+    Tls {
         /// The address.
         address: String,
         /// What went wrong.
@@ -72,7 +96,13 @@ pub enum WatchError {
 impl Advice for WatchError {
     fn hint(&self) -> Cow<'_, str> {
         let hint = match self {
-            WatchError::Connect { .. } => "start one with `sandglass run`, or give the address of its page",
+            WatchError::Connect { .. } => {
+                "start one with `sandglass run`, or give the address of its page, with https:// where it has a certificate"
+            }
+            WatchError::Tls { .. } => {
+                "--ca-file names the authority of the page's certificate, which must name the host; \
+                 --certificate-file and --key-file are for an agent that wants one of its clients"
+            }
             WatchError::Refused { status: 401, .. } => "--token-file names the file with the agent's token",
             WatchError::Refused { status: 404, .. } => {
                 "give the address of the page (page.address), not that of metrics"
@@ -149,10 +179,31 @@ async fn request(agent: &Agent, path: &str) -> Result<Response<Incoming>, WatchE
         .await
         .map_err(late)?
         .map_err(|error| connect(error.to_string()))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| connect(error.to_string()))?;
-    tokio::spawn(connection);
+    let broken = |error: hyper::Error| match &agent.tls {
+        // With TLS 1.3 a client whose certificate is refused learns of it when it reads.
+        Some(_) => WatchError::Tls {
+            address: address.to_owned(),
+            reason: causes(&error),
+        },
+        None => connect(causes(&error)),
+    };
+    let mut sender = match &agent.tls {
+        None => handshake(stream).await.map_err(broken)?,
+        Some(tls) => {
+            let refused = |reason: String| WatchError::Tls {
+                address: address.to_owned(),
+                reason,
+            };
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(|error| refused(error.to_string()))?;
+            let stream = timeout(PATIENCE, tls.connect(name, stream))
+                .await
+                .map_err(late)?
+                .map_err(|error| refused(error.to_string()))?;
+            handshake(stream).await.map_err(broken)?
+        }
+    };
     let mut request = Request::get(path)
         .header("host", address)
         .header("accept", "application/json, text/event-stream");
@@ -165,11 +216,20 @@ async fn request(agent: &Agent, path: &str) -> Result<Response<Incoming>, WatchE
     let response = timeout(PATIENCE, sender.send_request(request))
         .await
         .map_err(late)?
-        .map_err(|error| connect(error.to_string()))?;
+        .map_err(broken)?;
     if response.status().is_success() {
         return Ok(response);
     }
     Err(refused(address, response).await)
+}
+
+async fn handshake<S>(stream: S) -> Result<SendRequest<Empty<Bytes>>, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 async fn refused(address: &str, response: Response<Incoming>) -> WatchError {

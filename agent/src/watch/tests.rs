@@ -158,6 +158,7 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
     let agent = Agent {
         address: address.clone(),
         token: None,
+        tls: None,
     };
 
     let mut screen = Screen::default();
@@ -191,6 +192,7 @@ async fn an_agent_that_comes_back_is_found_although_the_screen_is_redrawn_meanwh
     let agent = Agent {
         address: listener.local_addr().unwrap().to_string(),
         token: None,
+        tls: None,
     };
     tokio::spawn(async move {
         // Gone the first time, there the second.
@@ -215,4 +217,100 @@ async fn an_agent_that_comes_back_is_found_although_the_screen_is_redrawn_meanwh
         seen
     });
     assert_eq!(seen.await.unwrap(), ["broken", "connected", "reload"]);
+}
+
+/// A page with a certificate, which wants a token or a certificate of its clients too.
+#[tokio::test]
+async fn a_page_with_tls_is_read_by_who_trusts_it_and_is_let_in() {
+    use crate::health::Health;
+    use crate::http::{AccessFiles, HttpOptions, Services, serve};
+    use crate::tls::{TlsFiles, connector};
+    use std::sync::Arc;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    if !crate::test_certificates::make("a_page_with_tls_is_read_by_who_trusts_it_and_is_let_in", folder.path()) {
+        return;
+    }
+    let token = "0123456789abcdef";
+    std::fs::write(path("token"), token).unwrap();
+    let certificate = Some((path("server.pem"), path("server.key")));
+    let tls = |ca: &str, client: Option<&str>| {
+        let client = client.map(|name| (path(&format!("{name}.pem")), path(&format!("{name}.key"))));
+        let ca = Some(path(&format!("{ca}.pem")));
+        connector(&TlsFiles { ca, client }, b"http/1.1").unwrap()
+    };
+    for (access, allowed, refused) in [
+        (
+            AccessFiles {
+                token: Some(path("token")),
+                certificate: certificate.clone(),
+                client_authorities: None,
+            },
+            (Some(token), Some(tls("ca", None))),
+            vec![
+                ((None, Some(tls("ca", None))), "answered 401", "--token-file"),
+                (
+                    (Some(token), Some(tls("other", None))),
+                    "no TLS with the agent",
+                    "--ca-file",
+                ),
+                ((Some(token), None), "cannot reach an agent", "https://"),
+            ],
+        ),
+        (
+            AccessFiles {
+                token: None,
+                certificate,
+                client_authorities: Some(path("ca.pem")),
+            },
+            (None, Some(tls("ca", Some("client")))),
+            vec![
+                (
+                    (None, Some(tls("ca", None))),
+                    "no TLS with the agent",
+                    "--certificate-file",
+                ),
+                (
+                    (None, Some(tls("ca", Some("stranger")))),
+                    "no TLS with the agent",
+                    "--certificate-file",
+                ),
+            ],
+        ),
+    ] {
+        let store = Store::new(StoreOptions::live(1_000), NodeInfo::default());
+        store.update(samples::usual("n", "before", 1, wall_ns()));
+        let services = Services {
+            store,
+            health: Health::default(),
+            metrics: Arc::new(|| Ok(String::new())),
+            alive: Arc::new(|| Ok(())),
+            ready: Arc::new(|| Ok(())),
+            otlp: Arc::new(|| serde_json::Value::Null),
+        };
+        let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), Duration::from_secs(30));
+        options.access = access;
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let server = serve(options, services, stopped).await.unwrap();
+        let agent = |(token, tls): (Option<&str>, _)| Agent {
+            address: server.address.to_string(),
+            token: token.map(str::to_owned),
+            tls,
+        };
+        let mut screen = Screen::default();
+        screen.load(&agent(allowed.clone())).await.unwrap();
+        assert_eq!(screen.rows[0].pod, "before");
+        let mut messages = Messages::new(agent(allowed));
+        assert!(matches!(messages.next().await, StreamMessage::Connected));
+        assert!(matches!(messages.next().await, StreamMessage::Node(_)));
+        for (client, printed, hint) in refused {
+            let error = screen.load(&agent(client)).await.unwrap_err();
+            assert!(error.to_string().contains(printed), "{printed}: {error}");
+            assert!(error.hint().contains(hint), "{hint}: {}", error.hint());
+        }
+        drop(messages);
+        stop.send(true).unwrap();
+        server.stopped().await;
+    }
 }

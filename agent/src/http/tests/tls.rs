@@ -1,61 +1,13 @@
 //! The page by HTTPS, with clients' certificates that a self-made authority signed (by the `openssl` command, at test time).
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::pem;
-
-/// An authority with a certificate for 127.0.0.1 and one of a client, and another authority with a client.
-fn certificates(folder: &Path) {
-    let openssl = |arguments: &str| {
-        let made = Command::new("openssl")
-            .args(arguments.split(' '))
-            .current_dir(folder)
-            .output()
-            .unwrap();
-        assert!(
-            made.status.success(),
-            "{arguments}: {}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-    };
-    const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-    for authority in ["ca", "other"] {
-        openssl(&format!(
-            "req -x509 {KEY} -days 2 -subj /CN={authority} -keyout {authority}.key -out {authority}.pem"
-        ));
-    }
-    for (name, authority, extensions) in [
-        (
-            "server",
-            "ca",
-            "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
-        ),
-        (
-            "client",
-            "ca",
-            "extendedKeyUsage=clientAuth\nbasicConstraints=CA:FALSE\n",
-        ),
-        (
-            "stranger",
-            "other",
-            "extendedKeyUsage=clientAuth\nbasicConstraints=CA:FALSE\n",
-        ),
-    ] {
-        std::fs::write(folder.join(format!("{name}.ext")), extensions).unwrap();
-        openssl(&format!(
-            "req {KEY} -subj /CN={name} -keyout {name}.key -out {name}.csr"
-        ));
-        openssl(&format!(
-            "x509 -req -days 2 -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -in {name}.csr -out {name}.pem -extfile {name}.ext"
-        ));
-    }
-}
+use crate::{pem, test_certificates};
 
 /// Asks for the page with a client's certificate, or none; `None` when the server ends the connection without an answer.
 async fn ask(address: SocketAddr, folder: &Path, client: Option<&str>) -> Option<HttpResponse> {
@@ -91,13 +43,11 @@ async fn ask(address: SocketAddr, folder: &Path, client: Option<&str>) -> Option
 
 #[tokio::test]
 async fn only_clients_with_a_certificate_of_the_authority_are_answered() {
-    if Command::new("openssl").arg("version").output().is_err() {
-        eprintln!("SKIPPED only_clients_with_a_certificate_of_the_authority_are_answered: no openssl command");
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    certificates(folder);
+    if !test_certificates::make("only_clients_with_a_certificate_of_the_authority_are_answered", folder) {
+        return;
+    }
     let path = |name: &str| -> PathBuf { folder.join(name) };
     let with = |authorities: Option<PathBuf>| {
         let certificate = Some((path("server.pem"), path("server.key")));
@@ -131,12 +81,10 @@ async fn only_clients_with_a_certificate_of_the_authority_are_answered() {
 
 #[test]
 fn files_that_do_not_fit_are_errors_with_a_hint() {
-    if Command::new("openssl").arg("version").output().is_err() {
-        eprintln!("SKIPPED files_that_do_not_fit_are_errors_with_a_hint: no openssl command");
+    let folder = tempfile::tempdir().unwrap();
+    if !test_certificates::make("files_that_do_not_fit_are_errors_with_a_hint", folder.path()) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
     let path = |name: &str| folder.path().join(name);
     for (certificate, key, authorities, hint) in [
         ("server.pem", "client.key", None, "page.key_file"),
