@@ -110,6 +110,57 @@ async fn older_sandboxes_are_listed_and_questions_answered() {
     );
 }
 
+/// Secrets in the labels, annotations and verbose answers of a runtime do not become events.
+#[tokio::test]
+async fn no_event_holds_a_secret_that_the_runtime_answers_with() {
+    const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0";
+    let labels = || {
+        let pairs = [
+            ("app", "cart"),
+            ("vault-token", "plantedlabel"),
+            ("team/db-password", "plantedpassword"),
+            ("session", TOKEN),
+        ];
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    };
+    let annotations = || [("registry-credential".to_owned(), "plantedannotation".to_owned())].into();
+    let runtime = Runtime::start();
+    let listed = PodSandbox {
+        labels: labels(),
+        annotations: annotations(),
+        ..sandbox("old", 5)
+    };
+    runtime.on(
+        "ListPodSandbox",
+        Answer::of(&ListPodSandboxResponse { items: vec![listed] }),
+    );
+    let info = r#"{"pid": 9, "config": {"envs": [{"key": "API_TOKEN", "value": "plantedenv"}]}, "runtimeSpec": {}}"#;
+    let asked = PodSandboxStatus {
+        id: "asked".to_owned(),
+        labels: labels(),
+        annotations: annotations(),
+        ..PodSandboxStatus::default()
+    };
+    runtime.on(
+        "PodSandboxStatus",
+        Answer::of(&PodSandboxStatusResponse {
+            status: Some(asked),
+            info: [("info".to_owned(), info.to_owned())].into(),
+        }),
+    );
+    let (identity, receiver, _health) = start(&runtime.endpoint());
+    let (old, receiver) = next(receiver).await;
+    identity.resolve(SandboxId("asked".to_owned()));
+    let (resolved, _receiver) = next(receiver).await;
+    for description in [old, resolved] {
+        let text = format!("{description:?}");
+        assert!(text.contains("cart") && text.contains("vault-token"), "{text}");
+        for secret in ["planted", TOKEN] {
+            assert!(!text.contains(secret), "{secret}: {text}");
+        }
+    }
+}
+
 /// What a runtime says verbosely of a sandbox with this path to its network namespace.
 fn verbose(path: &str) -> ScriptedResponse {
     let info = format!(

@@ -10,4 +10,8 @@ mod anonymized;
 mod collected;
 #[cfg(target_os = "linux")]
 mod live;
+#[allow(dead_code, reason = "the stories use the rest of it")]
+#[path = "../windows_stories/node.rs"]
+mod node;
 mod planted;
+mod written;

@@ -1,5 +1,5 @@
-//! Plants a secret in every place of a recording that an older agent or Windows may have written one, and replays it with all
-//! outputs on: OTLP, page, API, metrics, log, and another recording.
+//! Plants a secret in every place of a recording that an older agent or Windows may have written one, and in every text of an
+//! `.etl` file, and replays both with all outputs on: OTLP, page, API, metrics, log, and another recording.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,6 +10,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use crate::written;
 
 /// No two places have the same secret, so that a failure names its place. None looks random: names and places must do.
 const SECRETS: [&str; 16] = [
@@ -194,9 +196,9 @@ fn get(address: SocketAddr, path: &str) -> Vec<u8> {
     answer
 }
 
-fn assert_clean(place: &str, bytes: &[u8]) {
+fn assert_clean(secrets: &[&str], place: &str, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    for secret in SECRETS {
+    for secret in secrets {
         assert!(!text.contains(secret), "{secret} is in {place}:\n{text}");
     }
 }
@@ -204,14 +206,30 @@ fn assert_clean(place: &str, bytes: &[u8]) {
 #[test]
 fn no_output_holds_a_planted_secret() {
     let directory = tempfile::tempdir().unwrap();
-    let (planted, copy) = (
-        directory.path().join("planted.jsonl"),
-        directory.path().join("copy.jsonl"),
-    );
+    let planted = directory.path().join("planted.jsonl");
     fs::write(&planted, recording()).unwrap();
-    for secret in SECRETS {
-        assert!(recording().contains(secret), "{secret} is planted");
+    scan(&planted, &SECRETS, "cart-0");
+}
+
+/// What a node's ETW sessions logged, as the Windows source reads it.
+#[test]
+fn no_output_of_an_etl_file_holds_a_planted_secret() {
+    let directory = tempfile::tempdir().unwrap();
+    let planted = directory.path().join("planted.etl");
+    fs::write(&planted, written::file()).unwrap();
+    scan(&planted, &written::SECRETS, "web-0");
+}
+
+/// Replays a file in which all of these are planted, and looks for them in everything that leaves the agent. The printed spans
+/// must name the pod `shown`.
+fn scan(planted: &Path, secrets: &[&str], shown: &str) {
+    let content = fs::read(planted).unwrap();
+    for secret in secrets {
+        assert!(written::contains(&content, secret), "{secret} is planted");
     }
+    let assert_clean = |place: &str, bytes: &[u8]| assert_clean(secrets, place, bytes);
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy.jsonl");
     let (bodies, received) = channel();
     let mut agent = Command::new(env!("CARGO_BIN_EXE_sandglass"))
         .args([
@@ -226,7 +244,8 @@ fn no_output_holds_a_planted_secret() {
         ])
         .arg(format!("http://{}", collector(bodies)))
         .args(["--set", "otlp.compression=none", "--record"])
-        .args([&copy, &planted])
+        .arg(&copy)
+        .arg(planted)
         .env_clear()
         .env("SANDGLASS_LOG", "trace")
         .stdout(Stdio::piped())
@@ -243,7 +262,7 @@ fn no_output_holds_a_planted_secret() {
         }
         printed.push_str(&line);
     };
-    assert!(printed.contains("cart-0") && printed.contains("***"), "{printed}");
+    assert!(printed.contains(shown) && printed.contains("***"), "{printed}");
     assert_clean("the printed spans", printed.as_bytes());
     // The last line says what was exported.
     let ids: Vec<String> = printed
