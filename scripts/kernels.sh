@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches what the test `kernels` boots into the cache (scripts/places.sh kernels): the newest cloud kernel of each series that this Debian
-# knows, and busybox.
+# knows, those of an old and of the newest Debian, and busybox.
 # Usage: scripts/kernels.sh [DEB...]: unpacks these kernel packages as well, for kernels of other releases.
 # Nothing is installed, and root is not needed. Without apt it does nothing: the test is skipped, by name.
 set -euo pipefail
@@ -54,3 +54,52 @@ for series in $(grep -oE '[0-9]+\.[0-9]+' <<< "$known" | sort --unique); do
         unpack "$package"
     fi
 done
+
+# Debian's other releases, by an apt whose whole state is in a folder of its own: nothing of the machine's changes.
+# other RELEASE SERIES PREFIX..: the newest kernel of the series, from the packages that begin so. Newer releases have the image and
+# the modules in two packages.
+other() {
+    local release=$1 series=$2 apt=$PLACE/apt-$1 kernel prefix package
+    shift 2
+    [ -z "$(find "$PLACE" -maxdepth 1 -name "$series.*-cloud-amd64")" ] || return 0
+    if [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
+        echo "cannot fetch a kernel $series: no keys of Debian"
+        return 0
+    fi
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    touch "$apt/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $release main" > "$apt/sources.list"
+    cat > "$apt/apt.conf" << CONF
+Dir::State "$apt";
+Dir::State::Lists "$apt/lists";
+Dir::State::Status "$apt/status";
+Dir::Cache "$apt/cache";
+Dir::Etc::SourceList "$apt/sources.list";
+Dir::Etc::SourceParts "-";
+APT::Architecture "amd64";
+APT::Architectures { "amd64"; };
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+CONF
+    echo "looking for a kernel $series in Debian $release, to boot it in QEMU"
+    export APT_CONFIG=$apt/apt.conf
+    if ! apt-get update --quiet --quiet > /dev/null 2>&1; then
+        echo "cannot reach Debian $release"
+    else
+        kernel=$(apt-cache pkgnames "$1" | grep -E "^$1${series//./\\.}\.?[0-9.+~a-z-]*-cloud-amd64$" | sort --version-sort | tail -n 1 || true)
+        [ -n "$kernel" ] || echo "Debian $release has no cloud kernel $series"
+        for prefix in ${kernel:+"$@"}; do
+            if ! package=$(download "$prefix${kernel#"$1"}"); then
+                echo "cannot download $prefix${kernel#"$1"}"
+                rm -rf "${PLACE:?}/${kernel#"$1"}"
+                break
+            fi
+            unpack "$package"
+        done
+    fi
+    unset APT_CONFIG
+    # The lists of a release are large, and needed once.
+    rm -rf "$apt"
+}
+other bullseye 5.10 linux-image-
+other sid 7 linux-modules- linux-binary-
