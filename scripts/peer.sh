@@ -21,6 +21,7 @@ cniloaders  agent/tests/cni_loaders/peer         -        local    containerd-1.
 containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
 coredns     github.com/coredns/coredns           v1.15.0  folder   .
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
+kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger
 "
 if ! read -r name module version way programs < <(grep "^${1:-} " <<< "$table"); then
