@@ -162,6 +162,63 @@ fn endpoints_of_the_chart_are_those_of_the_agent() {
     }
 }
 
+/// Numbers of a values file reach the agent as they were written: Go prints a floating-point number of a million as 1e+06, which is
+/// no integer.
+#[test]
+fn large_numbers_of_a_values_file_reach_the_agent() {
+    let Some(helm) = Helm::find("large_numbers_of_a_values_file_reach_the_agent") else {
+        return;
+    };
+    let schema = schema();
+    let mut config = json!({});
+    let mut largest = Vec::new();
+    for (key, _) in keys() {
+        let of_key = schema_of(&schema, &key).filter(|of_key| of_key["type"] == "integer");
+        if let Some(maximum) = of_key.and_then(|of_key| of_key["maximum"].as_u64()) {
+            let (section, name) = key.split_once('.').unwrap();
+            config[section][name] = maximum.into();
+            largest.push((key, maximum));
+        }
+    }
+    assert!(
+        largest.iter().filter(|(_, maximum)| *maximum >= 1_000_000).count() >= 5,
+        "{largest:?}"
+    );
+    let values = json!({
+        "config": config,
+        "linux": {"terminationGracePeriodSeconds": 1_000_000},
+        "windows": {"enabled": true, "terminationGracePeriodSeconds": 1_000_000},
+    });
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(values.to_string().as_bytes()).unwrap();
+    let text = helm.template_of_file(file.path()).unwrap();
+    let mut checked = 0;
+    for document in super::rules::documents(&text) {
+        match document["kind"].as_str().unwrap() {
+            "ConfigMap" => {
+                let mut read = tempfile::NamedTempFile::new().unwrap();
+                read.write_all(document["data"]["config.yaml"].as_str().unwrap().as_bytes())
+                    .unwrap();
+                let mut layers = Layers::default();
+                layers.file(read.path()).unwrap();
+                layers.resolve().unwrap();
+                for (key, maximum) in &largest {
+                    let (_, value, _) = layers.keys().into_iter().find(|(known, _, _)| known == key).unwrap();
+                    assert_eq!(value, maximum.to_string(), "{key}");
+                }
+                checked += 1;
+            }
+            "DaemonSet" => {
+                let grace = &document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"];
+                assert!(grace.is_u64(), "{grace}");
+                checked += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(checked, 4, "a ConfigMap and a DaemonSet for each system");
+}
+
 /// What a schema cannot say, the chart's templates do.
 #[test]
 fn lengths_of_time_that_contradict_each_other_are_refused_by_both() {

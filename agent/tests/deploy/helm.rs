@@ -36,11 +36,18 @@ impl Helm {
         for api in apis {
             command.args(["--api-versions", api]);
         }
-        let rendered = output(&mut command);
-        match rendered.status.success() {
-            true => Ok(String::from_utf8(rendered.stdout).unwrap()),
-            false => Err(String::from_utf8_lossy(&rendered.stderr).into_owned()),
+        rendered(&mut command)
+    }
+
+    /// Renders the chart with a file of values: numbers in it become floating-point numbers, which those of `--set` do not.
+    pub fn template_of_file(&self, values: &Path) -> Result<String, String> {
+        let mut command = Command::new(&self.0);
+        command.args(["template", "sandglass"]).arg(chart());
+        command.args(["--kube-version", "1.36.0"]);
+        for required in REPOSITORIES {
+            command.args(["--set", required]);
         }
+        rendered(command.arg("--values").arg(values))
     }
 
     /// Lints strictly and packages into `folder`.
@@ -59,6 +66,15 @@ impl Helm {
             "{}",
             String::from_utf8_lossy(&packaged.stderr)
         );
+    }
+}
+
+/// What Helm prints, or its message.
+fn rendered(helm: &mut Command) -> Result<String, String> {
+    let rendered = output(helm);
+    match rendered.status.success() {
+        true => Ok(String::from_utf8(rendered.stdout).unwrap()),
+        false => Err(String::from_utf8_lossy(&rendered.stderr).into_owned()),
     }
 }
 
