@@ -33,13 +33,12 @@ mod workloads;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use node::{AGENT, METRICS, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
 use pods::{PodWatch, assert_same, assert_whole, by_uid, names, operation_traces, sandbox_traces};
-use sandglass_lab::bpf;
 use sandglass_lab::pressure::Pressure;
+use sandglass_lab::{bpf, left};
 use serde_json::Value;
 
 /// A path of the tree.
@@ -60,7 +59,7 @@ const OTLP: &str = "--set=otlp.endpoint=http://127.0.0.1:4317";
 fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
     let test = "a_the_chart_traces_every_sandbox_and_leaves_nothing";
     let Some(node) = Node::find(test) else { return };
-    let before = left(&node);
+    let before = all_left(&node);
     node.namespace();
     node.install(&[ROOMY, OTLP]);
     let tested = node.helm(&["test", "sandglass", "--namespace", NAMESPACE]);
@@ -172,7 +171,7 @@ fn a_the_chart_traces_every_sandbox_and_leaves_nothing() {
 fn b_the_plain_manifests_do_the_same() {
     let test = "b_the_plain_manifests_do_the_same";
     let Some(node) = Node::find(test) else { return };
-    let before = left(&node);
+    let before = all_left(&node);
     let file = root("deploy/manifests/linux.yaml");
     let file = file.to_str().unwrap();
     node.kubectl(&["apply", "--filename", file]);
@@ -500,7 +499,7 @@ fn ended(node: &Node) -> Result<(i64, String), String> {
 
 /// Everything of ours in the cluster, whatever its kind, and what the agent and its pods left in the kernel: namespaces,
 /// links, mounts and chains of the machine.
-fn left(node: &Node) -> BTreeSet<String> {
+fn all_left(node: &Node) -> BTreeSet<String> {
     let kinds = "all,configmaps,secrets,serviceaccounts,controllerrevisions,roles,rolebindings";
     let named = node.kubectl(&[
         "get",
@@ -517,48 +516,13 @@ fn left(node: &Node) -> BTreeSet<String> {
         "--output=name",
     ]);
     let objects = named.lines().chain(releases.lines()).map(str::to_owned);
-    let of_kernel = |kind: &str, text: String, name: fn(&str) -> Option<&str>| -> Vec<String> {
-        let names = text.lines().filter_map(name);
-        names.map(|name| format!("{kind} {name}")).collect()
-    };
-    let namespaces = of_kernel("namespace", output("ip", &["netns", "list"]), |line| {
-        line.split(' ').next()
-    });
-    // The plugin `bridge` never removes a network's bridge; everything else goes with its pod.
-    let name = |line: &str| line.split([' ', '@']).next().map(str::to_owned);
-    let bridges = output("ip", &["-brief", "link", "show", "type", "bridge"]);
-    let bridges: BTreeSet<String> = bridges.lines().filter_map(name).collect();
-    let links = output("ip", &["-brief", "link"]);
-    let links = links.lines().filter_map(name).filter(|link| !bridges.contains(link));
-    let links: Vec<String> = links.map(|link| format!("link {link}")).collect();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = of_kernel("mount", mounts, |line| line.split(' ').nth(4));
-    let chains = of_kernel("chain", output("iptables-save", &[]), |line| {
-        line.strip_prefix(':')?.split(' ').next()
-    });
-    objects
-        .chain(namespaces)
-        .chain(links)
-        .chain(mounts)
-        .chain(chains)
-        .collect()
-}
-
-/// What a program prints.
-fn output(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{program}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    objects.chain(left::named().unwrap()).collect()
 }
 
 /// All of it goes again: the runtime removes a pod's namespace, links and mounts a while after the API has forgotten it.
 fn assert_left(node: &Node, before: &BTreeSet<String>) {
     wait_for("the clean-up of what was made", 90, || {
-        let now = left(node);
+        let now = all_left(node);
         let more: Vec<&String> = now.difference(before).collect();
         if more.is_empty() {
             Ok(())

@@ -10,6 +10,8 @@ pub mod bpf;
 pub mod built;
 pub mod jaeger;
 #[cfg(target_os = "linux")]
+pub mod left;
+#[cfg(target_os = "linux")]
 pub mod netns;
 pub mod peers;
 pub mod ports;

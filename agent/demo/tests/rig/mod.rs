@@ -20,7 +20,7 @@ use sandglass_demo::rig::{Rig, RigOptions};
 use sandglass_demo::scenarios;
 use sandglass_demo::verify::network::Seen;
 use sandglass_demo::verify::{self, Report, Wrong};
-use sandglass_lab::bpf;
+use sandglass_lab::{bpf, left};
 use sandglass_model::{Span, Trace};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -35,6 +35,8 @@ pub async fn alone() -> MutexGuard<'static, ()> {
 pub struct Node {
     pub rig: Rig,
     pub cri: Arc<Cri>,
+    /// What of the kind that a node could leave behind was there.
+    before: BTreeSet<String>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -51,6 +53,7 @@ impl Node {
             eprintln!("SKIPPED {test}: {obstacle}");
             return None;
         }
+        let before = left::named().unwrap();
         let rig = tokio::task::spawn_blocking(move || Rig::start(&options))
             .await
             .unwrap()
@@ -61,6 +64,7 @@ impl Node {
         Some(Node {
             rig,
             cri: Arc::new(cri),
+            before,
             _alone: alone,
         })
     }
@@ -78,11 +82,35 @@ impl Node {
         config
     }
 
+    /// Ends it. Of its network namespaces, with all that is in them, and of its mounts nothing is left, and in the machine's own
+    /// namespace no link and no chain of a plugin.
     pub async fn stop(self) {
+        let directory = self.rig.dir().to_owned();
+        let namespaces = left::namespaces_of(self.rig.containerd_pid(), &directory);
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        assert!(
+            !namespaces.is_empty() && !namespaces.contains(&*own.to_string_lossy()),
+            "{namespaces:?}"
+        );
         tokio::task::spawn_blocking(move || self.rig.stop())
             .await
             .unwrap()
             .unwrap();
+        let is_of_rig = |name: &String| {
+            name.contains(&*directory.to_string_lossy())
+                || (name.starts_with("chain CNI-") || name.starts_with("link sgl")) && !self.before.contains(name)
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let used = left::namespaces();
+            let mut left: Vec<String> = namespaces.intersection(&used).cloned().collect();
+            left.extend(left::named().unwrap().into_iter().filter(is_of_rig));
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "left behind: {left:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 }
 
