@@ -11,6 +11,8 @@
     reason = "a test"
 )]
 
+#[path = "cluster/attacks.rs"]
+mod attacks;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "dashboards/of_a_cluster.rs"]
 mod dashboards;
@@ -348,6 +350,34 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
             );
         }
     });
+    node.kubectl(&["delete", "namespace", namespace]);
+    node.uninstall();
+    node.kubectl(&["delete", "namespace", NAMESPACE]);
+}
+
+/// Pods beside the agent forge, hold connections and reach for its page: it is neither fooled nor silenced, and traces on. The
+/// agent is under the chart's own seccomp profile.
+#[test]
+fn g_a_pod_can_neither_forge_nor_silence_the_agent() {
+    let test = "g_a_pod_can_neither_forge_nor_silence_the_agent";
+    let Some(node) = Node::find(test) else { return };
+    node.namespace();
+    let confined = [
+        "--set=linux.seccompProfile.type=Localhost",
+        "--set=linux.seccompProfile.localhostProfile=sandglass.json",
+    ];
+    node.install(&[&[ROOMY][..], &confined].concat());
+    assert_attached(&ALL);
+    let before = node.agent_pod();
+    let namespace = "work";
+    node.kubectl(&["create", "namespace", namespace]);
+    attacks::assert_ports_are_guarded(&node, namespace);
+    attacks::start_flood(&node, namespace);
+    let attackers = attacks::forge(test, &node, namespace);
+    assert_one_pod_is_traced(&node, "honest");
+    attacks::assert_answers_until_the_floods_end(&node, namespace);
+    attacks::assert_refused(&attackers);
+    attacks::assert_undisturbed(&node, &before);
     node.kubectl(&["delete", "namespace", namespace]);
     node.uninstall();
     node.kubectl(&["delete", "namespace", NAMESPACE]);

@@ -1,7 +1,9 @@
-//! What runs in the cluster test's pods, as one static program: pause, serve, ask, look up.
+//! What runs in the cluster test's pods, as one static program: pause, serve, ask, look up, attack.
 //!
 //! Compiled by itself for musl (`test.sh`), since an image without libraries is wanted. Without arguments it is the
 //! sandbox's pause container. Does not: anything a test does not name.
+
+mod attack;
 
 use std::env;
 use std::io::{Read, Write};
@@ -40,11 +42,31 @@ fn main() {
         // Until it answers: the rules of a new Service take a moment.
         ["ask", address] => until(address, ask),
         ["lookup", name] => until(name, lookup),
+        ["forge", count] => attack::forge(number(count)),
+        ["forge-in-user-namespace", count] => {
+            attack::enter_user_namespace();
+            attack::forge(number(count));
+        }
+        ["hold", at, count, seconds] => {
+            attack::hold(address(at), number(count), Duration::from_secs(number(seconds) as u64));
+        }
+        ["get", at, path, host] => attack::get(address(at), path, host),
         _ => {
-            eprintln!("usage: pod [pause | exit CODE | serve ADDRESS | ask ADDRESS | lookup NAME]");
+            eprintln!(
+                "usage: pod [pause | exit CODE | serve ADDRESS | ask ADDRESS | lookup NAME | forge COUNT | \
+                 forge-in-user-namespace COUNT | hold ADDRESS COUNT SECONDS | get ADDRESS PATH HOST]"
+            );
             exit(64)
         }
     }
+}
+
+fn number(text: &str) -> usize {
+    text.parse().expect("a number")
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
 }
 
 fn serve(address: &str) {

@@ -205,15 +205,7 @@ pub fn pod(node: &Node, namespace: &str, name: &str, command: &str, runtime: Opt
 }
 
 fn create(node: &Node, namespace: &str, name: &str, command: &str, runtime: Option<&str>) {
-    // The namespace's account comes a moment after the namespace.
-    wait_for("the default account", 60, || {
-        let account = node.try_kubectl(&["get", "serviceaccount", "default", "--namespace", namespace]);
-        if account.status.success() {
-            Ok(())
-        } else {
-            Err("not there".to_owned())
-        }
-    });
+    wait_for_account(node, namespace);
     let class = runtime.map_or(String::new(), |class| format!("  runtimeClassName: {class}\n"));
     node.apply(
         namespace,
@@ -222,6 +214,18 @@ fn create(node: &Node, namespace: &str, name: &str, command: &str, runtime: Opti
             spec(command, "Always", 2)
         ),
     );
+}
+
+/// The namespace's account comes a moment after the namespace.
+fn wait_for_account(node: &Node, namespace: &str) {
+    wait_for("the default account", 60, || {
+        let account = node.try_kubectl(&["get", "serviceaccount", "default", "--namespace", namespace]);
+        if account.status.success() {
+            Ok(())
+        } else {
+            Err("not there".to_owned())
+        }
+    });
 }
 
 fn deployment(node: &Node, namespace: &str, name: &str, replicas: u32, command: &str) {
@@ -248,6 +252,20 @@ fn start_batch(node: &Node, namespace: &str, name: &str, completions: u32, comma
             "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  completions: {completions}\n  parallelism: \
              {completions}\n  backoffLimit: 0\n  template:\n    spec:\n{class}{}",
             spec(&command.join(" "), "Never", 6)
+        ),
+    );
+}
+
+/// Starts a job of one pod, whose container has this security context.
+pub fn start_as(node: &Node, namespace: &str, name: &str, command: &[&str], context: &str) {
+    wait_for_account(node, namespace);
+    let container = format!("securityContext: {context}, name: c");
+    let spec = spec(&command.join(" "), "Never", 6).replacen("name: c", &container, 1);
+    node.apply(
+        namespace,
+        &format!(
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  backoffLimit: 0\n  template:\n    \
+             spec:\n{spec}"
         ),
     );
 }
