@@ -51,10 +51,10 @@ p.dashboard('node', 'node', 'One node: what its sandboxes wait for. Choose the n
       p.query('sum by (cause) (rate(sandglass_root_causes_total{SEL}[$__rate_interval])) > 0', '{{cause}}'),
     ]),
     p.lines('IP pools', 'How full are the pools of IP addresses that host-local allocates from?', 'percentunit', [
-      p.query('sandglass_ip_pool_used_addresses{SEL} / sandglass_ip_pool_addresses{SEL}', '{{node}} {{network}} {{set}}'),
+      p.query('sandglass_ip_pool_used_addresses{SEL} / sandglass_ip_pool_addresses{SEL}', '{{network}} {{set}} on {{node}}'),
     ], max=1),
     p.lines('Leaked addresses', 'How many addresses belong to containers that are gone?', 'short', [
-      p.query('sandglass_ip_pool_leaked_addresses{SEL}', '{{node}} {{network}} {{set}}'),
+      p.query('sandglass_ip_pool_leaked_addresses{SEL}', '{{network}} {{set}} on {{node}}'),
     ]),
   ]),
 ])
