@@ -3,10 +3,10 @@
 //! One thread, the same in `run`, `replay` and `bench`. It turns silence into ticks, so that deadlines fire and the reorder
 //! stage releases events; it never waits for a sink. Every event, ticks included, is recorded before it is ordered.
 //!
-//! The first event of a burst wakes the thread; after that it polls the channel every [`BUSY`]. If a source woke it for
+//! The first event of a burst wakes the thread; after that it polls the queue every [`BUSY`]. If a source woke it for
 //! each batch, the kernel would move this thread to another processor, often the one that a plugin runs on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use sandglass_correlator::{Correlator, CorrelatorConfig, Counters, Output, Reorder, Snapshots};
@@ -78,26 +78,28 @@ impl Pipeline {
         outputs: &mut impl Outputs,
         mut heartbeat: impl FnMut(),
     ) {
+        let mut batch = VecDeque::new();
         let mut taken = 0;
         loop {
             let mut patience = self.patience(clock());
-            // Not when the last batch was large: the channel must not fill up while this thread sleeps.
+            // Not when the last batch was large: the queue must not fill up while this thread sleeps.
             if patience == BUSY && taken <= events.capacity() / 8 {
                 std::thread::sleep(BUSY);
                 patience = Duration::ZERO;
             }
-            match events.receive(patience) {
-                Ok(Some(event)) => {
-                    self.feed(event, outputs);
-                    taken = 1 + events.waiting().map(|event| self.feed(event, outputs)).count();
-                }
-                Ok(None) => {
+            match events.receive_all(patience, &mut batch) {
+                Ok(()) if batch.is_empty() => {
                     let at = clock().minus(TICK_SLACK_NS).max(self.newest);
                     self.feed(Event { at, body: Body::Tick }, outputs);
-                    taken = 0;
                 }
+                Ok(()) => {}
                 Err(Stopped) => break,
             }
+            taken = batch.len();
+            for event in batch.drain(..) {
+                self.feed(event, outputs);
+            }
+            events.give_back(self.correlator.spent_messages());
             self.refresh(outputs);
             heartbeat();
         }
@@ -136,6 +138,7 @@ impl Pipeline {
         self.correlator.drain_into(&mut self.outputs);
         for output in self.outputs.drain(..) {
             outputs.output(&output);
+            self.correlator.reuse(output);
         }
     }
 

@@ -101,7 +101,10 @@ impl Correlator {
                 self.traffic.on_traffic_watched(node_netns);
                 self.sandboxes.on_traffic_watched();
             }
-            Body::DnsSeen(message) => self.traffic.on_dns(ctx, at, *message),
+            Body::DnsSeen(mut message) => {
+                self.traffic.on_dns(ctx, at, &mut message);
+                ctx.effects.keep_spent(message);
+            }
             Body::DnsUnreported(unreported) => self.traffic.on_dns_unreported(ctx, at, &unreported),
             Body::ConnectSeen(step) => {
                 if ctx.config.windows {

@@ -150,6 +150,41 @@ pub struct LookupEnded {
     pub trace: Option<TraceId>,
 }
 
+impl LookupEnded {
+    /// One to be filled.
+    pub(crate) fn blank() -> LookupEnded {
+        LookupEnded {
+            scope: Scope::Node,
+            owner: 0,
+            start: Timestamp(0),
+            end: Timestamp(0),
+            detail: no_lookup(),
+            queries: Vec::new(),
+            trace: None,
+        }
+    }
+}
+
+/// The detail of a lookup, to be filled.
+pub(crate) fn no_lookup() -> LookupDetail {
+    LookupDetail {
+        name: String::new(),
+        types: Vec::new(),
+        servers: Vec::new(),
+        transport: Transport::Udp,
+        result: None,
+        queries: 0,
+        retransmissions: 0,
+        unanswered: 0,
+        search_names: 0,
+        truncated: false,
+        addresses: Vec::new(),
+        backend: None,
+        initiator: None,
+        cause: None,
+    }
+}
+
 /// A connect that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectEnded {

@@ -8,6 +8,7 @@
 //! compares with what is emitted. Times are those of the records; a note that is older than its span is shown at the span's
 //! begin, since a span event outside of its span is not valid for every back end.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -116,7 +117,7 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
         } => {
             let mut attributes = vec![
                 (registry::DNS_NAME, name.to_string()),
-                (registry::DNS_TYPE, type_name(*kind)),
+                (registry::DNS_TYPE, type_name(*kind).into_owned()),
                 (registry::PEER_ADDRESS, server.ip().to_string()),
                 (registry::DNS_ID, id.to_string()),
             ];
@@ -138,7 +139,7 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
             late,
         } => {
             let mut attributes = vec![
-                (registry::DNS_TYPE, type_name(*kind)),
+                (registry::DNS_TYPE, type_name(*kind).into_owned()),
                 (registry::DNS_RCODE, LookupResult::Rcode(*rcode).as_str().to_owned()),
                 (registry::DNS_ID, id.to_string()),
             ];
@@ -184,8 +185,8 @@ fn event(note: &Note, from: Timestamp) -> SpanEvent {
 }
 
 /// The name of a record type; one without a name here is written as in RFC 3597, section 5.
-pub(crate) fn type_name(kind: u16) -> String {
-    match kind {
+pub(crate) fn type_name(kind: u16) -> Cow<'static, str> {
+    Cow::Borrowed(match kind {
         1 => "A",
         2 => "NS",
         5 => "CNAME",
@@ -195,9 +196,8 @@ pub(crate) fn type_name(kind: u16) -> String {
         16 => "TXT",
         28 => "AAAA",
         33 => "SRV",
-        other => return format!("TYPE{other}"),
-    }
-    .to_owned()
+        other => return Cow::Owned(format!("TYPE{other}")),
+    })
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! What comes out of the correlator: outputs, open traces, deadlines, counters.
 //!
 //! Used by the pipeline, `snapshots.rs`, replays and benchmarks. Reading changes nothing but what is drained: outputs, and the
-//! list of open traces that changed.
+//! list of open traces that changed. What was handled can be given back for its memory.
 
 use std::collections::BTreeSet;
 
+use sandglass_model::network::DnsMessage;
 use sandglass_model::{Timestamp, Trace, TraceId};
 
 use crate::correlator::Correlator;
 use crate::counters::{Counters, Sizes};
+use crate::finding::Finding;
 use crate::output::Output;
 
 impl Correlator {
@@ -22,6 +24,20 @@ impl Correlator {
     /// The same as [`drain`](Correlator::drain), appended to `outputs`, whose capacity a caller can keep.
     pub fn drain_into(&mut self, outputs: &mut Vec<Output>) {
         outputs.append(&mut self.ctx.effects.outputs);
+    }
+
+    /// Takes an output back that was handled, for its memory.
+    pub fn reuse(&mut self, output: Output) {
+        if let Output::Finding(Finding::Lookup(ended)) = output {
+            self.ctx.effects.keep_ended(ended);
+        }
+    }
+
+    /// DNS messages that were handled, for a source to fill again. A caller without a use for them can leave them: they are
+    /// bounded.
+    #[allow(clippy::vec_box, reason = "the box is what is used again")]
+    pub fn spent_messages(&mut self) -> &mut Vec<Box<DnsMessage>> {
+        &mut self.ctx.effects.spent
     }
 
     /// Open traces, oldest first.

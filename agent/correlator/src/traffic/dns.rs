@@ -62,11 +62,11 @@ enum QueryMatch {
 impl Traffic {
     /// A DNS query or answer was seen at the client's socket. Addresses are made canonical first, since a dual-stack
     /// socket reports IPv4 as mapped IPv6.
-    pub(crate) fn on_dns(&mut self, ctx: &mut Context, at: Timestamp, mut message: DnsMessage) {
+    pub(crate) fn on_dns(&mut self, ctx: &mut Context, at: Timestamp, message: &mut DnsMessage) {
         for end in [&mut message.client, &mut message.server] {
             end.set_ip(end.ip().to_canonical());
         }
-        let message = &message;
+        let message = &*message;
         let owner = self.owners.attribute(message.netns, message.client.ip(), ctx.now);
         match &message.answer {
             Some(answer) => self.on_answer(ctx, at, message, answer),

@@ -85,17 +85,13 @@ impl Traffic {
     /// addresses goes badly.
     fn end_unshown(&mut self, ctx: &mut Context, serial: u64, unshown: UnshownLookup) {
         let lookup = &unshown.lookup;
-        ctx.effects
-            .outputs
-            .push(Output::Finding(Finding::Lookup(Box::new(LookupEnded {
-                scope: lookup.owner.scope(),
-                owner: lookup.owner.share().key(),
-                start: lookup.start,
-                end: unshown.end,
-                detail: lookup.detail(Some(unshown.result)),
-                queries: lookup.queries().to_vec(),
-                trace: None,
-            }))));
+        let mut ended = ctx.effects.spare_ended().unwrap_or_else(|| Box::new(LookupEnded::blank()));
+        (ended.scope, ended.owner) = (lookup.owner.scope(), lookup.owner.share().key());
+        (ended.start, ended.end, ended.trace) = (lookup.start, unshown.end, None);
+        lookup.fill_detail(&mut ended.detail, Some(unshown.result));
+        ended.queries.clear();
+        ended.queries.extend_from_slice(lookup.queries());
+        ctx.effects.outputs.push(Output::Finding(Finding::Lookup(ended)));
         let netns = lookup.owner.netns;
         if !self.resolved.lead_to(netns, &lookup.addresses, serial) {
             self.recycle(unshown.lookup);

@@ -115,7 +115,7 @@ impl ServiceLookup {
     pub(super) fn detail(&self, result: Option<LookupResult>) -> LookupDetail {
         LookupDetail {
             name: self.name.clone(),
-            types: self.types.iter().map(|kind| type_name(*kind)).collect(),
+            types: self.types.iter().map(|kind| type_name(*kind).into_owned()).collect(),
             servers: self.servers.clone(),
             transport: Transport::Udp,
             result,

@@ -192,7 +192,7 @@ struct Common {
 impl Common {
     /// Sends events in their order.
     fn send(&self, events: Vec<Event>) -> Result<(), Stopped> {
-        events.into_iter().try_for_each(|event| self.outlet.send(event))
+        self.outlet.send_all(events.into_iter())
     }
 
     /// Sends the flows in one or more messages. `at` is the kernel's time where the filter noted it.

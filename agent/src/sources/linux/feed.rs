@@ -21,7 +21,7 @@ use sandglass_model::{Body, Event};
 use super::loader::maps::LostCounter;
 use crate::health::{Health, ProbeLabel};
 use crate::sources::clock;
-use crate::sources::queue::{EventSender, Stopped};
+use crate::sources::queue::{EventSender, Spent, Stopped};
 
 /// What a thread follows.
 pub trait Feed: Send + 'static {
@@ -193,6 +193,19 @@ impl Outlet {
     /// When the pipeline has stopped.
     pub fn send(&self, event: Event) -> Result<(), Stopped> {
         self.sender.send(event)
+    }
+
+    /// Sends events; blocks while the pipeline is full.
+    ///
+    /// # Errors
+    /// When the pipeline has stopped.
+    pub fn send_all(&self, events: impl Iterator<Item = Event>) -> Result<(), Stopped> {
+        self.sender.send_all(events)
+    }
+
+    /// Takes the DNS messages that the pipeline has handled into `messages`, which is empty.
+    pub fn take_spent(&self, messages: &mut Spent) {
+        self.sender.take_spent(messages);
     }
 
     /// Counts records that found the kernel's buffer full, and reports them as an event.

@@ -8,6 +8,7 @@ use sandglass_model::trace::{LookupDetail, LookupResult};
 use sandglass_model::{SmolStr, Timestamp};
 
 use crate::config::TrafficBounds;
+use crate::finding;
 use crate::notes::type_name;
 use crate::traffic::lookup::question::{AnswerOutcome, PARALLEL_NS, RETRY_NS, SentQuery};
 use crate::traffic::lookup::{Lookup, base};
@@ -172,30 +173,48 @@ impl Lookup {
 
     /// The detail of its span; `result` is `None` while it is open.
     pub(crate) fn detail(&self, result: Option<LookupResult>) -> LookupDetail {
-        let mut kinds: Vec<u16> = Vec::new();
-        for state in &self.questions {
-            if !kinds.contains(&state.kind) {
-                kinds.push(state.kind);
+        let mut detail = finding::no_lookup();
+        self.fill_detail(&mut detail, result);
+        detail
+    }
+
+    /// The same in the memory of another detail: a healthy lookup, whose detail only metrics read, allocates nothing for it.
+    pub(crate) fn fill_detail(&self, detail: &mut LookupDetail, result: Option<LookupResult>) {
+        detail.name.clear();
+        match self.names.as_slice() {
+            [name] => detail.name.push_str(name),
+            names => detail.name.push_str(base(names.iter().map(SmolStr::as_str))),
+        }
+        let mut types = 0;
+        for (index, state) in self.questions.iter().enumerate() {
+            if self.questions[..index].iter().any(|before| before.kind == state.kind) {
+                continue;
             }
+            let name = type_name(state.kind);
+            match detail.types.get_mut(types) {
+                Some(text) => {
+                    text.clear();
+                    text.push_str(&name);
+                }
+                None => detail.types.push(name.into_owned()),
+            }
+            types += 1;
         }
-        LookupDetail {
-            name: self.name().into(),
-            types: kinds.into_iter().map(type_name).collect(),
-            servers: self.servers.clone(),
-            transport: self.transport,
-            result,
-            queries: self.queries,
-            retransmissions: self.retransmissions,
-            unanswered: match result {
-                None | Some(LookupResult::Open) => 0,
-                Some(_) => self.unanswered(),
-            },
-            search_names: u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX),
-            truncated: self.truncated,
-            addresses: self.addresses.clone(),
-            backend: self.backend,
-            initiator: self.initiator.clone(),
-            cause: None,
-        }
+        detail.types.truncate(types);
+        detail.servers.clone_from(&self.servers);
+        detail.transport = self.transport;
+        detail.result = result;
+        detail.queries = self.queries;
+        detail.retransmissions = self.retransmissions;
+        detail.unanswered = match result {
+            None | Some(LookupResult::Open) => 0,
+            Some(_) => self.unanswered(),
+        };
+        detail.search_names = u32::try_from(self.names.len() - 1).unwrap_or(u32::MAX);
+        detail.truncated = self.truncated;
+        detail.addresses.clone_from(&self.addresses);
+        detail.backend = self.backend;
+        detail.initiator.clone_from(&self.initiator);
+        detail.cause = None;
     }
 }

@@ -16,10 +16,11 @@ use sandglass_probes::wire::dns::{
     TCP_SYN,
 };
 
-use super::message::{self, NameCache, Parsed};
+use super::message::{self, Memory, Parsed};
 use super::stream::{Direction, Flags, Found, Progress, Segment, Sender, Streams};
 use crate::sources::linux::feed::decoded::Decoder;
 use crate::sources::linux::record::{DecodeError, text};
+use crate::sources::queue::Spent;
 
 /// The decoder and its streams.
 #[derive(Debug, Default)]
@@ -75,6 +76,11 @@ impl Decoder for DnsDecoder {
 
     fn sweep(&mut self, now: Timestamp, events: &mut Vec<Event>) {
         DnsDecoder::sweep(self, now, events);
+        self.sorter.release();
+    }
+
+    fn spare_messages(&mut self) -> Option<&mut Spent> {
+        Some(&mut self.sorter.spare.messages)
     }
 }
 
@@ -113,7 +119,16 @@ struct Sorter {
     /// Queries without a question that are not answered yet: socket, protocol, id. Their answers are counted as they were, so
     /// that neither side of a lookup is missing. At most [`NO_QUESTION_MAX`], the oldest first.
     without_question: VecDeque<(u64, u8, u16)>,
-    names: NameCache,
+    memory: Memory,
+    spare: Spare,
+}
+
+/// Messages that the pipeline has handled, to be filled again.
+#[derive(Debug, Default)]
+struct Spare {
+    messages: Spent,
+    /// One of them was used since the last sweep.
+    is_used: bool,
 }
 
 impl Sorter {
@@ -128,7 +143,7 @@ impl Sorter {
                 at_ns,
                 nth,
                 sender,
-            } => match message::parse(bytes, complete, &mut self.names) {
+            } => match message::parse(bytes, complete, self.memory()) {
                 Ok(parsed) => {
                     if parsed.malformed {
                         events.push(counted(at_ns, Unreported::Records, 1));
@@ -138,7 +153,7 @@ impl Sorter {
                     }
                     events.push(match self.reason(head, direction, &parsed) {
                         Some(reason) => counted(at_ns, reason, 1),
-                        None => reported(head, at_ns, nth, sender, parsed),
+                        None => self.reported(head, at_ns, nth, sender, parsed),
                     });
                 }
                 Err(_) if complete => events.push(counted(at_ns, Unreported::Malformed, 1)),
@@ -148,6 +163,63 @@ impl Sorter {
             },
             Found::Cut { at_ns } => events.push(counted(at_ns, Unreported::Cut, 1)),
             Found::Gap { at_ns, bytes } => events.push(counted(at_ns, Unreported::Unseen, bytes)),
+        }
+    }
+
+    /// A burst has passed: its memory goes back.
+    fn release(&mut self) {
+        if !std::mem::take(&mut self.spare.is_used) {
+            self.spare.messages = Vec::new();
+            self.memory.release();
+        }
+    }
+
+    /// With the lists of the message that is filled next.
+    fn memory(&mut self) -> &mut Memory {
+        if let Some(spare) = self.spare.messages.last_mut() {
+            if self.memory.questions.capacity() == 0 {
+                self.memory.questions = std::mem::take(&mut spare.questions);
+                self.memory.questions.clear();
+            }
+            if let Some(mut answer) = spare.answer.take() {
+                answer.addresses.clear();
+                self.memory.addresses.push(answer.addresses);
+            }
+        }
+        &mut self.memory
+    }
+
+    /// The event of a message. Only a query has an initiator: an answer arrives in the context of whatever the softirq
+    /// interrupted.
+    fn reported(&mut self, head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Parsed) -> Event {
+        let initiator = (sender.pid != 0 && parsed.answer.is_none()).then(|| Initiator {
+            process: ProcessKey::new(sender.pid, sender.start_ns),
+            comm: comm(&sender.comm),
+        });
+        let (client, server) = ends(head);
+        let message = DnsMessage {
+            netns: u64::from(head.netns),
+            socket: head.socket,
+            transport: transport(head),
+            client,
+            server,
+            initiator,
+            id: parsed.id,
+            nth,
+            questions: parsed.questions,
+            answer: parsed.answer,
+        };
+        let message = match self.spare.messages.pop() {
+            Some(mut spare) => {
+                self.spare.is_used = true;
+                *spare = message;
+                spare
+            }
+            None => Box::new(message),
+        };
+        Event {
+            at: Timestamp(at_ns),
+            body: Body::DnsSeen(message),
         }
     }
 
@@ -176,30 +248,6 @@ impl Sorter {
         let place = self.without_question.iter().position(|query| *query == key)?;
         self.without_question.remove(place);
         Some(Unreported::NoQuestion)
-    }
-}
-
-/// The event of a message. Only a query has an initiator: an answer arrives in the context of whatever the softirq interrupted.
-fn reported(head: &DnsRecord, at_ns: u64, nth: u32, sender: Sender, parsed: Parsed) -> Event {
-    let initiator = (sender.pid != 0 && parsed.answer.is_none()).then(|| Initiator {
-        process: ProcessKey::new(sender.pid, sender.start_ns),
-        comm: comm(&sender.comm),
-    });
-    let (client, server) = ends(head);
-    Event {
-        at: Timestamp(at_ns),
-        body: Body::DnsSeen(Box::new(DnsMessage {
-            netns: u64::from(head.netns),
-            socket: head.socket,
-            transport: transport(head),
-            client,
-            server,
-            initiator,
-            id: parsed.id,
-            nth,
-            questions: parsed.questions,
-            answer: parsed.answer,
-        })),
     }
 }
 

@@ -5,15 +5,16 @@
 //! Does not: keep any record's data but addresses.
 
 use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hasher as _};
+use std::hash::BuildHasher as _;
 use std::net::IpAddr;
 
 use domain::base::iana::{Opcode, Rtype};
 use domain::base::message::RecordSection;
 use domain::base::name::ParsedName;
 use domain::base::wire::ParseError;
-use domain::base::{Message, QuestionSection};
+use domain::base::{Message, QuestionSection, ToName as _};
 use domain::rdata::{A, Aaaa};
+use foldhash::fast::FixedState;
 use sandglass_model::SmolStr;
 use sandglass_model::network::{Answer, Question};
 
@@ -39,28 +40,45 @@ pub struct Parsed {
 #[error("no DNS message: its {0} cannot be read")]
 pub struct Malformed(&'static str);
 
+/// What one message leaves for the next ones.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Makes messages of one name share its text.
+    names: NameCache,
+    /// Lists without entries, of messages that were handled.
+    pub(super) questions: Vec<Question>,
+    pub(super) addresses: Vec<Vec<IpAddr>>,
+}
+
+impl Memory {
+    /// Keeps the names only.
+    pub(super) fn release(&mut self) {
+        (self.questions, self.addresses) = (Vec::new(), Vec::new());
+    }
+}
+
 /// Parses a message. `complete` is false where the rest of it was not captured: then it is not malformed for ending early.
-/// `names` makes messages of one name share its text.
+/// `memory` makes messages of one name share its text, and has lists to fill again.
 ///
 /// # Errors
 /// When the header (RFC 1035 4.1.1) or a question (4.1.2) cannot be read.
-pub fn parse(bytes: &[u8], complete: bool, names: &mut NameCache) -> Result<Parsed, Malformed> {
+pub fn parse(bytes: &[u8], complete: bool, memory: &mut Memory) -> Result<Parsed, Malformed> {
     let message = Message::from_octets(bytes).map_err(|_| Malformed("header"))?;
     let (header, counts) = (message.header(), message.header_counts());
     let mut parsed = Parsed {
         id: header.id(),
         is_lookup: header.opcode() == Opcode::QUERY,
-        questions: Vec::new(),
+        questions: std::mem::take(&mut memory.questions),
         more_questions: 0,
         answer: None,
         malformed: false,
     };
     let mut section = message.question();
-    // Small lists of the right size: the pipeline's thread frees them, which is cheap for the smallest pieces only.
+    // Of the right size: nearly all messages have one.
     parsed
         .questions
         .reserve_exact(usize::from(counts.qdcount()).min(QUESTIONS_MAX));
-    parsed.more_questions = questions(&mut section, names, &mut parsed.questions)?;
+    parsed.more_questions = questions(&mut section, &mut memory.names, &mut parsed.questions)?;
     if !parsed.is_lookup {
         // The other sections may be of another meaning, as in an update (RFC 2136 2.4, 2.5), or be missing, as in a stateful
         // operation (RFC 8490 5.4) and an inverse query (RFC 1035 6.4.1).
@@ -70,12 +88,14 @@ pub fn parse(bytes: &[u8], complete: bool, names: &mut NameCache) -> Result<Pars
     if !header.qr() {
         return Ok(parsed);
     }
+    let mut addresses = memory.addresses.pop().unwrap_or_default();
+    addresses.reserve_exact(usize::from(counts.ancount()).min(ADDRESSES_MAX));
     // ANCOUNT is what the header states. It is kept as it is; whether all of them can be read shows in `malformed`.
     let mut answer = Answer {
         rcode: u16::from(header.rcode().to_int()),
         truncated: header.tc(),
         records: counts.ancount(),
-        addresses: Vec::with_capacity(usize::from(counts.ancount()).min(ADDRESSES_MAX)),
+        addresses,
     };
     let readable = read_records(section, counts.nscount() > 0 || counts.arcount() > 0, &mut answer);
     parsed.malformed = complete && readable.is_err();
@@ -155,37 +175,56 @@ fn read_extended_code(answers: RecordSection<'_, &[u8]>, answer: &mut Answer) ->
 /// Texts of names that were seen lately: programs look up few names, each of them many times, and each answer repeats its
 /// query's.
 #[derive(Debug, Default)]
-pub struct NameCache {
-    /// By hash; nothing before the first long name.
-    recent: Vec<SmolStr>,
+struct NameCache {
+    /// By hash of the form on the wire; nothing before the first name.
+    recent: Vec<Recent>,
     /// Empty between two names; keeps its allocation.
     text: String,
+    /// The same for the form on the wire.
+    wire: Vec<u8>,
+}
+
+/// A name that was seen lately.
+#[derive(Clone, Debug, Default)]
+struct Recent {
+    /// Its labels in lower case, each with its length before it, the root's included.
+    wire: Box<[u8]>,
+    text: SmolStr,
 }
 
 impl NameCache {
     /// A name as the model wants it: lower case, no last dot, `\DDD` for what is not printable, `\.` for a dot within a label.
     fn text(&mut self, name: &ParsedName<&[u8]>) -> SmolStr {
-        self.text.clear();
-        for label in name.iter().filter(|label| !label.is_root()) {
-            if !self.text.is_empty() {
-                self.text.push('.');
-            }
-            write_label(label.as_slice(), &mut self.text);
+        self.wire.clear();
+        match name.as_flat_slice() {
+            Some(labels) => self.wire.extend_from_slice(labels),
+            None => name.iter().for_each(|label| {
+                self.wire.push(label.len() as u8);
+                self.wire.extend_from_slice(label.as_slice());
+            }),
         }
-        if self.text.len() <= INLINE_MAX {
-            return SmolStr::new(&self.text);
-        }
+        // No length is a letter: labels have 63 bytes at most.
+        self.wire.make_ascii_lowercase();
         if self.recent.is_empty() {
-            self.recent.resize(RECENT_NAMES, SmolStr::default());
+            self.recent.resize(RECENT_NAMES, Recent::default());
         }
-        let mut hasher = DefaultHasher::new();
-        hasher.write(self.text.as_bytes());
         // Direct-mapped: another name of the same place replaces the text, which costs an allocation and nothing else.
-        let known = &mut self.recent[hasher.finish() as usize % RECENT_NAMES];
-        if *known != self.text {
-            *known = SmolStr::new(&self.text);
+        let place = FixedState::default().hash_one(self.wire.as_slice()) as usize % RECENT_NAMES;
+        let known = &mut self.recent[place];
+        if *known.wire != *self.wire {
+            self.text.clear();
+            for label in name.iter().filter(|label| !label.is_root()) {
+                if !self.text.is_empty() {
+                    self.text.push('.');
+                }
+                write_label(label.as_slice(), &mut self.text);
+            }
+            *known = Recent {
+                wire: self.wire.as_slice().into(),
+                text: SmolStr::new(&self.text),
+            };
         }
-        known.clone()
+        known.text.clone()
     }
 }
 
@@ -211,10 +250,8 @@ fn write_label(label: &[u8], text: &mut String) {
     }
 }
 
-/// So many long names are remembered: as many as the programs of a node look up all the time.
+/// So many names are remembered: as many as the programs of a node look up all the time.
 const RECENT_NAMES: usize = 512;
-/// A shorter text needs no allocation (`SmolStr`).
-const INLINE_MAX: usize = 23;
 /// Questions that are kept of a message. Resolvers send one in each, as RFC 9619 requires; more come from broken or hostile
 /// programs.
 pub const QUESTIONS_MAX: usize = 8;

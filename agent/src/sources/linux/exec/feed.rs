@@ -118,7 +118,7 @@ impl ExecFeed {
 
     /// Sends the burst, in the order of the records. Blocks while the pipeline is full.
     fn send_burst(&mut self) -> Result<(), Stopped> {
-        self.burst.drain(..).try_for_each(|event| self.outlet.send(event))
+        self.outlet.send_all(self.burst.drain(..))
     }
 
     /// Sends a new anchor when the wall clock was stepped (settimeofday(2), or a time service at start). Slewing

@@ -1,18 +1,18 @@
 use super::*;
 
 fn parse(bytes: &[u8], complete: bool) -> Result<Parsed, Malformed> {
-    super::parse(bytes, complete, &mut NameCache::default())
+    super::parse(bytes, complete, &mut Memory::default())
 }
 
 #[test]
 fn one_name_is_one_text_and_others_are_distinguished() {
-    let mut names = NameCache::default();
+    let mut memory = Memory::default();
     let mut name_of = |label: &[u8]| {
         let mut question = vec![label.len() as u8];
         question.extend(label);
         question.extend(*b"\x07service\x05local\0\0\x01\0\x01");
         let message = [header(7, 0x0100, [1, 0, 0, 0]), question].concat();
-        let mut parsed = super::parse(&message, true, &mut names).unwrap();
+        let mut parsed = super::parse(&message, true, &mut memory).unwrap();
         parsed.questions.remove(0).name
     };
     let long = name_of(b"a-name-of-some-length");
