@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 
 use crate::id::ProcessKey;
 
-pub use self::dns::{Answer, DnsMessage, DnsUnreported, Question, Transport, Unreported};
+pub use self::dns::{Answer, DnsMessage, DnsUnreported, Question, STREAM_WAIT_MAX_NS, Transport, Unreported};
 
 /// The process that sent a query or opened a connection, where the kernel still knew it.
 ///

@@ -83,6 +83,8 @@ impl Scene {
         for event in self.watch.of_lab() {
             if let Body::DnsUnreported(unreported) = event.body
                 && unreported.netns == pod
+                // None: bytes are missing that may still come.
+                && unreported.count > 0
             {
                 *counted.entry(unreported.reason).or_default() += unreported.count;
             }

@@ -184,7 +184,9 @@ pub fn dns_events(events: &[Event], netns: u64) -> usize {
     let of_it = events.iter().filter(|event| match &event.body {
         Body::DnsSeen(message) => message.netns == netns,
         Body::DnsUnreported(unreported) => {
-            unreported.netns == netns && !matches!(unreported.reason, Unreported::Questions | Unreported::Records)
+            let is_hole = unreported.count == 0;
+            let is_message = !matches!(unreported.reason, Unreported::Questions | Unreported::Records);
+            unreported.netns == netns && is_message && !is_hole
         }
         _ => false,
     });

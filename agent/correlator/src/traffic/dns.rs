@@ -79,19 +79,27 @@ impl Traffic {
     }
 
     /// DNS traffic was not reported as messages. If bytes to a client were not seen, answers may have been among them:
-    /// the lookups of that connection then have no cause that blames a server.
+    /// the lookups of that connection then have no cause that blames a server. The same holds as long as bytes are
+    /// missing that may still come.
     pub(crate) fn on_dns_unreported(&mut self, ctx: &mut Context, at: Timestamp, unreported: &DnsUnreported) {
         let mut client = unreported.client;
         client.set_ip(client.ip().to_canonical());
         if unreported.reason == Unreported::Unseen && unreported.inbound {
             // All lookups that were sent from this end of the connection.
             let key = TableKey::client(protocol_of(unreported.transport), client);
-            let serials: Vec<u64> = self.lookups.newest(key).map(|(serial, _)| serial).collect();
+            let serials: Vec<u64> = self.lookups.all(key).map(|(serial, _)| serial).collect();
             for serial in serials {
-                if let Some(lookup) = self.lookups.get_mut(serial) {
-                    lookup.miss_answers(at, unreported.socket, client);
+                let Some(lookup) = self.lookups.get_mut(serial) else {
+                    continue;
+                };
+                match unreported.count {
+                    0 => lookup.await_answers(at, unreported.socket, client),
+                    _ => lookup.miss_answers(at, unreported.socket, client),
                 }
             }
+        }
+        if unreported.count == 0 {
+            return;
         }
         let owner = self.owners.attribute(unreported.netns, client.ip(), ctx.now);
         ctx.effects.outputs.push(Output::Finding(Finding::DnsUnreported {

@@ -30,9 +30,10 @@ impl Traffic {
     /// questions passed.
     pub(crate) fn on_lookup_due(&mut self, ctx: &mut Context, serial: u64) {
         self.find_owner(ctx, ExchangeId::Lookup(serial));
-        let Some(lookup) = self.take_lookup(serial, ctx.now) else {
+        let Some(mut lookup) = self.take_lookup(serial, ctx.now) else {
             return;
         };
+        lookup.give_up_holes(ctx.now);
         let ending = lookup.ending(ctx.now);
         self.end_lookup(ctx, serial, lookup, ending);
     }
@@ -85,7 +86,10 @@ impl Traffic {
     /// addresses goes badly.
     fn end_unshown(&mut self, ctx: &mut Context, serial: u64, unshown: UnshownLookup) {
         let lookup = &unshown.lookup;
-        let mut ended = ctx.effects.spare_ended().unwrap_or_else(|| Box::new(LookupEnded::blank()));
+        let mut ended = ctx
+            .effects
+            .spare_ended()
+            .unwrap_or_else(|| Box::new(LookupEnded::blank()));
         (ended.scope, ended.owner) = (lookup.owner.scope(), lookup.owner.share().key());
         (ended.start, ended.end, ended.trace) = (lookup.start, unshown.end, None);
         lookup.fill_detail(&mut ended.detail, Some(unshown.result));

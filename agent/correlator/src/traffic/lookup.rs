@@ -12,7 +12,7 @@ pub(crate) mod question;
 
 use std::net::{IpAddr, SocketAddr};
 
-use sandglass_model::network::{Answer, DnsMessage, Initiator, Question, Transport};
+use sandglass_model::network::{Answer, DnsMessage, Initiator, Question, STREAM_WAIT_MAX_NS, Transport};
 use sandglass_model::trace::LookupResult;
 use sandglass_model::{SmolStr, Timestamp};
 
@@ -258,6 +258,7 @@ impl Lookup {
                 nth: message.nth,
                 answered: None,
                 unseen: false,
+                hole: None,
                 again,
                 left: false,
             });
@@ -345,6 +346,28 @@ impl Lookup {
         let on_connection = |sent: &&mut SentQuery| sent.socket == socket && sent.client == client;
         for sent in self.sent.iter_mut().filter(on_connection) {
             sent.miss_answer(at);
+        }
+    }
+
+    /// Bytes to the client are missing on this connection since `at`, and may still come: until then, answers to what was
+    /// queried on it may be among them, or wait behind them.
+    pub(crate) fn await_answers(&mut self, at: Timestamp, socket: u64, client: SocketAddr) {
+        let pending = |sent: &&mut SentQuery| {
+            sent.socket == socket
+                && sent.client == client
+                && sent.transport == Transport::Tcp
+                && sent.at <= at
+                && sent.answered.is_none()
+        };
+        for sent in self.sent.iter_mut().filter(pending) {
+            sent.hole = sent.hole.max(Some(at));
+        }
+    }
+
+    /// The lookup is over at `at`. Bytes that were missing a moment ago may be missing still: its answers may be among them.
+    pub(crate) fn give_up_holes(&mut self, at: Timestamp) {
+        for sent in &mut self.sent {
+            sent.unseen |= sent.answered.is_none() && sent.hole.is_some_and(|hole| at.since(hole) < STREAM_WAIT_MAX_NS);
         }
     }
 

@@ -203,6 +203,12 @@ impl<T: Owned> ExchangeTable<T> {
         newest.filter_map(|place| self.entries[place as usize].used())
     }
 
+    /// As [`newest`](ExchangeTable::newest), without a bound: for what comes seldom and concerns each of them.
+    pub(crate) fn all(&self, key: TableKey) -> impl Iterator<Item = (u64, &T)> {
+        let all = self.index.newest(key.hash());
+        all.filter_map(|place| self.entries[place as usize].used())
+    }
+
     pub(crate) fn get(&self, serial: u64) -> Option<&T> {
         let place = self.place(serial)?;
         self.entries[place as usize].value.as_deref()

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::Initiator;
+use crate::time::SECOND;
 
 /// Transport of a DNS message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -78,9 +79,14 @@ pub struct DnsUnreported {
     pub inbound: bool,
     /// Why.
     pub reason: Unreported,
-    /// How many messages, questions ([`Unreported::Questions`]) or bytes ([`Unreported::Unseen`]).
+    /// How many messages, questions ([`Unreported::Questions`]) or bytes ([`Unreported::Unseen`]). No bytes at all: some are
+    /// missing in front of others that were seen, and TCP may send them again. Either they come, or another event with their
+    /// number follows, within [`STREAM_WAIT_MAX_NS`].
     pub count: u64,
 }
+
+/// A source waits no longer than this for missing bytes of a TCP stream, nanoseconds.
+pub const STREAM_WAIT_MAX_NS: u64 = 7 * SECOND;
 
 /// Why DNS traffic is not reported as messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -67,6 +67,8 @@ pub(crate) struct SentQuery {
     pub(crate) answered: Option<Timestamp>,
     /// Its answer may have been among bytes of the connection that were not seen.
     pub(crate) unseen: bool,
+    /// Since when its answer may be among bytes of the connection that are missing, and may still come.
+    pub(super) hole: Option<Timestamp>,
     /// It repeats a question because no answer came.
     pub(crate) again: bool,
     /// The client went over to TCP instead of waiting for its answer: its silence proves nothing.

@@ -163,6 +163,11 @@ impl Sorter {
             },
             Found::Cut { at_ns } => events.push(counted(at_ns, Unreported::Cut, 1)),
             Found::Gap { at_ns, bytes } => events.push(counted(at_ns, Unreported::Unseen, bytes)),
+            // No answer can lie in a hole of the client's stream.
+            Found::Hole { at_ns } if direction == Direction::In => {
+                events.push(counted(at_ns, Unreported::Unseen, 0));
+            }
+            Found::Hole { .. } => {}
         }
     }
 

@@ -117,6 +117,12 @@ pub enum Found<'m> {
         /// How many.
         bytes: u64,
     },
+    /// Bytes in front of others that were seen are missing since this instant. They may still come, since TCP sends them
+    /// again; a [`Found::Gap`] follows if not.
+    Hole {
+        /// When bytes behind them were seen.
+        at_ns: u64,
+    },
 }
 
 /// All streams. `C` is a small value of the caller that comes back with what is found.

@@ -59,6 +59,7 @@ impl Framing {
             Chunk::Bytes { bytes, at_ns, sender } if self.searching => self.search(bytes, at_ns, sender, found),
             Chunk::Bytes { bytes, at_ns, sender } => self.read(bytes, at_ns, sender, found),
             Chunk::Unseen { bytes, at_ns } => self.miss(bytes as usize, at_ns, found),
+            Chunk::Hole { at_ns } => found(Found::Hole { at_ns }),
         }
     }
 

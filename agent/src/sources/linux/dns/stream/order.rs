@@ -4,6 +4,8 @@
 //! the receiver is known to have the missing bytes ([`Order::pass`]), or when a bound of bytes or time is reached.
 //! Does not: know what the bytes mean.
 
+use sandglass_model::network::STREAM_WAIT_MAX_NS;
+
 use super::{Segment, Sender};
 
 /// The next bytes of a stream. Chunks come in order and without overlap: their lengths add up to the way from the first to the
@@ -20,6 +22,8 @@ pub enum Chunk<'b> {
     },
     /// So many bytes that were not captured; bytes behind them were seen at `at_ns`.
     Unseen { bytes: u32, at_ns: u64 },
+    /// Bytes in front of others that came at `at_ns` are missing: those wait.
+    Hole { at_ns: u64 },
 }
 
 /// A segment that waits for bytes in front of it.
@@ -84,7 +88,11 @@ impl Order {
             // A number out of every window is no part of this stream.
             // A close waits as well: it shows that bytes in front of it are missing.
             if ahead.unsigned_abs() <= REACH && (segment.wire_len > 0 || segment.flags.fin) {
+                let is_first = self.waiting.is_empty();
                 self.wait(segment);
+                if is_first {
+                    take(Chunk::Hole { at_ns: segment.at_ns });
+                }
             }
             while self.waiting_bytes > WAITING_BYTES_MAX.min(room) || self.waiting.len() > WAITING_SEGMENTS_MAX {
                 self.skip(take);
@@ -98,13 +106,18 @@ impl Order {
             at_ns: segment.at_ns,
             sender: segment.sender,
         };
+        let before = self.next;
         self.append(piece, take);
         // Until now the receiver could not read what waited.
         self.follow(segment.at_ns, take);
+        if self.next != before {
+            self.report_hole(segment.at_ns, take);
+        }
     }
 
     /// The receiver has all bytes before `seq`: what of them is missing here was lost between the kernel and the agent.
     pub fn pass(&mut self, seq: u32, at_ns: u64, take: &mut dyn FnMut(Chunk<'_>)) {
+        let before = self.next;
         while let missing @ 1.. = distance(seq, self.next)
             && missing.unsigned_abs() <= REACH
         {
@@ -118,14 +131,21 @@ impl Order {
                 ),
             }
         }
+        if self.next != before {
+            self.report_hole(at_ns, take);
+        }
     }
 
     /// What has waited for too long waits no longer.
     pub fn expire(&mut self, now_ns: u64, take: &mut dyn FnMut(Chunk<'_>)) {
+        let before = self.next;
         while let Some(oldest) = self.waiting.iter().map(|waiting| waiting.at_ns).min()
             && now_ns.saturating_sub(oldest) >= WAIT_NS
         {
             self.skip(take);
+        }
+        if self.next != before {
+            self.report_hole(now_ns, take);
         }
     }
 
@@ -163,6 +183,13 @@ impl Order {
             sender: segment.sender,
         };
         self.waiting.insert(place, waiting);
+    }
+
+    /// The hole that was first is no more: what still waits is behind another one.
+    fn report_hole(&self, at_ns: u64, take: &mut dyn FnMut(Chunk<'_>)) {
+        if !self.waiting.is_empty() {
+            take(Chunk::Hole { at_ns });
+        }
     }
 
     /// Gives the first hole up.
@@ -246,3 +273,5 @@ const OVERHEAD: usize = 96;
 /// The longest wait for bytes in front. Four transmissions of one segment in a row are lost before it ends (`TCP_RTO_MIN` of
 /// 200 ms, doubled each time: include/net/tcp.h, Linux 6.12), and it is shorter than a lookup's deadline.
 const WAIT_NS: u64 = 5_000_000_000;
+// The streams are swept once a second, and the decoder looks after them as often.
+const _: () = assert!(WAIT_NS + 2 * super::SWEEP_NS <= STREAM_WAIT_MAX_NS);

@@ -62,6 +62,7 @@ struct Seen {
     times: Vec<(u64, u32)>,
     cut: usize,
     gaps: Vec<(u64, u64)>,
+    holes: Vec<u64>,
 }
 
 impl Seen {
@@ -79,6 +80,7 @@ impl Seen {
             }
             Found::Cut { .. } => self.cut += 1,
             Found::Gap { at_ns, bytes } => self.gaps.push((at_ns, bytes)),
+            Found::Hole { at_ns } => self.holes.push(at_ns),
         }
     }
 
@@ -271,6 +273,31 @@ fn what_waits_for_too_long_goes_on() {
         (&[(5_000, u64::from(len))][..], 5_000)
     );
     assert_eq!(streams.waiting, 0);
+    assert_eq!(seen.holes, [5_000]);
+}
+
+#[test]
+fn a_hole_is_reported_when_it_begins_and_again_when_the_next_one_is_the_first() {
+    let all = answers(0..5);
+    let len = u32::try_from(all[0].len()).unwrap();
+    let piece = |number: u32| {
+        let mut piece = known(segment(IN, number * len, &all[number as usize]), 0, 9);
+        piece.at_ns = 10 + u64::from(number);
+        piece
+    };
+    let (mut streams, mut seen) = (Streams::default(), Seen::default());
+    let mut take = |segment: Segment<'_, ()>| streams.take(&segment, &mut |(), _, found| seen.take(found));
+    take(fresh(segment(IN, 0, &all[0]), 0, 9));
+    take(piece(4));
+    take(piece(2));
+    let mut filling = piece(1);
+    filling.at_ns = 20;
+    take(filling);
+    // Sent again, and known already.
+    take(piece(1));
+    take(piece(3));
+    assert_eq!((seen.holes, seen.gaps), (vec![14, 20], vec![]));
+    assert_eq!(seen.messages.len(), 5);
 }
 
 #[test]
