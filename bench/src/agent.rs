@@ -172,9 +172,18 @@ pub struct Switched {
 impl Switched {
     /// Starts it and waits until it is ready, with attached hooks.
     pub fn start() -> Result<Switched> {
+        Switched::start_with(None)
+    }
+
+    /// The same, with this network namespace as the node's: its conntrack is observed.
+    pub fn start_on(node: &str) -> Result<Switched> {
+        Switched::start_with(Some(node))
+    }
+
+    fn start_with(node: Option<&str>) -> Result<Switched> {
         let address = free_address()?;
         let mut command = Command::new(program("sandglass-bench-agent")?);
-        command.arg(address.to_string());
+        command.arg(address.to_string()).args(node);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut agent = match Agent::start_as(command, address)? {
             Started::Ready(agent) => agent,

@@ -59,6 +59,8 @@ mod report;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
+mod service_node;
+#[cfg(target_os = "linux")]
 mod tcp_flow;
 #[cfg(target_os = "linux")]
 mod throughput;

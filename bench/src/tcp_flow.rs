@@ -225,15 +225,21 @@ pub struct Link {
 }
 
 impl Link {
-    /// Creates them.
-    pub fn make() -> Result<Link> {
+    /// The namespaces alone.
+    pub fn unjoined() -> Result<Link> {
         let link = Link {
             ends: ["a", "b"].map(|end| format!("sgbench{}{end}", std::process::id())),
         };
-        let [one, other] = &link.ends;
         for end in &link.ends {
             ip(&["netns", "add", end])?;
         }
+        Ok(link)
+    }
+
+    /// Creates them.
+    pub fn make() -> Result<Link> {
+        let link = Link::unjoined()?;
+        let [one, other] = &link.ends;
         ip(&[
             "-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", other,
         ])?;
@@ -264,7 +270,8 @@ pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Sen
     outcome.context("cannot enter a network namespace")
 }
 
-fn ip(arguments: &[&str]) -> Result<()> {
+/// Runs `ip`.
+pub fn ip(arguments: &[&str]) -> Result<()> {
     let output = Command::new("ip").args(arguments).output().context("cannot run ip")?;
     ensure!(
         output.status.success(),

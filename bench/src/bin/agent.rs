@@ -1,6 +1,7 @@
 //! The agent of `sandglass run`, with hooks that can be detached and attached while it runs.
 //!
-//! `crate::agent` starts it with the address to listen on. It acknowledges each line of its standard input, `off` or `on`, with
+//! `crate::agent` starts it with the address to listen on, and perhaps a network namespace that is to be the node's: a name
+//! below `/run/netns`. It acknowledges each line of its standard input, `off` or `on`, with
 //! the same line once that is done. It ends with its input, or by a signal.
 //! Does not: read a configuration, query a container runtime, or log.
 
@@ -22,6 +23,7 @@ fn main() {}
 #[cfg(target_os = "linux")]
 mod agent {
     use std::io::{BufRead as _, Write as _};
+    use std::path::PathBuf;
 
     use sandglass::app::{self, App, StartOptions};
     use sandglass::config::Config;
@@ -42,6 +44,9 @@ mod agent {
             .map_err(failed)?;
         let options = StartOptions {
             serve: true,
+            node_netns: std::env::args()
+                .nth(2)
+                .map(|name| PathBuf::from("/run/netns").join(name)),
             ..StartOptions::default()
         };
         let mut app = runtime.block_on(app::start(&config, options))?;
