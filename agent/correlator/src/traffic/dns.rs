@@ -27,7 +27,7 @@ use crate::output::Output;
 use crate::owner::Owner;
 use crate::traffic::Traffic;
 use crate::traffic::lookup::question::QueryKind;
-use crate::traffic::lookup::{Lists, Lookup, MAX_NAMES, base};
+use crate::traffic::lookup::{Lookup, MAX_NAMES, base};
 use crate::traffic::packet::protocol_of;
 use crate::traffic::table::{ExchangeTable, Way};
 use crate::traffic::table_key::{Client, TableKey};
@@ -177,17 +177,10 @@ impl Traffic {
         let serial = ctx.next_serial();
         let mut lookup = match self.spare.pop() {
             Some(mut spare) => {
-                let lists = spare.lists();
-                *spare = Lookup::new(at, owner.clone(), message, &question.name, lists);
+                spare.begin_again(at, owner.clone(), message, &question.name);
                 spare
             }
-            None => Box::new(Lookup::new(
-                at,
-                owner.clone(),
-                message,
-                &question.name,
-                Lists::default(),
-            )),
+            None => Box::new(Lookup::new(at, owner.clone(), message, &question.name)),
         };
         lookup.lost = ctx.losses.traffic_at(at);
         lookup.home = self.home_of(ctx, owner);

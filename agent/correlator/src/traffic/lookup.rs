@@ -74,33 +74,6 @@ pub(crate) struct Lookup {
     pub(crate) lost: bool,
 }
 
-/// The lists that every lookup has, without entries: kept for the next one.
-#[derive(Debug)]
-pub(crate) struct Lists {
-    names: Vec<SmolStr>,
-    questions: Vec<QuestionState>,
-    sent: Vec<SentQuery>,
-    counted: Vec<(QueryType, Transport, u32)>,
-    servers: Vec<SocketAddr>,
-    addresses: Vec<IpAddr>,
-    notes: Vec<Note>,
-}
-
-impl Default for Lists {
-    /// Room for the two questions of a usual lookup.
-    fn default() -> Lists {
-        Lists {
-            names: Vec::with_capacity(1),
-            questions: Vec::with_capacity(2),
-            sent: Vec::with_capacity(2),
-            counted: Vec::with_capacity(2),
-            servers: Vec::with_capacity(1),
-            addresses: Vec::with_capacity(2),
-            notes: Vec::with_capacity(4),
-        }
-    }
-}
-
 /// Bound on the queries that are kept.
 const MAX_SENT: usize = 64;
 /// Bound on questions: three for each of the names.
@@ -120,30 +93,20 @@ impl Owned for Lookup {
 }
 
 impl Lookup {
-    /// A lookup that begins with `message`. Takes the lists of one that is over, `spare`, so that it allocates nothing.
-    pub(crate) fn new(at: Timestamp, owner: Owner, message: &DnsMessage, name: &SmolStr, spare: Lists) -> Lookup {
-        let Lists {
-            mut names,
-            questions,
-            sent,
-            counted,
-            servers,
-            addresses,
-            notes,
-        } = spare;
-        names.push(name.clone());
+    /// A lookup that begins with `message`, with room for the two questions of a usual one.
+    pub(crate) fn new(at: Timestamp, owner: Owner, message: &DnsMessage, name: &SmolStr) -> Lookup {
         Lookup {
             owner,
             initiator: message.initiator.clone(),
             start: at,
-            names,
-            questions,
-            sent,
+            names: vec![name.clone()],
+            questions: Vec::with_capacity(2),
+            sent: Vec::with_capacity(2),
             queries: 0,
             retransmissions: 0,
-            counted,
-            servers,
-            addresses,
+            counted: Vec::with_capacity(2),
+            servers: Vec::with_capacity(1),
+            addresses: Vec::with_capacity(2),
             backend: None,
             flows: Vec::new(),
             drops: Vec::new(),
@@ -152,31 +115,55 @@ impl Lookup {
             truncated: false,
             transport: message.transport,
             last_answer: at,
-            notes,
+            notes: Vec::with_capacity(4),
             home: None,
             lost: false,
         }
     }
 
-    /// Its lists, emptied, for a next lookup.
-    pub(crate) fn lists(&mut self) -> Lists {
-        let mut lists = Lists {
-            names: std::mem::take(&mut self.names),
-            questions: std::mem::take(&mut self.questions),
-            sent: std::mem::take(&mut self.sent),
-            counted: std::mem::take(&mut self.counted),
-            servers: std::mem::take(&mut self.servers),
-            addresses: std::mem::take(&mut self.addresses),
-            notes: std::mem::take(&mut self.notes),
-        };
-        lists.names.clear();
-        lists.questions.clear();
-        lists.sent.clear();
-        lists.counted.clear();
-        lists.servers.clear();
-        lists.addresses.clear();
-        lists.notes.clear();
-        lists
+    /// The same in the memory of a lookup that is over: nothing is allocated or moved.
+    pub(crate) fn begin_again(&mut self, at: Timestamp, begin_owner: Owner, message: &DnsMessage, name: &SmolStr) {
+        // Every field by its name, so that a new one is not forgotten here.
+        let Lookup {
+            owner,
+            initiator,
+            start,
+            names,
+            questions,
+            sent,
+            queries,
+            retransmissions,
+            counted,
+            servers,
+            addresses,
+            backend,
+            flows,
+            drops,
+            error,
+            late,
+            truncated,
+            transport,
+            last_answer,
+            notes,
+            home,
+            lost,
+        } = self;
+        *owner = begin_owner;
+        initiator.clone_from(&message.initiator);
+        (*start, *last_answer, *transport) = (at, at, message.transport);
+        names.clear();
+        names.push(name.clone());
+        questions.clear();
+        sent.clear();
+        counted.clear();
+        servers.clear();
+        addresses.clear();
+        flows.clear();
+        drops.clear();
+        notes.clear();
+        (*queries, *retransmissions, *late) = (0, 0, 0);
+        (*backend, *error, *home) = (None, None, None);
+        (*truncated, *lost) = (false, false);
     }
 
     /// Index of the name that is tried now.

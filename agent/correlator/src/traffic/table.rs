@@ -174,8 +174,14 @@ impl<T: Owned> ExchangeTable<T> {
     pub(crate) fn keys(&mut self, serial: u64, keys: &[TableKey]) {
         let Some(place) = self.place(serial) else { return };
         let entry = &mut self.entries[place as usize];
-        for key in keys {
-            if entry.keys < MAX_KEYS && !self.index.has(entry.first_key, key.hash()) {
+        // Of an entry without keys the search can be left out.
+        let is_new = entry.keys == 0;
+        for (number, key) in keys.iter().enumerate() {
+            let is_known = match is_new {
+                true => keys[..number].contains(key),
+                false => self.index.has(entry.first_key, key.hash()),
+            };
+            if entry.keys < MAX_KEYS && !is_known {
                 entry.first_key = self.index.insert(key.hash(), place, entry.first_key);
                 entry.keys += 1;
             }

@@ -132,13 +132,13 @@ impl Lookup {
     fn result(&self) -> LookupResult {
         let current = self.current();
         let of_current = self.questions.iter().filter(|state| state.name == current);
-        let outcomes: Vec<AnswerOutcome> = of_current.filter_map(|state| state.outcome).collect();
-        let useful = outcomes.iter().find(|outcome| outcome.is_useful());
+        let mut outcomes = of_current.filter_map(|state| state.outcome);
+        let useful = outcomes.clone().find(|outcome| outcome.is_useful());
         let answer = outcomes
-            .iter()
+            .clone()
             .find(|outcome| LookupResult::Rcode(outcome.rcode).is_answer());
         // An address of one type is a result whatever the other type came to.
-        match useful.or(answer).or(outcomes.last()) {
+        match useful.or(answer).or_else(|| outcomes.next_back()) {
             Some(outcome) => LookupResult::Rcode(outcome.rcode),
             None if self.is_unknown(current) => LookupResult::Unknown,
             None => LookupResult::Unanswered,
