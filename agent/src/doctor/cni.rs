@@ -33,6 +33,7 @@ pub(super) fn check(options: &CniOptions, runtime: &RuntimeView) -> Vec<Finding>
     if runtime.cni.is_some() {
         findings.extend(drift(&CniSettings::find(options), &conf.settings));
     }
+    // The default directory first, then those of runtime handlers.
     for directory in &conf.directories {
         findings.extend(directory::check(&conf, directory, runtime));
     }
@@ -48,12 +49,15 @@ fn merged(options: &CniOptions, runtime: &RuntimeView) -> CniOptions {
     if let Some(kind) = runtime.kind {
         options.runtime.get_or_insert(kind);
     }
+    // What the user configured wins, as for the agent itself: `doctor` checks what the agent would do.
     options.libcni = options.libcni.or(runtime.libcni);
     let Some(loaded) = &runtime.cni else {
         return options;
     };
+    // The runtime reports paths of the node, wherever that is mounted here.
     let root = options.root.clone();
     options.conf_dir.get_or_insert_with(|| under(&root, &loaded.conf_dir));
+    // An empty list means that none is configured, since a runtime cannot run without one.
     if options.bin_dirs.is_empty() {
         options.bin_dirs = loaded.bin_dirs.iter().map(|dir| under(&root, dir)).collect();
     }
@@ -71,9 +75,11 @@ fn merged(options: &CniOptions, runtime: &RuntimeView) -> CniOptions {
     options
 }
 
-/// Where configuration and plugins are, with the origin of each, and settings files that could not be used.
+/// Where configuration and plugins are, with the origin of each, and settings files that could not be used. The first finding is
+/// always there: a reader who looks in the wrong directory sees it.
 fn settings(conf: &CniConf, own: &CniOptions, runtime: &RuntimeView) -> Vec<Finding> {
     let settings = &conf.settings;
+    // The origin of what the agent's own settings leave open.
     let found = match (&runtime.cni, &settings.sources[..]) {
         (Some(_), _) => "reported by the runtime".to_owned(),
         (None, []) => "defaults".to_owned(),
@@ -156,7 +162,8 @@ fn loopback(conf: &CniConf) -> Option<Finding> {
     )
 }
 
-/// A file's name without its directory, which the section has named before.
+/// A file's name without its directory, which the section has named before. Names that are no UTF-8 are shown with replacement
+/// characters: they are valid on Linux.
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

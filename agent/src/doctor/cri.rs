@@ -38,7 +38,7 @@ pub(super) struct LoadedCni {
     /// `PluginConfDir`.
     pub(super) conf_dir: String,
     /// `PluginDirs`, in the order in which plugins are looked up; at most 16. Never empty: go-cni's own default is `/opt/cni/bin`
-    /// (`DefaultCNIDir` of its `types.go`).
+    /// (`DefaultCNIDir` of its `types_others.go`).
     pub(super) bin_dirs: Vec<String>,
     /// `PluginMaxConfNum`: files that are loaded; `None` for all.
     pub(super) max_networks: Option<usize>,
@@ -64,6 +64,7 @@ pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
         view.findings.push(absent(&options.runtime));
         return view;
     };
+    // The CRI has no authentication of its own: who reaches the socket controls the node's containers.
     if !endpoint.is_local() {
         view.findings.push(
             Finding::new(
@@ -75,6 +76,7 @@ pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
             .hint("use the node's own socket"),
         );
     }
+    // A socket without a listener fails here, one of a runtime that hangs at the first call.
     let cri = match Cri::connect_to(endpoint, options.timeout).await {
         Ok(cri) => cri,
         Err(error) => {
@@ -88,7 +90,9 @@ pub(super) async fn check(options: &DoctorOptions) -> RuntimeView {
 
 /// No runtime to call: by configuration, or because there is no socket. A note, since traces come from the probes alone.
 fn absent(runtime: &RuntimeChoice) -> Finding {
+    // Two ways to be without a runtime; the consequence is the same.
     let finding = match runtime {
+        // Chosen by the user, so that there is nothing to mend.
         RuntimeChoice::Off => Finding::new(
             Level::Note,
             "cri.endpoint",
@@ -102,8 +106,8 @@ fn absent(runtime: &RuntimeChoice) -> Finding {
     finding.why("no pod labels, and sandboxes older than the agent are not listed; traces do not need it")
 }
 
-/// The calls, in the order in which a later one needs an earlier one: version, conditions, lists, statistics. Ends after the
-/// first that fails to connect; a call that the runtime refuses is a finding, and the next one is made.
+/// The calls, in the order in which a later one needs an earlier one: version, conditions, lists, statistics. Without a
+/// version nothing else is called; a later call that fails is a finding, and the next one is made.
 async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     match timed(|| cri.version()).await {
         // `runtime_name` is "containerd" or "cri-o", `runtime_version` a release (VersionResponse of the CRI).
@@ -168,8 +172,10 @@ async fn look(options: &DoctorOptions, cri: &Cri, view: &mut RuntimeView) {
     view.stats = stats::compare(&look, &node_network);
 }
 
-/// Of the sandboxes without network figures, those that have no network of their own.
+/// Of the sandboxes without network figures, those that have no network of their own (`NamespaceMode` NODE of the CRI): their
+/// traffic is the node's, and missing figures are right.
 async fn on_node_network(cri: &Cri, look: &StatsLook) -> Vec<String> {
+    // Ids of those that share the node's network namespace.
     let mut ids = Vec::new();
     // One call for each, since the list does not contain the namespace mode.
     for id in look.without_network().into_iter().take(MAX_ASKED) {
@@ -177,6 +183,7 @@ async fn on_node_network(cri: &Cri, look: &StatsLook) -> Vec<String> {
             Ok(answer) if answer.status.as_ref().is_some_and(|status| status.on_node_network()) => ids.push(id),
             Ok(_) => {}
             // Gone meanwhile, perhaps.
+            // gRPC's NOT_FOUND and its like: an answer about one sandbox, not a sign of the runtime's state.
             Err(error) if error.status().is_some() => {}
             // A runtime that hangs now would hang for each of them.
             Err(_) => break,
@@ -191,6 +198,7 @@ async fn timed<T, F>(mut call: impl FnMut() -> F) -> Result<(T, Duration), CriEr
 where
     F: Future<Output = Result<T, CriError>>,
 {
+    // Wall-clock time as the kubelet would measure it.
     let mut times = Vec::with_capacity(3);
     loop {
         let begin = Instant::now();
@@ -204,7 +212,8 @@ where
     }
 }
 
-/// Notes how a call went; its response, if there is one.
+/// Notes how a call went; its response, if there is one. So the report has a line for each method, also for those whose response
+/// is not needed.
 fn keep<T>(view: &mut RuntimeView, method: &str, outcome: Result<(T, Duration), CriError>) -> Option<T> {
     match outcome {
         Ok((answer, median)) => {
@@ -218,8 +227,9 @@ fn keep<T>(view: &mut RuntimeView, method: &str, outcome: Result<(T, Duration), 
     }
 }
 
-/// Whether a call is as fast as the kubelet needs it.
+/// Whether a call is as fast as the kubelet needs it. The time includes the transport, as it does for the kubelet.
 fn pace(method: &str, median: Duration) -> Finding {
+    // The median of three: the first may load what the others find loaded.
     let what = format!("{method} answers in {:.1} ms (median of 3)", median.as_secs_f64() * 1e3);
     if median < SLOW {
         return Finding::ok("cri.pace", what);
@@ -285,8 +295,10 @@ fn conditions(status: &StatusResponse) -> Vec<Finding> {
     findings
 }
 
-/// containerd keeps the outcome of its last attempt to load CNI configuration in `info` of the verbose status; it names the file.
+/// containerd keeps the outcome of its last attempt to load CNI configuration in `info` of the verbose status; it names the file
+/// (`lastCNILoadStatus`, `internal/cri/server/status.go`). `OK` after a good one.
 fn network_hint(status: &StatusResponse) -> String {
+    // The section with the findings about files and directories follows this one.
     let general = "see the CNI configuration below";
     match status.info.get("lastCNILoadStatus") {
         Some(last) if last != "OK" => format!("{general}; containerd's last attempt: {last}"),
@@ -298,6 +310,7 @@ fn network_hint(status: &StatusResponse) -> String {
 fn loaded_cni(status: &StatusResponse) -> Option<LoadedCni> {
     // `internal/cri/server/status.go` of containerd. CRI-O reports no such key, and its files have to do.
     let config: Value = serde_json::from_str(status.info.get("cniconfig")?).ok()?;
+    // A field that is missing or of another type makes the whole report useless: then the files count.
     let directories = config.get("PluginDirs")?.as_array()?;
     let bin_dirs = directories.iter().filter_map(Value::as_str).take(16);
     Some(LoadedCni {
@@ -311,11 +324,14 @@ fn loaded_cni(status: &StatusResponse) -> Option<LoadedCni> {
 /// `containerd.runtimes` in `config` of the verbose status (`Runtime` of containerd's `internal/cri/config/config.go`).
 fn loaded_handlers(config: &str) -> Option<Vec<LoadedHandler>> {
     let config: Value = serde_json::from_str(config).ok()?;
+    // The configuration as containerd marshals it, with the Go names of its JSON tags.
     let runtimes = config.get("containerd")?.get("runtimes")?.as_object()?;
+    // In the order of their names, which is that of a JSON object here.
     let own = runtimes.iter().filter_map(|(handler, runtime)| {
         let conf_dir = runtime.get("cniConfDir")?.as_str()?;
         // 0 stands for the number of the default directory (`initPlatform` of `internal/cri/server/service_linux.go`).
         let number = runtime.get("cniMaxConfNum").filter(|number| **number != 0);
+        // Handlers without a directory of their own use the default one, which is checked anyway.
         (!conf_dir.is_empty()).then(|| LoadedHandler {
             handler: handler.clone(),
             conf_dir: conf_dir.to_owned(),

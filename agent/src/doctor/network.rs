@@ -19,6 +19,7 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
     if !system::has_proc(root) {
         return Vec::new();
     }
+    // From the node to its sandboxes, which inherit servers from it.
     let mut findings = vec![node_resolver(root)];
     findings.extend(sandbox_resolvers(root));
     findings.extend(conntrack::check(root));
@@ -85,7 +86,7 @@ impl ResolvConf {
         }
     }
 
-    /// In one line.
+    /// In one line, in the order of the file: servers, search path, options.
     // Options are shown as written, since a reader searches for them in dnsConfig or the node's file.
     fn words(&self) -> String {
         let list = |words: &[String]| match words {
@@ -108,6 +109,7 @@ impl ResolvConf {
     /// What it means for a lookup, and what to do about it: first what keeps programs from resolving at all, then what makes it
     /// slow. `owner` is whose resolver it is, in words.
     fn judge(&self, check: &'static str, owner: &str) -> Finding {
+        // Each finding shows the whole resolver: a reader compares it with the file.
         let finding = |level, why: String, hint: &str| {
             Finding::new(level, check, format!("{owner}: {}", self.words()))
                 .why(why)
@@ -125,7 +127,9 @@ impl ResolvConf {
         // A and AAAA for each (`__res_context_search` of glibc's resolv/res_query.c). Kubernetes sets ndots:5 for ClusterFirst.
         // The name itself is the last that is tried, or the first where it has dots enough.
         let names = self.search.len() + 1;
+        // Without a search path ndots changes nothing.
         if self.ndots > 1 && names > 1 {
+            // One for A and one for AAAA, each name.
             let queries = 2 * names;
             return finding(
                 Level::Note,
@@ -170,6 +174,7 @@ impl ResolvConf {
 /// and CoreDNS forwards to them unless it is configured otherwise.
 fn node_resolver(root: &Path) -> Finding {
     // In a container the node's own is that of process 1, where its namespace and privilege let it be seen.
+    // Of a container that is the container's: better than nothing, and the same where it has the node's network.
     let own = || text(&root.join("etc/resolv.conf"));
     match text(&root.join("proc/1/root/etc/resolv.conf")).or_else(own) {
         Some(text) => ResolvConf::read(&text).judge("dns.resolv_conf", "the node"),
@@ -184,8 +189,10 @@ fn node_resolver(root: &Path) -> Finding {
 }
 
 /// One finding for each distinct `resolv.conf` of the sandboxes on this node. Pods share a handful of them, one for each
-/// namespace and dnsPolicy, so that these are counted and not listed.
+/// namespace and dnsPolicy, so that these are counted and not listed. Differences show pods with a dnsConfig of their own, and
+/// those that were made before the node's resolv.conf changed: the kubelet writes a pod's file once.
 fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
+    // A sandbox with no readable file counts apart: it is no evidence of anything.
     let (resolvers, unreadable) = resolvers(root);
     // The most frequent first: with one per namespace, the last of many are those of a single pod.
     let mut findings: Vec<Finding> = resolvers
@@ -214,7 +221,7 @@ fn sandbox_resolvers(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// A number of sandboxes in words.
+/// A number of sandboxes in words, as the subject of a finding.
 fn sandboxes(count: usize) -> String {
     match count {
         1 => "1 sandbox".to_owned(),
@@ -240,6 +247,7 @@ fn resolvers(root: &Path) -> (Vec<(ResolvConf, usize)>, usize) {
         let Some(netns) = netns(pid).filter(|netns| Some(netns) != node.as_ref()) else {
             continue;
         };
+        // Beyond the bound namespaces are left out; those that are known may still find a readable file.
         if by_netns.len() >= MAX_NAMESPACES && !by_netns.contains_key(&netns) {
             continue;
         }
@@ -272,6 +280,7 @@ fn number(root: &Path, path: &str) -> Option<u64> {
 /// The first 64 KiB of a file; `None` when it cannot be read. Its owner is a pod, which may have put anything there: what is a
 /// pipe or a device in a sandbox's file system is not opened.
 fn text(path: &Path) -> Option<String> {
+    // `metadata` follows links within the pod's own root as its programs do; opening a pipe would wait for a writer.
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
@@ -290,5 +299,5 @@ const MAX_BYTES: u64 = 64 << 10;
 const MAX_PROCESSES: usize = 65_536;
 /// More sandboxes than a node has: the kubelet's default is 110 pods.
 const MAX_NAMESPACES: usize = 512;
-/// Distinct resolvers that are shown.
+/// Distinct resolvers that are shown, the most frequent ones.
 const MAX_RESOLVERS: usize = 5;

@@ -7,6 +7,7 @@ use super::system::VITAL;
 use super::{Finding, Level};
 use crate::health::ProbeStatus;
 
+/// One finding for each probe, in the order in which the source started them.
 pub(super) fn check(probes: &[ProbeStatus]) -> Vec<Finding> {
     if probes.is_empty() {
         return vec![

@@ -23,23 +23,24 @@ pub(super) struct Known {
 
 /// A provider that the agent enables.
 pub(crate) struct Provider {
-    /// Stable name of the check.
+    /// Stable name of the check, which scripts and runbooks search for.
     check: &'static str,
-    /// Its own name, as `logman query providers` shows it.
+    /// Its own name. `logman query providers` lists those with a manifest, with `-pid` those of a running process.
     name: &'static str,
-    /// What a session enables it by.
+    /// What a session enables it by. The constants and their sources are in `sources/windows/normalize.rs`.
     pub(crate) guid: Guid,
-    /// There is a manifest of it; otherwise it is known only while its program runs.
+    /// There is a manifest of it, which is installed with Windows or a feature; otherwise it is known only while its program
+    /// runs.
     manifest: bool,
-    /// How bad it is when it is missing.
+    /// How bad it is when it is missing; `Note` for what comes with the first container.
     level: Level,
-    /// What traces and metrics lack without it.
+    /// What traces and metrics lack without it, in the words of the user.
     without: &'static str,
     /// How it comes to be registered.
     hint: &'static str,
 }
 
-/// One finding when all are there, else one for each that is not. What is in neither list is missing only where the list that
+/// One finding when all are there, else one more for each that is not. What is in neither list is missing only where the list that
 /// would contain it could be read: a failed request is no evidence.
 pub(super) fn judge(known: &Known) -> Vec<Finding> {
     let is_there = |provider: &Provider| {
@@ -53,18 +54,23 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
             (_, None) => None,
         }
     };
+    // Each is judged once; the three counts must add up.
     let answers: Vec<(&Provider, Option<bool>)> = PROVIDERS.iter().map(|one| (one, is_there(one))).collect();
+    // Three answers: there, missing, and not known because a request failed.
     let count = |wanted| answers.iter().filter(|(_, answer)| *answer == wanted).count();
     let (there, unknown) = (count(Some(true)), count(None));
     let mut findings = Vec::new();
+    // Those that are there share a line: twelve lines that are well hide one that is not.
     if there > 0 {
         let what = format!("{there} of {} ETW providers are registered", PROVIDERS.len());
         findings.push(Finding::ok("windows.providers", what));
     }
     if unknown > 0 {
         let what = format!("{unknown} of {} ETW providers could not be queried", PROVIDERS.len());
+        // A failed request is reported as such: neither the list nor its absence says anything of a provider.
         findings.push(Finding::new(Level::Note, "windows.providers", what));
     }
+    // In the order of the table, which is that of importance.
     let missing = answers.iter().filter(|(_, answer)| *answer == Some(false));
     findings.extend(missing.map(|(provider, _)| {
         let what = format!("the ETW provider {} is not registered", provider.name);
@@ -78,7 +84,8 @@ pub(super) fn judge(known: &Known) -> Vec<Finding> {
 /// Every provider that the sessions enable (`providers.rs` of the live source; a test there compares the two), and VFP's, which
 /// is enabled on demand. A note where the provider comes with the first container: on an idle node its absence is usual.
 pub(crate) const PROVIDERS: [Provider; 12] = [
-    // Calls of the HNS service, as start and stop activities: endpoints, policies, namespaces.
+    // Calls of the HNS service, as start and stop activities: endpoints, policies, namespaces. TraceLogging (hostnetsvc.dll):
+    // every event has the id 0 and carries its own name and schema.
     Provider {
         check: "windows.provider.hns",
         name: "Microsoft-Windows-Host-Network-Service",
@@ -88,7 +95,8 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of HNS: what a plugin waits for there is not visible",
         hint: "it comes with the service hns of the Containers feature: `Install-WindowsFeature Containers`, then `Start-Service hns`",
     },
-    // Calls into HCS, as their caller makes them (vmcompute.dll); activities too.
+    // Calls into HCS, as their caller makes them (vmcompute.dll); activities too. TraceLogging, by any process that makes a
+    // call.
     Provider {
         check: "windows.provider.hcs",
         name: "Microsoft.Windows.HyperV.Compute",
@@ -98,7 +106,8 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of calls into HCS, until a program makes one",
         hint: "it comes with the first container; look again while one is started",
     },
-    // Numbered events of the service itself, such as 2022: a container was started.
+    // Numbered events of the service itself, such as 2022: a container was started. The event log Microsoft-Windows-Hyper-V-Compute
+    // shows the same ones.
     Provider {
         check: "windows.provider.hcs-log",
         name: "Microsoft-Windows-Hyper-V-Compute",
@@ -108,7 +117,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of what HCS does with containers",
         hint: "it comes with the Containers feature: `Install-WindowsFeature Containers`",
     },
-    // What container.dll does within HCS: making a silo, booting it, cleaning up.
+    // What container.dll does within HCS: making a silo, booting it, cleaning up. TraceLogging.
     Provider {
         check: "windows.provider.silo",
         name: "Microsoft.Windows.Containers.Library",
@@ -128,7 +137,8 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "sandboxes have no pods, and their begin and end are not known",
         hint: "start containerd: it registers the provider itself (`Start-Service containerd`)",
     },
-    // Spans of the shim (microsoft/hcsshim), which carry the container id.
+    // Spans of the shim (microsoft/hcsshim, cmd/containerd-shim-runhcs-v1), which carry the container id. Its GUID is a hash of
+    // its name, as that of ContainerD (microsoft/go-winio, pkg/etw/provider.go).
     Provider {
         check: "windows.provider.shim",
         name: "Microsoft.Virtualization.RunHCS",
@@ -138,7 +148,8 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no spans of the shim, until one runs",
         hint: "every pod has a shim that registers it; look again while a pod runs",
     },
-    // Job and silo events, keywords 0x400 and 0x4000 of the manifest: which silo is which container.
+    // Job and silo events, keywords 0x400 and 0x4000 of the manifest: which silo is which container. Starts of processes come
+    // from the kernel logger, which needs no provider.
     Provider {
         check: "windows.provider.process",
         name: "Microsoft-Windows-Kernel-Process",
@@ -158,7 +169,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "no lookups, and readiness of networks is not known",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-DNS-Client` says what is wrong with it",
     },
-    // getaddrinfo as a program calls it, before the service gets the request.
+    // getaddrinfo as a program calls it, before the service gets the request. What the hosts file answers is seen here only.
     Provider {
         check: "windows.provider.winsock",
         name: "Microsoft-Windows-Winsock-NameResolution",
@@ -168,7 +179,8 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
         without: "lookups begin with the request to the DNS client, not with the program's call of its socket library",
         hint: "it is a part of Windows: `wevtutil gp Microsoft-Windows-Winsock-NameResolution` says what is wrong with it",
     },
-    // Steps of connections, and interfaces as they come into a compartment.
+    // Steps of connections, and interfaces as they come into a compartment (event 1061). Its events name the compartment and not
+    // the container.
     Provider {
         check: "windows.provider.tcpip",
         name: "Microsoft-Windows-TCPIP",
@@ -204,6 +216,7 @@ pub(crate) const PROVIDERS: [Provider; 12] = [
 mod tests {
     use super::*;
 
+    /// What a node would list: all providers of the kind but some, and one that the agent does not know.
     fn guids(but: &[Guid], manifest: bool) -> Vec<Guid> {
         let wanted = PROVIDERS.iter().filter(|provider| provider.manifest == manifest);
         let guids = wanted.map(|provider| provider.guid);

@@ -12,6 +12,8 @@ pub(super) fn check(refused: &[RefusedProcess]) -> Vec<Finding> {
     refused.iter().take(SHOWN_MAX).map(finding).collect()
 }
 
+/// Path and cgroup identify who it is, user and reason why it was refused. Both texts are of its own choice, so they are shown and
+/// never used.
 fn finding(process: &RefusedProcess) -> Finding {
     let RefusedProcess {
         path,
@@ -23,6 +25,7 @@ fn finding(process: &RefusedProcess) -> Finding {
     } = process;
     // Programs with a runtime's name run in containers too: that one of them is refused is usual.
     let level = if claim == "plugin" { Level::Warn } else { Level::Note };
+    // The cgroup names the container in most layouts, which is how a reader finds the pod.
     let place = if cgroup.is_empty() { "an unknown cgroup" } else { cgroup };
     Finding::new(
         level,
@@ -33,18 +36,20 @@ fn finding(process: &RefusedProcess) -> Finding {
     .hint("if it belongs to this node's runtime, see plugins.trust in docs/reference.md; else somebody poses as one")
 }
 
-/// The reason in words. A newer agent may report one that this doctor does not know: it is shown as it is.
+/// The reason in words; the names are `REASONS` of `health/refused.rs`.
+/// A newer agent may report one that this doctor does not know: it is shown as it is.
 fn meaning(reason: &str) -> &str {
     match reason {
         "user_namespace" => "it is in a user namespace of its own",
         "pid_namespace" => "it is in a pid namespace of its own, as in a container",
         "capabilities" => "it has neither CAP_NET_ADMIN nor CAP_SYS_ADMIN",
         "file_privileges" => "it has its capabilities from its file only",
+        // Shown as it came, which is better than a wrong explanation.
         other => other,
     }
 }
 
-/// Findings at most, the newest first.
+/// Findings at most, the newest first. The agent itself remembers a bounded number of them.
 const SHOWN_MAX: usize = 16;
 
 #[cfg(test)]

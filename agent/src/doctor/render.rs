@@ -11,6 +11,7 @@ use super::{Level, Report};
 #[must_use]
 pub fn render(report: &Report, color: bool) -> String {
     let mut text = String::new();
+    // Which agent and which kernel: the first questions about any report.
     let node = &report.node;
     let name = if node.name.is_empty() { "this node" } else { &node.name };
     let _ = writeln!(
@@ -23,6 +24,7 @@ pub fn render(report: &Report, color: bool) -> String {
         let _ = writeln!(text, "\n{}", section.title);
         for finding in &section.findings {
             let _ = writeln!(text, "  {} {}", word(finding.level, color), one_line(&finding.what));
+            // Only what is not well has a reason and a remedy.
             if !finding.why.is_empty() {
                 let _ = writeln!(text, "       why: {}", one_line(&finding.why));
             }

@@ -21,7 +21,8 @@ pub(super) struct StatsLook {
     pub(super) container_stats: Option<Vec<ContainerStats>>,
 }
 
-/// CPU use of each sandbox, by id. A sandbox without an id or CPU figures is left out: nothing can be compared with it.
+/// CPU use of each sandbox, by id, as of one call.
+/// A sandbox without an id or CPU figures is left out: nothing can be compared with it.
 pub(super) fn cpu_use(stats: &[PodSandboxStats]) -> BTreeMap<String, CpuUsage> {
     let uses = stats.iter().filter_map(|stats| {
         let id = stats.attributes.as_ref()?.id.clone();
@@ -37,7 +38,7 @@ impl StatsLook {
         self.sandboxes.iter().filter(move |sandbox| sandbox.state() == ready)
     }
 
-    /// Statistics of one sandbox; runtimes return them in any order.
+    /// Statistics of one sandbox; runtimes return them in any order. A search each time: nodes have some hundred sandboxes at most.
     fn pod(&self, id: &str) -> Option<&PodSandboxStats> {
         let mut stats = self.pod_stats.iter().flatten();
         stats.find(|stats| stats.attributes.as_ref().is_some_and(|attributes| attributes.id == id))
@@ -91,6 +92,7 @@ fn has_network(linux: &LinuxPodSandboxStats) -> bool {
 /// One figure that is absent, or 0 where a running sandbox must have more. `Warn` where evidence contradicts the figure, `Note`
 /// where an idle sandbox would look the same.
 struct Gap {
+    /// That of the finding, unless another gap of the sandbox is worse.
     level: Level,
     /// The figure, in the field names of the CRI.
     what: String,
@@ -113,12 +115,14 @@ pub(super) fn compare(look: &StatsLook, node_network: &[String]) -> Vec<Finding>
         if gaps.is_empty() {
             continue;
         }
+        // Beyond the bound pods are only counted.
         if findings.len() < MAX_PODS {
             findings.push(finding(sandbox, &gaps));
         } else {
             more += 1;
         }
     }
+    // Every pod with a gap counts, whether it is shown or not.
     let incomplete = findings.len() + more;
     if more > 0 {
         findings.push(Finding::new(Level::Warn, "stats.pod", format!("... and {more} more pods")).why("as above"));
@@ -145,12 +149,14 @@ fn finding(sandbox: &PodSandbox, gaps: &[Gap]) -> Finding {
     let what: Vec<&str> = gaps.iter().map(|gap| gap.what.as_str()).collect();
     let mut means: Vec<&str> = gaps.iter().map(|gap| gap.means).collect();
     means.dedup();
+    // `Level` is ordered from best to worst.
     let level = gaps.iter().map(|gap| gap.level).max().unwrap_or(Level::Note);
     let what = format!("{}/{} ({id}): {}", metadata.namespace, metadata.name, what.join(", "));
     Finding::new(level, "stats.pod", what).why(means.join("; "))
 }
 
-/// What one sandbox lacks. Network figures are not expected of a sandbox on the node's network: its traffic is the node's.
+/// What one sandbox lacks, in the order in which the summary API shows the figures.
+/// Network figures are not expected of a sandbox on the node's network: its traffic is the node's.
 fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Gap> {
     let Some(linux) = look.linux(&sandbox.id) else {
         return vec![gap(
@@ -160,6 +166,7 @@ fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Ga
         )];
     };
     let containers = look.running_containers(&sandbox.id);
+    // A sandbox may lack several figures; all are shown in one line.
     let mut gaps = Vec::new();
     gaps.extend(cpu(look, sandbox, linux, &containers));
     gaps.extend(memory(linux));
@@ -183,6 +190,7 @@ fn gaps(look: &StatsLook, sandbox: &PodSandbox, on_node_network: bool) -> Vec<Ga
 fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let cpu = linux.cpu.unwrap_or_default();
+    // Nanoseconds of all processors since the sandbox began.
     let total = value(cpu.usage_core_nano_seconds);
     if total == 0 {
         gaps.push(gap(
@@ -223,6 +231,7 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
             rate.div_ceil(1_000_000)
         ));
     } else if !absent {
+        // The figures do not tell the two apart.
         what.push_str(" (idle, or never computed)");
     }
     let level = if absent || rate > 0 || moved > 0 {
@@ -241,6 +250,7 @@ fn cpu(look: &StatsLook, sandbox: &PodSandbox, linux: &LinuxPodSandboxStats, con
 /// A running sandbox has at least the pause process resident, so 0 is as wrong as a missing value. The kubelet's eviction manager
 /// ranks pods by the working set (`pkg/kubelet/eviction/helpers.go`).
 fn memory(linux: &LinuxPodSandboxStats) -> Option<Gap> {
+    // Working set: usage less the file pages that can be dropped (cgroup memory.current less inactive_file).
     let working_set = linux.memory.unwrap_or_default().working_set_bytes;
     (value(working_set) == 0).then(|| {
         gap(
@@ -254,6 +264,7 @@ fn memory(linux: &LinuxPodSandboxStats) -> Option<Gap> {
 /// Only the default interface is in the summary API's pod figures (`NetworkStats` of k8s.io/kubelet, `pkg/apis/stats/v1alpha1/types.go`);
 /// further interfaces may be absent.
 fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
+    // Absent, or without one of the two counters: the summary API leaves the interface out then.
     if !has_network(linux) {
         return Some(gap(
             Level::Warn,
@@ -277,6 +288,7 @@ fn network(linux: &LinuxPodSandboxStats) -> Option<Gap> {
 /// the statistics are requested after the lists, so that it then looks like a gap for this one report.
 fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers: &[&Container]) -> Option<Gap> {
     let names = |missing: Vec<&&Container>| {
+        // As many as fit in a line.
         let names = missing.iter().take(8).map(|container| {
             let metadata = container.metadata.as_ref();
             metadata.map_or(container.id.as_str(), |metadata| metadata.name.as_str())
@@ -287,6 +299,7 @@ fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers
         containers.iter().filter(|container| !has(&container.id)).collect()
     };
     let from_pod = absent(&|id| linux.containers.iter().any(|stats| is_of(stats, id)));
+    // One finding is enough: the same containers would be missing in both lists.
     if !from_pod.is_empty() {
         return Some(gap(
             Level::Warn,
@@ -294,6 +307,7 @@ fn missing_containers(look: &StatsLook, linux: &LinuxPodSandboxStats, containers
             "the summary API leaves these containers out: kubectl top and HPA count the pod too low",
         ));
     }
+    // A runtime without the call has been reported by `cri.rs`.
     look.container_stats.as_ref()?;
     let from_list = absent(&|id| look.container(id).is_some());
     (!from_list.is_empty()).then(|| {

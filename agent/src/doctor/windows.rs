@@ -36,6 +36,7 @@ pub(crate) fn has_proc(_root: &Path) -> bool {
 pub(crate) fn check(_root: &Path, _probes: &[ProbeStatus]) -> Vec<Finding> {
     let mut findings = vec![rights(), sessions()];
     findings.extend(providers::judge(&known_providers()));
+    // Services come last: without rights and sessions it does not matter whether they run.
     findings.extend(SERVICES.iter().map(service));
     findings.push(log());
     findings
@@ -43,6 +44,7 @@ pub(crate) fn check(_root: &Path, _probes: &[ProbeStatus]) -> Vec<Finding> {
 
 /// Where the service would log, or has.
 fn log() -> Finding {
+    // The service's environment has `ProgramData` too, with the same value.
     let path = log_file::of_service(std::env::var_os("ProgramData").map(Into::into));
     let what = match std::fs::metadata(&path) {
         Ok(metadata) => format!("the service logs into {}, {} bytes now", path.display(), metadata.len()),
@@ -76,6 +78,7 @@ fn elevated() -> Option<bool> {
     let mut token = HANDLE::default();
     // SAFETY: the pseudo handle of this process is always valid, and the token is closed below.
     unsafe { OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &mut token) }.ok()?;
+    // UAC gives an administrator two tokens; only the elevated one may start sessions.
     let mut elevation = TOKEN_ELEVATION::default();
     let mut length = 0;
     let size = u32::try_from(size_of::<TOKEN_ELEVATION>()).unwrap_or(0);
@@ -98,12 +101,14 @@ fn elevated() -> Option<bool> {
 /// Windows runs up to 64 sessions by default (documentation of `StartTraceW`, ERROR_NO_SYSTEM_RESOURCES); their number is that of
 /// all programs together, and a session outlives a program that was killed.
 fn sessions() -> Finding {
+    // One block for each session that can run; Windows fills as many as there are.
     let mut blocks: Vec<Block> = (0..MOST_SESSIONS).map(|_| Block::default()).collect();
     let mut pointers: Vec<*mut EVENT_TRACE_PROPERTIES> =
         blocks.iter_mut().map(|block| (&raw mut *block).cast()).collect();
     let mut count = 0;
     // SAFETY: each block has the length that it declares and has room for both names; all outlive the call.
     let status = unsafe { QueryAllTracesW(&mut pointers, &mut count) };
+    // More sessions than blocks: the count is right all the same (documentation of `QueryAllTracesW`).
     if status.0 != 0 && status != ERROR_MORE_DATA {
         return Finding::new(
             Level::Note,
@@ -151,6 +156,7 @@ fn manifests() -> Option<Vec<Guid>> {
         }
         // SAFETY: the call has filled the head.
         let count = unsafe { (*info).NumberOfProviders } as usize;
+        // The count is the system's; no more is read than the buffer can hold.
         let room = (size_of_val(buffer) - HEAD) / size_of::<TRACE_PROVIDER_INFO>();
         let guids = (0..count.min(room)).map(|index| {
             // SAFETY: the array stands behind the head, and the index lies in the buffer.
@@ -189,6 +195,7 @@ fn registered() -> Option<Vec<Guid>> {
 /// Repeats a request with a larger buffer as long as Windows wants one. `None` when the request fails, or when eight buffers were
 /// too small: the size at least doubles each time, up to [`MOST_BYTES`].
 fn grown(mut request: impl FnMut(&mut [u64], &mut u32) -> Result<Vec<Guid>, u32>) -> Option<Vec<Guid>> {
+    // A first guess; Windows names the size that it needs where this is too small.
     let mut size: u32 = 64 * 1024;
     // Providers come and go between two calls.
     for _ in 0..8 {
@@ -216,6 +223,7 @@ fn service(service: &ServiceCheck) -> Finding {
     let ServiceCheck { check, name, without } = service;
     match running(name) {
         Some(true) => Finding::ok(check, format!("the service {name} runs")),
+        // A stopped service can be started by the reader, hence no hint beyond its name.
         Some(false) => Finding::new(Level::Warn, check, format!("the service {name} does not run")).why(*without),
         None => Finding::new(Level::Note, check, format!("there is no service {name}")).why(*without),
     }

@@ -16,6 +16,7 @@ pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, runtime: &Runtime
     let mut findings = Vec::new();
     findings.extend(of_handlers(directory));
     findings.extend(listing(conf, directory, runtime));
+    // By place, since a file is judged beside those before it.
     for place in 0..directory.files.len() {
         findings.extend(file::check(conf, directory, place));
     }
@@ -23,7 +24,7 @@ pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, runtime: &Runtime
     findings
 }
 
-/// Heads the findings of a directory that is not the default one.
+/// Heads the findings of a directory that is not the default one, so that a reader knows which sandboxes they concern.
 fn of_handlers(directory: &ConfDirectory) -> Option<Finding> {
     if directory.handlers.is_empty() {
         return None;
@@ -46,8 +47,10 @@ fn listing(conf: &CniConf, directory: &ConfDirectory, runtime: &RuntimeView) -> 
         );
     }
     if directory.files.is_empty() {
+        // A runtime is known by its answer or by its settings files.
         let has_runtime = runtime.kind.is_some() || conf.settings.loader.runtime != RuntimeKind::Unknown;
         let level = if has_runtime { Level::Warn } else { Level::Note };
+        // The usual reason on a new node: the network provider's pod, which writes the file, does not run yet.
         let mut finding = Finding::new(level, "cni.directory", format!("no network configuration in {path}"))
             .why(if directory.handlers.is_empty() {
                 "a runtime without one reports NetworkReady=false, and pods wait"
@@ -95,6 +98,7 @@ fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
             .hint("mend cni_default_network in CRI-O's settings, or name a network so"),
         ),
         Choice::Networks(places) => {
+            // Whether containerd uses one file or several is its `max_conf_num`; CRI-O uses one.
             let used: Vec<String> = places.iter().map(|place| file(*place)).collect();
             let unused: Vec<String> = (0..directory.files.len())
                 .filter(|place| !places.contains(place))
@@ -103,6 +107,7 @@ fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
             if unused.is_empty() {
                 return None;
             }
+            // Files that are not used surprise those who add a second network provider.
             let what = format!("{} wins; {runtime} does not use {}", used.join(", "), unused.join(", "));
             Some(Finding::new(Level::Note, "cni.choice", what).why("files are taken in the order of their names"))
         }
@@ -116,6 +121,7 @@ fn choice(conf: &CniConf, directory: &ConfDirectory) -> Option<Finding> {
             .why("it reports NetworkReady=false and pods wait")
             .hint("mend the files named above"),
         ),
+        // The runtime's choice stands, and is unknown here only.
         // Larger than the agent reads, or not readable by it alone.
         Choice::Unknown(place) => Some(
             Finding::new(

@@ -41,16 +41,18 @@ pub(super) fn check(conf: &CniConf, directory: &ConfDirectory, place: usize) -> 
             .why("the runtime's version is not known, and its releases do not agree")
         }));
     }
+    // Also of files that are not used: the next one to be used may be the double.
     if let Ok(network) = &file.network {
         findings.extend(twice(directory, place, network));
     }
     findings
 }
 
-/// The file that findings are about.
+/// The file that findings are about, and what decides how bad they are.
 struct About {
     /// The file's name.
     name: String,
+    /// The node's runtime, which loads the file.
     runtime: RuntimeKind,
     /// Sandboxes are attached to its network.
     is_chosen: bool,
@@ -62,7 +64,7 @@ impl About {
         Finding::new(level, "cni.file", format!("{}: {}", self.name, what.as_ref()))
     }
 
-    /// A level for a network that sandboxes are attached to, and `Note` for others.
+    /// A level for a network that sandboxes are attached to, and `Note` for others: what is not in use harms no pod until it is.
     fn if_chosen(&self, level: Level) -> Level {
         if self.is_chosen { level } else { Level::Note }
     }
@@ -93,10 +95,12 @@ impl About {
     /// A file that the runtime loads: what it configures, and what will fail later all the same.
     fn network(&self, conf: &CniConf, network: &Network, objection: Option<&String>) -> Vec<Finding> {
         let mut findings = Vec::new();
+        // Of a network that is not in use only what is wrong is shown.
         if self.is_chosen {
             findings.push(self.finding(Level::Ok, describe(network)));
             findings.extend(self.verbs(network));
         }
+        // `ValidateNetworkList`: each plugin of the chain has to support the list's version.
         findings.extend(objection.map(|objection| {
             self.finding(Level::Warn, objection)
                 .why("CRI-O passes over the network")
@@ -113,6 +117,7 @@ impl About {
     /// of the list switch two of them off (specification 1.1.0, section 1).
     /// A note, since nothing fails for it: leaked addresses are the usual consequence of a missing GC.
     fn verbs(&self, network: &Network) -> Option<Finding> {
+        // Named with the reason, so that a reader sees what to change.
         let mut missing = Vec::new();
         if !network.has_check() {
             let reason = if network.check_disabled {
@@ -122,6 +127,7 @@ impl About {
             };
             missing.push(format!("CHECK ({reason})"));
         }
+        // STATUS has no switch in the configuration: its version alone decides.
         if !network.has_status() {
             missing.push("STATUS (from cniVersion 1.1.0)".to_owned());
         }
@@ -144,6 +150,7 @@ impl About {
     /// consequence where the network is in use: `Fail` where every ADD fails, `Warn` where it depends on the plugin.
     fn remark(&self, network: &Network, remark: &Remark) -> Finding {
         let fail = self.if_chosen(Level::Fail);
+        // Both as for a network in use, a note for others.
         let warn = self.if_chosen(Level::Warn);
         let name_hint = "give the network a name, for example \"name\": \"pods\"";
         match remark {
@@ -173,10 +180,12 @@ impl About {
                 .finding(warn, "\"cniVersion\" is missing")
                 .why("it is taken as 0.1.0: no CHECK, results in the oldest form, and newer plugins may refuse it")
                 .hint("add \"cniVersion\": \"1.0.0\""),
+            // Known versions: `version.All` of libcni's `pkg/version/version.go`, up to 1.1.0.
             Remark::FutureVersion => self
                 .finding(warn, format!("\"cniVersion\" {} is newer than 1.1.0", network.version))
                 .why(self.unknown_version())
                 .hint("use a version that all plugins of the chain know, or \"cniVersions\""),
+            // Not three numbers, or a version that the specification never had: no plugin can support it.
             Remark::BadVersion => self
                 .finding(fail, format!("\"cniVersion\" {:?} is no version of CNI", network.version))
                 .why(self.unknown_version())
@@ -209,6 +218,7 @@ impl About {
     /// it. libcni takes the first regular file of that name in the plugin directories, without a look at its mode
     /// (`FindInPath` of its `pkg/invoke/find.go`), so that one that is not executable hides a good one in a later directory.
     fn binaries(&self, conf: &CniConf, network: &Network) -> Vec<Finding> {
+        // Those of the runtime: `CNI_PATH` of its plugins.
         let directories = &conf.settings.bin_dirs;
         let level = self.if_chosen(Level::Fail);
         // A plugin that is missing fails the ADD of each sandbox at its place in the chain, not when the file is loaded.
@@ -220,12 +230,14 @@ impl About {
         };
         let mut findings = Vec::new();
         for plugin in network.plugins.iter().flat_map(Plugin::all) {
+            // Reported before, at its first place in the chain.
             if seen.contains(&plugin.kind.as_str()) {
                 continue;
             }
             seen.push(&plugin.kind);
             let (what, hint) = match Binary::find(&plugin.kind, directories) {
                 Binary::Found(_) => continue,
+                // The kernel refuses the exec with EACCES (execve(2)).
                 Binary::NotExecutable(path) => (
                     format!("{} is not executable", path.display()),
                     format!("chmod 755 {}", path.display()),
@@ -240,6 +252,7 @@ impl About {
                     "\"type\" names the plugin's binary, for example \"type\": \"bridge\"".to_owned(),
                 ),
             };
+            // An ADD runs the chain in order, so that the plugins before the missing one have done their work in vain.
             findings.push(
                 Finding::new(level, "cni.binary", format!("{}: {what}", self.name))
                     .why("every ADD that comes to this plugin fails")
@@ -254,6 +267,7 @@ impl About {
     fn named_elsewhere(&self, network: &Network) -> Vec<Finding> {
         let plugins = network.plugins.iter().flat_map(Plugin::all);
         let delegates = plugins.flat_map(|plugin| plugin.delegates.iter().map(move |delegate| (plugin, delegate)));
+        // Delegates that are configured inline are part of the chain and were checked with it.
         let named = delegates.filter_map(|(plugin, delegate)| match &delegate.to {
             DelegateTo::Named(to) => Some((plugin, delegate.key, to)),
             DelegateTo::Network { .. } => None,
@@ -270,6 +284,7 @@ impl About {
 /// Another file of the directory that configures a network of the same name. Names should be unique on a node (CNI
 /// specification 1.1.0, section 1): host-local keeps its leases in a directory of the network's name, libcni its results.
 fn twice(directory: &ConfDirectory, place: usize, network: &Network) -> Option<Finding> {
+    // Networks without a name are reported as such, and not as one another's doubles.
     let is_same = |other: &&Network| other.name == network.name && !other.name.is_empty();
     // Only earlier files, so that a pair is reported once, at the later one.
     let mut others = directory.files[..place].iter();
@@ -289,12 +304,15 @@ fn twice(directory: &ConfDirectory, place: usize, network: &Network) -> Option<F
 
 /// `network pods 1.0.0: bridge (ipam host-local) > portmap > firewall`.
 fn describe(network: &Network) -> String {
+    // In the order of execution; DEL runs it backwards (CNI specification 1.1.0, section 3).
     let chain: Vec<String> = network.plugins.iter().map(chain_link).collect();
     format!("network {} {}: {}", network.name, network.version, chain.join(" > "))
 }
 
-/// A plugin and what it delegates to: `bridge (ipam host-local)`.
+/// A plugin and what it delegates to, by the key of its configuration that names it: `bridge (ipam host-local)`. Recursive;
+/// `cni_conf` bounds the depth.
 fn chain_link(plugin: &Plugin) -> String {
+    // Plugins of a delegate run below their caller, so they are shown in brackets behind it.
     let delegates: Vec<String> = plugin
         .delegates
         .iter()

@@ -47,6 +47,7 @@ pub(super) fn check(effective: Option<u64>, worst: Level, locked_memory_is_limit
             );
         }
     }
+    // Named last, since it is more than any of the others.
     if everything {
         held.push(SYS_ADMIN.name);
     }
@@ -65,7 +66,7 @@ fn matters(capability: &Capability, locked_memory_is_limited: bool) -> bool {
     capability.name != "CAP_SYS_RESOURCE" || locked_memory_is_limited
 }
 
-/// Whether a bit mask contains CAP_SYS_ADMIN.
+/// Whether a bit mask contains CAP_SYS_ADMIN. For `kernel.rs`, which judges settings that it overrides.
 pub(super) fn holds_sys_admin(effective: u64) -> bool {
     effective & (1 << SYS_ADMIN.bit) != 0
 }

@@ -25,10 +25,12 @@ pub(super) fn check(root: &Path, release: &str, worst: Level) -> Finding {
     // A module counts as well: the kernel loads it when it is needed. An option that is off stands as a comment.
     let set = |option: &str| {
         text.lines().any(|line| {
+            // The `=` is part of the match: one option's name may begin with another's.
             let value = line.strip_prefix(option).and_then(|rest| rest.strip_prefix('='));
             matches!(value, Some("y" | "m"))
         })
     };
+    // In the order of the table, vital or not: one finding names them all.
     let missing: Vec<&(&str, &str, bool)> = CONFIG.iter().filter(|(option, ..)| !set(option)).collect();
     if missing.is_empty() {
         return Finding::ok(
@@ -51,6 +53,7 @@ pub(super) fn check(root: &Path, release: &str, worst: Level) -> Finding {
     } else {
         Level::Note
     };
+    // What is missing, and below it what each option is for.
     Finding::new(
         level,
         "kernel.config",
@@ -60,7 +63,7 @@ pub(super) fn check(root: &Path, release: &str, worst: Level) -> Finding {
     .hint("use a kernel with these options, as those of the large distributions have")
 }
 
-/// The configuration of the running kernel and where it stands: the kernel's own copy (CONFIG_IKCONFIG_PROC,
+/// The configuration of the running kernel and where it stands, as text: the kernel's own copy (CONFIG_IKCONFIG_PROC,
 /// `kernel/configs.c`), else the file that distributions install beside the kernel.
 fn config_text(root: &Path, release: &str) -> Option<(String, String)> {
     // Decompressed on the way: the kernel keeps its copy as gzip.
@@ -68,6 +71,7 @@ fn config_text(root: &Path, release: &str) -> Option<(String, String)> {
     if let Ok(file) = fs::File::open(&compressed) {
         let mut text = String::new();
         let reader = flate2::read::GzDecoder::new(file);
+        // A file that is cut off or damaged is as good as none: the next place is tried.
         if reader.take(MAX_CONFIG).read_to_string(&mut text).is_ok() {
             return Some(("/proc/config.gz".to_owned(), text));
         }
@@ -79,6 +83,7 @@ fn config_text(root: &Path, release: &str) -> Option<(String, String)> {
     ];
     paths.into_iter().find_map(|path| {
         let mut text = String::new();
+        // `join` with an absolute path would leave the root.
         let file = fs::File::open(root.join(&path[1..])).ok()?;
         file.take(MAX_CONFIG).read_to_string(&mut text).ok()?;
         Some((path, text))

@@ -20,6 +20,7 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
     };
     // The hash table is one for all namespaces; `hashsize` is the same number, and writable.
     let buckets = setting("buckets").or_else(|| number(root, "sys/module/nf_conntrack/parameters/hashsize"));
+    // Fill, chains, events: what fails first comes first.
     let mut findings = vec![fill(count, most)];
     findings.extend(buckets.map(|buckets| chains(most, buckets)));
     findings.push(events(setting("events")));
@@ -32,6 +33,7 @@ pub(super) fn check(root: &Path) -> Vec<Finding> {
     findings
 }
 
+/// How full the table is.
 /// From 80 % on a burst can fill the table within seconds. A full one drops the packet that needs an entry, unless it can evict
 /// one that is not assured (`__nf_conntrack_alloc` and `early_drop` of net/netfilter/nf_conntrack_core.c).
 fn fill(count: u64, most: u64) -> Finding {
@@ -49,6 +51,7 @@ fn fill(count: u64, most: u64) -> Finding {
         )
 }
 
+/// How long chains may get.
 /// Each packet walks the chain of its bucket, in which an entry stands twice, once for each direction. The kernel's own ratio is
 /// one entry a bucket (four in older kernels), and eight where the table's size is set by hand (`nf_conntrack_init_start` of
 /// net/netfilter/nf_conntrack_core.c): more than that nobody chose.
