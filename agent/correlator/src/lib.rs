@@ -7,18 +7,18 @@
 //! Four rooms own the state: `plugins` (processes, operations and chains), `sandboxes` (traces of sandboxes), `traffic`
 //! (lookups, connects, conntrack, drops, causes, journeys) and `windows` (what Windows does not report and is
 //! inferred). Each is a file with the room's type, whose header says what the room may touch, and a folder of the same
-//! name. No room imports another (`tests/rooms.rs`). `correlator.rs` routes every event to the rooms, and the facts
-//! (`facts.rs`) that one room reports to the rooms that need them.
+//! name. No room imports another, and no files import one another in a circle (`tests/rooms.rs`). `correlator.rs` routes
+//! every event to the rooms, and the facts (`facts.rs`) that one room reports to the rooms that need them.
 //! What all rooms share lies beside them and knows no room: `context.rs` (configuration, time, open traces, effects),
 //! `traces.rs`, `open_trace.rs`, and leaves such as `keys.rs`, `timers.rs` and `output.rs`.
 //!
 //! Where to add what:
 //! - An event: a variant of `Body` in the model, one arm in `Correlator::handle`, an `on_<event>` method of the room
 //!   that owns it.
-//! - Why something waited: the evidence of a wait on a lock, a child or a daemon belongs to the process that waits, so
-//!   to `plugins` (`process` state in `plugins/state.rs`, shown on its span by `plugins/exits.rs`) or to a room of its
-//!   own, `waits`, which takes the same events and is routed in `correlator.rs`. A reason why a lookup or connect went
-//!   badly is one function in `traffic/causes.rs` and a name in the registry (`CAUSES`).
+//! - Why something waited, which is not recorded yet: what one process's records show goes to `plugins` (kept in
+//!   `plugins/state.rs`, shown by `plugins/exits.rs`), since it alone maps a process to its span; what needs other
+//!   processes, such as a lock's holder, is a room of its own that reports facts to `plugins`.
+//! - Why a lookup or connect went badly: one function in `traffic/causes.rs` and a name in the registry (`CAUSES`).
 //! - A room: a file and a folder that take events and a `&mut Context` and report facts, its name in `tests/rooms.rs`,
 //!   its lines in `correlator.rs`.
 //!
