@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 
 use sandglass_model::{Event, Timestamp};
+use slab::Slab;
 
 /// An event that the stage released.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +35,8 @@ pub struct Reorder {
     /// Time and slot of each event held, in order of time. Events come nearly in order, so the place of a new one is at
     /// the back or a few entries before it: a heap would move entries on every insertion and removal.
     held: VecDeque<(Timestamp, usize)>,
-    /// The events. Indirect, so that an insertion within `held` moves 16 bytes per entry and not a whole event.
-    slots: Vec<Option<Event>>,
-    /// Free slots, reused in the order in which they became free: events then lie in about the order in which they are
-    /// read.
-    free: VecDeque<usize>,
+    /// The events. Indirect, so that an insertion within `held` moves 16 bytes per entry and not a whole event of 64.
+    slots: Slab<Event>,
     /// Late events that are not released yet.
     late: VecDeque<Event>,
 }
@@ -51,8 +49,7 @@ impl Reorder {
             window_ns,
             newest: Timestamp(0),
             held: VecDeque::new(),
-            slots: Vec::new(),
-            free: VecDeque::new(),
+            slots: Slab::new(),
             late: VecDeque::new(),
         }
     }
@@ -65,16 +62,7 @@ impl Reorder {
         }
         self.newest = self.newest.max(event.at);
         let at = event.at;
-        let slot = match self.free.pop_front() {
-            Some(slot) => {
-                self.slots[slot] = Some(event);
-                slot
-            }
-            None => {
-                self.slots.push(Some(event));
-                self.slots.len() - 1
-            }
-        };
+        let slot = self.slots.insert(event);
         // Nearly always 0, and then inserting is appending.
         match self.held.iter().rev().take_while(|(held, _)| *held > at).count() {
             0 => self.held.push_back((at, slot)),
@@ -93,15 +81,12 @@ impl Reorder {
             return None;
         }
         let (_, slot) = self.held.pop_front()?;
-        let event = self.slots.get_mut(slot)?.take()?;
-        self.free.push_back(slot);
+        let event = self.slots.try_remove(slot)?;
         // A burst has passed: memory that it needed goes back, so that a node's quiet footprint does not depend on its
         // loudest second.
-        if self.held.is_empty() && self.slots.len() > KEPT_SLOTS {
-            // A burst has passed: give its room back.
+        if self.held.is_empty() && self.slots.capacity() > KEPT_SLOTS {
             self.held = VecDeque::new();
-            self.slots = Vec::new();
-            self.free = VecDeque::new();
+            self.slots = Slab::new();
         }
         Some(Ordered { event, late: false })
     }
@@ -191,7 +176,7 @@ mod tests {
             reorder.push(event(at));
             assert!(reorder.pop().is_some());
         }
-        assert_eq!(reorder.slots.len(), 1);
+        assert!(reorder.slots.capacity() <= 4, "{}", reorder.slots.capacity());
         let mut reorder = Reorder::new(1_000_000);
         for at in 0..10_000 {
             reorder.push(event(at));
