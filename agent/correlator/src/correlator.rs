@@ -143,6 +143,7 @@ impl Correlator {
     /// Rooms are finished from the outside in: exchanges first, since they are spans of traces that are closed next;
     /// journeys last, since the end of a trace can release exchanges.
     pub fn finish(&mut self) {
+        // What has no end yet ends as open; what was only waiting for late records ends as it is.
         self.traffic.finish(&mut self.ctx);
         self.route();
         self.windows.finish(&mut self.ctx);
@@ -166,6 +167,7 @@ impl Correlator {
             match timer {
                 Timer::Plugin(process) => self.plugins.on_plugin_due(ctx, due, process),
                 Timer::Settle(operation) => self.plugins.close_operation(ctx, operation),
+                // Both are only the time of another look: whether the trace is complete is decided by its state.
                 Timer::Trace(trace) | Timer::Ready(trace) => self.review(trace),
                 Timer::Labels => self.sandboxes.on_labels_due(ctx, due),
                 Timer::Unserved => self.close_unserved(Some(due)),
@@ -177,6 +179,7 @@ impl Correlator {
             self.route();
         }
         self.ctx.now = self.ctx.now.max(at);
+        // Processes have no timers: there are too many, and a second more or less does not matter.
         self.plugins.expire(self.ctx.now);
     }
 }
@@ -242,6 +245,7 @@ impl Correlator {
     /// An exec on a node whose environments are not visible: `windows` infers whether the runtime or a plugin executed
     /// it and with which parameters, or counts an orphan.
     fn on_windows_exec(&mut self, at: Timestamp, exec: Box<Exec>) {
+        // ETW shows no environment, so there is none to keep.
         let (mut image, _) = Image::split(exec);
         image.windows = true;
         let process = image.process;

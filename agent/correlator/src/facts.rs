@@ -29,14 +29,19 @@ pub(crate) enum Fact {
     AddressesReported(SpanRef),
     /// The process of a runtime step ended.
     StepEnded {
+        /// When its process ended.
         at: Timestamp,
+        /// The step's span.
         span: SpanRef,
+        /// `Unknown` where the exit was not seen.
         how: ExitStatus,
     },
     /// An exchange began in a sandbox whose network is not ready.
     ExchangeBegan {
+        /// The trace of its sandbox's creation.
         home: TraceKey,
         id: ExchangeId,
+        /// Its first query or SYN.
         at: Timestamp,
         detail: Detail,
     },
@@ -44,7 +49,9 @@ pub(crate) enum Fact {
     ExchangeChanged {
         home: TraceKey,
         id: ExchangeId,
+        /// As it is now; replaces the one before.
         detail: Detail,
+        /// All of its notes so far.
         events: Vec<SpanEvent>,
     },
     /// It is over.
@@ -77,6 +84,7 @@ pub(crate) enum Fact {
 pub(crate) struct CreationRequest {
     /// The sandbox in the room that reports it.
     pub(crate) number: u64,
+    /// When the runtime logged that it begins.
     pub(crate) at: Timestamp,
     /// The parameters of an ADD for it.
     pub(crate) env: TextPairs,
@@ -98,6 +106,7 @@ pub(crate) struct CreationEnd {
 pub(crate) struct NewName {
     /// The id that it replaces: a stand-in.
     pub(crate) before: String,
+    /// The id that the runtime reported.
     pub(crate) id: String,
     /// The trace of its creation, when the begin of that was seen.
     pub(crate) trace: Option<TraceKey>,
@@ -110,10 +119,13 @@ pub(crate) struct NewName {
 pub(crate) struct ResolvedAddresses {
     /// Number of the compartment that the lookup's process runs in.
     pub(crate) netns: u64,
+    /// Of all record types, each once.
     pub(crate) addresses: Vec<IpAddr>,
     /// Serial number of the lookup.
     pub(crate) lookup: u64,
+    /// The name that was looked up, which a connect to one of the addresses shows.
     pub(crate) name: SmolStr,
+    /// The lookup itself, for the journey of such a connect.
     pub(crate) exchange: Arc<Exchange>,
 }
 

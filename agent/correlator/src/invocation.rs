@@ -213,6 +213,7 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
 fn traceparent(text: &str) -> Option<(TraceId, SpanId)> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    // Flags are not used: whether the caller is sampled does not decide whether this trace is kept.
     let is_hex2 = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_hex2(version) || version == "ff" || !is_hex2(flags) || (version == "00" && parts.next().is_some()) {
         return None;

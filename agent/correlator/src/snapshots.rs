@@ -4,6 +4,7 @@
 //! HCS are attributed only when they end; while they run, copies of the open traces show them where they likely belong.
 //! A trace therefore changes for display also when such an activity begins or ends.
 //! A pipeline calls `observe` with every event, `is_stale` as often as it likes, and `take` when it shows what changed.
+//! Cost: a copy of each open trace that has running activities, for each snapshot; nothing on Linux.
 //! Does not: change the correlator's traces; what is only likely never gets into a trace that is exported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,7 @@ pub struct Snapshots {
     /// Copies of open traces, with the activities that ran. By root, because several open traces may share an id
     /// (`TRACEPARENT`). Empty on Linux.
     running: BTreeMap<RootId, Trace>,
-    /// An activity began or ended since the last snapshot.
+    /// An activity began or ended since the last snapshot. Set by the event and not by its effect, which may be none.
     stale: bool,
 }
 
@@ -52,6 +53,7 @@ impl Snapshots {
         // Those that had a copy before are covered by `differs`.
         let began = self.running.keys().filter(|root| !before.contains_key(root));
         changed.extend(ended.chain(began).map(|root| root.trace));
+        // Borrowed, not copied: of most traces the sinks keep what they have.
         let (running, open) = (&self.running, correlator.open());
         (
             changed,

@@ -20,7 +20,10 @@ pub(crate) enum Cut {
     /// The span around it ended; the process runs on as a daemon.
     Outlived,
     /// It, or the span around it, exceeded the timeout.
-    Deadline { deadline_ns: u64 },
+    Deadline {
+        /// The timeout in nanoseconds, for the message.
+        deadline_ns: u64,
+    },
     /// The trace is evicted, or the input has ended.
     Abandoned,
 }
@@ -45,6 +48,7 @@ impl OpenTrace {
             return;
         }
         if self.states[span].open_children > 0 {
+            // From the back: children have higher indices than their parents, so that the innermost end first.
             for index in (span + 1..self.trace.spans.len()).rev() {
                 if self.is_open(index) && self.ancestors(index).any(|ancestor| ancestor == span) {
                     self.cut(index, at, below, effects);
@@ -68,6 +72,7 @@ impl OpenTrace {
             return self.end(span, at, cut, effects);
         };
         match cut {
+            // No failure: daemons that a plugin leaves behind are usual.
             Cut::Outlived => process.outlived_parent = true,
             Cut::Deadline { .. } => {
                 if let Some((class, message)) = cut.failure() {
@@ -90,6 +95,7 @@ impl OpenTrace {
         span.end = Some(end);
         if let Some(parent) = span.parent {
             let parent = &mut self.states[parent];
+            // The parent cannot end before this, and may be idle from now on.
             parent.open_children = parent.open_children.saturating_sub(1);
             parent.latest = parent.latest.max(end);
         }

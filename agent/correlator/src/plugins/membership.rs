@@ -31,7 +31,7 @@ use crate::plugins::state::{Caller, Operation, TraceState};
 use crate::timers::Timer;
 
 /// How a plugin invocation relates to its operation. Decides two attributes: `delegate`, and whether its end can end
-/// the operation.
+/// the operation. A delegate that fails does not: its caller decides what that means, and reports it by its own exit.
 #[derive(Clone, Copy, Debug)]
 enum Membership {
     /// The runtime executed it: a member of the chain.
@@ -101,6 +101,7 @@ impl Plugins {
         operation: SpanRef,
     ) {
         let process = image.process;
+        // Members of a chain lie side by side below the operation; delegates lie below their caller.
         let span = self.begin_plugin(ctx, at, image, call, operation, operation, Membership::Chain);
         self.add_process(ctx, at, process, span.map_or(Role::Detached, Role::Spanned));
         match span {
@@ -127,6 +128,7 @@ impl Plugins {
     ) -> Option<SpanRef> {
         let caller = Caller::Runtime(image.parent);
         let open = ctx.traces.get_mut(trace)?;
+        // Counted within the trace: a new sandbox for the same pod is an attempt of the sandbox and not of the operation.
         let mut attempt = 1;
         if let Some(state) = self.traces.get_mut(trace) {
             // The same attachment with the same first plugin again is a retry of what failed.
@@ -217,7 +219,8 @@ impl Plugins {
         self.begin_plugin(ctx, at, image, call, operation, operation, Membership::NestedChain)
     }
 
-    /// Begins a nested operation below `parent`. Earlier ones of the same caller and parameters that are idle are over;
+    /// Begins a nested operation below `parent`, such as that of a further interface of Multus.
+    /// Earlier ones of the same caller and parameters that are idle are over;
     /// those that failed make this one the next attempt.
     fn begin_nested(
         &mut self,
@@ -227,6 +230,7 @@ impl Plugins {
         parent: SpanRef,
         caller: Caller,
     ) -> Option<SpanRef> {
+        // All state that is compared lies in this trace: a plugin's operations are its own.
         let trace = parent.trace;
         let (open, state) = (ctx.traces.get(trace)?, self.traces.get(trace)?);
         // Same caller, container, interface and verb.

@@ -167,6 +167,7 @@ impl Sandboxes {
         described: &SandboxDescription,
         mut known: bool,
     ) {
+        // Looked for in three places: open traces, traces that are held back, and what is remembered of closed ones.
         let id = &described.sandbox.0;
         if let Some(trace) = ctx.traces.creation_of(id)
             && let (Some(open), Some(creation)) = (ctx.traces.get_mut(trace), self.creations.get_mut(trace))
@@ -234,6 +235,7 @@ impl Sandboxes {
     /// Records were lost at this time. Marks every open trace that may miss them, with a span event: a creation misses
     /// process records, once created only traffic; operations of their own miss process records only.
     pub(crate) fn on_loss(&self, ctx: &mut Context, at: Timestamp, of_traffic: bool, attributes: &[(&str, String)]) {
+        // Losses are rare, so that a walk over all open traces costs nothing that matters.
         let traces: Vec<TraceKey> = ctx.traces.keys().collect();
         for trace in traces {
             let Some(open) = ctx.traces.get_mut(trace) else {

@@ -28,7 +28,8 @@ use crate::windows::Windows;
 use crate::windows::service_lookup::{NODE, ServiceLookup};
 
 impl Windows {
-    /// The owner of lookups of a silo. Without a silo the process is the node's own; an unknown silo has an owner
+    /// The owner of lookups of a silo, by the GUID that the event carries (ETW extended data type 16).
+    /// Without a silo the process is the node's own; an unknown silo has an owner
     /// without a sandbox.
     pub(crate) fn owner_of_silo(&self, silo: &str) -> Owner {
         if silo.is_empty() {
@@ -78,6 +79,7 @@ impl Windows {
         if let LookupChange::Started = step.step {
             self.objects.process_of_silo(at, step.process.pid, &step.silo);
         }
+        // The place is an index that is valid until a lookup is removed.
         let Some(lookup) = self.lookups.open.get_mut(place) else {
             return;
         };
@@ -118,6 +120,7 @@ impl Windows {
         home: Option<TraceKey>,
     ) -> usize {
         while self.lookups.open.len() >= self.lookups.max {
+            // In order of begin: the first is the oldest.
             let oldest = &self.lookups.open[0];
             ctx.effects.counters.evicted_lookups.count(oldest.owner.scope(), false);
             let oldest = oldest.serial;
@@ -129,6 +132,7 @@ impl Windows {
         let begun = home
             .and_then(|home| ctx.traces.get(home))
             .map(|open| open.trace.start());
+        // The library's call may have come a while before, when the service was busy: that wait is the program's too.
         let called = self.lookups.calls.begun(at, step);
         let start = called
             .filter(|called| begun.is_none_or(|begun| begun <= *called))

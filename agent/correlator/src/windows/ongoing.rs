@@ -92,7 +92,8 @@ impl Activities {
         self.all.insert(number, activity);
     }
 
-    /// Takes the activity out of the open ones. The caller sets when and how it ended.
+    /// Takes the activity out of the open ones. The caller sets when and how it ended. It stays in its nest until the
+    /// outermost activity has ended too.
     pub(crate) fn end(&mut self, number: u64) -> Option<&mut Activity> {
         let activity = self.all.get_mut(&number)?;
         self.open.remove(number, &named(activity), &thread(activity));
@@ -176,6 +177,7 @@ impl Activities {
 
     /// Open activities that lie in no other, newest first.
     pub(crate) fn roots(&self) -> impl Iterator<Item = u64> {
+        // By number from the back, which is the newest first.
         let all = self.all.iter().rev();
         let outermost = |activity: &Activity| {
             let parent = activity.parent;
@@ -240,6 +242,7 @@ impl Activities {
         let open = self.open.of_process(Service::Hns, pid);
         let ended = open.into_iter().filter_map(|number| {
             let activity = self.end(number)?;
+            // It may have begun after the last event of the process was stamped on another processor.
             let end = at.max(activity.start);
             activity.end = Some(end);
             activity.unfinished = Some("interrupted: HNS went down");
@@ -255,14 +258,16 @@ impl Activities {
         ended.collect()
     }
 
-    /// Takes out the nest that this activity lies in, if its outermost activity has ended.
+    /// Takes out the nest that this activity lies in, if its outermost activity has ended. `None` while it runs: a nest is
+    /// attributed as a whole, since only one of its activities may name a key.
     pub(crate) fn take_whole(&mut self, number: u64) -> Option<Vec<Activity>> {
         let root = self.outermost(number);
         self.all.get(&root)?.end?;
         Some(self.take(root))
     }
 
-    /// Evicts activities beyond the bound or too old. Returns how many.
+    /// Evicts activities beyond the bound or too old. Returns how many, for the counter of evictions. Amortised constant: each
+    /// activity is evicted at most once.
     pub(crate) fn forget(&mut self, now: Timestamp) -> u64 {
         let mut forgotten = 0;
         while let Some((&number, oldest)) = self.all.first_key_value()

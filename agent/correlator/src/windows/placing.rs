@@ -103,6 +103,7 @@ impl Objects {
             if hns && begun.is_none() {
                 continue;
             }
+            // More than one that fits makes the choice ambiguous, however good the best is.
             fits += 1;
             // A plugin for HNS, or none for HCS, comes first; then the plugin that began last; then the newest trace.
             best = best.max(Some((begun.is_some() == hns, begun, open.key)));
@@ -110,7 +111,8 @@ impl Objects {
         best.map(|(_, _, key)| (key, fits > 1))
     }
 
-    /// Something ran in the trace at that time: its sandbox was being created, or a plugin ran.
+    /// Something ran in the trace at that time: its sandbox was being created, or a plugin ran. A trace in which nothing ran
+    /// cannot be the reason of an activity.
     pub(super) fn is_active_at(&self, open: &OpenTrace, at: Timestamp) -> bool {
         let span = open.trace.spans.get(if open.is_creation() { CREATE } else { 0 });
         let number = self.sandboxes.number_of(open.sandbox());
@@ -277,12 +279,14 @@ pub(super) fn within(open: &OpenTrace, nest: &Nest) -> Option<usize> {
     (0..open.trace.spans.len())
         .filter(holds)
         // Innermost first, and of several the one that began last.
+        // Depth decides before time: a plugin holds it more closely than the operation around it.
         .max_by_key(|&index| (depth(open, index), open.trace.spans[index].start))
         // What goes on beyond its trace is cut at the root's end.
         .or_else(|| (!open.trace.spans.is_empty() && open.trace.start() <= nest.end).then_some(0))
 }
 
-/// Until when the span can hold something. An operation that waits for its next plugin is over as far as is known.
+/// Until when the span can hold something; the end of time for one that is open.
+/// An operation that waits for its next plugin is over as far as is known.
 fn limit(open: &OpenTrace, index: usize) -> Timestamp {
     let idle = || open.operation(index).is_some() && open.is_idle(index);
     match open.trace.spans[index].end {

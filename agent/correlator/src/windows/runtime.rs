@@ -87,6 +87,7 @@ impl Windows {
                 let keys = [ObjectKey::Container(sandbox.0), ObjectKey::Namespace(namespace)];
                 self.objects.join_keys(ctx, at, &keys);
             }
+            // Logged by the shim without the sandbox: the namespace leads to it.
             RuntimeReport::EndpointOf { namespace, endpoint } => {
                 let keys = [ObjectKey::Namespace(namespace), ObjectKey::Endpoint(endpoint)];
                 self.objects.join_keys(ctx, at, &keys);
@@ -140,7 +141,7 @@ impl Windows {
         ctx.facts.push(Fact::CreationRequested(Box::new(request)));
     }
 
-    /// The room of sandboxes opened this trace for a requested creation.
+    /// The room of sandboxes opened this trace for a requested creation. The number is that of the request.
     pub(crate) fn on_creation_opened(&mut self, ctx: &mut Context, number: u64, trace: TraceKey) {
         if let Some(sandbox) = self.objects.sandboxes.get_mut(number) {
             sandbox.trace = Some(trace);
@@ -185,6 +186,7 @@ impl Windows {
         if let Some(trace) = trace {
             ctx.traces.rename_sandbox(trace, id);
         }
+        // Every room that knows the stand-in gets the fact: plugins by container id, sandboxes by memory, traffic by owner.
         let name = NewName {
             before,
             id: id.to_owned(),
@@ -198,6 +200,7 @@ impl Windows {
 
     /// The runtime has created the sandbox, or failed to. `failure` is the message of the runtime's log line.
     fn on_creation_end(&mut self, ctx: &mut Context, at: Timestamp, number: u64, failure: Option<String>) {
+        // A creation that failed is over for the runtime: its next attempt is a new sandbox.
         let failed = failure.is_some();
         let stage = if failed { Stage::Over } else { Stage::Created };
         self.objects.sandboxes.set_stage(number, stage, at);
