@@ -111,7 +111,8 @@ fn harmful(drops: &[Dropped]) -> impl Iterator<Item = &Dropped> {
         .filter(|dropped| !(dropped.inbound && &*dropped.reason == "NO_SOCKET"))
 }
 
-/// The packet was dropped by netfilter: a rule, or conntrack.
+/// The packet was dropped by netfilter: a rule, or conntrack (`SKB_DROP_REASON_NETFILTER_DROP`,
+/// include/net/dropreason-core.h). Before Linux 5.17 only the function shows that.
 fn by_netfilter(dropped: &Dropped) -> bool {
     dropped.reason.starts_with("NETFILTER") || dropped.function.contains("nf_")
 }
@@ -126,7 +127,7 @@ fn drop_sentence(dropped: &Dropped, packet: &str) -> String {
     format!("the kernel dropped the {way}: {}{by}", dropped.reason)
 }
 
-/// A cause by its name in the registry.
+/// A cause by its name in the registry. `evidence` are sentences for people, the strongest first.
 fn cause(cause: &str, confidence: Confidence, evidence: Vec<String>) -> Cause {
     Cause {
         cause: cause.to_owned(),
@@ -292,6 +293,7 @@ fn full_table(rises: &[Rise], drops: &[Dropped]) -> Option<Cause> {
 /// A server answered that it could not resolve the name (SERVFAIL, REFUSED and others, RFC 1035 4.1.1), or truncated
 /// the answer and did not answer over TCP.
 fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
+    // A truncated answer obliges the client to use TCP (RFC 7766, section 5), which firewalls often forget.
     let silent = lookup.sent.iter().any(SentQuery::is_missed);
     if lookup.truncated && result == LookupResult::Unanswered {
         let evidence = vec!["the answer was cut, and over TCP none came".to_owned()];
@@ -308,7 +310,8 @@ fn answered_badly(lookup: &Lookup, result: LookupResult) -> Option<Cause> {
 }
 
 /// A query was not answered, and nothing shows that it was dropped on this node: the server is silent, or slow if an
-/// answer came after the query had been repeated. Likely if conntrack's counters are read and no record was lost.
+/// answer came after the query had been repeated. Likely if conntrack's counters are read and no record was lost. Never
+/// certain: a packet may be lost on the network or on the server's node, which the agent of that node would see.
 fn silence(lookup: &Lookup, counted: bool) -> Option<Cause> {
     let missed = lookup.sent.iter().filter(|sent| sent.is_missed());
     let missed: Vec<_> = missed
@@ -386,6 +389,7 @@ impl ConntrackEvidence<'_> {
         }
         let tables = self.tables(&connect.owner);
         let rise = self.counters.around(tables, connect.start);
+        // The most specific first, as for a lookup.
         if let Some(full) = full_table(&[rise], &connect.drops) {
             return Some(full);
         }

@@ -32,8 +32,9 @@ pub(crate) struct Connect {
     pub(crate) local: SocketAddr,
     /// The other end as the client addresses it: a service address, not the backend behind it.
     pub(crate) remote: SocketAddr,
-    /// SYNs that were sent again. The kernel doubles the wait each time, beginning with 1 s (RFC 6298, section 2;
-    /// `TCP_TIMEOUT_INIT`).
+    /// SYNs that were sent again. The first wait is 1 s (RFC 6298, section 2; `TCP_TIMEOUT_INIT`, include/net/tcp.h) and
+    /// doubles each time; since Linux 6.5 the first four waits are equal (`tcp_syn_linear_timeouts`,
+    /// Documentation/networking/ip-sysctl.rst).
     pub(crate) retransmits: u32,
     /// When it ended, and why it failed if it did. `None` while it is open.
     pub(crate) outcome: Option<(Timestamp, Option<ConnectFailure>)>,

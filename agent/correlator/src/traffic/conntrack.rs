@@ -1,7 +1,9 @@
 //! Handles conntrack's events: entries that were created or removed, and readings of its counters.
 //!
-//! Every one becomes a finding. An entry is joined to the lookup or connect that it serves, which then shows the
-//! backend and the translation. Does not: name causes; `causes.rs` reads the counters' history.
+//! Used by `correlator.rs`. Every event becomes a finding. An entry is joined to the lookup or connect that it serves, which
+//! then shows the backend and the translation. Events come through ctnetlink (`ctnetlink_conntrack_event`,
+//! net/netfilter/nf_conntrack_netlink.c), in an order of their own beside the BPF probes.
+//! Does not: name causes; `causes.rs` reads the counters' history.
 
 use sandglass_model::Timestamp;
 use sandglass_model::network::{ConntrackCounts, Flow, FlowChange};
@@ -28,12 +30,14 @@ impl Traffic {
         ] {
             end.set_ip(end.ip().to_canonical());
         }
+        // Translated where the reply's ends are not those of the original direction, exchanged.
         let nat = match (flow.is_dnat(), flow.is_snat()) {
             (true, true) => Some(Nat::Both),
             (true, false) => Some(Nat::Dnat),
             (false, true) => Some(Nat::Snat),
             (false, false) => None,
         };
+        // All pods' entries lie in the node's namespace too, so that the client's address has to name the sandbox.
         let client = flow.source.ip();
         let owner = self.owners.owner_of_packet(flow.netns, [client, client]);
         ctx.effects.outputs.push(Output::Finding(Finding::Flow {
@@ -49,6 +53,7 @@ impl Traffic {
                     self.flows.0.remove(&key);
                 }
             }
+            // Remembered whether or not an exchange is open: its records may come later.
             FlowChange::New => {
                 let entry = FlowEntry {
                     id: flow.id,
@@ -71,6 +76,7 @@ impl Traffic {
     /// Joins a new entry to the open exchanges with its ends. An entry can come before or after the records of its
     /// exchange; `flows.rs` serves the other order.
     fn join_flow(&mut self, ctx: &mut Context, flow: &Flow, entry: FlowEntry) {
+        // Several lookups may share one socket, and so one entry.
         let lookups: Vec<u64> = self
             .lookups
             .newest(TableKey::client(flow.protocol, flow.source))
@@ -91,6 +97,7 @@ impl Traffic {
         if flow.protocol != TCP {
             return;
         }
+        // A connect has no port before its first SYN: then both addresses must do.
         let (by_port, by_address) = (
             TableKey::client(TCP, flow.source),
             TableKey::remote(flow.source, flow.destination),
@@ -108,6 +115,7 @@ impl Traffic {
         });
         if let Some((serial, _)) = found {
             if let Some(connect) = self.connects.get_mut(serial) {
+                // With the port the entry is found in the table of flows, and joined there (`connect_changed`).
                 connect.local.set_port(flow.source.port());
             }
             self.connect_changed(ctx, serial);

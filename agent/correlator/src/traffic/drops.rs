@@ -25,11 +25,13 @@ use crate::traffic::table_key::TableKey;
 const FLIGHT_NS: u64 = 5 * MILLISECOND;
 
 impl Traffic {
-    /// The kernel dropped a DNS packet over UDP, a SYN or a SYN-ACK.
+    /// The kernel dropped a DNS packet over UDP, a SYN or a SYN-ACK (tracepoint `skb:kfree_skb`, which has a reason since Linux
+    /// 5.17). Always a finding; evidence too, where it belongs to an open exchange.
     pub(crate) fn on_packet_drop(&mut self, ctx: &mut Context, at: Timestamp, mut packet: PacketDrop) {
         for end in [&mut packet.source, &mut packet.destination] {
             end.set_ip(end.ip().to_canonical());
         }
+        // The packet may be dropped in the sandbox, on the node or in between: any of its addresses names the sandbox.
         let ends = [packet.source.ip(), packet.destination.ip()];
         let owner = self.owners.owner_of_packet(packet.netns, ends);
         // Reasons and functions are few and repeat: shared texts.
@@ -55,6 +57,7 @@ impl Traffic {
                     self.lookup_changed(ctx, serial);
                 }
             }
+            // A dropped SYN-ACK is inbound; both delay the handshake by a retransmission.
             DroppedPacket::TcpSyn => {
                 if let Some((serial, inbound)) = connect_of_packet(&self.connects, &packet) {
                     if let Some(connect) = self.connects.get_mut(serial) {
@@ -74,6 +77,7 @@ fn lookup_of_packet(lookups: &ExchangeTable<Lookup>, at: Timestamp, packet: &Pac
             .dns_id
             .is_none_or(|id| lookup.sent.iter().any(|sent| sent.id == id))
     };
+    // The client is the sender of a query, or the receiver of an answer.
     for (client, inbound) in [(packet.source, false), (packet.destination, true)] {
         let mut open = lookups.newest(TableKey::client(UDP, client));
         if let Some((serial, _)) = open.find(|(_, lookup)| has_id(lookup)) {
@@ -102,6 +106,7 @@ fn connect_of_packet(connects: &ExchangeTable<Connect>, packet: &PacketDrop) -> 
     ways.into_iter().find_map(|(client, remote, inbound)| {
         let mut by_port = connects.newest(TableKey::client(TCP, client));
         let mut by_address = connects.newest(TableKey::remote(client, remote));
+        // Only an open connect lost something by it.
         let (serial, _) = by_port
             .find(|(_, connect)| connect.outcome.is_none())
             .or_else(|| by_address.find(|(_, connect)| connect.outcome.is_none() && connect.local.port() == 0))?;

@@ -21,12 +21,14 @@ use crate::traffic::table::ExchangeTable;
 use crate::traffic::table_key::TableKey;
 
 impl Traffic {
-    /// A step of a connect. A socket that begins again after it ended is a new connect; records that come twice change
-    /// nothing.
+    /// A step of a connect, as the socket's state changes show it (tracepoint `sock:inet_sock_set_state`: from TCP_CLOSE to
+    /// TCP_SYN_SENT, and from there on; include/net/tcp_states.h). A socket that begins again after it ended is a new
+    /// connect; records that come twice change nothing.
     pub(crate) fn on_connect(&mut self, ctx: &mut Context, at: Timestamp, mut step: ConnectStep) {
         for end in [&mut step.local, &mut step.remote] {
             end.set_ip(end.ip().to_canonical());
         }
+        // Nothing between the two ends can fail that has to do with a sandbox's network.
         if step.remote.ip().is_loopback() || step.remote.ip() == step.local.ip() {
             return;
         }
@@ -69,6 +71,7 @@ impl Traffic {
         let mut connect = Connect::new(at, owner, step);
         connect.lost = ctx.losses.traffic_at(at);
         connect.home = self.home_of(ctx, &connect.owner);
+        // What is too old to be the reason of this connect must not be found.
         self.resolved.expire(ctx.now);
         // The newest lookup of this address in the same namespace, at most 10 s old.
         let resolved = self.resolved.address(step.netns, step.remote.ip());
@@ -84,6 +87,7 @@ impl Traffic {
         if let Some((lookup, _)) = lookup {
             self.connects.key(serial, TableKey::after(lookup));
         }
+        // Windows has no cookies: there the ends identify the socket.
         if step.socket != 0 {
             self.connects.key(serial, TableKey::socket(step.socket));
         }
