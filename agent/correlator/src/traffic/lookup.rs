@@ -9,6 +9,7 @@
 pub(crate) mod matching;
 pub(crate) mod outcome;
 pub(crate) mod question;
+mod seed;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +18,6 @@ use sandglass_model::trace::LookupResult;
 use sandglass_model::{SmolStr, Timestamp};
 
 use self::question::{AnswerOutcome, QueryKind, QuestionState, RETRY_NS, SentQuery};
-use crate::collections::mix::mix;
 use crate::finding::QueryType;
 use crate::keys::TraceKey;
 use crate::notes::{self, Note, NoteKind};
@@ -374,7 +374,9 @@ impl Lookup {
     pub(crate) fn seed(&self) -> u64 {
         let first = self.sent.first();
         let socket = first.map_or(0, |sent| sent.socket ^ u64::from(sent.client.port()) << 48);
-        self.names.iter().fold(socket, |seed, name| mix(seed, name.as_bytes()))
+        self.names
+            .iter()
+            .fold(socket, |seed, name| seed::fold(seed, name.as_bytes()))
     }
 
     /// How many queries of which type went over which transport.
