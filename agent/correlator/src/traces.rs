@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sandglass_model::{SandboxId, TraceId};
+use slab::Slab;
 
 use crate::collections::HashMap;
 use crate::collections::shares::{Shares, Victim};
@@ -20,10 +21,9 @@ use crate::owner::namespace_key;
 /// The open traces.
 #[derive(Debug, Default)]
 pub(crate) struct OpenTraces {
-    /// The traces by slot, in boxes because they are large and the vector grows.
-    slots: Vec<Option<Box<OpenTrace>>>,
-    /// Slots without a trace. The last one freed is reused first.
-    free: Vec<u32>,
+    /// The traces by slot, in boxes because they are large and the slab grows; `None` in a slot that is reserved. The slot
+    /// that was freed last is used again first.
+    slots: Slab<Option<Box<OpenTrace>>>,
     /// Keys of the open traces, oldest first, since keys sort by serial number.
     order: BTreeSet<TraceKey>,
     /// A set and no map: several open traces may share an id that came from outside.
@@ -43,11 +43,8 @@ impl OpenTraces {
     /// follow.
     pub(crate) fn reserve(&mut self) -> TraceKey {
         self.serial += 1;
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
-        });
-        TraceKey::new(self.serial, slot)
+        let slot = self.slots.insert(None);
+        TraceKey::new(self.serial, u32::try_from(slot).unwrap_or(u32::MAX))
     }
 
     /// Puts a trace into the slot that was reserved for it.
@@ -87,14 +84,13 @@ impl OpenTraces {
         if !self.order.remove(&key) {
             return None;
         }
-        self.free.push(key.slot() as u32);
         if let Some(shares) = &mut self.shares {
             shares.remove(key.slot() as u32);
         }
         if self.order.len() <= self.shared_at / 2 {
             self.shares = None;
         }
-        let open = self.slots.get_mut(key.slot())?.take()?;
+        let open = self.slots.try_remove(key.slot()).flatten()?;
         self.by_id.remove(&(open.trace.id, key));
         if open.is_creation() && self.creation_of(open.sandbox()) == Some(key) {
             self.creations.remove(open.sandbox());
