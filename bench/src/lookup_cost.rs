@@ -120,7 +120,12 @@ fn started() -> Result<Agent> {
 }
 
 /// Lookups at a constant rate beside an agent: every message becomes an event or is counted as lost.
-fn play(agent: &Agent, per_second: u32, effort: Effort, mut lookups: impl FnMut(u32) -> Result<()>) -> Result<LookupRun> {
+fn play(
+    agent: &Agent,
+    per_second: u32,
+    effort: Effort,
+    mut lookups: impl FnMut(u32) -> Result<()>,
+) -> Result<LookupRun> {
     let before = agent.await_dns_probe()?;
     let (begin, cpu) = (Instant::now(), agent.cpu()?);
     let mut done = 0_u32;

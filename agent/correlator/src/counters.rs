@@ -1,6 +1,6 @@
 //! What the correlator counts about itself: losses, and how full its tables are.
 //!
-//! Read by the pipeline for metrics and health. Of the five loss words (ARCHITECTURE.md) the correlator counts two:
+//! Read by the pipeline for metrics and health. Of the six loss words (ARCHITECTURE.md) the correlator counts two:
 //! orphan and evicted. Imports no room.
 
 use crate::finding::Scope;

@@ -14,6 +14,7 @@ use sandglass_model::cni::runtime_of_netns;
 use sandglass_model::{CniCommand, Timestamp};
 
 use crate::context::Context;
+use crate::finding::Scope;
 use crate::invocation::Invocation;
 use crate::keys::TraceKey;
 use crate::open_trace::CREATE;
@@ -31,7 +32,7 @@ impl Sandboxes {
         }
         if self.unserved.due.len() >= NAMES_MAX {
             self.unserved.due.pop_front();
-            ctx.effects.counters.evicted_remembered += 1;
+            ctx.effects.counters.evicted_remembered.count(Scope::Sandbox, false);
         }
         let waiting = Waiting {
             named: at,

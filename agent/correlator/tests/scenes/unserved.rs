@@ -257,5 +257,5 @@ fn what_is_kept_of_names_is_bounded() {
     scene.at(60_000).tick();
     let played = scene.play().finish();
     assert_eq!(played.closed.len(), 1_024);
-    assert_eq!(played.counters().evicted_remembered, 3_000 - 1_024);
+    assert_eq!(played.counters().evicted_remembered.total(), 3_000 - 1_024);
 }
