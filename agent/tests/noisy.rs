@@ -11,7 +11,7 @@ mod collected;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ use sandglass::health::{Health, TableLabel};
 use sandglass::node::NodeInfo;
 use sandglass::pipeline::{Outputs, Pipeline};
 use sandglass::sinks::store::StoreOptions;
-use sandglass::sources::linux::{LinuxSource, Options};
+use sandglass::sources::linux::{LinuxOptions, LinuxSource};
 use sandglass::sources::{self, clock};
 use sandglass::view::Store;
 use sandglass_correlator::finding::{Finding, Scope};
@@ -112,7 +112,7 @@ struct Agent {
 impl Agent {
     /// `None`, with a `SKIPPED` line, where the machine allows no probes.
     fn start(test: &str, node: &Namespace) -> Option<Agent> {
-        let options = Options {
+        let options = LinuxOptions {
             node_netns: Some(node.path().into()),
             ..default_source().unwrap()
         };
@@ -251,13 +251,14 @@ fn run_plugin(verb: &str, pod: Option<&Namespace>, id: &str, name: &str) {
     assert!(status.unwrap().success());
 }
 
-/// A pod: loopback, and a device into which packets vanish.
-fn pod(test: &str) -> Option<Namespace> {
+/// A pod: loopback, a link to the node (10.77.`net`.2 here, .1 there), and a device into which all other packets vanish.
+fn pod(test: &str, node: &Namespace, net: u8) -> Option<Namespace> {
     let pod = Namespace::make(test)?;
     pod.run(
         "ip link set lo up; ip link add hole type veth peer name end; ip addr add 10.99.0.2/16 dev hole; \
          ip link set end up; ip link set hole arp off up; ip route add default dev hole",
     );
+    node.link(&pod, net);
     Some(pod)
 }
 
@@ -284,7 +285,11 @@ fn answer(query: &[u8], address: [u8; 4]) -> Vec<u8> {
     message
 }
 
-/// A program in the quiet pod, with a server of names and one of its own.
+/// Links of the pods to the node.
+const NOISY_NET: u8 = 1;
+const QUIET_NET: u8 = 2;
+
+/// A program in the quiet pod with a server of names, and a server of the node.
 struct Quiet {
     server: UdpSocket,
     client: UdpSocket,
@@ -292,13 +297,14 @@ struct Quiet {
 }
 
 impl Quiet {
-    fn start(pod: &Namespace) -> Quiet {
-        pod.within(|| {
+    fn start(node: &Namespace, pod: &Namespace) -> Quiet {
+        // Connects to the own address or to loopback are nobody's network.
+        let listener = node.within(|| TcpListener::bind((Ipv4Addr::new(10, 77, QUIET_NET, 1), 0)).unwrap());
+        pod.within(move || {
             let server = UdpSocket::bind("127.0.0.1:53").unwrap();
             server.set_read_timeout(Some(LONGEST)).unwrap();
             let client = UdpSocket::bind("127.0.0.1:0").unwrap();
             client.connect("127.0.0.1:53").unwrap();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             Quiet {
                 server,
                 client,
@@ -347,10 +353,11 @@ impl Scene {
         let limit = getrlimit(Resource::Nofile);
         let current = limit.maximum;
         setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
-        let (node, noisy, quiet) = (Namespace::make(test)?, pod(test)?, pod(test)?);
+        let node = Namespace::make(test)?;
+        let (noisy, quiet) = (pod(test, &node, NOISY_NET)?, pod(test, &node, QUIET_NET)?);
         let agent = Agent::start(test, &node)?;
         agent.sandbox(&noisy, "sb-noisy", "noisy");
-        let program = Quiet::start(&quiet);
+        let program = Quiet::start(&node, &quiet);
         Some(Scene {
             agent,
             noisy,
@@ -479,7 +486,7 @@ fn ten_thousand_refused_connections_hide_nobodys() {
     const TEST: &str = "ten_thousand_refused_connections_hide_nobodys";
     let Some(scene) = Scene::make(TEST) else { return };
     let mut begin = |number: u16| {
-        let to = SocketAddr::from(([127, 0, 0, 1], 10_000 + number));
+        let to = SocketAddr::from(([10, 77, NOISY_NET, 1], 10_000 + number));
         let socket = scene.noisy_socket();
         let _ = connect(&socket, &to);
     };

@@ -132,7 +132,7 @@ async fn no_event_holds_a_secret_that_the_runtime_answers_with() {
     };
     runtime.on(
         "ListPodSandbox",
-        Answer::of(&ListPodSandboxResponse { items: vec![listed] }),
+        ScriptedResponse::of(&ListPodSandboxResponse { items: vec![listed] }),
     );
     let info = r#"{"pid": 9, "config": {"envs": [{"key": "API_TOKEN", "value": "plantedenv"}]}, "runtimeSpec": {}}"#;
     let asked = PodSandboxStatus {
@@ -143,7 +143,7 @@ async fn no_event_holds_a_secret_that_the_runtime_answers_with() {
     };
     runtime.on(
         "PodSandboxStatus",
-        Answer::of(&PodSandboxStatusResponse {
+        ScriptedResponse::of(&PodSandboxStatusResponse {
             status: Some(asked),
             info: [("info".to_owned(), info.to_owned())].into(),
         }),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use sandglass::app;
 use sandglass::cni_conf::{Problem, ProblemKind};
 use sandglass::config::Config;
-use sandglass::health::{Health, ProbeLabel, ProbeStatus, SessionLabel};
+use sandglass::health::{Health, ProbeLabel, ProbeStatus, RefusedLabel, SessionLabel, TableLabel};
 use sandglass::identity::IdentityMetrics;
 use sandglass::ip_pools::{IpPool, RangeSet};
 use sandglass::node::NodeInfo;
@@ -90,6 +90,14 @@ fn of_a_running_agent() -> Exposition {
             probe: "exec".to_owned(),
         };
         health.lost.get_or_create(&exec).inc_by(112);
+        health.limited.get_or_create(&exec).inc_by(30);
+        for label in RefusedLabel::all() {
+            health.untrusted.get_or_create(&label).inc_by(3);
+        }
+        for owner in ["noisy", "sandbox", "node"] {
+            let table = "lookups";
+            health.evicted.get_or_create(&TableLabel { table, owner }).inc_by(5);
+        }
         let etw = ProbeLabel {
             probe: "etw".to_owned(),
         };

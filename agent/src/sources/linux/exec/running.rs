@@ -183,7 +183,7 @@ fn parse_stat(stat: &[u8]) -> Option<Process> {
 enum Claim {
     Plugin,
     None,
-    /// A part of it is not mapped, or may not be read by the process itself.
+    /// The process may not read a part of it itself.
     Unread,
 }
 
@@ -316,16 +316,16 @@ mod tests {
     /// Of a user that is not trusted, since agents of other tests would count it.
     #[test]
     fn an_environment_with_a_hole_is_unread() {
-        const UNMAP: &str = "\
+        const HIDE: &str = "\
 import ctypes, time
 stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
 start, end = -(-int(stat[47]) // 4096) * 4096, int(stat[48]) // 4096 * 4096
-assert end > start and ctypes.CDLL(None).munmap(ctypes.c_void_p(start), ctypes.c_size_t(end - start)) == 0
+assert end > start and ctypes.CDLL(None).mprotect(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 0) == 0
 print('ready', flush=True)
 time.sleep(1000)
 ";
         let child = Command::new("/usr/bin/python3")
-            .args(["-c", UNMAP])
+            .args(["-c", HIDE])
             .env_clear()
             .env("FILLER", "x".repeat(50_000))
             .uid(65_534)
