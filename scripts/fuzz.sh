@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets of agent/fuzz with stable Rust and runs each for a minute, two at a time, at a low priority.
+# Builds the fuzz targets of agent/fuzz with stable Rust and runs each for a minute, as many at a time as there are
+# processors. The last line counts the targets.
 # Usage: scripts/fuzz.sh [TARGET..]. FUZZ_SECONDS: how long each runs. FUZZ_AT_ONCE: how many run at a time.
 # libFuzzer needs coverage counters in the code, which LLVM's pass `sancov-module` adds: rustc's stable -Cpasses runs it, with
 # the options that cargo-fuzz gives it. There is no AddressSanitizer, which needs nightly Rust: panics, failed asserts,
@@ -11,27 +12,33 @@ export PATH=$PATH:$HOME/.cargo/bin
 . scripts/places.sh
 
 seconds=${FUZZ_SECONDS:-60}
-at_once=${FUZZ_AT_ONCE:-2}
-if ! command -v c++ > /dev/null 2>&1; then
-    echo "SKIPPED fuzz: libFuzzer needs a C++ compiler (apt install g++)"
-    exit 0
-fi
+at_once=${FUZZ_AT_ONCE:-$(nproc)}
 host=$(rustc -vV | sed -n 's/^host: //p')
 built=$(target_place)/fuzz
 corpus=$(cache_place)/corpus
 artifacts=$PWD/agent/fuzz/artifacts
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd agent/fuzz/fuzz_targets && ls -- *.rs | sed 's/\.rs$//')
+if ! command -v c++ > /dev/null 2>&1; then
+    printf 'SKIPPED fuzz::%s: libFuzzer needs a C++ compiler (apt install g++)\n' "${targets[@]}"
+    echo "0 passed, 0 failed, ${#targets[@]} skipped"
+    exit 0
+fi
 
-# The same versions of everything as the agent's.
-cp Cargo.lock agent/fuzz/Cargo.lock
+# The same versions of everything as the agent's. Cargo adds libFuzzer's, so a copy is made only when the agent's change.
+mkdir -p "$built"
+if [ ! -e agent/fuzz/Cargo.lock ] || ! cmp --silent Cargo.lock "$built/Cargo.lock"; then
+    cp Cargo.lock agent/fuzz/Cargo.lock
+    cp Cargo.lock "$built/Cargo.lock"
+fi
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
 flags+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 begin=$SECONDS
 # With --target, the flags are not for build scripts and macros, which are linked without libFuzzer.
 if ! CARGO_TARGET_DIR=$built RUSTFLAGS=$flags cargo build --quiet --release --target "$host" \
     --manifest-path agent/fuzz/Cargo.toml --bins; then
-    echo "fuzz: does not build"
+    echo "error: the fuzz targets do not build"
+    echo "0 passed, ${#targets[@]} failed, 0 skipped"
     exit 1
 fi
 echo "built in $((SECONDS - begin)) s"
@@ -115,7 +122,11 @@ done
 export -f run
 export built host corpus artifacts seconds
 begin=$SECONDS
-printf '%s\n' "${targets[@]}" | xargs -P "$at_once" -I '{}' bash -c 'run "$1"' run '{}'
-status=$?
+ran=$(mktemp -d)
+trap 'rm -rf "$ran"' EXIT
+export ran
+printf '%s\n' "${targets[@]}" | xargs -P "$at_once" -I '{}' bash -c 'run "$1" && touch "$ran/$1"' run '{}'
+passed=$(find "$ran" -type f | wc -l)
 echo "${#targets[@]} targets, $seconds s each, $((SECONDS - begin)) s"
-[ "$status" -eq 0 ]
+echo "$passed passed, $((${#targets[@]} - passed)) failed, 0 skipped"
+[ "$passed" -eq ${#targets[@]} ]
