@@ -2,7 +2,6 @@
 //! and one of a client, and another authority with a client.
 //!
 //! Used by the tests of the page's listener and of `watch`. Does not: outlive its folder.
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests only")]
 
 use std::path::Path;
 use std::process::Command;
