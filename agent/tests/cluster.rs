@@ -373,10 +373,10 @@ fn g_a_pod_can_neither_forge_nor_silence_the_agent() {
     node.kubectl(&["create", "namespace", namespace]);
     attacks::assert_ports_are_guarded(&node, namespace);
     attacks::start_flood(&node, namespace);
-    let attackers = attacks::forge(test, &node, namespace);
+    attacks::start_forgers(&node, namespace);
     assert_one_pod_is_traced(&node, "honest");
     attacks::assert_answers_until_the_floods_end(&node, namespace);
-    attacks::assert_refused(&attackers);
+    attacks::assert_refused(&attacks::end_forgers(test, &node, namespace));
     attacks::assert_undisturbed(&node, &before);
     node.kubectl(&["delete", "namespace", namespace]);
     node.uninstall();

@@ -58,7 +58,7 @@ pub fn forge(count: usize) {
                     }
                     let path = format!("/forged-{number}");
                     symlink("/pod", &path).expect("symlink");
-                    run(&path, &["exit", "0"], number);
+                    plugin(&path, number);
                     fs::remove_file(&path).expect("remove");
                 }
             });
@@ -67,26 +67,35 @@ pub fn forge(count: usize) {
     for name in RUNTIMES {
         let path = format!("/{name}");
         fs::copy("/pod", &path).expect("copy");
-        // Whatever the program makes of them, the arguments are those of a runtime.
-        run(&path, &["--root", "/r", "create", "forged-victim"], count);
+        // Whatever the program makes of them, the arguments are those of a runtime. With a plugin's environment it would pass for a
+        // plugin first.
+        let mut runtime = command(&path);
+        runtime.args(["--root", "/r", "create", "forged-victim"]);
+        runtime.status().expect(name);
     }
     println!("forged {count} in {} ms", begin.elapsed().as_millis());
 }
 
 /// With a plugin's environment.
-fn run(path: &str, arguments: &[&str], number: usize) {
-    let mut command = Command::new(path);
-    command.args(arguments).env_clear().stdin(Stdio::null()).stderr(Stdio::null());
-    command.envs([
+fn plugin(path: &str, number: usize) {
+    let mut plugin = command(path);
+    plugin.args(["exit", "0"]).envs([
         ("CNI_COMMAND", "ADD"),
         ("CNI_NETNS", "/proc/1/ns/net"),
         ("CNI_IFNAME", "eth0"),
         ("CNI_PATH", "/opt/cni/bin"),
         ("CNI_ARGS", "K8S_POD_NAMESPACE=kube-system;K8S_POD_NAME=coredns-victim"),
-        ("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     ]);
-    command.env("CNI_CONTAINERID", format!("forged-{number}"));
-    command.status().expect(path);
+    plugin.env("CNI_CONTAINERID", format!("forged-{number}"));
+    plugin.status().expect(path);
+}
+
+/// Under the trace of the attacker's choice.
+fn command(path: &str) -> Command {
+    let mut command = Command::new(path);
+    command.env_clear().stdin(Stdio::null()).stderr(Stdio::null());
+    command.env("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    command
 }
 
 /// Keeps `count` connections for so long, and makes each again when it is cut.

@@ -9,7 +9,9 @@ use super::node::{AGENT, METRICS, NAMESPACE, Node, http, try_http};
 use super::workloads;
 
 /// Forged plugins of each attacker, each under a name of its own.
-pub const FORGED: u64 = 2_000;
+const FORGED: u64 = 2_000;
+/// Forged runtimes of each attacker, one of each name.
+const RUNTIMES: u64 = 4;
 /// Connections that one pod holds.
 const CONNECTIONS: u64 = 2_000;
 /// Of the chart's probes, every 15 s each, some fall into it.
@@ -85,16 +87,25 @@ pub fn assert_answers_until_the_floods_end(node: &Node, namespace: &str) {
     println!("{answers} answers beside a flood: {}", outcome.trim());
 }
 
-/// Forgeries from three kinds of pods. How many attackers could try: a node may forbid user namespaces.
-pub fn forge(test: &str, node: &Node, namespace: &str) -> Attackers {
+/// Job, command and added capabilities of each attacker.
+const FORGERS: [(&str, &str, &str); 3] = [
+    ("attacker-default", "forge", ""),
+    ("attacker-net-admin", "forge", "NET_ADMIN, SYS_ADMIN"),
+    ("attacker-user-namespace", "forge-in-user-namespace", ""),
+];
+
+/// Begins to forge, in three kinds of pods at once.
+pub fn start_forgers(node: &Node, namespace: &str) {
     let count = FORGED.to_string();
-    let mut attackers = Attackers::default();
-    for (job, command, capabilities) in [
-        ("attacker-default", "forge", ""),
-        ("attacker-net-admin", "forge", "NET_ADMIN, SYS_ADMIN"),
-        ("attacker-user-namespace", "forge-in-user-namespace", ""),
-    ] {
+    for (job, command, capabilities) in FORGERS {
         workloads::start_as(node, namespace, job, &[command, &count], &as_root(capabilities));
+    }
+}
+
+/// Waits for their end. How many attackers could try: a node may forbid user namespaces.
+pub fn end_forgers(test: &str, node: &Node, namespace: &str) -> Attackers {
+    let mut attackers = Attackers::default();
+    for (job, command, _) in FORGERS {
         let outcome = printed(node, namespace, job);
         println!("{job}: {}", outcome.trim().replace('\n', ", "));
         if outcome.contains("not allowed") {
@@ -124,7 +135,7 @@ pub fn assert_refused(attackers: &Attackers) {
         ("pid_namespace", attackers.in_containers),
         ("user_namespace", attackers.in_user_namespaces),
     ] {
-        for (claim, of_each) in [("plugin", FORGED), ("runtime", 1)] {
+        for (claim, of_each) in [("plugin", FORGED), ("runtime", RUNTIMES)] {
             let counted = refused(&metrics, claim, reason);
             assert!(
                 counted >= attackers * of_each,
