@@ -74,15 +74,15 @@ impl Outputs for Sink {
 
     fn output(&mut self, output: &Output) {
         match output {
-            Output::Finding(Finding::Lookup(lookup)) => {
-                if lookup.scope == Scope::Sandbox && lookup.detail.result == Some(LookupResult::Rcode(0)) {
-                    lock(&self.0).answered.insert(lookup.detail.name.to_string());
-                }
+            Output::Finding(Finding::Lookup(lookup))
+                if lookup.scope == Scope::Sandbox && lookup.detail.result == Some(LookupResult::Rcode(0)) =>
+            {
+                lock(&self.0).answered.insert(lookup.detail.name.to_string());
             }
-            Output::Finding(Finding::Connect(connect)) => {
-                if connect.scope == Scope::Sandbox && connect.detail.failure.is_none() {
-                    lock(&self.0).established.insert(connect.detail.remote.port());
-                }
+            Output::Finding(Finding::Connect(connect))
+                if connect.scope == Scope::Sandbox && connect.detail.failure.is_none() =>
+            {
+                lock(&self.0).established.insert(connect.detail.remote.port());
             }
             Output::Closed(trace) => {
                 lock(&self.0).closed.push(Arc::clone(trace));
