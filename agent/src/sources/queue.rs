@@ -43,7 +43,7 @@ struct Queue {
     emptied: Condvar,
     /// Events that fit into it.
     capacity: usize,
-    /// Events in it, those that a blocked sender holds included.
+    /// Events in it.
     depth: Gauge,
     spent: Mutex<Spent>,
 }

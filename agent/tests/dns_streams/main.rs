@@ -305,8 +305,15 @@ fn a_hole_at_the_deadline_blames_nobody() {
         }
         let results = results(&of_packets(packets));
         assert_eq!(results.len(), LOOKUPS);
+        // What lies behind a hole that is never filled came before the deadline, and counts as the client's answer.
+        let behind = results.iter().filter(|(_, result)| *result == LookupResult::Rcode(0));
+        assert!(behind.count() < LOOKUPS / 2, "{results:?}");
         for (name, result) in results {
-            assert_eq!(result, LookupResult::Unknown, "{name}, filled: {filled}");
+            let is_known = !filled && result == LookupResult::Rcode(0);
+            assert!(
+                is_known || result == LookupResult::Unknown,
+                "{name}: {result:?}, filled: {filled}"
+            );
         }
     }
 }
