@@ -28,10 +28,11 @@ fn configure(node: &Node, text: &str) {
     fs::write(node.rig.conf_dir(NETWORK).join("10-pods.conflist"), text).unwrap();
 }
 
-/// Makes pods until the runtime, which reads its configuration when it is notified of a change, refuses one like this.
-async fn refused(node: &Node, like: &str) {
+/// Makes pods from this number on until the runtime, which reads its configuration when it is notified of a change, refuses one
+/// like this. The runtime keeps the names of those that it could not clean up.
+async fn refused(node: &Node, first: u32, like: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    for number in 100.. {
+    for number in first.. {
         let pod = Pod::new(&format!("web-{number}"), number, NETWORK);
         let record = node.make(vec![pod]).await.remove(0);
         match record.outcome {
@@ -63,12 +64,15 @@ fn message(trace: &Trace) -> &str {
     }
 }
 
-/// The first trace that failed for this cause.
+/// The first trace of a sandbox without any plugin that failed for this cause.
 async fn failed_for(agent: &mut Agent, wanted: &str) -> Arc<Trace> {
     eventually(wanted, || {
         let mut traces = agent.traces().iter();
-        let found = traces.find(|trace| cause(trace).is_some_and(|cause| cause.cause == wanted));
-        found.cloned()
+        let is_wanted = |trace: &Trace| {
+            let named = cause(trace).is_some_and(|cause| cause.cause == wanted);
+            named && message(trace).starts_with("no plugin ran for its network namespace: ")
+        };
+        traces.find(|trace| is_wanted(trace)).cloned()
     })
     .await
 }
@@ -80,22 +84,18 @@ async fn a_sandbox_for_which_no_plugin_runs_is_a_failed_trace_that_says_why() {
     let Some(mut agent) = Agent::of(&node, &config(&node), test).await else {
         return;
     };
-    // Neither the first plugin of the chain nor the one that containerd runs for every sandbox is there.
-    fs::remove_file(node.rig.bin_dir().join("loopback")).unwrap();
     configure(
         &node,
         r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "not-installed"}, {"type": "portmap"}]}"#,
     );
-    refused(&node, "failed to find plugin").await;
+    refused(&node, 100, "not-installed").await;
+    // Now neither the first plugin of the chain nor the one that containerd runs for every sandbox is there.
+    fs::remove_file(node.rig.bin_dir().join("loopback")).unwrap();
+    refused(&node, 200, "failed to find plugin").await;
     let trace = failed_for(&mut agent, "cni_no_plugin").await;
     assert_eq!(cause(&trace).unwrap().confidence, Confidence::Likely);
     assert!(
         message(&trace).contains("no plugin \"not-installed\" in "),
-        "{}",
-        message(&trace)
-    );
-    assert!(
-        message(&trace).starts_with("no plugin ran for its network namespace: "),
         "{}",
         message(&trace)
     );
@@ -109,7 +109,7 @@ async fn a_sandbox_for_which_no_plugin_runs_is_a_failed_trace_that_says_why() {
     );
 
     configure(&node, "{\n  \"cniVersion\": \"1.0.0\",,\n");
-    refused(&node, "cni plugin not initialized").await;
+    refused(&node, 300, "cni plugin not initialized").await;
     let trace = failed_for(&mut agent, "cni_bad_file").await;
     assert!(
         message(&trace).contains("10-pods.conflist: not JSON, line 2, column 25"),
@@ -162,14 +162,18 @@ async fn a_pool_of_addresses_is_low_before_it_is_empty() {
     .await;
     assert_eq!((judged.sets[0].leaked, judged.leaks_unknown), (Some(0), None));
 
-    refused(&node, "no IP addresses available in range set").await;
-    eventually("the class of the failure", || {
-        let mut spans = agent.traces().iter().flat_map(|trace| &trace.spans);
-        let exhausted =
-            |status: &Status| matches!(status, Status::Error { class, .. } if class == "cni_ipam_exhausted");
-        spans.any(|span| exhausted(&span.status)).then_some(())
-    })
-    .await;
+    refused(&node, 100, "no IP addresses available in range set").await;
+    if agent.reads_stdio() {
+        eventually("the class of the failure", || {
+            let mut spans = agent.traces().iter().flat_map(|trace| &trace.spans);
+            let exhausted =
+                |status: &Status| matches!(status, Status::Error { class, .. } if class == "cni_ipam_exhausted");
+            spans.any(|span| exhausted(&span.status)).then_some(())
+        })
+        .await;
+    } else {
+        eprintln!("NOT RUN {test}::class: what plugins write is not read here");
+    }
     agent.stop().await;
     node.stop().await;
 }

@@ -190,6 +190,12 @@ impl Agent {
         self.app.health.pools.pools()
     }
 
+    /// What plugins read and write is seen, and with it the messages of their errors.
+    pub fn reads_stdio(&self) -> bool {
+        let probes = self.app.health.probes();
+        probes.iter().any(|probe| probe.probe == "stdio" && probe.attached)
+    }
+
     /// Every trace closed so far.
     pub fn traces(&mut self) -> &[Arc<Trace>] {
         self.traces.extend(self.closed.try_iter());
