@@ -44,6 +44,14 @@ pub fn roots(path: &Path) -> Result<RootCertStore, PemError> {
     Ok(roots)
 }
 
+/// Why a file cannot be read, in one error: the parser puts "I/O error: " before the system's words.
+fn reason(error: &rustls::pki_types::pem::Error) -> String {
+    match error {
+        rustls::pki_types::pem::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
 /// The certificates of a file; `what` names them in an error.
 ///
 /// # Errors
@@ -56,7 +64,7 @@ pub fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDe
     };
     let certificates = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| refuse(error.to_string()))?;
+        .map_err(|error| refuse(reason(&error)))?;
     if certificates.is_empty() {
         return Err(refuse("it holds no PEM certificate".to_owned()));
     }

@@ -267,7 +267,7 @@ fn an_address_in_use_and_an_export_to_nowhere_are_clear_errors() {
         "cannot reach an agent at 127.0.0.1:1",
     );
     let https = ["watch", "https://127.0.0.1:1/", "--once", "--ca-file", "/no/ca.pem"];
-    assert_refused(&https, 2, "cannot read certificate authorities from /no/ca.pem");
+    assert_refused(&https, 1, "cannot read certificate authorities from /no/ca.pem");
     let http = ["watch", "http://127.0.0.1:1/", "--once", "--ca-file", "/no/ca.pem"];
     assert_refused(&http, 64, "certificates are for a page with https://");
 }
