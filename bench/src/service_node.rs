@@ -57,7 +57,7 @@ fn translate() -> Result<()> {
     let rules = format!(
         "table ip t {{ chain n {{ type nat hook prerouting priority -100;
            ip daddr {dns} udp dport 53 dnat to {BEHIND_NODE};
-           ip daddr {service} tcp dport {SERVICE_PORT} dnat to {BEHIND_NODE}; }} }}"
+           ip daddr {service} tcp dport {SERVICE_PORT} dnat to {BEHIND_NODE};\n}}\n}}"
     );
     let mut nft = Command::new("nft")
         .args(["-f", "-"])
