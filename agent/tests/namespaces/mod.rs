@@ -53,9 +53,15 @@ impl Watch {
         })
     }
 
-    /// Waits until `find` finds something among the events.
+    /// Waits until `find` finds something among the events. A failure shows how each probe stands and what it lost.
     pub fn wait<T>(&self, what: &str, find: impl Fn(&[Event]) -> Option<T>) -> T {
-        self.events.wait(what, find)
+        self.events.wait_showing(what, find, |events| {
+            let probes = self.health.probes().into_iter().map(|status| {
+                let lost = self.lost(&status.probe);
+                format!("{status:?}, lost {lost}")
+            });
+            format!("{} events; {}", events.len(), probes.collect::<Vec<_>>().join("; "))
+        })
     }
 
     /// What came so far.
