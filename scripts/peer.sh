@@ -16,6 +16,7 @@ fi
 # has a replace line, which `go install` refuses. `local`: a program of this tree, in place of a module; each .mod file in
 # its folder pins the modules of one build, and the folder's checksum is the version.
 table="
+actionlint  github.com/rhysd/actionlint          v1.7.12  install  cmd/actionlint
 cnitool     github.com/containernetworking/cni   v1.3.0   install  cnitool
 cniloaders  agent/tests/cni_loaders/peer         -        local    containerd-1.5 containerd-1.6 containerd-1.7 containerd-2.0 containerd-2.4
 containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
