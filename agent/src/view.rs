@@ -51,8 +51,7 @@ pub struct KnownSandbox {
 /// The rows that match, in the order of the query, and the counts around them.
 #[must_use]
 pub fn list(store: &Store, query: &Query) -> Page {
-    let known = store.size().known;
-    list::run(query, &store.traces(), known, wall_ns())
+    list::run(query, &store.traces(), &store.size(), wall_ns())
 }
 
 /// The row of one trace.

@@ -41,7 +41,7 @@ export function agentView(root, params, shared) {
           ["sandboxes without traffic yet", count(report.store.waiting)],
           ["traces kept", within(report.store.traces, report.store.max_traces, count)],
           ["memory of the store", within(report.store.bytes, report.store.max_bytes, bytes)],
-          ["traces evicted since the start", count(report.store.evicted)],
+          ["traces evicted since the start", evicted(report.store)],
           ["pages open", count(report.streams)],
           ["stuck after", duration(report.stuck_after_ns)],
         ])),
@@ -132,6 +132,13 @@ function table(rows) {
 /** A number and its bound; the store of a replay has none (2^64 - 1). */
 function within(value, bound, format) {
   return bound < 2 ** 53 ? `${format(value)} / ${format(bound)}` : format(value);
+}
+
+/** Evicted traces, by kind. */
+function evicted({ evicted: all, evicted_kinds: kinds }) {
+  const parts = Object.entries(kinds).filter(([, number]) => number > 0);
+  const words = parts.map(([kind, number]) => `${count(number)} ${kind.replaceAll("_", " ")}`);
+  return words.length ? `${count(all)}: ${words.join(", ")}` : count(all);
 }
 
 /** Status of the export, one line per field. */

@@ -167,6 +167,7 @@ export function listView(root, { name, params }, shared) {
     if (counts.waiting) parts.push(`${count(counts.waiting)} without traffic yet`);
     if (counts.median_ns) parts.push(`median ${duration(counts.median_ns)}`, `95 % within ${duration(counts.p95_ns)}`);
     if (name === "sandboxes" && counts.older_than_agent) parts.push(`${count(counts.older_than_agent)} older than the agent`);
+    if (counts.evicted) parts.push(`${count(counts.evicted)} evicted`);
     return parts.join("  ·  ");
   }
 

@@ -3,7 +3,9 @@
 //! Each is bounded and sheds (counting) rather than slow the pipeline. Sinks never import sources.
 
 pub mod creation;
+pub mod histogram;
 pub mod otlp;
 pub mod prometheus;
 pub mod recording;
 pub mod store;
+pub mod worth;

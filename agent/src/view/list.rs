@@ -15,6 +15,7 @@ use super::json::as_text;
 use super::quantile::quantile;
 use super::row::{self, Kept, Row};
 use crate::sinks::store::index::{TraceKind, TraceOutcome};
+use crate::sinks::store::{EvictedTraces, StoreSize};
 
 /// Which traces, in which order, how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,15 +136,21 @@ pub struct Counts {
     pub p95_ns: Option<u64>,
     /// Sandboxes older than the agent, which have no trace.
     pub older_than_agent: usize,
+    /// Evicted ones of the queried kind since the start.
+    pub evicted: u64,
 }
 
-pub(super) fn run(query: &Query, traces: &[Arc<Kept>], known: usize, unix_ns: u64) -> Page {
+pub(super) fn run(query: &Query, traces: &[Arc<Kept>], size: &StoreSize, unix_ns: u64) -> Page {
     let plugins: BTreeSet<&String> = traces.iter().flat_map(|kept| &kept.index.plugins).collect();
     let plugins = plugins.into_iter().cloned().collect();
     let causes: BTreeSet<&String> = traces.iter().flat_map(|kept| &kept.index.causes).collect();
     let causes = causes.into_iter().cloned().collect();
     let of_kind: Vec<&Arc<Kept>> = traces.iter().filter(|kept| query.kind.matches(kept)).collect();
-    let counts = count(&of_kind, known, unix_ns);
+    let counts = Counts {
+        older_than_agent: size.known,
+        evicted: query.kind.evicted(&size.evicted_kinds),
+        ..count(&of_kind, unix_ns)
+    };
 
     let words: Vec<String> = query.text.split_whitespace().map(str::to_lowercase).collect();
     let mut found: Vec<&Arc<Kept>> = of_kind.into_iter().filter(|kept| query.matches(kept, &words)).collect();
@@ -192,16 +199,25 @@ impl KindFilter {
             KindFilter::Verb(verb) => kept.index.command == Some(verb),
         }
     }
+
+    /// Evicted traces of the kind; of a verb those of all operations, which are not counted by verb.
+    fn evicted(self, kinds: &EvictedTraces) -> u64 {
+        match self {
+            KindFilter::All => kinds.total(),
+            KindFilter::Sandbox => kinds.good_sandboxes + kinds.bad_sandboxes,
+            KindFilter::Operation | KindFilter::Verb(_) => kinds.good_operations + kinds.bad_operations,
+            KindFilter::Journey => kinds.journeys,
+        }
+    }
 }
 
 fn busy_ns(kept: &Kept, unix_ns: u64) -> u64 {
     row::read(kept, unix_ns, |row| row.busy_ns)
 }
 
-fn count(traces: &[&Arc<Kept>], known: usize, unix_ns: u64) -> Counts {
+fn count(traces: &[&Arc<Kept>], unix_ns: u64) -> Counts {
     let mut counts = Counts {
         all: traces.len(),
-        older_than_agent: known,
         ..Counts::default()
     };
     let mut durations = Vec::new();

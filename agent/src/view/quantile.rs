@@ -1,6 +1,6 @@
 //! The percentile of exact values, for the figures above a list.
 //!
-//! Used by `list` and `readiness`, which read every kept trace. The figures of an hour come from `sinks::store::histogram`
+//! Used by `list` and `readiness`, which read every kept trace. The figures of an hour come from `sinks::histogram`
 //! instead, which keeps no single values. A leaf.
 
 /// The percentile of sorted values by nearest rank: the smallest value that at least `percent` of all do not exceed. `None`

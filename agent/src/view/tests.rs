@@ -512,6 +512,27 @@ fn an_hour_in_slots_adds_up() {
 }
 
 #[test]
+fn what_was_evicted_is_counted_beside_the_list_of_its_kind() {
+    let store = Store::new(StoreOptions::live(10), NodeInfo::default());
+    for number in 0..20 {
+        let sandbox = samples::usual("n", "p", number, wall_ns());
+        store.update(sandbox.clone());
+        store.update(samples::third_del(&sandbox, wall_ns()));
+    }
+    let evicted = |kind| {
+        let query = Query {
+            kind,
+            ..Query::default()
+        };
+        list(&store, &query).counts.evicted
+    };
+    assert_eq!(evicted(KindFilter::Sandbox), 11);
+    assert_eq!(evicted(KindFilter::Operation), 19);
+    assert_eq!(evicted(KindFilter::All), 30);
+    assert_eq!(evicted(KindFilter::Journey), 0);
+}
+
+#[test]
 fn sandboxes_older_than_the_agent_are_counted_beside_the_list() {
     let store = store();
     for number in 0..3 {

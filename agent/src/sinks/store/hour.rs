@@ -13,8 +13,8 @@ use sandglass_model::registry;
 use sandglass_model::trace::{Cause, LookupResult};
 use serde::Serialize;
 
-use super::histogram::Histogram;
 use super::names::{EndedLookup, SlowNames};
+use crate::sinks::histogram::Histogram;
 
 /// Traffic by time.
 #[derive(Debug, Default)]

@@ -2,12 +2,11 @@
 //!
 //! The pipeline writes, [`crate::view`] reads and renders; both through cheap clones of [`Store`]. A write takes one short
 //! lock, computes what filters compare and never waits for a reader: a reader that lags receives an error and loads again.
-//! Bounded by number and by estimated bytes ([`StoreOptions`]).
+//! Bounded by number and by estimated bytes ([`StoreOptions`]); what goes first is decided by worth (`traces.rs`).
 //! Does not: keep anything on disk, render, serve HTTP, or know a source.
 
 #![forbid(unsafe_code)]
 
-mod histogram;
 pub mod hour;
 pub mod index;
 mod names;
@@ -28,7 +27,7 @@ use hour::TrafficHour;
 use index::TraceOutcome;
 use traces::Traces;
 
-pub use traces::Kept;
+pub use traces::{EvictedTraces, Kept};
 
 /// Bounds of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +118,8 @@ pub struct StoreSize {
     pub max_bytes: usize,
     /// Traces evicted since the start.
     pub evicted: u64,
+    /// The same, by kind.
+    pub evicted_kinds: EvictedTraces,
     /// Sandboxes older than the agent.
     pub known: usize,
     /// Sandboxes older than the agent for which there was no room.
@@ -268,7 +269,8 @@ impl<R> Store<R> {
             bytes: traces.bytes(),
             max_traces: self.0.options.max_traces,
             max_bytes: self.0.options.max_bytes,
-            evicted: traces.evicted(),
+            evicted: traces.evicted().total(),
+            evicted_kinds: traces.evicted(),
             known: known.len(),
             known_dropped: *known_dropped,
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use sandglass_model::TraceId;
 
-use super::histogram::Histogram;
+use crate::sinks::histogram::Histogram;
 
 /// Lookups by name, in the current half hour and in the one before.
 #[derive(Debug, Default)]

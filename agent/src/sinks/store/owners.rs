@@ -1,6 +1,6 @@
 //! Traces by owner: the Kubernetes namespace, and within it the pod, or the sandbox where no pod is known.
 //!
-//! Used by [`super::traces`], once for each outcome. The namespace with the most traces loses one first: of a pod that has more
+//! Used by [`super::traces`], once for each group of equal worth. The namespace with the most traces loses one first: of a pod that has more
 //! than a quarter of them its oldest, or else its oldest of all. So a pod that restarts in a loop, or a job that makes pods
 //! without end, evicts its own traces. What belongs to no sandbox is one owner, the node. Does not: know bounds.
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sandglass_model::{RootId, SandboxId, Trace};
 
-/// The traces of one outcome.
+/// Traces of equal worth.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     by_namespace: BTreeMap<String, Namespace>,
@@ -23,7 +23,7 @@ struct Namespace {
     by_pod: BTreeMap<String, BTreeSet<(u64, RootId)>>,
 }
 
-/// A pod with more than this part of its namespace's traces evicts its own.
+/// A pod with more than this part of the traces, of its namespace's or of all, evicts its own.
 const NOISY_PART: usize = 4;
 
 impl Owners {
@@ -69,12 +69,23 @@ impl Owners {
         Some(root)
     }
 
-    /// All roots in order of arrival.
-    pub(super) fn oldest_first(&self) -> Vec<RootId> {
+    /// The oldest trace of the pod with the most, if that pod has more than a quarter of all.
+    pub(super) fn noisy_victim(&self) -> Option<RootId> {
+        let most = self.count / NOISY_PART;
+        let namespaces = self
+            .by_namespace
+            .values()
+            .filter(|namespace| namespace.all.len() > most);
+        let pods = namespaces.flat_map(|namespace| namespace.by_pod.values());
+        let noisy = pods.filter(|pod| pod.len() > most).max_by_key(|&pod| rank(pod))?;
+        let (_, root) = *noisy.first()?;
+        Some(root)
+    }
+
+    /// All roots.
+    pub(super) fn roots(&self) -> impl Iterator<Item = RootId> {
         let all = self.by_namespace.values().flat_map(|namespace| &namespace.all);
-        let mut all: Vec<(u64, RootId)> = all.copied().collect();
-        all.sort_unstable();
-        all.into_iter().map(|(_, root)| root).collect()
+        all.map(|(_, root)| *root)
     }
 }
 

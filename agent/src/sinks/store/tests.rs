@@ -1,6 +1,7 @@
 //! The store's promises: bounds, what is evicted first, what a reader receives.
 
 use super::*;
+use proptest::prelude::*;
 use sandglass_model::time::SECOND;
 
 use crate::samples;
@@ -16,13 +17,13 @@ fn pods(store: &Store<()>) -> Vec<String> {
 }
 
 #[test]
-fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
+fn bad_sandboxes_stay_and_the_newest_good_ones_with_them() {
     let store = store(StoreOptions {
         max_traces: 40,
         ..StoreOptions::live(1_000)
     });
     let now = wall_ns();
-    for number in 0..20 {
+    for number in 0..60 {
         let start = now - u64::from(1_000 - number) * SECOND;
         store.update(samples::failed("n", &format!("bad-{number}"), number, start, None));
     }
@@ -30,20 +31,150 @@ fn the_newest_stay_and_failures_have_a_quarter_to_themselves() {
         let start = now - u64::from(900 - number) * SECOND;
         store.update(samples::usual("n", &format!("good-{number}"), number, start));
     }
+    // An eighth of the room is not for sandboxes; of the rest three quarters are for bad ones.
     let size = store.size();
-    assert_eq!((size.traces, size.failed, size.evicted), (40, 10, 180));
+    assert_eq!((size.traces, size.failed, size.evicted), (35, 27, 225));
+    assert_eq!(size.evicted_kinds.bad_sandboxes, 33);
+    assert_eq!(size.evicted_kinds.good_sandboxes, 192);
     let rest = pods(&store);
-    assert!(rest.contains(&"bad-19".to_owned()) && rest.contains(&"bad-10".to_owned()));
-    assert!(!rest.contains(&"bad-9".to_owned()));
-    assert!(rest.contains(&"good-299".to_owned()) && rest.contains(&"good-270".to_owned()));
-    assert!(!rest.contains(&"good-269".to_owned()));
+    assert!(rest.contains(&"bad-59".to_owned()) && rest.contains(&"bad-33".to_owned()));
+    assert!(!rest.contains(&"bad-32".to_owned()));
+    assert!(rest.contains(&"good-299".to_owned()) && rest.contains(&"good-292".to_owned()));
+    assert!(!rest.contains(&"good-291".to_owned()));
+}
+
+/// A day on a node: every tenth sandbox is bad, each is deleted with a handful of operations.
+fn day(store: &Store<()>) -> (Vec<String>, Vec<String>) {
+    let now = wall_ns();
+    let (mut bad, mut good) = (Vec::new(), Vec::new());
+    let mut deletions = 0;
+    for number in 0..200 {
+        let start = now - u64::from(10_000 - number * 10) * SECOND;
+        let namespace = ["shop", "batch", "edge"][number as usize % 3];
+        let pod = format!("pod-{number}");
+        let make = match number % 10 {
+            3 if number % 4 == 3 => samples::slow,
+            3 => samples::stalled,
+            7 => |namespace: &str, pod: &str, number, start| samples::failed(namespace, pod, number, start, None),
+            _ => samples::usual,
+        };
+        let sandbox = make(namespace, &pod, number, start);
+        store.update(sandbox.clone());
+        let of_this = if number % 5 == 0 { 5 } else { 6 };
+        for repeated in 0..of_this {
+            if deletions < 1_158 {
+                store.update(samples::third_del(&sandbox, start + (1 + repeated) * SECOND));
+                deletions += 1;
+            }
+        }
+        match number % 10 {
+            3 | 7 => bad.push(pod),
+            _ => good.push(pod),
+        }
+    }
+    assert_eq!((bad.len(), deletions), (40, 1_158));
+    (bad, good)
+}
+
+fn sandboxes(store: &Store<()>) -> Vec<String> {
+    let kept = store.traces().into_iter();
+    kept.filter(|kept| kept.index.kind == index::TraceKind::Sandbox)
+        .map(|kept| kept.trace.identity.name.clone())
+        .collect()
+}
+
+#[test]
+fn deletions_push_out_no_sandbox() {
+    let store = store(StoreOptions::live(1_000));
+    let (bad, good) = day(&store);
+    let size = store.size();
+    assert_eq!((size.traces, sandboxes(&store).len()), (1_000, bad.len() + good.len()));
+    assert_eq!((size.evicted, size.evicted_kinds.good_operations), (358, 358));
+    store.state().traces.assert_consistent();
+}
+
+#[test]
+fn in_a_tenth_of_the_room_the_bad_and_the_newest_good_sandboxes_stay() {
+    let store = store(StoreOptions::live(100));
+    let (bad, good) = day(&store);
+    let kept = sandboxes(&store);
+    assert!(bad.iter().all(|pod| kept.contains(pod)), "{kept:?}");
+    // The others of the 88 places for sandboxes; namespaces share them.
+    assert_eq!(kept.len(), 88, "{kept:?}");
+    assert!(good.iter().rev().take(30).all(|pod| kept.contains(pod)), "{kept:?}");
+    let size = store.size();
+    assert_eq!((size.traces, size.evicted_kinds.bad_sandboxes), (100, 0));
+    assert_eq!(size.evicted, size.evicted_kinds.total());
+    store.state().traces.assert_consistent();
+}
+
+#[test]
+fn in_little_memory_the_bad_sandboxes_stay_too() {
+    let room = StoreOptions {
+        max_bytes: 3 << 19,
+        ..StoreOptions::live(1_000)
+    };
+    let store = store(room.clone());
+    let (bad, _) = day(&store);
+    let kept = sandboxes(&store);
+    assert!(bad.iter().all(|pod| kept.contains(pod)), "{kept:?}");
+    assert!(
+        kept.contains(&"pod-199".to_owned()) && kept.len() < 200,
+        "{}",
+        kept.len()
+    );
+    let size = store.size();
+    assert!(size.bytes <= room.max_bytes && size.traces < 1_000, "{size:?}");
+    store.state().traces.assert_consistent();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes in which order: both bounds hold, the counts agree, and what came is kept or counted as evicted.
+    #[test]
+    fn bounds_hold_whatever_comes(
+        coming in proptest::collection::vec((0..7_usize, 0..40_u32, 0..20_000_usize), 1..120),
+        max_traces in 1..40_usize,
+        max_bytes in 20_000..400_000_usize,
+    ) {
+        let store = store(StoreOptions { max_traces, max_bytes, ..StoreOptions::live(1_000) });
+        let mut roots = std::collections::BTreeSet::new();
+        for (kind, number, filling) in coming {
+            let pod = format!("pod-{}", number % 9);
+            let start = wall_ns() - u64::from(number) * SECOND;
+            let mut trace = match kind {
+                0 => samples::usual("a", &pod, number, start),
+                1 => samples::slow("b", &pod, number, start),
+                2 => samples::failed("a", &pod, number, start, None),
+                3 => samples::stuck("b", &pod, number, start),
+                4 => samples::unstuck(samples::stuck("b", &pod, number, start), 40),
+                5 => samples::stalled("c", &pod, number, start),
+                _ => samples::third_del(&samples::usual("a", &pod, number, start), start),
+            };
+            trace.identity.labels = vec![("note".into(), "x".repeat(filling))];
+            let before: Vec<String> = sandboxes(&store);
+            let (root, is_sandbox) = (trace.root_id(), trace.root().detail.as_sandbox().is_some());
+            let known = store.get(root).is_some();
+            store.update(trace);
+            if !known {
+                roots.insert((root, roots.len()));
+            }
+            let size = store.size();
+            prop_assert!(size.traces == 1 || size.bytes <= max_bytes, "{size:?}");
+            prop_assert!(size.traces <= max_traces.max(1), "{size:?}");
+            prop_assert_eq!(roots.len() as u64, size.traces as u64 + size.evicted);
+            prop_assert!(is_sandbox || sandboxes(&store) == before, "an operation evicted a sandbox");
+            store.state().traces.assert_consistent();
+        }
+    }
 }
 
 /// A pod that is made again and again, and a job that makes pods without end, evict their own traces.
 #[test]
 fn a_noisy_pod_and_a_noisy_namespace_evict_their_own() {
     let store = store(StoreOptions {
-        max_traces: 40,
+        max_traces: 45,
         ..StoreOptions::live(1_000)
     });
     let start = |number: u64| wall_ns() - (10_000 - number) * SECOND;
@@ -64,6 +195,7 @@ fn a_noisy_pod_and_a_noisy_namespace_evict_their_own() {
     let kept = pods(&store);
     let count = |prefix: &str| kept.iter().filter(|name| name.starts_with(prefix)).count();
     // Up to a quarter of a namespace's traces a pod is not noisy.
+    // Of 45 places 40 are for sandboxes.
     assert_eq!((count("quiet-"), kept.len()), (10, 40), "{kept:?}");
     assert!(
         count("bad-") >= 8 && count("loops") >= 3 && count("job-") >= 10,
@@ -139,7 +271,9 @@ fn what_shares_a_trace_id_is_counted_and_evicted_each_by_itself() {
         }
     }
     let size = store.size();
+    // All are of one pod: its failed ones have no more than a quarter.
     assert_eq!((size.traces, size.failed, size.evicted), (40, 10, 60));
+    assert_eq!(size.evicted_kinds.good_sandboxes + size.evicted_kinds.bad_sandboxes, 0);
     store.state().traces.assert_consistent();
 }
 

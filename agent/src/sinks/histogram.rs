@@ -1,7 +1,7 @@
 //! A histogram of durations whose buckets grow by a quarter each: percentiles within 12 %.
 //!
-//! Used by [`super::hour`] and [`super::names`], which keep hundreds of them: it takes a few hundred bytes at most, less
-//! while durations are short. Does not: keep single values.
+//! Used by the store's hour of traffic, which keeps hundreds of them, and by [`super::worth`]: it takes a few hundred bytes
+//! at most, less while durations are short. Does not: keep single values.
 
 /// Counts by bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,21 @@ impl Histogram {
     /// The percentile by nearest rank, as the middle of its bucket in nanoseconds; `None` without values.
     #[must_use]
     pub fn quantile(&self, percent: u64) -> Option<u64> {
+        let bucket = self.bucket_of(percent)?;
+        Some(edge(bucket) / 2 + edge(bucket + 1) / 2)
+    }
+
+    /// The upper edge of the percentile's bucket in nanoseconds: at most `100 - percent` of 100 values are not below it.
+    pub(super) fn bound(&self, percent: u64) -> Option<u64> {
+        Some(edge(self.bucket_of(percent)? + 1))
+    }
+
+    /// Number of values.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn bucket_of(&self, percent: u64) -> Option<usize> {
         let rank = (self.total * percent).div_ceil(100).max(1);
         let mut seen = 0;
         let holds = |&(_, count): &(usize, &u32)| {
@@ -43,7 +58,7 @@ impl Histogram {
             seen >= rank
         };
         let (bucket, _) = self.counts.iter().enumerate().find(holds)?;
-        Some(edge(bucket) / 2 + edge(bucket + 1) / 2)
+        Some(bucket)
     }
 }
 
