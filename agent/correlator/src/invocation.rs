@@ -311,6 +311,30 @@ pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, 
     }
 }
 
+/// A command of iptables that answers by its exit code: 1 where a rule or chain does not exist (`-C`, `-S`, `-L`) or a
+/// chain exists already (`-N`); see iptables(8). Plugins ask so before they change anything. Other failures of these commands
+/// may have the same code: the plugin knows the text, and reports its own error.
+pub(crate) fn is_answer(span: &Span, how: ExitStatus) -> bool {
+    const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
+    const QUESTIONS: [&str; 8] = [
+        "-C",
+        "--check",
+        "-S",
+        "--list-rules",
+        "-L",
+        "--list",
+        "-N",
+        "--new-chain",
+    ];
+    let Some(command) = span.detail.as_command().filter(|_| how == ExitStatus::Code(1)) else {
+        return false;
+    };
+    // Distributions add `-nft` or `-legacy`.
+    let program = command.name.trim_end_matches("-nft").trim_end_matches("-legacy");
+    let mut options = command.process.args.iter().skip(1);
+    PROGRAMS.contains(&program) && options.any(|option| QUESTIONS.contains(&option))
+}
+
 /// Names of signals that usually end processes, by Linux numbers (signal(7)).
 fn signal_name(signal: i32) -> &'static str {
     match signal {

@@ -104,6 +104,12 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         if process.ambiguous {
             notes.push("ambiguous".to_owned());
         }
+        // Of a failure the error says it.
+        if let Some(ExitStatus::Code(code)) = process.exit.filter(|_| !span.status.is_error())
+            && code != 0
+        {
+            notes.push(format!("exit code {code}"));
+        }
         if span.end.is_some() && process.exit == Some(ExitStatus::Unknown) {
             notes.push("end not seen".to_owned());
         }

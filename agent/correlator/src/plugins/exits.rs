@@ -15,7 +15,7 @@ use sandglass_model::{ProcessKey, Timestamp};
 use crate::context::Context;
 use crate::facts::Fact;
 use crate::finding::Scope;
-use crate::invocation::failure_of;
+use crate::invocation::{failure_of, is_answer};
 use crate::keys::SpanRef;
 use crate::open_trace::ending::Cut;
 use crate::plugins::Plugins;
@@ -118,7 +118,9 @@ impl Plugins {
         // A plugin that a signal killed has written no complete error; half a one must not hide the signal.
         let reported = reported.filter(|_| matches!(how, ExitStatus::Code(_)));
         // A plugin that exits with 0 succeeded, whatever it wrote (CNI spec 1.1.0, section 5).
-        let failure = failure_of(span, how).map(|(class, message)| match reported {
+        // An answer is no failure. The exit code stays, and a plugin that fails because of it has an error of its own.
+        let failure = failure_of(span, how).filter(|_| !is_answer(span, how));
+        let failure = failure.map(|(class, message)| match reported {
             Some(error) => (error.class().to_owned(), error.msg.clone()),
             None => (class.to_owned(), message),
         });

@@ -271,3 +271,37 @@ sandbox               +0 ns    5.00 ms [sb, cnitool]
 ",
     );
 }
+
+/// `iptables -C` fails where a rule does not exist: plugins ask so before they add it.
+#[test]
+fn a_command_that_answers_by_its_exit_code_has_not_failed() {
+    let mut scene = Scene::by_runtime("cnitool");
+    let plugin = scene.at(0).plugin("portmap", &add("sb", "eth0"));
+    for (ms, program, option, code) in [
+        (10, "iptables", "-C", 1),
+        (20, "ip6tables-nft", "--list-rules", 1),
+        (30, "iptables-legacy", "-N", 1),
+        // Another program, another question, another code: 2 is a wrong parameter, 4 a lock that was not free.
+        (40, "nft", "-C", 1),
+        (50, "iptables", "-A", 1),
+        (60, "iptables", "-C", 4),
+    ] {
+        let command = scene
+            .at(ms)
+            .command(plugin, &format!("/usr/sbin/{program}"), &["-t", "nat", option, "X"]);
+        scene.at(ms + 1).exit(command, code);
+    }
+    scene.at(70).exit(plugin, 0).at(5_000).tick();
+    let played = scene.play();
+    let commands = played.closed[0]
+        .spans
+        .iter()
+        .filter(|span| span.detail.as_command().is_some());
+    let failed: Vec<bool> = commands.map(|span| span.status.is_error()).collect();
+    assert_eq!(failed, [false, false, false, true, true, true]);
+    assert!(
+        played.text().contains("[-t nat -C X, exit code 1]"),
+        "{}",
+        played.text()
+    );
+}
