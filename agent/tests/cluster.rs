@@ -322,7 +322,9 @@ fn f_a_slow_plugin_wakes_the_person_on_call_and_every_query_has_data() {
     let Some(node) = Node::find(test) else { return };
     node.namespace();
     let socket = format!("--set=linux.cri.socket={}", node.path("run/containerd.sock").display());
-    node.install(&[ROOMY, OTLP, "--set=linux.cri.enabled=true", &socket]);
+    // The node's networks keep their addresses there (`dataDir`).
+    let state = format!("--set=linux.cni.stateDir={}", node.path("ipam").display());
+    node.install(&[ROOMY, OTLP, "--set=linux.cri.enabled=true", &socket, &state]);
     let Some(observed) = observed::Observed::start(test, &node) else {
         node.uninstall();
         return;

@@ -144,7 +144,11 @@ impl Listing {
     }
 
     fn to_pool(&self, directory: &Path, pool: &HostLocal, known: KnownContainers<'_>, root: &Path) -> IpPool {
-        let leaks = known.map(|known| self.leaks(directory, pool, known, root));
+        // Where no address is in use none is leaked, whatever the runtime knows.
+        let leaks = match self.holders.is_empty() && self.unreadable.is_none() {
+            true => Ok(Vec::new()),
+            false => known.map(|known| self.leaks(directory, pool, known, root)),
+        };
         let sets = pool.capacities().enumerate().map(|(set, addresses)| RangeSet {
             addresses,
             used: self.used.get(set).copied().unwrap_or_default(),

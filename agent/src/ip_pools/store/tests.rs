@@ -107,6 +107,8 @@ fn addresses_of_containers_that_are_gone_are_leaked() {
 fn a_change_is_noticed_and_an_address_that_moved_on_is_read_again() {
     let node = Node::new();
     let pools = node.pools(SUBNET);
+    let pool = node.read(&pools, Err("the runtime was not asked yet"));
+    assert_eq!((pool.sets[0].leaked, pool.leaks_unknown), (Some(0), None));
     let (root, mut stores) = (node.0.path(), Stores::default());
     let nobody = known(&[]);
     assert!(!stores.has_addresses());
