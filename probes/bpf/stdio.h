@@ -161,7 +161,9 @@ noinline uint64_t find_token(uint64_t address)
 }
 
 // Searches the token at every possible address. The linear mapping and the array of struct page both begin at a multiple of
-// 1 GiB (arch/x86/mm/kaslr.c, kernel_randomize_memory) and a task lies in the linear mapping, so only whole GiB are unknown.
+// 1 GiB (arch/x86/mm/kaslr.c, kernel_randomize_memory; arch/arm64/include/asm/memory.h, PAGE_OFFSET and VMEMMAP_START) and a
+// task lies in the linear mapping, so only whole GiB are unknown. Pages of 4 KiB are 64 times their struct page: with larger
+// pages, which arm64 may have, no address has the token.
 static noinline int find_bias(struct Calibration *where)
 {
 	uint64_t page = 0, task = bpf_get_current_task();

@@ -207,7 +207,9 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
         return attached(STDIO, "pipe pages at exit");
     };
     let hint = match wanted {
-        true => "needs x86_64 and the node's own pid namespace; exit codes and times are seen without it",
+        true => {
+            "needs x86_64, or arm64 with pages of 4 KiB, and the node's own pid namespace; exit codes and times are seen without it"
+        }
         false => "set probes.stdio to true; exit codes and times are seen without it",
     };
     let consequence = format!("no error messages, network names and addresses from plugins: {reason}");

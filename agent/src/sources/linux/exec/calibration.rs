@@ -1,5 +1,6 @@
 //! Measures where the kernel's linear mapping shows the pages of pipes, which x86 randomizes at boot
-//! (arch/x86/mm/kaslr.c, kernel_randomize_memory).
+//! (arch/x86/mm/kaslr.c, kernel_randomize_memory) and arm64 places by its version (arch/arm64/include/asm/memory.h,
+//! VMEMMAP_START).
 //!
 //! Used once, when the process probe is attached. It needs no symbol and guesses nothing: the kernel side must find a random
 //! token, written into a pipe of the agent's own, at the address. Without that the pipes of plugins are not read.
@@ -22,8 +23,8 @@ use crate::sources::linux::loader::maps::{Pages, Processes};
 /// # Errors
 /// The reason, for the status of the probe.
 pub fn run(processes: &mut Processes, pages: &mut Pages) -> Result<(), &'static str> {
-    if !cfg!(target_arch = "x86_64") {
-        return Err("where pages of pipes lie is only known for x86_64");
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return Err("where pages of pipes lie is only known for x86_64 and arm64");
     }
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (reader, writer) = pipe.map_err(|_| "no pipe can be made")?;
