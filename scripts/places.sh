@@ -7,7 +7,7 @@
 #   cluster  the programs of the one-node Kubernetes (deploy/cluster/build.sh), in the cache by what they are
 #            built from (deploy/cluster/recipe.sh).
 #            SANDGLASS_CLUSTER_BIN or SANDGLASS_KUBE_BIN names another folder.
-#   kernels  the kernels that the test `kernels` boots, in the cache
+#   kernels  the kernels that the test `kernels` boots, in the cache; kernels_arm64: those of arm64
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 target_place() {
@@ -32,13 +32,14 @@ cluster_place() {
 }
 
 kernels_place() { echo "$(cache_place)/kernels"; }
+kernels_arm64_place() { echo "$(cache_place)/kernels-arm64"; }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     set -euo pipefail
     case ${1:-} in
-    target | cache | cluster | kernels) "$1_place" ;;
+    target | cache | cluster | kernels | kernels_arm64) "$1_place" ;;
     *)
-        echo "usage: scripts/places.sh target|cache|cluster|kernels" >&2
+        echo "usage: scripts/places.sh target|cache|cluster|kernels|kernels_arm64" >&2
         exit 64
         ;;
     esac

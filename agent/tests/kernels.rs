@@ -4,6 +4,7 @@
 //! `scripts/kernels.sh` fetches them into the cache; each directory there with a `vmlinuz` is booted, with the agent
 //! and `kernels/init` as all there is. Skipped, by name, where there is no kernel, no busybox or no QEMU; a series of [`SERIES`]
 //! that is missing is named.
+//! Those of arm64 run a static agent of that architecture, which `SANDGLASS_ARM64_AGENT` names (`scripts/image.sh arm64` builds it).
 //! Does not: repeat the probes' own tests, or measure; such a machine is about fourteen times slower.
 
 use std::fs;
@@ -30,24 +31,70 @@ const SERIES: [&str; 4] = ["5.10", "6.1", "6.12", "7"];
 /// A boot and a run take half a minute where nothing else runs.
 const DEADLINE: Duration = Duration::from_secs(400);
 
+/// A machine that QEMU emulates, and the agent that runs on it.
+struct Machine {
+    /// Where its kernels are (`scripts/places.sh`).
+    place: PathBuf,
+    emulator: &'static str,
+    options: &'static [&'static str],
+    console: &'static str,
+    agent: PathBuf,
+    series: &'static [&'static str],
+}
+
 #[test]
 fn every_probe_works_on_other_kernels() -> Result<()> {
-    let name = "every_probe_works_on_other_kernels";
-    let place = sandglass_lab::built::place("kernels");
-    let kernels = kernels(&place);
-    let busybox = place.join("busybox");
-    let qemu = Command::new("qemu-system-x86_64").arg("--version").output();
+    let machine = Machine {
+        place: sandglass_lab::built::place("kernels"),
+        emulator: "qemu-system-x86_64",
+        options: &[],
+        console: "ttyS0",
+        agent: env!("CARGO_BIN_EXE_sandglass").into(),
+        series: &SERIES,
+    };
+    every_kernel("every_probe_works_on_other_kernels", &machine)
+}
+
+#[test]
+fn every_probe_works_on_kernels_of_arm64() -> Result<()> {
+    let name = "every_probe_works_on_kernels_of_arm64";
+    let Some(agent) = std::env::var_os("SANDGLASS_ARM64_AGENT") else {
+        eprintln!("SKIPPED {name}: SANDGLASS_ARM64_AGENT names no static agent (scripts/image.sh arm64)");
+        return Ok(());
+    };
+    let machine = Machine {
+        place: sandglass_lab::built::place("kernels_arm64"),
+        emulator: "qemu-system-aarch64",
+        options: &["-machine", "virt"],
+        console: "ttyAMA0",
+        agent: agent.into(),
+        series: &["6.1", "6.12"],
+    };
+    every_kernel(name, &machine)
+}
+
+/// Boots each kernel of the machine, and judges what the agent reports there.
+#[expect(clippy::print_stderr, clippy::print_stdout, reason = "what a test skips and takes")]
+fn every_kernel(name: &str, machine: &Machine) -> Result<()> {
+    let kernels = kernels(&machine.place);
+    let emulator = Command::new(machine.emulator).arg("--version").output();
     for (missing, what) in [
-        (kernels.is_empty(), "no kernel in the cache (scripts/kernels.sh)"),
-        (!busybox.is_file(), "no busybox in the cache (scripts/kernels.sh)"),
-        (qemu.is_err(), "qemu-system-x86_64 is not installed"),
+        (
+            kernels.is_empty(),
+            "no kernel in the cache (scripts/kernels.sh)".to_owned(),
+        ),
+        (
+            !machine.busybox().is_file(),
+            "no busybox in the cache (scripts/kernels.sh)".to_owned(),
+        ),
+        (emulator.is_err(), format!("{} is not installed", machine.emulator)),
     ] {
         if missing {
             eprintln!("SKIPPED {name}: {what}");
             return Ok(());
         }
     }
-    for series in SERIES {
+    for series in machine.series {
         let beginning = format!("{series}.");
         let is_of_series = |folder: &&Path| {
             folder
@@ -56,7 +103,7 @@ fn every_probe_works_on_other_kernels() -> Result<()> {
         };
         if !kernels
             .iter()
-            .filter_map(|kernel| folder(kernel))
+            .filter_map(|kernel| machine.folder(kernel))
             .any(|folder| is_of_series(&folder))
         {
             eprintln!(
@@ -67,7 +114,7 @@ fn every_probe_works_on_other_kernels() -> Result<()> {
     }
     for kernel in kernels {
         let begin = Instant::now();
-        let console = boot(&kernel, &busybox)?;
+        let console = machine.boot(&kernel)?;
         judge(&console).with_context(|| format!("{}\n{console}", kernel.display()))?;
         println!("{}: as expected, {:?}", kernel.display(), begin.elapsed());
     }
@@ -81,13 +128,6 @@ fn kernels(place: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
-}
-
-/// The kernel's folder in the cache, which has the kernel's name; newer images have not.
-fn folder(kernel: &Path) -> Option<&Path> {
-    kernel
-        .ancestors()
-        .find(|directory| directory.parent().is_some_and(|parent| parent.ends_with("kernels")))
 }
 
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
@@ -106,86 +146,104 @@ fn find(directory: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
     })
 }
 
-/// Boots a kernel with `kernels/init`; returns what came over the serial line.
-fn boot(kernel: &Path, busybox: &Path) -> Result<String> {
-    let scratch = tempfile::tempdir()?;
-    let initramfs = scratch.path().join("initramfs");
-    fs::write(&initramfs, archive(kernel, busybox)?)?;
-    let console = scratch.path().join("console");
-    let mut machine = Command::new("qemu-system-x86_64")
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"])
-        .args([
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-            "-nic",
-            "none",
-            "-no-reboot",
-            "-serial",
-        ])
-        .arg(format!("file:{}", console.display()))
-        .args(["-append", "console=ttyS0 quiet panic=-1", "-kernel"])
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(&initramfs)
-        .stdin(Stdio::null())
-        .spawn()?;
-    let end = Instant::now() + DEADLINE;
-    while machine.try_wait()?.is_none() {
-        if Instant::now() > end {
-            machine.kill()?;
-            machine.wait()?;
-            bail!(
-                "{} did not end in {DEADLINE:?}\n{}",
-                kernel.display(),
-                fs::read_to_string(&console)?
-            );
-        }
-        std::thread::sleep(Duration::from_millis(200));
+impl Machine {
+    fn busybox(&self) -> PathBuf {
+        self.place.join("busybox")
     }
-    Ok(String::from_utf8_lossy(&fs::read(&console)?).replace('\r', ""))
+
+    /// The kernel's folder in the cache, which has the kernel's name; newer images have not.
+    fn folder<'a>(&self, kernel: &'a Path) -> Option<&'a Path> {
+        kernel
+            .ancestors()
+            .find(|directory| directory.parent() == Some(&self.place))
+    }
+
+    /// Boots a kernel with `kernels/init`; returns what came over the serial line.
+    fn boot(&self, kernel: &Path) -> Result<String> {
+        let scratch = tempfile::tempdir()?;
+        let initramfs = scratch.path().join("initramfs");
+        fs::write(&initramfs, self.archive(kernel)?)?;
+        let console = scratch.path().join("console");
+        let mut machine = Command::new(self.emulator)
+            .args(self.options)
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"])
+            .args([
+                "-display",
+                "none",
+                "-monitor",
+                "none",
+                "-nic",
+                "none",
+                "-no-reboot",
+                "-serial",
+            ])
+            .arg(format!("file:{}", console.display()))
+            .arg("-append")
+            .arg(format!("console={} quiet panic=-1", self.console))
+            .arg("-kernel")
+            .arg(kernel)
+            .arg("-initrd")
+            .arg(&initramfs)
+            .stdin(Stdio::null())
+            .spawn()?;
+        let end = Instant::now() + DEADLINE;
+        while machine.try_wait()?.is_none() {
+            if Instant::now() > end {
+                machine.kill()?;
+                machine.wait()?;
+                bail!(
+                    "{} did not end in {DEADLINE:?}\n{}",
+                    kernel.display(),
+                    fs::read_to_string(&console)?
+                );
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(String::from_utf8_lossy(&fs::read(&console)?).replace('\r', ""))
+    }
+
+    /// The initramfs: a cpio archive of the form "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
+    fn archive(&self, kernel: &Path) -> Result<Vec<u8>> {
+        let mut archive = Archive::default();
+        for directory in ["bin", "modules", "lib", "lib64", "sys", "proc", "dev", "tmp"] {
+            archive.put(directory, 0o040_755, &[]);
+        }
+        archive.put("init", 0o100_755, INIT.as_bytes());
+        archive.put("bin/busybox", 0o100_755, &fs::read(self.busybox())?);
+        archive.put("sandglass", 0o100_755, &fs::read(&self.agent)?);
+        for library in libraries(&self.agent)? {
+            let bytes = fs::read(&library)?;
+            let file = library
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("a library without a name")?;
+            archive.put(&format!("lib64/{file}"), 0o100_755, &bytes);
+            archive.put(&format!("lib/{file}"), 0o100_755, &bytes);
+        }
+        // The modules lie in the package beside the image.
+        let root = self.folder(kernel).context("a kernel outside of the cache")?;
+        for module in MODULES {
+            let file = find(root, &|name| {
+                name == format!("{module}.ko") || name == format!("{module}.ko.xz")
+            });
+            if let Some(file) = file {
+                let suffix = if file.extension().is_some_and(|kind| kind == "xz") {
+                    ".xz"
+                } else {
+                    ""
+                };
+                archive.put(&format!("modules/{module}.ko{suffix}"), 0o100_644, &fs::read(&file)?);
+            }
+        }
+        Ok(archive.end())
+    }
 }
 
-/// The initramfs: a cpio archive of the form "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
-fn archive(kernel: &Path, busybox: &Path) -> Result<Vec<u8>> {
-    let agent = Path::new(env!("CARGO_BIN_EXE_sandglass"));
-    let mut archive = Archive::default();
-    for directory in ["bin", "modules", "lib", "lib64", "sys", "proc", "dev", "tmp"] {
-        archive.put(directory, 0o040_755, &[]);
-    }
-    archive.put("init", 0o100_755, INIT.as_bytes());
-    archive.put("bin/busybox", 0o100_755, &fs::read(busybox)?);
-    archive.put("sandglass", 0o100_755, &fs::read(agent)?);
-    for library in libraries(agent)? {
-        let bytes = fs::read(&library)?;
-        let file = library
-            .file_name()
-            .and_then(|name| name.to_str())
-            .context("a library without a name")?;
-        archive.put(&format!("lib64/{file}"), 0o100_755, &bytes);
-        archive.put(&format!("lib/{file}"), 0o100_755, &bytes);
-    }
-    // The modules lie in the package beside the image.
-    let root = folder(kernel).context("a kernel outside of the cache")?;
-    for module in MODULES {
-        let file = find(root, &|name| {
-            name == format!("{module}.ko") || name == format!("{module}.ko.xz")
-        });
-        if let Some(file) = file {
-            let suffix = if file.extension().is_some_and(|kind| kind == "xz") {
-                ".xz"
-            } else {
-                ""
-            };
-            archive.put(&format!("modules/{module}.ko{suffix}"), 0o100_644, &fs::read(&file)?);
-        }
-    }
-    Ok(archive.end())
-}
-
-/// What a program is linked with, the loader included.
+/// What the agent of this build is linked with, the loader included; another agent is static.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    if program != Path::new(env!("CARGO_BIN_EXE_sandglass")) {
+        return Ok(Vec::new());
+    }
     let output = Command::new("ldd").arg(program).output()?;
     ensure!(output.status.success(), "ldd {}", program.display());
     let text = String::from_utf8(output.stdout)?;
