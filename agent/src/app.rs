@@ -245,7 +245,10 @@ impl Sinks {
         identity: Arc<Mutex<Option<Identity>>>,
         closed: Option<mpsc::Sender<Arc<Trace>>>,
     ) -> FanOut {
-        let product = ProductMetrics::new(config.metrics.max_label_values);
+        let mut product = ProductMetrics::new(config.metrics.max_label_values);
+        if let Some(otlp) = &self.otlp {
+            product = product.with_sampling(otlp.sampling());
+        }
         metrics.register(|registry| product.register(registry));
         let in_flight = InFlight::new(clock::now);
         metrics.register(|registry| registry.register_collector(Box::new(in_flight.clone())));

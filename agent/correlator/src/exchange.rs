@@ -94,8 +94,9 @@ pub(crate) struct EndedExchange {
 }
 
 impl EndedExchange {
-    /// The finding for metrics. `trace` is the trace that shows the exchange, if any.
-    pub(crate) fn finding(&self, trace: Option<TraceId>) -> Output {
+    /// The finding for metrics. `trace` is the trace that shows the exchange, if any, and `journey` whether
+    /// that is a journey.
+    pub(crate) fn finding(&self, trace: Option<TraceId>, journey: bool) -> Output {
         let exchange = &self.exchange;
         let (scope, start, end) = (self.owner.scope(), exchange.start, exchange.end);
         Output::Finding(match &exchange.detail {
@@ -107,6 +108,7 @@ impl EndedExchange {
                 detail: LookupDetail::clone(detail),
                 queries: queries.clone(),
                 trace,
+                journey,
             })),
             ExchangeDetail::Connect { detail, .. } => Finding::Connect(Box::new(ConnectEnded {
                 scope,
@@ -114,6 +116,7 @@ impl EndedExchange {
                 end,
                 detail: ConnectDetail::clone(detail),
                 trace,
+                journey,
             })),
         })
     }

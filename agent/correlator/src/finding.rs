@@ -148,6 +148,8 @@ pub struct LookupEnded {
     pub queries: Vec<(QueryType, Transport, u32)>,
     /// The trace that shows it: its sandbox's, or its journey.
     pub trace: Option<TraceId>,
+    /// That trace is a journey.
+    pub journey: bool,
 }
 
 impl LookupEnded {
@@ -161,6 +163,7 @@ impl LookupEnded {
             detail: no_lookup(),
             queries: Vec::new(),
             trace: None,
+            journey: false,
         }
     }
 }
@@ -198,6 +201,8 @@ pub struct ConnectEnded {
     pub detail: ConnectDetail,
     /// The trace that shows it: its sandbox's, or its journey.
     pub trace: Option<TraceId>,
+    /// That trace is a journey.
+    pub journey: bool,
 }
 
 /// DNS record types as metrics distinguish them.

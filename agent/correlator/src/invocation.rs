@@ -9,6 +9,7 @@ use std::ops::Deref;
 
 use memchr::memrchr;
 use sandglass_model::event::{Exec, ExitStatus};
+use sandglass_model::sampling::CallerSampling;
 use sandglass_model::trace::{OperationDetail, ProcessDetail, RuntimeStep};
 use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
@@ -90,11 +91,20 @@ pub(crate) struct Invocation<'a> {
     /// `CNI_PATH`: directories in which plugins are looked up, separated by `:`.
     pub(crate) path: &'a str,
     /// The caller's span from `TRACEPARENT`, where a runtime that is traced itself passes it on.
-    pub(crate) caller: Option<(TraceId, SpanId)>,
+    pub(crate) caller: Option<CallerSpan>,
     /// Sum of hashes over the `CNI_*` variables, whatever their order: distinguishes an inherited environment from one
     /// of the process's own without keeping either. Collisions can be made on purpose, which gains nothing: it turns a
     /// delegate of the maker's own plugin into a command.
     pub(crate) fingerprint: u64,
+}
+
+/// The span that requested a plugin, in the trace of a runtime that is traced itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallerSpan {
+    pub(crate) trace: TraceId,
+    pub(crate) span: SpanId,
+    /// What the runtime decided about its trace.
+    pub(crate) sampling: CallerSampling,
 }
 
 /// The first value of each variable of interest, while the environment is read. `None` and an empty value differ: only the
@@ -108,6 +118,7 @@ struct Parameters<'a> {
     args: Option<&'a str>,
     path: Option<&'a str>,
     caller: Option<&'a str>,
+    tracestate: Option<&'a str>,
 }
 
 impl<'a> Invocation<'a> {
@@ -135,6 +146,8 @@ impl<'a> Invocation<'a> {
                 (&mut read.path, value)
             } else if let Some(value) = named("TRACEPARENT=") {
                 (&mut read.caller, value)
+            } else if let Some(value) = named("TRACESTATE=") {
+                (&mut read.tracestate, value)
             } else {
                 continue;
             };
@@ -151,7 +164,9 @@ impl<'a> Invocation<'a> {
             netns: attached(read.netns),
             args: attached(read.args),
             path: read.path.unwrap_or_default(),
-            caller: read.caller.and_then(traceparent),
+            caller: read
+                .caller
+                .and_then(|text| traceparent(text, read.tracestate.unwrap_or_default())),
             fingerprint,
         })
     }
@@ -210,16 +225,20 @@ pub(crate) fn has_attachment(command: CniCommand) -> bool {
 
 /// Parses W3C Trace Context, `traceparent` (<https://www.w3.org/TR/trace-context/#traceparent-header>). Versions above
 /// 00 may append fields; version ff and zero ids are invalid.
-fn traceparent(text: &str) -> Option<(TraceId, SpanId)> {
+fn traceparent(text: &str, tracestate: &str) -> Option<CallerSpan> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    // Flags are not used: whether the caller is sampled does not decide whether this trace is kept.
     let is_hex2 = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_hex2(version) || version == "ff" || !is_hex2(flags) || (version == "00" && parts.next().is_some()) {
         return None;
     }
     let (trace, span): (TraceId, SpanId) = (trace.parse().ok()?, span.parse().ok()?);
-    (trace.0 != 0 && span.0 != 0).then_some((trace, span))
+    let flags = u8::from_str_radix(flags, 16).ok()?;
+    (trace.0 != 0 && span.0 != 0).then(|| CallerSpan {
+        trace,
+        span,
+        sampling: CallerSampling::parse(flags, tracestate),
+    })
 }
 
 /// What an exec of a runtime's helper does.

@@ -19,6 +19,7 @@ use sandglass_model::trace::{Detail, OperationDetail, SpanEvent, Status};
 use sandglass_model::{ClockAnchor, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
 use crate::effects::Effects;
+use crate::invocation::CallerSpan;
 use crate::keys::{SpanRef, TraceKey};
 use crate::timers::Timer;
 
@@ -65,20 +66,21 @@ impl OpenTrace {
     pub(crate) fn new(
         key: TraceKey,
         seed: TraceId,
-        caller: Option<(TraceId, SpanId)>,
+        caller: Option<CallerSpan>,
         anchor: ClockAnchor,
         max_spans: usize,
     ) -> OpenTrace {
         OpenTrace {
             key,
             trace: Trace {
-                id: caller.map_or(seed, |(trace, _)| trace),
+                id: caller.map_or(seed, |caller| caller.trace),
                 sandbox: None,
                 identity: PodIdentity::default(),
                 anchor,
                 incomplete: false,
                 closed: false,
-                remote_parent: caller.map(|(_, span)| span),
+                remote_parent: caller.map(|caller| caller.span),
+                caller: caller.map(|caller| caller.sampling),
                 spans: Vec::new(),
             },
             states: Vec::new(),

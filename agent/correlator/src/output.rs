@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use sandglass_model::sampling::CallerSampling;
 use sandglass_model::trace::RuntimeStep;
 use sandglass_model::{CniCommand, Detail, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
@@ -42,6 +43,8 @@ pub enum Output {
 pub struct EndedSpan {
     /// Its trace.
     pub trace: TraceId,
+    /// What the runtime decided about its trace, if this one continues it.
+    pub caller: Option<CallerSampling>,
     /// The trace is incomplete.
     pub incomplete: bool,
     /// Its id.
@@ -91,6 +94,7 @@ impl EndedSpan {
     pub fn of(trace: &Trace, span: &Span) -> EndedSpan {
         EndedSpan {
             trace: trace.id,
+            caller: trace.caller,
             incomplete: trace.incomplete,
             id: span.id,
             start: span.start,

@@ -16,6 +16,7 @@ pub mod network;
 pub mod phases;
 pub mod recording;
 pub mod registry;
+pub mod sampling;
 pub mod text;
 pub mod text_list;
 pub mod time;

@@ -291,6 +291,7 @@ mod tests {
             incomplete: false,
             closed: false,
             remote_parent: None,
+            caller: None,
             spans: vec![
                 span(
                     None,

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::PodIdentity;
 use crate::id::{RootId, SandboxId, SpanId, TraceId};
+use crate::sampling::CallerSampling;
 use crate::time::{ClockAnchor, Timestamp};
 
 pub use detail::Detail;
@@ -42,6 +43,9 @@ pub struct Trace {
     pub closed: bool,
     /// The remote parent when the runtime or plugin passed `TRACEPARENT`: the root's parent span, in the trace `id`.
     pub remote_parent: Option<SpanId>,
+    /// What the owner of the remote parent decided about its own trace; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<CallerSampling>,
     /// `spans[0]` is the root.
     pub spans: Vec<Span>,
 }

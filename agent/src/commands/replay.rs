@@ -64,6 +64,10 @@ pub async fn replay_from(mut recording: Replay, args: ReplayArgs, config: Config
     } else {
         None
     };
+    let product = match &otlp {
+        Some(otlp) => product.with_sampling(otlp.sampling()),
+        None => product,
+    };
     let mut replayed = Replayed {
         product,
         otlp,

@@ -7,5 +7,6 @@ pub mod histogram;
 pub mod otlp;
 pub mod prometheus;
 pub mod recording;
+pub mod sampling;
 pub mod store;
 pub mod worth;

@@ -1,6 +1,6 @@
-//! Whether a closed trace is good or bad, and why: what the store keeps longest.
+//! Whether a closed trace is good or bad, and why: what the store keeps longest, and what OTLP export always sends.
 //!
-//! Used by the store. Depends on nothing but the traces, in their order: a replay judges as the live run did.
+//! Used by the store and by [`super::sampling`]. Depends on nothing but the traces, in their order: a replay judges as the live run did.
 //! Does not: keep traces, or judge open ones.
 
 use std::collections::BTreeMap;
@@ -49,30 +49,22 @@ impl Judge {
 
     /// Why `trace`, which is closed, is bad; `None` if it is good.
     pub fn judge(&mut self, trace: &Trace) -> Option<Badness> {
-        let slow = self.is_slow(trace);
-        Some(match () {
-            () if failed(trace) => Badness::Failed,
-            () if trace.incomplete => Badness::Incomplete,
-            () if trace.root().detail.as_journey().is_some() => Badness::Journey,
-            () if trace.spans.iter().any(|span| span.detail.cause().is_some()) => Badness::Cause,
-            () if self.stalled(trace) => Badness::Stalled,
-            () if retried(trace) => Badness::Retried,
-            () if slow => Badness::Slow,
-            () => return None,
-        })
+        let unusual = self.is_unusual(trace);
+        lasting(trace, self.slow_ns)
+            .or_else(|| self.stalled(trace).then_some(Badness::Stalled))
+            .or_else(|| unusual.then_some(Badness::Slow))
     }
 
-    /// Records the duration of every trace that did not fail.
-    fn is_slow(&mut self, trace: &Trace) -> bool {
+    /// It took longer than 99 of 100 of its kind. Records the duration of every trace that did not fail.
+    fn is_unusual(&mut self, trace: &Trace) -> bool {
         let root = trace.root();
-        let Some(end) = creation::created(trace).or(root.end) else {
-            return false;
-        };
-        let ns = end.since(root.start);
         let command = root.detail.as_operation().map(|operation| operation.command);
-        let learns = !root.status.is_error() && root.detail.as_journey().is_none();
-        let unusual = learns && self.durations.entry(command).or_default().record(ns);
-        unusual || ns > self.slow_ns
+        match duration(trace) {
+            Some(ns) if !root.status.is_error() && root.detail.as_journey().is_none() => {
+                self.durations.entry(command).or_default().record(ns)
+            }
+            _ => false,
+        }
     }
 
     fn stalled(&self, trace: &Trace) -> bool {
@@ -85,6 +77,27 @@ impl Judge {
             (None, _) => false,
         }
     }
+}
+
+/// Why a trace is bad and will be when it is closed, as far as that is known while it is open.
+#[must_use]
+pub fn lasting(trace: &Trace, slow_ns: u64) -> Option<Badness> {
+    Some(match () {
+        () if failed(trace) => Badness::Failed,
+        () if trace.incomplete => Badness::Incomplete,
+        () if trace.root().detail.as_journey().is_some() => Badness::Journey,
+        () if trace.spans.iter().any(|span| span.detail.cause().is_some()) => Badness::Cause,
+        () if retried(trace) => Badness::Retried,
+        () if duration(trace).is_some_and(|ns| ns > slow_ns) => Badness::Slow,
+        () => return None,
+    })
+}
+
+/// How long the creation took, or the trace where it is none; `None` while that goes on.
+fn duration(trace: &Trace) -> Option<u64> {
+    let root = trace.root();
+    let end = creation::created(trace).or(root.end)?;
+    Some(end.since(root.start))
 }
 
 /// An operation that failed makes a sandbox bad that recovered from it. Other failed spans do not: `iptables -C` fails by design.

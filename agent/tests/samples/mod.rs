@@ -79,6 +79,7 @@ impl Scene {
                 incomplete: false,
                 closed: false,
                 remote_parent: None,
+                caller: None,
                 spans: Vec::new(),
             },
             begin_ns: BOOT_NS,

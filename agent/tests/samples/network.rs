@@ -367,6 +367,7 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Finding)> {
                     detail,
                     queries: vec![(QueryType::A, Transport::Udp, 1)],
                     trace: None,
+                    journey: false,
                 })),
             ));
             let mut detail = connect_detail(name);
@@ -379,6 +380,7 @@ pub fn an_hour(now_unix_ns: u64) -> Vec<(u64, sandglass_correlator::Finding)> {
                 end: Timestamp((1 + number % 4) * MILLISECOND),
                 detail,
                 trace: None,
+                journey: false,
             };
             found.push((at, Finding::Connect(Box::new(ended))));
             found.push((

@@ -299,10 +299,10 @@ impl Plugins {
             add_to_chain(state, operation.span, open, plugin, &ctx.networks);
         }
         // A trace that continues the caller's has it as its remote parent already.
-        if let Some((trace, caller)) = call.caller.filter(|(trace, _)| *trace != open.trace.id) {
+        if let Some(caller) = call.caller.filter(|caller| caller.trace != open.trace.id) {
             open.trace.spans[span.span].links.push(Link {
-                trace,
-                span: caller,
+                trace: caller.trace,
+                span: caller.span,
                 relation: Relation::Caller,
             });
         }

@@ -97,7 +97,7 @@ impl Sandboxes {
         let held = readiness.ended(&ended, reported);
         open.touch(&mut ctx.effects);
         if !held {
-            ctx.effects.outputs.push(ended.finding(Some(open.trace.id)));
+            ctx.effects.outputs.push(ended.finding(Some(open.trace.id), false));
         }
     }
 

@@ -229,7 +229,7 @@ impl ReadinessTracker {
             match shown.end.filter(|end| *end <= until) {
                 Some(end) => {
                     if let Some(ended) = shown.held.take() {
-                        ctx.effects.outputs.push(ended.finding(Some(open.trace.id)));
+                        ctx.effects.outputs.push(ended.finding(Some(open.trace.id), false));
                     }
                     open.end_shown(shown.span, end, &mut ctx.effects);
                 }

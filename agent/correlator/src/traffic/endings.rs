@@ -146,6 +146,7 @@ impl Traffic {
                     end,
                     detail: connect.detail(),
                     trace: None,
+                    journey: false,
                 }))));
             return;
         }

@@ -212,6 +212,7 @@ impl Journey {
             incomplete: self.exchanges.iter().any(|exchange| exchange.lost),
             closed: true,
             remote_parent: None,
+            caller: None,
             spans: spans_of(&self),
         }
     }

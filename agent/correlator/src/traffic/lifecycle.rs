@@ -316,7 +316,7 @@ impl Traffic {
     pub(crate) fn on_exchange_released(&mut self, ctx: &mut Context, ended: &EndedExchange) {
         let before = self.lookup_before(ended);
         let trace = self.journeys.join_or_open(ctx, ended, before);
-        ctx.effects.outputs.push(ended.finding(trace));
+        ctx.effects.outputs.push(ended.finding(trace, trace.is_some()));
         for journey in self.journeys.take_complete() {
             self.close_journey(ctx, journey);
         }

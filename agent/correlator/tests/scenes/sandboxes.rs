@@ -3,6 +3,7 @@
 use sandglass_correlator::Output;
 use sandglass_model::cni::{CniError, PodIdentity};
 use sandglass_model::event::{ExitStatus, PluginIo, SandboxDescription};
+use sandglass_model::sampling::CallerSampling;
 use sandglass_model::time::{MILLISECOND, SECOND};
 use sandglass_model::trace::Relation;
 use sandglass_model::{Body, Detail, SandboxId, SpanId, Status, Timestamp, TraceId, registry};
@@ -401,6 +402,30 @@ fn a_caller_that_traces_is_joined() {
             Relation::Caller
         )]
     );
+}
+
+#[test]
+fn what_the_caller_decided_about_its_trace_is_kept() {
+    let caller = |flags| format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
+    for (flags, tracestate, kept) in [
+        ("00", "", CallerSampling::default()),
+        (
+            "03",
+            "vendor=a,ot=th:c;rv:6e6d1a75832a2f",
+            CallerSampling::parse(3, "ot=th:c;rv:6e6d1a75832a2f"),
+        ),
+        ("01", "nonsense", CallerSampling::parse(1, "")),
+    ] {
+        let env = with(add("sb", "eth0"), "TRACEPARENT", &caller(flags));
+        let mut scene = Scene::by_runtime("cnitool");
+        scene.ran("bridge", &with(env, "TRACESTATE", tracestate), 0, 10);
+        scene.at(1_000).tick();
+        assert_eq!(scene.play().only().caller, Some(kept), "{flags} {tracestate}");
+    }
+    let mut scene = Scene::by_runtime("cnitool");
+    scene.ran("bridge", &with(add("sb", "eth0"), "TRACESTATE", "ot=th:c"), 0, 10);
+    scene.at(1_000).tick();
+    assert_eq!(scene.play().only().caller, None, "a state without a parent");
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn trace(id: u128, pod: &Pod, spans: Vec<Span>) -> Trace {
         incomplete: false,
         closed: true,
         remote_parent: None,
+        caller: None,
         spans,
     }
 }

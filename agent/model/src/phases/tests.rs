@@ -38,6 +38,7 @@ fn trace(spans: Vec<Span>) -> Trace {
         incomplete: false,
         closed: true,
         remote_parent: None,
+        caller: None,
         spans,
     }
 }

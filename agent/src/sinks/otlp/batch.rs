@@ -11,13 +11,13 @@ use std::time::Duration;
 use opentelemetry::InstrumentationScope;
 use opentelemetry_otlp::{ExporterBuildError, Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
-use sandglass_model::Trace;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::convert;
 use super::delivery::Delivery;
 use crate::node::NodeInfo;
+use crate::sinks::sampling::Chosen;
 
 /// State of the batching task.
 pub(super) struct Batcher {
@@ -47,8 +47,8 @@ pub(super) fn exporter(delivery: Arc<Delivery>) -> Result<SpanExporter, Exporter
 
 impl Batcher {
     /// Runs until all senders are dropped or `stopping` is true, and every queued trace is in a sealed request.
-    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Arc<Trace>>, mut stopping: watch::Receiver<bool>) {
-        let mut pending: Vec<Arc<Trace>> = Vec::new();
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Chosen>, mut stopping: watch::Receiver<bool>) {
+        let mut pending: Vec<Chosen> = Vec::new();
         let mut spans = 0;
         let mut due = Instant::now();
         let mut open = true;
@@ -74,14 +74,14 @@ impl Batcher {
                 }
             };
             // A split trace would leave a small request with its last spans.
-            if spans + trace.spans.len() > self.max_spans {
+            if spans + trace.trace.spans.len() > self.max_spans {
                 self.flush(std::mem::take(&mut pending)).await;
                 spans = 0;
             }
             if pending.is_empty() {
                 due = Instant::now() + self.delay;
             }
-            spans += trace.spans.len();
+            spans += trace.trace.spans.len();
             pending.push(trace);
             if spans >= self.max_spans {
                 self.flush(std::mem::take(&mut pending)).await;
@@ -93,12 +93,12 @@ impl Batcher {
     }
 
     /// Encodes the traces and seals the requests.
-    async fn flush(&mut self, traces: Vec<Arc<Trace>>) {
+    async fn flush(&mut self, traces: Vec<Chosen>) {
         let mut open_spans = 0;
         for group in by_pod(traces) {
             let Some(first) = group.first() else { continue };
             self.exporter
-                .set_resource(&convert::resource(first, &self.node, &self.service, &self.extra));
+                .set_resource(&convert::resource(&first.trace, &self.node, &self.service, &self.extra));
             let mut spans: Vec<SpanData> = Vec::new();
             let mut bytes = 0;
             for span in group.iter().flat_map(|trace| convert::spans(trace, &self.scope)) {
@@ -139,17 +139,17 @@ impl Batcher {
 
 /// Why the batching task woke up.
 enum Next {
-    Received(Option<Arc<Trace>>),
+    Received(Option<Chosen>),
     Due,
     Stopping,
 }
 
 /// Traces of the same pod together, in the order in which the pods first appear.
-fn by_pod(traces: Vec<Arc<Trace>>) -> Vec<Vec<Arc<Trace>>> {
-    let mut groups: Vec<Vec<Arc<Trace>>> = Vec::new();
+fn by_pod(traces: Vec<Chosen>) -> Vec<Vec<Chosen>> {
+    let mut groups: Vec<Vec<Chosen>> = Vec::new();
     let mut indices: HashMap<[String; 3], usize> = HashMap::new();
     for trace in traces {
-        let pod = &trace.identity;
+        let pod = &trace.trace.identity;
         let key = [pod.namespace.clone(), pod.name.clone(), pod.uid.clone()];
         let index = *indices.entry(key).or_insert(groups.len());
         match groups.get_mut(index) {

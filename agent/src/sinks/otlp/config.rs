@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use self::layers::SettingLayers;
 use crate::failure::{Advice, ExitReason};
+use crate::sinks::sampling::Policy;
 use crate::tls::TlsFiles;
 
 pub mod defaults;
@@ -58,6 +59,12 @@ pub struct Settings {
     pub queue_traces: Option<u32>,
     /// Bytes of requests that may wait for the collector, oldest evicted first (default 16 MiB).
     pub queue_bytes: Option<u64>,
+    /// Which traces are sent: `all` (default), or `bad` and a share of the good ones.
+    pub sampling: Option<String>,
+    /// With `sampling: bad`, how many of a thousand good traces are sent (default 10).
+    pub good_per_thousand: Option<u32>,
+    /// With `sampling: bad`, milliseconds from which a creation, a network or an operation is slow (default 2000).
+    pub slow_ms: Option<u64>,
 }
 
 /// Text that is neither printed nor serialized.
@@ -105,6 +112,8 @@ pub struct Resolved {
     pub service: Option<String>,
     /// Attributes added to every resource.
     pub resource: ResourceAttributes,
+    /// Which traces are sent.
+    pub sampling: Policy,
     /// Sizes and times of queues.
     pub tuning: Tuning,
 }
@@ -278,6 +287,7 @@ pub fn resolve(
         tls: layers.tls()?,
         service,
         resource,
+        sampling: layers.sampling()?,
         tuning: layers.tuning()?,
     })))
 }

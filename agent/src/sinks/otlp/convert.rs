@@ -4,6 +4,7 @@
 //! Does not: filter, sample, shorten or reorder: span `i` of the trace is span `i` of the result.
 
 use std::borrow::Cow;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
@@ -16,11 +17,26 @@ use sandglass_model::trace::Relation;
 use sandglass_model::{Span, Trace};
 
 use crate::node::NodeInfo;
+use crate::sinks::sampling::Chosen;
 
-/// The spans of a closed trace.
+/// The spans of a closed trace that is sent.
 #[must_use]
-pub(super) fn spans(trace: &Trace, scope: &InstrumentationScope) -> Vec<SpanData> {
-    trace.spans.iter().map(|span| span_data(trace, span, scope)).collect()
+pub(super) fn spans(chosen: &Chosen, scope: &InstrumentationScope) -> Vec<SpanData> {
+    let trace = &chosen.trace;
+    // What `sandglass_model::sampling` renders is valid.
+    let state = TraceState::from_str(&chosen.tracestate).unwrap_or_default();
+    let spans = trace.spans.iter().map(|span| {
+        let mut data = span_data(trace, span, scope);
+        data.span_context = SpanContext::new(
+            data.span_context.trace_id(),
+            data.span_context.span_id(),
+            TraceFlags::new(chosen.flags),
+            false,
+            state.clone(),
+        );
+        data
+    });
+    spans.collect()
 }
 
 /// The resource of a trace: agent, node, pod, and the attributes configured for every resource.

@@ -1,6 +1,7 @@
 //! Metrics of the OTLP sink, in spans: how each one ended, depth of the queue, duration of requests.
 //!
-//! Every span passed to [`super::OtlpSink::offer`] ends with exactly one [`ExportOutcome`] or is pending: the numbers add up.
+//! Every span passed to [`super::OtlpSink::offer`] is sampled out, ends with exactly one [`ExportOutcome`] or is pending: the
+//! numbers add up. What is sampled out is no outcome: dashboards and an alert take every outcome but `delivered` for a failure.
 //! Does not: count traces; the agent-wide `shed{sink="otlp"}` counts those that were shed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +44,8 @@ struct ExportOutcomeLabel {
 pub(super) struct ExportMetrics {
     accepted: AtomicU64,
     spans: Family<ExportOutcomeLabel, Counter>,
+    /// Spans of traces that the sampling policy left out.
+    pub(super) sampled_out: Counter,
     /// Attempts after the first one of a request.
     pub(super) retries: Counter,
     /// Spans in queued requests.
@@ -60,6 +63,7 @@ impl ExportMetrics {
         let metrics = ExportMetrics {
             accepted: AtomicU64::new(0),
             spans: Family::default(),
+            sampled_out: Counter::default(),
             retries: Counter::default(),
             queue_spans: Gauge::default(),
             queue_bytes: Gauge::default(),
@@ -117,6 +121,7 @@ impl ExportMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         register! { registry,
             "export_spans": self.spans, "Spans that left the OTLP sink, by outcome: delivered, rejected, evicted, partial_rejected or shed";
+            "export_sampled_out_spans": self.sampled_out, "Spans of good traces that the sampling policy (otlp.sampling) left out";
             "export_retries": self.retries, "Attempts to send a request to the OTLP collector after its first one";
             "export_queue_spans": self.queue_spans, "Spans in requests queued for the OTLP collector";
             "export_queue_bytes": self.queue_bytes, "Bytes of requests queued for the OTLP collector";

@@ -2,8 +2,8 @@
 //!
 //! `offer` (never blocks) -> bounded queue -> `batch.rs` (groups by pod, encodes) -> `delivery.rs` (bounded queue of
 //! requests, retry) -> `transport.rs`. Used by the composition root and by `sandglass replay --export`.
-//! Every span passed to `offer` ends as delivered, rejected, partial_rejected, evicted or shed, or is pending: the numbers add
-//! up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
+//! Every span passed to `offer` ends as delivered, rejected, partial_rejected, evicted or shed, is sampled out, or is
+//! pending: the numbers add up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
 //! Does not: block the pipeline, survive a restart of the agent (the queue is in memory), or use a proxy.
 
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ use self::transport::OtlpTransport;
 use crate::failure::{Advice, ExitReason};
 use crate::health::{Health, SinkLabel};
 use crate::node::NodeInfo;
+use crate::sinks::sampling::{Chosen, Sampling};
 use crate::tls::TlsError;
 
 mod backoff;
@@ -44,7 +45,8 @@ mod transport;
 /// The sink. Dropping it without [`OtlpSink::stop`] loses pending spans; its tasks end with the runtime.
 #[derive(Debug)]
 pub struct OtlpSink {
-    queue: mpsc::Sender<Arc<Trace>>,
+    queue: mpsc::Sender<Chosen>,
+    sampling: Sampling,
     delivery: Arc<Delivery>,
     metrics: Arc<ExportMetrics>,
     health: Health,
@@ -106,6 +108,10 @@ pub struct OtlpStatus {
     pub evicted: u64,
     /// Shed because the input queue was full.
     pub shed: u64,
+    /// Not sent, by the sampling policy.
+    pub sampled_out: u64,
+    /// The sampling policy.
+    pub sampling: String,
     /// The last attempt failed; the sink retries.
     pub failing: bool,
     /// The last error; kept after a recovery.
@@ -153,9 +159,10 @@ impl OtlpSink {
         };
         // The series starts at 0.
         health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc_by(0);
-        tracing::info!(endpoint, protocol = ?config.protocol, gzip = config.gzip, "exporting traces");
+        tracing::info!(endpoint, protocol = ?config.protocol, gzip = config.gzip, sampling = %config.sampling, "exporting traces");
         Ok(OtlpSink {
             queue,
+            sampling: Sampling::new(config.sampling),
             delivery,
             metrics,
             health,
@@ -171,17 +178,28 @@ impl OtlpSink {
         self.metrics.register(registry);
     }
 
-    /// Queues a closed trace; ignores an open one. Never blocks: a trace for which there is no room is shed and counted.
+    /// Queues a closed trace that the sampling policy sends; ignores an open one. Never blocks: a trace for which there is no
+    /// room is shed and counted.
     pub fn offer(&self, trace: &Arc<Trace>) {
         if !trace.closed {
             return;
         }
         let spans = trace.spans.len() as u64;
+        let Some(chosen) = self.sampling.choose(trace) else {
+            self.metrics.sampled_out.inc_by(spans);
+            return;
+        };
         self.metrics.accept(spans);
-        if self.queue.try_send(Arc::clone(trace)).is_err() {
+        if self.queue.try_send(chosen).is_err() {
             self.metrics.shed(spans);
             self.health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc();
         }
+    }
+
+    /// Which traces are sent.
+    #[must_use]
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
     }
 
     /// Status now.
@@ -196,6 +214,8 @@ impl OtlpSink {
             rejected: self.metrics.total(ExportOutcome::rejected) + self.metrics.total(ExportOutcome::partial_rejected),
             evicted: self.metrics.total(ExportOutcome::evicted),
             shed: self.metrics.total(ExportOutcome::shed),
+            sampled_out: self.metrics.sampled_out.get(),
+            sampling: self.sampling.policy().to_string(),
             failing: failure.streak > 0,
             last_error: failure.last,
         }

@@ -20,6 +20,7 @@ use super::windows::WindowsMetrics;
 use crate::platform;
 use crate::registration::register;
 use crate::sinks::creation;
+use crate::sinks::sampling::{Policy, Sampling};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SandboxLabels {
@@ -89,6 +90,7 @@ pub struct ProductMetrics {
     readiness: ReadinessMetrics,
     traffic: TrafficMetrics,
     windows: WindowsMetrics,
+    sampling: Sampling,
 }
 
 impl ProductMetrics {
@@ -112,6 +114,7 @@ impl ProductMetrics {
             readiness: ReadinessMetrics::new(),
             traffic: TrafficMetrics::new(max_label_values),
             windows: WindowsMetrics::new(max_label_values),
+            sampling: Sampling::new(Policy::All),
         };
         for result in ["success", "error"] {
             drop(metrics.sandboxes.get_or_create(&SandboxLabels { result }));
@@ -125,6 +128,16 @@ impl ProductMetrics {
             }));
         }
         metrics
+    }
+
+    /// Exemplars lead only to traces that `sampling` sends; without this, to any.
+    #[must_use]
+    pub fn with_sampling(mut self, sampling: &Sampling) -> ProductMetrics {
+        self.sampling = sampling.clone();
+        self.readiness.sampling = sampling.clone();
+        self.traffic.sampling = sampling.clone();
+        self.windows.sampling = sampling.clone();
+        self
     }
 
     /// Registers all of them; the registry adds the prefix `sandglass`.
@@ -200,15 +213,16 @@ impl ProductMetrics {
         let (Detail::Sandbox(sandbox), Some(created)) = (&root.detail, creation::created(trace)) else {
             return;
         };
+        let exemplar = self.sampling.exemplar(trace);
         let labels = SandboxLabels {
             result: result(root.status.is_error()),
         };
-        observe(&self.sandboxes, &labels, created.since(root.start), Some(trace.id));
+        observe(&self.sandboxes, &labels, created.since(root.start), exemplar);
         if sandbox.attempt > 1 {
             self.sandbox_retries.inc();
         }
         for (phase, ns) in Breakdown::of(&creation::set_up(trace, created), created).phases {
-            observe(&self.phases, &PhaseLabels { phase: phase.as_str() }, ns, Some(trace.id));
+            observe(&self.phases, &PhaseLabels { phase: phase.as_str() }, ns, exemplar);
         }
     }
 
@@ -221,7 +235,7 @@ impl ProductMetrics {
                 .admit_of(&trace.identity.namespace, &operation.network),
             result: result(span.status.is_error()),
         };
-        observe(&self.operations, &labels, duration(span), Some(trace.id));
+        observe(&self.operations, &labels, duration(span), self.sampling.exemplar(trace));
         if operation.attempt > 1 {
             self.operation_retries
                 .get_or_create(&VerbLabels {
@@ -234,6 +248,7 @@ impl ProductMetrics {
     fn span(&mut self, ended: &EndedSpan) {
         let result = result(ended.failed);
         let ns = ended.end.since(ended.start);
+        let exemplar = self.sampling.exemplar_of_span(ended);
         match &ended.what {
             EndedKind::Plugin { plugin, command } => {
                 let labels = PluginLabels {
@@ -241,7 +256,7 @@ impl ProductMetrics {
                     plugin: self.plugin_label.admit(plugin),
                     result,
                 };
-                observe(&self.plugins, &labels, ns, Some(ended.trace));
+                observe(&self.plugins, &labels, ns, exemplar);
             }
             EndedKind::Command { name, plugin } => {
                 let labels = CommandLabels {
@@ -249,14 +264,14 @@ impl ProductMetrics {
                     command: self.command_label.admit(name),
                     result,
                 };
-                observe(&self.commands, &labels, ns, Some(ended.trace));
+                observe(&self.commands, &labels, ns, exemplar);
             }
             EndedKind::RuntimeStep(step) => {
                 let labels = StepLabels {
                     step: registry::step_name(*step),
                     result,
                 };
-                observe(&self.steps, &labels, ns, Some(ended.trace));
+                observe(&self.steps, &labels, ns, exemplar);
             }
             // Counted when the trace is complete: the failed plugin and the network's name are known then.
             EndedKind::Other => {}

@@ -15,6 +15,7 @@ use sandglass_model::{Detail, RootId, Trace};
 use super::durations::{DurationFamily, durations, observe};
 use crate::registration::register;
 use crate::sinks::creation;
+use crate::sinks::sampling::{Policy, Sampling};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabels {
@@ -29,6 +30,7 @@ pub(super) struct ReadinessMetrics {
     silent: Counter,
     /// Created sandboxes whose traces are open: their first traffic is pending.
     pending: BTreeSet<RootId>,
+    pub(super) sampling: Sampling,
 }
 
 impl ReadinessMetrics {
@@ -39,6 +41,7 @@ impl ReadinessMetrics {
             wait: durations(),
             silent: Counter::default(),
             pending: BTreeSet::new(),
+            sampling: Sampling::new(Policy::All),
         };
         for result in ["ready", "failed"] {
             drop(metrics.ready.get_or_create(&ResultLabels { result }));
@@ -85,7 +88,12 @@ impl ReadinessMetrics {
             None => ("failed", ended),
         };
         let labels = ResultLabels { result };
-        observe(&self.ready, &labels, usable.since(created), Some(trace.id));
-        observe(&self.wait, &labels, usable.since(first), Some(trace.id));
+        observe(
+            &self.ready,
+            &labels,
+            usable.since(created),
+            self.sampling.exemplar(trace),
+        );
+        observe(&self.wait, &labels, usable.since(first), self.sampling.exemplar(trace));
     }
 }

@@ -49,6 +49,7 @@ fn trace(end: Option<u64>, status: Status) -> Trace {
         incomplete: false,
         closed: end.is_some(),
         remote_parent: None,
+        caller: None,
         spans: vec![
             span(
                 None,

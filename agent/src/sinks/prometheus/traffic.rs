@@ -20,6 +20,7 @@ use super::conntrack::{ConntrackMetrics, ScopeCounter, ScopeLabels};
 use super::durations::{DurationFamily, TraceLabel, durations, observe_in};
 use super::series::SeriesList;
 use crate::registration::register;
+use crate::sinks::sampling::{Policy, Sampling};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LookupLabels {
@@ -88,6 +89,7 @@ pub struct TrafficMetrics {
     query_series: SeriesList<Counter>,
     /// Of `connects`: by scope, then as [`CONNECT_RESULTS`].
     connect_series: SeriesList<HistogramWithExemplars<TraceLabel>>,
+    pub(super) sampling: Sampling,
 }
 
 impl TrafficMetrics {
@@ -122,6 +124,7 @@ impl TrafficMetrics {
             causes: Family::default(),
             journeys: Family::default(),
             held_back: Counter::default(),
+            sampling: Sampling::new(Policy::All),
         };
         metrics.begin();
         metrics
@@ -224,7 +227,10 @@ impl TrafficMetrics {
                 .get(ended.scope as usize * LookupResult::NAMES.len() + rcode)
         });
         if let Some(series) = series {
-            observe_in(series, ended.end.since(ended.start), ended.trace);
+            let exemplar = self
+                .sampling
+                .exemplar_of_exchange(ended.trace, ended.journey, ended.detail.cause.is_some());
+            observe_in(series, ended.end.since(ended.start), exemplar);
         }
         for &(kind, transport, count) in &ended.queries {
             let of_type = ended.scope as usize * QueryType::ALL.len() + kind as usize;
@@ -254,7 +260,10 @@ impl TrafficMetrics {
                 .get(ended.scope as usize * CONNECT_RESULTS.len() + result)
         });
         if let Some(series) = series {
-            observe_in(series, ended.end.since(ended.start), ended.trace);
+            let exemplar = self
+                .sampling
+                .exemplar_of_exchange(ended.trace, ended.journey, ended.detail.cause.is_some());
+            observe_in(series, ended.end.since(ended.start), exemplar);
         }
         if ended.detail.retransmits > 0 {
             let scope = ended.scope.as_str();

@@ -15,6 +15,7 @@ use sandglass_model::windows::Service;
 use super::bounded::BoundedLabel;
 use super::durations::{DurationFamily, durations, observe};
 use crate::registration::register;
+use crate::sinks::sampling::{Policy, Sampling};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ActivityLabels {
@@ -37,6 +38,7 @@ pub(super) struct WindowsMetrics {
     endpoints: Family<NoLabels, Gauge>,
     sandboxes: Family<NoLabels, Gauge>,
     restarts: Family<NoLabels, Counter>,
+    pub(super) sampling: Sampling,
 }
 
 impl WindowsMetrics {
@@ -50,6 +52,7 @@ impl WindowsMetrics {
             endpoints: Family::default(),
             sandboxes: Family::default(),
             restarts: Family::default(),
+            sampling: Sampling::new(Policy::All),
         }
     }
 
@@ -91,7 +94,7 @@ impl WindowsMetrics {
                         &self.vnic_ready,
                         &Vec::new(),
                         wait.duration_ns(wait.start),
-                        Some(trace.id),
+                        self.sampling.exemplar(trace),
                     );
                 }
             }

@@ -1,6 +1,6 @@
 //! The default of each setting of OTLP export, and the bounds that cannot be configured.
 //!
-//! The one place of these numbers. Does not: depend on anything.
+//! The one place of these numbers. Does not: compute anything.
 
 use std::time::Duration;
 
@@ -14,6 +14,11 @@ pub const BATCH_DELAY: Duration = Duration::from_secs(1);
 pub const QUEUE_TRACES: usize = 2_048;
 /// Default of `otlp.queue_bytes`.
 pub const QUEUE_BYTES: usize = 16 << 20;
+
+/// Default of `otlp.good_per_thousand`.
+pub const GOOD_PER_THOUSAND: u32 = 10;
+/// Default of `otlp.slow_ms`.
+pub const SLOW: Duration = Duration::from_nanos(crate::sinks::worth::SLOW_NS);
 
 /// Bytes in a request before compression, roughly. Receivers of gRPC reject messages above 4 MiB by default.
 pub const BATCH_BYTES: usize = 1 << 20;

@@ -10,6 +10,7 @@ use hyper::header::HeaderMap;
 
 use super::setting::{Setting, SettingOrigin};
 use super::{ResourceAttributes, SettingError, Settings, Tuning, defaults, parse};
+use crate::sinks::sampling::Policy;
 use crate::tls::TlsFiles;
 
 /// The three origins.
@@ -92,22 +93,66 @@ impl SettingLayers<'_> {
         Ok((service, attributes.into_iter().collect()))
     }
 
+    /// Which traces are sent. `OTEL_TRACES_SAMPLER` is no origin: none of its values sends what is bad.
+    pub(super) fn sampling(&self) -> Result<Policy, SettingError> {
+        let good_per_thousand = self.number(
+            "good_per_thousand",
+            |settings| settings.good_per_thousand.map(u64::from),
+            0,
+            1_000,
+            u64::from(defaults::GOOD_PER_THOUSAND),
+        )?;
+        let slow = self.number(
+            "slow_ms",
+            |settings| settings.slow_ms,
+            1,
+            3_600_000,
+            defaults::SLOW.as_millis() as u64,
+        )?;
+        let origins = [(self.flags, "the flag for otlp.sampling"), (self.file, "otlp.sampling")];
+        let found = origins
+            .into_iter()
+            .find_map(|(settings, origin)| settings.sampling.as_deref().map(|value| (value, origin)));
+        match found {
+            None | Some(("all", _)) => Ok(Policy::All),
+            Some(("bad", _)) => Ok(Policy::Bad {
+                good_per_thousand: u32::try_from(good_per_thousand).unwrap_or(defaults::GOOD_PER_THOUSAND),
+                slow_ns: slow * 1_000_000,
+            }),
+            Some((other, origin)) => Err(SettingError::Value {
+                origin: origin.to_owned(),
+                problem: format!("{other:?} is no policy"),
+                hint: "write all, or bad for the bad traces and otlp.good_per_thousand of the good ones",
+            }),
+        }
+    }
+
+    /// A number by precedence: flag, file, default.
+    fn number(
+        &self,
+        key: &'static str,
+        get: fn(&Settings) -> Option<u64>,
+        least: u64,
+        most: u64,
+        otherwise: u64,
+    ) -> Result<u64, SettingError> {
+        let origins = [(self.flags, "the flag for otlp."), (self.file, "otlp.")];
+        let found = origins
+            .into_iter()
+            .find_map(|(settings, origin)| get(settings).map(|value| (value, origin)));
+        match found {
+            Some((value, origin)) if !(least..=most).contains(&value) => Err(SettingError::Value {
+                origin: format!("{origin}{key}"),
+                problem: format!("{value} is not between {least} and {most}"),
+                hint: "leave it out for the default",
+            }),
+            Some((value, _)) => Ok(value),
+            None => Ok(otherwise),
+        }
+    }
+
     pub(super) fn tuning(&self) -> Result<Tuning, SettingError> {
-        let number = |key: &'static str, get: fn(&Settings) -> Option<u64>, least: u64, most: u64, otherwise: u64| {
-            let origins = [(self.flags, "the flag for otlp."), (self.file, "otlp.")];
-            let found = origins
-                .into_iter()
-                .find_map(|(settings, origin)| get(settings).map(|value| (value, origin)));
-            match found {
-                Some((value, origin)) if !(least..=most).contains(&value) => Err(SettingError::Value {
-                    origin: format!("{origin}{key}"),
-                    problem: format!("{value} is not between {least} and {most}"),
-                    hint: "leave it out for the default",
-                }),
-                Some((value, _)) => Ok(value),
-                None => Ok(otherwise),
-            }
-        };
+        let number = |key, get, least, most, otherwise| self.number(key, get, least, most, otherwise);
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         Ok(Tuning {
             batch_spans: size(number(

@@ -1,6 +1,8 @@
 //! What is sent: field by field what the registry says, grouped by pod, cut to size, with the right headers.
 
 use super::*;
+use crate::sinks::sampling::Policy;
+use sandglass_model::sampling::CallerSampling;
 
 #[tokio::test]
 async fn http_sends_what_the_registry_says() {
@@ -204,7 +206,7 @@ async fn the_user_agent_names_the_exporters_version() {
         .with_endpoint("http://localhost/")
         .build()
         .unwrap();
-    let spans = convert::spans(&small_trace(1), &convert::scope("1"));
+    let spans = convert::spans(&chosen(&small(1)), &convert::scope("1"));
     exporter.export(spans).await.unwrap();
     let agent = peek.0.lock().unwrap().clone();
     assert_eq!(
@@ -223,10 +225,58 @@ async fn the_size_of_a_span_is_estimated_well_enough_to_cut_by() {
     sink.offer(&trace);
     assert_eq!(sink.stop(LONG).await, 0);
     let real = collector.seen()[0].raw.len();
-    let spans = convert::spans(&trace, &convert::scope("1"));
+    let spans = convert::spans(&chosen(&trace), &convert::scope("1"));
     let estimated: usize = spans.iter().map(convert::encoded_size).sum();
     assert!(
         estimated > real * 3 / 4 && estimated < real * 5 / 4,
         "{estimated} for {real}"
     );
+}
+
+fn chosen(trace: &Arc<Trace>) -> Chosen {
+    Sampling::new(Policy::All).choose(trace).unwrap()
+}
+
+#[tokio::test]
+async fn with_sampling_bad_ones_are_sent_with_their_contexts_and_good_ones_counted() {
+    let collector = Collector::http(Vec::new()).await;
+    let mut config = http(&collector);
+    config.sampling = Policy::Bad {
+        good_per_thousand: 0,
+        slow_ns: 3_600_000_000_000,
+    };
+    let sink = start(config);
+    // `full_trace` failed; `small` is good.
+    let (bad, good) = (full_trace(1), small(2));
+    assert!(bad.root().status.is_error() && !good.root().status.is_error());
+    let caller = CallerSampling::parse(1, "ot=th:8;rv:0123456789abcd");
+    let within = Arc::new(Trace {
+        caller: Some(caller),
+        ..Trace::clone(&small(3))
+    });
+    for trace in [&bad, &good, &within] {
+        sink.offer(trace);
+    }
+    assert_eq!(sink.stop(LONG).await, 0);
+    let end = sink.status();
+    let spans = |trace: &Trace| trace.spans.len() as u64;
+    assert_eq!(
+        (end.delivered, end.sampled_out),
+        (spans(&bad) + spans(&within), spans(&good))
+    );
+    assert_eq!((end.waiting, end.rejected, end.evicted, end.shed), (0, 0, 0, 0));
+    assert_eq!(end.sampling, "bad, 0 of 1000 good, slow from 3600000 ms");
+    for sent in collector.spans() {
+        let (state, flags) = if sent.trace_id == bad.id.0.to_be_bytes() {
+            ("ot=th:0", if bad.caller.is_some() { 1 } else { 3 })
+        } else {
+            assert_eq!(sent.trace_id, within.id.0.to_be_bytes());
+            ("ot=th:8;rv:0123456789abcd", 1)
+        };
+        assert_eq!(
+            (sent.trace_state.as_str(), sent.flags & 0xff),
+            (state, flags),
+            "{sent:?}"
+        );
+    }
 }

@@ -156,6 +156,7 @@ pub fn small_trace(number: u64) -> Trace {
         incomplete: false,
         closed: true,
         remote_parent: None,
+        caller: None,
         spans: vec![Span {
             id: span_id(number, 0),
             parent: None,

@@ -61,6 +61,7 @@ fn lookup(result: LookupResult, cause: Option<&str>) -> Finding {
         detail,
         queries: vec![(QueryType::A, Transport::Udp, 3), (QueryType::Aaaa, Transport::Tcp, 2)],
         trace: Some(TraceId(9)),
+        journey: false,
     }))
 }
 
@@ -81,6 +82,7 @@ fn connect(failure: Option<ConnectFailure>) -> Finding {
         end: Timestamp(3 * SECOND),
         detail,
         trace: None,
+        journey: false,
     }))
 }
 

@@ -15,6 +15,7 @@ fn lookup(name: &str, ns: u64) -> Finding {
         detail: samples::lookup_detail(name),
         queries: Vec::new(),
         trace: None,
+        journey: false,
     }))
 }
 
