@@ -281,7 +281,12 @@ pub fn start_otlp(
             tracing::debug!(reason, "traces are not exported");
             Ok(None)
         }
-        Resolution::On(resolved) => Ok(Some(OtlpSink::start(*resolved, node.clone(), health.clone())?)),
+        Resolution::On(mut resolved) => {
+            if let Some(spool) = &mut resolved.spool {
+                spool.clock = clock::anchor;
+            }
+            Ok(Some(OtlpSink::start(*resolved, node.clone(), health.clone())?))
+        }
     }
 }
 

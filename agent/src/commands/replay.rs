@@ -173,7 +173,10 @@ fn report_unused(recording: &Replay) {
 }
 
 fn exporter(args: &ReplayArgs, config: &Config, node: &NodeInfo, health: &Health) -> Result<OtlpSink, Failure> {
-    app::start_otlp(config, &otlp_flags(&args.config), node, health)?.ok_or_else(|| {
+    // The spool is the running agent's.
+    let mut config = config.clone();
+    config.otlp.spool_directory = None;
+    app::start_otlp(&config, &otlp_flags(&args.config), node, health)?.ok_or_else(|| {
         Failure::usage(
             "no OTLP endpoint to export to",
             "give --otlp-endpoint or set OTEL_EXPORTER_OTLP_ENDPOINT",

@@ -17,7 +17,7 @@ use super::helm::{Helm, chart, root};
 use super::validators;
 
 /// Keys that the chart sets from its other values, and a secret.
-const OF_THE_CHART: [&str; 13] = [
+const OF_THE_CHART: [&str; 14] = [
     "http.address",
     "otlp.ca_file",
     "otlp.client_certificate_file",
@@ -26,6 +26,7 @@ const OF_THE_CHART: [&str; 13] = [
     "otlp.headers",
     "otlp.protocol",
     "otlp.resource",
+    "otlp.spool_directory",
     "page.address",
     "page.certificate_file",
     "page.client_ca_file",

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::convert;
 use super::delivery::Delivery;
+use super::spool::Worth;
 use crate::node::NodeInfo;
 use crate::sinks::sampling::Chosen;
 
@@ -92,8 +93,17 @@ impl Batcher {
         self.delivery.close();
     }
 
-    /// Encodes the traces and seals the requests.
+    /// Encodes the traces and seals the requests. With a spool, which drops by worth, no request holds bad and good traces.
     async fn flush(&mut self, traces: Vec<Chosen>) {
+        if self.delivery.spool().is_none() {
+            return self.flush_group(traces, Worth::Bad).await;
+        }
+        let (bad, good) = traces.into_iter().partition(|chosen| chosen.bad);
+        self.flush_group(bad, Worth::Bad).await;
+        self.flush_group(good, Worth::Good).await;
+    }
+
+    async fn flush_group(&mut self, traces: Vec<Chosen>, worth: Worth) {
         let mut open_spans = 0;
         for group in by_pod(traces) {
             let Some(first) = group.first() else { continue };
@@ -108,7 +118,7 @@ impl Batcher {
                     || (request_spans > 0 && self.delivery.open_bytes() + bytes + size > self.max_bytes)
                 {
                     open_spans += self.export(std::mem::take(&mut spans)).await;
-                    self.delivery.seal(open_spans);
+                    self.delivery.seal(open_spans, worth).await;
                     open_spans = 0;
                     bytes = 0;
                 }
@@ -117,7 +127,7 @@ impl Batcher {
             }
             open_spans += self.export(spans).await;
         }
-        self.delivery.seal(open_spans);
+        self.delivery.seal(open_spans, worth).await;
     }
 
     /// Encodes one group into the open request; returns the number of its spans.

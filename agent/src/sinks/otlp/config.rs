@@ -17,6 +17,8 @@ use std::time::Duration;
 use hyper::header::HeaderMap;
 use serde::{Deserialize, Serialize, Serializer};
 
+use sandglass_model::ClockAnchor;
+
 use self::layers::SettingLayers;
 use crate::failure::{Advice, ExitReason};
 use crate::sinks::sampling::Policy;
@@ -57,7 +59,7 @@ pub struct Settings {
     pub batch_delay_ms: Option<u64>,
     /// Traces that may wait to be encoded (default 2048).
     pub queue_traces: Option<u32>,
-    /// Bytes of requests that may wait for the collector, oldest evicted first (default 16 MiB).
+    /// Bytes of requests that may wait for the collector in memory, oldest evicted first (default 16 MiB).
     pub queue_bytes: Option<u64>,
     /// Which traces are sent: `all` (default), or `bad` and a share of the good ones.
     pub sampling: Option<String>,
@@ -65,6 +67,12 @@ pub struct Settings {
     pub good_per_thousand: Option<u32>,
     /// With `sampling: bad`, milliseconds from which a creation, a network or an operation is slow (default 2000).
     pub slow_ms: Option<u64>,
+    /// Directory in which requests wait for the collector, so that they survive the agent's end; unset: in memory.
+    pub spool_directory: Option<PathBuf>,
+    /// Bytes of the files in it (default 128 MiB).
+    pub spool_bytes: Option<u64>,
+    /// Hours after which what waits in it is dropped (default 24).
+    pub spool_hours: Option<u64>,
 }
 
 /// Text that is neither printed nor serialized.
@@ -116,6 +124,21 @@ pub struct Resolved {
     pub sampling: Policy,
     /// Sizes and times of queues.
     pub tuning: Tuning,
+    /// The spool on disk.
+    pub spool: Option<SpoolOptions>,
+}
+
+/// Where and how much is spooled.
+#[derive(Clone, Debug)]
+pub struct SpoolOptions {
+    /// The directory, of which this agent is the only user.
+    pub directory: PathBuf,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Age after which a request is dropped.
+    pub age: Duration,
+    /// Reads both clocks. The composition root sets the node's; the default has the wall clock for both.
+    pub clock: fn() -> ClockAnchor,
 }
 
 /// Attributes as key and value, sorted by key.
@@ -289,6 +312,7 @@ pub fn resolve(
         resource,
         sampling: layers.sampling()?,
         tuning: layers.tuning()?,
+        spool: layers.spool()?,
     })))
 }
 

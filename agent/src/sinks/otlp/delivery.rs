@@ -3,7 +3,8 @@
 //! As the exporter's `HttpClient` it receives the body of each group of spans. The bodies of one batch are joined to one
 //! request: protobuf messages that have only repeated fields may be concatenated
 //! (<https://protobuf.dev/programming-guides/encoding/#last-one-wins>). [`Delivery::seal`] compresses and queues it, and
-//! [`Delivery::drain`] sends queued requests one by one and in order: newer ones wait behind an older one.
+//! [`Delivery::drain`] sends queued requests one by one and in order: newer ones wait behind an older one. With a spool,
+//! requests are queued on disk; those that could not be written are in memory and are sent first, since a crash loses them.
 //! Does not: send within `send_bytes`; the exporter neither waits for the network nor receives its errors.
 
 use std::io::{Read, Write};
@@ -20,6 +21,7 @@ use super::backoff::Backoff;
 use super::metrics::{ExportMetrics, ExportOutcome};
 use super::queue::{QueuedRequest, RequestQueue};
 use super::response::AttemptResult;
+use super::spool::{OPEN_AGAIN, Spool, SpoolDrops, SpoolStatus, TakenRecord, Worth, on_disk};
 use super::transport::OtlpTransport;
 
 /// The bodies of the open request, and the queue of sealed ones.
@@ -28,8 +30,15 @@ pub(super) struct Delivery {
     gzip: bool,
     open: Mutex<Vec<u8>>,
     queue: RequestQueue,
+    spool: Option<Arc<Spool>>,
     metrics: Arc<ExportMetrics>,
     failure: Mutex<DeliveryFailure>,
+}
+
+/// A request under way, and where it goes back to.
+enum NextRequest {
+    Memory(QueuedRequest),
+    Spool(TakenRecord),
 }
 
 /// The last failure, for the health page; its counts limit the log.
@@ -46,11 +55,17 @@ pub(super) struct DeliveryFailure {
 }
 
 impl Delivery {
-    pub(super) fn new(gzip: bool, queue: RequestQueue, metrics: Arc<ExportMetrics>) -> Delivery {
+    pub(super) fn new(
+        gzip: bool,
+        queue: RequestQueue,
+        spool: Option<Arc<Spool>>,
+        metrics: Arc<ExportMetrics>,
+    ) -> Delivery {
         Delivery {
             gzip,
             open: Mutex::default(),
             queue,
+            spool,
             metrics,
             failure: Mutex::default(),
         }
@@ -61,8 +76,13 @@ impl Delivery {
         lock(&self.open).len()
     }
 
+    /// Status of the spool, if there is one.
+    pub(super) fn spool(&self) -> Option<SpoolStatus> {
+        self.spool.as_ref().map(|spool| spool.status())
+    }
+
     /// Compresses and queues the open request, which holds `spans` spans; begins a new one.
-    pub(super) fn seal(&self, spans: u64) {
+    pub(super) async fn seal(&self, spans: u64, worth: Worth) {
         let body = std::mem::take(&mut *lock(&self.open));
         if body.is_empty() {
             return;
@@ -84,14 +104,80 @@ impl Delivery {
             },
             false => body,
         };
-        let evicted = self.queue.push(QueuedRequest {
+        let request = QueuedRequest {
             body: Bytes::from(body),
             gzip: self.gzip,
             spans,
             made: SystemTime::now(),
             attempts: 0,
-        });
-        self.evicted(evicted);
+        };
+        if let Some(spool) = &self.spool {
+            // A clone shares the body.
+            let copy = request.clone();
+            let (written, drops) = on_disk(spool, move |spool| spool.append(&copy, worth))
+                .await
+                .unwrap_or_default();
+            self.dropped(drops);
+            if written {
+                self.queue.notify();
+                self.observe_queue();
+                return;
+            }
+            self.metrics.spool_fallback.inc_by(spans);
+        }
+        self.evicted(self.queue.push(request));
+    }
+
+    /// The next request: what is in memory, or else the oldest of the spool. `None` once the queue is closed and all is empty.
+    async fn next(&self) -> Option<NextRequest> {
+        loop {
+            // Read first: nothing is queued after the close.
+            let closed = self.queue.is_closed();
+            if let Some(request) = self.queue.pop() {
+                return Some(NextRequest::Memory(request));
+            }
+            if let Some(spool) = &self.spool {
+                let (taken, drops) = on_disk(spool, Spool::take).await.unwrap_or_default();
+                self.dropped(drops);
+                if let Some(taken) = taken {
+                    return Some(NextRequest::Spool(taken));
+                }
+            }
+            if closed {
+                return None;
+            }
+            self.observe_queue();
+            if self.spool().is_some_and(|spool| spool.problem.is_some()) {
+                // What waits in a directory that cannot be opened must not depend on the next trace.
+                let _ = tokio::time::timeout(OPEN_AGAIN, self.queue.changed()).await;
+            } else {
+                self.queue.changed().await;
+            }
+        }
+    }
+
+    /// The request needs no further attempt.
+    async fn finish(&self, request: NextRequest) {
+        if let (NextRequest::Spool(taken), Some(spool)) = (request, &self.spool) {
+            let drops = on_disk(spool, move |spool| spool.done(&taken))
+                .await
+                .unwrap_or_default();
+            self.dropped(drops);
+        }
+    }
+
+    /// The request has to be sent again.
+    async fn give_back(&self, request: NextRequest) {
+        match (request, &self.spool) {
+            (NextRequest::Memory(request), _) => self.evicted(self.queue.requeue(request)),
+            (NextRequest::Spool(taken), Some(spool)) => {
+                let drops = on_disk(spool, move |spool| spool.give_back(&taken))
+                    .await
+                    .unwrap_or_default();
+                self.dropped(drops);
+            }
+            (NextRequest::Spool(_), None) => {}
+        }
     }
 
     /// No more requests will be sealed: [`Delivery::drain`] ends once the queue is empty.
@@ -129,28 +215,30 @@ impl Delivery {
         mut backoff: Backoff,
         mut stopping: watch::Receiver<bool>,
     ) {
-        while let Some(mut request) = self.queue.pop().await {
+        while let Some(mut request) = self.next().await {
             self.observe_queue();
-            if request.attempts > 0 {
+            if request.begin_attempt() > 0 {
                 self.metrics.retries.inc();
             }
-            request.attempts += 1;
+            let (body, gzip, spans) = request.parts();
             let begin = Instant::now();
-            let result = transport.send(&request.body, request.gzip).await;
+            let result = transport.send(&body, gzip).await;
             self.metrics.duration.observe(begin.elapsed().as_secs_f64());
             let pause = match result {
                 AttemptResult::Later { after, why } => {
                     let pause = backoff.pause(after);
                     self.failed(why, pause);
-                    self.evicted(self.queue.requeue(request));
+                    self.give_back(request).await;
                     Some((pause, after.is_some()))
                 }
                 AttemptResult::Delivered { refused, note } => {
-                    self.delivered(request.spans, refused, &note);
+                    self.delivered(spans, refused, &note);
+                    self.finish(request).await;
                     None
                 }
                 AttemptResult::Rejected { why } => {
-                    self.reject(request.spans, why);
+                    self.reject(spans, why);
+                    self.finish(request).await;
                     None
                 }
             };
@@ -171,10 +259,9 @@ impl Delivery {
         self.metrics.count(ExportOutcome::partial_rejected, refused);
         let streak = lock(&self.failure).streak;
         if streak > 0 {
-            let waiting = self.queue.waiting();
             tracing::info!(
                 attempts_failed = streak,
-                spans_waiting = waiting.spans,
+                spans_waiting = self.metrics.waiting(),
                 "the collector accepts spans again"
             );
         }
@@ -205,22 +292,76 @@ impl Delivery {
             failure.evictions += 1;
             if failure.evictions.is_power_of_two() {
                 let spans_evicted = self.metrics.total(ExportOutcome::evicted);
-                tracing::warn!(spans_evicted, "the queue of requests is full: the oldest are evicted");
+                tracing::warn!(spans_evicted, "there is no room for requests: the oldest are evicted");
             }
         }
         self.observe_queue();
     }
 
+    /// Counts what the spool dropped and what it found when it was opened.
+    fn dropped(&self, drops: SpoolDrops) {
+        if drops == SpoolDrops::default() {
+            return;
+        }
+        self.metrics.accept(drops.recovered);
+        self.metrics.spool_recovered.inc_by(drops.recovered);
+        self.metrics.spool_cut_bytes.inc_by(drops.cut_bytes);
+        self.metrics.count(ExportOutcome::expired, drops.expired);
+        self.metrics.count(ExportOutcome::corrupt, drops.corrupt);
+        if drops.recovered > 0 {
+            tracing::info!(spans = drops.recovered, "the spool has spans of an earlier run");
+        }
+        if drops.expired > 0 || drops.corrupt > 0 || drops.cut_bytes > 0 {
+            tracing::warn!(
+                spans_expired = drops.expired,
+                spans_corrupt = drops.corrupt,
+                bytes_cut = drops.cut_bytes,
+                "the spool dropped spans"
+            );
+        }
+        self.evicted(drops.evicted);
+    }
+
     fn observe_queue(&self) {
         let waiting = self.queue.waiting();
+        let spool = self.spool().unwrap_or_default();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.metrics.queue_spans.set(signed(waiting.spans));
-        self.metrics.queue_bytes.set(signed(waiting.bytes as u64));
-        let oldest = waiting
+        self.metrics.queue_spans.set(signed(waiting.spans + spool.depth.spans));
+        self.metrics
+            .queue_bytes
+            .set(signed(waiting.bytes as u64 + spool.depth.bytes));
+        let in_memory = waiting
             .oldest
-            .and_then(|made| made.duration_since(SystemTime::UNIX_EPOCH).ok())
-            .unwrap_or_default();
+            .and_then(|made| made.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let on_disk = spool.depth.oldest_unix_ns.map(Duration::from_nanos);
+        let oldest = in_memory.into_iter().chain(on_disk).min().unwrap_or_default();
         self.metrics.queue_oldest.set(signed(oldest.as_secs()));
+        self.metrics.spool_spans.set(signed(spool.depth.spans));
+        self.metrics.spool_bytes.set(signed(spool.depth.bytes));
+        self.metrics.spool_segments.set(signed(spool.depth.segments as u64));
+        self.metrics.spool_newer.set(signed(spool.depth.newer as u64));
+        self.metrics.spool_failing.set(i64::from(spool.problem.is_some()));
+    }
+}
+
+impl NextRequest {
+    /// Counts an attempt; returns the number of earlier ones.
+    fn begin_attempt(&mut self) -> u32 {
+        match self {
+            NextRequest::Memory(request) => {
+                request.attempts += 1;
+                request.attempts - 1
+            }
+            NextRequest::Spool(taken) => taken.begin_attempt(),
+        }
+    }
+
+    /// Body, whether it is compressed, number of spans.
+    fn parts(&self) -> (Bytes, bool, u64) {
+        match self {
+            NextRequest::Memory(request) => (request.body.clone(), request.gzip, request.spans),
+            NextRequest::Spool(taken) => (taken.body.clone(), taken.gzip(), taken.spans()),
+        }
     }
 }
 

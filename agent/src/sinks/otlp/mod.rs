@@ -1,10 +1,10 @@
 //! The OTLP sink: closed traces to an OpenTelemetry collector, over HTTP/protobuf or gRPC.
 //!
 //! `offer` (never blocks) -> bounded queue -> `batch.rs` (groups by pod, encodes) -> `delivery.rs` (bounded queue of
-//! requests, retry) -> `transport.rs`. Used by the composition root and by `sandglass replay --export`.
-//! Every span passed to `offer` ends as delivered, rejected, partial_rejected, evicted or shed, is sampled out, or is
-//! pending: the numbers add up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
-//! Does not: block the pipeline, survive a restart of the agent (the queue is in memory), or use a proxy.
+//! requests, on disk with a spool; retry) -> `transport.rs`. Used by the composition root and by `sandglass replay --export`.
+//! Every span passed to `offer`, or found in the spool, ends as delivered, rejected, partial_rejected, evicted, expired, corrupt
+//! or shed, is sampled out, or is pending: the numbers add up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
+//! Does not: block the pipeline, survive a restart of the agent without a spool, or use a proxy.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ use self::config::{OtlpProtocol, Resolved};
 use self::delivery::Delivery;
 use self::metrics::{ExportMetrics, ExportOutcome};
 use self::queue::RequestQueue;
+use self::spool::Spool;
 use self::transport::OtlpTransport;
 use crate::failure::{Advice, ExitReason};
 use crate::health::{Health, SinkLabel};
@@ -40,6 +41,7 @@ mod delivery;
 mod metrics;
 mod queue;
 pub mod response;
+mod spool;
 mod transport;
 
 /// The sink. Dropping it without [`OtlpSink::stop`] loses pending spans; its tasks end with the runtime.
@@ -104,8 +106,12 @@ pub struct OtlpStatus {
     pub waiting: u64,
     /// Rejected by the collector, as whole requests or parts of them.
     pub rejected: u64,
-    /// Evicted from the full queue of requests.
+    /// Evicted from the full queue of requests, or from the full spool.
     pub evicted: u64,
+    /// Dropped from the spool because they were too old.
+    pub expired: u64,
+    /// Lost in the spool: their bytes were not those that were written.
+    pub corrupt: u64,
     /// Shed because the input queue was full.
     pub shed: u64,
     /// Not sent, by the sampling policy.
@@ -116,6 +122,14 @@ pub struct OtlpStatus {
     pub failing: bool,
     /// The last error; kept after a recovery.
     pub last_error: Option<String>,
+    /// Spans in the spool, a part of `waiting`; `None` without a spool.
+    pub spool_spans: Option<u64>,
+    /// Bytes of the spool's files.
+    pub spool_bytes: Option<u64>,
+    /// Why requests are kept in memory in spite of the spool.
+    pub spool_problem: Option<String>,
+    /// Files of the spool that are left alone: in a newer format, or not readable.
+    pub spool_left_alone: Option<usize>,
 }
 
 impl OtlpSink {
@@ -132,6 +146,10 @@ impl OtlpSink {
         let delivery = Arc::new(Delivery::new(
             config.gzip,
             RequestQueue::new(tuning.queue_requests, tuning.queue_bytes),
+            config
+                .spool
+                .as_ref()
+                .map(|spool| Arc::new(Spool::new(spool, &node.boot_id))),
             Arc::clone(&metrics),
         ));
         let exporter = batch::exporter(Arc::clone(&delivery)).map_err(OtlpError::Encoder)?;
@@ -206,6 +224,8 @@ impl OtlpSink {
     #[must_use]
     pub fn status(&self) -> OtlpStatus {
         let failure = self.delivery.failure();
+        let spool = self.delivery.spool();
+        let depth = spool.as_ref().map(|spool| spool.depth);
         OtlpStatus {
             endpoint: self.endpoint.clone(),
             protocol: self.protocol,
@@ -213,11 +233,17 @@ impl OtlpSink {
             waiting: self.metrics.waiting(),
             rejected: self.metrics.total(ExportOutcome::rejected) + self.metrics.total(ExportOutcome::partial_rejected),
             evicted: self.metrics.total(ExportOutcome::evicted),
+            expired: self.metrics.total(ExportOutcome::expired),
+            corrupt: self.metrics.total(ExportOutcome::corrupt),
             shed: self.metrics.total(ExportOutcome::shed),
             sampled_out: self.metrics.sampled_out.get(),
             sampling: self.sampling.policy().to_string(),
             failing: failure.streak > 0,
             last_error: failure.last,
+            spool_spans: depth.map(|depth| depth.spans),
+            spool_bytes: depth.map(|depth| depth.bytes),
+            spool_problem: spool.and_then(|spool| spool.problem),
+            spool_left_alone: depth.map(|depth| depth.newer + depth.unreadable),
         }
     }
 

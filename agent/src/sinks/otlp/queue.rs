@@ -3,7 +3,7 @@
 //! Used by `delivery.rs`. A channel does not do: a failed request goes back to the front, and the oldest is evicted when a
 //! new one has no room. Every request carries its number of spans, so that evictions are counted in spans.
 //! The request under way is outside of the bounds; it counts again when it is requeued.
-//! Does not: survive the process.
+//! Does not: survive the process; with a spool it holds only what could not be written there.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,21 +89,24 @@ impl RequestQueue {
         self.evict(&mut state)
     }
 
-    /// Removes the oldest request; waits for one. `None` once the queue is closed and empty.
-    pub(super) async fn pop(&self) -> Option<QueuedRequest> {
-        loop {
-            let changed = self.changed.notified();
-            {
-                let mut state = self.lock();
-                if let Some(request) = state.remove_first() {
-                    return Some(request);
-                }
-                if state.closed {
-                    return None;
-                }
-            }
-            changed.await;
-        }
+    /// Removes the oldest request, if there is one.
+    pub(super) fn pop(&self) -> Option<QueuedRequest> {
+        self.lock().remove_first()
+    }
+
+    /// [`RequestQueue::close`] was called.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Waits for a request, here or in the spool, or for the close. One that came since the last wait ends it at once.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Ends the current or the next [`RequestQueue::changed`].
+    pub(super) fn notify(&self) {
+        self.changed.notify_one();
     }
 
     /// No request will be pushed any more.
@@ -167,25 +170,25 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn order_is_kept_and_a_closed_queue_ends() {
+    #[test]
+    fn order_is_kept_and_a_closed_queue_ends() {
         let queue = RequestQueue::new(10, 100);
         for spans in 1..=3 {
             assert_eq!(queue.push(request(1, spans)), 0);
         }
-        let first = queue.pop().await.unwrap();
+        let first = queue.pop().unwrap();
         assert_eq!((first.spans, queue.waiting().spans), (1, 5));
         assert_eq!(queue.requeue(first), 0);
         queue.close();
         for spans in 1..=3 {
-            assert_eq!(queue.pop().await.unwrap().spans, spans);
+            assert_eq!(queue.pop().unwrap().spans, spans);
         }
-        assert_eq!(queue.pop().await, None);
+        assert_eq!(queue.pop(), None);
         assert_eq!(queue.waiting(), QueueDepth::default());
     }
 
-    #[tokio::test]
-    async fn the_oldest_are_evicted_by_bytes_and_by_number() {
+    #[test]
+    fn the_oldest_are_evicted_by_bytes_and_by_number() {
         let queue = RequestQueue::new(3, 100);
         assert_eq!(queue.push(request(60, 1)), 0);
         assert_eq!(queue.push(request(30, 2)), 0);
@@ -197,11 +200,11 @@ mod tests {
         assert_eq!(queue.waiting().spans, 28);
     }
 
-    #[tokio::test]
-    async fn a_request_requeued_to_a_full_queue_is_the_oldest() {
+    #[test]
+    fn a_request_requeued_to_a_full_queue_is_the_oldest() {
         let queue = RequestQueue::new(3, 100);
         assert_eq!(queue.push(request(60, 1)), 0);
-        let taken = queue.pop().await.unwrap();
+        let taken = queue.pop().unwrap();
         assert_eq!(queue.push(request(60, 2)), 0, "the one under way does not count");
         assert_eq!(queue.requeue(taken), 1);
         assert_eq!(queue.waiting().spans, 2);

@@ -24,6 +24,7 @@ mod content;
 mod faults;
 mod fixture;
 mod jaeger;
+mod spooled;
 mod tls_ends;
 
 const SHORT: Duration = Duration::from_millis(300);

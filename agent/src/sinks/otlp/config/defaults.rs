@@ -14,6 +14,10 @@ pub const BATCH_DELAY: Duration = Duration::from_secs(1);
 pub const QUEUE_TRACES: usize = 2_048;
 /// Default of `otlp.queue_bytes`.
 pub const QUEUE_BYTES: usize = 16 << 20;
+/// Default of `otlp.spool_bytes`.
+pub const SPOOL_BYTES: u64 = 128 << 20;
+/// Default of `otlp.spool_hours`.
+pub const SPOOL_HOURS: u64 = 24;
 
 /// Default of `otlp.good_per_thousand`.
 pub const GOOD_PER_THOUSAND: u32 = 10;

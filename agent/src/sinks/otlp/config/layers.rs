@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::header::HeaderMap;
+use sandglass_model::ClockAnchor;
 
 use super::setting::{Setting, SettingOrigin};
-use super::{ResourceAttributes, SettingError, Settings, Tuning, defaults, parse};
+use super::{ResourceAttributes, SettingError, Settings, SpoolOptions, Tuning, defaults, parse};
 use crate::sinks::sampling::Policy;
 use crate::tls::TlsFiles;
 
@@ -152,31 +153,30 @@ impl SettingLayers<'_> {
     }
 
     pub(super) fn tuning(&self) -> Result<Tuning, SettingError> {
-        let number = |key, get, least, most, otherwise| self.number(key, get, least, most, otherwise);
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         Ok(Tuning {
-            batch_spans: size(number(
+            batch_spans: size(self.number(
                 "batch_spans",
                 |settings| settings.batch_spans.map(u64::from),
                 1,
                 8_192,
                 defaults::BATCH_SPANS as u64,
             )?),
-            batch_delay: Duration::from_millis(number(
+            batch_delay: Duration::from_millis(self.number(
                 "batch_delay_ms",
                 |settings| settings.batch_delay_ms,
                 0,
                 60_000,
                 defaults::BATCH_DELAY.as_millis() as u64,
             )?),
-            queue_traces: size(number(
+            queue_traces: size(self.number(
                 "queue_traces",
                 |settings| settings.queue_traces.map(u64::from),
                 1,
                 1_000_000,
                 defaults::QUEUE_TRACES as u64,
             )?),
-            queue_bytes: size(number(
+            queue_bytes: size(self.number(
                 "queue_bytes",
                 |settings| settings.queue_bytes,
                 1 << 20,
@@ -189,6 +189,44 @@ impl SettingLayers<'_> {
             backoff_max: defaults::BACKOFF_MAX,
             seed: None,
         })
+    }
+
+    /// The spool, if a directory is configured. Relative paths are refused: the working directory of a service is arbitrary.
+    pub(super) fn spool(&self) -> Result<Option<SpoolOptions>, SettingError> {
+        let bytes = self.number(
+            "spool_bytes",
+            |settings| settings.spool_bytes,
+            1 << 20,
+            1 << 40,
+            defaults::SPOOL_BYTES,
+        )?;
+        let hours = self.number(
+            "spool_hours",
+            |settings| settings.spool_hours,
+            1,
+            720,
+            defaults::SPOOL_HOURS,
+        )?;
+        let origins = [(self.flags, "the flag for otlp."), (self.file, "otlp.")];
+        let found = origins
+            .into_iter()
+            .find_map(|(settings, origin)| Some((settings.spool_directory.clone()?, origin)));
+        let Some((directory, origin)) = found.filter(|(directory, _)| !directory.as_os_str().is_empty()) else {
+            return Ok(None);
+        };
+        if !directory.has_root() {
+            return Err(SettingError::Value {
+                origin: format!("{origin}spool_directory"),
+                problem: format!("{} is not an absolute path", directory.display()),
+                hint: "write a path such as /var/lib/sandglass/spool",
+            });
+        }
+        Ok(Some(SpoolOptions {
+            directory,
+            bytes,
+            age: Duration::from_secs(hours * 3_600),
+            clock: wall_clock_only,
+        }))
     }
 
     /// A value by precedence: flag, traces variable, general variable, file.
@@ -223,6 +261,17 @@ impl SettingLayers<'_> {
             origin: name.to_owned(),
             kind: SettingOrigin::General,
         })
+    }
+}
+
+fn wall_clock_only() -> ClockAnchor {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let unix_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    ClockAnchor {
+        boot_ns: unix_ns,
+        unix_ns,
     }
 }
 

@@ -307,3 +307,47 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_spool_has_a_directory_of_its_own_and_bounds() {
+    let spool = |directory: Option<&str>, bytes, hours| {
+        let file = Settings {
+            endpoint: Some("http://c:4318".to_owned()),
+            spool_directory: directory.map(Into::into),
+            spool_bytes: bytes,
+            spool_hours: hours,
+            ..Settings::default()
+        };
+        match resolve(&Settings::default(), &|_| None, &file) {
+            Ok(Resolution::On(resolved)) => Ok(resolved.spool),
+            Ok(Resolution::Off(reason)) => panic!("{reason}"),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    assert!(spool(None, None, None).unwrap().is_none());
+    assert!(spool(Some(""), Some(1 << 20), None).unwrap().is_none());
+    let found = spool(Some("/var/spool"), None, Some(2)).unwrap().unwrap();
+    assert_eq!(found.directory.to_str(), Some("/var/spool"));
+    assert_eq!(
+        (found.bytes, found.age),
+        (defaults::SPOOL_BYTES, Duration::from_secs(7_200))
+    );
+    let refused = spool(Some("spool"), None, None).unwrap_err();
+    assert!(
+        refused.contains("otlp.spool_directory") && refused.contains("absolute"),
+        "{refused}"
+    );
+    // As the chart's schema does, with a directory or without.
+    for directory in [None, Some("/var/spool")] {
+        assert!(
+            spool(directory, Some((1 << 20) - 1), None)
+                .unwrap_err()
+                .contains("otlp.spool_bytes")
+        );
+        assert!(
+            spool(directory, None, Some(721))
+                .unwrap_err()
+                .contains("otlp.spool_hours")
+        );
+    }
+}

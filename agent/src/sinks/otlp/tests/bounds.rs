@@ -95,7 +95,15 @@ async fn metrics_start_at_zero_and_say_what_happened() {
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         text
     };
-    for outcome in ["delivered", "rejected", "evicted", "partial_rejected", "shed"] {
+    for outcome in [
+        "delivered",
+        "rejected",
+        "evicted",
+        "expired",
+        "corrupt",
+        "partial_rejected",
+        "shed",
+    ] {
         let line = format!("sandglass_export_spans_total{{outcome=\"{outcome}\"}} 0\n");
         assert!(text().contains(&line), "{line}{}", text());
     }
@@ -120,11 +128,11 @@ async fn metrics_start_at_zero_and_say_what_happened() {
 #[tokio::test]
 async fn a_request_over_the_limit_is_counted_and_not_sent() {
     let metrics = Arc::new(ExportMetrics::new());
-    let delivery = Delivery::new(true, RequestQueue::new(10, 1 << 30), Arc::clone(&metrics));
+    let delivery = Delivery::new(true, RequestQueue::new(10, 1 << 30), None, Arc::clone(&metrics));
     let body = Bytes::from(vec![0; (64 << 20) + 1]);
     let request = Request::post("http://localhost/").body(body).unwrap();
     delivery.send_bytes(request).await.unwrap();
-    delivery.seal(17);
+    delivery.seal(17, spool::Worth::Bad).await;
     assert_eq!(metrics.total(ExportOutcome::rejected), 17);
     assert!(delivery.failure().last.unwrap().contains("64 MiB"));
 }
@@ -152,16 +160,7 @@ async fn ten_minutes_of_a_busy_node_fit_the_default_queue() {
     let address = gone.go_away().await;
     let sink = start(config);
     for number in 0..TRACES {
-        let mut trace = Trace::clone(&full_trace(number));
-        // Ids do not compress.
-        let bytes = number.to_le_bytes();
-        trace.id = sandglass_model::TraceId::of(&[&bytes]);
-        let container = sandglass_model::TraceId::of(&[&bytes, b"container"]);
-        trace.sandbox = Some(sandglass_model::SandboxId(format!("{}{container}", trace.id)));
-        for (index, span) in trace.spans.iter_mut().enumerate() {
-            span.id = SpanId::of(&[&bytes, &index.to_le_bytes()]);
-        }
-        sink.offer(&Arc::new(trace));
+        sink.offer(&incompressible(number));
     }
     until("all is encoded", || {
         sink.delivery.waiting().spans + 400 > sink.status().waiting && sink.status().waiting == TRACES * 6
@@ -179,4 +178,17 @@ async fn ten_minutes_of_a_busy_node_fit_the_default_queue() {
     );
     assert_eq!(back.spans().len() as u64, TRACES * 6);
     assert_eq!(sink.stop(LONG).await, 0);
+}
+
+/// A full trace with ids that do not compress.
+pub fn incompressible(number: u64) -> Arc<Trace> {
+    let mut trace = Trace::clone(&full_trace(number));
+    let bytes = number.to_le_bytes();
+    trace.id = sandglass_model::TraceId::of(&[&bytes]);
+    let container = sandglass_model::TraceId::of(&[&bytes, b"container"]);
+    trace.sandbox = Some(sandglass_model::SandboxId(format!("{}{container}", trace.id)));
+    for (index, span) in trace.spans.iter_mut().enumerate() {
+        span.id = SpanId::of(&[&bytes, &index.to_le_bytes()]);
+    }
+    Arc::new(trace)
 }

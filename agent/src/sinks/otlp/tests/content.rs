@@ -170,7 +170,7 @@ async fn open_traces_are_not_sent() {
 #[tokio::test]
 async fn bodies_that_come_compressed_are_joined_plain() {
     use std::io::Write;
-    let delivery = Delivery::new(false, RequestQueue::new(1, 100), Arc::new(ExportMetrics::new()));
+    let delivery = Delivery::new(false, RequestQueue::new(1, 100), None, Arc::new(ExportMetrics::new()));
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(b"one").unwrap();
     let compressed = Request::post("http://localhost/")
