@@ -14,6 +14,7 @@ mod probes;
 pub(crate) mod providers;
 mod refused;
 mod render;
+mod spool;
 mod stats;
 mod system;
 #[cfg(test)]
@@ -48,6 +49,8 @@ pub struct DoctorOptions {
     pub pause: Duration,
     /// Where CNI configuration is.
     pub cni: CniOptions,
+    /// The spool's directory, if one is configured.
+    pub spool: Option<PathBuf>,
     /// Where the node's file system is seen, normally `/`.
     pub root: PathBuf,
 }
@@ -64,6 +67,7 @@ impl DoctorOptions {
             timeout: Duration::from_secs(5),
             pause: Duration::from_secs(1),
             cni: CniOptions::found_below(Path::new("/")),
+            spool: None,
             root: PathBuf::from("/"),
         }
     }
@@ -193,8 +197,9 @@ pub async fn run(options: DoctorOptions) -> Report {
     let network = network::check(&options.root);
     let runtime = cri::check(&options).await;
     let cni = cni::check(&options.cni, &runtime);
+    let spool = spool::check(options.spool.as_deref());
     let section = |title, findings| Section { title, findings };
-    Report {
+    let mut report = Report {
         node: options.node,
         sections: vec![
             section("probes", probes),
@@ -205,5 +210,9 @@ pub async fn run(options: DoctorOptions) -> Report {
             section("CNI configuration", cni),
             section("pod statistics", runtime.stats),
         ],
+    };
+    if !spool.is_empty() {
+        report.sections.push(section("spool", spool));
     }
+    report
 }

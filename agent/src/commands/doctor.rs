@@ -33,6 +33,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<(), Failure> {
         runtime: settings::runtime_choice(&config)?,
         timeout: config.cri.timeout.into(),
         cni: settings::cni_options(&config),
+        spool: config.otlp.spool_directory.clone(),
         ..DoctorOptions::new(settings::node_info(&config), probes)
     };
     let report = doctor::run(options).await;
