@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,7 +31,20 @@ fn the_seccomp_profile_takes_nothing_from_the_agent() {
         Ok(agent) => agent.probes(),
         Err(reason) => return skip::skipped(test, &format!("the agent does not run in a container here: {reason}")),
     };
-    let with = Contained::start("with", Some(profile)).unwrap().probes();
+    let agent = Contained::start("with", Some(profile)).unwrap();
+    let with = agent.probes();
+    // It opens its spool beside its start.
+    let begin = Instant::now();
+    while !agent.spool().join("lock").exists() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "the spool is not opened: {}",
+            agent.log()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mode = fs::metadata(agent.spool()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
     assert!(without.len() >= 5, "{without:?}");
     assert_eq!(
         with, without,
@@ -139,11 +153,21 @@ impl Contained {
         let begin = Instant::now();
         while get(address, "/readyz").is_none_or(|answer| !answer.starts_with("HTTP/1.1 200")) {
             if agent.runc.try_wait().unwrap().is_some() || begin.elapsed() > Duration::from_secs(120) {
-                return Err(fs::read_to_string(agent.bundle.path().join("log")).unwrap());
+                return Err(agent.log());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(agent)
+    }
+
+    /// Where its spool is on this machine.
+    fn spool(&self) -> PathBuf {
+        self.bundle.path().join("spool")
+    }
+
+    /// What the agent printed.
+    fn log(&self) -> String {
+        fs::read_to_string(self.bundle.path().join("log")).unwrap()
     }
 
     /// Each probe with its hook.
@@ -177,6 +201,12 @@ fn config(bundle: &Path, address: SocketAddr, seccomp: Option<Value>) -> Value {
     mounts.push(
         json!({"destination": "/agent", "type": "bind", "source": agent.parent().unwrap(), "options": ["rbind", "ro"]}),
     );
+    // As a hostPath of the chart: made by the kubelet, open to all.
+    fs::create_dir(bundle.join("spool")).unwrap();
+    fs::set_permissions(bundle.join("spool"), fs::Permissions::from_mode(0o755)).unwrap();
+    mounts.push(
+        json!({"destination": "/var/lib/sandglass/spool", "type": "bind", "source": bundle.join("spool"), "options": ["rbind", "rw"]}),
+    );
     mounts.push(json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}));
     let capabilities = ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_NET_ADMIN"];
     let mut config = json!({
@@ -188,6 +218,8 @@ fn config(bundle: &Path, address: SocketAddr, seccomp: Option<Value>) -> Value {
             "env": ["PATH=/usr/bin"],
             "args": [
                 Path::new("/agent").join(agent.file_name().unwrap()), "run", "--cri-endpoint", "none", "--listen", address.to_string(),
+                // Nobody listens at this port: what the agent makes stays in the spool.
+                "--otlp-endpoint", "http://127.0.0.1:1", "--set", "otlp.spool_directory=/var/lib/sandglass/spool",
             ],
             "noNewPrivileges": true,
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},

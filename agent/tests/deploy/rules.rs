@@ -115,14 +115,11 @@ fn daemon_set(what: &str, document: &Value) {
         node_name["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName",
         "{what}"
     );
-    assert!(
-        container["volumeMounts"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|mount| mount["readOnly"] == true),
-        "{what}"
-    );
+    // The spool is the one place that can be written.
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        let is_spool = mount["name"] == "spool" && mount["mountPath"] == "/var/lib/sandglass/spool";
+        assert!(mount["readOnly"] == true || is_spool, "{what}: {mount}");
+    }
     match pod["os"]["name"].as_str().unwrap() {
         "linux" => linux(what, pod, container),
         "windows" => windows(what, template, pod, container),
@@ -152,7 +149,7 @@ fn linux(what: &str, pod: &Value, container: &Value) {
         );
     }
     confined(what, container, &added);
-    // Host paths are few and known; each is read-only (see above).
+    // Host paths are few and known; each but the spool is read-only (see above).
     for volume in pod["volumes"].as_array().unwrap() {
         let Some(path) = volume["hostPath"]["path"].as_str() else {
             continue;
@@ -162,6 +159,7 @@ fn linux(what: &str, pod: &Value, container: &Value) {
             "/opt/cni/bin",
             "/etc/c",
             "/var/lib/cni",
+            "/var/lib/sandglass/spool",
             "/var/lib/rancher/",
             "/sys/fs/cgroup",
             "/run/",

@@ -70,7 +70,7 @@ fn walk(path: &str, schema: &Value, whole: &Value, found: &mut Vec<Switch>) {
     }
 }
 
-const BY_HAND: [(&str, &[&str]); 19] = [
+const BY_HAND: [(&str, &[&str]); 20] = [
     (
         "page-on-the-node-by-token",
         &["page.address=node", "page.tokenSecret.name=token"],
@@ -132,6 +132,14 @@ const BY_HAND: [(&str, &[&str]); 19] = [
     (
         "otlp-mutual-tls",
         &["otlp.tls.secretName=tls", "otlp.tls.clientCertificate=true"],
+    ),
+    (
+        "spool-on-the-node",
+        &[
+            "otlp.endpoint=http://collector:4317",
+            "otlp.spool.hostPath=/var/lib/sandglass/spool",
+            "config.otlp.spool_hours=6",
+        ],
     ),
     ("node-certificates", &["otlp.tls.nodeCertificates=/etc/ssl/certs"]),
     (

@@ -25,7 +25,7 @@ $(HOST_IP):{{ .Values.http.port }}
 
 {{/* The agent's configuration file. Takes a dict: root, own (what is particular to the system). */}}
 {{- define "sandglass.config" -}}
-{{- $otlp := dict -}}
+{{- $otlp := get .own "otlp" | default dict -}}
 {{- with .root.Values.otlp -}}
 {{- if .endpoint }}{{ $_ := set $otlp "endpoint" .endpoint }}{{ $_ := set $otlp "protocol" .protocol }}{{ end -}}
 {{- if .resource }}{{ $_ := set $otlp "resource" .resource }}{{ end -}}

@@ -25,9 +25,15 @@
 {{- .Values.linux.cri.socket | default (get $usual .Values.linux.runtime) -}}
 {{- end -}}
 
+{{/* Not empty if traces wait on disk: without a collector nothing waits. */}}
+{{- define "sandglass.spools" -}}
+{{- if and .Values.otlp.endpoint .Values.otlp.spool.enabled }}true{{ end -}}
+{{- end -}}
+
 {{- define "sandglass.linuxConfig" -}}
 {{- $endpoint := ternary (printf "unix://%s" (include "sandglass.criSocket" .)) "none" .Values.linux.cri.enabled -}}
 {{- $own := dict "cni" (dict "conf_dir" "/etc/cni/net.d" "bin_dirs" (list "/opt/cni/bin")) "cri" (dict "endpoint" $endpoint) -}}
+{{- if include "sandglass.spools" . }}{{ $_ := set $own "otlp" (dict "spool_directory" "/var/lib/sandglass/spool") }}{{ end -}}
 {{- include "sandglass.config" (dict "root" . "own" $own "files" "/etc/sandglass") -}}
 {{- end -}}
 
