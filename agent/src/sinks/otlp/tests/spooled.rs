@@ -197,9 +197,8 @@ const DIRECTORY: &str = "SANDGLASS_TEST_SPOOLED";
 const ENDPOINT: &str = "SANDGLASS_TEST_ENDPOINT";
 const FIRST: &str = "SANDGLASS_TEST_SPOOLED_FIRST";
 
-/// Not a test: the agent that `a_killed_agent_loses_nothing_that_it_had_sealed` kills. Writes a line for each sealed trace.
+/// By itself not a test, but the agent that `a_killed_agent_loses_nothing_that_it_had_sealed` kills. Writes a line for each sealed trace.
 #[tokio::test]
-#[ignore = "a child of a_killed_agent_loses_nothing_that_it_had_sealed"]
 async fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else {
         return;
@@ -250,12 +249,7 @@ async fn a_killed_agent_loses_nothing_that_it_had_sealed() {
     for run in 0..RUNS {
         let first = run * 10_000;
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "sinks::otlp::tests::spooled::child",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "sinks::otlp::tests::spooled::child", "--nocapture"])
             .env(DIRECTORY, directory.path())
             .env(ENDPOINT, collector.url())
             .env(FIRST, first.to_string())

@@ -10,9 +10,8 @@ const RUNS: u32 = 40;
 const DIRECTORY: &str = "SANDGLASS_TEST_SPOOL";
 const FIRST: &str = "SANDGLASS_TEST_FIRST";
 
-/// Not a test: the process that `acknowledged_requests_survive_a_kill` kills. It writes a line after each completed step.
+/// By itself not a test, but the process that `acknowledged_requests_survive_a_kill` kills. It writes a line after each completed step.
 #[test]
-#[ignore = "a child of acknowledged_requests_survive_a_kill"]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else {
         return;
@@ -57,12 +56,7 @@ fn acknowledged_requests_survive_a_kill() {
     let mut again = 0;
     for run in 0..RUNS {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "sinks::otlp::spool::tests::killed::child",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "sinks::otlp::spool::tests::killed::child", "--nocapture"])
             .env(DIRECTORY, directory.path())
             .env(FIRST, (run * 1_000_000 + 1).to_string())
             .stdout(Stdio::piped())

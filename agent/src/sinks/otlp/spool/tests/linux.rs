@@ -16,7 +16,7 @@ impl SmallDisk {
             directory.path(),
         );
         if !mounted {
-            eprintln!("{test}: SKIPPED: cannot mount a tmpfs");
+            eprintln!("SKIPPED {test}: cannot mount a tmpfs");
             return None;
         }
         Some(SmallDisk(directory))
