@@ -97,7 +97,10 @@ fn files(directory: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(directory)
         .unwrap()
         .map(Result::unwrap)
-        .filter(|entry| entry.metadata().unwrap().len() > 0)
+        .filter(|entry| {
+            let metadata = entry.metadata().unwrap();
+            metadata.is_file() && metadata.len() > 0
+        })
         .map(|entry| entry.file_name().into_string().unwrap())
         .collect();
     names.sort();
@@ -416,7 +419,9 @@ fn foreign_files_do_no_harm() {
     assert_eq!(segments.depth().unreadable, 1);
     append(&mut segments, 1, Worth::Bad);
     assert_eq!(drain(&mut segments), [1]);
-    assert_eq!(files(directory.path()), ["0000000000000002.bad", "notes.txt"]);
+    assert_eq!(files(directory.path()), ["notes.txt"]);
+    // The length of a directory differs between systems.
+    assert!(directory.path().join("0000000000000002.bad").is_dir());
 }
 
 #[test]
