@@ -12,7 +12,7 @@
 //! succeeds. The lookup opens a journey, which stays open for a second; the connect joins it although it went well; a
 //! second later the trace is complete with a root and two spans.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sandglass_model::time::SECOND;
@@ -35,6 +35,8 @@ pub(crate) struct Journeys {
     open: BTreeMap<u64, Journey>,
     /// Complete journeys: each is emitted after the finding of its last exchange, which names it.
     complete: Vec<Journey>,
+    /// Trace ids of the last journeys, at most [`RECENT_IDS`].
+    recent: VecDeque<TraceId>,
     /// How many may still be opened.
     limit: RateLimit,
     /// Of each sandbox, by network namespace.
@@ -62,6 +64,8 @@ const HOLD_NS: u64 = SECOND;
 const MAX_OPEN: usize = 256;
 /// Sandboxes whose rate is known.
 const MAX_LIMITS: usize = 1_024;
+/// Bound on the ids that a new one is compared with. Lookups that began at the same instant end within seconds of each other.
+const RECENT_IDS: usize = 256;
 /// Bound on exchanges of one journey; further ones have a finding only.
 const MAX_EXCHANGES: usize = 16;
 
@@ -70,6 +74,7 @@ impl Journeys {
         Journeys {
             open: BTreeMap::new(),
             complete: Vec::new(),
+            recent: VecDeque::new(),
             limit: RateLimit::new(per_minute),
             limits: Bounded::new(MAX_LIMITS),
             per_sandbox: (per_minute - per_minute / 3).max(per_minute.min(1)),
@@ -130,13 +135,13 @@ impl Journeys {
         let mut exchanges = Vec::with_capacity(2);
         exchanges.extend(before);
         exchanges.push(Arc::clone(&ended.exchange));
-        let id = TraceId::of(&[
+        let id = self.new_id(TraceId::of(&[
             ctx.config.boot_id.as_bytes(),
             b"journey",
             &ended.owner.netns.to_le_bytes(),
             &ended.exchange.start.0.to_le_bytes(),
             &ended.exchange.seed.to_le_bytes(),
-        ]);
+        ]));
         let journey = Journey {
             id,
             owner: ended.owner.clone(),
@@ -160,6 +165,19 @@ impl Journeys {
         {
             self.complete.push(oldest);
         }
+        id
+    }
+
+    /// The id, or one made of it if a journey has it already: one socket can begin two lookups of one name at the same
+    /// instant, in one segment or as questions of one message.
+    fn new_id(&mut self, mut id: TraceId) -> TraceId {
+        while self.recent.contains(&id) {
+            id = TraceId::of(&[&id.0.to_le_bytes()]);
+        }
+        if self.recent.len() >= RECENT_IDS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(id);
         id
     }
 

@@ -44,6 +44,21 @@ journey  +0 ns    5.01 s [shop/cart, sb, retried]
     assert_eq!(again.closed, played.closed, "ids are the same every time");
 }
 
+/// One segment of DNS over TCP can hold two queries of one name, which are two lookups where both ask the same.
+#[test]
+fn two_lookups_of_one_name_that_begin_at_the_same_instant_are_two_traces() {
+    let mut scene = Scene::used_sandbox();
+    let socket = pod_socket(4_000).tcp();
+    scene
+        .at(3_000)
+        .query(&socket, 7, "api", "A")
+        .query(&socket, 8, "api", "A");
+    let played = scene.then_nothing().play().finish();
+    let journeys: Vec<_> = played.closed[1..].iter().map(|trace| trace.id).collect();
+    assert_eq!(journeys.len(), 2, "{}", played.journeys());
+    assert_ne!(journeys[0], journeys[1]);
+}
+
 #[test]
 fn a_connection_that_stalls_keeps_its_journey_open_and_later_ones_are_not_part_of_it() {
     let mut scene = Scene::used_sandbox();
