@@ -53,6 +53,11 @@ impl Drop for Node {
 fn translate() -> Result<()> {
     // /proc/sys/net shows the namespace of the thread that opens it (proc(5)).
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot switch forwarding on")?;
+    // A port comes again within seconds; an entry that still exists then would serve a second lookup or connection.
+    for timeout in ["udp_timeout", "udp_timeout_stream", "tcp_timeout_time_wait"] {
+        std::fs::write(format!("/proc/sys/net/netfilter/nf_conntrack_{timeout}"), "1")
+            .with_context(|| format!("cannot set nf_conntrack_{timeout}"))?;
+    }
     let [dns, service] = SERVICES;
     let rules = format!(
         "table ip t {{ chain n {{ type nat hook prerouting priority -100;
