@@ -19,7 +19,7 @@ const HOLD_SECONDS: u64 = 40;
 /// What the forgeries name; nothing of it may be in an output.
 const NAMES: [&str; 3] = ["forged-", "coredns-victim", "0af7651916cd43dd8448eb211c80319c"];
 
-/// Security context of a pod's container: uid 0, and what else it is given.
+/// Security context of a pod's container: uid 0, and its capabilities and privileges.
 fn as_root(capabilities: &str) -> String {
     format!("{{runAsUser: 0, capabilities: {{add: [{capabilities}]}}}}")
 }

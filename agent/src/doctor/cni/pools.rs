@@ -55,7 +55,7 @@ fn of_pool(pool: &IpPool) -> Vec<Finding> {
         ));
         findings.push(
             Finding::new(Level::Warn, "cni.pool", what)
-                .why("a DEL did not run or failed, so the addresses are never given back")
+                .why("a DEL did not run or failed, so the addresses are never released")
                 .hint("look for failed DELs; a file whose container (first line) the runtime does not list can be removed"),
         );
     }

@@ -288,6 +288,8 @@ pub fn resolve(
         Some(found) => parse::boolean(&found)?,
         None => false,
     };
+    // Before the endpoint: a wrong value is an error also where nothing is exported yet.
+    let (sampling, tuning, spool) = (layers.sampling()?, layers.tuning()?, layers.spool()?);
     let Some(endpoint) = layers.endpoint() else {
         return Ok(Resolution::Off("no endpoint is configured".to_owned()));
     };
@@ -310,9 +312,9 @@ pub fn resolve(
         tls: layers.tls()?,
         service,
         resource,
-        sampling: layers.sampling()?,
-        tuning: layers.tuning()?,
-        spool: layers.spool()?,
+        sampling,
+        tuning,
+        spool,
     })))
 }
 

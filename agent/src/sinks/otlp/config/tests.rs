@@ -35,6 +35,19 @@ fn endpoint(text: &str) -> Settings {
 
 const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
 
+/// A user may write the policy before the endpoint.
+#[test]
+fn a_wrong_value_is_an_error_without_an_endpoint() {
+    let sampling = |text: &str| Settings {
+        sampling: Some(text.to_owned()),
+        ..Settings::default()
+    };
+    let resolved = |file: &Settings| resolve(&Settings::default(), &|_| None, file);
+    assert!(matches!(resolved(&sampling("bad")), Ok(Resolution::Off(_))));
+    let error = resolved(&sampling("best")).unwrap_err();
+    assert_eq!(error.to_string(), r#"cannot use otlp.sampling: "best" is no policy"#);
+}
+
 #[test]
 fn off_without_endpoint_or_when_configured_so() {
     for (variables, says) in [
