@@ -10,4 +10,5 @@ mod collected;
 mod recognition;
 mod speech;
 mod trust;
+mod unreadable;
 mod watch;
