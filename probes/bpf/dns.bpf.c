@@ -58,50 +58,61 @@ always_inline uint8_t *bytes_at(struct __sk_buff *skb, uint32_t offset, uint8_t 
 	return bpf_skb_load_bytes(skb, offset, buffer, size) ? 0 : buffer;
 }
 
-// Finds the transport header. 0 when it is not UDP or TCP.
-always_inline int find_transport(struct __sk_buff *skb, struct packet *packet)
+// Where the transport header begins, with its protocol and the packet's family in the upper two bytes. 0 when it is not UDP or
+// TCP. Not inlined: the verifier walks a global function once and learns nothing of its result, so it does not walk all that
+// follows once for each combination of headers.
+noinline uint32_t transport_of(struct __sk_buff *skb)
 {
 	uint8_t buffer[8];
+	uint32_t transport, protocol, family;
 	if (skb->protocol == ETH_IP) {
 		uint8_t *ip = bytes_at(skb, 0, buffer, 1);
 		if (!ip)
 			return 0;
-		packet->transport = (ip[0] & 15) * 4;
+		transport = (ip[0] & 15) * 4;
 		ip = bytes_at(skb, 9, buffer, 1);
 		if (!ip)
 			return 0;
-		packet->protocol = ip[0];
-		packet->family = FAMILY_V4;
+		protocol = ip[0];
+		family = FAMILY_V4;
 	} else if (skb->protocol == ETH_IPV6) {
 		uint8_t *ip = bytes_at(skb, 6, buffer, 1);
 		if (!ip)
 			return 0;
-		packet->protocol = ip[0];
-		packet->transport = 40;
-		packet->family = FAMILY_V6;
+		protocol = ip[0];
+		transport = 40;
+		family = FAMILY_V6;
 #pragma unroll
 		for (int i = 0; i < EXTENSIONS_MAX; i++) {
-			if (packet->protocol == PROTOCOL_UDP || packet->protocol == PROTOCOL_TCP)
+			if (protocol == PROTOCOL_UDP || protocol == PROTOCOL_TCP)
 				break;
-			uint8_t next = packet->protocol;
+			uint32_t next = protocol;
 			if (next != HOP_OPTIONS && next != ROUTING && next != DESTINATION_OPTIONS && next != FRAGMENT)
 				return 0;
-			uint8_t *extension = bytes_at(skb, packet->transport, buffer, 2);
+			uint8_t *extension = bytes_at(skb, transport, buffer, 2);
 			if (!extension)
 				return 0;
-			packet->protocol = extension[0];
-			packet->transport += next == FRAGMENT ? 8 : (extension[1] + 1) * 8;
+			protocol = extension[0];
+			transport += next == FRAGMENT ? 8 : (extension[1] + 1) * 8;
 		}
+	} else {
+		return 0;
 	}
-	return packet->protocol == PROTOCOL_UDP || packet->protocol == PROTOCOL_TCP;
+	if (protocol != PROTOCOL_UDP && protocol != PROTOCOL_TCP)
+		return 0;
+	return family << 24 | protocol << 16 | transport;
 }
 
 // Finds the message. 0 when it is not reported.
 always_inline int find_message(struct __sk_buff *skb, int out, struct packet *packet)
 {
 	uint8_t buffer[16];
-	if (!find_transport(skb, packet))
+	uint32_t transport = transport_of(skb);
+	if (!transport)
 		return 0;
+	packet->transport = transport & 0xffff;
+	packet->protocol = transport >> 16;
+	packet->family = transport >> 24;
 	uint8_t *header = bytes_at(skb, packet->transport, buffer, 8);
 	if (!header)
 		return 0;
@@ -246,6 +257,20 @@ always_inline void emit(struct __sk_buff *skb, const struct DnsRecord *head, uin
 	bpf_ringbuf_submit(record, wake_flags(head->ring_bytes));
 }
 
+// The largest record. A function of its own for the verifier, as transport_of(): the pieces of a segment are a loop. Global
+// functions take pointers to memory since Linux 5.12.
+#ifdef OLD_TASK
+always_inline
+#else
+noinline
+#endif
+int emit_large(struct __sk_buff *skb, const struct DnsRecord *head, uint32_t offset, uint32_t len)
+{
+	if (head)
+		emit(skb, head, offset, len, DNS_ROOM_LARGE);
+	return 0;
+}
+
 // All of a TCP segment: full pieces, then the rest in a record of its size. Each piece has its own number and length. Of a
 // datagram as much as one record holds.
 always_inline void emit_all(struct __sk_buff *skb, struct packet *packet, struct DnsRecord *head)
@@ -259,7 +284,7 @@ always_inline void emit_all(struct __sk_buff *skb, struct packet *packet, struct
 		for (uint32_t i = 1; i < DNS_PIECES_MAX; i++) {
 			if (len <= DNS_ROOM_LARGE)
 				break;
-			emit(skb, head, offset, DNS_ROOM_LARGE, DNS_ROOM_LARGE);
+			emit_large(skb, head, offset, DNS_ROOM_LARGE);
 			head->tcp_flags &= ~TCP_SYN;
 			head->tcp_seq += DNS_ROOM_LARGE;
 			offset += DNS_ROOM_LARGE;
@@ -273,7 +298,7 @@ always_inline void emit_all(struct __sk_buff *skb, struct packet *packet, struct
 	else if (len <= DNS_ROOM_MIDDLE)
 		emit(skb, head, offset, len, DNS_ROOM_MIDDLE);
 	else
-		emit(skb, head, offset, len, DNS_ROOM_LARGE);
+		emit_large(skb, head, offset, len);
 }
 
 always_inline int look_at(struct __sk_buff *skb, int out)

@@ -18,6 +18,8 @@
 #define CHUNKS_MAX 32
 // Instead of the length of a chunk, and of whether a process is a plugin: the environment could not be read.
 #define UNREADABLE 0xffffffff
+// Instead of whether a process is a plugin: the next chunk is to be searched.
+#define SEARCH_ON 2
 
 // Four bytes as a number; all supported machines are little-endian.
 #define FOUR(a, b, c, d) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
@@ -88,26 +90,6 @@ noinline int is_command_in_block(uint32_t i, uint32_t len)
 	for (uint32_t place = 0; place < BLOCK; place += 8) {
 		uint64_t flags = zero_bytes(differs_from_cn(&s->chunk[i + place]));
 		if (flags && is_command_in_eight(flags, i + place, len))
-			return 1;
-	}
-	return 0;
-}
-
-// Is CNI_COMMAND set in the chunk?
-noinline int chunk_has_command(uint32_t len)
-{
-	struct scratch *s = scratch();
-	if (!s)
-		return 0;
-#pragma clang loop unroll(disable)
-	for (uint32_t i = 0; i < CHUNK; i += BLOCK) {
-		if (i >= len)
-			break;
-		uint64_t any = 0;
-#pragma clang loop unroll(full)
-		for (uint32_t place = 0; place < BLOCK; place += 8)
-			any |= zero_bytes(differs_from_cn(&s->chunk[i + place]));
-		if (any && is_command_in_block(i, len))
 			return 1;
 	}
 	return 0;
@@ -212,20 +194,50 @@ always_inline uint32_t load_chunk(struct scratch *s)
 	return len;
 }
 
-// A plugin has CNI_COMMAND in its environment (CNI specification 1.1.0, section 2, "Parameters"): 1, 0, or UNREADABLE. The
-// loop is no function of its own: returns are expensive where the kernel guards them (SRSO).
+// Copies the next chunk and searches it for CNI_COMMAND: 1, 0 at the end of the environment, SEARCH_ON, or UNREADABLE. One
+// function for both: the verifier walks it once for all chunks, and returns are expensive where the kernel guards them (SRSO).
+noinline uint32_t next_chunk_has_command(void)
+{
+	struct scratch *s = scratch();
+	if (!s)
+		return 0;
+	s->chunk_len = load_chunk(s);
+	// Read back, so that the verifier knows one length and walks the loop once.
+	uint32_t len = *(volatile uint64_t *)&s->chunk_len;
+	if (!len || len == UNREADABLE)
+		return len;
+#pragma clang loop unroll(disable)
+	for (uint32_t i = 0; i < CHUNK; i += BLOCK) {
+		if (i >= len)
+			break;
+		uint64_t any = 0;
+#pragma clang loop unroll(full)
+		for (uint32_t place = 0; place < BLOCK; place += 8)
+			any |= zero_bytes(differs_from_cn(&s->chunk[i + place]));
+		if (any && is_command_in_block(i, len))
+			return 1;
+	}
+	return SEARCH_ON;
+}
+
+// A plugin has CNI_COMMAND in its environment (CNI specification 1.1.0, section 2, "Parameters"): 1, 0, or UNREADABLE.
 always_inline uint32_t is_plugin(struct scratch *s)
 {
 	s->env_next = s->env_start;
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
-		uint32_t len = load_chunk(s);
-		if (!len || len == UNREADABLE)
-			return len;
-		if (chunk_has_command(len))
-			return 1;
+		uint32_t found = next_chunk_has_command();
+		if (found != SEARCH_ON)
+			return found;
 	}
 	return 0;
+}
+
+// The next chunk of the environment of a plugin: its exec may cost one call more.
+noinline uint32_t next_chunk(void)
+{
+	struct scratch *s = scratch();
+	return s ? load_chunk(s) : 0;
 }
 
 noinline int put_environment(void)
@@ -237,7 +249,7 @@ noinline int put_environment(void)
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < CHUNKS_MAX; i++) {
 		uint64_t from = s->env_next;
-		uint32_t len = load_chunk(s);
+		uint32_t len = next_chunk();
 		if (len == UNREADABLE)
 			count_lost(LOST_ENVIRONMENT);
 		if (!len || len == UNREADABLE)

@@ -18,6 +18,8 @@
 struct scratch {
 	// The environment, and where its next chunk begins.
 	uint64_t env_start, env_end, env_next;
+	// Bytes in the chunk.
+	uint64_t chunk_len;
 	// The last of these is the byte before the chunk; zero where the chunk begins with a variable.
 	uint8_t before[BEFORE];
 	uint8_t chunk[CHUNK + SLACK];
