@@ -4,6 +4,7 @@
 //! address that cannot be listened on is one). Everything else is a warning, a probe status, and the agent runs on.
 
 mod fan_out;
+pub mod live;
 mod networks;
 mod pools;
 pub mod serving;
@@ -35,6 +36,7 @@ use crate::sinks::recording::Recorder;
 use crate::sources::native::{self, Source};
 use crate::sources::{self, EventSender, SourceSettings, clock};
 use crate::view::Store;
+use live::LiveSettings;
 use serving::{Pulse, Shown};
 
 pub use fan_out::FanOut;
@@ -79,6 +81,7 @@ pub struct App {
     pipeline: JoinHandle<FanOut>,
     otlp: Option<Arc<OtlpSink>>,
     server: Option<http::Running>,
+    live: LiveSettings,
     shutdown: watch::Sender<bool>,
 }
 
@@ -137,6 +140,12 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
     let identity = Arc::new(Mutex::new(identity));
     let networks = networks::NetworkWatch::start(cni_options, sender, health.cni.clone());
 
+    let live = LiveSettings::of(
+        sinks.otlp.as_ref().map(|otlp| otlp.sampling().clone()),
+        sinks.store.clone(),
+        server.as_ref().map(http::Running::stuck_after),
+    );
+
     // The pipeline, with the correlator in it and the sinks behind it.
     let otlp = sinks.otlp.clone();
     let fan_out = sinks.fan_out(config, &metrics, &health, Arc::clone(&identity), options.closed);
@@ -162,11 +171,18 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         pipeline,
         otlp,
         server,
+        live,
         shutdown,
     })
 }
 
 impl App {
+    /// What a reload of the configuration changes while the agent runs.
+    #[must_use]
+    pub fn live(&self) -> LiveSettings {
+        self.live.clone()
+    }
+
     /// Stops in the order of the data: sources, pipeline, exporters, server. Returns how many events were recorded.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ mod doctor;
 mod flags;
 mod native;
 mod record;
+mod reload;
 mod replay;
 mod run;
 

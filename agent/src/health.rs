@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use crate::cni_state::CniState;
+use crate::config_state::ConfigState;
 use crate::ip_pools::IpPools;
 use crate::registration::register;
 
@@ -135,6 +136,8 @@ pub struct Health {
     pub ring_bytes: Gauge,
     /// Traces that are open.
     pub open_traces: Gauge,
+    /// The agent's own configuration.
+    pub configuration: ConfigState,
     /// The node's CNI configuration.
     pub cni: CniState,
     /// The node's pools of IP addresses.
@@ -188,6 +191,7 @@ impl Health {
             "ring_used_bytes": self.ring_bytes, "Bytes waiting in the kernel's ring buffer at the last look";
             "open_traces": self.open_traces, "Traces that are open";
         }
+        registry.register_collector(Box::new(self.configuration.clone()));
         registry.register_collector(Box::new(self.cni.clone()));
         registry.register_collector(Box::new(self.pools.clone()));
     }

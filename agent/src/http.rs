@@ -25,6 +25,7 @@ mod stream;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -94,7 +95,7 @@ pub struct HttpOptions {
     pub max_body_bytes: u64,
     /// Time between two `health` events of a stream.
     pub health_interval: Duration,
-    /// An operation that runs this long is called stuck.
+    /// An operation that runs this long is called stuck, until [`StuckAfter`] changes it.
     pub stuck_after: Duration,
 }
 
@@ -184,10 +185,28 @@ pub struct Running {
     pub metrics: Option<SocketAddr>,
     /// The page's listener speaks TLS.
     pub tls: bool,
+    stuck_after_ns: Arc<AtomicU64>,
     tasks: Vec<JoinHandle<()>>,
 }
 
+/// Changes at which age a running operation counts as stuck, in a running server.
+#[derive(Clone, Debug)]
+pub struct StuckAfter(Arc<AtomicU64>);
+
+impl StuckAfter {
+    /// From the next request on.
+    pub fn set(&self, age: Duration) {
+        self.0.store(server::nanoseconds(age), Ordering::Relaxed);
+    }
+}
+
 impl Running {
+    /// Changes the age at which a running operation counts as stuck.
+    #[must_use]
+    pub fn stuck_after(&self) -> StuckAfter {
+        StuckAfter(Arc::clone(&self.stuck_after_ns))
+    }
+
     /// Waits until it has stopped, after `shutdown` came true.
     pub async fn stopped(self) {
         for task in self.tasks {
@@ -251,6 +270,7 @@ pub async fn serve(
         address,
         metrics,
         tls,
+        stuck_after_ns: Arc::clone(&server.stuck_after_ns),
         tasks,
     })
 }

@@ -10,6 +10,7 @@ pub mod cni_conf;
 pub mod cni_state;
 pub mod commands;
 pub mod config;
+pub mod config_state;
 pub mod cri;
 pub mod doctor;
 pub mod failure;

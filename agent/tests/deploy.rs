@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use helm::{Helm, output, root};
+use sandglass::app::live::LIVE_KEYS;
 use serde_json::Value;
 use switches::switches;
 
@@ -120,6 +121,47 @@ fn each_switch_changes_what_it_is_for() {
             plain(arguments).contains(wanted),
             "{arguments:?} does not give {wanted}"
         );
+    }
+}
+
+/// A running agent loads the others from its volume.
+#[test]
+fn only_keys_that_need_a_restart_make_new_pods() {
+    let Some(helm) = Helm::find("only_keys_that_need_a_restart_make_new_pods") else {
+        return;
+    };
+    let rendered = |value: Option<String>| {
+        let arguments: Vec<String> = ["windows.enabled=true".to_owned()].into_iter().chain(value).collect();
+        helm.template(&arguments, "1.36.0", &[]).unwrap()
+    };
+    let checksums = |manifests: &str| -> Vec<String> {
+        let lines = manifests.lines().filter(|line| line.contains("checksum/config: "));
+        lines.map(|line| line.trim().to_owned()).collect()
+    };
+    let plain = rendered(None);
+    assert_eq!(checksums(&plain).len(), 2, "one for each system");
+    for key in LIVE_KEYS {
+        let value = match key {
+            "correlation.stuck_after" => "77s",
+            "otlp.sampling" => "bad",
+            _ => "77",
+        };
+        let changed = rendered(Some(format!("config.{key}={value}")));
+        let name = key.rsplit('.').next().unwrap();
+        assert_eq!(
+            changed.matches(&format!("{name}: {value}")).count(),
+            2,
+            "{key} reaches both files"
+        );
+        assert_eq!(checksums(&changed), checksums(&plain), "{key}");
+    }
+    for value in [
+        "config.correlation.settle=1s",
+        "config.otlp.batch_spans=77",
+        "otlp.endpoint=http://c:4317",
+    ] {
+        let (before, after) = (checksums(&plain), checksums(&rendered(Some(value.to_owned()))));
+        assert!(before.iter().all(|checksum| !after.contains(checksum)), "{value}");
     }
 }
 

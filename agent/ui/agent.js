@@ -46,6 +46,12 @@ export function agentView(root, params, shared) {
           ["stuck after", duration(report.stuck_after_ns)],
         ])),
         h("section.card", {}, h("h2", {}, "OTLP export"), otlp(report.otlp)),
+        report.configuration && h("section.card", {}, h("h2", {}, "Configuration"), table([
+          ["loaded", absolute(Number(report.configuration.loaded_unix_ns) / 1e6)],
+          ["hash", report.configuration.hash],
+          ["the file is refused", report.configuration.refused],
+          ["needs a restart", report.configuration.needs_restart.join(", ")],
+        ])),
         known));
   }
 

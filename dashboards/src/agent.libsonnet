@@ -31,6 +31,12 @@ p.dashboard('agent', 'agent', 'The agent itself: does it see everything, does it
     p.lines('Incomplete traces by node', 'Which node has traces with gaps?', 'ops', [p.query('topk(10, %s)' % rate('sandglass_traces_incomplete_total', 'node'), '{{node}}')]) + p.byNode,
     p.lines('Hooks', 'Which hook does each probe use, on how many nodes?', 'none', [p.query('sum by (probe, hook) (sandglass_probe_info{SEL})', '{{probe}} {{hook}}')]),
   ]),
+  p.row('Its configuration', [
+    p.lines('Configurations', 'How many agents have which configuration?', 'none', [p.query('count_values("hash", sandglass_config_hash{SEL})', '{{hash}}')]),
+    p.lines('Refused', 'Which node refuses its configuration file and keeps an older one?', 'none', [p.query('topk(10, max by (node) (1 - sandglass_config_last_reload_successful{SEL}))', '{{node}}')]) + p.byNode,
+    p.lines('Keys that need a restart', 'Which changed keys take effect at the next start only, on how many nodes?', 'none', [p.query('sum by (key) (sandglass_config_needs_restart{SEL})', '{{key}}')]),
+    p.lines('Age of the configuration', 'When did a node load its configuration?', 's', [p.query('topk(10, max by (node) (time() - sandglass_config_last_reload_success_timestamp_seconds{SEL}))', '{{node}}')]) + p.byNode,
+  ]),
   p.row('How full it is', [
     p.lines('Queue', 'Do events wait for the correlator?', 'none', [p.query('topk(10, max by (node) (sandglass_queue_depth{SEL}))', '{{node}}')]) + p.byNode,
     p.lines('Ring buffer', 'How much waits in the kernel for the agent?', 'bytes', [p.query('topk(10, max by (node) (sandglass_ring_used_bytes{SEL}))', '{{node}}')]) + p.byNode,

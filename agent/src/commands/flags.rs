@@ -7,9 +7,19 @@ use crate::sinks::otlp::config::Settings;
 
 /// The layers and the configuration that the flags select.
 pub fn configuration(args: &ConfigArgs) -> Result<(Layers, Config), Failure> {
+    configuration_of(args, file_text(args)?.as_deref())
+}
+
+/// The text of the configuration file, if the flags name one.
+pub fn file_text(args: &ConfigArgs) -> Result<Option<String>, Failure> {
+    Ok(args.config.as_deref().map(Layers::read).transpose()?)
+}
+
+/// As [`configuration`], with the text that the file had.
+pub fn configuration_of(args: &ConfigArgs, text: Option<&str>) -> Result<(Layers, Config), Failure> {
     let mut layers = Layers::default();
-    if let Some(path) = &args.config {
-        layers.file(path)?;
+    if let (Some(path), Some(text)) = (&args.config, text) {
+        layers.text(text, path)?;
     }
     for (flag, key, value) in [
         ("--listen", "http.address", &args.listen),

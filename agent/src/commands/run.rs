@@ -1,6 +1,7 @@
-//! `sandglass run`: the agent until SIGTERM, Ctrl-C, or the end of the Windows service.
+//! `sandglass run`: the agent until SIGTERM, Ctrl-C, or the end of the Windows service. It follows its configuration file.
 
-use super::flags::{configuration, otlp_flags};
+use super::flags::{configuration_of, file_text, otlp_flags};
+use super::reload::{self, Reload};
 use crate::app::{self, StartOptions};
 use crate::cli::RunArgs;
 use crate::failure::Failure;
@@ -8,7 +9,10 @@ use crate::platform::until_stopped;
 
 /// Runs the agent.
 pub async fn run(args: RunArgs) -> Result<(), Failure> {
-    let (_, config) = configuration(&args.config)?;
+    // Before the start, which takes a second: a request in it is not the end of the process.
+    let requests = reload::requests(&args.config);
+    let text = file_text(&args.config)?;
+    let (layers, config) = configuration_of(&args.config, text.as_deref())?;
     let options = StartOptions {
         otlp_flags: otlp_flags(&args.config),
         record: args.record,
@@ -35,7 +39,15 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
             );
         }
     }
-    until_stopped().await;
+    let state = app.health.configuration.clone();
+    reload::started(&layers, &state);
+    match requests.zip(Reload::new(args.config, layers, text, app.live(), state)) {
+        None => until_stopped().await,
+        Some((requests, reload)) => tokio::select! {
+            () = until_stopped() => {}
+            () = reload.follow(requests) => {}
+        },
+    }
     tracing::info!("stopping");
     app.stop().await.map(|_| ())
 }

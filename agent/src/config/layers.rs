@@ -2,7 +2,7 @@
 //!
 //! Used by `commands`. Does not: read the environment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -65,6 +65,14 @@ impl Layers {
     /// # Errors
     /// The file cannot be read or is larger than [`MAX_FILE_BYTES`]; its text, a key or a value is not valid.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        self.text(&Layers::read(path)?, path)
+    }
+
+    /// The text of a file, for [`Layers::text`].
+    ///
+    /// # Errors
+    /// The file cannot be read or is larger than [`MAX_FILE_BYTES`].
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
         let read = |source| ConfigError::Read {
             path: path.to_owned(),
             source,
@@ -79,10 +87,14 @@ impl Layers {
                 "more than {MAX_FILE_BYTES} bytes are no configuration"
             ))));
         }
-        self.text(&text, path)
+        Ok(text)
     }
 
-    fn text(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
+    /// Merges the text of a file over the layers so far; `path` is its origin.
+    ///
+    /// # Errors
+    /// The text, a key or a value is not valid.
+    pub fn text(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         if text
             .lines()
             .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
@@ -188,6 +200,20 @@ impl Layers {
                 (key, value.to_string(), origin)
             })
             .collect()
+    }
+
+    /// The keys whose values differ, in order; those of secrets are compared too.
+    #[must_use]
+    pub fn differing(&self, other: &Layers) -> Vec<String> {
+        let leaves = |layers: &Layers| {
+            let mut leaves = Vec::new();
+            flatten("", &layers.merged, &layers.defaults, &mut leaves);
+            leaves.into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let (ours, theirs) = (leaves(self), leaves(other));
+        let keys: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+        let differs = |key: &&String| ours.get(*key) != theirs.get(*key);
+        keys.into_iter().filter(differs).cloned().collect()
     }
 
     fn set(&mut self, key: &str, value: Value, origin: Origin) {

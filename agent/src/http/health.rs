@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use crate::cni_state::CniReport;
+use crate::config_state::ConfigReport;
 use crate::health::{Count, ProbeStatus, RefusedProcess};
 use crate::ip_pools::IpPool;
 use crate::node::NodeInfo;
@@ -23,6 +24,8 @@ pub struct HealthReport {
     pub not_ready: String,
     /// Each probe and its hook.
     pub probes: Vec<ProbeStatus>,
+    /// The agent's configuration; `null` in a replay.
+    pub configuration: Option<ConfigReport>,
     /// The node's CNI configuration; `null` before it was read, and in a replay.
     pub cni: Option<CniReport>,
     /// The node's pools of IP addresses; `null` before they were read, and in a replay.

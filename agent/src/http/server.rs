@@ -3,6 +3,8 @@
 //! Used by `routes`, which answers requests, and by `stream`, which feeds event streams. Does not: speak HTTP.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -17,6 +19,8 @@ pub struct Server {
     pub options: HttpOptions,
     pub services: Services,
     pub shutdown: watch::Receiver<bool>,
+    /// Age at which a running operation counts as stuck, in nanoseconds. A reload of the configuration changes it.
+    pub stuck_after_ns: Arc<AtomicU64>,
     /// One place for each event stream; a peer has half of them.
     pub streams: Arc<Places>,
 }
@@ -24,6 +28,7 @@ pub struct Server {
 impl Server {
     pub fn new(options: HttpOptions, services: Services, shutdown: watch::Receiver<bool>) -> Server {
         Server {
+            stuck_after_ns: Arc::new(AtomicU64::new(nanoseconds(options.stuck_after))),
             streams: Places::new(options.max_streams, options.max_streams.div_ceil(2)),
             options,
             services,
@@ -40,6 +45,7 @@ impl Server {
             not_alive: (self.services.alive)().err().unwrap_or_default(),
             not_ready: (self.services.ready)().err().unwrap_or_default(),
             probes: health.probes(),
+            configuration: health.configuration.report(),
             cni: health.cni.report(),
             ip_pools: health.pools.pools(),
             events: health.events.get(),
@@ -64,6 +70,11 @@ impl Server {
 
     /// Age at which a running operation counts as stuck.
     pub fn stuck_after_ns(&self) -> u64 {
-        u64::try_from(self.options.stuck_after.as_nanos()).unwrap_or(u64::MAX)
+        self.stuck_after_ns.load(Ordering::Relaxed)
     }
+}
+
+/// A length of time that JSON can hold.
+pub fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

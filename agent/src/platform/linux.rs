@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::UnixStream;
 use tokio::signal::ctrl_c;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Waits for Ctrl-C or SIGTERM.
 pub async fn until_stopped() {
@@ -20,6 +20,28 @@ pub async fn until_stopped() {
         return;
     }
     let _ = ctrl_c().await;
+}
+
+/// Requests to read the configuration again: SIGHUP. Without one of these the signal ends the process.
+#[derive(Debug)]
+pub struct ReloadRequests(Option<Signal>);
+
+impl ReloadRequests {
+    /// Receives them from now on.
+    #[must_use]
+    pub fn receive() -> ReloadRequests {
+        ReloadRequests(signal(SignalKind::hangup()).ok())
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        match &mut self.0 {
+            Some(hangups) => {
+                let _ = hangups.recv().await;
+            }
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Columns and rows of the terminal behind standard output; `None` when there is none.

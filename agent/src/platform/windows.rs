@@ -22,6 +22,23 @@ pub fn stop() {
     STOP.notify_one();
 }
 
+/// Requests to read the configuration again: there are none, a changed file is found.
+#[derive(Debug)]
+pub struct ReloadRequests;
+
+impl ReloadRequests {
+    /// The same as on Linux.
+    #[must_use]
+    pub fn receive() -> ReloadRequests {
+        ReloadRequests
+    }
+
+    /// Never ends.
+    pub async fn next(&mut self) {
+        std::future::pending().await
+    }
+}
+
 /// Unknown: `COLUMNS` and `LINES` decide.
 #[must_use]
 pub fn terminal_size() -> Option<(usize, usize)> {

@@ -1,7 +1,8 @@
 //! Which closed traces OTLP export sends: all of them, or the bad ones and a share of the good ones.
 //!
 //! Used by the OTLP sink, which offers it every closed trace, and by the Prometheus sink for exemplars: an exemplar leads only to a
-//! trace that is sent, and the numbers are the same whatever is sent. Both share one [`Sampling`].
+//! trace that is sent, and the numbers are the same whatever is sent. Both share one [`Sampling`], whose policy a reload of the
+//! configuration replaces between two traces.
 //! A bad trace ([`super::worth`]) is sent with probability 1 (`ot=th:0`). A good one that continues the runtime's trace is sent if
 //! the runtime recorded that (parent-based, with the runtime's threshold); any other good one if the random bits of its id are
 //! not below the threshold, as every other participant decides that uses it (OpenTelemetry specification,
@@ -9,7 +10,7 @@
 //! Does not: count, queue or encode.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use sandglass_correlator::EndedSpan;
 use sandglass_model::sampling::{self, CallerSampling, RANDOM, SAMPLED};
@@ -29,6 +30,16 @@ pub enum Policy {
         /// A creation, a network or an operation that takes longer is slow, in nanoseconds.
         slow_ns: u64,
     },
+}
+
+impl Policy {
+    /// From how many nanoseconds on something is slow.
+    fn slow_ns(self) -> u64 {
+        match self {
+            Policy::All => SLOW_NS,
+            Policy::Bad { slow_ns, .. } => slow_ns,
+        }
+    }
 }
 
 impl fmt::Display for Policy {
@@ -53,7 +64,7 @@ pub struct Sampling(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    policy: Policy,
+    policy: RwLock<Policy>,
     judge: Mutex<Judge>,
 }
 
@@ -74,20 +85,24 @@ impl Sampling {
     /// Sends what `policy` says.
     #[must_use]
     pub fn new(policy: Policy) -> Sampling {
-        let slow_ns = match policy {
-            Policy::All => SLOW_NS,
-            Policy::Bad { slow_ns, .. } => slow_ns,
-        };
         Sampling(Arc::new(Shared {
-            policy,
-            judge: Mutex::new(Judge::new(slow_ns)),
+            policy: RwLock::new(policy),
+            judge: Mutex::new(Judge::new(policy.slow_ns())),
         }))
     }
 
     /// The policy in force.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.0.policy
+        *self.0.policy.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what `policy` says, from the next closed trace on.
+    pub fn set_policy(&self, policy: Policy) {
+        // The judge first and under its lock, so that no trace is judged by one policy and chosen by another.
+        let mut judge = self.judge();
+        judge.set_slow_ns(policy.slow_ns());
+        *self.0.policy.write().unwrap_or_else(PoisonError::into_inner) = policy;
     }
 
     /// Whether a closed trace is sent, and with which contexts. Learns from it either way.
@@ -101,8 +116,11 @@ impl Sampling {
                 tracestate,
             })
         };
-        let bad = self.judge().judge(trace).is_some();
-        let Policy::Bad { good_per_thousand, .. } = self.policy() else {
+        let (bad, policy) = {
+            let mut judge = self.judge();
+            (judge.judge(trace).is_some(), self.policy())
+        };
+        let Policy::Bad { good_per_thousand, .. } = policy else {
             return chosen(bad, SAMPLED, String::new());
         };
         if !bad && !keeps_good(trace.id, trace.caller, good_per_thousand) {

@@ -47,6 +47,11 @@ impl Judge {
         }
     }
 
+    /// From now on what takes longer than `slow_ns` is slow. What was learned stays.
+    pub fn set_slow_ns(&mut self, slow_ns: u64) {
+        self.slow_ns = slow_ns;
+    }
+
     /// Why `trace`, which is closed, is bad; `None` if it is good.
     pub fn judge(&mut self, trace: &Trace) -> Option<Badness> {
         let unusual = self.is_unusual(trace);

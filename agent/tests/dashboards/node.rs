@@ -113,6 +113,9 @@ fn of_a_running_agent() -> Exposition {
             text: "no plugin \"bridge\" in /opt/cni/bin".to_owned(),
             handlers: Vec::new(),
         };
+        health
+            .configuration
+            .loaded(7, unix_ns(), vec!["http.address".to_owned()]);
         health.cni.judged(&[problem], 0, ClockAnchor::default());
         health.pools.report(vec![IpPool {
             network: "pods".to_owned(),

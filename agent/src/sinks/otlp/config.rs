@@ -268,6 +268,15 @@ impl Advice for SettingError {
     }
 }
 
+/// Which traces are sent, whether or not there is a collector.
+///
+/// # Errors
+/// A value is not allowed.
+pub fn sampling(flags: &Settings, file: &Settings) -> Result<Policy, SettingError> {
+    let env = |_: &str| None;
+    SettingLayers { flags, env: &env, file }.sampling()
+}
+
 /// Resolves the three origins; `env` looks up one environment variable.
 pub fn resolve(
     flags: &Settings,

@@ -116,3 +116,25 @@ fn exemplars_lead_only_to_traces_that_are_sent() {
     assert_eq!(sampling.exemplar_of_exchange(None, true, true), None);
     assert_eq!(Sampling::new(Policy::All).exemplar_of_exchange(id, false, false), id);
 }
+
+#[test]
+fn a_new_policy_holds_from_the_next_trace_on() {
+    let sampling = Sampling::new(Policy::All);
+    let clone = sampling.clone();
+    let none = Policy::Bad {
+        good_per_thousand: 0,
+        slow_ns: SLOW_NS,
+    };
+    let usual = Arc::new(samples::usual("n", "p", 1, 0));
+    assert!(sampling.choose(&usual).is_some());
+    clone.set_policy(none);
+    assert!(sampling.choose(&usual).is_none() && sampling.exemplar(&usual).is_none());
+    // What was good is slow by another threshold.
+    clone.set_policy(Policy::Bad {
+        good_per_thousand: 0,
+        slow_ns: 1,
+    });
+    assert!(sampling.choose(&usual).is_some_and(|chosen| chosen.bad));
+    clone.set_policy(Policy::All);
+    assert!(sampling.choose(&usual).is_some() && sampling.exemplar(&usual).is_some());
+}

@@ -15,6 +15,7 @@ mod size;
 mod traces;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandglass_correlator::finding::Finding;
@@ -76,7 +77,9 @@ pub struct Store<R>(Arc<Shared<R>>);
 
 #[derive(Debug)]
 struct Shared<R> {
+    /// As at the start; `max_traces` beside it is the bound in force.
     options: StoreOptions,
+    max_traces: AtomicUsize,
     node: NodeInfo,
     state: Mutex<StoreState<R>>,
     hour: Mutex<TrafficHour>,
@@ -138,6 +141,7 @@ impl<R> Store<R> {
     pub fn new(options: StoreOptions, node: NodeInfo) -> Store<R> {
         let (changes, _) = broadcast::channel(options.max_lag.max(1));
         Store(Arc::new(Shared {
+            max_traces: AtomicUsize::new(options.max_traces),
             options,
             node,
             state: Mutex::new(StoreState {
@@ -175,10 +179,20 @@ impl<R> Store<R> {
             {
                 known.remove(sandbox);
             }
-            traces.shrink(self.0.options.max_traces, self.0.options.max_bytes);
+            traces.shrink(self.max_traces(), self.0.options.max_bytes);
         }
         // Fails only when nobody has subscribed.
         let _ = self.0.changes.send(root);
+    }
+
+    /// Replaces the bound on traces, and evicts what is beyond it.
+    pub fn set_max_traces(&self, max_traces: usize) {
+        self.0.max_traces.store(max_traces, Ordering::Relaxed);
+        self.state().traces.shrink(max_traces, self.0.options.max_bytes);
+    }
+
+    fn max_traces(&self) -> usize {
+        self.0.max_traces.load(Ordering::Relaxed)
     }
 
     /// Keeps a sandbox that is older than the agent, and so has no trace, until its DEL succeeds.
@@ -267,7 +281,7 @@ impl<R> Store<R> {
             waiting: traces.count(TraceOutcome::Waiting),
             failed: traces.count(TraceOutcome::Failed),
             bytes: traces.bytes(),
-            max_traces: self.0.options.max_traces,
+            max_traces: self.max_traces(),
             max_bytes: self.0.options.max_bytes,
             evicted: traces.evicted().total(),
             evicted_kinds: traces.evicted(),

@@ -129,8 +129,23 @@ host: 127.0.0.1
 {{- end }}
 {{- end -}}
 
+{{/* The part of a configuration that is read at a start only: a change of it makes new pods. The keys that are left out are LIVE_KEYS of
+agent/src/app/live.rs: a running agent loads them from its volume, and keeps its open traces. Takes the configuration's text. */}}
+{{- define "sandglass.readAtStart" -}}
+{{- $config := fromYaml . -}}
+{{- range $key := list "correlation.stuck_after" "otlp.good_per_thousand" "otlp.sampling" "otlp.slow_ms" "store.max_traces" -}}
+{{- $parts := splitList "." $key -}}
+{{- $section := get $config (first $parts) -}}
+{{- if kindIs "map" $section -}}
+{{- $_ := unset $section (last $parts) -}}
+{{- if not $section }}{{ $_ := unset $config (first $parts) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
 {{- define "sandglass.podAnnotations" -}}
-checksum/config: {{ .config | sha256sum }}
+checksum/config: {{ include "sandglass.readAtStart" .config | sha256sum }}
 {{- if and .root.Values.scrapeAnnotations (eq .root.Values.http.address "node") (not (include "sandglass.wanted" (dict "root" .root "enabled" .root.Values.podMonitor.enabled "kind" "PodMonitor"))) }}
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ .root.Values.http.port | quote }}
