@@ -1,6 +1,6 @@
 //! The owner of traffic: the sandbox, or the node, that a record is attributed to.
 //!
-//! Also whose share of a full table an entry takes ([`ShareKey`], [`namespace_key`]).
+//! Also the owner that an entry of a full table counts for ([`ShareKey`], [`namespace_key`]).
 //!
 //! Used by the rooms of traffic and of Windows, and by the tables that several owners share. A sandbox is named by its id, not by the key of a trace, since it has
 //! traffic long after its trace closed. Imports no room.
@@ -42,7 +42,7 @@ impl Owner {
         }
     }
 
-    /// Whose share of a full table what it owns takes.
+    /// The owner that its entries count for in full tables.
     pub(crate) fn share(&self) -> ShareKey {
         match &self.sandbox {
             Some(sandbox) => ShareKey::of_sandbox(sandbox),
@@ -51,7 +51,7 @@ impl Owner {
     }
 }
 
-/// Whose share of a full table an entry takes: that of a sandbox, or of a class of what belongs to no known sandbox. There are
+/// The owner that an entry of a full table counts for: a sandbox, or a class of what belongs to no known sandbox. There are
 /// few classes, because whoever may make network namespaces or forge addresses makes as many of these as they like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShareKey(u32);

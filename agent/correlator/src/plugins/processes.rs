@@ -232,7 +232,7 @@ impl TrackedProcesses {
     }
 }
 
-/// Whose share of the table a process takes: that of its trace; what is in no trace shares one.
+/// The owner that a process counts for while the table is full: its trace. Processes in no trace have one owner together.
 fn owner_of(role: Role) -> u64 {
     match role {
         Role::Spanned(span) | Role::Forked(span) | Role::Runtime(Some(span)) => span.trace.serial(),

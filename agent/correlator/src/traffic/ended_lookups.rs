@@ -26,7 +26,7 @@ pub(crate) struct ResolvedAddress {
     pub(crate) name: SmolStr,
     /// The ended lookup; `None` while it is open.
     pub(crate) ended: Option<EndedLookup>,
-    /// Whose share of the table it takes.
+    /// The owner that it counts for while the table is full.
     pub(crate) share: ShareKey,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct FlowEntry {
     pub(super) backend: Option<SocketAddr>,
     /// The client's end after source translation; `None` where it was not translated. Dropped packets may show it.
     pub(super) outside: Option<SocketAddr>,
-    /// Whose share of the table it takes.
+    /// The owner that it counts for while the table is full.
     pub(super) share: ShareKey,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct ExchangeTable<T> {
 
 /// What has an owner that shares the table with others.
 pub(crate) trait Owned {
-    /// Whose share of a full table it takes.
+    /// The owner that it counts for while the table is full.
     fn share(&self) -> u64;
 }
 
