@@ -1,36 +1,22 @@
 #!/usr/bin/env bash
 # Fetches the kernels of arm64 that the test `kernels` boots into the cache (scripts/places.sh kernels_arm64): Debian's newest cloud
-# kernels 6.1 and 6.12, and busybox, by an apt whose whole state is in a folder of its own: nothing of the machine's changes.
+# kernels 6.1 and 6.12, and busybox. Nothing is installed (scripts/private-apt.sh).
 # Usage: scripts/kernels-arm64.sh. Then: scripts/image.sh arm64, and the test with SANDGLASS_ARM64_AGENT as the binary's path.
 # It needs qemu-system-aarch64 (Debian: qemu-system-arm). Not a part of `make test`: the agent's release build takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/places.sh
+. scripts/private-apt.sh
 PLACE=$(kernels_arm64_place)
 readonly PLACE
-readonly KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
-if ! command -v apt-get > /dev/null 2>&1 || [ ! -e "$KEYS" ]; then
+if ! command -v apt-get > /dev/null 2>&1 || [ ! -e "$DEBIAN_KEYS" ]; then
     echo "without apt and Debian's keys, kernels of arm64 are not fetched" >&2
     exit 69
 fi
 mkdir -p "$PLACE"
 apt=$(mktemp -d)
 trap 'rm -rf "$apt"' EXIT
-mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-touch "$apt/status"
-printf "deb [signed-by=$KEYS] http://deb.debian.org/debian %s main\n" bookworm trixie > "$apt/sources.list"
-cat > "$apt/apt.conf" << CONF
-Dir::State "$apt";
-Dir::State::Lists "$apt/lists";
-Dir::State::Status "$apt/status";
-Dir::Cache "$apt/cache";
-Dir::Etc::SourceList "$apt/sources.list";
-Dir::Etc::SourceParts "-";
-APT::Architecture "arm64";
-APT::Architectures { "arm64"; };
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-CONF
+private_apt "$apt" arm64 bookworm trixie
 export APT_CONFIG=$apt/apt.conf
 apt-get update --quiet --quiet
 

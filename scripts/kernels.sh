@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # Fetches what the test `kernels` boots into the cache (scripts/places.sh kernels): the newest cloud kernel of each series that this Debian
-# knows, those of an old and of the newest Debian, and busybox.
+# knows, those of an old and of the newest Debian, the generic 6.1 and the 6.12 with PREEMPT_RT, busybox, and AppArmor's
+# parser.
 # Usage: scripts/kernels.sh [DEB...]: unpacks these kernel packages as well, for kernels of other releases.
 # Nothing is installed, and root is not needed. Without apt it does nothing: the test is skipped, by name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/places.sh
+. scripts/private-apt.sh
 PLACE=$(kernels_place)
 readonly PLACE
 
-# unpack DEB: into a directory of the kernel's name.
+# unpack DEB: into a directory of the kernel's name; but for drivers of hardware, which a package of another flavour than cloud has
+# 300 MB of. veth is one of net's.
 unpack() {
     local name
     name=$(basename "$1")
     name=${name#linux-*-}
     mkdir -p "$PLACE/${name%%_*}"
-    dpkg-deb --extract "$1" "$PLACE/${name%%_*}"
+    dpkg-deb --fsys-tarfile "$1" | tar --extract --directory "$PLACE/${name%%_*}" --exclude '*/kernel/drivers/[!n]*' --exclude '*/kernel/sound'
 }
 
 # download PACKAGE: where to. A list that names a version no longer there is the usual reason for a failure.
@@ -41,46 +44,44 @@ if [ ! -x "$PLACE/busybox" ]; then
     chmod +x "$PLACE/busybox.new"
     mv "$PLACE/busybox.new" "$PLACE/busybox"
 fi
-# Debian's kernels for clouds: small, and without an initramfs of their own they boot in seconds.
-known=$(apt-cache pkgnames linux-image- | grep -E '^linux-image-[0-9].*[0-9]-cloud-amd64$' | sort --version-sort || true)
-[ -n "$known" ] || echo "apt knows no cloud kernel"
-# The newest of each series (6.1, 6.12, ..).
-for series in $(grep -oE '[0-9]+\.[0-9]+' <<< "$known" | sort --unique); do
-    kernel=$(grep -E "^linux-image-${series//./\\.}[.-]" <<< "$known" | tail -n 1 || true)
-    [ -n "$kernel" ] || continue
-    if [ ! -d "$PLACE/${kernel#linux-image-}" ]; then
+# AppArmor's parser and what profiles include: profiles are loaded in the machine.
+if [ ! -d "$PLACE/apparmor" ] && package=$(download apparmor); then
+    dpkg-deb --extract "$package" "$PLACE/apparmor.new"
+    mv "$PLACE/apparmor.new" "$PLACE/apparmor"
+fi
+known=$(apt-cache pkgnames linux-image- | sort --version-sort || true)
+# newest SERIES FLAVOUR: the newest kernel of the series that apt knows, unless it is in the cache. FLAVOUR: -cloud, -rt, or nothing for
+# Debian's generic kernel.
+newest() {
+    local kernel package
+    kernel=$(grep -xE "linux-image-${1//./\\.}\.[0-9][0-9.+~-]*(deb[0-9]+|bpo[0-9.]*)?$2-amd64" <<< "$known" | tail -n 1 || true)
+    if [ -z "$kernel" ]; then
+        echo "apt knows no kernel $1$2"
+    elif [ ! -d "$PLACE/${kernel#linux-image-}" ]; then
         echo "fetching $kernel, to boot it in QEMU"
-        package=$(download "$kernel") || { echo "cannot download $kernel" && continue; }
+        package=$(download "$kernel") || { echo "cannot download $kernel" && return 0; }
         unpack "$package"
     fi
+}
+# Debian's kernels for clouds: small, and without an initramfs of their own they boot in seconds.
+for series in $(grep -E '^linux-image-[0-9].*[0-9]-cloud-amd64$' <<< "$known" | grep -oE '[0-9]+\.[0-9]+' | sort --unique); do
+    newest "$series" -cloud
 done
+newest 6.1 ""
+newest 6.12 -rt
 
-# Debian's other releases, by an apt whose whole state is in a folder of its own: nothing of the machine's changes.
+# Debian's other releases.
 # other RELEASE SERIES PREFIX..: the newest kernel of the series, from the packages that begin so. Newer releases have the image and
 # the modules in two packages.
 other() {
     local release=$1 series=$2 apt=$PLACE/apt-$1 kernel prefix package
     shift 2
     [ -z "$(find "$PLACE" -maxdepth 1 -name "$series.*-cloud-amd64")" ] || return 0
-    if [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
+    if [ ! -e "$DEBIAN_KEYS" ]; then
         echo "cannot fetch a kernel $series: no keys of Debian"
         return 0
     fi
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    touch "$apt/status"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $release main" > "$apt/sources.list"
-    cat > "$apt/apt.conf" << CONF
-Dir::State "$apt";
-Dir::State::Lists "$apt/lists";
-Dir::State::Status "$apt/status";
-Dir::Cache "$apt/cache";
-Dir::Etc::SourceList "$apt/sources.list";
-Dir::Etc::SourceParts "-";
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-CONF
+    private_apt "$apt" amd64 "$release"
     echo "looking for a kernel $series in Debian $release, to boot it in QEMU"
     export APT_CONFIG=$apt/apt.conf
     if ! apt-get update --quiet --quiet > /dev/null 2>&1; then
