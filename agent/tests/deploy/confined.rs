@@ -1,7 +1,7 @@
 //! The agent in runc under the chart's own seccomp profile, with the chart's capabilities: nothing is lost by the profile.
 //!
 //! As in a pod of the chart: the node's process ids and network, a read-only root, no new privileges. Skipped where runc is
-//! missing, or the agent cannot observe this machine. Does not: enforce AppArmor, which this machine's kernel may not have.
+//! missing, or the agent cannot observe this machine. Does not: enforce AppArmor, which this machine's kernel may not have (`kernels.rs` does).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,0 +1,318 @@
+//! The machines that the test `kernels` boots, one entry each, and what the agent must report on them.
+//!
+//! A kernel is one line of [`MACHINES`]; what differs from [`PLAIN`] is named in it.
+
+/// A machine that QEMU emulates.
+#[derive(Clone, Copy)]
+pub struct Machine {
+    /// As the table in docs/systems.md names it.
+    pub name: &'static str,
+    /// Its processor.
+    pub platform: &'static Platform,
+    /// The begin of the kernel's release, without a dot behind it: `6.1` is not 6.12.
+    pub series: &'static str,
+    /// Which of Debian's builds of that kernel.
+    pub flavour: Flavour,
+    /// What is added to the kernel's command line.
+    pub command_line: &'static str,
+    /// The addresses of its interfaces, the loopback interface included.
+    pub family: Family,
+    /// What happens on it, in this order.
+    pub scenes: &'static [Scene],
+}
+
+/// What the emulator needs to know of an architecture.
+pub struct Platform {
+    /// As in the table.
+    pub name: &'static str,
+    /// The place of its kernels (`scripts/places.sh`).
+    pub place: &'static str,
+    pub emulator: &'static str,
+    pub options: &'static [&'static str],
+    pub console: &'static str,
+    /// How Debian's kernels of it end.
+    pub suffix: &'static str,
+}
+
+/// A build of a kernel by Debian.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// linux-image-*-cloud-*: no drivers for hardware.
+    Cloud,
+    /// linux-image-*-amd64.
+    Generic,
+    /// linux-image-*-rt-amd64: PREEMPT_RT.
+    RealTime,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+/// An agent on a machine, and what happens there meanwhile.
+pub struct Scene {
+    /// As the table names it.
+    pub name: &'static str,
+    pub capabilities: Capabilities,
+    pub profile: Profile,
+    /// Whether `/sys/kernel/btf` is in sight. The kernel has the information in any case: an empty file system is mounted over the
+    /// folder, which is what the agent would find on a kernel without CONFIG_DEBUG_INFO_BTF.
+    pub btf: bool,
+    pub expected: Expected,
+}
+
+/// The capabilities of an agent that is root.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Capabilities {
+    All,
+    /// linux.capabilities of the chart (deploy/helm/sandglass/values.yaml).
+    Chart,
+    /// What no probe works without.
+    BpfAndPerfmon,
+    None,
+}
+
+/// The AppArmor profile of an agent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Not confined by AppArmor.
+    None,
+    /// That of containerd for containers (`kernels/cri-containerd.apparmor.d`).
+    Runtime,
+    /// That of the chart (`deploy/helm/sandglass/profiles/apparmor`).
+    Ours,
+}
+
+/// What the agent does.
+pub enum Expected {
+    /// It runs, and counts what happens, but for what these probes see.
+    Runs { without: &'static [Missing] },
+    /// It ends with this code, prints this hint, and `doctor` has each of these findings.
+    Refuses {
+        code: i32,
+        hint: &'static str,
+        findings: &'static [(&'static str, &'static str)],
+    },
+}
+
+/// A probe that cannot be attached.
+pub struct Missing {
+    pub probe: &'static str,
+    /// What its status names: a capability, or the error of the kernel.
+    pub names: &'static str,
+}
+
+const X86_64: Platform = Platform {
+    name: "x86_64",
+    place: "kernels",
+    emulator: "qemu-system-x86_64",
+    options: &[],
+    console: "ttyS0",
+    suffix: "amd64",
+};
+const ARM64: Platform = Platform {
+    name: "arm64",
+    place: "kernels_arm64",
+    emulator: "qemu-system-aarch64",
+    options: &["-machine", "virt"],
+    console: "ttyAMA0",
+    suffix: "arm64",
+};
+
+/// An agent with all privileges.
+const ROOT: Scene = Scene {
+    name: "root",
+    capabilities: Capabilities::All,
+    profile: Profile::None,
+    btf: true,
+    expected: Expected::Runs { without: &[] },
+};
+const CHART: Scene = Scene {
+    name: "the chart's capabilities",
+    capabilities: Capabilities::Chart,
+    ..ROOT
+};
+const CHART_BELOW_RUNTIME_PROFILE: Scene = Scene {
+    name: "the chart's capabilities, AppArmor profile of containerd",
+    profile: Profile::Runtime,
+    expected: Expected::Runs {
+        without: &[Missing {
+            probe: "netns",
+            names: "AppArmor",
+        }],
+    },
+    ..CHART
+};
+const CHART_BELOW_OURS: Scene = Scene {
+    name: "the chart's capabilities, AppArmor profile of the chart",
+    profile: Profile::Ours,
+    ..CHART
+};
+const BPF_AND_PERFMON: Scene = Scene {
+    name: "BPF and PERFMON",
+    capabilities: Capabilities::BpfAndPerfmon,
+    expected: Expected::Runs {
+        without: &[
+            Missing {
+                probe: "netns",
+                names: "CAP_SYS_PTRACE",
+            },
+            Missing {
+                probe: "dns",
+                names: "CAP_NET_ADMIN",
+            },
+            Missing {
+                probe: "conntrack",
+                names: "CAP_NET_ADMIN",
+            },
+        ],
+    },
+    ..ROOT
+};
+const NO_CAPABILITY: Scene = Scene {
+    name: "no capability",
+    capabilities: Capabilities::None,
+    expected: Expected::Refuses {
+        code: 77,
+        hint: "needs CAP_BPF and CAP_PERFMON",
+        findings: &[
+            ("probe", "exec: none"),
+            ("privilege.capabilities", "CAP_BPF is missing"),
+            ("privilege.capabilities", "CAP_PERFMON is missing"),
+            ("privilege.capabilities", "CAP_SYS_PTRACE is missing"),
+            ("privilege.capabilities", "CAP_NET_ADMIN is missing"),
+        ],
+    },
+    ..ROOT
+};
+const NO_BTF: Scene = Scene {
+    name: "/sys/kernel/btf hidden",
+    btf: false,
+    expected: Expected::Refuses {
+        code: 69,
+        hint: "needs a kernel built with CONFIG_DEBUG_INFO_BTF=y",
+        findings: &[("probe", "exec: none"), ("kernel.btf", "no type information (BTF)")],
+    },
+    ..ROOT
+};
+const LOCKED_DOWN: Scene = Scene {
+    name: "root",
+    expected: Expected::Refuses {
+        code: 69,
+        hint: "not shut off by lockdown",
+        findings: &[("probe", "exec: none"), ("kernel.lockdown", "confidentiality")],
+    },
+    ..ROOT
+};
+
+/// Debian's kernel for clouds as it is, with IPv4 and an agent with all privileges.
+pub const PLAIN: Machine = Machine {
+    name: "",
+    platform: &X86_64,
+    series: "",
+    flavour: Flavour::Cloud,
+    command_line: "",
+    family: Family::V4,
+    scenes: &[ROOT],
+};
+
+/// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for.
+#[rustfmt::skip]
+pub const MACHINES: [Machine; 10] = [
+    Machine { name: "5.10", series: "5.10", ..PLAIN },
+    Machine { name: "6.1", series: "6.1", ..PLAIN },
+    Machine { name: "6.12", series: "6.12", ..PLAIN },
+    Machine { name: "7", series: "7", ..PLAIN },
+    Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS], ..PLAIN },
+    Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART], ..PLAIN },
+    Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN], ..PLAIN },
+    Machine { name: "6.1 capabilities, BTF", series: "6.1", scenes: &[BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", ..PLAIN },
+    Machine { name: "6.12 arm64", platform: &ARM64, series: "6.12", ..PLAIN },
+];
+
+impl Machine {
+    /// A kernel of this release, without another property.
+    pub fn plain(release: &'static str) -> Machine {
+        Machine {
+            name: release,
+            series: release,
+            flavour: Flavour::of(release, PLAIN.platform),
+            ..PLAIN
+        }
+    }
+
+    /// Whether a folder of the cache, which has the kernel's release as its name, is of this machine's series and flavour.
+    pub fn takes(&self, release: &str) -> bool {
+        release
+            .strip_prefix(self.series)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            && self.flavour == Flavour::of(release, self.platform)
+    }
+
+    pub fn is_arm64(&self) -> bool {
+        self.platform.name == ARM64.name
+    }
+}
+
+impl Flavour {
+    fn of(release: &str, platform: &Platform) -> Flavour {
+        match release.strip_suffix(platform.suffix) {
+            Some(release) if release.ends_with("-cloud-") => Flavour::Cloud,
+            Some(release) if release.ends_with("-rt-") => Flavour::RealTime,
+            _ => Flavour::Generic,
+        }
+    }
+}
+
+impl Scene {
+    /// The line of `/machine`: number, kind, capabilities, profile, BTF (`scene` of `kernels/init`).
+    pub fn call(&self, number: usize) -> String {
+        let kind = match self.expected {
+            Expected::Runs { .. } => "traffic",
+            Expected::Refuses { .. } => "refused",
+        };
+        let btf = if self.btf { "shown" } else { "hidden" };
+        format!(
+            "scene {number} {kind} {} {} {btf}",
+            self.capabilities.set(),
+            self.profile.name()
+        )
+    }
+}
+
+impl Capabilities {
+    /// As `confined` of `kernels/init` takes them.
+    fn set(self) -> &'static str {
+        match self {
+            Capabilities::All => "all",
+            Capabilities::Chart => "-all,+bpf,+perfmon,+sys_ptrace,+net_admin",
+            Capabilities::BpfAndPerfmon => "-all,+bpf,+perfmon",
+            Capabilities::None => "-all",
+        }
+    }
+
+    /// The effective set as the kernel shows it (proc_pid_status(5), `CapEff`). Bits: include/uapi/linux/capability.h.
+    pub fn mask(self) -> Option<u64> {
+        let (bpf, perfmon, sys_ptrace, net_admin) = (1 << 39, 1 << 38, 1 << 19, 1 << 12);
+        match self {
+            Capabilities::All => None,
+            Capabilities::Chart => Some(bpf | perfmon | sys_ptrace | net_admin),
+            Capabilities::BpfAndPerfmon => Some(bpf | perfmon),
+            Capabilities::None => Some(0),
+        }
+    }
+}
+
+impl Profile {
+    /// The name that its text declares; the file in the machine has the same.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::None => "none",
+            Profile::Runtime => "cri-containerd.apparmor.d",
+            Profile::Ours => "sandglass",
+        }
+    }
+}
