@@ -11,7 +11,8 @@ use crate::view::Store;
 
 /// A file, what follows it, and the parts that it changes.
 struct Rig {
-    folder: tempfile::TempDir,
+    /// Of the file; it is removed with this.
+    _folder: tempfile::TempDir,
     reload: Reload,
     sampling: Sampling,
     store: Store,
@@ -35,7 +36,7 @@ impl Rig {
         started(&layers, &state);
         Rig {
             reload: Reload::new(args, layers, text, settings, state).unwrap(),
-            folder,
+            _folder: folder,
             sampling,
             store,
         }
@@ -199,7 +200,7 @@ fn live_keys_exist() {
 fn the_exchange_of_a_configmap_is_seen() {
     use std::os::unix::fs::symlink;
     let mut rig = Rig::new("store:\n  max_traces: 7\n");
-    let volume = rig.folder.path().to_owned();
+    let volume = rig.path().parent().unwrap().to_owned();
     let put = |version: &str, text: &str| {
         fs::create_dir(volume.join(version)).unwrap();
         fs::write(volume.join(version).join("config.yaml"), text).unwrap();
