@@ -31,6 +31,7 @@ use crate::sandboxes::closing::CloseOutcome;
 use crate::sandboxes::opening::Removal;
 use crate::timers::Timer;
 use crate::traffic::Traffic;
+use crate::waits::Waits;
 use crate::windows::Windows;
 use crate::windows::calls::Inferred;
 
@@ -47,6 +48,8 @@ pub struct Correlator {
     plugins: Plugins,
     sandboxes: Sandboxes,
     traffic: Traffic,
+    /// Empty where no source records waits.
+    waits: Waits,
     /// Empty on Linux.
     windows: Windows,
 }
@@ -61,6 +64,7 @@ impl Correlator {
             plugins: Plugins::new(&config),
             sandboxes: Sandboxes::new(&config),
             traffic: Traffic::new(&config),
+            waits: Waits::default(),
             windows: Windows::new(&config),
             ctx: Context::new(config),
         }
@@ -74,9 +78,13 @@ impl Correlator {
         self.pass_time(at);
         let ctx = &mut self.ctx;
         match event.body {
-            Body::ProcessForked(fork) => self.plugins.on_fork(ctx, at, &fork),
+            Body::ProcessForked(fork) => {
+                self.waits.on_fork(at, &fork);
+                self.plugins.on_fork(ctx, at, &fork);
+            }
             Body::ProcessExecuted(exec) if ctx.config.windows => self.on_windows_exec(at, exec),
             Body::ProcessExecuted(exec) => {
+                self.waits.on_exec(at, &exec);
                 let (image, env) = Image::split(exec);
                 self.on_exec(at, image, &env);
             }
@@ -84,7 +92,16 @@ impl Correlator {
             Body::ProcessExited(exit) if ctx.config.windows && !self.plugins.is_tracked(exit.process) => {
                 self.windows.on_process_exit(ctx, at, exit.process.pid);
             }
-            Body::ProcessExited(exit) => self.plugins.on_exit(ctx, at, &exit),
+            Body::ProcessExited(exit) => {
+                self.plugins.on_exit(ctx, at, &exit);
+                self.route();
+                // Its time was requested by then.
+                self.waits.forget(exit.process, at);
+            }
+            Body::WaitsRecorded { on } => self.waits.on_recorded(at, on),
+            Body::ThreadWoken(wake) => self.waits.on_wake(at, &wake),
+            Body::ThreadRan(run) => self.waits.on_run(at, &run),
+            Body::LockBlocked(blocked) => self.waits.on_lock_blocked(at, &blocked),
             Body::PluginIoRead(io) => self.plugins.on_plugin_io(ctx, &io),
             Body::SandboxDescribed(described) => {
                 let known = self.plugins.on_described(ctx, &described);
@@ -284,6 +301,13 @@ impl Correlator {
                 Fact::OperationOpened(operation) => {
                     if ctx.config.windows {
                         self.windows.on_operation_opened(ctx, operation);
+                    }
+                }
+                Fact::ProcessEnded(process, span) => {
+                    if let Some((from, to)) = ctx.traces.interval(span)
+                        && let Some(spent) = self.waits.spent(process, from, to)
+                    {
+                        self.plugins.on_time_spent(ctx, span, spent);
                     }
                 }
                 Fact::OperationRetried(operation) => self.sandboxes.on_operation_retried(operation),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sandglass_model::event::ExitStatus;
 use sandglass_model::trace::{Detail, SpanEvent};
-use sandglass_model::{SmolStr, TextPairs, Timestamp, Trace};
+use sandglass_model::{ProcessKey, SmolStr, TextPairs, Timestamp, Trace};
 
 use crate::exchange::{EndedExchange, Exchange, ExchangeId};
 use crate::keys::{SpanRef, TraceKey};
@@ -23,6 +23,8 @@ pub(crate) enum Fact {
     OperationOpened(SpanRef),
     /// An operation failed before, and another attempt of the same began.
     OperationRetried(SpanRef),
+    /// The process of a plugin or a command ended, and its span with it.
+    ProcessEnded(ProcessKey, SpanRef),
     /// A runtime's operation is over.
     OperationClosed(SpanRef),
     /// A plugin of this operation reported the addresses of its interface.

@@ -71,6 +71,7 @@ impl Image {
             found_running: self.running,
             outlived_parent: false,
             ambiguous: false,
+            time: None,
         }
     }
 }
@@ -194,6 +195,7 @@ impl Invocation<'_> {
             attempt,
             plugins: Vec::with_capacity(2),
             addresses: Vec::new(),
+            time: None,
         }
     }
 }

@@ -59,6 +59,7 @@ mod standing;
 mod timers;
 mod traces;
 mod traffic;
+mod waits;
 mod windows;
 
 pub use config::{CorrelatorConfig, TrafficBounds};

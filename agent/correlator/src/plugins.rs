@@ -7,7 +7,7 @@
 //! `operations.rs` decides when a chain of plugins is over.
 //!
 //! It may touch its own tables, spans of plugins, commands and operations in open traces, and timers of kind `Plugin`
-//! and `Settle`. Why a command or a plugin waited belongs here too, since only this room maps a process to its span.
+//! and `Settle`. `time_spent.rs` puts into spans what the room of waits found, since only this room maps a process to its span.
 //! Does not: open or close a trace (the room of sandboxes chooses it and passes a `Placement`), or know lookups and
 //! connects.
 
@@ -19,6 +19,7 @@ mod process_index;
 mod processes;
 mod role;
 pub(crate) mod state;
+mod time_spent;
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sandglass_model::{SandboxId, TraceId};
+use sandglass_model::{SandboxId, Timestamp, TraceId};
 use slab::Slab;
 
 use crate::collections::HashMap;
@@ -77,6 +77,12 @@ impl OpenTraces {
     /// The span is open, and so is its trace.
     pub(crate) fn is_open(&self, span: SpanRef) -> bool {
         self.get(span.trace).is_some_and(|open| open.is_open(span.span))
+    }
+
+    /// Begin and end of a span that has ended.
+    pub(crate) fn interval(&self, span: SpanRef) -> Option<(Timestamp, Timestamp)> {
+        let span = self.get(span.trace)?.trace.spans.get(span.span)?;
+        Some((span.start, span.end?))
     }
 
     /// Takes a trace out; every key of it finds nothing from now on.

@@ -77,6 +77,8 @@ impl Anonymizer {
                 self.ends([&mut flow.reply_source, &mut flow.reply_destination]);
             }
             Body::PacketDropped(drop) => self.ends([&mut drop.source, &mut drop.destination]),
+            Body::ThreadWoken(wake) => wake.waker.cgroup = self.text(&wake.waker.cgroup),
+            Body::LockBlocked(blocked) => blocked.path = self.text(&blocked.path),
             Body::Limited { source, .. } => *source = source.map(|address| self.addresses.of(address)),
             Body::ActivitySeen(step) => self.activity(step),
             Body::RuntimeReported(line) => self.runtime_line(line),
@@ -88,6 +90,8 @@ impl Anonymizer {
             | Body::TrafficWatched { .. }
             | Body::ConntrackCounted(_)
             | Body::InterfaceSeen(_)
+            | Body::ThreadRan(_)
+            | Body::WaitsRecorded { .. }
             | Body::ClockAnchored { .. }
             | Body::Lost { .. }
             | Body::Tick => {}

@@ -16,6 +16,7 @@ use crate::id::{ProcessKey, SandboxId};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
+use crate::waits::{LockBlocked, ThreadKey, ThreadRun, ThreadWake};
 use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, SiloStep};
 
 /// One fact at one instant.
@@ -38,6 +39,17 @@ pub enum Body {
     ProcessExecuted(Box<Exec>),
     /// A tracked process ended, all its threads included.
     ProcessExited(Exit),
+    /// A thread of a tracked process that slept was woken.
+    ThreadWoken(Box<ThreadWake>),
+    /// A thread of a tracked process that was runnable began to run.
+    ThreadRan(Box<ThreadRun>),
+    /// From now on waits of tracked threads are recorded, or not any more. Without such an event they never are.
+    WaitsRecorded {
+        /// They are.
+        on: bool,
+    },
+    /// A process waits for a lock on a file.
+    LockBlocked(Box<LockBlocked>),
     /// What a plugin read on standard input or wrote to standard output, parsed and redacted. The name in recordings is
     /// older than the variant's and is part of their format.
     #[serde(rename = "plugin_spoke")]
@@ -126,6 +138,9 @@ pub struct Fork {
     pub process: ProcessKey,
     /// Its parent.
     pub parent: ProcessKey,
+    /// The parent's thread that forked; `None` when not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<ThreadKey>,
 }
 
 /// An image was executed, or (with `running`) was found running when the agent started.

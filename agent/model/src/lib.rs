@@ -21,6 +21,7 @@ pub mod text;
 pub mod text_list;
 pub mod time;
 pub mod trace;
+pub mod waits;
 pub mod windows;
 
 pub use cni::{CniCommand, CniError, PodIdentity};

@@ -67,6 +67,7 @@ pub fn event(body: &mut Body, setting: Arguments) {
             }
         }
         Body::CniConfigJudged { problems } => problems.iter_mut().for_each(|problem| in_place(&mut problem.text)),
+        Body::LockBlocked(blocked) => in_place(&mut blocked.path),
         // Numbers, addresses, DNS names, UUIDs and names of drivers.
         Body::ProcessForked(_)
         | Body::ProcessExited(_)
@@ -81,6 +82,9 @@ pub fn event(body: &mut Body, setting: Arguments) {
         | Body::PacketDropped(_)
         | Body::SiloSeen(_)
         | Body::InterfaceSeen(_)
+        | Body::ThreadWoken(_)
+        | Body::ThreadRan(_)
+        | Body::WaitsRecorded { .. }
         | Body::LookupSeen(_)
         | Body::ClockAnchored { .. }
         | Body::Lost { .. }

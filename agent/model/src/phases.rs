@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::registry;
 use crate::time::Timestamp;
 use crate::trace::{Detail, Span, Status, Trace};
+use crate::waits::TimeReason;
 use crate::windows::Service;
 
 /// A class of time.
@@ -198,7 +199,10 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         Detail::Plugin(_) | Detail::RuntimeStep(_) | Detail::Activity(_) | Detail::VnicWait(_) => String::new(),
     };
     let own = human(breakdown.own_ns[index]);
-    let why = because(span);
+    let why = match because(span) {
+        why if why.is_empty() => waited(trace, &breakdown, index),
+        why => why,
+    };
     // A journey consists of little else, so its verdict is about the cause.
     if !why.is_empty() && trace.root().detail.as_journey().is_some() {
         return format!("{}{subject} took {own}{why}", registry::name(span));
@@ -209,6 +213,47 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         registry::name(span)
     )
 }
+
+/// What explains most of an operation that takes half of the trace or more, as the end of a sentence; empty where waits were not
+/// recorded, or where nothing explains a third of it.
+fn waited(trace: &Trace, breakdown: &Breakdown, index: usize) -> String {
+    let ancestors = std::iter::successors(Some(index), |&index| trace.spans.get(index)?.parent);
+    let operation = ancestors
+        .filter_map(|index| trace.spans[index].detail.as_operation())
+        .last();
+    let time = operation.and_then(|operation| operation.time.as_deref());
+    let Some(time) = time.filter(|time| time.total_ns() * 2 >= breakdown.total_ns) else {
+        return String::new();
+    };
+    let total = time.total_ns().max(1);
+    let percent = |ns: u64| u128::from(ns) * 100 / u128::from(total);
+    let of = |reason: TimeReason| time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
+    // Processes of several names wait for processors: their sum counts, and nobody's name is in it.
+    let (queued, throttled) = (of(TimeReason::RunQueue), of(TimeReason::Throttled));
+    let longest = time.waits.iter().find(|wait| {
+        !matches!(
+            wait.reason,
+            TimeReason::RunQueue | TimeReason::Throttled | TimeReason::Runtime
+        )
+    });
+    let most = longest.map_or(0, |wait| wait.ns);
+    if queued >= most.max(throttled) && percent(queued) >= EXPLAINS_PERCENT {
+        return format!(
+            ": the node's processors were busy, {} % of it was waiting for one",
+            percent(queued)
+        );
+    }
+    if throttled >= most && percent(throttled) >= EXPLAINS_PERCENT {
+        return format!(": its cgroup had used up its quota for {} % of it", percent(throttled));
+    }
+    match longest {
+        Some(wait) if percent(most) >= EXPLAINS_PERCENT => format!(": {}", registry::wait_text(wait)),
+        Some(_) | None => String::new(),
+    }
+}
+
+/// A wait that is named explains at least this part of its operation.
+const EXPLAINS_PERCENT: u128 = 33;
 
 /// The cause of a lookup or a connection that went badly, with how sure it is, as the end of a sentence.
 fn because(span: &Span) -> String {

@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 
 use crate::event::ExitStatus;
 use crate::network::Initiator;
+use crate::phases::human;
 use crate::trace::{Cause, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
+use crate::waits::{TimeReason, TimeSpent, WaitGroup};
 
 pub use self::classes::{CAUSES, CREATION_CAUSES, ERROR_TYPES, cause_text, creation_cause};
 
@@ -134,6 +136,24 @@ attribute_keys! {
     AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted: it was given to the likeliest.",
     VNIC_ENDPOINT = "sandglass.windows.endpoint": "HNS endpoint of the interface that was waited for.",
     VNIC_EVIDENCE = "sandglass.windows.evidence": "What showed that the interface is there.",
+    TIME_PROCESSOR = "sandglass.time.processor": "Nanoseconds of the critical path on a processor, or in waits too short for a record (0.2 ms).",
+    TIME_RUN_QUEUE = "sandglass.time.run_queue": "Nanoseconds of the critical path runnable without a processor.",
+    TIME_THROTTLED = "sandglass.time.throttled": "Nanoseconds of the critical path runnable while its cgroup had used up its quota.",
+    TIME_CHILD = "sandglass.time.child": "Nanoseconds of the critical path waiting for a process of its own.",
+    TIME_THREAD = "sandglass.time.thread": "Nanoseconds of the critical path waiting for another of its threads.",
+    TIME_PIPE = "sandglass.time.pipe": "Nanoseconds of the critical path waiting for a pipe.",
+    TIME_FILE_LOCK = "sandglass.time.file_lock": "Nanoseconds of the critical path waiting for a lock on a file.",
+    TIME_KERNEL_LOCK = "sandglass.time.kernel_lock": "Nanoseconds of the critical path waiting for a lock of the kernel.",
+    TIME_KERNEL_WORK = "sandglass.time.kernel_work": "Nanoseconds of the critical path waiting for the kernel's own work (RCU, clean-up).",
+    TIME_DISK = "sandglass.time.disk": "Nanoseconds of the critical path waiting for a disk.",
+    TIME_MEMORY = "sandglass.time.memory": "Nanoseconds of the critical path waiting for free memory.",
+    TIME_DAEMON = "sandglass.time.daemon": "Nanoseconds of the critical path waiting for another process behind a local socket.",
+    TIME_NETWORK = "sandglass.time.network": "Nanoseconds of the critical path waiting for the network.",
+    TIME_TIMER = "sandglass.time.timer": "Nanoseconds of the critical path waiting for a timer of its own.",
+    TIME_OTHER = "sandglass.time.other": "Nanoseconds of the critical path waiting in a kernel function that the table does not explain.",
+    TIME_RUNTIME = "sandglass.time.runtime": "Nanoseconds of the critical path between two plugins of the chain.",
+    TIME_UNKNOWN = "sandglass.time.unknown": "Nanoseconds of the critical path not recorded.",
+    TIME_WAITS = "sandglass.time.waits": "The longest waits of the critical path, the longest first.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost or limited (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -261,6 +281,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
             list.int(CNI_ATTEMPT, i64::from(operation.attempt));
             list.list(CNI_PLUGINS, operation.plugins.iter().map(AsRef::as_ref));
             list.list(CNI_ADDRESSES, &operation.addresses);
+            list.time(operation.time.as_deref());
         }
         Detail::Plugin(plugin) => {
             list.text(CNI_COMMAND, plugin.command.as_str());
@@ -367,6 +388,60 @@ pub fn relation(relation: Relation) -> &'static str {
     }
 }
 
+/// Key of the attribute with the time of a reason.
+#[must_use]
+pub fn time_key(reason: TimeReason) -> &'static str {
+    match reason {
+        TimeReason::Processor => TIME_PROCESSOR,
+        TimeReason::RunQueue => TIME_RUN_QUEUE,
+        TimeReason::Throttled => TIME_THROTTLED,
+        TimeReason::Child => TIME_CHILD,
+        TimeReason::Thread => TIME_THREAD,
+        TimeReason::Pipe => TIME_PIPE,
+        TimeReason::FileLock => TIME_FILE_LOCK,
+        TimeReason::KernelLock => TIME_KERNEL_LOCK,
+        TimeReason::KernelWork => TIME_KERNEL_WORK,
+        TimeReason::Disk => TIME_DISK,
+        TimeReason::Memory => TIME_MEMORY,
+        TimeReason::Daemon => TIME_DAEMON,
+        TimeReason::Network => TIME_NETWORK,
+        TimeReason::Timer => TIME_TIMER,
+        TimeReason::Other => TIME_OTHER,
+        TimeReason::Runtime => TIME_RUNTIME,
+        TimeReason::Unknown => TIME_UNKNOWN,
+    }
+}
+
+/// Waits of one kind as a clause: `iptables waited 398 ms for a lock on a file (/run/xtables.lock, held by kube-proxy)`.
+#[must_use]
+pub fn wait_text(wait: &WaitGroup) -> String {
+    let who = if wait.who.is_empty() { "it" } else { wait.who.as_str() };
+    let times = if wait.count > 1 {
+        format!(" {} times", wait.count)
+    } else {
+        String::new()
+    };
+    let by = match wait.reason {
+        _ if wait.by.is_empty() => String::new(),
+        TimeReason::FileLock => format!("held by {}", wait.by),
+        _ => format!("woken by {}", wait.by),
+    };
+    let details: Vec<&str> = [wait.what.as_str(), &by]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    let details = if details.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", details.join(", "))
+    };
+    format!(
+        "{who} waited{times} {} {}{details}",
+        human(wait.ns),
+        wait.reason.as_text()
+    )
+}
+
 /// Name of a step of the runtime.
 #[must_use]
 pub fn step_name(step: RuntimeStep) -> &'static str {
@@ -448,6 +523,18 @@ impl Attributes {
         if process.ambiguous {
             self.bool(AMBIGUOUS, true);
         }
+        self.time(process.time.as_deref());
+    }
+
+    /// What the time went to. The numbers add up to the duration; a reason without time is left out.
+    fn time(&mut self, time: Option<&TimeSpent>) {
+        let Some(time) = time else {
+            return;
+        };
+        for (reason, ns) in &time.parts {
+            self.int(time_key(*reason), i64::try_from(*ns).unwrap_or(i64::MAX));
+        }
+        self.list(TIME_WAITS, time.waits.iter().map(wait_text));
     }
 }
 

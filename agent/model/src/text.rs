@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 use crate::trace::{
     Cause, CommandDetail, ConnectDetail, Detail, LookupDetail, PluginDetail, SandboxDetail, Span, Status, Trace,
 };
+use crate::waits::TimeSpent;
 
 /// Longest single text shown in a line, in characters.
 const MAX_TEXT: usize = 120;
@@ -114,6 +115,12 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes.push("end not seen".to_owned());
         }
     }
+    let operation = span
+        .detail
+        .as_operation()
+        .and_then(|operation| operation.time.as_deref());
+    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
+    notes.extend(time.into_iter().flat_map(of_time));
     // What stands in the notes already.
     let usual = [registry::EVENT_QUERY, registry::EVENT_ANSWER, registry::EVENT_NETNS];
     let unusual = |name: &str| !usual.contains(&name);
@@ -186,6 +193,21 @@ fn of_connect(connect: &ConnectDetail) -> Vec<String> {
         notes.push(format!("{} SYNs sent again", connect.retransmits));
     }
     notes.extend(connect.cause.as_ref().map(of_cause));
+    notes
+}
+
+/// What its time went to, the largest parts first, and the longest wait.
+fn of_time(time: &TimeSpent) -> Vec<String> {
+    let total = u128::from(time.total_ns().max(1));
+    let mut parts = time.parts.clone();
+    parts.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    // What is less than a fiftieth explains nothing.
+    parts.retain(|(_, ns)| u128::from(*ns) * 50 >= total);
+    let mut notes = Vec::new();
+    for (reason, ns) in parts {
+        notes.push(format!("{} {}", reason.as_str(), human(ns)));
+    }
+    notes.extend(time.waits.first().map(|wait| clean(&registry::wait_text(wait))));
     notes
 }
 
@@ -305,6 +327,7 @@ mod tests {
                         attempt: 2,
                         plugins: Vec::new(),
                         addresses: Vec::new(),
+                        time: None,
                     })),
                 ),
                 span(Some(0), 12, Some(13), command(&["sh", "-c", "\u{1b}[2J\n\u{202e}x"])),

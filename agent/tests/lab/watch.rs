@@ -244,7 +244,12 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
         Body::ProcessExited(exit) => own.remove(&exit.process.pid),
         Body::PluginIoRead(spoken) => own.contains(&spoken.process.pid),
         Body::TrafficWatched { .. } | Body::ClockAnchored { .. } | Body::Lost { .. } | Body::Tick => true,
-        Body::SandboxDescribed(_)
+        // What plugins wait for is no traffic.
+        Body::ThreadWoken(_)
+        | Body::ThreadRan(_)
+        | Body::WaitsRecorded { .. }
+        | Body::LockBlocked(_)
+        | Body::SandboxDescribed(_)
         | Body::NetnsNamed { .. }
         | Body::NetworksConfigured { .. }
         | Body::CniConfigJudged { .. }

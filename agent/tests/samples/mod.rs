@@ -132,6 +132,7 @@ impl Scene {
                 attempt: 1,
                 plugins: plugins.iter().map(|&plugin| plugin.into()).collect(),
                 addresses: Vec::new(),
+                time: None,
             })),
         )
     }

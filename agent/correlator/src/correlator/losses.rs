@@ -45,6 +45,8 @@ impl Correlator {
             }
         } else {
             losses.processes = losses.processes.max(until);
+            let since = self.waits.on_loss(at);
+            self.plugins.on_waits_lost(&mut self.ctx, since);
         }
         let attributes = [
             (registry::LOST_PROBE, probe.to_owned()),

@@ -26,7 +26,13 @@ impl Plugins {
     /// ring buffers a child's exec may be released after its parent's exit.
     pub(crate) fn on_exit(&mut self, ctx: &mut Context, at: Timestamp, exit: &Exit) {
         match self.processes.exit(exit.process, ctx.now) {
-            Some(Role::Spanned(span)) => self.end_process(ctx, at, span, exit.how),
+            Some(Role::Spanned(span)) => {
+                // A span that ended before, by its timeout, keeps the end that it has.
+                if ctx.traces.is_open(span) {
+                    ctx.facts.push(Fact::ProcessEnded(exit.process, span));
+                }
+                self.end_process(ctx, at, span, exit.how);
+            }
             Some(Role::Runtime(Some(span))) => {
                 let how = exit.how;
                 ctx.facts.push(Fact::StepEnded { at, span, how });

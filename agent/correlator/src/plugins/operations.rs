@@ -30,6 +30,7 @@ use crate::open_trace::OpenTrace;
 use crate::open_trace::ending::Cut;
 use crate::plugins::Plugins;
 use crate::plugins::state::Caller;
+use crate::plugins::time_spent::sum_up_again;
 use crate::timers::Timer;
 
 impl Plugins {
@@ -138,6 +139,7 @@ impl Plugins {
         // It ends with its last plugin, not now.
         let start = open.trace.spans[operation.span].start;
         open.end(operation.span, start, Cut::Outlived, &mut ctx.effects);
+        sum_up_again(open, operation.span);
         let state = self.traces.get(operation.trace);
         let Some(state) = state.and_then(|state| state.operation(operation.span)) else {
             return;
@@ -172,6 +174,9 @@ impl Plugins {
             if open.trace.spans[span].process().is_some() {
                 open.cut(span, ctx.now, cut, &mut ctx.effects);
             }
+        }
+        for span in 0..open.trace.spans.len() {
+            sum_up_again(open, span);
         }
     }
 

@@ -70,7 +70,14 @@ impl History {
     fn exec(&mut self, at_ns: u64, parent: ProcessKey, path: &str, args: &[&str], env: &[(&str, &str)]) -> ProcessKey {
         let process = self.process(at_ns);
         if parent != RUNTIME {
-            self.push(at_ns, Body::ProcessForked(Fork { process, parent }));
+            self.push(
+                at_ns,
+                Body::ProcessForked(Fork {
+                    process,
+                    parent,
+                    thread: None,
+                }),
+            );
         }
         self.push(at_ns + 1_000, exec(process, parent, path, args, env));
         process

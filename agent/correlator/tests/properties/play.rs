@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandglass_correlator::{Correlator, CorrelatorConfig, Finding, Output, Reorder, TrafficBounds};
-use sandglass_model::{Detail, Event, RootId, SpanId, Timestamp, Trace, TraceId};
+use sandglass_model::waits::TimeSpent;
+use sandglass_model::{Detail, Event, RootId, Span, SpanId, Timestamp, Trace, TraceId};
 
 /// What came out, in a form that does not depend on the order of traces that end at the same time.
 #[derive(Debug, PartialEq)]
@@ -28,6 +29,17 @@ pub fn config() -> CorrelatorConfig {
             ..TrafficBounds::default()
         },
         ..CorrelatorConfig::default()
+    }
+}
+
+/// What a span's time went to adds up to its duration.
+fn check_time(span: &Span) {
+    let operation = span.detail.as_operation().and_then(|operation| operation.time.as_ref());
+    let process = span.process().and_then(|process| process.time.as_ref());
+    for time in operation.into_iter().chain(process) {
+        assert_eq!(time.total_ns(), span.duration_ns(span.start), "{span:?}");
+        assert!(time.parts.iter().all(|(_, ns)| *ns > 0), "{time:?}");
+        assert!(time.waits.len() <= TimeSpent::WAITS_MAX);
     }
 }
 
@@ -59,6 +71,7 @@ pub fn play(config: &CorrelatorConfig, events: &[Event]) -> Outcome {
                     for span in &trace.spans {
                         assert_eq!(ended.remove(&span.id).expect("a span did not end"), span.end);
                         assert!(span.end.is_some());
+                        check_time(span);
                     }
                     closed.push(Trace::clone(&trace));
                 }

@@ -7,6 +7,7 @@ use sandglass_model::cni::{ConfigProblem, NetworkList, PodIdentity};
 use sandglass_model::event::{Exit, ExitStatus, Fork, Netns, SandboxDescription};
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
 use sandglass_model::time::SECOND;
+use sandglass_model::waits::{LockBlocked, ThreadRun, ThreadTimes, ThreadWake, Waker};
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
 use crate::bodies::{Line, answer_with, counted, dns, dropped, exec, flow, line, plugin_io, step};
@@ -90,7 +91,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
     let sandbox = prop::sample::select(vec!["a", "b", "c", ""]).prop_map(|id| SandboxId(id.to_owned()));
     prop_oneof![
         6 => soup_exec(),
-        3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent })),
+        3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent, thread: None })),
         4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
         1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| plugin_io(process, fails)),
         1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
@@ -139,8 +140,74 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
             source: host.map(|host| [10, 1, 0, host].into()),
         }),
         1 => (0u64..4).prop_map(|node_netns| Body::TrafficWatched { node_netns }),
+        8 => soup_wait(),
         12 => soup_traffic(),
         1 => Just(Body::Tick),
+    ]
+}
+
+/// Waits of threads that exist or not, and of times that may lie behind one another.
+fn soup_wait() -> impl Strategy<Value = Body> {
+    let times = || {
+        (soup_process(), 1u32..12, 0u64..20).prop_map(|(process, thread, begin)| ThreadTimes {
+            process,
+            thread,
+            begin: Timestamp(begin * SECOND),
+            processor_ns: 5,
+            run_delay_ns: 0,
+        })
+    };
+    let stack = prop::sample::select(vec![
+        "do_wait",
+        "locks_lock_inode_wait",
+        "hrtimer_nanosleep",
+        "unheard_of",
+    ]);
+    let woke = prop::sample::select(vec![
+        "do_notify_parent",
+        "asm_sysvec_apic_timer_interrupt",
+        "futex_wake",
+    ]);
+    let names = |name: &str| std::iter::once(name).collect();
+    let woken = (times(), soup_process(), 1u32..12, 0u64..40, stack, woke).prop_map(
+        move |(times, process, thread, slept, stack, woke)| {
+            Body::ThreadWoken(Box::new(ThreadWake {
+                times,
+                slept_from: Timestamp(slept * SECOND),
+                recovered: false,
+                stack: names(stack),
+                waker: Waker {
+                    process,
+                    thread,
+                    begin: Timestamp(0),
+                    name: "waker".into(),
+                    cgroup: String::new(),
+                    stack: names(woke),
+                },
+            }))
+        },
+    );
+    let ran = (times(), 0u64..40, any::<bool>(), 0u64..SECOND).prop_map(|(times, from, preempted, throttled_ns)| {
+        Body::ThreadRan(Box::new(ThreadRun {
+            times,
+            runnable_from: Timestamp(from * SECOND),
+            preempted,
+            throttled_ns,
+        }))
+    });
+    let blocked = (1u32..9).prop_map(|pid| {
+        Body::LockBlocked(Box::new(LockBlocked {
+            pid,
+            path: "/run/lock".to_owned(),
+            holder: 1,
+            holder_name: "holder".into(),
+        }))
+    });
+    prop_oneof![
+        6 => woken,
+        3 => ran,
+        1 => blocked,
+        3 => (0u8..5).prop_map(|on| Body::WaitsRecorded { on: on > 0 }),
     ]
 }
 

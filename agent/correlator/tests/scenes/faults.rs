@@ -84,6 +84,7 @@ fn a_pid_that_is_used_again_ends_who_had_it() {
     scene.at(60).event(Body::ProcessForked(sandglass_model::event::Fork {
         process: again,
         parent: other,
+        thread: None,
     }));
     // The old process cannot come back.
     let caller = scene.caller();

@@ -19,5 +19,6 @@ mod ready;
 mod sandboxes;
 mod scene;
 mod unserved;
+mod waits;
 mod windows;
 mod wire;

@@ -207,7 +207,11 @@ impl Scene {
         if let Some(env) = self.envs.get(&parent).cloned() {
             self.envs.insert(process, env);
         }
-        self.event(Body::ProcessForked(Fork { process, parent }));
+        self.event(Body::ProcessForked(Fork {
+            process,
+            parent,
+            thread: None,
+        }));
         process
     }
 

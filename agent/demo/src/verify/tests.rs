@@ -80,6 +80,7 @@ fn operation(command: CniCommand, ifname: &str, network: &str, attempt: u32) -> 
         attempt,
         plugins: Vec::new(),
         addresses: vec!["10.213.71.2/24".to_owned()],
+        time: None,
     }))
 }
 

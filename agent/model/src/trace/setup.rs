@@ -9,6 +9,7 @@ use crate::event::ExitStatus;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
 use crate::trace::Cause;
+use crate::waits::TimeSpent;
 
 /// Root of a sandbox's creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +63,9 @@ pub struct OperationDetail {
     /// Addresses that the plugins reported, when the result could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
+    /// What its time went to, where waits were recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Box<TimeSpent>>,
 }
 
 /// One process of the node.
@@ -92,6 +96,9 @@ pub struct ProcessDetail {
     /// Its sandbox was inferred, and more than one fitted (Windows): it is attributed to the likeliest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ambiguous: bool,
+    /// What its time went to, where waits were recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Box<TimeSpent>>,
 }
 
 /// One exec of a plugin binary.

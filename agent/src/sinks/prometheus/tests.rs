@@ -40,6 +40,7 @@ fn trace(end: Option<u64>, status: Status) -> Trace {
         attempt: 1,
         plugins: vec!["bridge".into()],
         addresses: Vec::new(),
+        time: None,
     };
     Trace {
         id: TraceId(7),

@@ -8,6 +8,7 @@ use sandglass_model::trace::{
     CommandDetail, CreateDetail, Link, OperationDetail, PluginDetail, ProcessDetail, Relation, RuntimeStep,
     RuntimeStepDetail, SandboxDetail, SpanEvent,
 };
+use sandglass_model::waits::{TimeReason, TimeSpent, WaitGroup};
 use sandglass_model::{
     ClockAnchor, CniCommand, CniError, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId,
     registry,
@@ -32,6 +33,17 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         found_running: pid == 11,
         outlived_parent: pid == 12,
         ambiguous: false,
+        time: Some(Box::new(TimeSpent {
+            parts: TimeReason::ALL.iter().map(|reason| (*reason, 1_000_000)).collect(),
+            waits: vec![WaitGroup {
+                reason: TimeReason::FileLock,
+                ns: 1_000_000,
+                count: 2,
+                what: "/run/xtables.lock".to_owned(),
+                who: "iptables".into(),
+                by: "kube-proxy".into(),
+            }],
+        })),
     };
     let failed = |class: &str, message: &str| Status::Error {
         class: class.to_owned(),
@@ -66,6 +78,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
                 attempt: 1,
                 plugins: vec!["bridge".into(), "portmap".into()],
                 addresses: vec!["10.1.0.7/24".to_owned()],
+                time: None,
             })),
             failed("cni_try_again_later", "no address is free"),
         ),

@@ -46,6 +46,7 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
             Body::ProcessForked(Fork {
                 process: key(&header),
                 parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
+                thread: None,
             })
         }
         KIND_EXEC => {

@@ -138,6 +138,7 @@ fn fork_names_both() {
                 start_ticks: 123
             },
             parent: ProcessKey { pid: 7, start_ticks: 1 },
+            thread: None,
         })
     );
 }

@@ -1,0 +1,103 @@
+//! What the time of plugins, commands and operations went to, put into the details of their spans.
+//!
+//! Used by `correlator.rs`, with what the room of waits found for a process that has ended. An operation's time is that of
+//! the plugins of its chain, and the runtime's between them.
+//! Invariant: the sum of a time is the duration of its span, to the nanosecond; an operation for which that cannot be
+//! has none.
+//! Does not: find reasons.
+
+use sandglass_model::waits::{TimeReason, TimeSpent};
+use sandglass_model::{Span, Timestamp};
+
+use crate::context::Context;
+use crate::keys::SpanRef;
+use crate::open_trace::OpenTrace;
+use crate::plugins::Plugins;
+
+impl Plugins {
+    /// The time of a process whose span has ended.
+    pub(crate) fn on_time_spent(&self, ctx: &mut Context, reference: SpanRef, spent: TimeSpent) {
+        let Some(open) = ctx.traces.get_mut(reference.trace) else {
+            return;
+        };
+        let Some(process) = open.trace.spans[reference.span].process_mut() else {
+            return;
+        };
+        process.time = Some(Box::new(spent));
+        let state = self.traces.get(reference.trace);
+        let process = state.and_then(|state| state.process(reference.span));
+        let operation = process
+            .filter(|process| process.in_chain)
+            .and_then(|process| process.operation);
+        if let Some(operation) = operation {
+            sum_up(open, operation);
+        }
+        open.touch(&mut ctx.effects);
+    }
+
+    /// Records were lost since this time: what was found since then may lack waits.
+    pub(crate) fn on_waits_lost(&self, ctx: &mut Context, since: Timestamp) {
+        let keys: Vec<_> = ctx.traces.keys().collect();
+        for key in keys {
+            let Some(open) = ctx.traces.get_mut(key) else {
+                continue;
+            };
+            for span in &mut open.trace.spans {
+                if span.end.is_some_and(|end| end < since) {
+                    continue;
+                }
+                let detail = &mut span.detail;
+                let operation = detail.as_operation_mut().and_then(|operation| operation.time.as_mut());
+                if let Some(time) = operation {
+                    time.lose_processor();
+                }
+                if let Some(time) = detail.process_mut().and_then(|process| process.time.as_mut()) {
+                    time.lose_processor();
+                }
+            }
+        }
+    }
+}
+
+/// An operation that has a time got another member, or a member without a time: its sum is made again.
+pub(crate) fn sum_up_again(open: &mut OpenTrace, operation: usize) {
+    if open.operation(operation).is_some_and(|detail| detail.time.is_some()) {
+        sum_up(open, operation);
+    }
+}
+
+fn sum_up(open: &mut OpenTrace, operation: usize) {
+    let members = open.trace.spans.iter().filter(|span| span.parent == Some(operation));
+    let span = &open.trace.spans[operation];
+    let time = of_chain(span.start, span.end, members);
+    if let Some(detail) = open.operation_mut(operation) {
+        detail.time = time.map(Box::new);
+    }
+}
+
+/// The time from the begin of an operation to the end of the last of its plugins so far. `None` when one of them still runs, or
+/// ran beside another, which no runtime does.
+fn of_chain<'a>(
+    start: Timestamp,
+    end: Option<Timestamp>,
+    members: impl Iterator<Item = &'a Span>,
+) -> Option<TimeSpent> {
+    let mut time = TimeSpent::default();
+    let mut at = start;
+    for member in members.filter(|span| span.detail.as_plugin().is_some()) {
+        let ended = member.end?;
+        if member.start < at {
+            return None;
+        }
+        time.add(TimeReason::Runtime, member.start.since(at));
+        match member.process().and_then(|process| process.time.as_ref()) {
+            Some(spent) => time.merge(spent),
+            None => time.add(TimeReason::Unknown, ended.since(member.start)),
+        }
+        at = ended;
+    }
+    if let Some(end) = end {
+        time.add(TimeReason::Runtime, end.since(at));
+    }
+    Some(time)
+}

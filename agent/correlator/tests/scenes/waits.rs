@@ -1,0 +1,290 @@
+//! What the time of operations, plugins and commands went to.
+
+use sandglass_model::time::MILLISECOND;
+use sandglass_model::waits::{LockBlocked, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, Waker};
+use sandglass_model::{Body, ProcessKey, Timestamp, Trace, phases};
+
+use crate::scene::{Scene, add};
+
+const TIMER: &[&str] = &[
+    "try_to_wake_up",
+    "hrtimer_wakeup",
+    "hrtimer_interrupt",
+    "asm_sysvec_apic_timer_interrupt",
+];
+
+fn ms(ms: u64) -> Timestamp {
+    Timestamp(ms * MILLISECOND)
+}
+
+fn times(process: ProcessKey) -> ThreadTimes {
+    ThreadTimes {
+        process,
+        thread: process.pid,
+        begin: Timestamp(process.start_ticks * 10 * MILLISECOND),
+        processor_ns: 1,
+        run_delay_ns: 0,
+    }
+}
+
+impl Scene {
+    fn recorded(&mut self, on: bool) -> &mut Scene {
+        self.event(Body::WaitsRecorded { on })
+    }
+
+    /// `process` slept from `from` until now, in `stack`.
+    fn woken(&mut self, process: ProcessKey, from: u64, stack: &[&str], waker: Waker) -> &mut Scene {
+        self.event(Body::ThreadWoken(Box::new(ThreadWake {
+            times: times(process),
+            slept_from: ms(from),
+            recovered: false,
+            stack: stack.iter().collect(),
+            waker,
+        })))
+    }
+
+    /// `process` waited for a processor from `from` until now.
+    fn queued(&mut self, process: ProcessKey, from: u64, throttled_ms: u64) -> &mut Scene {
+        self.event(Body::ThreadRan(Box::new(ThreadRun {
+            times: times(process),
+            runnable_from: ms(from),
+            preempted: true,
+            throttled_ns: throttled_ms * MILLISECOND,
+        })))
+    }
+}
+
+fn waker(process: ProcessKey, name: &str, stack: &[&str]) -> Waker {
+    Waker {
+        process,
+        thread: process.pid,
+        begin: Timestamp(0),
+        name: name.into(),
+        cgroup: String::new(),
+        stack: stack.iter().collect(),
+    }
+}
+
+fn stranger(name: &str, stack: &[&str]) -> Waker {
+    let process = ProcessKey {
+        pid: 77,
+        start_ticks: 0,
+    };
+    waker(process, name, stack)
+}
+
+fn time_of<'t>(trace: &'t Trace, name: &str) -> Option<&'t TimeSpent> {
+    let span = trace
+        .spans
+        .iter()
+        .find(|span| sandglass_model::registry::name(span) == name)
+        .expect("a span of this name");
+    let operation = span
+        .detail
+        .as_operation()
+        .and_then(|operation| operation.time.as_deref());
+    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
+    if let Some(time) = time {
+        assert_eq!(time.total_ns(), span.duration_ns(span.start), "{name}");
+    }
+    time
+}
+
+fn parts(trace: &Trace, name: &str) -> Vec<(&'static str, u64)> {
+    let parts = &time_of(trace, name).expect("a time").parts;
+    parts
+        .iter()
+        .map(|(reason, ns)| (reason.as_str(), ns / MILLISECOND))
+        .collect()
+}
+
+/// A plugin's `iptables` waits for a lock that kube-proxy holds, below a plugin that waits for `iptables`; then comes the
+/// next plugin of the chain, which the processors keep waiting.
+fn locked() -> Scene {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(false);
+    scene.at(0).networks(&[("net", &["portmap", "tuning"])]);
+    let plugin = scene.at(100).plugin("portmap", &add("sb", "eth0"));
+    let command = scene.at(110).command(plugin, "/usr/sbin/iptables", &["-t", "nat"]);
+    scene.at(150).recorded(true);
+    scene.at(155).event(Body::LockBlocked(Box::new(LockBlocked {
+        pid: command.pid,
+        path: "/run/xtables.lock".to_owned(),
+        holder: 5,
+        holder_name: "kube-proxy".into(),
+    })));
+    scene.at(512).woken(
+        command,
+        114,
+        &["locks_lock_inode_wait", "__do_sys_flock"],
+        stranger(
+            "kube-proxy",
+            &["try_to_wake_up", "__locks_wake_up_blocks", "locks_remove_flock"],
+        ),
+    );
+    scene.at(515).woken(
+        plugin,
+        111,
+        &["do_wait", "kernel_wait4"],
+        waker(command, "iptables", &["do_notify_parent"]),
+    );
+    scene.at(515).exit(command, 0);
+    scene.at(520).exit(plugin, 0);
+    let next = scene.at(530).plugin("tuning", &add("sb", "eth0"));
+    scene.at(560).queued(next, 535, 0);
+    scene.at(570).exit(next, 0);
+    scene.at(571).recorded(false);
+    scene.at(60_000).tick();
+    scene
+}
+
+#[test]
+fn a_lock_below_a_command_below_a_plugin_explains_the_operation() {
+    let played = locked().play();
+    let trace = &played.closed[0];
+    assert_eq!(
+        parts(trace, "command iptables"),
+        [("processor", 3), ("file_lock", 398), ("unknown", 4)]
+    );
+    assert_eq!(
+        parts(trace, "plugin portmap"),
+        [("processor", 8), ("file_lock", 398), ("unknown", 14)]
+    );
+    assert_eq!(parts(trace, "plugin tuning"), [("processor", 15), ("run_queue", 25)]);
+    assert_eq!(
+        parts(trace, "cni ADD"),
+        [
+            ("processor", 23),
+            ("run_queue", 25),
+            ("file_lock", 398),
+            ("runtime", 10),
+            ("unknown", 14)
+        ]
+    );
+    let verdict = phases::verdict(trace, ms(60_000));
+    assert!(
+        verdict.ends_with("iptables waited 398 ms for a lock on a file (/run/xtables.lock, held by kube-proxy)"),
+        "{verdict}"
+    );
+}
+
+/// Records may have been lost between the last report and this one: what looks like time on a processor may have been a wait.
+#[test]
+fn a_loss_makes_the_time_around_it_unknown() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(10_000).plugin("bridge", &add("sb", "eth0"));
+    scene
+        .at(10_400)
+        .woken(plugin, 10_100, &["hrtimer_nanosleep"], stranger("swapper/0", TIMER));
+    scene.at(10_500).exit(plugin, 0);
+    // Reported after the plugin has ended, before its trace is closed.
+    scene.at(10_600).lost(3);
+    let later = scene.at(20_000).plugin("bridge", &add("other", "eth0"));
+    scene.at(20_100).exit(later, 0);
+    scene.at(90_000).tick();
+    let played = scene.play();
+    let of = |sandbox: &str| {
+        let mut traces = played.closed.iter();
+        traces
+            .find(|trace| trace.sandbox.as_ref().is_some_and(|id| id.0 == sandbox))
+            .unwrap()
+    };
+    assert_eq!(parts(of("sb"), "plugin bridge"), [("timer", 300), ("unknown", 200)]);
+    assert_eq!(parts(of("sb"), "cni ADD"), [("timer", 300), ("unknown", 200)]);
+    assert_eq!(parts(of("other"), "plugin bridge"), [("processor", 100)]);
+}
+
+#[test]
+fn busy_processors_and_a_quota_are_told_apart() {
+    for (throttled, reason, sentence) in [
+        (
+            0,
+            "run_queue",
+            ": the node's processors were busy, 80 % of it was waiting for one",
+        ),
+        (80, "throttled", ": its cgroup had used up its quota for 80 % of it"),
+    ] {
+        let mut scene = Scene::new();
+        scene.at(0).recorded(true);
+        let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+        scene.at(190).queued(plugin, 110, throttled);
+        scene.at(200).exit(plugin, 0);
+        scene.at(60_000).tick();
+        let played = scene.play();
+        assert_eq!(
+            parts(&played.closed[0], "plugin bridge"),
+            [("processor", 20), (reason, 80)]
+        );
+        let verdict = phases::verdict(&played.closed[0], ms(60_000));
+        assert!(verdict.ends_with(sentence), "{verdict}");
+    }
+}
+
+/// In an interrupt, who ran there is not the cause: a command that was merely interrupted is not what the plugin waited for.
+#[test]
+fn who_was_interrupted_is_no_cause() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+    let command = scene.at(105).command(plugin, "/bin/busy", &[]);
+    scene
+        .at(180)
+        .woken(plugin, 110, &["hrtimer_nanosleep"], waker(command, "busy", TIMER));
+    scene.at(190).exit(command, 0);
+    scene.at(200).exit(plugin, 0);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    assert_eq!(
+        parts(&played.closed[0], "plugin bridge"),
+        [("processor", 30), ("timer", 70)]
+    );
+    let wait = &time_of(&played.closed[0], "plugin bridge").unwrap().waits[0];
+    assert_eq!((wait.reason, wait.by.as_str()), (TimeReason::Timer, ""));
+}
+
+/// A source that records no waits leaves no trace of them, and one that records none of an operation neither.
+#[test]
+fn what_was_not_recorded_has_no_time() {
+    let mut scene = Scene::new();
+    scene.at(100).ran("bridge", &add("sb", "eth0"), 100, 200);
+    scene.at(300).recorded(true);
+    scene.at(400).recorded(false);
+    scene.ran("bridge", &add("other", "eth0"), 500, 600);
+    scene.at(60_000).tick();
+    for trace in &scene.play().closed {
+        assert_eq!(time_of(trace, "plugin bridge"), None);
+        assert_eq!(time_of(trace, "cni ADD"), None);
+    }
+}
+
+/// A storm of switches: above the bound the time is unknown, and memory stays. The next operation is recorded again.
+#[test]
+fn a_storm_of_waits_is_bounded_and_unknown_from_then_on() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+    for at in 0..40_000 {
+        scene
+            .at(101 + at * 2)
+            .woken(plugin, 100 + at * 2, &["do_wait"], stranger("x", &["futex_wake"]));
+    }
+    scene.at(100_000).exit(plugin, 0);
+    scene.at(100_001).ran("bridge", &add("other", "eth0"), 100_001, 100_101);
+    scene.at(160_000).tick();
+    let played = scene.play();
+    let storm = played
+        .closed
+        .iter()
+        .find(|trace| trace.sandbox.as_ref().unwrap().0 == "sb")
+        .unwrap();
+    let unknown = time_of(storm, "plugin bridge").unwrap().parts.last().unwrap();
+    assert_eq!(unknown.0, TimeReason::Unknown);
+    assert!(unknown.1 > 30_000 * MILLISECOND, "{unknown:?}");
+    let next = played
+        .closed
+        .iter()
+        .find(|trace| trace.sandbox.as_ref().unwrap().0 == "other")
+        .unwrap();
+    assert_eq!(parts(next, "plugin bridge"), [("processor", 100)]);
+}

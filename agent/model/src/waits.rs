@@ -1,0 +1,258 @@
+//! Waits: events about threads of tracked processes that did not run, and what is made of them, the time of an operation
+//! or a process by reason.
+//!
+//! The process probe emits the events while an operation lasts longer than `waits.after`; the correlator's room of waits
+//! makes critical paths of them, whose sums ([`TimeSpent`]) are in the details of spans. Does not: interpret a stack.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::id::ProcessKey;
+use crate::text_list::TextList;
+use crate::time::Timestamp;
+
+/// A thread of a process that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadKey {
+    /// Its id in the initial pid namespace.
+    pub id: u32,
+    /// When it was created.
+    pub begin: Timestamp,
+}
+
+/// A thread, and what the scheduler has counted of it since it was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadTimes {
+    /// Its process.
+    pub process: ProcessKey,
+    /// Its id in the initial pid namespace; the process's own for its first thread.
+    pub thread: u32,
+    /// When it was created.
+    pub begin: Timestamp,
+    /// Nanoseconds on a processor.
+    pub processor_ns: u64,
+    /// Nanoseconds for which it was runnable and waited for a processor; 0 where the kernel does not count it
+    /// (CONFIG_SCHED_INFO).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub run_delay_ns: u64,
+}
+
+/// A thread that slept is woken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadWake {
+    /// The thread.
+    #[serde(flatten)]
+    pub times: ThreadTimes,
+    /// When it left the processor.
+    pub slept_from: Timestamp,
+    /// The sleep began before it was observed: `slept_from` is when the thread ran last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovered: bool,
+    /// Kernel functions that it slept in, the innermost first; empty where their names are not known.
+    #[serde(default, skip_serializing_if = "TextList::is_empty")]
+    pub stack: TextList,
+    /// Who ran on the processor that woke it.
+    pub waker: Waker,
+}
+
+/// A thread waits for a lock on a file, as `/proc/locks` showed it (proc_locks(5)).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockBlocked {
+    /// Process id of the one that waits.
+    pub pid: u32,
+    /// Path of the file; empty when it could not be found.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Process id of the holder.
+    pub holder: u32,
+    /// Name of the holder's process (15 bytes at most, `TASK_COMM_LEN`); empty when it had ended.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub holder_name: SmolStr,
+}
+
+/// Who woke a thread: in an interrupt, whoever ran there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waker {
+    /// Its process.
+    pub process: ProcessKey,
+    /// Its thread's id in the initial pid namespace.
+    pub thread: u32,
+    /// When that thread was created.
+    pub begin: Timestamp,
+    /// Its thread's name (15 bytes at most, `TASK_COMM_LEN`).
+    pub name: SmolStr,
+    /// Path of its cgroup (v2); empty when not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cgroup: String,
+    /// Kernel functions from the wake-up outwards: those of an interrupt show that the process is not the cause.
+    #[serde(default, skip_serializing_if = "TextList::is_empty")]
+    pub stack: TextList,
+}
+
+/// A thread that was runnable begins to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadRun {
+    /// The thread.
+    #[serde(flatten)]
+    pub times: ThreadTimes,
+    /// Since when it was runnable.
+    pub runnable_from: Timestamp,
+    /// The scheduler had taken the processor away; otherwise the thread had been woken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preempted: bool,
+    /// Nanoseconds of the wait in which its control group had used up its quota (`cpu.max`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub throttled_ns: u64,
+}
+
+/// What the time of an operation or a process went to. A partition: every nanosecond belongs to one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeSpent {
+    /// Nanoseconds by reason, in the order of [`TimeReason`]; none is zero. Their sum is the duration.
+    pub parts: Vec<(TimeReason, u64)>,
+    /// The waits with the most time, the longest first; at most [`TimeSpent::WAITS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<WaitGroup>,
+}
+
+/// Waits of one kind: of all processes of one name, for the same thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitGroup {
+    /// Why.
+    pub reason: TimeReason,
+    /// Nanoseconds on the critical path.
+    pub ns: u64,
+    /// How many waits.
+    pub count: u32,
+    /// The file, the lock, the kernel's work, or the kernel function; empty where the reason says all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
+    /// Name of the processes that waited.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub who: SmolStr,
+    /// The process that held the lock, or else the one whose wake-up ended the wait; empty when not known.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub by: SmolStr,
+}
+
+impl TimeSpent {
+    /// Bound on `waits`.
+    pub const WAITS_MAX: usize = 8;
+
+    /// Nanoseconds of all reasons: the duration.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.parts.iter().map(|(_, ns)| ns).sum()
+    }
+
+    /// Adds time to a reason.
+    pub fn add(&mut self, reason: TimeReason, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        match self.parts.binary_search_by_key(&reason, |(reason, _)| *reason) {
+            Ok(at) => self.parts[at].1 += ns,
+            Err(at) => self.parts.insert(at, (reason, ns)),
+        }
+    }
+
+    /// Adds a wait: to those of its kind, or as one of its own. [`TimeSpent::keep_longest`] restores the bound.
+    pub fn add_wait(&mut self, wait: &WaitGroup) {
+        let same = self.waits.iter_mut().find(|group| {
+            (group.reason, &group.what, &group.who, &group.by) == (wait.reason, &wait.what, &wait.who, &wait.by)
+        });
+        match same {
+            Some(group) => {
+                group.ns += wait.ns;
+                group.count = group.count.saturating_add(wait.count);
+            }
+            None => self.waits.push(wait.clone()),
+        }
+    }
+
+    /// Keeps the longest waits, in order.
+    pub fn keep_longest(&mut self) {
+        self.waits.sort_by_key(|wait| std::cmp::Reverse(wait.ns));
+        self.waits.truncate(TimeSpent::WAITS_MAX);
+    }
+
+    /// Adds the time of another process.
+    pub fn merge(&mut self, other: &TimeSpent) {
+        for (reason, ns) in &other.parts {
+            self.add(*reason, *ns);
+        }
+        for wait in &other.waits {
+            self.add_wait(wait);
+        }
+        self.keep_longest();
+    }
+
+    /// Records were lost: what counts as time on a processor may have been a wait.
+    pub fn lose_processor(&mut self) {
+        if let Some(at) = self
+            .parts
+            .iter()
+            .position(|(reason, _)| *reason == TimeReason::Processor)
+        {
+            let (_, ns) = self.parts.remove(at);
+            self.add(TimeReason::Unknown, ns);
+        }
+    }
+}
+
+macro_rules! time_reasons {
+    ($($variant:ident = $name:literal, $text:literal: $doc:literal),+ $(,)?) => {
+        /// What a nanosecond of an operation went to: the closed set of the `reason` label and of the attributes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum TimeReason {
+            $(#[doc = $doc] $variant),+
+        }
+
+        impl TimeReason {
+            /// All reasons.
+            pub const ALL: &[TimeReason] = &[$(TimeReason::$variant),+];
+
+            /// Name in metrics, attributes and text.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(TimeReason::$variant => $name),+
+                }
+            }
+
+            /// In a sentence, after "waited 2 s".
+            #[must_use]
+            pub fn as_text(self) -> &'static str {
+                match self {
+                    $(TimeReason::$variant => $text),+
+                }
+            }
+        }
+    };
+}
+
+time_reasons! {
+    Processor = "processor", "on a processor": "On a processor, or in waits too short for a record (0.2 ms).",
+    RunQueue = "run_queue", "for a processor": "Runnable, and no processor was free.",
+    Throttled = "throttled", "because its cgroup had used up its quota": "As `RunQueue`, because the control group had used up its quota.",
+    Child = "child", "for a child": "Waited for the end of a process, or for its exec after vfork(2).",
+    Thread = "thread", "for another thread": "Waited for another thread of the same program.",
+    Pipe = "pipe", "for a pipe": "Waited for data or room in a pipe.",
+    FileLock = "file_lock", "for a lock on a file": "Waited for a lock on a file.",
+    KernelLock = "kernel_lock", "for a lock of the kernel": "Waited for a lock inside the kernel.",
+    KernelWork = "kernel_work", "for the kernel's own work": "Waited for work that the kernel does later: RCU, clean-up of nftables or namespaces.",
+    Disk = "disk", "for a disk": "Waited for a disk.",
+    Memory = "memory", "for free memory": "Waited for free memory.",
+    Daemon = "daemon", "for another process": "Waited for another process of this node, through a local socket.",
+    Network = "network", "for the network": "Waited for the network.",
+    Timer = "timer", "for a timer": "Waited for a time that it chose itself.",
+    Other = "other", "in the kernel": "Waited in a kernel function that no entry of the table explains.",
+    Runtime = "runtime", "for the runtime": "Between two plugins of the chain.",
+    Unknown = "unknown", "for a reason that was not recorded": "Not recorded: before waits were recorded, or where records were lost.",
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
