@@ -19,6 +19,7 @@ const OBJECTS: &[(&str, &str, &[&str])] = &[
     ("connect.tp_btf.o", "connect.bpf.c", &[]),
     ("connect.raw_tp.o", "connect.bpf.c", &["-DRAW_TP"]),
     ("conntrack.o", "conntrack.bpf.c", &[]),
+    ("symbols.o", "symbols.bpf.c", &[]),
 ];
 
 const HINT: &str = "install clang 14 or newer (apt-get install clang), name one in SANDGLASS_CLANG, or name a \
@@ -90,6 +91,9 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "FlowRecord",
                 "TrustedOwners",
                 "RefusedRecord",
+                "ThreadTimes",
+                "WakeRecord",
+                "RunRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -104,6 +108,7 @@ fn write_header(out: &Path) -> Result<(), String> {
         .with_src("src/wire/connect.rs")
         .with_src("src/wire/conntrack.rs")
         .with_src("src/wire/trust.rs")
+        .with_src("src/wire/waits.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

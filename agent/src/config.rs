@@ -11,6 +11,7 @@ mod layers;
 mod page;
 mod plugins;
 mod traffic;
+mod waits;
 mod windows;
 mod yaml;
 
@@ -28,6 +29,7 @@ pub use layers::{Layers, Origin};
 pub use page::PageConfig;
 pub use plugins::{PluginsConfig, TrustConfig};
 pub use traffic::{DnsConfig, TrafficConfig};
+pub use waits::WaitsConfig;
 pub use windows::WindowsConfig;
 
 /// All settings.
@@ -60,6 +62,8 @@ pub struct Config {
     pub otlp: Settings,
     /// The embedded store behind the page.
     pub store: StoreConfig,
+    /// Why a plugin took its time.
+    pub waits: WaitsConfig,
     /// Bounds of `/metrics`.
     pub metrics: MetricsConfig,
     /// Settings of Windows nodes.

@@ -221,8 +221,9 @@ impl History {
             let record = ForkRecord {
                 header: header(KIND_FORK, process, process.start_ns),
                 parent_start_ns: parent.start_ns,
+                parent_thread_start_ns: parent.start_ns,
                 parent_pid: parent.pid,
-                unused: 0,
+                parent_tid: parent.pid,
             };
             self.send(process.start_ns, record.bytes().to_vec());
         }

@@ -130,6 +130,10 @@ int on_fork(uint64_t *ctx)
 	READ_TYPED(leader, parent->group_leader);
 	READ_TYPED(record.parent_start_ns, leader->start_boottime);
 	record.parent_pid = parent_pid;
+	int tid = 0;
+	READ_TYPED(tid, parent->pid);
+	record.parent_tid = tid;
+	READ_TYPED(record.parent_thread_start_ns, parent->start_boottime);
 	emit(&record.header, sizeof(record));
 	return 0;
 }
@@ -290,5 +294,9 @@ int on_exit_stdio(uint64_t *ctx)
 {
 	return on_any_exit(ctx, 1);
 }
+
+#ifndef RAW_TP
+#include "waits.h"
+#endif
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

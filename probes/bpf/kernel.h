@@ -176,7 +176,39 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct rq {
+	uint64_t clock, clock_task;
+};
+
+// With CONFIG_FAIR_GROUP_SCHED and CONFIG_CFS_BANDWIDTH.
+struct cfs_rq {
+	struct rq *rq;
+	uint64_t throttled_clock_pelt_time;
+};
+
+struct sched_entity {
+	uint64_t exec_start, sum_exec_runtime;
+	struct cfs_rq *cfs_rq;
+};
+
+struct sched_info {
+	unsigned long long run_delay;
+};
+
+// Before Linux 5.14.
+struct task_struct___long_state {
+	long state;
+};
+
+// Since Linux 6.18.
+struct task_struct___throttled {
+	_Bool throttled;
+};
+
 struct task_struct {
+	unsigned int __state;
+	struct sched_entity se;
+	struct sched_info sched_info;
 	struct files_struct *files;
 	int pid, tgid, exit_code;
 	struct task_struct *real_parent, *group_leader;

@@ -10,6 +10,7 @@ use wire::connect::ConnectRecord;
 use wire::conntrack::{FLOW_MESSAGE_MAX, FlowRecord};
 use wire::dns::{DnsRecord, DropRecord};
 use wire::trust::{REFUSED_PATH_MAX, RefusedRecord, TRUSTED_CGROUPS_MAX, TRUSTED_USERS_MAX, TrustedOwners};
+use wire::waits::{RunRecord, STACK_MAX, ThreadTimes, WakeRecord};
 use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
 
 /// Compiled objects from the build's directory, each aligned for the loader.
@@ -44,6 +45,8 @@ objects! {
     CONNECT_RAW_TP = "connect.raw_tp.o";
     /// The filter on the ctnetlink socket.
     CONNTRACK = "conntrack.o";
+    /// The program that names functions of the kernel.
+    SYMBOLS = "symbols.o";
 }
 
 /// A record that may be read from any bytes of its length.
@@ -90,9 +93,15 @@ unsafe impl Record for FlowRecord {}
 unsafe impl Record for TrustedOwners {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for RefusedRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for ThreadTimes {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for WakeRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for RunRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
-const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 + 4 * 2);
+const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 2);
 const _: () = assert!(size_of::<ExecRecord>() == 32 + 8 * 2 + 4 * 8 + 16);
 const _: () = assert!(size_of::<ExitRecord>() == 32 + 4 * 2);
 const _: () = assert!(size_of::<StdioRecord>() == 32 + 4 * 2);
@@ -102,6 +111,9 @@ const _: () = assert!(size_of::<DropRecord>() == 8 * 3 + 4 * 2 + 2 * 3 + 2 + 16 
 const _: () = assert!(size_of::<ConnectRecord>() == 32 + 8 + 4 * 5 + 2 * 2 + 16 * 3);
 const _: () = assert!(size_of::<TrustedOwners>() == 8 * TRUSTED_CGROUPS_MAX as usize + 4 * TRUSTED_USERS_MAX as usize);
 const _: () = assert!(size_of::<RefusedRecord>() == 8 * 2 + 4 * 6 + REFUSED_PATH_MAX as usize);
+const _: () = assert!(size_of::<ThreadTimes>() == 8 * 3 + 4 * 2);
+const _: () = assert!(size_of::<WakeRecord>() == 32 + 32 + 8 * 4 + 4 * 6 + 16 + 2 * 8 * STACK_MAX as usize);
+const _: () = assert!(size_of::<RunRecord>() == 32 + 32 + 8 * 2 + 4 * 2);
 const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.

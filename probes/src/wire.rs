@@ -8,6 +8,7 @@ pub mod connect;
 pub mod conntrack;
 pub mod dns;
 pub mod trust;
+pub mod waits;
 
 /// A tracked process forked: [`ForkRecord`].
 pub const KIND_FORK: u32 = 1;
@@ -18,6 +19,10 @@ pub const KIND_EXIT: u32 = 3;
 
 /// What an exiting plugin read and wrote: [`StdioRecord`].
 pub const KIND_STDIO: u32 = 4;
+/// A thread of a tracked process is being woken: [`waits::WakeRecord`].
+pub const KIND_WAKE: u32 = 5;
+/// A thread of a tracked process begins to run: [`waits::RunRecord`].
+pub const KIND_RUN: u32 = 6;
 
 /// Value in the map of processes: a CNI plugin or a descendant of one. Forks, execs and the exit are reported.
 pub const ROLE_TRACKED: u32 = 1;
@@ -37,8 +42,10 @@ pub const LOST_RING: u32 = 0;
 pub const LOST_TABLE: u32 = 1;
 /// Slot of the counter map: environments of which a part could not be read, of processes that could be plugins.
 pub const LOST_ENVIRONMENT: u32 = 2;
+/// Slot of the counter map: threads whose waits found the table full.
+pub const LOST_WAITS: u32 = 3;
 /// Slots of the counter map.
-pub const LOST_SLOTS: u32 = 3;
+pub const LOST_SLOTS: u32 = 4;
 
 /// Most processes tracked at one time.
 pub const PROCESSES_MAX: u32 = 16384;
@@ -96,10 +103,12 @@ pub struct ForkRecord {
     pub header: RecordHeader,
     /// Start of the parent.
     pub parent_start_ns: u64,
+    /// Start of the parent's thread that forked.
+    pub parent_thread_start_ns: u64,
     /// Process id of the parent.
     pub parent_pid: u32,
-    /// Zero.
-    pub unused: u32,
+    /// Id of the parent's thread that forked.
+    pub parent_tid: u32,
 }
 
 /// A process executed an image. `path_len`, `args_len` and `env_len` bytes follow, in this order.

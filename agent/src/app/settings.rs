@@ -74,6 +74,7 @@ pub fn source_settings(config: &Config) -> SourceSettings {
         connect: probes.connect,
         conntrack: probes.conntrack,
         drops: probes.drops,
+        waits_after: config.waits.enabled.then(|| config.waits.after.into()),
         dns_ports: config.dns.ports.clone(),
         trust: TrustSettings {
             cgroups: config.plugins.trust.cgroups.clone(),

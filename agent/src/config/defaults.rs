@@ -10,7 +10,7 @@ use sandglass_correlator::CorrelatorConfig;
 
 use super::{
     CorrelationConfig, CriConfig, DnsConfig, HttpConfig, MetricsConfig, Period, ProbesConfig, StoreConfig,
-    TrafficConfig, WindowsConfig,
+    TrafficConfig, WaitsConfig, WindowsConfig,
 };
 
 /// Metrics and health: only from the node itself.
@@ -35,6 +35,8 @@ pub const CRI_TIMEOUT: Period = Period::from_secs(2);
 pub const STORE_TRACES: usize = 1_000;
 /// Most values of one label without a closed set of them.
 pub const LABEL_VALUES: usize = 50;
+/// How long a plugin runs before its waits are recorded.
+pub const WAITS_AFTER: Period = Period::from_millis(30);
 /// Flows of the Windows virtual switch: off.
 pub const VFP: Period = Period::from_secs(0);
 
@@ -128,6 +130,15 @@ impl Default for MetricsConfig {
     fn default() -> MetricsConfig {
         MetricsConfig {
             max_label_values: LABEL_VALUES,
+        }
+    }
+}
+
+impl Default for WaitsConfig {
+    fn default() -> WaitsConfig {
+        WaitsConfig {
+            enabled: true,
+            after: WAITS_AFTER,
         }
     }
 }

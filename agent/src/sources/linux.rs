@@ -13,6 +13,7 @@ pub mod dns;
 mod drops;
 pub mod exec;
 mod feed;
+mod file_locks;
 mod known_namespaces;
 mod loader;
 mod netns;
@@ -20,12 +21,14 @@ mod process_root;
 mod record;
 mod start_error;
 mod status;
+mod symbols;
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandglass_model::{Body, Event};
@@ -69,6 +72,8 @@ pub struct LinuxOptions {
     pub dns: bool,
     /// Watch dropped DNS packets and SYNs.
     pub drops: bool,
+    /// How long a plugin runs before its waits are recorded; `None` records none.
+    pub waits_after: Option<Duration>,
     /// Ports of DNS servers; at most 8 are watched.
     pub dns_ports: Vec<u16>,
     /// Which processes are trusted to be plugins besides those of the root namespaces.
@@ -96,6 +101,7 @@ impl LinuxOptions {
             connect: settings.connect,
             conntrack: settings.conntrack,
             drops: settings.drops,
+            waits_after: settings.waits_after,
             dns_ports: settings.dns_ports,
             trust: settings.trust,
             node_netns: settings.node_netns,
@@ -146,7 +152,13 @@ fn attach(
     sender: EventSender,
     health: &Health,
 ) -> Result<LinuxSource, LinuxStartError> {
-    let exec = exec::attach(&options.rungs, options.ring_bytes, options.stdio, loader, health)?;
+    let exec = exec::attach(
+        &options.rungs,
+        options.ring_bytes,
+        (options.stdio, options.waits_after),
+        loader,
+        health,
+    )?;
     let namespaces = KnownNamespaces::default();
     let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), &options.netns_directories)
         .map_err(LinuxStartError::Thread)?;

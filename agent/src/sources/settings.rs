@@ -20,6 +20,8 @@ pub struct SourceSettings {
     pub conntrack: bool,
     /// Linux: observe dropped DNS packets and SYNs.
     pub drops: bool,
+    /// Linux: how long a plugin runs before its waits are recorded; `None` records none.
+    pub waits_after: Option<Duration>,
     /// Linux: ports of DNS servers.
     pub dns_ports: Vec<u16>,
     /// Linux: which processes are trusted to be plugins besides those of the root namespaces.

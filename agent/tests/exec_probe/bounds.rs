@@ -265,8 +265,14 @@ fn costs_of(source: &LinuxSource, count: usize) -> Vec<u64> {
     let after = source.bpf_run_time();
     let cost = |(after, before): (&ProgramTime, &ProgramTime)| {
         let runs = after.run_count - before.run_count;
-        assert!(runs >= count as u64, "{} ran {runs} times", after.program);
-        (after.run_time_ns - before.run_time_ns) / runs
+        // Attached only while a plugin is slow, which may be one of another test.
+        let is_of_waits = ["on_switch", "on_waking"].contains(&after.program.as_str());
+        assert!(
+            is_of_waits || runs >= count as u64,
+            "{} ran {runs} times",
+            after.program
+        );
+        (after.run_time_ns - before.run_time_ns) / runs.max(1)
     };
     after.iter().zip(&before).map(cost).collect()
 }

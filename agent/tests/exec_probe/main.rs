@@ -11,4 +11,5 @@ mod recognition;
 mod speech;
 mod trust;
 mod unreadable;
+mod waits;
 mod watch;

@@ -10,7 +10,6 @@
 //! Does not: attribute a drop to a lookup or connection (the correlator does).
 
 mod reasons;
-mod symbols;
 
 use std::net::SocketAddr;
 
@@ -21,7 +20,6 @@ use sandglass_probes::Record as _;
 use sandglass_probes::wire::dns::{DROP_DNS, DropRecord, LIMITED_ALL, LIMITED_OWNER};
 
 use self::reasons::Reasons;
-use self::symbols::Symbols;
 use super::attached::AttachedProbe;
 use super::dns::decode::address;
 use super::feed::decoded::{DecodedFeed, Decoder};
@@ -31,6 +29,7 @@ use super::loader::family::{Family, Object, ProbeLoader};
 use super::loader::maps::LostCounter;
 use super::record::DecodeError;
 use super::status::{attached, switched_off, unavailable};
+use super::symbols::Symbols;
 use crate::health::{Health, ProbeLabel, ProbeStatus};
 use crate::sources::queue::EventSender;
 
@@ -84,7 +83,7 @@ fn attach(
     let limited = health.limited.get_or_create(&label);
     let decoder = DropDecoder {
         reasons: Reasons::of_this_kernel(),
-        symbols: Symbols::default(),
+        symbols: loader.symbols(),
         limited: Some((family.limited()?, limited)),
     };
     let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
@@ -138,7 +137,7 @@ impl Decoder for DropDecoder {
                 destination: SocketAddr::new(address(drop.family, &drop.destination), drop.destination_port),
                 dns_id: is_dns.then_some(drop.dns_id),
                 reason: self.reasons.name(drop.reason),
-                function: self.symbols.function(drop.location),
+                function: self.symbols.function(drop.location).to_string(),
             })),
         });
         // The kernel side sets the mark once a second for each owner and each processor, on the last record that it lets

@@ -13,20 +13,26 @@ mod running;
 mod runtimes;
 mod stdio;
 mod trust;
+mod waits;
 
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sandglass_model::Event;
 
 use self::feed::{Channels, ExecFeed};
+use self::waits::Waits;
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
 use super::loader::family::{Family, Object, ProbeLoader, Rung};
+use super::loader::maps::WaitMaps;
 use super::loader::run_time::ProgramTime;
 use super::netns::NetnsWatch;
 use super::process_root::sees_all_processes;
 use super::start_error::LinuxStartError;
-use super::status::{attached, missing};
+use super::status::{attached, missing, switched_off, unavailable};
+use super::symbols::Symbols;
 use crate::failure::Advice as _;
 use crate::health::{Health, ProbeStatus};
 use crate::sources::TrustSettings;
@@ -37,7 +43,8 @@ use crate::sources::queue::EventSender;
 pub struct ExecProbe {
     // Dropped first: the thread drains the ring once more.
     _follower: Follower,
-    family: Family,
+    /// Shared with the feed, which attaches the programs of waits.
+    family: Arc<Mutex<Family>>,
     rung: Rung,
 }
 
@@ -46,6 +53,15 @@ pub struct Attached {
     family: Family,
     rung: Rung,
     channels: Channels,
+    /// What follows waits, where that is wanted and possible.
+    waits: Option<WaitParts>,
+}
+
+/// What the feed needs to follow waits.
+struct WaitParts {
+    symbols: Symbols,
+    maps: WaitMaps,
+    after: Duration,
 }
 
 /// Attaches the best of `rungs`, and reports in `health` what came of it and of `stdio`.
@@ -55,7 +71,7 @@ pub struct Attached {
 pub fn attach(
     rungs: &[Rung],
     ring_bytes: u32,
-    stdio: bool,
+    (stdio, waits_after): (bool, Option<Duration>),
     loader: &mut ProbeLoader<'_>,
     health: &Health,
 ) -> Result<Attached, LinuxStartError> {
@@ -69,6 +85,7 @@ pub fn attach(
                     None => probe.calibrate().map_err(str::to_owned),
                 };
                 health.set_probe(stdio_status(outcome, stdio));
+                health.set_probe(probe.prepare_waits(*rung, waits_after, loader));
                 return Ok(probe);
             }
             Err(error) => rejected.push(error),
@@ -116,7 +133,12 @@ fn attach_rung(
         pages: family.pages()?,
         trust: family.trust()?,
     };
-    let probe = Attached { family, rung, channels };
+    let probe = Attached {
+        family,
+        rung,
+        channels,
+        waits: None,
+    };
     Ok((probe, no_stdio))
 }
 
@@ -124,6 +146,35 @@ impl Attached {
     /// Finds where the pages of pipes lie. Before the thread is started: the calibration uses the same maps.
     fn calibrate(&mut self) -> Result<(), &'static str> {
         calibration::run(&mut self.channels.processes, &mut self.channels.pages)
+    }
+
+    /// Loads the programs that follow waits; the feed attaches them at times. Returns their status.
+    fn prepare_waits(&mut self, rung: Rung, after: Option<Duration>, loader: &mut ProbeLoader<'_>) -> ProbeStatus {
+        let consequence = "traces do not say what plugins waited for";
+        let Some(after) = after else {
+            return switched_off(WAITS, consequence, "waits.enabled");
+        };
+        if rung != Rung::TpBtf {
+            let hint = "a kernel of 5.11 or newer takes tp_btf";
+            return missing(WAITS, format!("{consequence}: only tp_btf follows waits"), hint);
+        }
+        let family = &mut self.family;
+        // A wake-up must be seen of every sleep that on_switch has seen begin.
+        let outcome = family
+            .prepare("on_waking", "sched_waking", loader)
+            .and_then(|()| family.prepare("on_switch", "sched_switch", loader))
+            .and_then(|()| family.wait_maps())
+            .and_then(|maps| Ok((maps, loader.named_symbols()?)));
+        match outcome {
+            Ok((maps, symbols)) => {
+                self.waits = Some(WaitParts { symbols, maps, after });
+                attached(WAITS, "tp_btf, while a plugin is slow")
+            }
+            Err(error) => {
+                let hint = "the kernel must name its functions to a BPF program (Linux 5.13)";
+                unavailable(WAITS, consequence, hint, &error)
+            }
+        }
     }
 
     /// Starts the thread. It forwards the events of `announcements` until that channel is closed, each before the records
@@ -139,16 +190,24 @@ impl Attached {
         (sender, health): (&EventSender, &Health),
     ) -> Result<ExecProbe, LinuxStartError> {
         let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
-        let feed = ExecFeed::new(self.channels, outlet, health, trust, netns, announcements);
+        let family = Arc::new(Mutex::new(self.family));
+        let waits = self
+            .waits
+            .map(|parts| Waits::new(Arc::clone(&family), parts.maps, parts.symbols, parts.after));
+        let feed = ExecFeed::new(self.channels, outlet, health, trust, netns, announcements, waits);
         Ok(ExecProbe {
             _follower: Follower::start(PROBE, feed).map_err(LinuxStartError::Thread)?,
-            family: self.family,
+            family,
             rung: self.rung,
         })
     }
 }
 
 impl ExecProbe {
+    fn family(&self) -> std::sync::MutexGuard<'_, Family> {
+        self.family.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The rung in use.
     #[must_use]
     pub fn rung(&self) -> Rung {
@@ -160,13 +219,13 @@ impl ExecProbe {
     /// # Errors
     /// When the kernel rejects a program.
     pub fn set_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
-        self.family.set_hooked(hooked)
+        self.family().set_hooked(hooked)
     }
 
     /// Kernel time of each program so far.
     #[must_use]
     pub fn run_time(&self) -> Vec<ProgramTime> {
-        self.family.run_time()
+        self.family().run_time()
     }
 }
 
@@ -218,5 +277,6 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
 
 /// Name of the probe, in metrics (`probe="exec"`), on the health page and in `sandglass doctor`.
 pub const PROBE: &str = "exec";
-/// Name of its optional part.
+/// Names of its optional parts.
 const STDIO: &str = "stdio";
+const WAITS: &str = "waits";

@@ -5,11 +5,13 @@
 //! Does not: look up a cgroup's path, or leave out processes of runtimes (the feed does).
 
 use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
+use sandglass_model::waits::ThreadKey;
 use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
+use sandglass_probes::wire::waits::{RunRecord, WakeRecord};
 use sandglass_probes::wire::{
-    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_STDIO,
-    ROLE_RUNTIME, ROLE_TRACKED, RecordHeader, StdioRecord,
+    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_RUN, KIND_STDIO,
+    KIND_WAKE, ROLE_RUNTIME, ROLE_TRACKED, RecordHeader, StdioRecord,
 };
 
 use super::stdio;
@@ -28,7 +30,41 @@ pub struct DecodedProcess {
     pub ring_bytes: u64,
 }
 
-/// Decodes one record. `None` when it holds nothing that makes an event: a plugin's pipes without JSON in them.
+/// A record of the process probe, or of the programs that follow waits, which need names of the kernel's functions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodedRecord {
+    /// An event of a process.
+    Process(DecodedProcess),
+    /// A thread was woken.
+    Wake(Box<WakeRecord>),
+    /// A thread began to run.
+    Run(RunRecord),
+}
+
+/// Decodes one record: one of a process as [`decode`] does, or one of a wait.
+///
+/// # Errors
+/// When the bytes are no record.
+pub fn decode_any(bytes: &[u8]) -> Result<Option<DecodedRecord>, DecodeError> {
+    let short = |kind| DecodeError::Short {
+        kind,
+        bytes: bytes.len(),
+    };
+    let (header, _) = RecordHeader::read(bytes).ok_or(short(0))?;
+    Ok(match header.kind {
+        KIND_WAKE => {
+            let (record, _) = WakeRecord::read(bytes).ok_or(short(KIND_WAKE))?;
+            Some(DecodedRecord::Wake(Box::new(record)))
+        }
+        KIND_RUN => {
+            let (record, _) = RunRecord::read(bytes).ok_or(short(KIND_RUN))?;
+            Some(DecodedRecord::Run(record))
+        }
+        _ => decode(bytes)?.map(DecodedRecord::Process),
+    })
+}
+
+/// Decodes one record of a process. `None` when it holds nothing that makes an event: a plugin's pipes without JSON in them.
 ///
 /// # Errors
 /// When the bytes are no record.
@@ -46,7 +82,10 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
             Body::ProcessForked(Fork {
                 process: key(&header),
                 parent: ProcessKey::new(record.parent_pid, record.parent_start_ns),
-                thread: None,
+                thread: (record.parent_tid != 0).then_some(ThreadKey {
+                    id: record.parent_tid,
+                    begin: Timestamp(record.parent_thread_start_ns),
+                }),
             })
         }
         KIND_EXEC => {

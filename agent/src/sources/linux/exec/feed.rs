@@ -11,10 +11,11 @@ use std::time::Duration;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 
-use super::decode::{DecodedProcess, decode};
+use super::decode::{DecodedProcess, DecodedRecord, decode_any};
 use super::running;
 use super::runtimes::Runtimes;
 use super::trust::Trust;
+use super::waits::{self, Waits};
 use crate::health::Health;
 use crate::scheduling;
 use crate::sources::linux::cgroups::Cgroups;
@@ -50,6 +51,8 @@ pub struct ExecFeed {
     announcements: Option<Receiver<Event>>,
     cgroups: Cgroups,
     runtimes: Runtimes,
+    /// `None` where waits are not followed.
+    waits: Option<Waits>,
     /// The relation of both clocks that was sent last.
     anchor: ClockAnchor,
     /// Events of a burst that are not sent yet; empty between two drains.
@@ -65,6 +68,7 @@ impl ExecFeed {
         trust: TrustSettings,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
+        waits: Option<Waits>,
     ) -> ExecFeed {
         ExecFeed {
             stream: channels.stream,
@@ -76,6 +80,7 @@ impl ExecFeed {
             announcements: Some(announcements),
             cgroups: Cgroups::new(),
             runtimes: Runtimes::default(),
+            waits,
             anchor: clock::anchor(),
             burst: Vec::new(),
         }
@@ -108,12 +113,36 @@ impl ExecFeed {
                     return;
                 }
                 exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
+                if let Some(waits) = self.waits.as_mut().filter(|_| !decoded.is_runtime) {
+                    waits.on_exec(exec.process, exec.parent, event.at);
+                }
                 self.netns.request(exec, event.at);
             }
             Body::ProcessExited(exit) if !self.runtimes.on_exit(exit.process) => return,
+            Body::ProcessExited(exit) => {
+                if let Some(waits) = &mut self.waits {
+                    waits.on_exit(exit.process, event.at);
+                }
+            }
+            Body::ProcessForked(fork) => {
+                if let Some(waits) = &mut self.waits {
+                    waits.on_fork(fork.process);
+                }
+            }
             _ => {}
         }
         self.burst.push(event);
+    }
+
+    /// Waits that cannot be recorded are reported once; the operations are recorded without.
+    fn check_waits(&mut self) {
+        let Some(waits) = &mut self.waits else {
+            return;
+        };
+        if let Err(error) = waits.check(&mut self.burst) {
+            tracing::warn!(%error, "waits are not recorded any more");
+            self.waits = None;
+        }
     }
 
     /// Sends the burst, in the order of the records. Blocks while the pipeline is full.
@@ -161,6 +190,9 @@ impl Feed for ExecFeed {
             .min()
             .unwrap_or_else(clock::now);
         self.send_anchor(first)?;
+        if self.waits.is_some() {
+            self.outlet.send(Waits::announcement())?;
+        }
         for event in running.events {
             if let Body::ProcessExecuted(exec) = &event.body {
                 self.netns.request(exec, clock::now());
@@ -185,11 +217,17 @@ impl Feed for ExecFeed {
         self.forward_announcements()?;
         let mut records = 0;
         while records < RECORDS_MAX
-            && let Some(decoded) = self.stream.ring.next(decode)
+            && let Some(decoded) = self.stream.ring.next(decode_any)
         {
             records += 1;
             match decoded {
-                Ok(Some(decoded)) => self.on_record(decoded),
+                Ok(Some(DecodedRecord::Process(decoded))) => self.on_record(decoded),
+                Ok(Some(DecodedRecord::Wake(record))) => {
+                    if let Some(waits) = &mut self.waits {
+                        self.burst.push(waits.woken(&record, &mut self.cgroups));
+                    }
+                }
+                Ok(Some(DecodedRecord::Run(record))) => self.burst.push(waits::ran(&record)),
                 Ok(None) => {}
                 Err(error) => self.outlet.count_undecodable(&error),
             }
@@ -197,6 +235,8 @@ impl Feed for ExecFeed {
                 self.send_burst()?;
             }
         }
+        self.send_burst()?;
+        self.check_waits();
         self.send_burst()?;
         self.ring_bytes.set(0);
         Ok(Drained::from_count(records))

@@ -16,8 +16,9 @@ use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use super::error::LoadError;
 use super::hook::{AttachPoint, Hook};
-use super::maps::{LostCounter, Pages, Processes, Reader, Ring, TrustMaps};
+use super::maps::{LostCounter, Pages, Processes, Reader, Ring, TrustMaps, WaitMaps};
 use super::run_time::ProgramTime;
+use crate::sources::linux::symbols::{self, Namer, Symbols};
 
 /// One rung of a ladder of tracepoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,34 @@ pub struct ProbeLoader<'k> {
     objects: EbpfLoader<'k>,
 }
 
+impl ProbeLoader<'_> {
+    /// Names of the kernel's functions, by the kernel where it can, else from `/proc/kallsyms`.
+    pub fn symbols(&mut self) -> Symbols {
+        self.named_symbols().unwrap_or_default()
+    }
+
+    /// Names of the kernel's functions, by the kernel.
+    ///
+    /// # Errors
+    /// When the kernel does not name them to a BPF program.
+    pub fn named_symbols(&mut self) -> Result<Symbols, LoadError> {
+        let load = AssertUnwindSafe(|| self.objects.load(sandglass_probes::SYMBOLS));
+        let (probe, hook) = (symbols::PROBE, symbols::HOOK);
+        // aya-obj panics on a few malformed objects.
+        let outcome = without_signals(|| catch_unwind(load)).map_err(|_| LoadError::Unexpected {
+            probe,
+            hook,
+            what: "the loader panicked".to_owned(),
+        })?;
+        let object = outcome.map_err(|source| LoadError::Object {
+            probe,
+            hook,
+            source: Box::new(source),
+        })?;
+        without_signals(|| Namer::new(object)).map(Symbols::named_by)
+    }
+}
+
 /// Reads the kernel's type information and calls `load` with a loader of objects that watch `ports` for DNS. The
 /// information takes megabytes and some hundredths of a second to read; it is freed when this returns.
 ///
@@ -87,6 +116,8 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
 pub struct Family {
     // Dropped first: a program is detached before its object goes.
     hooks: Vec<Hook>,
+    /// Programs that are attached at times.
+    prepared: Vec<Hook>,
     /// The programs, and the maps that were not taken.
     ebpf: Ebpf,
     /// Name of the probe, for errors.
@@ -127,6 +158,7 @@ impl Family {
         })?;
         Ok(Family {
             hooks: Vec::new(),
+            prepared: Vec::new(),
             ebpf,
             probe,
             hook,
@@ -169,6 +201,47 @@ impl Family {
         let outcome = without_signals(|| hook.load(program, loader.types)).and_then(|()| hook.attach(program));
         outcome.map_err(|source| self.rejected(&hook, source))?;
         self.hooks.push(hook);
+        Ok(())
+    }
+
+    /// Loads the program `name` for a tracepoint without attaching it: see [`Family::set_prepared_hooked`].
+    ///
+    /// # Errors
+    /// As for [`Family::attach`].
+    pub fn prepare(
+        &mut self,
+        name: &'static str,
+        tracepoint: &'static str,
+        loader: &ProbeLoader<'_>,
+    ) -> Result<(), LoadError> {
+        let hook = Hook::new(name, AttachPoint::Tracepoint(tracepoint));
+        let missing = self.unexpected(name);
+        let program = self.ebpf.program_mut(name).ok_or(missing)?;
+        let outcome = without_signals(|| hook.load(program, loader.types));
+        outcome.map_err(|source| self.rejected(&hook, source))?;
+        self.prepared.push(hook);
+        Ok(())
+    }
+
+    /// Attaches the prepared programs in their order, or detaches them, the last one first.
+    ///
+    /// # Errors
+    /// When the kernel rejects a program; none is attached then.
+    pub fn set_prepared_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+        if !hooked {
+            self.prepared.iter_mut().rev().for_each(Hook::detach);
+            return Ok(());
+        }
+        for at in 0..self.prepared.len() {
+            let hook = &mut self.prepared[at];
+            let program = self.ebpf.program_mut(hook.program());
+            let outcome = program.map_or(Ok(()), |program| hook.attach(program));
+            if let Err(source) = outcome {
+                let error = self.rejected(&self.prepared[at], source);
+                self.prepared.iter_mut().rev().for_each(Hook::detach);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -245,6 +318,17 @@ impl Family {
     /// As for [`Family::stream`].
     pub fn pages(&mut self) -> Result<Pages, LoadError> {
         Ok(Pages(self.take_map("calibration")?))
+    }
+
+    /// Takes the maps of the programs that follow waits. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn wait_maps(&mut self) -> Result<WaitMaps, LoadError> {
+        Ok(WaitMaps {
+            sleeps: self.take_map("sleeps")?,
+            clock_offset: self.take_map("clock_offset")?,
+        })
     }
 
     /// Takes the counter of records that were left out on purpose, of the drop probe. Works once.

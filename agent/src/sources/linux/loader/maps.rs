@@ -132,6 +132,26 @@ impl Pages {
     }
 }
 
+/// What the programs that follow waits remember (`probes/bpf/waits.h`).
+pub struct WaitMaps {
+    /// By thread id, since when it sleeps.
+    pub(super) sleeps: HashMap<MapData, u32, [u8; 40]>,
+    /// One entry: the boot clock minus the run queues' clock.
+    pub(super) clock_offset: Array<MapData, u64>,
+}
+
+impl WaitMaps {
+    /// Forgets what was remembered when the programs were attached last. False when a map cannot be written.
+    pub fn reset(&mut self) -> bool {
+        let threads: Vec<u32> = self.sleeps.keys().filter_map(Result::ok).collect();
+        for thread in threads {
+            // A thread that is gone meanwhile is no failure: nothing else removes entries while the programs are detached.
+            let _ = self.sleeps.remove(&thread);
+        }
+        self.clock_offset.set(0, 0, 0).is_ok()
+    }
+}
+
 /// Who is trusted, and who was refused (`probes/bpf/trust.h`).
 pub struct TrustMaps {
     /// One entry: the configured exceptions.

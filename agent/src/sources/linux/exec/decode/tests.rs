@@ -127,8 +127,9 @@ fn fork_names_both() {
     let record = ForkRecord {
         header: header(KIND_FORK),
         parent_start_ns: 10_000_000,
+        parent_thread_start_ns: 20_000_000,
         parent_pid: 7,
-        unused: 0,
+        parent_tid: 8,
     };
     assert_eq!(
         decoded(record.bytes()).event.body,
@@ -138,7 +139,10 @@ fn fork_names_both() {
                 start_ticks: 123
             },
             parent: ProcessKey { pid: 7, start_ticks: 1 },
-            thread: None,
+            thread: Some(ThreadKey {
+                id: 8,
+                begin: Timestamp(20_000_000),
+            }),
         })
     );
 }

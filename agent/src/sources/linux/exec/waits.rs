@@ -1,0 +1,207 @@
+//! Waits of tracked threads: when their programs are attached, and events of their records.
+//!
+//! Used by the feed of the process probe. The programs (`probes/bpf/waits.h`) are attached only while a plugin runs that began
+//! longer than `waits.after` ago (or always, where that is 0), so that a fast operation pays nothing for the reasons of slow ones. A sleep that lasts at that
+//! moment is recovered by the kernel side.
+//! Does not: interpret a stack; the correlator does.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sandglass_model::waits::{ThreadRun, ThreadTimes, ThreadWake, Waker};
+use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
+use sandglass_probes::wire::waits::{
+    RunRecord, ThreadTimes as WireTimes, WAIT_PREEMPTED, WAIT_RECOVERED, WAIT_THROTTLED, WakeRecord,
+};
+use sandglass_probes::wire::{COMM_LEN, RecordHeader};
+
+use crate::sources::clock;
+use crate::sources::linux::cgroups::Cgroups;
+use crate::sources::linux::file_locks::FileLocks;
+use crate::sources::linux::loader::error::LoadError;
+use crate::sources::linux::loader::family::Family;
+use crate::sources::linux::loader::maps::WaitMaps;
+use crate::sources::linux::record::text;
+use crate::sources::linux::symbols::Symbols;
+
+/// The programs, and the plugins for which they are attached.
+pub struct Waits {
+    family: Arc<Mutex<Family>>,
+    maps: WaitMaps,
+    symbols: Symbols,
+    /// How long a plugin runs before its waits are recorded.
+    after_ns: u64,
+    /// Plugins that run and were executed by a runtime, with the time of their exec, and with `None` what they started.
+    running: HashMap<ProcessKey, Option<Timestamp>>,
+    attached: bool,
+    /// Until when the programs stay attached without a slow plugin.
+    until: Timestamp,
+    locks: FileLocks,
+}
+
+impl Waits {
+    /// Waits of the programs that `family` has prepared.
+    pub fn new(family: Arc<Mutex<Family>>, maps: WaitMaps, symbols: Symbols, after: Duration) -> Waits {
+        Waits {
+            family,
+            maps,
+            symbols,
+            after_ns: u64::try_from(after.as_nanos()).unwrap_or(u64::MAX),
+            running: HashMap::new(),
+            attached: false,
+            until: Timestamp(0),
+            locks: FileLocks::default(),
+        }
+    }
+
+    /// The first event: waits can be recorded on this node, and are not yet.
+    pub fn announcement() -> Event {
+        recorded(false)
+    }
+
+    /// A plugin forked, or what it started.
+    pub fn on_fork(&mut self, process: ProcessKey) {
+        // A daemon that a plugin leaves behind must not keep the programs attached.
+        self.add(process, None);
+    }
+
+    /// A plugin or what it started was executed.
+    pub fn on_exec(&mut self, process: ProcessKey, parent: ProcessKey, at: Timestamp) {
+        let begin = if self.running.contains_key(&parent) {
+            None
+        } else {
+            Some(at)
+        };
+        self.add(process, begin);
+    }
+
+    fn add(&mut self, process: ProcessKey, begin: Option<Timestamp>) {
+        if self.running.len() < RUNNING_MAX {
+            self.running.entry(process).or_insert(begin);
+        }
+    }
+
+    /// A process ended.
+    pub fn on_exit(&mut self, process: ProcessKey, at: Timestamp) {
+        if let Some(Some(begin)) = self.running.remove(&process)
+            && at.since(begin) >= self.after_ns
+        {
+            self.until = self.until.max(at.plus(LINGER_NS));
+        }
+    }
+
+    /// Attaches or detaches the programs, as the oldest plugin that runs demands, and looks who waits for locks on files. Adds the
+    /// events of both.
+    ///
+    /// # Errors
+    /// A message when the kernel rejects the programs.
+    pub fn check(&mut self, events: &mut Vec<Event>) -> Result<(), String> {
+        let now = clock::now();
+        let is_slow = |begin: &Timestamp| (self.after_ns..SLOW_MAX_NS).contains(&now.since(*begin));
+        let slow = self.running.values().flatten().any(is_slow);
+        let wanted = self.after_ns == 0 || slow || (self.attached && now < self.until);
+        if wanted != self.attached {
+            self.attached = wanted;
+            self.set_attached(wanted, events)?;
+        }
+        if self.attached && !self.running.is_empty() {
+            let plugins = |pid| self.running.keys().any(|process| process.pid == pid);
+            self.locks.look(plugins, events);
+        }
+        Ok(())
+    }
+
+    fn set_attached(&mut self, wanted: bool, events: &mut Vec<Event>) -> Result<(), String> {
+        let rejected = |error: LoadError| error.to_string();
+        let mut family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wanted {
+            // The time before the programs are detached, and below the one after they are attached.
+            events.push(recorded(false));
+            return family.set_prepared_hooked(false).map_err(rejected);
+        }
+        if !self.maps.reset() {
+            return Err("a map of the programs cannot be written".to_owned());
+        }
+        family.set_prepared_hooked(true).map_err(rejected)?;
+        events.push(recorded(true));
+        Ok(())
+    }
+
+    /// The event of a wake-up.
+    pub fn woken(&mut self, record: &WakeRecord, cgroups: &mut Cgroups) -> Event {
+        let comm_len = record.waker_comm.iter().position(|byte| *byte == 0);
+        let stack = |addresses: &[u64], len: u32| {
+            let len = (len as usize).min(addresses.len());
+            addresses[..len].to_vec()
+        };
+        let slept = stack(&record.stack, record.stack_len);
+        let woke = stack(&record.waker_stack, record.waker_stack_len);
+        Event {
+            at: Timestamp(record.header.at_ns),
+            body: Body::ThreadWoken(Box::new(ThreadWake {
+                times: times(&record.header, &record.times),
+                slept_from: Timestamp(record.out_ns),
+                recovered: record.flags & WAIT_RECOVERED != 0,
+                stack: self.names(&slept),
+                waker: Waker {
+                    process: ProcessKey::new(record.waker_pid, record.waker_start_ns),
+                    thread: record.waker_tid,
+                    begin: Timestamp(record.waker_begin_ns),
+                    name: SmolStr::new(text(&record.waker_comm[..comm_len.unwrap_or(COMM_LEN)])),
+                    cgroup: cgroups.path(record.waker_cgroup_id, record.waker_pid),
+                    stack: self.names(&woke),
+                },
+            })),
+        }
+    }
+
+    fn names(&mut self, stack: &[u64]) -> TextList {
+        self.symbols.functions(stack).iter().collect()
+    }
+}
+
+/// The event of a thread that begins to run.
+pub fn ran(record: &RunRecord) -> Event {
+    let at = Timestamp(record.header.at_ns);
+    let runnable_from = Timestamp(record.runnable_ns);
+    let throttled = record.flags & WAIT_THROTTLED != 0;
+    Event {
+        at,
+        body: Body::ThreadRan(Box::new(ThreadRun {
+            times: times(&record.header, &record.times),
+            runnable_from,
+            preempted: record.flags & WAIT_PREEMPTED != 0,
+            throttled_ns: match throttled {
+                true => at.since(runnable_from),
+                false => record.throttled_ns.min(at.since(runnable_from)),
+            },
+        })),
+    }
+}
+
+/// Waits are recorded from now on, or not any more.
+fn recorded(on: bool) -> Event {
+    Event {
+        at: clock::now(),
+        body: Body::WaitsRecorded { on },
+    }
+}
+
+fn times(header: &RecordHeader, times: &WireTimes) -> ThreadTimes {
+    ThreadTimes {
+        process: ProcessKey::new(header.pid, header.start_ns),
+        thread: times.tid,
+        begin: Timestamp(times.begin_ns),
+        processor_ns: times.processor_ns,
+        run_delay_ns: times.run_delay_ns,
+    }
+}
+
+/// Plugins and processes below them; of more, the waits are recorded by the age of these.
+const RUNNING_MAX: usize = 4096;
+/// A plugin that runs for longer (ten minutes, twice the default of `correlation.deadline`) keeps nothing attached.
+const SLOW_MAX_NS: u64 = 600_000_000_000;
+/// How long the programs stay attached after a slow plugin: the runtime executes the next one of its chain within
+/// milliseconds, and to attach takes one.
+const LINGER_NS: u64 = 200_000_000;

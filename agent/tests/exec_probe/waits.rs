@@ -1,0 +1,253 @@
+//! What plugins wait for, as this machine's kernel shows it: locks, timers, pipes, children, and processors. What comes out is
+//! compared with what the test itself did, and with the scheduler's own counter.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sandglass::app::settings::default_source;
+use sandglass::sources::clock;
+use sandglass::sources::linux::{LinuxOptions, Rung};
+use sandglass_correlator::{Correlator, CorrelatorConfig, Output};
+use sandglass_model::waits::{ThreadRun, TimeReason, TimeSpent};
+use sandglass_model::{Body, Event, Trace, registry};
+
+use crate::watch::{Watch, plugin, wait_for};
+
+/// A source that records waits of plugins that run for longer than this; `None` where this machine cannot.
+fn watch(test: &str, after_ms: u64) -> Option<Watch> {
+    let watch = Watch::with(
+        test,
+        LinuxOptions {
+            waits_after: Some(Duration::from_millis(after_ms)),
+            ..default_source().unwrap()
+        },
+    )?;
+    let status = watch
+        .health
+        .probes()
+        .into_iter()
+        .find(|probe| probe.probe == "waits")
+        .unwrap();
+    if !status.attached {
+        eprintln!("SKIPPED {test}: {}", status.consequence);
+        return None;
+    }
+    Some(watch)
+}
+
+/// The trace of a sandbox, made of all that was sent.
+fn trace_of(mut events: Vec<Event>, sandbox: &str) -> Trace {
+    events.sort_by_key(|event| event.at);
+    let mut correlator = Correlator::new(CorrelatorConfig::default());
+    for event in events {
+        // Records of other probes are lost where another test floods them.
+        assert!(
+            !matches!(&event.body, Body::Lost { probe, .. } if ["exec", "waits"].contains(&probe.as_str())),
+            "{event:?}"
+        );
+        correlator.handle(event);
+    }
+    correlator.finish();
+    let traces = correlator.drain().into_iter().filter_map(|output| match output {
+        Output::Closed(trace) => Some(trace),
+        _ => None,
+    });
+    let mut traces = traces.filter(|trace| trace.sandbox.as_ref().is_some_and(|id| id.0 == sandbox));
+    Trace::clone(&traces.next().unwrap())
+}
+
+/// What the time of the first span of this name went to; it adds up to the duration.
+fn time_of<'t>(trace: &'t Trace, name: &str) -> &'t TimeSpent {
+    let span = trace.spans.iter().find(|span| registry::name(span) == name).unwrap();
+    let operation = span
+        .detail
+        .as_operation()
+        .and_then(|operation| operation.time.as_deref());
+    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
+    assert!(time.is_some(), "{name} has no time: {trace:?}");
+    let time = time.unwrap();
+    assert_eq!(time.total_ns(), span.duration_ns(span.start), "{name}: {time:?}");
+    time
+}
+
+fn ns_of(time: &TimeSpent, reason: TimeReason) -> u64 {
+    time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1)
+}
+
+/// This process holds a lock that `flock` below a plugin waits for.
+#[test]
+fn a_lock_of_another_process_is_named_with_its_holder() {
+    let Some(watch) = watch("a_lock_of_another_process_is_named_with_its_holder", 30) else {
+        return;
+    };
+    let path = watch.directory.path().join("xtables.lock");
+    let lock = File::create(&path).unwrap();
+    lock.lock().unwrap();
+    let script = watch.script("locking", &format!("/usr/bin/flock {} /bin/true", path.display()));
+    let child = plugin(&script, "lock").spawn().unwrap();
+    let blocked = watch.wait("a process that waits for the lock", |events| {
+        events.iter().find_map(|event| match &event.body {
+            Body::LockBlocked(blocked) if Path::new(&blocked.path) == path => Some((event.at, (**blocked).clone())),
+            _ => None,
+        })
+    });
+    assert_eq!(blocked.1.holder, std::process::id());
+    // Long enough to be most of the operation.
+    std::thread::sleep(Duration::from_millis(300));
+    let waited = clock::now().since(blocked.0);
+    lock.unlock().unwrap();
+    wait_for(child);
+    let trace = trace_of(watch.finish(), "lock");
+    for name in ["command flock", "plugin locking", "cni ADD"] {
+        let time = time_of(&trace, name);
+        assert!(
+            ns_of(time, TimeReason::FileLock) >= waited,
+            "{name}: {time:?}, at least {waited}"
+        );
+        let longest = &time.waits[0];
+        assert_eq!(longest.reason, TimeReason::FileLock);
+        assert_eq!(
+            (Path::new(&longest.what), longest.who.as_str()),
+            (path.as_path(), "flock")
+        );
+        assert_eq!(longest.by, blocked.1.holder_name);
+    }
+}
+
+/// Sleeps in a child and behind a pipe: the time is the timer's, whoever waits for whom. The first sleep began before the
+/// programs were attached.
+#[test]
+fn a_timer_is_found_through_children_and_pipes() {
+    let Some(watch) = watch("a_timer_is_found_through_children_and_pipes", 30) else {
+        return;
+    };
+    let script = watch.script("sleepy", "sleep 0.3\n(sleep 0.3; echo done) | cat >/dev/null");
+    wait_for(plugin(&script, "timer").spawn().unwrap());
+    let trace = trace_of(watch.finish(), "timer");
+    // By itself each sleep is its timer's. The plugin's path enters it when the shell waits for it, which a busy node delays.
+    for span in trace
+        .spans
+        .iter()
+        .filter(|span| registry::name(span) == "command sleep")
+    {
+        let time = span.process().and_then(|process| process.time.as_deref()).unwrap();
+        assert!(ns_of(time, TimeReason::Timer) >= 299_000_000, "{time:?}");
+    }
+    for name in ["plugin sleepy", "cni ADD"] {
+        let time = time_of(&trace, name);
+        let sleeps = time.waits.iter().find(|wait| wait.reason == TimeReason::Timer).unwrap();
+        assert_eq!((sleeps.who.as_str(), sleeps.count), ("sleep", 2), "{time:?}");
+        // Whoever waits for a child or a pipe waits for what is behind it.
+        assert_eq!(
+            (ns_of(time, TimeReason::Child), ns_of(time, TimeReason::Pipe)),
+            (0, 0),
+            "{time:?}"
+        );
+    }
+}
+
+/// Two busy threads for each processor: the time is the run queue's, and as much as the scheduler itself has counted.
+#[test]
+fn waits_for_a_processor_are_as_many_as_the_scheduler_counts() {
+    let Some(watch) = watch("waits_for_a_processor_are_as_many_as_the_scheduler_counts", 0) else {
+        return;
+    };
+    watch.wait("waits to be recorded", |events| {
+        events
+            .iter()
+            .find(|event| event.body == Body::WaitsRecorded { on: true })
+            .map(|_| ())
+    });
+    let body =
+        "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; read ran waited times < /proc/$$/schedstat; echo $times";
+    let script = watch.script("busy", body);
+    let stop = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        for _ in 0..2 * processors {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let child = plugin(&script, "queue").stdout(Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        output
+    });
+    let switches: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let events = watch.finish();
+    let execs = events.iter().find_map(|event| match &event.body {
+        Body::ProcessExecuted(exec) if exec.env("CNI_CONTAINERID") == Some("queue") => Some(exec.process),
+        _ => None,
+    });
+    let process = execs.unwrap();
+    let runs: Vec<(u64, ThreadRun)> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            Body::ThreadRan(run) if run.times.process == process => Some((event.at.since(run.runnable_from), **run)),
+            _ => None,
+        })
+        .collect();
+    // The counter at a switch does not hold the wait that ends there.
+    let (first, last) = (runs.first().unwrap(), runs.last().unwrap());
+    let counted = last.1.times.run_delay_ns - first.1.times.run_delay_ns;
+    let recorded: u64 = runs[..runs.len() - 1].iter().map(|run| run.0).sum();
+    eprintln!(
+        "recorded {recorded} ns in {} waits, counted {counted} ns, {switches} switches",
+        runs.len()
+    );
+    let tolerance = (counted / 50).max(200_000);
+    assert!(recorded <= counted + tolerance, "{recorded} of {counted}");
+    // Waits of less than 0.2 ms have no record, and a switch has one wait at most.
+    let too_short = (switches - runs.len() as u64) * 200_000;
+    assert!(recorded + tolerance + too_short >= counted, "{recorded} of {counted}");
+    let trace = trace_of(events, "queue");
+    let time = time_of(&trace, "cni ADD");
+    assert!(ns_of(time, TimeReason::RunQueue) >= recorded / 2, "{time:?}");
+}
+
+/// A plugin that is fast enough, and one without the programs.
+#[test]
+fn fast_plugins_and_other_rungs_have_no_waits() {
+    let Some(watch) = watch("fast_plugins_and_other_rungs_have_no_waits", 600_000) else {
+        return;
+    };
+    let script = watch.script("fast", "sleep 0.1");
+    wait_for(plugin(&script, "fast").spawn().unwrap());
+    let about_waits = |event: &Event| {
+        matches!(
+            event.body,
+            Body::ThreadWoken(_) | Body::ThreadRan(_) | Body::LockBlocked(_) | Body::WaitsRecorded { on: true }
+        )
+    };
+    assert!(!watch.finish().iter().any(about_waits));
+    let options = LinuxOptions {
+        rungs: vec![Rung::RawTp],
+        waits_after: Some(Duration::ZERO),
+        ..default_source().unwrap()
+    };
+    let Some(watch) = Watch::with("fast_plugins_and_other_rungs_have_no_waits", options) else {
+        return;
+    };
+    let status = watch
+        .health
+        .probes()
+        .into_iter()
+        .find(|probe| probe.probe == "waits")
+        .unwrap();
+    assert!(
+        !status.attached && status.consequence.contains("only tp_btf"),
+        "{status:?}"
+    );
+    wait_for(plugin(&script_in(&watch), "other").spawn().unwrap());
+    assert!(!watch.finish().iter().any(about_waits));
+}
+
+fn script_in(watch: &Watch) -> std::path::PathBuf {
+    watch.script("fast", "sleep 0.1")
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// Why the threads of tracked processes did not run: sleeps with the kernel functions they slept in and who woke them, and
+// times in which a thread was runnable and had no processor. User space attaches these programs only while an operation
+// lasts longer than `waits.after`, so a fast operation costs nothing.
+//
+// sched_switch is called in __schedule() (kernel/sched/core.c) with the run queue's lock held, after the next task was chosen and
+// before it runs. sched_waking is called in try_to_wake_up() by the waker, while the task still sleeps. The kernel stack of a task
+// that does not run stays as it was, so it is read only when a sleep turned out long.
+//
+// User space also empties `sleeps` then: what a thread did while they were detached is not known.
+//
+// A thread that slept before these programs were attached has no entry in `sleeps`. The begin of its sleep is then taken from
+// se.exec_start, the run queue's clock when the task ran last (kernel/sched/fair.c, update_curr): see boot_time_of().
+// match-proto: sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ..)
+// match-proto: sched_waking(struct task_struct *p)
+#pragma once
+
+#include "process.h"
+
+// include/linux/sched.h
+#define TASK_STATE_MASK 0xff
+#define TASK_DEAD 0x80
+
+static long (*const bpf_get_stack)(void *ctx, void *buf, uint32_t size, uint64_t flags) = (void *)67;
+static long (*const bpf_get_task_stack)(struct task_struct *task, void *buf, uint32_t size, uint64_t flags) = (void *)141;
+
+struct sleep {
+	// When the thread left the processor, boot clock.
+	uint64_t out_ns;
+	// When it became runnable again; 0 while it sleeps.
+	uint64_t runnable_ns;
+	// Of its run queue, when it left the processor: time for which the group was throttled so far.
+	uint64_t throttled_ns;
+	// When it was woken while its entry said that it runs; 0 if it was not since it ran last. See on_in().
+	uint64_t early_wake_ns;
+	uint32_t flags;
+	uint32_t unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SLEEPS_MAX);
+	__type(key, uint32_t);
+	__type(value, struct sleep);
+} sleeps SEC(".maps");
+
+// Boot clock minus the run queues' clock. The boot clock is slewed and the other is not, so user space resets it to 0 whenever
+// it attaches the programs, and the first switch learns it.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, uint64_t);
+} clock_offset SEC(".maps");
+
+// A record is larger than a program's stack. sched_waking may interrupt itself: an interrupt wakes a task too.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, struct WakeRecord);
+} wake_scratch SEC(".maps");
+
+always_inline uint32_t state_of(struct task_struct *task)
+{
+	if (FIELD_EXISTS(task->__state)) {
+		unsigned int state = 0;
+		READ_TYPED(state, task->__state);
+		return state & TASK_STATE_MASK;
+	}
+	// Before Linux 5.14.
+	long state = 0;
+	READ(state, ((struct task_struct___long_state *)task)->state);
+	return state & TASK_STATE_MASK;
+}
+
+always_inline struct cfs_rq *group_queue(struct task_struct *task)
+{
+	struct cfs_rq *queue = 0;
+	if (FIELD_EXISTS(task->se.cfs_rq))
+		READ_TYPED(queue, task->se.cfs_rq);
+	return queue;
+}
+
+// Time for which the task's group was throttled on this processor so far (kernel/sched/fair.c, tg_unthrottle_up).
+always_inline uint64_t throttled_of(struct task_struct *task)
+{
+	struct cfs_rq *queue = group_queue(task);
+	uint64_t time = 0;
+	if (queue && FIELD_EXISTS(queue->throttled_clock_pelt_time))
+		READ(time, queue->throttled_clock_pelt_time);
+	return time;
+}
+
+// What the run queue's clock of tasks leaves out: interrupts and time stolen by a hypervisor.
+always_inline int rq_clocks(struct task_struct *task, uint64_t *clock, uint64_t *skew)
+{
+	struct cfs_rq *queue = group_queue(task);
+	struct rq *rq = 0;
+	uint64_t clock_task = 0;
+	if (!queue)
+		return 0;
+	READ(rq, queue->rq);
+	if (!rq)
+		return 0;
+	READ(*clock, rq->clock);
+	READ(clock_task, rq->clock_task);
+	*skew = *clock - clock_task;
+	return 1;
+}
+
+// The boot clock's time for when the task ran last; 0 where that is not known.
+always_inline uint64_t boot_time_of(struct task_struct *task)
+{
+	uint32_t zero = 0;
+	uint64_t *offset = bpf_map_lookup_elem(&clock_offset, &zero);
+	uint64_t clock = 0, skew = 0, start = 0;
+	if (!offset || !*offset || !rq_clocks(task, &clock, &skew))
+		return 0;
+	READ_TYPED(start, task->se.exec_start);
+	return start ? start + skew + *offset : 0;
+}
+
+always_inline void learn_clock_offset(struct task_struct *prev)
+{
+	uint32_t zero = 0;
+	uint64_t *offset = bpf_map_lookup_elem(&clock_offset, &zero);
+	uint64_t clock = 0, skew = 0;
+	if (offset && !*offset && rq_clocks(prev, &clock, &skew))
+		*offset = bpf_ktime_get_boot_ns() - clock;
+}
+
+always_inline void put_times(struct ThreadTimes *times, struct task_struct *task)
+{
+	int tid = 0;
+	READ_TYPED(tid, task->pid);
+	times->tid = tid;
+	READ_TYPED(times->begin_ns, task->start_boottime);
+	READ_TYPED(times->processor_ns, task->se.sum_exec_runtime);
+	unsigned long long delay = 0;
+	if (FIELD_EXISTS(task->sched_info.run_delay))
+		READ_TYPED(delay, task->sched_info.run_delay);
+	times->run_delay_ns = delay;
+}
+
+always_inline uint32_t tgid_of(struct task_struct *task)
+{
+	int tgid = 0;
+	READ_TYPED(tgid, task->tgid);
+	return tgid;
+}
+
+always_inline uint32_t tid_of(struct task_struct *task)
+{
+	int tid = 0;
+	READ_TYPED(tid, task->pid);
+	return tid;
+}
+
+always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now)
+{
+	uint32_t tid = tid_of(prev), state = state_of(prev);
+	if (state & TASK_DEAD) {
+		bpf_map_delete_elem(&sleeps, &tid);
+		return;
+	}
+	struct sleep sleep = { .out_ns = now, .throttled_ns = throttled_of(prev) };
+	struct sleep *before = bpf_map_lookup_elem(&sleeps, &tid);
+	if (before)
+		sleep.early_wake_ns = before->early_wake_ns;
+	if (preempted || state == 0) {
+		sleep.runnable_ns = now;
+		sleep.flags = WAIT_PREEMPTED;
+		// Since Linux 6.18 a throttled task leaves the processor by itself (kernel/sched/fair.c, throttle_cfs_rq_work).
+		if (FIELD_EXISTS(((struct task_struct___throttled *)prev)->throttled)) {
+			_Bool throttled = 0;
+			READ(throttled, ((struct task_struct___throttled *)prev)->throttled);
+			if (throttled)
+				sleep.flags |= WAIT_THROTTLED;
+		}
+	} else if (state & 2) {
+		sleep.flags = WAIT_UNINTERRUPTIBLE;
+	}
+	if (bpf_map_update_elem(&sleeps, &tid, &sleep, BPF_ANY))
+		count_lost(LOST_WAITS);
+}
+
+always_inline void on_in(struct task_struct *next, uint64_t now)
+{
+	uint32_t tid = tid_of(next);
+	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
+	if (!sleep)
+		return;
+	// __schedule() takes a thread off its run queue before it reports the switch. A wake-up by another processor in between finds the
+	// entry of the time before, and the thread is runnable from the switch on.
+	if (!sleep->runnable_ns && sleep->early_wake_ns)
+		sleep->runnable_ns = sleep->out_ns;
+	sleep->early_wake_ns = 0;
+	if (!sleep->runnable_ns || now - sleep->runnable_ns < WAIT_MIN_NS)
+		return;
+	struct task_struct *leader = 0;
+	struct RunRecord record = { .runnable_ns = sleep->runnable_ns, .flags = sleep->flags };
+	uint64_t throttled = throttled_of(next);
+	if (throttled > sleep->throttled_ns)
+		record.throttled_ns = throttled - sleep->throttled_ns;
+	READ_TYPED(leader, next->group_leader);
+	put_header(&record.header, KIND_RUN, leader);
+	put_times(&record.times, next);
+	emit(&record.header, sizeof(record));
+}
+
+TRACEPOINT("sched_switch")
+int on_switch(uint64_t *ctx)
+{
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	uint64_t now = 0;
+	learn_clock_offset(prev);
+	if (role_of(tgid_of(prev))) {
+		now = bpf_ktime_get_boot_ns();
+		on_out(prev, ctx[0] & 1, now);
+	}
+	if (role_of(tgid_of(next)))
+		on_in(next, now ? now : bpf_ktime_get_boot_ns());
+	return 0;
+}
+
+TRACEPOINT("sched_waking")
+int on_waking(uint64_t *ctx)
+{
+	struct task_struct *task = (void *)ctx[0], *leader = 0;
+	if (!role_of(tgid_of(task)))
+		return 0;
+	uint32_t tid = tid_of(task), zero = 0, flags = 0;
+	uint64_t now = bpf_ktime_get_boot_ns(), out = 0;
+	struct sleep *sleep = bpf_map_lookup_elem(&sleeps, &tid);
+	if (sleep) {
+		if (sleep->runnable_ns) {
+			sleep->early_wake_ns = now;
+			return 0;
+		}
+		sleep->runnable_ns = now;
+		out = sleep->out_ns;
+		flags = sleep->flags;
+	} else {
+		out = boot_time_of(task);
+		flags = WAIT_RECOVERED;
+		// While on_switch is not attached yet: an entry would outlive the time in which the thread runs.
+		if (!out)
+			return 0;
+		struct sleep found = { .out_ns = out, .runnable_ns = now, .flags = flags };
+		if (bpf_map_update_elem(&sleeps, &tid, &found, BPF_ANY))
+			count_lost(LOST_WAITS);
+	}
+	if (now < out + WAIT_MIN_NS)
+		return 0;
+	struct WakeRecord *record = bpf_map_lookup_elem(&wake_scratch, &zero);
+	if (!record)
+		return 0;
+	READ_TYPED(leader, task->group_leader);
+	put_header(&record->header, KIND_WAKE, leader);
+	record->header.at_ns = now;
+	record->out_ns = out;
+	record->flags = flags;
+	put_times(&record->times, task);
+	uint64_t current = bpf_get_current_pid_tgid();
+	record->waker_pid = current >> 32;
+	record->waker_tid = current;
+	struct task_struct *waker = (void *)bpf_get_current_task(), *waker_leader = 0;
+	READ(waker_leader, waker->group_leader);
+	READ(record->waker_start_ns, waker_leader->start_boottime);
+	READ(record->waker_begin_ns, waker->start_boottime);
+	READ(record->waker_comm, waker->comm);
+	record->waker_cgroup_id = bpf_get_current_cgroup_id();
+	long got = bpf_get_task_stack(task, record->stack, sizeof(record->stack), 0);
+	record->stack_len = got > 0 ? got / 8 : 0;
+	got = bpf_get_stack(ctx, record->waker_stack, sizeof(record->waker_stack), 0);
+	record->waker_stack_len = got > 0 ? got / 8 : 0;
+	emit(&record->header, sizeof(*record));
+	return 0;
+}
