@@ -3,13 +3,15 @@
 //! The pipeline passes every output of the correlator; each span counts once, when it has ended. Does not: count traffic
 //! ([`super::traffic`]) or activities of Windows services ([`super::windows`]).
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::{EndedKind, EndedSpan, Output};
 use sandglass_model::phases::{Breakdown, Phase};
-use sandglass_model::trace::{OperationDetail, Span};
+use sandglass_model::trace::{OperationDetail, PluginDetail, Span};
 use sandglass_model::{CniCommand, Detail, Status, Trace, registry};
 
 use super::bounded::BoundedLabel;
@@ -59,6 +61,13 @@ struct PluginLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TimeLabels {
+    operation: &'static str,
+    plugin: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CommandLabels {
     plugin: String,
     command: String,
@@ -82,6 +91,7 @@ pub struct ProductMetrics {
     operation_errors: Family<ErrorLabels, Counter>,
     operation_retries: Family<VerbLabels, Counter>,
     plugins: DurationFamily<PluginLabels>,
+    time: Family<TimeLabels, Counter<f64, AtomicU64>>,
     commands: DurationFamily<CommandLabels>,
     steps: DurationFamily<StepLabels>,
     plugin_label: BoundedLabel,
@@ -106,6 +116,7 @@ impl ProductMetrics {
             operation_errors: Family::default(),
             operation_retries: Family::default(),
             plugins: durations(),
+            time: Family::default(),
             commands: durations(),
             steps: durations(),
             plugin_label: BoundedLabel::new(max_label_values),
@@ -153,6 +164,7 @@ impl ProductMetrics {
             "cni_operation_errors": self.operation_errors, "Failed CNI operations, by failed plugin and class of error";
             "cni_operation_retries": self.operation_retries, "CNI operations that repeat an earlier one of the same attachment";
             "cni_plugin_duration_seconds": self.plugins, "CNI plugin invocations";
+            "cni_time_seconds": self.time, "What the time of slow CNI plugins went to, by reason; recorded for those that run longer than waits.after";
             "cni_command_duration_seconds": self.commands, "Commands started by CNI plugins";
             "runtime_step_duration_seconds": self.steps, "Steps of the runtime during the creation of a sandbox";
         }
@@ -194,6 +206,9 @@ impl ProductMetrics {
                 Detail::Operation(operation) => Some((index, span, operation)),
                 _ => None,
             });
+        for plugin in trace.spans.iter().filter_map(|span| span.detail.as_plugin()) {
+            self.time(plugin);
+        }
         for (index, span, operation) in operations {
             self.operation(trace, span, operation);
             if let Status::Error { class, .. } = &span.status {
@@ -204,6 +219,21 @@ impl ProductMetrics {
                 };
                 self.operation_errors.get_or_create(&labels).inc();
             }
+        }
+    }
+
+    /// Counts the time of a plugin that a runtime executed: that of a delegate is part of its caller's.
+    fn time(&mut self, plugin: &PluginDetail) {
+        let Some(time) = plugin.process.time.as_deref().filter(|_| !plugin.delegate) else {
+            return;
+        };
+        for (reason, ns) in &time.parts {
+            let labels = TimeLabels {
+                operation: plugin.command.as_str(),
+                plugin: self.plugin_label.admit(&plugin.plugin),
+                reason: reason.as_str(),
+            };
+            self.time.get_or_create(&labels).inc_by(*ns as f64 / 1e9);
         }
     }
 

@@ -5,6 +5,7 @@
 
 use sandglass_model::network::Initiator;
 use sandglass_model::trace::{Cause, SpanEvent};
+use sandglass_model::waits::TimeSpent;
 use sandglass_model::{Detail, Span, Status, Trace};
 
 /// Estimated bytes of a trace in the store: its structures, their texts, the rounding of the allocator, and the store's
@@ -23,6 +24,11 @@ pub fn estimate(trace: &Trace) -> usize {
 
 /// Paths of programs and cgroups are left out: traces share them.
 fn span_bytes(span: &Span) -> usize {
+    let operation = span
+        .detail
+        .as_operation()
+        .and_then(|operation| operation.time.as_deref());
+    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
     // The structure of a kind with a process is mostly that process.
     let structure = match span.process() {
         Some(process) => 2 * size_of_val(process) + process.args.bytes() + 16,
@@ -67,7 +73,19 @@ fn span_bytes(span: &Span) -> usize {
         size_of_val(event) + text_bytes(&event.name) + attributes.sum::<usize>()
     };
     let events: usize = span.events.iter().map(event_bytes).sum();
-    size_of_val(span) + structure + texts + status + events + size_of_val(span.links.as_slice())
+    size_of_val(span)
+        + structure
+        + texts
+        + status
+        + events
+        + time.map_or(0, time_bytes)
+        + size_of_val(span.links.as_slice())
+}
+
+/// Names of processes are short, and lie within the structure.
+fn time_bytes(time: &TimeSpent) -> usize {
+    let what: usize = time.waits.iter().map(|wait| text_bytes(&wait.what)).sum();
+    size_of_val(time) + size_of_val(time.parts.as_slice()) + size_of_val(time.waits.as_slice()) + what
 }
 
 fn traffic_bytes(initiator: Option<&Initiator>, cause: Option<&Cause>) -> usize {
