@@ -180,10 +180,15 @@ impl Switched {
         Switched::start_with(Some(node))
     }
 
-    fn start_with(node: Option<&str>) -> Result<Switched> {
+    /// The same, without the recording of waits.
+    pub fn start_without_waits() -> Result<Switched> {
+        Switched::start_with(Some("--no-waits"))
+    }
+
+    fn start_with(argument: Option<&str>) -> Result<Switched> {
         let address = free_address()?;
         let mut command = Command::new(program("sandglass-bench-agent")?);
-        command.arg(address.to_string()).args(node);
+        command.arg(address.to_string()).args(argument);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut agent = match Agent::start_as(command, address)? {
             Started::Ready(agent) => agent,

@@ -5,9 +5,11 @@
 //! node's network is unchanged and nothing is left over. The pod's namespace is used again after the DEL, which is not timed.
 //! Does not: time the creation of a namespace, or run a plugin for CHECK.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,6 +62,20 @@ impl Chain {
             rest: AFTER_DEL,
             made: 0,
         })
+    }
+
+    /// A plugin of about a quarter of a second by itself, in place of this chain: a shell that starts commands one after another, as
+    /// portmap does, and sleeps. Its file is added to the rig's.
+    pub fn slow_plugin(mut self) -> Result<Chain> {
+        let path = Path::new(&self.bin).join("slow");
+        std::fs::write(&path, SLOW_PLUGIN)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        let conf = self.plugins.first_mut().context("no plugin")?;
+        conf.retain(|key, _| matches!(key.as_str(), "name" | "cniVersion" | "type"));
+        conf["type"] = Value::from("slow");
+        self.plugins.truncate(1);
+        self.rest = AFTER_SLOW;
+        Ok(self)
     }
 
     /// Of this chain only the first plugin's delegate for addresses, as a plugin by itself: it touches no network, so one
@@ -187,3 +203,16 @@ fn namespace() -> Result<File> {
 }
 
 const AFTER_DEL: Duration = Duration::from_millis(10);
+/// Longer than the programs of waits stay attached after a slow plugin: the other agent's next ADD must not pay for them.
+const AFTER_SLOW: Duration = Duration::from_millis(350);
+const SLOW_PLUGIN: &str = r#"#!/bin/sh
+cat > /dev/null
+[ "$CNI_COMMAND" = ADD ] || exit 0
+command=0
+while [ $command -lt 60 ]; do
+    /bin/true
+    command=$((command + 1))
+done
+sleep 0.15
+echo '{"cniVersion":"1.0.0"}'
+"#;

@@ -64,6 +64,8 @@ mod service_node;
 mod tcp_flow;
 #[cfg(target_os = "linux")]
 mod throughput;
+#[cfg(target_os = "linux")]
+mod waits_cost;
 
 #[cfg(target_os = "linux")]
 pub use run::Effort;

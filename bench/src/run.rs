@@ -11,7 +11,9 @@ use clap::{Parser, ValueEnum};
 
 use crate::pace::Course;
 use crate::report::{Outcome, table};
-use crate::{add_overhead, connect_cost, dns_cost, etl_throughput, exec_cost, footprint, machine, memory, throughput};
+use crate::{
+    add_overhead, connect_cost, dns_cost, etl_throughput, exec_cost, footprint, machine, memory, throughput, waits_cost,
+};
 
 /// Measures sandglass against its budgets.
 #[derive(Debug, Parser)]
@@ -23,7 +25,7 @@ struct Arguments {
     /// A tenth of the work: a smoke test, not for figures
     #[arg(long)]
     quick: bool,
-    /// Seconds to measure the ADD and RunPodSandbox, each: intervals narrow with its square root
+    /// Seconds to measure each kind of ADD and RunPodSandbox: intervals narrow with its square root
     #[arg(long, value_name = "SECONDS")]
     add_for: Option<u64>,
     /// Exit with 1 when a budget is missed
@@ -53,6 +55,8 @@ enum Part {
     Connect,
     /// RunPodSandbox with and without the agent
     Add,
+    /// ADDs with and without the recording of waits
+    Waits,
 }
 
 /// Effort of a run.
@@ -81,6 +85,7 @@ impl Part {
             Part::Dns => "dns",
             Part::Connect => "connect",
             Part::Add => "add",
+            Part::Waits => "waits",
         }
     }
 
@@ -94,6 +99,7 @@ impl Part {
             Part::Dns => dns_cost::run(effort),
             Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
+            Part::Waits => waits_cost::run(effort),
         };
         outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
     }

@@ -1,7 +1,7 @@
 //! The agent of `sandglass run`, with hooks that can be detached and attached while it runs.
 //!
 //! `crate::agent` starts it with the address to listen on, and perhaps a network namespace that is to be the node's: a name
-//! below `/run/netns`. It acknowledges each line of its standard input, `off` or `on`, with
+//! below `/run/netns`. `--no-waits` as the second argument switches the recording of waits off. It acknowledges each line of its standard input, `off` or `on`, with
 //! the same line once that is done. It ends with its input, or by a signal.
 //! Does not: read a configuration, query a container runtime, or log.
 
@@ -37,6 +37,8 @@ mod agent {
         config.http.address =
             address.ok_or_else(|| Failure::usage("needs the address to listen on", "give 127.0.0.1:PORT"))?;
         "none".clone_into(&mut config.cri.endpoint);
+        let second = std::env::args().nth(2);
+        config.waits.enabled = second.as_deref() != Some("--no-waits");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -44,8 +46,8 @@ mod agent {
             .map_err(failed)?;
         let options = StartOptions {
             serve: true,
-            node_netns: std::env::args()
-                .nth(2)
+            node_netns: second
+                .filter(|_| config.waits.enabled)
                 .map(|name| PathBuf::from("/run/netns").join(name)),
             ..StartOptions::default()
         };
