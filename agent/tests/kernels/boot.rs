@@ -58,6 +58,11 @@ impl Parts {
             }
             programs.push(("setpriv.util-linux", setpriv.to_owned()));
         }
+        // Programs of this machine run on another of its architecture only.
+        let nft = Path::new("/usr/sbin/nft");
+        if nft.is_file() && std::env::consts::ARCH == machine.platform.name {
+            programs.push(("nft", nft.to_owned()));
+        }
         let apparmor = place.join("apparmor");
         if machine.scenes.iter().any(|scene| scene.profile != Profile::None) {
             let parser = ["sbin", "usr/sbin"].map(|folder| apparmor.join(folder).join("apparmor_parser"));
@@ -239,7 +244,7 @@ fn contents(machine: &Machine, parts: &Parts) -> Result<Vec<u8>> {
 const INIT: &str = include_str!("init");
 const RUNTIME_PROFILE: &str = include_str!("cri-containerd.apparmor.d");
 const OUR_PROFILE: &str = include_str!("../../../deploy/helm/sandglass/profiles/apparmor");
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 12] = [
     "crc32c_generic",
     "libcrc32c",
     "nfnetlink",
@@ -247,6 +252,10 @@ const MODULES: [&str; 8] = [
     "nf_defrag_ipv6",
     "nf_conntrack",
     "nf_conntrack_netlink",
+    "nf_nat",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_nat",
     "veth",
 ];
 /// For each scene; a boot with one takes 40 s where nothing else runs.

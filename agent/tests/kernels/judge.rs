@@ -9,8 +9,12 @@ use super::machines::{Expected, Family, Machine, Missing, Profile, Scene};
 pub struct Verdict {
     /// `uname -r`.
     pub release: String,
+    /// The day, by the machine's clock (UTC).
+    pub date: String,
     /// The hook of each probe in each scene; empty where the agent must not run.
     pub rungs: Vec<Vec<(String, String)>>,
+    /// Whether the kernel tracked connections, and translated one: without `nft` it does not.
+    pub tracked: bool,
 }
 
 /// Everything that must hold of the machine.
@@ -45,7 +49,9 @@ pub fn judge(machine: &Machine, console: &str) -> Result<Verdict> {
     }
     Ok(Verdict {
         release: release.split(' ').next().unwrap_or_default().to_owned(),
+        date: lines(console, "date: ").next().context("no date")?.to_owned(),
         rungs,
+        tracked: tracks_connections(console),
     })
 }
 
@@ -64,10 +70,7 @@ fn of_scene(scene: &Scene, console: &str, printed: &str) -> Result<Vec<(String, 
         }
     }
     match &scene.expected {
-        Expected::Runs { without } => {
-            let release = lines(console, "kernel: ").next().context("no kernel")?;
-            runs(scene, without, release, printed)
-        }
+        Expected::Runs { without } => runs(scene, without, console, printed),
         Expected::Refuses {
             code,
             hint,
@@ -95,7 +98,7 @@ fn of_scene(scene: &Scene, console: &str, printed: &str) -> Result<Vec<(String, 
 }
 
 /// An agent that runs: its probes, and what it counted.
-fn runs(scene: &Scene, without: &[Missing], release: &str, printed: &str) -> Result<Vec<(String, String)>> {
+fn runs(scene: &Scene, without: &[Missing], console: &str, printed: &str) -> Result<Vec<(String, String)>> {
     ensure!(
         printed.contains("\nagent ended with 0\n"),
         "the agent did not end as it should"
@@ -129,6 +132,7 @@ fn runs(scene: &Scene, without: &[Missing], release: &str, printed: &str) -> Res
     if !without.is_empty() {
         reported_as_missing(without, printed)?;
     }
+    let release = lines(console, "kernel: ").next().context("no kernel")?;
     waits(release, metrics, printed)?;
     let has_dns = !without.iter().any(|missing| missing.probe == "dns");
     for (metric, count) in COUNTS {
@@ -142,11 +146,31 @@ fn runs(scene: &Scene, without: &[Missing], release: &str, printed: &str) -> Res
             "not {count}: {metric}"
         );
     }
-    let drops = |line: &str| line.starts_with("sandglass_packet_drops_total{scope=\"sandbox\",packet=\"dns\"");
+    // busybox repeats its query; each is dropped, and so is the request for a connection that is refused.
+    let queries = sum(metrics, "sandglass_dns_queries_total{scope=\"sandbox\"");
+    let dropped = sum(metrics, "sandglass_packet_drops_total{scope=\"sandbox\",packet=\"dns\"");
     ensure!(
-        metrics.lines().any(|line| drops(line) && !line.ends_with(" 0")),
-        "no drop of a query is reported"
+        dropped > 0 && (!has_dns || dropped == queries),
+        "{dropped} drops of {queries} queries are reported"
     );
+    let refused = sum(
+        metrics,
+        "sandglass_packet_drops_total{scope=\"sandbox\",packet=\"tcp_syn\"",
+    );
+    ensure!(
+        refused == 1,
+        "{refused} drops of a request for a connection are reported"
+    );
+    if tracks_connections(console) && !without.iter().any(|missing| missing.probe == "conntrack") {
+        // Both connections and the lookup, whose repeated query is of the same flow.
+        for (series, count) in [
+            ("sandglass_conntrack_flows_total{scope=\"sandbox\",change=\"new\"}", 3),
+            ("sandglass_conntrack_nat_total{scope=\"sandbox\",nat=\"dnat\"}", 1),
+        ] {
+            let counted = sum(metrics, series);
+            ensure!(counted == count, "{counted}, not {count}: {series}");
+        }
+    }
     let lost = |line: &str| line.starts_with("sandglass_events_lost_total{") && !line.ends_with(" 0");
     ensure!(!metrics.lines().any(lost), "events were lost");
     let sandboxes = part(printed, "sandboxes")?;
@@ -226,6 +250,18 @@ fn findings(printed: &str) -> Result<Vec<Value>> {
         .filter_map(|section| section["findings"].as_array())
         .flatten();
     Ok(findings.cloned().collect())
+}
+
+fn tracks_connections(console: &str) -> bool {
+    lines(console, "translated: ").any(|word| word == "yes")
+}
+
+/// The sum of the series that begin so.
+fn sum(metrics: &str, begin: &str) -> u64 {
+    let series = metrics.lines().filter(|line| line.starts_with(begin));
+    series
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum()
 }
 
 fn has(findings: &[Value], check: &str, text: &str) -> bool {
