@@ -305,9 +305,10 @@ impl Correlator {
                 }
                 Fact::ProcessEnded(process, span) => {
                     if let Some((from, to)) = ctx.traces.interval(span)
-                        && let Some(spent) = self.waits.spent(process, from, to)
+                        && let Some(time) = self.waits.spent(process, from, to)
                     {
-                        self.plugins.on_time_spent(ctx, span, spent);
+                        self.plugins.on_time_spent(ctx, span, time.spent);
+                        self.plugins.on_waits_shown(ctx, span, time.shown);
                     }
                 }
                 Fact::OperationRetried(operation) => self.sandboxes.on_operation_retried(operation),

@@ -18,7 +18,9 @@ mod reasons;
 use std::collections::BTreeMap;
 
 use sandglass_model::event::{Exec, Fork};
-use sandglass_model::waits::{LockBlocked, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, WaitGroup};
+use sandglass_model::waits::{
+    LockBlocked, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup,
+};
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
 use crate::waits::known::Known;
@@ -62,6 +64,21 @@ struct Evidence {
     by: SmolStr,
 }
 
+/// What is reported of the time of a process.
+#[derive(Debug)]
+pub(crate) struct ProcessTime {
+    /// The sums.
+    pub(crate) spent: TimeSpent,
+    /// Its own longest waits that are worth a span, in order: begin, end, what for.
+    pub(crate) shown: Vec<(Timestamp, Timestamp, WaitDetail)>,
+}
+
+/// A wait has a span from this duration on, and from this part of its process' time on (1/50).
+const SHOWN_NS: u64 = sandglass_model::time::MILLISECOND;
+/// See [`SHOWN_NS`].
+const SHOWN_PART: u64 = 50;
+/// Waits of a process that have a span.
+const SHOWN_MAX: usize = 8;
 /// A node runs a few plugins at once, each with some tens of processes below it.
 const PROCESSES_MAX: usize = 4_096;
 /// Threads: a Go program has about ten.
@@ -228,16 +245,36 @@ impl Waits {
 impl Waits {
     /// What the time from `from` to `to` of a process went to, at whose end it ended. `None` when nothing of that time
     /// was recorded, or the process is not known.
-    pub(crate) fn spent(&self, process: ProcessKey, from: Timestamp, to: Timestamp) -> Option<TimeSpent> {
+    pub(crate) fn spent(&self, process: ProcessKey, from: Timestamp, to: Timestamp) -> Option<ProcessTime> {
         if !self.known.overlaps(from, to) || !self.processes.contains_key(&process) {
             return None;
         }
         let mut spent = TimeSpent::default();
+        let mut shown = Vec::new();
+        let shown_from = (to.since(from) / SHOWN_PART).max(SHOWN_NS);
         for segment in critical_path(&self.threads, process.pid, from, to) {
-            self.add_segment(&mut spent, segment);
+            let wait = self.add_segment(&mut spent, segment);
+            // What another process did meanwhile is below that one's span.
+            let is_own = |thread: &Thread| thread.process == process;
+            if let Some(wait) = wait
+                && wait.ns >= shown_from
+                && self.threads.get(&segment.thread).is_some_and(is_own)
+            {
+                let detail = WaitDetail {
+                    reason: wait.reason,
+                    what: wait.what,
+                    by: wait.by,
+                };
+                shown.push((segment.from, segment.to, detail));
+            }
         }
         spent.keep_longest();
-        Some(spent)
+        if shown.len() > SHOWN_MAX {
+            shown.sort_by_key(|(from, to, _)| std::cmp::Reverse(to.since(*from)));
+            shown.truncate(SHOWN_MAX);
+            shown.sort_by_key(|(from, ..)| *from);
+        }
+        Some(ProcessTime { spent, shown })
     }
 
     /// A process that the runtime executed has ended, and its time was requested: forgets it and all below it.
@@ -256,7 +293,8 @@ impl Waits {
         self.known.has_room(at);
     }
 
-    fn add_segment(&self, spent: &mut TimeSpent, segment: Segment) {
+    /// Adds a part of the path, and returns it if it is a wait.
+    fn add_segment(&self, spent: &mut TimeSpent, segment: Segment) -> Option<WaitGroup> {
         let ns = segment.to.since(segment.from);
         let (reason, evidence) = match segment.state {
             State::Unknown => (TimeReason::Unknown, None),
@@ -281,18 +319,21 @@ impl Waits {
             State::Running | State::Runnable | State::Throttled => self.known.within(segment.from, segment.to),
         };
         spent.add(reason, ns);
-        if ns > 0 && !matches!(reason, TimeReason::Processor | TimeReason::Unknown) {
-            let process = self.threads.get(&segment.thread).map(|thread| thread.process);
-            let process = process.and_then(|process| self.processes.get(&process));
-            spent.add_wait(&WaitGroup {
-                reason,
-                ns,
-                count: 1,
-                what: evidence.map_or_else(String::new, |evidence| evidence.what.clone()),
-                who: process.map_or_else(SmolStr::default, |process| process.name.clone()),
-                by: evidence.map_or_else(SmolStr::default, |evidence| evidence.by.clone()),
-            });
+        if ns == 0 || matches!(reason, TimeReason::Processor | TimeReason::Unknown) {
+            return None;
         }
+        let process = self.threads.get(&segment.thread).map(|thread| thread.process);
+        let process = process.and_then(|process| self.processes.get(&process));
+        let wait = WaitGroup {
+            reason,
+            ns,
+            count: 1,
+            what: evidence.map_or_else(String::new, |evidence| evidence.what.clone()),
+            who: process.map_or_else(SmolStr::default, |process| process.name.clone()),
+            by: evidence.map_or_else(SmolStr::default, |evidence| evidence.by.clone()),
+        };
+        spent.add_wait(&wait);
+        Some(wait)
     }
 }
 

@@ -92,7 +92,8 @@ impl Phase {
             Detail::Operation(_) => Phase::BetweenPlugins,
             Detail::Plugin(plugin) if plugin.delegate => Phase::Delegate,
             Detail::Plugin(_) => Phase::Plugin,
-            Detail::Command(_) => Phase::Command,
+            // It has no time of its own: its time belongs to the process above it.
+            Detail::Command(_) | Detail::Wait(_) => Phase::Command,
         }
     }
 }
@@ -137,7 +138,7 @@ impl Breakdown {
             let owner = (0..trace.spans.len())
                 .filter(|&index| {
                     let (start, end) = clip(&trace.spans[index]);
-                    start <= slice[0] && end >= slice[1]
+                    start <= slice[0] && end >= slice[1] && trace.spans[index].detail.as_wait().is_none()
                 })
                 .max_by_key(|&index| (depths[index], clip(&trace.spans[index]).1));
             if let Some(owner) = owner {
@@ -196,7 +197,9 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         Detail::Connect(connect) if connect.name.is_empty() => format!(" to {}", connect.remote),
         Detail::Connect(connect) => format!(" to {} ({})", connect.remote, connect.name),
         Detail::Operation(_) => " (the runtime between plugins)".to_owned(),
-        Detail::Plugin(_) | Detail::RuntimeStep(_) | Detail::Activity(_) | Detail::VnicWait(_) => String::new(),
+        Detail::Plugin(_) | Detail::RuntimeStep(_) | Detail::Activity(_) | Detail::VnicWait(_) | Detail::Wait(_) => {
+            String::new()
+        }
     };
     let own = human(breakdown.own_ns[index]);
     let why = match because(span) {

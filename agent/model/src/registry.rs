@@ -154,6 +154,8 @@ attribute_keys! {
     TIME_RUNTIME = "sandglass.time.runtime": "Nanoseconds of the critical path between two plugins of the chain.",
     TIME_UNKNOWN = "sandglass.time.unknown": "Nanoseconds of the critical path not recorded.",
     TIME_WAITS = "sandglass.time.waits": "The longest waits of the critical path, the longest first.",
+    WAIT_WHAT = "sandglass.wait.what": "What it waited for: the file, the lock, the kernel's work or function.",
+    WAIT_BY = "sandglass.wait.by": "The process that held the lock, or the one whose wake-up ended the wait.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost or limited (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -175,6 +177,7 @@ pub const SPAN_NAMES: &[&str] = &[
     "hcs <operation>",
     "silo <step>",
     "wait for vnic",
+    "wait <reason>",
 ];
 
 /// A second image was executed by the same process: the span goes on.
@@ -232,6 +235,7 @@ pub fn name(span: &Span) -> String {
         Detail::Connect(_) => "connect".to_owned(),
         Detail::Activity(activity) => format!("{} {}", activity.service.as_str(), activity.name),
         Detail::VnicWait(_) => "wait for vnic".to_owned(),
+        Detail::Wait(wait) => format!("wait {}", wait.reason.as_str()),
     }
 }
 
@@ -239,7 +243,7 @@ pub fn name(span: &Span) -> String {
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
     // Client is a span that waits for another process or server; a frame only encloses others.
-    if span.detail.is_frame() || span.detail.as_vnic_wait().is_some() {
+    if span.detail.is_frame() || span.detail.as_vnic_wait().is_some() || span.detail.as_wait().is_some() {
         Kind::Internal
     } else {
         Kind::Client
@@ -354,6 +358,10 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
             list.text(VNIC_ENDPOINT, &wait.endpoint);
             list.text(VNIC_EVIDENCE, &wait.evidence);
         }
+        Detail::Wait(wait) => {
+            list.text(WAIT_WHAT, &wait.what);
+            list.text(WAIT_BY, &wait.by);
+        }
     }
     if let Status::Error { class, .. } = &span.status {
         list.text(ERROR_TYPE, class);
@@ -412,6 +420,16 @@ pub fn time_key(reason: TimeReason) -> &'static str {
     }
 }
 
+/// Who ended a wait, or held what it waited for; `None` when that is not known.
+#[must_use]
+pub fn wait_by(reason: TimeReason, by: &str) -> Option<String> {
+    match reason {
+        _ if by.is_empty() => None,
+        TimeReason::FileLock => Some(format!("held by {by}")),
+        _ => Some(format!("woken by {by}")),
+    }
+}
+
 /// Waits of one kind as a clause: `iptables waited 398 ms for a lock on a file (/run/xtables.lock, held by kube-proxy)`.
 #[must_use]
 pub fn wait_text(wait: &WaitGroup) -> String {
@@ -421,11 +439,7 @@ pub fn wait_text(wait: &WaitGroup) -> String {
     } else {
         String::new()
     };
-    let by = match wait.reason {
-        _ if wait.by.is_empty() => String::new(),
-        TimeReason::FileLock => format!("held by {}", wait.by),
-        _ => format!("woken by {}", wait.by),
-    };
+    let by = wait_by(wait.reason, &wait.by).unwrap_or_default();
     let details: Vec<&str> = [wait.what.as_str(), &by]
         .into_iter()
         .filter(|text| !text.is_empty())

@@ -93,6 +93,12 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes
         }
         Detail::VnicWait(wait) => [&wait.endpoint, &wait.evidence].map(|text| clean(text)).into(),
+        Detail::Wait(wait) => {
+            let mut notes: Vec<String> = Vec::new();
+            notes.extend((!wait.what.is_empty()).then(|| clean(&wait.what)));
+            notes.extend(registry::wait_by(wait.reason, &wait.by).map(|by| clean(&by)));
+            notes
+        }
         _ => Vec::new(),
     };
     if let Some(process) = span.process() {

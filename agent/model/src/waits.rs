@@ -135,6 +135,19 @@ pub struct WaitGroup {
     pub by: SmolStr,
 }
 
+/// A wait on the critical path of the process whose span is its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitDetail {
+    /// Why.
+    pub reason: TimeReason,
+    /// See [`WaitGroup::what`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
+    /// See [`WaitGroup::by`].
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub by: SmolStr,
+}
+
 impl TimeSpent {
     /// Bound on `waits`.
     pub const WAITS_MAX: usize = 8;

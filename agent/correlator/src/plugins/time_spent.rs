@@ -6,12 +6,13 @@
 //! has none.
 //! Does not: find reasons.
 
-use sandglass_model::waits::{TimeReason, TimeSpent};
-use sandglass_model::{Span, Timestamp};
+use sandglass_model::waits::{TimeReason, TimeSpent, WaitDetail};
+use sandglass_model::{Detail, Span, Timestamp};
 
 use crate::context::Context;
 use crate::keys::SpanRef;
 use crate::open_trace::OpenTrace;
+use crate::open_trace::ending::Cut;
 use crate::plugins::Plugins;
 
 impl Plugins {
@@ -33,6 +34,28 @@ impl Plugins {
             sum_up(open, operation);
         }
         open.touch(&mut ctx.effects);
+    }
+
+    /// The longest waits of a process become spans below its own. They never take the room of a process: a trace that is half full
+    /// gets no more of them.
+    pub(crate) fn on_waits_shown(
+        &self,
+        ctx: &mut Context,
+        reference: SpanRef,
+        shown: Vec<(Timestamp, Timestamp, WaitDetail)>,
+    ) {
+        let half = ctx.config.max_spans / 2;
+        let Some(open) = ctx.traces.get_mut(reference.trace) else {
+            return;
+        };
+        for (from, to, detail) in shown {
+            if open.trace.spans.len() >= half {
+                return;
+            }
+            if let Some(span) = open.begin(Some(reference.span), from, Detail::Wait(Box::new(detail))) {
+                open.end(span, to, Cut::Outlived, &mut ctx.effects);
+            }
+        }
     }
 
     /// Records were lost since this time: what was found since then may lack waits.

@@ -19,7 +19,8 @@ fn attempt(trace: &Trace) -> u32 {
         | Detail::Lookup(_)
         | Detail::Connect(_)
         | Detail::Activity(_)
-        | Detail::VnicWait(_) => 0,
+        | Detail::VnicWait(_)
+        | Detail::Wait(_) => 0,
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the time of operations, plugins and commands went to.
 
+use sandglass_model::phases::Breakdown;
 use sandglass_model::time::MILLISECOND;
 use sandglass_model::waits::{LockBlocked, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, Waker};
-use sandglass_model::{Body, ProcessKey, Timestamp, Trace, phases};
+use sandglass_model::{Body, ProcessKey, Timestamp, Trace, phases, registry};
 
 use crate::scene::{Scene, add};
 
@@ -77,7 +78,7 @@ fn time_of<'t>(trace: &'t Trace, name: &str) -> Option<&'t TimeSpent> {
     let span = trace
         .spans
         .iter()
-        .find(|span| sandglass_model::registry::name(span) == name)
+        .find(|span| registry::name(span) == name)
         .expect("a span of this name");
     let operation = span
         .detail
@@ -166,6 +167,70 @@ fn a_lock_below_a_command_below_a_plugin_explains_the_operation() {
         verdict.ends_with("iptables waited 398 ms for a lock on a file (/run/xtables.lock, held by kube-proxy)"),
         "{verdict}"
     );
+}
+
+/// The spans of waits: name, name of the parent, milliseconds of begin and duration.
+fn shown(trace: &Trace) -> Vec<(String, String, u64, u64)> {
+    let waits = trace.spans.iter().filter(|span| span.detail.as_wait().is_some());
+    waits
+        .map(|span| {
+            let parent = &trace.spans[span.parent.expect("a parent")];
+            assert!(parent.start <= span.start && span.end <= parent.end, "{span:?}");
+            let (start, duration) = (span.start.0 / MILLISECOND, span.duration_ns(span.start) / MILLISECOND);
+            (registry::name(span), registry::name(parent), start, duration)
+        })
+        .collect()
+}
+
+/// A wait is a span below the process that waited, not below those that waited for that one; it takes no time from it.
+#[test]
+fn long_waits_are_spans_below_who_waited() {
+    let played = locked().play();
+    let trace = &played.closed[0];
+    let wanted = [
+        ("wait file_lock", "command iptables", 114, 398),
+        ("wait run_queue", "plugin tuning", 535, 25),
+    ];
+    let wanted = wanted.map(|(name, parent, start, duration)| (name.to_owned(), parent.to_owned(), start, duration));
+    assert_eq!(shown(trace), wanted);
+    let lock = trace.spans.iter().find_map(|span| span.detail.as_wait()).unwrap();
+    assert_eq!(
+        (lock.what.as_str(), lock.by.as_str()),
+        ("/run/xtables.lock", "kube-proxy")
+    );
+    let breakdown = Breakdown::of(trace, ms(60_000));
+    let own = breakdown.own_ns.iter().zip(&trace.spans);
+    for (own, _) in own.filter(|(_, span)| span.detail.as_wait().is_some()) {
+        assert_eq!(*own, 0);
+    }
+    let sum: u64 = breakdown.phases.values().sum();
+    assert_eq!(sum, breakdown.total_ns);
+}
+
+/// Of many waits the eight longest have spans, and a short one has none.
+#[test]
+fn only_the_longest_waits_of_a_process_are_spans() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(1_000).plugin("bridge", &add("sb", "eth0"));
+    let mut at = 1_000;
+    // 30 ms each, of about a second; the first ten are longer by one each.
+    for wait in 0..20 {
+        at += 45;
+        let slept = if wait < 10 { 31 + wait } else { 30 };
+        scene
+            .at(at)
+            .woken(plugin, at - slept, &["do_nanosleep"], stranger("swapper/0", TIMER));
+    }
+    // Below a fiftieth.
+    scene
+        .at(at + 20)
+        .woken(plugin, at + 5, &["do_nanosleep"], stranger("swapper/0", TIMER));
+    scene.at(at + 30).exit(plugin, 0);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    let durations: Vec<u64> = shown(&played.closed[0]).iter().map(|wait| wait.3).collect();
+    assert_eq!(durations, [33, 34, 35, 36, 37, 38, 39, 40]);
 }
 
 /// Records may have been lost between the last report and this one: what looks like time on a processor may have been a wait.

@@ -10,6 +10,7 @@ use super::{
     ActivityDetail, Cause, CommandDetail, ConnectDetail, CreateDetail, JourneyDetail, LookupDetail, OperationDetail,
     PluginDetail, ProcessDetail, RuntimeStepDetail, SandboxDetail, VnicWaitDetail,
 };
+use crate::waits::WaitDetail;
 
 /// The kind of a span, with what only that kind has.
 ///
@@ -40,6 +41,8 @@ pub enum Detail {
     Activity(Box<ActivityDetail>),
     /// From the end of ADD until the sandbox's interface exists (Windows, where ADD returns before it does).
     VnicWait(Box<VnicWaitDetail>),
+    /// A wait of a plugin or a command.
+    Wait(Box<WaitDetail>),
 }
 
 /// `Some` for the one kind, `None` for every other.
@@ -89,6 +92,7 @@ accessors! {
     as_connect, as_connect_mut: Connect(ConnectDetail);
     as_activity, as_activity_mut: Activity(ActivityDetail);
     as_vnic_wait, as_vnic_wait_mut: VnicWait(VnicWaitDetail);
+    as_wait, as_wait_mut: Wait(WaitDetail);
 }
 
 impl Detail {

@@ -57,6 +57,7 @@ fn span_bytes(span: &Span) -> usize {
         }
         Detail::Activity(activity) => texts_bytes(&activity.objects),
         Detail::VnicWait(wait) => text_bytes(&wait.endpoint),
+        Detail::Wait(wait) => text_bytes(&wait.what),
         Detail::Journey(journey) => text_bytes(&journey.target),
         Detail::Sandbox(sandbox) => text_bytes(&sandbox.runtime),
         _ => 0,
