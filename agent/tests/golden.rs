@@ -7,6 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sandglass_correlator::{Correlator, CorrelatorConfig, Output};
+use sandglass_model::{Event, phases, recording};
+
 fn folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let mut folders: Vec<PathBuf> = fs::read_dir(root)
@@ -127,5 +130,44 @@ fn every_recording_gives_its_spans_and_metrics_twice() {
         check(&folder.join("spans.jsonl"), &spans);
         check(&folder.join("tree.txt"), &replay(&events, "tree"));
         check(&folder.join("metrics.prom"), &stable(&replay(&events, "metrics")));
+    }
+}
+
+/// The sentence above a trace names what its slow plugin waited for, and blames no plugin where the node was busy.
+#[test]
+fn headlines_name_what_slow_plugins_waited_for() {
+    for (name, sentence) in [
+        (
+            "xtables-lock",
+            "command iptables of plugin portmap took 1.75 s of 1.84 s (94 %): \
+             iptables waited 1.74 s for a lock on a file (/run/xtables.lock, held by lock-holder)",
+        ),
+        (
+            "busy-node",
+            ": the node's processors were busy, 42 % of it was waiting for one",
+        ),
+        ("cgroup-quota", ": its cgroup had used up its quota for 75 % of it"),
+        ("slow-plugin", ": sleep waited 2 times 500 ms for a timer"),
+    ] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name);
+        let text = fs::read_to_string(folder.join("events.jsonl")).unwrap();
+        let mut events: Vec<Event> = text
+            .lines()
+            .skip(1)
+            .map(|line| recording::decode_event(line).unwrap())
+            .collect();
+        events.sort_by_key(|event| event.at);
+        let mut correlator = Correlator::new(CorrelatorConfig::default());
+        for event in events {
+            correlator.handle(event);
+        }
+        correlator.finish();
+        let trace = correlator.drain().into_iter().find_map(|output| match output {
+            Output::Closed(trace) => Some(trace),
+            _ => None,
+        });
+        let trace = trace.unwrap();
+        let verdict = phases::verdict(&trace, trace.root().end.unwrap());
+        assert!(verdict.ends_with(sentence), "{name}: {verdict}");
     }
 }
