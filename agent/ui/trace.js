@@ -6,6 +6,7 @@ import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
 import { causeMeaning, causeName, findings } from "./causes.js";
 import { podName } from "./list.js";
 import { legend, phaseBar } from "./phases.js";
+import { explained, strip } from "./reasons.js";
 import { makeWaterfall } from "./waterfall.js";
 
 const RELATIONS = {
@@ -29,7 +30,8 @@ export function traceView(root, { id, within, span }, shared) {
   const verdict = h("p.verdict-line", { role: "status" });
   const phases = h("div");
   const why = h("div");
-  const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, why, phases);
+  const path = h("div.path");
+  const answer = h("section.card.answer", { "aria-label": "Where the time went" }, verdict, why, phases, path);
   const related = h("section.related", { "aria-label": "Related", hidden: true });
   const waterfall = makeWaterfall((chosen) => history.replaceState(null, "", `#/trace/${traceKey(trace)}/${chosen}`), related);
   const note = h("div");
@@ -65,6 +67,9 @@ export function traceView(root, { id, within, span }, shared) {
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
       legend(trace.phases, trace.duration_ns, trace.kind === "journey"),
     ]);
+    const operation = explained(trace);
+    fillOn([operation && operation.id, operation && operation.attributes], path, () =>
+      operation ? [h("h3", {}, `What ${operation.name} waited for, on its critical path`), strip(operation)] : []);
     const found = findings(trace).slice(0, 3);
     fillOn(found.map(({ span, ...rest }) => [span.id, rest]), why, () => found.map(explain));
     waterfall.show(trace, span || (within === which ? "" : within));

@@ -4,6 +4,7 @@
 import { causeName } from "./causes.js";
 import { fill, fillOn, h, say } from "./dom.js";
 import { absolute, duration, mark, percent, ticks, unixMs } from "./format.js";
+import { isTime, reasonOf, strip, timeOf } from "./reasons.js";
 
 /** `onselect` receives the id of a newly selected span; `below` is placed under the chart. */
 export function makeWaterfall(onselect, below) {
@@ -114,6 +115,8 @@ export function makeWaterfall(onselect, below) {
         ]);
         label.title = extra ? `${span.name} ${extra}` : span.name;
         bar.dataset.phase = span.phase;
+        const reason = reasonOf(span);
+        if (reason) bar.dataset.reason = reason;
         bar.dataset.frame = /^(sandbox|cni |journey)/.test(span.name) ? "yes" : "no";
         const left = Math.max(0, part(span.offset_ns));
         const right = Math.min(1, part(span.offset_ns + span.duration_ns));
@@ -191,6 +194,7 @@ function longest(spans) {
 function about(span) {
   const { attributes } = span;
   if (span.name === "lookup") return attributes["dns.question.name"];
+  if (reasonOf(span)) return [attributes["sandglass.wait.what"], attributes["sandglass.wait.by"]].filter(Boolean).join(", ");
   if (span.name !== "connect") return attributes["sandglass.journey.target"];
   const address = attributes["network.peer.address"];
   return `${address.includes(":") ? `[${address}]` : address}:${attributes["network.peer.port"]}`;
@@ -218,7 +222,7 @@ function describe(span, trace) {
   const code = attributes["process.exit.code"];
   const hidden = new Set(["process.command_args", "cni.error.message", "cni.error.details", "sandglass.cause", "sandglass.cause.confidence", "sandglass.cause.evidence"]);
   return [
-    h("h2", {}, h("span.swatch", { data: { phase: span.phase } }), span.name),
+    h("h2", {}, h("span.swatch", { data: reasonOf(span) ? { reason: reasonOf(span) } : { phase: span.phase } }), span.name),
     span.status === "error"
       ? h("div.failure", {},
           h("strong", {}, span.error_class || "failed"),
@@ -235,6 +239,7 @@ function describe(span, trace) {
       row("own time", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
       row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
       signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
+    timeOf(span) ? h("div.path", {}, h("h3", {}, "Critical path"), strip(span)) : null,
     args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
     span.events.length
       ? [h("h3", {}, "Events"), h("ol.events", {}, span.events.map((event) => h("li", {},
@@ -244,7 +249,7 @@ function describe(span, trace) {
       : null,
     h("h3", {}, "Attributes"),
     h("dl.attributes", {}, Object.entries(attributes)
-      .filter(([key]) => !hidden.has(key))
+      .filter(([key]) => !hidden.has(key) && !isTime(key))
       .map(([key, value]) => [h("dt", {}, key), h("dd", {}, Array.isArray(value) ? value.join(", ") : String(value))])),
     span.links.length
       ? [h("h3", {}, "Links"), h("dl.attributes", {}, span.links.map((link) => [

@@ -61,6 +61,7 @@ assets! {
     "/ui/list.js" "list.js" SCRIPT;
     "/ui/network.js" "network.js" SCRIPT;
     "/ui/phases.js" "phases.js" SCRIPT;
+    "/ui/reasons.js" "reasons.js" SCRIPT;
     "/ui/trace.js" "trace.js" SCRIPT;
     "/ui/waterfall.js" "waterfall.js" SCRIPT;
 }

@@ -57,6 +57,7 @@ async fn visit(agent: &Agent, browser: &Browser) -> Result<()> {
     network::journeys(browser).await?;
     other_views(agent, browser).await?;
     trace::operations_that_share_a_trace_id(agent, browser).await?;
+    trace::what_a_slow_plugin_waited_for(agent, browser).await?;
     list::a_storm(agent, browser).await?;
     no_complaints(browser).await?;
     a_broken_stream_is_shown(agent, browser).await

@@ -1,8 +1,10 @@
 //! One trace: its spans, its verdict, its links to others, by mouse and by keyboard, while it runs and after.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use sandglass::wall_clock::wall_ns;
 use sandglass_model::time::SECOND;
+use sandglass_model::waits::{TimeReason, TimeSpent, WaitDetail, WaitGroup};
+use sandglass_model::{Detail, SpanId};
 
 use crate::agent::Agent;
 use crate::browser::{Browser, ENTER, ESCAPE};
@@ -136,6 +138,75 @@ pub async fn hostile_names_stay_text(agent: &Agent, browser: &Browser) -> Result
         "a script in a name ran"
     );
     browser.screenshot("hostile").await
+}
+
+/// A slow pod with the critical path of its operation, and a wait below the command that waited.
+pub async fn what_a_slow_plugin_waited_for(agent: &Agent, browser: &Browser) -> Result<()> {
+    let mut trace = samples::slow("edge", "waits-0", 123, wall_ns() - 30 * SECOND);
+    let command = trace.spans.iter().rposition(|span| span.detail.as_command().is_some());
+    let command = command.context("no command")?;
+    let parents = |from: usize| std::iter::successors(Some(from), |&span| trace.spans[span].parent);
+    let operation = parents(command).find(|&span| trace.spans[span].detail.as_operation().is_some());
+    let operation = operation.context("no operation")?;
+    let waited = trace.spans[command].duration_ns(trace.spans[command].start);
+    let whole = trace.spans[operation].duration_ns(trace.spans[operation].start);
+    let lock = WaitDetail {
+        reason: TimeReason::FileLock,
+        what: "/run/xtables.lock".to_owned(),
+        by: "kube-proxy".into(),
+    };
+    let time = TimeSpent {
+        parts: vec![(TimeReason::Processor, whole - waited), (TimeReason::FileLock, waited)],
+        waits: vec![WaitGroup {
+            reason: lock.reason,
+            ns: waited,
+            count: 1,
+            what: lock.what.clone(),
+            who: "iptables".into(),
+            by: lock.by.clone(),
+        }],
+    };
+    trace.spans[operation]
+        .detail
+        .as_operation_mut()
+        .context("no operation")?
+        .time = Some(Box::new(time));
+    let mut wait = trace.spans[command].clone();
+    wait.id = SpanId(wait.id.0 ^ 1);
+    wait.parent = Some(command);
+    wait.detail = Detail::Wait(Box::new(lock));
+    trace.spans.push(wait);
+    let id = trace.id;
+    agent.store.update(trace);
+    browser.open(&agent.url(&format!("#/trace/{id}"))).await?;
+    browser
+        .wait("return document.querySelectorAll('.answer .path [data-reason=file_lock]').length === 2")
+        .await?;
+    let path = browser.text(".answer .path").await?;
+    for wanted in ["cni ADD", "File lock", "held by kube-proxy"] {
+        ensure!(path.contains(wanted), "the critical path lacks {wanted}: {path}");
+    }
+    let widths = "return [...document.querySelectorAll('.answer .path .phase-bar span')]\
+        .map((part) => part.getBoundingClientRect().width).join(' ')";
+    let widths = browser.run(widths).await?;
+    let widths: Vec<f64> = widths
+        .as_str()
+        .unwrap_or_default()
+        .split(' ')
+        .map(|width| width.parse().unwrap_or_default())
+        .collect();
+    ensure!(
+        matches!(widths[..], [processor, lock] if processor > 0.0 && lock > processor),
+        "the strip's parts: {widths:?}"
+    );
+    let bar = browser
+        .run("return document.querySelector('.span-bar[data-reason=file_lock]').closest('[role=treeitem]').innerText")
+        .await?;
+    ensure!(
+        bar.as_str().is_some_and(|text| text.contains("/run/xtables.lock")),
+        "the wait has no bar of its own: {bar}"
+    );
+    browser.both_themes("waits").await
 }
 
 pub async fn a_running_one_until_it_ends(agent: &Agent, browser: &Browser) -> Result<()> {
