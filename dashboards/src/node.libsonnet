@@ -26,6 +26,9 @@ p.dashboard('node', 'node', 'One node: what its sandboxes wait for. Choose the n
     ]),
     p.lines('Operations p99', 'Which operation on which network is slow?', 's', [p.p99By('%s_bucket{SEL, network!="cni-loopback"}' % add, 'operation, network')]),
     p.lines('Plugins p99', 'Which plugin is slow at which operation?', 's', [p.p99By('sandglass_cni_plugin_duration_seconds_bucket{SEL}', 'operation, plugin')]),
+    p.lines('Why ADDs are slow', 'What does the time of slow plugins go to?', 's', [
+      p.query('sum by (reason) (rate(sandglass_cni_time_seconds_total{SEL, operation="ADD"}[$__rate_interval]))', '{{reason}}'),
+    ], stack=true),
     p.lines('Commands p99', 'Which command that a plugin spawns is slow?', 's', [p.p99By('sandglass_cni_command_duration_seconds_bucket{SEL}', 'plugin, command')]),
     p.lines('Commands', 'How many commands does each plugin spawn?', 'ops', [
       p.query('topk(10, sum by (plugin, command) (rate(sandglass_cni_command_duration_seconds_count{SEL}[$__rate_interval])))', '{{plugin}} {{command}}'),
