@@ -377,7 +377,7 @@ fn the_examples_are_valid() {
     let kubelet = fs::read_to_string(root("deploy/examples/tracing/kubelet.yaml")).unwrap();
     assert_eq!(rules::documents(&kubelet)[0]["kind"], "KubeletConfiguration");
     let folder = tempfile::tempdir().unwrap();
-    for name in ["collector-gateway", "jaeger"] {
+    for name in ["collector-gateway", "jaeger", "jaeger-durable"] {
         let text = fs::read_to_string(root("deploy/examples").join(format!("{name}.yaml"))).unwrap();
         fs::write(folder.path().join(format!("{name}.26-37.yaml")), text).unwrap();
     }
