@@ -133,7 +133,7 @@ pub fn boot(machine: &Machine, parts: &Parts) -> Result<String> {
     let platform = machine.platform;
     let mut emulator = Command::new(platform.emulator)
         .args(platform.options)
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"])
+        .args(["-accel", platform.accelerator, "-cpu", "max", "-smp", "2", "-m", "1024"])
         .args([
             "-display",
             "none",
