@@ -131,6 +131,7 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
     let source = native::start(source_options, sender.clone(), health.clone())?;
     let cni_options = settings::cni_options(config);
     let cri_timeout = config.cri.timeout.into();
+    let runtime_is_asked = runtime != RuntimeChoice::Off;
     let pools = pools::PoolWatch::start(cni_options.clone(), runtime.clone(), cri_timeout, health.pools.clone());
     let identity_options = IdentityOptions {
         namespaces: source.namespace_look(),
@@ -145,6 +146,10 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         sinks.store.clone(),
         server.as_ref().map(http::Running::stuck_after),
     );
+
+    if let Some(otlp) = &sinks.otlp {
+        keep_journal(otlp, &sinks.store, runtime_is_asked);
+    }
 
     // The pipeline, with the correlator in it and the sinks behind it.
     let otlp = sinks.otlp.clone();
@@ -306,6 +311,22 @@ pub fn start_otlp(
     }
 }
 
+/// What an earlier run left open is shown and sent, and counted by the journal only: nobody knows how it went on.
+fn keep_journal(otlp: &Arc<OtlpSink>, store: &Store, runtime_is_asked: bool) {
+    let patience = if runtime_is_asked {
+        RUNTIME_ANSWER
+    } else {
+        Duration::ZERO
+    };
+    let (sink, store) = (Arc::downgrade(otlp), store.clone());
+    otlp.keep_journal(patience, move |trace| {
+        store.update(Arc::clone(&trace));
+        if let Some(sink) = sink.upgrade() {
+            sink.offer(&trace);
+        }
+    });
+}
+
 fn start_identity(
     options: IdentityOptions,
     sender: &EventSender,
@@ -320,5 +341,7 @@ fn start_identity(
     Some(identity)
 }
 
+/// How long the runtime has to list the sandboxes that are older than the agent, until one that was interrupted is reported.
+const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
 /// How long a clean stop waits for the collector.
 const FLUSH: Duration = Duration::from_secs(5);

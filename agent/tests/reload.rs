@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use running::Running;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A volume of a ConfigMap, as the kubelet writes it (pkg/volume/util/atomic_writer.go).
 struct ConfigMap {
@@ -55,6 +55,10 @@ fn start(test: &str, folder: &Path, map: &ConfigMap) -> Option<Running> {
     // Nothing listens on the port of discard, so traces wait.
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")];
     Running::start(test, folder, &["--config", map.path().to_str().unwrap()], &variables)
+}
+
+fn hang_up(agent: &Running) {
+    kill_process(Pid::from_child(&agent.process), Signal::HUP).unwrap();
 }
 
 #[test]
@@ -120,7 +124,7 @@ fn a_configmap_that_changes_is_loaded_and_a_bad_one_is_refused() {
     // A file that is loaded on request alone would be loaded anyway within seconds: the same file, refused a second time.
     let refusals = |agent: &Running| agent.log().matches("the configuration is refused").count();
     assert_eq!(refusals(&agent), 1);
-    agent.signal(Signal::HUP);
+    hang_up(&agent);
     agent.until("SIGHUP judges the file again", |agent| refusals(agent) == 2);
 
     map.put("correlation:\n  stuck_after: 20s\n");
@@ -161,7 +165,7 @@ fn a_reload_under_traffic_loses_no_event() {
                         + log.matches("the configuration is refused").count()
                 };
                 let before = judged(&agent);
-                agent.signal(Signal::HUP);
+                hang_up(&agent);
                 agent.until("it is judged", |agent| judged(agent) > before);
             }
             count

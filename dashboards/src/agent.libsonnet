@@ -49,6 +49,10 @@ p.dashboard('agent', 'agent', 'The agent itself: does it see everything, does it
     p.lines('Oldest request', 'For how long has the oldest request been waiting for the collector?', 's', [p.query('topk(10, max by (node) (time() - (sandglass_export_queue_oldest_timestamp_seconds{SEL} > 0)))', '{{node}}')]) + p.byNode,
     p.lines('Bytes waiting', 'How near is the queue to its limit, beyond which the oldest spans go?', 'bytes', [p.query('topk(10, max by (node) (sandglass_export_queue_bytes{SEL}))', '{{node}}')]) + p.byNode,
     p.lines('Request duration', 'How long does the collector take to answer?', 's', p.quantiles('sandglass_export_request_duration_seconds_bucket{SEL}', false)),
+    p.lines('Interrupted', 'How many traces did a killed agent leave to the next one: open ones, and closed ones that were in no request?', 'none', [
+      p.query('sum(increase(sandglass_journal_interrupted_traces_total{SEL}[$__rate_interval]))', 'interrupted'),
+      p.query('sum(increase(sandglass_journal_unsent_traces_total{SEL}[$__rate_interval]))', 'in no request'),
+    ]),
     p.lines('Requests repeated', 'How often must a request be sent again?', 'ops', [p.query(rate('sandglass_export_retries_total', 'node'), '{{node}}')]) + p.byNode,
   ]),
   p.row('What it costs', [

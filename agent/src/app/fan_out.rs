@@ -68,6 +68,9 @@ impl Outputs for FanOut {
                 identity,
                 created,
             } => {
+                if let Some(otlp) = &self.otlp {
+                    otlp.exists(sandbox);
+                }
                 if let Some(store) = &self.store {
                     store.known(sandbox.clone(), identity.clone(), *created);
                 }
@@ -88,11 +91,16 @@ impl Outputs for FanOut {
 
     fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>) {
         let mut all = Vec::new();
+        let journal = self.otlp.as_ref().filter(|otlp| otlp.has_journal());
         for trace in open {
-            if let Some(store) = &self.store
-                && changed.contains(&trace.id)
-            {
-                store.update(trace.clone());
+            if changed.contains(&trace.id) && (self.store.is_some() || journal.is_some()) {
+                let snapshot = Arc::new(trace.clone());
+                if let Some(otlp) = journal {
+                    otlp.changed(&snapshot);
+                }
+                if let Some(store) = &self.store {
+                    store.update(snapshot);
+                }
             }
             all.push(trace);
         }

@@ -15,7 +15,12 @@ pub(super) fn check(directory: Option<&Path>) -> Vec<Finding> {
     let shown = directory.display();
     let finding = match fs::read_dir(directory) {
         Ok(entries) => {
-            let sizes = entries.flatten().filter_map(|entry| entry.metadata().ok());
+            // Not the journal of open traces, which lies there too.
+            let requests = entries.flatten().filter(|entry| {
+                let path = entry.path();
+                path.extension().is_some_and(|end| end == "bad" || end == "good")
+            });
+            let sizes = requests.filter_map(|entry| entry.metadata().ok());
             let waiting: Vec<u64> = sizes.map(|data| data.len()).filter(|size| *size > 0).collect();
             let bytes: u64 = waiting.iter().sum();
             private(directory).unwrap_or_else(|| {
@@ -70,6 +75,7 @@ mod tests {
         assert!(check(Some(&directory))[0].what.contains("does not exist yet"));
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("0000000000000001.bad"), "twelve bytes").unwrap();
+        fs::write(directory.join("open.0"), "of the journal").unwrap();
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;

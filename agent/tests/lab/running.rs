@@ -73,11 +73,16 @@ impl Running {
     }
 
     pub fn health(&self) -> Value {
+        self.page("/api/v1/health")
+    }
+
+    /// An answer of the page's API.
+    pub fn page(&self, path: &str) -> Value {
         // The page has a port of its own, which the log names.
         let log = self.log();
         let address = log.rsplit("the page is served address=").next().unwrap();
         let address = address.split_whitespace().next().unwrap().parse().unwrap();
-        let answer = ask(address, "/api/v1/health").unwrap();
+        let answer = ask(address, path).unwrap();
         let body = &answer[answer.find('{').unwrap()..=answer.rfind('}').unwrap()];
         serde_json::from_str(body).unwrap()
     }
@@ -93,11 +98,6 @@ impl Running {
             assert!(begin.elapsed() < PATIENCE, "{what}: {}\n{}", self.health(), self.log());
             std::thread::sleep(Duration::from_millis(50));
         }
-    }
-
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, signal).unwrap();
     }
 }
 

@@ -92,6 +92,8 @@ pub const ERROR_TYPES: &[&str] = &[
     "signal",
     // It never ended within the deadline.
     "deadline",
+    // The agent was killed while it went on: what became of it is not known.
+    "interrupted",
     // A part of it failed: the root of a failed sandbox.
     "sandbox_failed",
     // A lookup: no answer, or an answer that is an error.

@@ -5,17 +5,19 @@
 //! request holds is split; its spans keep their order. Does not: send.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
 use opentelemetry_otlp::{ExporterBuildError, Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use sandglass_model::RootId;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::convert;
 use super::delivery::Delivery;
+use super::journal::Journal;
 use super::spool::Worth;
 use crate::node::NodeInfo;
 use crate::sinks::sampling::Chosen;
@@ -24,6 +26,8 @@ use crate::sinks::sampling::Chosen;
 pub(super) struct Batcher {
     pub(super) exporter: SpanExporter,
     pub(super) delivery: Arc<Delivery>,
+    /// Empty without a journal of open traces.
+    pub(super) journal: Arc<OnceLock<Journal>>,
     pub(super) node: NodeInfo,
     pub(super) service: String,
     pub(super) extra: Vec<(String, String)>,
@@ -95,6 +99,19 @@ impl Batcher {
 
     /// Encodes the traces and seals the requests. With a spool, which drops by worth, no request holds bad and good traces.
     async fn flush(&mut self, traces: Vec<Chosen>) {
+        let journal = self.journal.get().cloned();
+        let roots: Vec<RootId> = match &journal {
+            Some(_) => traces.iter().map(|chosen| chosen.trace.root_id()).collect(),
+            None => Vec::new(),
+        };
+        self.flush_all(traces).await;
+        if let Some(journal) = journal {
+            // From now on the spool keeps them.
+            roots.into_iter().for_each(|root| journal.gone(root));
+        }
+    }
+
+    async fn flush_all(&mut self, traces: Vec<Chosen>) {
         if self.delivery.spool().is_none() {
             return self.flush_group(traces, Worth::Bad).await;
         }

@@ -1,7 +1,7 @@
 //! The OTLP sink: closed traces to an OpenTelemetry collector, over HTTP/protobuf or gRPC.
 //!
 //! `offer` (never blocks) -> bounded queue -> `batch.rs` (groups by pod, encodes) -> `delivery.rs` (bounded queue of
-//! requests, on disk with a spool; retry) -> `transport.rs`. Used by the composition root and by `sandglass replay --export`.
+//! requests, on disk with a spool; retry) -> `transport.rs`. With a spool, `journal.rs` keeps open traces. Used by the composition root and by `sandglass replay --export`.
 //! Every span passed to `offer`, or found in the spool, ends as delivered, rejected, partial_rejected, evicted, expired, corrupt
 //! or shed, is sampled out, or is pending: the numbers add up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
 //! Does not: block the pipeline, survive a restart of the agent without a spool, or use a proxy.
@@ -9,11 +9,11 @@
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use sandglass_model::{SpanId, Trace};
+use sandglass_model::{SandboxId, SpanId, Trace};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -21,8 +21,9 @@ use tokio::task::JoinHandle;
 
 use self::backoff::Backoff;
 use self::batch::Batcher;
-use self::config::{OtlpProtocol, Resolved};
+use self::config::{OtlpProtocol, Resolved, SpoolOptions};
 use self::delivery::Delivery;
+use self::journal::{Journal, JournalMetrics};
 use self::metrics::{ExportMetrics, ExportOutcome};
 use self::queue::RequestQueue;
 use self::spool::Spool;
@@ -38,6 +39,7 @@ mod batch;
 pub mod config;
 mod convert;
 mod delivery;
+mod journal;
 mod metrics;
 mod queue;
 pub mod response;
@@ -50,6 +52,9 @@ pub struct OtlpSink {
     queue: mpsc::Sender<Chosen>,
     sampling: Sampling,
     delivery: Arc<Delivery>,
+    journal: Arc<OnceLock<Journal>>,
+    journal_options: Option<SpoolOptions>,
+    journal_metrics: JournalMetrics,
     metrics: Arc<ExportMetrics>,
     health: Health,
     stopping: watch::Sender<bool>,
@@ -130,6 +135,10 @@ pub struct OtlpStatus {
     pub spool_problem: Option<String>,
     /// Files of the spool that are left alone: in a newer format, or not readable.
     pub spool_left_alone: Option<usize>,
+    /// Traces that were open when an earlier run was killed; `None` without a journal.
+    pub interrupted_traces: Option<u64>,
+    /// Why open traces are not written to the journal.
+    pub journal_problem: Option<String>,
 }
 
 impl OtlpSink {
@@ -159,7 +168,9 @@ impl OtlpSink {
         let backoff = Backoff::new(tuning.backoff_initial, tuning.backoff_max, seed);
         let (queue, received) = mpsc::channel(tuning.queue_traces.max(1));
         let (stopping, stop_seen) = watch::channel(false);
+        let journal = Arc::new(OnceLock::new());
         let batcher = Batcher {
+            journal: Arc::clone(&journal),
             exporter,
             delivery: Arc::clone(&delivery),
             scope: convert::scope(&node.version),
@@ -182,6 +193,9 @@ impl OtlpSink {
             queue,
             sampling: Sampling::new(config.sampling),
             delivery,
+            journal,
+            journal_options: config.spool,
+            journal_metrics: JournalMetrics::default(),
             metrics,
             health,
             stopping,
@@ -194,6 +208,40 @@ impl OtlpSink {
     /// Registers the sink's metrics.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+        self.journal_metrics.register(registry);
+    }
+
+    /// Keeps a journal of open traces beside the spool, if there is one, and passes to `deliver` what an earlier run left open: closed
+    /// as far as it was seen, a sandbox that nobody lists ([`OtlpSink::exists`]) after `patience`. They have to be offered
+    /// like any other. Not for a replay, whose traces belong to nobody's next run.
+    pub fn keep_journal(&self, patience: Duration, deliver: impl Fn(Arc<Trace>) + Send + 'static) {
+        if let Some(options) = &self.journal_options {
+            // Before its thread delivers anything.
+            let journal = self.journal.get_or_init(|| Journal::new(self.journal_metrics.clone()));
+            journal.start(options, patience, Box::new(deliver));
+        }
+    }
+
+    /// An open trace has changed.
+    pub fn changed(&self, trace: &Arc<Trace>) {
+        if let Some(journal) = self.journal.get()
+            && !trace.closed
+        {
+            journal.put(trace);
+        }
+    }
+
+    /// There is a journal that wants to know of open traces.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        self.journal.get().is_some()
+    }
+
+    /// The runtime has a sandbox that is older than this process.
+    pub fn exists(&self, sandbox: &SandboxId) {
+        if let Some(journal) = self.journal.get() {
+            journal.exists(sandbox);
+        }
     }
 
     /// Queues a closed trace that the sampling policy sends; ignores an open one. Never blocks: a trace for which there is no
@@ -205,10 +253,21 @@ impl OtlpSink {
         let spans = trace.spans.len() as u64;
         let Some(chosen) = self.sampling.choose(trace) else {
             self.metrics.sampled_out.inc_by(spans);
+            if let Some(journal) = self.journal.get() {
+                journal.gone(trace.root_id());
+            }
             return;
         };
         self.metrics.accept(spans);
-        if self.queue.try_send(chosen).is_err() {
+        if let Some(journal) = self.journal.get() {
+            // Before it is queued: it is gone once its request is sealed.
+            journal.put(trace);
+        }
+        if let Err(refused) = self.queue.try_send(chosen) {
+            // A sink that has stopped leaves it to the next run.
+            if let (Some(journal), mpsc::error::TrySendError::Full(_)) = (self.journal.get(), &refused) {
+                journal.gone(trace.root_id());
+            }
             self.metrics.shed(spans);
             self.health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc();
         }
@@ -244,6 +303,8 @@ impl OtlpSink {
             spool_bytes: depth.map(|depth| depth.bytes),
             spool_problem: spool.and_then(|spool| spool.problem),
             spool_left_alone: depth.map(|depth| depth.newer + depth.unreadable),
+            interrupted_traces: self.journal.get().map(Journal::interrupted),
+            journal_problem: self.journal.get().and_then(Journal::problem),
         }
     }
 
@@ -262,6 +323,10 @@ impl OtlpSink {
                 batching.abort();
                 sending.abort();
             }
+        }
+        if let Some(journal) = self.journal.get().cloned() {
+            // It waits for the disk.
+            let _ = tokio::task::spawn_blocking(move || journal.stop()).await;
         }
         let undelivered = self.metrics.waiting();
         if undelivered > 0 {

@@ -13,7 +13,7 @@
 //! Does not: run on the runtime's threads ([`on_disk`]), delete what a newer version wrote, or encrypt: SECURITY.md says what
 //! is at rest.
 
-mod directory;
+pub(super) mod directory;
 pub(super) mod format;
 pub(super) mod segments;
 

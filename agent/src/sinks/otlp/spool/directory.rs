@@ -1,6 +1,6 @@
 //! The spool's directory: its mode, its lock, the names of its files.
 //!
-//! Used by `segments.rs`. Does not: know what is in a file.
+//! Used by `segments.rs`, and by the journal of open traces. Does not: know what is in a file.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -17,7 +17,7 @@ pub(in crate::sinks::otlp) enum Worth {
 }
 
 /// Creates the directory, or makes an existing one private: requests hold names of pods and arguments of commands.
-pub(super) fn private_directory(directory: &Path) -> io::Result<()> {
+pub(in crate::sinks::otlp) fn private_directory(directory: &Path) -> io::Result<()> {
     let exists = directory.is_dir();
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -51,7 +51,8 @@ pub(super) fn private_directory(directory: &Path) -> io::Result<()> {
 fn foreign_file(directory: &Path) -> io::Result<Option<std::ffi::OsString>> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        if entry.file_name() != LOCK && parse_name(&entry.path()).is_none() {
+        let own = [LOCK, JOURNAL_LOCK].into_iter().chain(JOURNAL_FILES);
+        if !own.into_iter().any(|own| entry.file_name() == own) && parse_name(&entry.path()).is_none() {
             return Ok(Some(entry.file_name()));
         }
     }
@@ -72,11 +73,19 @@ pub(super) fn private_file(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Another process has it locked for a second.
 pub(super) fn lock(directory: &Path) -> io::Result<File> {
+    lock_as(directory, LOCK)
+}
+
+/// Locks a part of the directory, by the name of its lock.
+///
+/// # Errors
+/// Another process has it locked for a second.
+pub(in crate::sinks::otlp) fn lock_as(directory: &Path, name: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(directory.join(LOCK))?;
+    let file = options.open(directory.join(name))?;
     // The agent that this one replaces may be about to end.
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -112,6 +121,10 @@ pub(super) fn parse_name(path: &Path) -> Option<(u64, Worth)> {
     Some((number, worth))
 }
 
+/// The files of the journal of open traces (`journal.rs`), which lie beside the spool's.
+pub(in crate::sinks::otlp) const JOURNAL_FILES: [&str; 4] = ["open.0", "open.1", "open.2", "open.3"];
+/// Locked by the process that writes them. The spool has a lock of its own: each is opened when it can be.
+pub(in crate::sinks::otlp) const JOURNAL_LOCK: &str = "open.lock";
 /// Name of the file that is locked.
 const LOCK: &str = "lock";
 const LOCK_TRIES: u32 = 20;

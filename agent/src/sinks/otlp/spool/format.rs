@@ -193,7 +193,7 @@ fn next_magic(bytes: &[u8]) -> usize {
 }
 
 /// CRC-32 of `bytes`.
-pub(super) fn checksum(bytes: &[u8]) -> u32 {
+pub(in crate::sinks::otlp) fn checksum(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);
     crc.sum()

@@ -186,7 +186,7 @@ pub fn incompressible(number: u64) -> Arc<Trace> {
     let bytes = number.to_le_bytes();
     trace.id = sandglass_model::TraceId::of(&[&bytes]);
     let container = sandglass_model::TraceId::of(&[&bytes, b"container"]);
-    trace.sandbox = Some(sandglass_model::SandboxId(format!("{}{container}", trace.id)));
+    trace.sandbox = Some(SandboxId(format!("{}{container}", trace.id)));
     for (index, span) in trace.spans.iter_mut().enumerate() {
         span.id = SpanId::of(&[&bytes, &index.to_le_bytes()]);
     }

@@ -288,3 +288,98 @@ async fn a_killed_agent_loses_nothing_that_it_had_sealed() {
         "one request for each kill at most comes twice"
     );
 }
+
+/// Ends a sink as a kill does: nothing is sealed any more, and what its journal had written is there.
+fn killed(sink: OtlpSink) {
+    sink.journal.get().unwrap().stop();
+    for task in sink.tasks.lock().unwrap().take().unwrap() {
+        task.abort();
+    }
+}
+
+/// A sink with a journal; what an earlier one left is offered to it, as the composition root does.
+fn start_with_journal(config: Resolved) -> Arc<OtlpSink> {
+    let sink = Arc::new(start(config));
+    let weak = Arc::downgrade(&sink);
+    sink.keep_journal(Duration::ZERO, move |trace| {
+        if let Some(sink) = weak.upgrade() {
+            sink.offer(&trace);
+        }
+    });
+    sink
+}
+
+#[tokio::test]
+async fn what_waited_for_its_batch_and_what_was_open_survive_a_kill() {
+    let directory = TempDir::new().unwrap();
+    let (mut config, address) = nobody(directory.path()).await;
+    config.tuning.batch_spans = 1_000;
+    config.tuning.batch_delay = Duration::from_secs(3_600);
+    let sink = start_with_journal(config.clone());
+    let open = |number| {
+        let mut trace = small_trace(number);
+        trace.closed = false;
+        trace.spans[0].end = None;
+        Arc::new(trace)
+    };
+    for number in 0..20 {
+        sink.changed(&open(number));
+        if number < 10 {
+            sink.offer(&small(number));
+        }
+    }
+    assert_eq!(sink.status().waiting, 10);
+    killed(Arc::into_inner(sink).unwrap());
+
+    let collector = Collector::start(&address, Vec::new(), false, None).await;
+    config.tuning.batch_delay = Duration::from_millis(1);
+    let sink = start_with_journal(config.clone());
+    until("delivery", || sink.status().delivered == 20).await;
+    let status = sink.status();
+    assert_eq!((status.interrupted_traces, status.journal_problem), (Some(10), None));
+    assert_eq!(sink.stop(LONG).await, 0);
+    sums_up(&sink.status(), 20);
+    let mut all = numbers(&collector);
+    all.sort_unstable();
+    assert_eq!(all, (0..20).collect::<Vec<_>>(), "each once, with its ids");
+    let failed = collector
+        .spans()
+        .iter()
+        .filter(|span| {
+            let attributes = attributes(&span.attributes);
+            attributes.get("error.type").is_some_and(|class| class == "interrupted")
+        })
+        .count();
+    assert_eq!(failed, 10);
+
+    // Nothing is left for a third one.
+    let sink = start_with_journal(config);
+    assert_eq!(sink.stop(LONG).await, 0);
+    assert_eq!(
+        (sink.status().interrupted_traces, sink.status().delivered),
+        (Some(0), 0)
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_sent_leaves_the_journal() {
+    let directory = TempDir::new().unwrap();
+    let collector = Collector::http(Vec::new()).await;
+    let mut config = spooled(http(&collector), directory.path());
+    config.sampling = crate::sinks::sampling::Policy::Bad {
+        good_per_thousand: 0,
+        slow_ns: u64::MAX,
+    };
+    let sink = start_with_journal(config.clone());
+    let mut good = small_trace(1);
+    good.spans[0].status = sandglass_model::Status::Unset;
+    let mut open = good.clone();
+    open.closed = false;
+    sink.changed(&Arc::new(open));
+    sink.offer(&Arc::new(good));
+    assert_eq!(sink.status().sampled_out, 1);
+    killed(Arc::into_inner(sink).unwrap());
+    let sink = start_with_journal(config);
+    assert_eq!(sink.stop(LONG).await, 0);
+    assert_eq!((sink.status().interrupted_traces, sink.status().waiting), (Some(0), 0));
+}
