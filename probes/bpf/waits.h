@@ -53,6 +53,18 @@ struct {
 	__type(value, uint64_t);
 } clock_offset SEC(".maps");
 
+// Records that were left out on purpose: see has_room().
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, uint64_t);
+} limited SEC(".maps");
+
+// Part of the ring that waits may fill. A record of a process must find room whatever threads do: fifty sandboxes at once on two
+// processors filled a ring of 1 MiB with waits, and processes were lost.
+#define WAITS_SHARE 4
+
 // A record is larger than a program's stack. sched_waking may interrupt itself: an interrupt wakes a task too.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -60,6 +72,23 @@ struct {
 	__type(key, uint32_t);
 	__type(value, struct WakeRecord);
 } wake_scratch SEC(".maps");
+
+always_inline void count_limited(void)
+{
+	uint32_t zero = 0;
+	uint64_t *count = bpf_map_lookup_elem(&limited, &zero);
+	if (count)
+		*count += 1;
+}
+
+// Is there room for the record of a wait? If not, it is counted as limited.
+always_inline int has_room(void)
+{
+	if (waiting_bytes() <= bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / WAITS_SHARE)
+		return 1;
+	count_limited();
+	return 0;
+}
 
 always_inline uint32_t state_of(struct task_struct *task)
 {
@@ -182,7 +211,7 @@ always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now)
 		sleep.flags = WAIT_UNINTERRUPTIBLE;
 	}
 	if (bpf_map_update_elem(&sleeps, &tid, &sleep, BPF_ANY))
-		count_lost(LOST_WAITS);
+		count_limited();
 }
 
 always_inline void on_in(struct task_struct *next, uint64_t now)
@@ -196,7 +225,7 @@ always_inline void on_in(struct task_struct *next, uint64_t now)
 	if (!sleep->runnable_ns && sleep->early_wake_ns)
 		sleep->runnable_ns = sleep->out_ns;
 	sleep->early_wake_ns = 0;
-	if (!sleep->runnable_ns || now - sleep->runnable_ns < WAIT_MIN_NS)
+	if (!sleep->runnable_ns || now - sleep->runnable_ns < WAIT_MIN_NS || !has_room())
 		return;
 	struct task_struct *leader = 0;
 	struct RunRecord record = { .runnable_ns = sleep->runnable_ns, .flags = sleep->flags };
@@ -249,9 +278,9 @@ int on_waking(uint64_t *ctx)
 			return 0;
 		struct sleep found = { .out_ns = out, .runnable_ns = now, .flags = flags };
 		if (bpf_map_update_elem(&sleeps, &tid, &found, BPF_ANY))
-			count_lost(LOST_WAITS);
+			count_limited();
 	}
-	if (now < out + WAIT_MIN_NS)
+	if (now < out + WAIT_MIN_NS || !has_room())
 		return 0;
 	struct WakeRecord *record = bpf_map_lookup_elem(&wake_scratch, &zero);
 	if (!record)

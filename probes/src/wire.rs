@@ -42,10 +42,8 @@ pub const LOST_RING: u32 = 0;
 pub const LOST_TABLE: u32 = 1;
 /// Slot of the counter map: environments of which a part could not be read, of processes that could be plugins.
 pub const LOST_ENVIRONMENT: u32 = 2;
-/// Slot of the counter map: threads whose waits found the table full.
-pub const LOST_WAITS: u32 = 3;
 /// Slots of the counter map.
-pub const LOST_SLOTS: u32 = 4;
+pub const LOST_SLOTS: u32 = 3;
 
 /// Most processes tracked at one time.
 pub const PROCESSES_MAX: u32 = 16384;

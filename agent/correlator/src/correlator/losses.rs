@@ -14,13 +14,18 @@ use crate::correlator::Correlator;
 /// How long after a loss was noticed traces that begin count as incomplete: the kernel side counts a lost record at
 /// once, and the source reads the counter only at the next poll of the ring buffer.
 const LOSS_REACH_NS: u64 = SECOND;
-/// Names of the probes whose records are about traffic, as `sandglass_probe_info` has them. A loss of any other probe
-/// concerns processes.
+/// Name of the probe whose records are about waits, as `sandglass_probe_info` has it.
+const WAITS_PROBE: &str = "waits";
+/// Names of the probes whose records are about traffic, likewise. A loss of any other probe concerns processes.
 const TRAFFIC_PROBES: [&str; 4] = ["dns", "connect", "conntrack", "drops"];
 
 impl Correlator {
-    /// Records of one owner were left out on purpose: only what is that owner's may miss some.
+    /// Records of one owner were left out on purpose: only what is that owner's may miss some. Of waits, only the reasons of what
+    /// runs.
     pub(super) fn on_limited(&mut self, at: Timestamp, probe: &str, netns: u64, source: Option<IpAddr>) {
+        if probe == WAITS_PROBE {
+            return self.on_waits_lost(at);
+        }
         let attributes = [(registry::LOST_PROBE, probe.to_owned())];
         let owner = match netns {
             0 => None,
@@ -29,6 +34,12 @@ impl Correlator {
         self.traffic.on_limited(owner.as_ref());
         self.sandboxes
             .on_limited(&mut self.ctx, at, owner.as_ref(), &attributes);
+    }
+
+    /// The path of operations that run is unknown where no wait was recorded lately.
+    fn on_waits_lost(&mut self, at: Timestamp) {
+        let since = self.waits.on_loss(at);
+        self.plugins.on_waits_lost(&mut self.ctx, since);
     }
 
     /// Records of a probe were lost: marks everything open that may miss them, and what begins within `LOSS_REACH_NS`.
@@ -45,8 +56,7 @@ impl Correlator {
             }
         } else {
             losses.processes = losses.processes.max(until);
-            let since = self.waits.on_loss(at);
-            self.plugins.on_waits_lost(&mut self.ctx, since);
+            self.on_waits_lost(at);
         }
         let attributes = [
             (registry::LOST_PROBE, probe.to_owned()),

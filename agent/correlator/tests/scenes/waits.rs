@@ -236,6 +236,26 @@ fn only_the_longest_waits_of_a_process_are_spans() {
 /// Records may have been lost between the last report and this one: what looks like time on a processor may have been a wait.
 #[test]
 fn a_loss_makes_the_time_around_it_unknown() {
+    let lost = Body::Lost {
+        probe: "exec".to_owned(),
+        count: 3,
+    };
+    assert!(with_unknown_time(lost), "a record of a process may be missing too");
+}
+
+/// Waits that the kernel side left out on purpose take nothing from the trace but reasons.
+#[test]
+fn waits_that_were_left_out_make_the_time_around_them_unknown() {
+    let limited = Body::Limited {
+        probe: "waits".to_owned(),
+        netns: 0,
+        source: None,
+    };
+    assert!(!with_unknown_time(limited));
+}
+
+/// Plays a plugin whose wait is recorded, and `report` after its end. Returns whether its trace is incomplete.
+fn with_unknown_time(report: Body) -> bool {
     let mut scene = Scene::new();
     scene.at(0).recorded(true);
     let plugin = scene.at(10_000).plugin("bridge", &add("sb", "eth0"));
@@ -244,20 +264,18 @@ fn a_loss_makes_the_time_around_it_unknown() {
         .woken(plugin, 10_100, &["hrtimer_nanosleep"], stranger("swapper/0", TIMER));
     scene.at(10_500).exit(plugin, 0);
     // Reported after the plugin has ended, before its trace is closed.
-    scene.at(10_600).lost(3);
+    scene.at(10_600).event(report);
     let later = scene.at(20_000).plugin("bridge", &add("other", "eth0"));
     scene.at(20_100).exit(later, 0);
     scene.at(90_000).tick();
     let played = scene.play();
-    let of = |sandbox: &str| {
-        let mut traces = played.closed.iter();
-        traces
-            .find(|trace| trace.sandbox.as_ref().is_some_and(|id| id.0 == sandbox))
-            .unwrap()
+    let [of_plugin, of_later] = &played.closed[..] else {
+        unreachable!("{:#?}", played.closed)
     };
-    assert_eq!(parts(of("sb"), "plugin bridge"), [("timer", 300), ("unknown", 200)]);
-    assert_eq!(parts(of("sb"), "cni ADD"), [("timer", 300), ("unknown", 200)]);
-    assert_eq!(parts(of("other"), "plugin bridge"), [("processor", 100)]);
+    assert_eq!(parts(of_plugin, "plugin bridge"), [("timer", 300), ("unknown", 200)]);
+    assert_eq!(parts(of_plugin, "cni ADD"), [("timer", 300), ("unknown", 200)]);
+    assert_eq!(parts(of_later, "plugin bridge"), [("processor", 100)]);
+    of_plugin.incomplete
 }
 
 #[test]

@@ -152,11 +152,11 @@ impl Attached {
     fn prepare_waits(&mut self, rung: Rung, after: Option<Duration>, loader: &mut ProbeLoader<'_>) -> ProbeStatus {
         let consequence = "traces do not say what plugins waited for";
         let Some(after) = after else {
-            return switched_off(WAITS, consequence, "waits.enabled");
+            return switched_off(waits::PROBE, consequence, "waits.enabled");
         };
         if rung != Rung::TpBtf {
             let hint = "a kernel of 5.11 or newer takes tp_btf";
-            return missing(WAITS, format!("{consequence}: only tp_btf follows waits"), hint);
+            return missing(waits::PROBE, format!("{consequence}: only tp_btf follows waits"), hint);
         }
         let family = &mut self.family;
         // A wake-up must be seen of every sleep that on_switch has seen begin.
@@ -168,11 +168,11 @@ impl Attached {
         match outcome {
             Ok((maps, symbols)) => {
                 self.waits = Some(WaitParts { symbols, maps, after });
-                attached(WAITS, "tp_btf, while a plugin is slow")
+                attached(waits::PROBE, "tp_btf, while a plugin is slow")
             }
             Err(error) => {
                 let hint = "the kernel must name its functions to a BPF program (Linux 5.13)";
-                unavailable(WAITS, consequence, hint, &error)
+                unavailable(waits::PROBE, consequence, hint, &error)
             }
         }
     }
@@ -279,4 +279,3 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
 pub const PROBE: &str = "exec";
 /// Names of its optional parts.
 const STDIO: &str = "stdio";
-const WAITS: &str = "waits";

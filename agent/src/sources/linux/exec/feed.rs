@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 
@@ -16,7 +17,7 @@ use super::running;
 use super::runtimes::Runtimes;
 use super::trust::Trust;
 use super::waits::{self, Waits};
-use crate::health::Health;
+use crate::health::{Health, ProbeLabel};
 use crate::scheduling;
 use crate::sources::linux::cgroups::Cgroups;
 use crate::sources::linux::feed::{Drained, Feed, Outlet, RECORDS_MAX};
@@ -53,6 +54,8 @@ pub struct ExecFeed {
     runtimes: Runtimes,
     /// `None` where waits are not followed.
     waits: Option<Waits>,
+    /// Waits that were left out: `events_limited_total`.
+    limited_waits: Counter,
     /// The relation of both clocks that was sent last.
     anchor: ClockAnchor,
     /// Events of a burst that are not sent yet; empty between two drains.
@@ -81,6 +84,9 @@ impl ExecFeed {
             cgroups: Cgroups::new(),
             runtimes: Runtimes::default(),
             waits,
+            limited_waits: health.limited.get_or_create(&ProbeLabel {
+                probe: waits::PROBE.to_owned(),
+            }),
             anchor: clock::anchor(),
             burst: Vec::new(),
         }
@@ -245,6 +251,10 @@ impl Feed for ExecFeed {
     /// Cgroups are looked up again each time: the configured ones may have been created or replaced since.
     fn check(&mut self) -> Result<(), Stopped> {
         self.outlet.report_losses(&mut self.stream.lost)?;
+        if let Some((count, event)) = self.waits.as_mut().and_then(Waits::limited) {
+            self.limited_waits.inc_by(count);
+            self.outlet.send(event)?;
+        }
         self.trust.write(&self.cgroups);
         self.trust.report(&mut self.cgroups);
         self.check_clock()

@@ -128,6 +128,20 @@ impl Waits {
         Ok(())
     }
 
+    /// How many waits the kernel side has left out since the last call, and the event of that.
+    pub fn limited(&mut self) -> Option<(u64, Event)> {
+        let count = self.maps.limited();
+        let event = Event {
+            at: clock::now(),
+            body: Body::Limited {
+                probe: PROBE.to_owned(),
+                netns: 0,
+                source: None,
+            },
+        };
+        (count > 0).then_some((count, event))
+    }
+
     /// The event of a wake-up.
     pub fn woken(&mut self, record: &WakeRecord, cgroups: &mut Cgroups) -> Event {
         let comm_len = record.waker_comm.iter().position(|byte| *byte == 0);
@@ -198,6 +212,8 @@ fn times(header: &RecordHeader, times: &WireTimes) -> ThreadTimes {
     }
 }
 
+/// Name of the probe, in metrics and on the health page.
+pub const PROBE: &str = "waits";
 /// Plugins and processes below them; of more, the waits are recorded by the age of these.
 const RUNNING_MAX: usize = 4096;
 /// A plugin that runs for longer (ten minutes, twice the default of `correlation.deadline`) keeps nothing attached.

@@ -328,10 +328,11 @@ impl Family {
         Ok(WaitMaps {
             sleeps: self.take_map("sleeps")?,
             clock_offset: self.take_map("clock_offset")?,
+            limited: self.limited()?,
         })
     }
 
-    /// Takes the counter of records that were left out on purpose, of the drop probe. Works once.
+    /// Takes the counter of records that were left out on purpose, of the drop probe or the wait programs. Works once.
     ///
     /// # Errors
     /// As for [`Family::stream`].

@@ -138,9 +138,16 @@ pub struct WaitMaps {
     pub(super) sleeps: HashMap<MapData, u32, [u8; 40]>,
     /// One entry: the boot clock minus the run queues' clock.
     pub(super) clock_offset: Array<MapData, u64>,
+    /// Records that were left out.
+    pub(super) limited: LostCounter,
 }
 
 impl WaitMaps {
+    /// How many records were left out since the last call.
+    pub fn limited(&mut self) -> u64 {
+        self.limited.take()
+    }
+
     /// Forgets what was remembered when the programs were attached last. False when a map cannot be written.
     pub fn reset(&mut self) -> bool {
         let threads: Vec<u32> = self.sleeps.keys().filter_map(Result::ok).collect();
