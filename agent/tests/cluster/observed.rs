@@ -29,6 +29,10 @@ const NOTHING_HERE: &[(&str, &str)] = &[
         "- (sandglass_export_queue_oldest",
         "nothing waits: Jaeger takes every request at once",
     ),
+    (
+        "sandglass_config_needs_restart",
+        "nobody changes the file of a running agent",
+    ),
 ];
 
 /// What has data only if the kernel happens to drop such a packet meanwhile.
