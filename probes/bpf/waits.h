@@ -63,7 +63,7 @@ struct {
 
 // Part of the ring that waits may fill. A record of a process must find room whatever threads do: fifty sandboxes at once on two
 // processors filled a ring of 1 MiB with waits, and processes were lost.
-#define WAITS_SHARE 4
+#define WAITS_SHARE 16
 
 // A record is larger than a program's stack. sched_waking may interrupt itself: an interrupt wakes a task too.
 struct {
