@@ -124,7 +124,7 @@ impl Waits {
         self.add_process(at, fork.process, process, Some(forker));
     }
 
-    /// A process executed an image. One whose parent is no plugin's is a plugin that a runtime executed.
+    /// A process executed an image. If its parent belongs to no plugin, a runtime executed this one as a plugin.
     pub(crate) fn on_exec(&mut self, at: Timestamp, exec: &Exec) {
         if !self.is_active {
             return;

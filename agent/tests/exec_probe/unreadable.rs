@@ -1,7 +1,7 @@
 //! An environment that cannot be read at exec is counted as lost, and only where the process could have been a plugin.
 //!
-//! An exec leaves its environment in memory, so no exec provokes this on a node that does not swap. The test gives the pages
-//! of its own environment back and runs the exec program by `BPF_PROG_TEST_RUN`, with itself as the task that executed.
+//! An exec leaves its environment in memory, so no exec provokes this on a node that does not swap. The test drops the pages
+//! of its own environment and runs the exec program by `BPF_PROG_TEST_RUN`, with itself as the task that executed.
 
 use std::process::Command;
 
@@ -31,7 +31,7 @@ fn an_environment_that_cannot_be_read_is_counted() {
         .args(["--exact", "unreadable::child", "--nocapture"])
         .env(CHILD, "1")
         .env("CNI_COMMAND", "ADD")
-        // Whole pages, so that nothing else of the process lies in what is given back.
+        // Whole pages, so that no other data of the process lies in the pages that are dropped.
         .env("FILLER", "f".repeat(64 * 1024))
         .output()
         .unwrap();
@@ -53,7 +53,7 @@ fn child() {
     // One object for each run: a process that was recognized as a plugin is tracked from then on.
     let [before, trusted, untrusted] = [(); 3].map(|()| load_exec());
     let before = lost_by_an_exec(&before, task);
-    give_environment_back();
+    drop_environment();
     let trusted = lost_by_an_exec(&trusted, task);
     // CAP_BPF stays, which BPF_PROG_TEST_RUN asks for.
     let mut sets = capabilities(None).unwrap();
@@ -87,7 +87,7 @@ fn lost_by_an_exec(ebpf: &Ebpf, task: u64) -> u64 {
 }
 
 /// Drops the whole pages of this process's environment; nothing reads them afterwards, so they stay absent.
-fn give_environment_back() {
+fn drop_environment() {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     // proc_pid_stat(5): env_start and env_end are fields 50 and 51; the name, field 2, ends with the last parenthesis.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
