@@ -13,7 +13,6 @@ pub mod dns;
 mod drops;
 pub mod exec;
 mod feed;
-mod file_locks;
 mod known_namespaces;
 mod loader;
 mod netns;

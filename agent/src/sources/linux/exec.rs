@@ -9,6 +9,7 @@
 mod calibration;
 pub mod decode;
 mod feed;
+mod file_locks;
 mod running;
 mod runtimes;
 mod stdio;

@@ -16,9 +16,9 @@ use sandglass_probes::wire::waits::{
 };
 use sandglass_probes::wire::{COMM_LEN, RecordHeader};
 
+use super::file_locks::FileLocks;
 use crate::sources::clock;
 use crate::sources::linux::cgroups::Cgroups;
-use crate::sources::linux::file_locks::FileLocks;
 use crate::sources::linux::loader::error::LoadError;
 use crate::sources::linux::loader::family::Family;
 use crate::sources::linux::loader::maps::WaitMaps;

@@ -12,6 +12,7 @@ use std::path::Path;
 use sandglass_model::waits::LockBlocked;
 use sandglass_model::{Body, Event, SmolStr};
 
+use super::running;
 use crate::sources::clock;
 
 /// What the last look found, so that a wait is reported once.
@@ -81,15 +82,8 @@ fn blocked(lines: &str) -> impl Iterator<Item = BlockedLine> {
 
 /// The process or one of its ancestors is a plugin.
 fn is_below(pid: u32, is_plugin: &impl Fn(u32) -> bool) -> bool {
-    let ancestors = std::iter::successors(Some(pid), |pid| parent_of(*pid));
+    let ancestors = std::iter::successors(Some(pid), |pid| running::parent_of(*pid));
     ancestors.take(DEPTH_MAX).any(is_plugin)
-}
-
-/// Field 4 of `/proc/PID/stat`, behind the name, which may hold anything but ends with the last parenthesis.
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let rest = stat.rsplit_once(')')?.1;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// The path of the file that a process has open.
