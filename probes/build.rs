@@ -94,6 +94,12 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "ThreadTimes",
                 "WakeRecord",
                 "RunRecord",
+                "AsleepRecord",
+                "SocketRecord",
+                "ExtackRecord",
+                "FileLockRecord",
+                "ContentionRecord",
+                "MessageRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -107,8 +113,12 @@ fn write_header(out: &Path) -> Result<(), String> {
         .with_src("src/wire/dns.rs")
         .with_src("src/wire/connect.rs")
         .with_src("src/wire/conntrack.rs")
+        .with_src("src/wire/daemons.rs")
         .with_src("src/wire/trust.rs")
         .with_src("src/wire/waits.rs")
+        .with_src("src/wire/asleep.rs")
+        .with_src("src/wire/extack.rs")
+        .with_src("src/wire/locks.rs")
         .generate()
         .map_err(|error| format!("cannot make wire.h from src/wire.rs: {error}"))?
         .write_to_file(out.join("wire.h"));

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches the kernels of arm64 that the test `kernels` boots into the cache (scripts/places.sh kernels_arm64): Debian's newest cloud
-# kernels 6.1 and 6.12, and busybox. Nothing is installed (scripts/private-apt.sh).
-# Usage: scripts/kernels-arm64.sh. Then: scripts/image.sh arm64, and the test with SANDGLASS_ARM64_AGENT as the binary's path.
-# It needs qemu-system-aarch64 (Debian: qemu-system-arm). Not a part of `make test`: the agent's release build takes minutes.
+# Fetches what the test `kernels` boots for arm64 into the cache (scripts/places.sh kernels_arm64): Debian's newest cloud kernels 6.1
+# and 6.12, busybox, and the folder `tools` with nft and flock and their libraries. Nothing is installed (scripts/private-apt.sh).
+# Usage: scripts/kernels-arm64.sh. Then the test, with the path that `scripts/static.sh arm64 dev` prints as SANDGLASS_ARM64_AGENT;
+# scripts/test.sh does all of it. It needs qemu-system-aarch64 (Debian: qemu-system-arm).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/places.sh
@@ -14,16 +14,20 @@ if ! command -v apt-get > /dev/null 2>&1 || [ ! -e "$DEBIAN_KEYS" ]; then
     exit 69
 fi
 mkdir -p "$PLACE"
+# What the first run fetched serves the next ones, without a network too; who wants newer kernels removes the folder.
+if [ -d "$PLACE/tools" ] && [ -x "$PLACE/busybox" ] && ls -d "$PLACE"/6.1.* "$PLACE"/6.12.* > /dev/null 2>&1; then
+    exit 0
+fi
 apt=$(mktemp -d)
 trap 'rm -rf "$apt"' EXIT
 private_apt "$apt" arm64 bookworm trixie
 export APT_CONFIG=$apt/apt.conf
 apt-get update --quiet --quiet
 
-# download PACKAGE: prints the file.
+# download PACKAGE[/RELEASE]: prints the file.
 download() {
     (cd "$apt" && apt-get download --quiet "$1" > /dev/null)
-    find "$apt" -maxdepth 1 -name "$1_*.deb"
+    find "$apt" -maxdepth 1 -name "${1%/*}_*.deb"
 }
 
 known=$(apt-cache pkgnames linux-image- | grep -E '^linux-image-[0-9].*-cloud-arm64$' | sort --version-sort)
@@ -40,4 +44,18 @@ if [ ! -x "$PLACE/busybox" ]; then
     dpkg-deb --fsys-tarfile "$(download busybox-static)" | tar --extract --to-stdout --wildcards './*bin/busybox' > "$PLACE/busybox.new"
     chmod +x "$PLACE/busybox.new"
     mv "$PLACE/busybox.new" "$PLACE/busybox"
+fi
+# Programs that need libraries: these lie beside them under the names that the loader looks for.
+if [ ! -d "$PLACE/tools" ]; then
+    echo "fetching nft and flock of arm64"
+    for package in libc6 libedit2 libbsd0 libmd0 libtinfo6 libgmp10 libjansson4 libmnl0 libnftables1 libnftnl11 libxtables12 nftables util-linux; do
+        # Those of the older release: one libc serves all.
+        dpkg-deb --extract "$(download "$package/bookworm")" "$apt/tree"
+    done
+    mkdir -p "$apt/tools/bin" "$apt/tools/lib"
+    cp "$apt/tree/usr/sbin/nft" "$apt/tree/usr/bin/flock" "$apt/tools/bin/"
+    for folder in "$apt/tree/lib/aarch64-linux-gnu" "$apt/tree/usr/lib/aarch64-linux-gnu"; do
+        find "$folder" -maxdepth 1 -name '*.so.*' -exec cp --dereference {} "$apt/tools/lib/" \;
+    done
+    mv "$apt/tools" "$PLACE/tools"
 fi

@@ -7,7 +7,8 @@ options for the test binaries. Builds with cargo first. Used by scripts/test.sh.
 A lane runs its binaries one after the other. The lane `machine` holds the tests that observe the whole node with probes of
 their own, or measure: two of them at once would see each other's processes. They wait most of their time, so the other lanes
 run beside them: as many as there are processors less one, and with a lower priority (nice), so that they do not take the
-processor from what is being observed. A binary's output is printed when it ends, so that no two mix.
+processor from what is being observed. One lane more is of those that wait for QEMU or Wine. A binary's output is printed when
+it ends, so that no two mix.
 Exits with 0 where every binary did. Does not: count or repeat tests, or hide any (scripts/count.sh counts).
 """
 
@@ -22,10 +23,15 @@ import time
 # Tests that attach probes to the whole node, or start a node of their own.
 MACHINE = {
     "sandglass-demo": {"end_to_end", "observability", "runtime", "sandglass_demo"},
-    "sandglass": {"connect_probe", "conntrack", "dns_path", "dns_peers", "dns_probe", "exec_probe"},
+    "sandglass": {"connect_probe", "conntrack", "dns_path", "dns_peers", "dns_probe", "exec_probe", "journal", "kills", "noisy",
+                  "reload"},
 }
+# Of these, one test at a time: each watches how threads wait, which is what the others beside it make them do.
+SERIAL = {"exec_probe"}
+# Tests that mostly wait for QEMU or Wine.
+GUESTS = {"guests", "kernels", "windows"}
 # Started first: the longest of the others, so that none of them is left alone at the end.
-LONG = ["kernels", "windows", "page", "dashboards", "sandglass"]
+LONG = ["page", "dashboards", "sandglass"]
 # Options of `cargo test` that take a value: what stands behind another is a filter for names.
 VALUED = {
     "-p", "--package", "--exclude", "--test", "--bin", "--bench", "--example", "-F", "--features", "--profile", "--target",
@@ -136,10 +142,12 @@ def main():
     print(f"     built in {time.monotonic() - begin:.1f} s", flush=True)
     for run in runs:
         # --show-output: without it libtest swallows what passing tests print, SKIPPED lines included.
-        run.command += [*names, "--show-output", *for_tests]
+        is_serial = run.name in SERIAL and not any(option.startswith("--test-threads") for option in for_tests)
+        run.command += [*names, "--show-output", *(["--test-threads=1"] if is_serial else []), *for_tests]
     machine = [run for run in runs if run.machine]
-    others = [run for run in runs if not run.machine]
-    for run in others:
+    guests = [run for run in runs if run.key in GUESTS]
+    others = [run for run in runs if not run.machine and run.key not in GUESTS]
+    for run in guests + others:
         run.command = ["nice", "-n", "5", *run.command]
     others.sort(key=lambda run: LONG.index(run.key) if run.key in LONG else len(LONG))
     if not any(option in SELECTING for option in options):
@@ -147,6 +155,7 @@ def main():
         others.append(Run("workspace", "documentation", documentation, os.getcwd()))
         runs.append(others[-1])
     lanes = [threading.Thread(target=lane, args=(machine,), daemon=True)]
+    lanes.append(threading.Thread(target=lane, args=(guests,), daemon=True))
     for _ in range(max(1, (os.cpu_count() or 1) - 1)):
         lanes.append(threading.Thread(target=lane, args=(others,), daemon=True))
     for thread in lanes:

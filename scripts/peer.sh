@@ -13,23 +13,26 @@ fi
 
 # Name, module, version, way to build, programs; the last of several is built last, so that a build that was interrupted
 # is done again. `folder`: in the module's own folder, against its own go.sum. Jaeger v2.13 is the tag v1.76.0; its go.mod
-# has a replace line, which `go install` refuses. `local`: a program of this tree, in place of a module; each .mod file in
-# its folder pins the modules of one build, and the folder's checksum is the version.
+# has a replace line, which `go install` refuses; so has Prometheus'. `local`: a program of this tree, in place of a module; each
+# .mod file in its folder pins the modules of one build, and the folder's checksum is the version. `tree`: the same with a single
+# go.mod.
 table="
 actionlint  github.com/rhysd/actionlint          v1.7.12  install  cmd/actionlint
 cnitool     github.com/containernetworking/cni   v1.3.0   install  cnitool
+collector   agent/lab/collector                  -        tree     .
 cniloaders  agent/tests/cni_loaders/peer         -        local    containerd-1.5 containerd-1.6 containerd-1.7 containerd-2.0 containerd-2.4
 containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
 coredns     github.com/coredns/coredns           v1.15.0  folder   .
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger
+prometheus  github.com/prometheus/prometheus     v0.311.3 folder   cmd/prometheus
 "
 if ! read -r name module version way programs < <(grep "^${1:-} " <<< "$table"); then
     echo "usage: scripts/peer.sh [--built] $(awk 'NF { printf "%s%s", bar, $1; bar = "|" }' <<< "$table")" >&2
     exit 64
 fi
-[ "$way" != local ] || version=$(cat "$module"/* | cksum | cut -d' ' -f1)
+[[ $way != local && $way != tree ]] || version=$(cat "$module"/* | cksum | cut -d' ' -f1)
 peers=$(cache_place)/peers
 # The version is in the name: clones of other commits share the cache.
 folder=$peers/$name-$version
@@ -69,7 +72,11 @@ if [ ! -x "$last" ]; then
             ;;
         folder)
             source=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
-            go build -C "$source" -o "$place" "./$programs" >&2
+            # Prometheus without the clients of every cloud, which find targets.
+            go build -C "$source" -tags=remove_all_sd -o "$place" "./$programs" >&2
+            ;;
+        tree)
+            go build -C "$module" -mod=readonly -o "$place" . >&2
             ;;
         install)
             for program in $programs; do

@@ -91,6 +91,9 @@ want_test() {
     fi
     # Other kernels, booted without acceleration.
     have qemu-system-x86_64 || optional+=(qemu-system-x86)
+    # Those of arm64, and the static agent for them.
+    have qemu-system-aarch64 || optional+=(qemu-system-arm)
+    have aarch64-linux-gnu-gcc || optional+=(gcc-aarch64-linux-gnu)
     # A second OCI runtime to trace.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)

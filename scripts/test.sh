@@ -19,12 +19,36 @@ peer() {
     fi
 }
 peer SANDGLASS_JAEGER jaeger "Jaeger, a trace back end to read our traces back from (some minutes)"
+peer SANDGLASS_COLLECTOR collector "a Collector that routes by trace id, for the example of one (a minute)"
 peer SANDGLASS_COREDNS coredns "CoreDNS, the DNS server of clusters (two minutes)"
 peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace (a minute)"
 peer SANDGLASS_CNI_LOADERS cniloaders "the runtimes' loaders of CNI configuration, go-cni and ocicni (a minute)"
 peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 
 scripts/kernels.sh
+
+# The agent for arm64, which the test `kernels` boots there. Arguments select tests: with them it is built by whoever names it.
+arm64() {
+    local missing=
+    command -v qemu-system-aarch64 > /dev/null 2>&1 || missing="qemu-system-aarch64 is not installed"
+    command -v aarch64-linux-gnu-gcc > /dev/null 2>&1 || missing="aarch64-linux-gnu-gcc is not installed"
+    if [ -n "$missing" ]; then
+        echo "no agent for arm64: $missing"
+        return
+    fi
+    if ! { scripts/kernels-arm64.sh && { ! command -v rustup || rustup target add aarch64-unknown-linux-musl; }; } > "$log" 2>&1; then
+        echo "no kernels or no Rust target for arm64: $(tail -n 1 "$log")"
+        return
+    fi
+    # An agent that does not compile is no reason to skip: the script ends here.
+    SANDGLASS_ARM64_AGENT=$(scripts/static.sh arm64 dev)
+    export SANDGLASS_ARM64_AGENT
+}
+if [ $# -eq 0 ] && [ -z "${SANDGLASS_ARM64_AGENT:-}" ]; then
+    begin=$SECONDS
+    arm64
+    echo "the agent for arm64: $((SECONDS - begin)) s"
+fi
 
 # kube-proxy's own rules, where `make test-cluster` has built it.
 . scripts/places.sh

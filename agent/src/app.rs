@@ -12,7 +12,7 @@ pub mod settings;
 mod worker;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -29,10 +29,13 @@ use crate::http;
 use crate::identity::{Identity, IdentityOptions};
 use crate::node::NodeInfo;
 use crate::pipeline::Pipeline;
+use crate::sinks::journal::{self, Journal, JournalOptions, Keeper};
 use crate::sinks::otlp::OtlpSink;
-use crate::sinks::otlp::config::{self as otlp_config, Resolution, Settings};
-use crate::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
+use crate::sinks::otlp::config::{self as otlp_config, PushOptions, Resolution, Settings};
+use crate::sinks::otlp::push::MetricsPush;
+use crate::sinks::prometheus::{Buckets, InFlight, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
+use crate::sinks::store;
 use crate::sources::native::{self, Source};
 use crate::sources::{self, EventSender, SourceSettings, clock};
 use crate::view::Store;
@@ -80,6 +83,9 @@ pub struct App {
     pools: pools::PoolWatch,
     pipeline: JoinHandle<FanOut>,
     otlp: Option<Arc<OtlpSink>>,
+    store: Store,
+    journal: Option<Journal>,
+    push: Option<MetricsPush>,
     server: Option<http::Running>,
     live: LiveSettings,
     shutdown: watch::Sender<bool>,
@@ -107,7 +113,22 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
     metrics.register_process();
 
     // The sinks.
-    let sinks = Sinks::start(config, &options, &node, anchor, &health, &metrics)?;
+    let push = match options.record_only {
+        true => None,
+        false => push_options(config, &options.otlp_flags)?,
+    };
+    let buckets = match push {
+        Some(_) => Buckets::AndExponential,
+        None => Buckets::Classic,
+    };
+    let sinks = Sinks::start(config, &options, &node, anchor, &health, &metrics, buckets)?;
+    let push = push
+        .map(|push| MetricsPush::start(push, &node, metrics.clone()))
+        .transpose()?;
+    let journal = match options.record_only {
+        true => None,
+        false => journal_of(config, &sinks, options.serve, &metrics)?,
+    };
     let recording_broken = sinks.recorder.as_ref().map(Recorder::broken).unwrap_or_default();
 
     // The server, before the source: an address in use is found before anything is attached to the kernel.
@@ -118,6 +139,7 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         health: health.clone(),
         metrics: metrics.clone(),
         otlp: sinks.otlp.clone(),
+        journal: journal.clone(),
         pulse: Arc::clone(&pulse),
     };
     let server = match options.serve {
@@ -147,13 +169,22 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         server.as_ref().map(http::Running::stuck_after),
     );
 
-    if let Some(otlp) = &sinks.otlp {
-        keep_journal(otlp, &sinks.store, runtime_is_asked);
+    if options.serve {
+        keep_page(config, &sinks.store, journal.clone(), &metrics)?;
+    }
+    if let Some((journal, directory)) = journal.as_ref().zip(settings::store_directory(config)?) {
+        start_journal(journal, directory, &sinks, runtime_is_asked);
     }
 
     // The pipeline, with the correlator in it and the sinks behind it.
-    let otlp = sinks.otlp.clone();
-    let fan_out = sinks.fan_out(config, &metrics, &health, Arc::clone(&identity), options.closed);
+    let (otlp, store) = (sinks.otlp.clone(), sinks.store.clone());
+    let fan_out = sinks.fan_out(
+        config,
+        (&metrics, &health),
+        journal.clone(),
+        Arc::clone(&identity),
+        options.closed,
+    );
     let pipeline = Pipeline::new(
         settings::correlator_config(config, &node, anchor),
         config.correlation.reorder.as_nanos(),
@@ -175,6 +206,9 @@ pub async fn start(config: &Config, options: StartOptions) -> Result<App, Failur
         pools,
         pipeline,
         otlp,
+        store,
+        journal,
+        push,
         server,
         live,
         shutdown,
@@ -203,8 +237,18 @@ impl App {
         let Ok(Ok(fan_out)) = joined else {
             return Err(Failure::defect("the pipeline's thread panicked"));
         };
+        let store = self.store;
+        // It waits for the disk; the pipeline has closed its last trace.
+        let _ = tokio::task::spawn_blocking(move || store.stop()).await;
         if let Some(otlp) = self.otlp {
             otlp.stop(FLUSH).await;
+        }
+        if let Some(journal) = self.journal {
+            // After both that may keep what is in it.
+            let _ = tokio::task::spawn_blocking(move || journal.stop()).await;
+        }
+        if let Some(push) = self.push {
+            push.stop(FLUSH).await;
         }
         self.shutdown.send_replace(true);
         if let Some(server) = self.server {
@@ -222,6 +266,7 @@ struct Sinks {
     store: Store,
     otlp: Option<Arc<OtlpSink>>,
     recorder: Option<Recorder>,
+    buckets: Buckets,
 }
 
 impl Sinks {
@@ -232,10 +277,11 @@ impl Sinks {
         anchor: ClockAnchor,
         health: &Health,
         metrics: &Metrics,
+        buckets: Buckets,
     ) -> Result<Sinks, Failure> {
         let otlp = match options.record_only {
             true => None,
-            false => start_otlp(config, &options.otlp_flags, node, health)?.map(Arc::new),
+            false => start_otlp(config, &options.otlp_flags, node, health, buckets)?.map(Arc::new),
         };
         if let Some(otlp) = &otlp {
             metrics.register(|registry| otlp.register(registry));
@@ -254,6 +300,7 @@ impl Sinks {
             store: Store::new(settings::store_options(config), node.clone()),
             otlp,
             recorder,
+            buckets,
         })
     }
 
@@ -261,12 +308,12 @@ impl Sinks {
     fn fan_out(
         self,
         config: &Config,
-        metrics: &Metrics,
-        health: &Health,
+        (metrics, health): (&Metrics, &Health),
+        journal: Option<Journal>,
         identity: Arc<Mutex<Option<Identity>>>,
         closed: Option<mpsc::Sender<Arc<Trace>>>,
     ) -> FanOut {
-        let mut product = ProductMetrics::new(config.metrics.max_label_values);
+        let mut product = ProductMetrics::with_buckets(config.metrics.max_label_values, self.buckets);
         if let Some(otlp) = &self.otlp {
             product = product.with_sampling(otlp.sampling());
         }
@@ -279,6 +326,7 @@ impl Sinks {
             cni: health.cni.clone(),
             store: Some(self.store),
             otlp: self.otlp,
+            journal,
             identity,
             recorder: self.recorder,
             closed,
@@ -286,7 +334,23 @@ impl Sinks {
     }
 }
 
-/// Starts OTLP export when an endpoint is configured by flag, environment or file.
+/// Settings of the push of metrics, if it is configured by flag, environment or file.
+fn push_options(config: &Config, flags: &Settings) -> Result<Option<PushOptions>, Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    match otlp_config::resolve_push(flags, &env, &config.otlp)? {
+        Resolution::Off(reason) => {
+            match reason == otlp_config::NO_ENDPOINT {
+                // Somebody wants them pushed.
+                true => tracing::warn!(reason, "metrics are not pushed"),
+                false => tracing::debug!(reason, "metrics are not pushed"),
+            }
+            Ok(None)
+        }
+        Resolution::On(options) => Ok(Some(*options)),
+    }
+}
+
+/// Starts OTLP export of traces when an endpoint is configured by flag, environment or file.
 ///
 /// # Errors
 /// A setting is not valid, or a certificate cannot be used.
@@ -295,6 +359,7 @@ pub fn start_otlp(
     flags: &Settings,
     node: &NodeInfo,
     health: &Health,
+    buckets: Buckets,
 ) -> Result<Option<OtlpSink>, Failure> {
     let env = |name: &str| std::env::var(name).ok();
     match otlp_config::resolve(flags, &env, &config.otlp)? {
@@ -303,6 +368,7 @@ pub fn start_otlp(
             Ok(None)
         }
         Resolution::On(mut resolved) => {
+            resolved.buckets = buckets;
             if let Some(spool) = &mut resolved.spool {
                 spool.clock = clock::anchor;
             }
@@ -311,20 +377,67 @@ pub fn start_otlp(
     }
 }
 
+/// A journal of open traces where a directory is configured and somebody keeps closed ones: a collector, or the page on disk. Where nobody does, none of an
+/// earlier run stay there.
+fn journal_of(config: &Config, sinks: &Sinks, serve: bool, metrics: &Metrics) -> Result<Option<Journal>, Failure> {
+    let Some(directory) = settings::store_directory(config)? else {
+        return Ok(None);
+    };
+    let keeper = match &sinks.otlp {
+        Some(_) => Keeper::Export,
+        None if serve && config.store.on_disk => Keeper::Store,
+        None => {
+            if let Err(error) = journal::forget(directory) {
+                let directory = directory.display();
+                tracing::warn!(%directory, %error, "cannot empty the journal of an earlier run: there is no collector, and store.on_disk is false");
+            }
+            return Ok(None);
+        }
+    };
+    let journal = Journal::new(keeper);
+    metrics.register(|registry| journal.register(registry));
+    if let Some(otlp) = &sinks.otlp {
+        otlp.keep_in(journal.clone());
+    }
+    Ok(Some(journal))
+}
+
 /// What an earlier run left open is shown and sent, and counted by the journal only: nobody knows how it went on.
-fn keep_journal(otlp: &Arc<OtlpSink>, store: &Store, runtime_is_asked: bool) {
+fn start_journal(journal: &Journal, directory: &Path, sinks: &Sinks, runtime_is_asked: bool) {
     let patience = if runtime_is_asked {
         RUNTIME_ANSWER
     } else {
-        Duration::ZERO
+        FOUND_RUNNING
     };
-    let (sink, store) = (Arc::downgrade(otlp), store.clone());
-    otlp.keep_journal(patience, move |trace| {
-        store.update(Arc::clone(&trace));
-        if let Some(sink) = sink.upgrade() {
+    let options = JournalOptions {
+        directory: directory.to_owned(),
+        clock: clock::anchor,
+    };
+    let (otlp, store) = (sinks.otlp.as_ref().map(Arc::downgrade), sinks.store.clone());
+    let kept_by = journal.clone();
+    let deliver = move |trace: Arc<Trace>| {
+        store.restore(Arc::clone(&trace));
+        if let Some(sink) = otlp.as_ref().and_then(std::sync::Weak::upgrade) {
             sink.offer(&trace);
         }
-    });
+        kept_by.close(&trace);
+    };
+    journal.start(&options, patience, Box::new(deliver));
+}
+
+/// The page's traces survive a restart where the spool's directory is configured; where they must not, none of an earlier run stay there.
+fn keep_page(config: &Config, store: &Store, journal: Option<Journal>, metrics: &Metrics) -> Result<(), Failure> {
+    let Some(directory) = settings::store_directory(config)? else {
+        return Ok(());
+    };
+    if config.store.on_disk {
+        store.keep_on_disk(directory, journal);
+        metrics.register(|registry| store.register(registry));
+    } else if let Err(error) = store::disk::forget(directory) {
+        let directory = directory.display();
+        tracing::warn!(%directory, %error, "cannot empty the page's files of an earlier run: store.on_disk is false");
+    }
+    Ok(())
 }
 
 fn start_identity(
@@ -343,5 +456,7 @@ fn start_identity(
 
 /// How long the runtime has to list the sandboxes that are older than the agent, until one that was interrupted is reported.
 const RUNTIME_ANSWER: Duration = Duration::from_secs(10);
+/// How long the first snapshot of a sandbox may take of which a plugin was found running at the start.
+const FOUND_RUNNING: Duration = Duration::from_secs(2);
 /// How long a clean stop waits for the collector.
 const FLUSH: Duration = Duration::from_secs(5);

@@ -114,7 +114,8 @@ pub struct CommandsConfig {
 pub struct CorrelationConfig {
     /// How long events of different processors are held to put them in order.
     pub reorder: Period,
-    /// How long an operation stays open for the next plugin of its chain after the last one ended.
+    /// How long an operation stays open for the next plugin of its chain after the last one ended, unless the CNI
+    /// configuration names that plugin: `runtime_wait` counts then.
     pub settle: Period,
     /// How long a sandbox's trace waits for the runtime's next step.
     pub runtime_wait: Period,
@@ -158,13 +159,16 @@ pub struct CniConfig {
 pub struct StoreConfig {
     /// Most traces kept.
     pub max_traces: usize,
+    /// Closed traces are kept on disk too, in `otlp.spool_directory`, where one is set: they survive a restart of the agent.
+    pub on_disk: bool,
 }
 
 /// `metrics`: bounds of `/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// Most distinct plugins, commands and networks, each; further ones are counted as `other`.
+    /// Most distinct plugins, commands and networks, each, and a quarter of the label sets that they make in one metric; further
+    /// ones are counted as `other`.
     pub max_label_values: usize,
 }
 

@@ -34,6 +34,7 @@ use tokio::task::JoinHandle;
 
 use crate::failure::Advice;
 use crate::health::Health;
+use crate::sinks::journal::Journal;
 use crate::view::Store;
 pub use access::AccessFiles;
 use access::{Access, AccessError};
@@ -136,6 +137,8 @@ pub struct Services {
     pub alive: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Whether at least one source is attached; the error names what is missing.
     pub ready: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// The journal of open traces, when there is one.
+    pub journal: Option<Journal>,
     /// Status of OTLP export.
     pub otlp: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }

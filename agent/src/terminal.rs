@@ -329,6 +329,7 @@ impl Ink {
             Phase::Connect => ("38;5;74", "▚"),
             Phase::Hns => ("38;5;132", "▛"),
             Phase::Hcs => ("38;5;101", "▜"),
+            Phase::Daemon => ("38;5;133", "▙"),
             Phase::VnicWait => ("38;5;167", "▄"),
         };
         self.paint(code, &(if self.color { block } else { pattern }).repeat(cells))

@@ -28,19 +28,20 @@ mod peers;
 mod pods;
 #[path = "lab/query.rs"]
 mod query;
+#[path = "cluster/removal.rs"]
+mod removal;
 #[path = "cluster/state.rs"]
 mod state;
 #[path = "cluster/workloads.rs"]
 mod workloads;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use node::{AGENT, METRICS, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
+use node::{AGENT, NAMESPACE, Node, PROMETHEUS, http, try_http, wait_for};
 use pods::{PodWatch, assert_same, assert_whole, by_uid, names, operation_traces, sandbox_traces};
+use removal::{all_left, assert_left, assert_removal};
 use sandglass_lab::pressure::Pressure;
-use sandglass_lab::{bpf, left};
 use serde_json::Value;
 
 /// A path of the tree.
@@ -527,67 +528,6 @@ fn ended(node: &Node) -> Result<(i64, String), String> {
         log if log.is_empty() || log.contains("unable to retrieve container logs") => Err(format!("log: {log:?}")),
         log => Ok((code, log)),
     }
-}
-
-/// Everything of ours in the cluster, whatever its kind, and what the agent and its pods left in the kernel: namespaces,
-/// links, mounts and chains of the machine.
-fn all_left(node: &Node) -> BTreeSet<String> {
-    let kinds = "all,configmaps,secrets,serviceaccounts,controllerrevisions,roles,rolebindings";
-    let named = node.kubectl(&[
-        "get",
-        kinds,
-        "--all-namespaces",
-        "--selector=app.kubernetes.io/part-of=sandglass",
-        "--output=name",
-    ]);
-    let releases = node.kubectl(&[
-        "get",
-        "secrets",
-        "--all-namespaces",
-        "--selector=owner=helm",
-        "--output=name",
-    ]);
-    let objects = named.lines().chain(releases.lines()).map(str::to_owned);
-    objects.chain(left::named().unwrap()).collect()
-}
-
-/// All of it goes again: the runtime removes a pod's namespace, links and mounts a while after the API has forgotten it.
-fn assert_left(node: &Node, before: &BTreeSet<String>) {
-    wait_for("the clean-up of what was made", 90, || {
-        let now = all_left(node);
-        let more: Vec<&String> = now.difference(before).collect();
-        if more.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("left behind: {more:?}"))
-        }
-    });
-}
-
-/// `remove` ends the agent's process, closes its port, and its programs, maps and links are gone from the kernel.
-fn assert_removal(test: &str, node: &Node, remove: impl FnOnce()) {
-    let agents = node.agent_processes();
-    assert_eq!(agents.len(), 1, "agents in containers: {agents:?}");
-    let objects = bpf::objects_of(agents[0]);
-    let programs = objects.iter().filter(|(kind, _)| *kind == "prog").count();
-    assert!(programs >= 3, "programs of fork, exec and exit: {objects:?}");
-    remove();
-    wait_for("the end of the agent", 60, || match node.agent_processes() {
-        pids if pids.is_empty() => Ok(()),
-        pids => Err(format!("{pids:?} run")),
-    });
-    for address in [METRICS, AGENT] {
-        assert!(
-            try_http(address, "/healthz").is_err(),
-            "something still listens at {address}"
-        );
-    }
-    match bpf::wait_until_gone(&objects) {
-        Ok(()) => {}
-        Err(None) => eprintln!("NOT RUN {test}::kernel_objects: bpftool is not installed"),
-        Err(Some(still)) => panic!("still in the kernel: {still:?}"),
-    }
-    node.try_kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"]);
 }
 
 fn processors() -> f64 {

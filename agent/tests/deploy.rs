@@ -350,18 +350,28 @@ fn the_examples_are_valid() {
     let config: Value = serde_saphyr::from_str(kept[0]["data"]["collector.yaml"].as_str().unwrap()).unwrap();
     let policies = config["processors"]["tail_sampling"]["policies"].as_array().unwrap();
     let kinds: Vec<&str> = policies.iter().filter_map(|policy| policy["type"].as_str()).collect();
-    assert_eq!(kinds, ["status_code", "latency", "boolean_attribute", "probabilistic"]);
+    assert_eq!(
+        kinds,
+        [
+            "ottl_condition",
+            "status_code",
+            "latency",
+            "boolean_attribute",
+            "probabilistic"
+        ]
+    );
     // Every part of a pipeline is configured, and the attribute is one the agent sets.
     for (section, names) in [
         ("receivers", "receivers"),
         ("processors", "processors"),
         ("exporters", "exporters"),
     ] {
-        for name in config["service"]["pipelines"]["traces"][names].as_array().unwrap() {
-            assert!(
-                config[section].get(name.as_str().unwrap()).is_some(),
-                "{name} is not configured"
-            );
+        for pipeline in config["service"]["pipelines"].as_object().unwrap().values() {
+            for name in pipeline[names].as_array().into_iter().flatten() {
+                let name = name.as_str().unwrap();
+                let found = config[section].get(name).or_else(|| config["connectors"].get(name));
+                assert!(found.is_some(), "{name} is not configured");
+            }
         }
     }
     let registry = fs::read_to_string(root("agent/model/src/registry.rs")).unwrap();
@@ -377,7 +387,14 @@ fn the_examples_are_valid() {
     let kubelet = fs::read_to_string(root("deploy/examples/tracing/kubelet.yaml")).unwrap();
     assert_eq!(rules::documents(&kubelet)[0]["kind"], "KubeletConfiguration");
     let folder = tempfile::tempdir().unwrap();
-    for name in ["collector-gateway", "jaeger", "jaeger-durable"] {
+    for name in [
+        "collector-gateway",
+        "collector-routing",
+        "jaeger",
+        "jaeger-durable",
+        "prometheus",
+        "tempo",
+    ] {
         let text = fs::read_to_string(root("deploy/examples").join(format!("{name}.yaml"))).unwrap();
         fs::write(folder.path().join(format!("{name}.26-37.yaml")), text).unwrap();
     }

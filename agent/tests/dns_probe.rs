@@ -164,6 +164,48 @@ fn two_agents_do_not_disturb_each_other() {
     assert_eq!(one.messages(8).len(), 8);
 }
 
+/// The cgroup in which a socket was made is removed below the hook while the socket is in use: it is seen as before, and so are others.
+#[test]
+fn a_socket_outlives_its_cgroup_in_sight_of_the_probe() {
+    const SCRIPT: &str = r#"set -e
+        mkdir "$1"; echo $$ > "$1/cgroup.procs"
+        exec 3<>/dev/udp/$2/53
+        echo $$ > "$1/../cgroup.procs"; rmdir "$1"
+        cat "$3" >&3; timeout 10 head -c 12 <&3 > /dev/null"#;
+    let test = "a_socket_outlives_its_cgroup_in_sight_of_the_probe";
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let of_v2 = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"));
+    let Some(mount) = of_v2.and_then(|line| line.split(' ').nth(1)) else {
+        eprintln!("SKIPPED {test}: no cgroup v2 tree");
+        return;
+    };
+    let Some(lab) = Lab::start(test) else { return };
+    let Some(watch) = Watch::start(test, &lab) else { return };
+    let _server = Server::start(&lab);
+    let folder = tempfile::tempdir().unwrap();
+    let message = folder.path().join("query");
+    std::fs::write(&message, query(0xabcd, "ok.test", A)).unwrap();
+    let group = format!("{mount}/sandglass-removed-{}", std::process::id());
+    // Not `ip netns exec`, which hides the cgroup tree behind a /sys of its own.
+    let output = std::process::Command::new("nsenter")
+        .arg(format!("--net=/run/netns/{}", lab.pod()))
+        .args(["bash", "-c", SCRIPT, "bash", &group, SERVER])
+        .arg(&message)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(!std::path::Path::new(&group).exists());
+    let ids: Vec<(u16, bool)> = watch
+        .messages(2)
+        .iter()
+        .map(|seen| (seen.message.id, seen.is_answer()))
+        .collect();
+    assert_eq!(ids, [(0xabcd, false), (0xabcd, true)]);
+    assert!(glibc(&lab, "ok.test").status.success());
+    assert_eq!(watch.messages(6).len(), 6);
+    assert_eq!(watch.health.lost.count().total, 0);
+}
+
 #[test]
 fn a_truncated_answer_is_followed_over_tcp() {
     let test = "a_truncated_answer_is_followed_over_tcp";

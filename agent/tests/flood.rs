@@ -82,6 +82,7 @@ async fn start(stopped: watch::Receiver<bool>) -> Running {
         metrics: Arc::new(|| Ok("# EOF\n".to_owned())),
         alive: Arc::new(|| Ok(())),
         ready: Arc::new(|| Ok(())),
+        journal: None,
         otlp: Arc::new(|| serde_json::Value::Null),
     };
     serve(options, services, stopped).await.unwrap()

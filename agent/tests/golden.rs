@@ -139,14 +139,31 @@ fn headlines_name_what_slow_plugins_waited_for() {
     for (name, sentence) in [
         (
             "xtables-lock",
-            "command iptables of plugin portmap took 1.75 s of 1.84 s (94 %): \
+            "27 commands iptables of plugin portmap took 1.79 s of 1.84 s (96 %): \
              iptables waited 1.74 s for a lock on a file (/run/xtables.lock, held by lock-holder)",
         ),
         (
             "busy-node",
             ": the node's processors were busy, 42 % of it was waiting for one",
         ),
+        (
+            "daemon-shim",
+            " for cilium-agent, whose iptables-restore waited 1.67 s for a lock on a file \
+             (/run/sg/xtables.lock, held by lock-holder)",
+        ),
         ("cgroup-quota", ": its cgroup had used up its quota for 75 % of it"),
+        (
+            "rtnl-holder",
+            ": bridge waited 11 times 349 ms for a lock of the kernel (rtnl, held by ip)",
+        ),
+        (
+            "slow-disk",
+            "plugin host-local took 400 ms of 400 ms (100 %): host-local waited 394 ms for a disk (page of a file)",
+        ),
+        (
+            "slow-api-server",
+            ": calico waited 1.00 s for the network (10.77.94.1:6443, the API server, woken by kube-apiserver)",
+        ),
         ("slow-plugin", ": sleep waited 2 times 500 ms for a timer"),
     ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name);

@@ -1,79 +1,29 @@
 //! `otlp.sampling: bad` on recordings: at least ten times fewer bytes on a healthy mix, every bad trace sent, and the same metrics.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "lab/collector.rs"]
+mod collector;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
+use collector::Collector;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-/// Accepts every request, and keeps it.
-struct Collector {
-    address: SocketAddr,
-    bodies: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl Collector {
-    fn start() -> Collector {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let bodies = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&bodies);
-        // Ends with the test's process.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let kept = Arc::clone(&kept);
-                std::thread::spawn(move || serve(stream, &kept));
-            }
-        });
-        Collector { address, bodies }
+/// What was sent since the last call.
+fn take(collector: &Collector) -> Sent {
+    let mut sent = Sent::default();
+    for body in collector.take() {
+        sent.bytes += body.len();
+        let request = ExportTraceServiceRequest::decode(body.as_slice()).unwrap();
+        let scopes = request.resource_spans.into_iter().flat_map(|spans| spans.scope_spans);
+        sent.spans.extend(scopes.flat_map(|scope| scope.spans));
     }
-
-    fn take(&self) -> Sent {
-        let bodies = std::mem::take(&mut *self.bodies.lock().unwrap());
-        let mut sent = Sent::default();
-        for body in bodies {
-            sent.bytes += body.len();
-            let request = ExportTraceServiceRequest::decode(body.as_slice()).unwrap();
-            let scopes = request.resource_spans.into_iter().flat_map(|spans| spans.scope_spans);
-            sent.spans.extend(scopes.flat_map(|scope| scope.spans));
-        }
-        sent
-    }
-}
-
-/// Answers the requests of one connection until it is closed; `None` is its end.
-fn serve(stream: TcpStream, bodies: &Mutex<Vec<Vec<u8>>>) -> Option<()> {
-    let mut answers = stream.try_clone().ok()?;
-    let mut requests = BufReader::new(stream);
-    loop {
-        let mut length = 0;
-        loop {
-            let mut line = String::new();
-            if requests.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            let line = line.trim().to_ascii_lowercase();
-            if let Some(value) = line.strip_prefix("content-length:") {
-                length = value.trim().parse().ok()?;
-            }
-            if line.is_empty() {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        requests.read_exact(&mut body).ok()?;
-        bodies.lock().unwrap().push(body);
-        answers
-            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
-            .ok()?;
-    }
+    sent
 }
 
 #[derive(Default)]
@@ -118,9 +68,9 @@ fn exemplars(metrics: &str) -> BTreeSet<String> {
 /// Replays with both policies: what each sent, after the numbers and exemplars were compared.
 fn compare(recording: &Path, collector: &Collector) -> [Sent; 2] {
     let metrics_of_all = replay(recording, collector, "otlp.sampling=all");
-    let all = collector.take();
+    let all = take(collector);
     let metrics_of_bad = replay(recording, collector, "otlp.sampling=bad");
-    let bad = collector.take();
+    let bad = take(collector);
     let name = recording.display();
     assert_eq!(numbers(&metrics_of_all), numbers(&metrics_of_bad), "{name}");
     let sent: BTreeSet<String> = bad.spans.iter().map(|span| hex(&span.trace_id)).collect();

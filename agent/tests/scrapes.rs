@@ -113,6 +113,7 @@ fn no_scrape_misses_what_an_earlier_one_had() {
         metrics: Arc::new(move || metrics.encode()),
         alive: Arc::new(|| Ok(())),
         ready: Arc::new(|| Ok(())),
+        journal: None,
         otlp: Arc::new(|| serde_json::Value::Null),
     };
     let options = HttpOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)), Duration::from_secs(30));

@@ -42,6 +42,9 @@ export function agentView(root, params, shared) {
           ["traces kept", within(report.store.traces, report.store.max_traces, count)],
           ["memory of the store", within(report.store.bytes, report.store.max_bytes, bytes)],
           ["traces evicted since the start", evicted(report.store)],
+          ["traces from before the restart", report.store.earlier && count(report.store.earlier)],
+          ["traces on disk", report.store_disk && onDisk(report.store_disk)],
+          ["journal of open traces", report.journal && journal(report.journal)],
           ["pages open", count(report.streams)],
           ["stuck after", duration(report.stuck_after_ns)],
         ])),
@@ -138,6 +141,21 @@ function table(rows) {
 /** A number and its bound; the store of a replay has none (2^64 - 1). */
 function within(value, bound, format) {
   return bound < 2 ** 53 ? `${format(value)} / ${format(bound)}` : format(value);
+}
+
+/** What the next run of the agent will show again, or why it will not. */
+function onDisk({ traces, bytes: size, lost, left_alone: leftAlone, problem }) {
+  return [
+    `${count(traces)}, ${bytes(size)}`,
+    lost && `${count(lost)} lost`,
+    leftAlone && `${count(leftAlone)} files of another version left alone`,
+    problem,
+  ].filter(Boolean).join("; ");
+}
+
+/** The journal beside the store's files, and what an earlier run left open. */
+function journal({ interrupted, ...files }) {
+  return [onDisk(files), interrupted && `${count(interrupted)} interrupted by a kill`].filter(Boolean).join("; ");
 }
 
 /** Evicted traces, by kind. */

@@ -7,6 +7,7 @@ import { absolute, ago, count, duration, shortId, unixMs } from "./format.js";
 import { causeName } from "./causes.js";
 import { moveFocus } from "./keys.js";
 import { PHASES, TRAFFIC_PHASES, phaseBar } from "./phases.js";
+import { reasonName } from "./reasons.js";
 
 const TABS = [
   ["newest", "Newest", "sort=newest"],
@@ -43,6 +44,7 @@ export function listView(root, { name, params }, shared) {
   let busy = false;
   let requests = 0;
   let stuckAges = [];
+  let stuckSinces = [];
   let gone = false;
 
   const search = h("input", {
@@ -54,6 +56,7 @@ export function listView(root, { name, params }, shared) {
   const result = select("Result", [["", "Any result"], ["ok", "Succeeded"], ["failed", "Failed"]], filter.result, (value) => choose({ result: value }));
   const verb = select("Verb", [["", "Any verb"], ...VERBS.map((verb) => [verb, verb])], filter.verb, (value) => choose({ verb: value }));
   const reason = select("Reason", [["", "Any reason"], ...REASONS.map((reason) => [reason, reason])], filter.reason, (value) => choose({ reason: value }));
+  const wait = h("select", { "aria-label": "Waited for", hidden: true, onchange: () => choose({ reason: wait.value }) });
   const cause = h("select", { "aria-label": "Cause", hidden: true, onchange: () => choose({ cause: cause.value }) });
   const tabs = TABS.filter(([key]) => !journeys || key !== "running").map(([key, label]) => {
     const badge = h("span", { class: `badge ${key}`, hidden: true });
@@ -61,6 +64,8 @@ export function listView(root, { name, params }, shared) {
   });
   const summary = h("p.summary", { role: "status" });
   const stuck = h("section.stuck", { "aria-label": "Stuck now", hidden: true });
+  const scaleMarks = h("span.scale-track", { title: "bars grow with the cube root of the time" });
+  const scale = h("div.scale", { "aria-hidden": "true", hidden: true }, scaleMarks);
   const rows = h("ol.rows", { "aria-label": title });
   const foot = h("div.foot");
   fill(
@@ -68,14 +73,16 @@ export function listView(root, { name, params }, shared) {
     h("h1.hidden-title", {}, title),
     journeys ? h("a.back", { href: "#/network" }, "← Network of the node") : null,
     stuck,
-    h("div.bar", {}, h("div.tabs", { role: "group", "aria-label": "Which" }, tabs.map((tab) => tab.button)), h("div.filters", {}, search, journeys ? reason : plugin, operations ? verb : null, operations ? null : cause, journeys ? null : result)),
+    h("div.bar", {}, h("div.tabs", { role: "group", "aria-label": "Which" }, tabs.map((tab) => tab.button)), h("div.filters", {}, search, journeys ? reason : plugin, operations ? verb : null, journeys ? null : wait, operations ? null : cause, journeys ? null : result)),
     h("div.list-head", {}, summary, phaseKey(journeys ? TRAFFIC_PHASES.slice(1) : [...PHASES, ...TRAFFIC_PHASES.slice(1)])),
+    scale,
     rows,
     foot,
   );
   showTabs(null);
   showChoice(plugin, [], "plugin", "Any plugin", String);
   showChoice(cause, [], "cause", "Any cause", causeName);
+  showChoice(wait, [], "reason", "Any wait", reasonName);
 
   function select(label, options, value, onchange) {
     const element = h("select", { "aria-label": label, onchange: () => onchange(element.value) });
@@ -105,7 +112,7 @@ export function listView(root, { name, params }, shared) {
     query.set("kind", (operations && filter.verb) || one);
     if (filter.q.trim()) query.set("q", filter.q.trim());
     if (filter.plugin) query.set("plugin", filter.plugin);
-    if (filter.reason && journeys) query.set("reason", filter.reason);
+    if (filter.reason) query.set("reason", filter.reason);
     if (filter.cause && !operations) query.set("cause", filter.cause);
     if (filter.result && !query.has("result") && filter.tab !== "running") query.set("result", filter.result);
     query.set("limit", String(limit));
@@ -134,10 +141,13 @@ export function listView(root, { name, params }, shared) {
     showChoice(plugin, page.plugins, "plugin", "Any plugin", String);
     showChoice(cause, page.causes, "cause", "Any cause", causeName);
     cause.hidden = !page.causes.length && !filter.cause;
+    showChoice(wait, page.reasons, "reason", "Any wait", reasonName);
+    wait.hidden = !page.reasons.length && !filter.reason;
     result.disabled = filter.tab === "failed" || filter.tab === "running";
     say(summary, summarize(page));
     // Running traces are left out of the scale: one of minutes would shrink all other bars to a dot.
     const longest = Math.max(1, ...page.rows.filter((row) => !row.running).map((row) => row.busy_ns));
+    showScale(longest, page.rows.some((row) => !row.running));
     const staying = new Set(page.rows.map(traceKey));
     for (const [key, item] of shown) if (!staying.has(key)) item.element.remove();
     const next = new Map();
@@ -161,12 +171,20 @@ export function listView(root, { name, params }, shared) {
     ]);
   }
 
+  /** What the bars' lengths mean: they grow with the cube root of the time. */
+  function showScale(longest, known) {
+    scale.hidden = !known;
+    const marks = [1 / 64, 1 / 8, 1].map((part) => [Math.cbrt(part), duration(Math.max(1, longest * part))]);
+    fillOn(marks, scaleMarks, () => marks.map(([at, text]) => h("span", { style: { "--at": at } }, text)));
+  }
+
   function summarize(page) {
     const { counts } = page;
     const parts = [`${count(page.total)} ${page.total === 1 ? one : many}`];
     if (counts.waiting) parts.push(`${count(counts.waiting)} without traffic yet`);
     if (counts.median_ns) parts.push(`median ${duration(counts.median_ns)}`, `95 % within ${duration(counts.p95_ns)}`);
     if (name === "sandboxes" && counts.older_than_agent) parts.push(`${count(counts.older_than_agent)} older than the agent`);
+    if (counts.earlier) parts.push(`${count(counts.earlier)} from before the agent's restart`);
     if (counts.evicted) parts.push(`${count(counts.evicted)} evicted`);
     return parts.join("  ·  ");
   }
@@ -194,8 +212,9 @@ export function listView(root, { name, params }, shared) {
     stuck.hidden = found.length === 0;
     const most = found.slice(0, 5);
     const ages = most.map(() => h("span.age"));
-    fillOn([found.length, most.map((operation) => [traceKey(operation), operation.span_id, operation.waits_for])], stuck, () => {
-      stuckAges = ages;
+    const sinces = most.map(() => h("span.since"));
+    fillOn([found.length, most.map((operation) => [traceKey(operation), operation.span_id, operation.waits_for, operation.waiting && operation.waiting.text])], stuck, () => {
+      [stuckAges, stuckSinces] = [ages, sinces];
       return [
         h("h2", {}, found.length === 1 ? "Stuck now" : `${found.length} stuck now`, h("small", {}, `running for more than ${duration(after)}`)),
         h("ul", {}, most.map((operation, index) =>
@@ -203,11 +222,17 @@ export function listView(root, { name, params }, shared) {
             h("a", { href: `#/trace/${traceKey(operation)}/${operation.span_id}` },
               h("strong", {}, podName(operation)), " ", operation.name, operation.ifname ? ` ${operation.ifname}` : "",
               operation.waits_for.length ? [" waits for ", h("strong", {}, operation.waits_for.join(" › "))] : null,
-              operation.pid ? ` (pid ${operation.pid})` : ""),
+              operation.pid ? ` (pid ${operation.pid})` : "",
+              operation.waiting ? h("span.waiting", {},
+                h("span.swatch", { data: { reason: operation.waiting.reason }, "aria-hidden": "true" }),
+                h("span", {}, operation.waiting.text, sinces[index])) : null),
             ages[index]))),
       ];
     });
-    most.forEach((operation, index) => say(stuckAges[index], duration(operation.age_ns)));
+    most.forEach((operation, index) => {
+      say(stuckAges[index], duration(operation.age_ns));
+      if (operation.waiting) say(stuckSinces[index], `, for ${duration(operation.waiting.for_ns)} now`);
+    });
   }
 
   function empty(page) {
@@ -217,7 +242,7 @@ export function listView(root, { name, params }, shared) {
         h("h2", {}, "Nothing matches"),
         h("p", {}, "No trace in the agent's store matches these filters."),
         h("button.button", { type: "button", onclick: () => {
-          for (const field of [search, result, verb, plugin, reason, cause]) field.value = "";
+          for (const field of [search, result, verb, plugin, reason, wait, cause]) field.value = "";
           choose({ tab: "newest", q: "", plugin: "", result: "", verb: "", reason: "", cause: "" });
         } }, "Clear filters"));
     }

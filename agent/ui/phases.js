@@ -12,6 +12,9 @@ export const PHASES = [
   ["command", "Command", "a process that a plugin started"],
 ];
 
+/** Only where plugins are shims for daemons. */
+const DAEMON_PHASES = [["daemon", "Daemon", "a daemon that a plugin had sent a request to"]];
+
 /** Only on Windows. */
 const WINDOWS_PHASES = [
   ["hns", "HNS", "Host Network Service"],
@@ -29,7 +32,7 @@ export const TRAFFIC_PHASES = [
 /** A stacked bar; `width` is its part of the available width, 0 to 1. */
 export function phaseBar(phases, total, width) {
   const bar = h("span.phase-bar", { "aria-hidden": "true", style: { width: `${Math.max(1.5, 100 * width)}%` } });
-  for (const [key] of [...PHASES, ...WINDOWS_PHASES, ...TRAFFIC_PHASES]) {
+  for (const [key] of [...PHASES, ...DAEMON_PHASES, ...WINDOWS_PHASES, ...TRAFFIC_PHASES]) {
     const ns = phases[key] || 0;
     if (ns > 0) bar.append(h("span", { data: { phase: key }, style: { "flex-grow": ns / Math.max(1, total) } }));
   }
@@ -41,7 +44,7 @@ export function legend(phases, total, traffic) {
   return h(
     "ul.legend",
     {},
-    [...PHASES.filter(([key]) => !traffic || phases[key] > 0), ...[...WINDOWS_PHASES, ...TRAFFIC_PHASES].filter(([key]) => phases[key] > 0)].map(([key, label, meaning]) => {
+    [...PHASES.filter(([key]) => !traffic || phases[key] > 0), ...[...DAEMON_PHASES, ...WINDOWS_PHASES, ...TRAFFIC_PHASES].filter(([key]) => phases[key] > 0)].map(([key, label, meaning]) => {
       const ns = phases[key] || 0;
       return h(
         "li",

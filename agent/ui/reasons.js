@@ -3,6 +3,7 @@
 
 import { h } from "./dom.js";
 import { duration, percent } from "./format.js";
+import { runbooks } from "./runbooks.js";
 
 /** In the order of the strip. */
 const REASONS = [
@@ -39,6 +40,12 @@ export function reasonOf(span) {
   return REASONS.some(([key]) => key === reason) ? reason : null;
 }
 
+/** What a reason is called. */
+export function reasonName(reason) {
+  const found = REASONS.find(([key]) => key === reason);
+  return found ? found[1] : reason;
+}
+
 /** Whether this is an attribute that the strip shows. */
 export function isTime(key) {
   return key.startsWith(KEY);
@@ -51,8 +58,8 @@ export function explained(trace) {
     .reduce((longest, span) => (longest && longest.duration_ns >= span.duration_ns ? longest : span), undefined);
 }
 
-/** The strip of a span with its legend and its longest waits. */
-export function strip(span) {
+/** The strip of a span with its legend, its longest waits, and links to runbooks in `folder`. */
+export function strip(span, folder) {
   const time = timeOf(span);
   const shown = REASONS.filter(([key]) => time[key]);
   return [
@@ -64,5 +71,6 @@ export function strip(span) {
       h("span.legend-time", {}, duration(time[key])),
       h("span.legend-part", {}, percent(time[key], span.duration_ns))))),
     h("ul.longest", {}, (span.attributes["sandglass.time.waits"] || []).slice(0, 3).map((wait) => h("li", {}, wait))),
+    runbooks(time, span.duration_ns, folder),
   ];
 }

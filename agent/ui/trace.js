@@ -62,14 +62,14 @@ export function traceView(root, { id, within, span }, shared) {
     showHead();
     // A success with a cause, such as a retried lookup, has a colour of its own.
     answer.dataset.result = trace.causes && trace.result === "ok" ? "badly" : trace.result;
-    say(verdict, sentence(trace));
+    say(verdict, sentence(trace, shared));
     fillOn(trace.phases, phases, () => [
       h("div.breakdown-bar", {}, phaseBar(trace.phases, trace.duration_ns, 1)),
       legend(trace.phases, trace.duration_ns, trace.kind === "journey"),
     ]);
     const operation = explained(trace);
     fillOn([operation && operation.id, operation && operation.attributes], path, () =>
-      operation ? [h("h3", {}, `What ${operation.name} waited for, on its critical path`), strip(operation)] : []);
+      operation ? [h("h3", {}, `What ${operation.name} waited for, on its critical path`), strip(operation, trace.runbooks)] : []);
     const found = findings(trace).slice(0, 3);
     fillOn(found.map(({ span, ...rest }) => [span.id, rest]), why, () => found.map(explain));
     waterfall.show(trace, span || (within === which ? "" : within));
@@ -177,12 +177,15 @@ function explain({ span, cause, confidence, evidence }) {
 }
 
 /** The verdict; of a running trace the innermost open span. */
-function sentence(trace) {
+function sentence(trace, shared) {
   if (!trace.running) return trace.verdict;
   const open = trace.timeline.filter((span) => !span.end_unix_ns);
   const innermost = open[open.length - 1];
   if (!innermost) return "running";
-  return `${innermost.name} has been running for ${duration(innermost.duration_ns)}`;
+  // The outermost process that is open knows what those below it wait for.
+  const waiting = open.map(({ attributes }) => [attributes["sandglass.waiting"], attributes["sandglass.waiting.since"]]).find(([text]) => text);
+  const why = waiting ? `: ${waiting[0]}, for ${duration(Math.max(0, shared.now() * 1e6 - waiting[1]))} now` : "";
+  return `${innermost.name} has been running for ${duration(innermost.duration_ns)}${why}`;
 }
 
 function fact(name, ...value) {

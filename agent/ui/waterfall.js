@@ -220,7 +220,8 @@ function describe(span, trace) {
   const args = attributes["process.command_args"];
   const signal = attributes["sandglass.process.signal"];
   const code = attributes["process.exit.code"];
-  const hidden = new Set(["process.command_args", "cni.error.message", "cni.error.details", "sandglass.cause", "sandglass.cause.confidence", "sandglass.cause.evidence"]);
+  const hidden = new Set(["process.command_args", "cni.error.message", "cni.error.details", "sandglass.cause", "sandglass.cause.confidence", "sandglass.cause.evidence",
+    "sandglass.waiting", "sandglass.waiting.reason", "sandglass.waiting.since"]);
   return [
     h("h2", {}, h("span.swatch", { data: reasonOf(span) ? { reason: reasonOf(span) } : { phase: span.phase } }), span.name),
     span.status === "error"
@@ -239,7 +240,13 @@ function describe(span, trace) {
       row("own time", duration(span.own_ns), h("span.muted", {}, ` ${percent(span.own_ns, trace.duration_ns)} of the whole`)),
       row("began", `${duration(span.offset_ns)} after the begin`, h("span.muted.wrap", {}, absolute(unixMs(span.start_unix_ns)))),
       signal !== undefined ? row("ended", `killed by signal ${signal}`) : code !== undefined ? row("exit code", String(code)) : null),
-    timeOf(span) ? h("div.path", {}, h("h3", {}, "Critical path"), strip(span)) : null,
+    attributes["sandglass.waiting"]
+      ? h("div.failure.why", {},
+          h("strong", {}, span.end_unix_ns ? "When it was cut off" : "Now"),
+          h("p", {}, h("span.swatch", { data: { reason: attributes["sandglass.waiting.reason"] }, "aria-hidden": "true" }), " ", attributes["sandglass.waiting"]),
+          h("p.muted", {}, `since ${absolute(attributes["sandglass.waiting.since"] / 1e6)}`))
+      : null,
+    timeOf(span) ? h("div.path", {}, h("h3", {}, "Critical path"), strip(span, trace.runbooks)) : null,
     args ? h("div.command", {}, h("h3", {}, "Command line"), h("pre", { tabindex: "0" }, args.map(quote).join(" "))) : null,
     span.events.length
       ? [h("h3", {}, "Events"), h("ol.events", {}, span.events.map((event) => h("li", {},

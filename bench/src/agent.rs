@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::processor;
+
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
@@ -35,9 +37,15 @@ pub enum Started {
 impl Agent {
     /// Starts `sandglass run` and waits until it is ready.
     pub fn start() -> Result<Started> {
+        Agent::start_with(&[])
+    }
+
+    /// The same, with more arguments.
+    pub fn start_with(arguments: &[&str]) -> Result<Started> {
         let address = free_address()?;
         let mut command = Command::new(program("sandglass")?);
         command.args(["run", "--cri-endpoint", "none", "--listen", &address.to_string()]);
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Agent::start_as(command, address)
     }
@@ -81,9 +89,14 @@ impl Agent {
 
     /// Its metrics now.
     pub fn metrics(&self) -> Result<Metrics> {
+        Ok(Metrics::parse(&self.exposition()?))
+    }
+
+    /// The text of its metrics.
+    pub fn exposition(&self) -> Result<String> {
         let (status, text) = get(self.address, "/metrics")?;
         ensure!(status == 200, "/metrics answers {status}");
-        Ok(Metrics::parse(&text))
+        Ok(text)
     }
 
     /// Its metrics once its DNS probe is attached: readiness covers the process probe only.
@@ -100,33 +113,19 @@ impl Agent {
 
     /// Processor time of all its threads so far, to the nanosecond.
     pub fn cpu(&self) -> Result<Duration> {
-        let pid = libc::pid_t::try_from(self.child.id())?;
-        let mut clock: libc::clockid_t = 0;
-        // SAFETY: `clock` is a valid place to write to.
-        let failed = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
-        ensure!(
-            failed == 0,
-            "the agent has no processor clock: {}",
-            std::io::Error::from_raw_os_error(failed)
-        );
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is a valid place to write to.
-        let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
-        ensure!(
-            failed == 0,
-            "the agent's processor clock cannot be read: {}",
-            std::io::Error::last_os_error()
-        );
-        Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
+        processor::time_of(self.child.id())
     }
 
     /// Its resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));
-        let kibibytes: f64 = kibibytes.context("no VmRSS")?.trim().parse()?;
-        Ok(kibibytes * 1024.0)
+        processor::resident_bytes(self.child.id())
+    }
+
+    /// Bytes of files that it has made the kernel write to a disk (proc(5), /proc/PID/io, `write_bytes`): whole pages, none for a tmpfs.
+    pub fn written_bytes(&self) -> Result<f64> {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id()))?;
+        let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        Ok(written.context("no write_bytes")?.trim().parse()?)
     }
 
     /// Ends it and waits for that.
@@ -226,7 +225,8 @@ impl Switched {
 pub struct Metrics(BTreeMap<String, Vec<(String, f64)>>);
 
 impl Metrics {
-    fn parse(text: &str) -> Metrics {
+    /// The samples of a text.
+    pub fn parse(text: &str) -> Metrics {
         let mut samples: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             // An exemplar may follow the value.
@@ -276,7 +276,8 @@ fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+/// Status and body of the answer to a GET request.
+pub fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail, ensure};
 
 use crate::Effort;
-use crate::probe::{Probe, since};
+use crate::probe::{Probe, Runs, since};
 use crate::report::{Figure, Outcome, Unit, median};
 
 /// Measures.
@@ -42,7 +42,12 @@ fn cost(probe: &Probe, processes: u32, environment: usize) -> Result<(f64, Strin
     for _ in 0..ROUNDS {
         let before = probe.runs();
         play(processes / ROUNDS)?;
-        let runs = since(&before, &probe.runs());
+        let (waits, runs): (Vec<Runs>, Vec<Runs>) = since(&before, &probe.runs())
+            .into_iter()
+            .partition(|program| ATTACHED_AT_TIMES.contains(&program.program.as_str()));
+        if let Some(waits) = waits.iter().find(|program| program.count > 0) {
+            bail!("{} ran {} times, though no plugin runs", waits.program, waits.count);
+        }
         for program in &runs {
             ensure!(
                 program.count >= u64::from(processes / ROUNDS),
@@ -108,6 +113,19 @@ fn unrelated(bytes: usize) -> Result<()> {
     Ok(())
 }
 
+/// Programs that are attached only while a plugin is slow, or a shim.
+const ATTACHED_AT_TIMES: [&str; 10] = [
+    "look",
+    "on_contention_begin",
+    "on_contention_end",
+    "on_extack",
+    "on_flock",
+    "on_posix_lock",
+    "on_sock_receive",
+    "on_sock_send",
+    "on_switch",
+    "on_waking",
+];
 /// Names of services: prefixes of the variables.
 const SERVICES: [&str; 6] = [
     "KUBERNETES",

@@ -1,6 +1,6 @@
 //! Sandboxes created and deleted at a constant rate, as the kernel sees them: real processes with a CNI environment.
 //!
-//! Used by the footprint part. Each sandbox is an ADD (`bench-main` with its delegate `bench-ipam`, then `bench-meta`
+//! Used by the footprint part and by the delivery part. Each sandbox is an ADD (`bench-main` with its delegate `bench-ipam`, then `bench-meta`
 //! with its command `bench-command`) and, two seconds later, a DEL of the same; all are links to the program
 //! `sandglass-bench-plugin`. No other program has these names, so that the agent's metrics can be compared with the load,
 //! whatever else runs on the machine. Does not: create network namespaces, or use a runtime.
@@ -50,6 +50,11 @@ impl Load {
 
     /// Adds and deletes `rate` sandboxes a second for `period`.
     pub fn play(&self, rate: u64, period: Duration) -> Result<Played> {
+        self.play_from(0, rate, period)
+    }
+
+    /// The same with sandboxes whose numbers begin at `first`.
+    pub fn play_from(&self, first: u64, rate: u64, period: Duration) -> Result<Played> {
         let sandboxes = rate * period.as_secs();
         let slot = Duration::from_secs(1) / u32::try_from(rate)?;
         let delay = 2 * rate;
@@ -64,10 +69,10 @@ impl Load {
                 let due = begin + slot * u32::try_from(number)?;
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
                 if number < sandboxes {
-                    self.operation("ADD", number, &["bench-main", "bench-meta"])?;
+                    self.operation("ADD", first + number, &["bench-main", "bench-meta"])?;
                 }
                 if let Some(old) = number.checked_sub(delay) {
-                    self.operation("DEL", old, &["bench-meta", "bench-main"])?;
+                    self.operation("DEL", first + old, &["bench-meta", "bench-main"])?;
                 }
             }
         };
@@ -101,9 +106,14 @@ impl Drop for Load {
     }
 }
 
+/// The container ids of all sandboxes of this process begin with this; their number follows, with as many digits.
+pub fn id_prefix() -> String {
+    format!("{:08x}", std::process::id())
+}
+
 /// Runs a plugin as libcni does.
 fn call(path: &Path, verb: &str, number: u64) -> io::Result<bool> {
-    let id = format!("{:08x}{number:08x}", std::process::id()).repeat(4);
+    let id = format!("{}{number:08x}", id_prefix()).repeat(4);
     let bin = path.parent().unwrap_or(Path::new("/"));
     let status = Command::new(path)
         .env_clear()

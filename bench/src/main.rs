@@ -27,6 +27,8 @@ mod connect_cost;
 #[cfg(target_os = "linux")]
 mod conversations;
 #[cfg(target_os = "linux")]
+mod delivery;
+#[cfg(target_os = "linux")]
 mod dns_cost;
 #[cfg(target_os = "linux")]
 mod dns_talk;
@@ -36,6 +38,8 @@ mod estimate;
 mod etl_throughput;
 #[cfg(target_os = "linux")]
 mod exec_cost;
+#[cfg(target_os = "linux")]
+mod fleet;
 #[cfg(target_os = "linux")]
 mod footprint;
 #[cfg(target_os = "linux")]
@@ -58,6 +62,8 @@ mod processor;
 mod report;
 #[cfg(target_os = "linux")]
 mod run;
+#[cfg(target_os = "linux")]
+mod series;
 #[cfg(target_os = "linux")]
 mod service_node;
 #[cfg(target_os = "linux")]

@@ -12,7 +12,8 @@ use clap::{Parser, ValueEnum};
 use crate::pace::Course;
 use crate::report::{Outcome, table};
 use crate::{
-    add_overhead, connect_cost, dns_cost, etl_throughput, exec_cost, footprint, machine, memory, throughput, waits_cost,
+    add_overhead, connect_cost, delivery, dns_cost, etl_throughput, exec_cost, fleet, footprint, machine, memory,
+    series, throughput, waits_cost,
 };
 
 /// Measures sandglass against its budgets.
@@ -28,6 +29,12 @@ struct Arguments {
     /// Seconds to measure each kind of ADD and RunPodSandbox: intervals narrow with its square root
     #[arg(long, value_name = "SECONDS")]
     add_for: Option<u64>,
+    /// Agents of the simulated fleet (default 5000)
+    #[arg(long, value_name = "NUMBER")]
+    fleet_agents: Option<usize>,
+    /// Seconds of real time for each second of the fleet's time (default 0.25)
+    #[arg(long, value_name = "SECONDS")]
+    fleet_pace: Option<f64>,
     /// Exit with 1 when a budget is missed
     #[arg(long)]
     check: bool,
@@ -47,6 +54,8 @@ enum Part {
     Memory,
     /// Start, memory and processor time of the agent, idle and under load
     Footprint,
+    /// Memory, bytes written and what arrives, in and after ten minutes without a collector
+    Delivery,
     /// Kernel time for unrelated processes
     Exec,
     /// DNS messages: time per message, lookups without loss; a TCP connection beside them
@@ -57,6 +66,10 @@ enum Part {
     Add,
     /// ADDs with and without the recording of waits
     Waits,
+    /// Series of a node and of a fleet, and what Prometheus takes to scrape them
+    Series,
+    /// Thousands of agents against a gateway and a back end
+    Fleet,
 }
 
 /// Effort of a run.
@@ -65,6 +78,10 @@ pub struct Effort {
     quick: bool,
     /// How long to measure the ADD and `RunPodSandbox`, each; `None` for the default.
     pub add_for: Option<Duration>,
+    /// Agents of the simulated fleet; `None` for the default.
+    pub fleet_agents: Option<usize>,
+    /// Seconds of real time for each second of the fleet's; `None` for the default.
+    pub fleet_pace: Option<f64>,
 }
 
 impl Effort {
@@ -81,11 +98,14 @@ impl Part {
             Part::Etl => "etl",
             Part::Memory => "memory",
             Part::Footprint => "footprint",
+            Part::Delivery => "delivery",
             Part::Exec => "exec",
             Part::Dns => "dns",
             Part::Connect => "connect",
             Part::Add => "add",
             Part::Waits => "waits",
+            Part::Series => "series",
+            Part::Fleet => "fleet",
         }
     }
 
@@ -95,11 +115,14 @@ impl Part {
             Part::Etl => etl_throughput::run(effort),
             Part::Memory => memory::run(effort),
             Part::Footprint => footprint::run(effort),
+            Part::Delivery => delivery::run(effort),
             Part::Exec => exec_cost::run(effort),
             Part::Dns => dns_cost::run(effort),
             Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
             Part::Waits => waits_cost::run(effort),
+            Part::Series => series::run(effort),
+            Part::Fleet => fleet::run(effort),
         };
         outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
     }
@@ -117,6 +140,8 @@ pub fn main() -> ExitCode {
     let effort = Effort {
         quick: arguments.quick,
         add_for: arguments.add_for.map(Duration::from_secs),
+        fleet_agents: arguments.fleet_agents,
+        fleet_pace: arguments.fleet_pace,
     };
     let course = Course::new();
     let (mut outcomes, mut paces) = (Vec::new(), vec![course.pace().to_string()]);

@@ -29,6 +29,9 @@ p.dashboard('node', 'node', 'One node: what its sandboxes wait for. Choose the n
     p.lines('Why ADDs are slow', 'What does the time of slow plugins go to?', 's', [
       p.query('sum by (reason) (rate(sandglass_cni_time_seconds_total{SEL, operation="ADD"}[$__rate_interval]))', '{{reason}}'),
     ], stack=true),
+    p.lines('What running operations wait for', 'What do the operations that are slow right now wait for?', 'short', [
+      p.query('sum by (operation, reason) (sandglass_cni_operations_waiting{SEL})', '{{operation}} {{reason}}'),
+    ], stack=true),
     p.lines('Commands p99', 'Which command that a plugin spawns is slow?', 's', [p.p99By('sandglass_cni_command_duration_seconds_bucket{SEL}', 'plugin, command')]),
     p.lines('Commands', 'How many commands does each plugin spawn?', 'ops', [
       p.query('topk(10, sum by (plugin, command) (rate(sandglass_cni_command_duration_seconds_count{SEL}[$__rate_interval])))', '{{plugin}} {{command}}'),

@@ -54,6 +54,14 @@ always_inline void count_pid(uint32_t pid, int32_t difference)
 		__sync_fetch_and_add(&ours->count[pid % PID_COUNTS], difference);
 }
 
+// Names of plugins, as comm has them, whose requests to daemons are followed from their begin. User space writes them.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SHIMS_MAX);
+	__type(key, char[16]);
+	__type(value, uint32_t);
+} shims SEC(".maps");
+
 // --- runtimes ---
 
 always_inline int is_runtime(struct task_struct *task)
@@ -122,7 +130,8 @@ int on_fork(uint64_t *ctx)
 		return 0;
 	int parent_pid = 0;
 	READ_TYPED(parent_pid, parent->tgid);
-	if (role_of(parent_pid) != ROLE_TRACKED)
+	uint32_t role = role_of(parent_pid);
+	if (role != ROLE_TRACKED && role != ROLE_DAEMON)
 		return 0;
 	track(tgid, ROLE_TRACKED);
 	struct ForkRecord record = {};
@@ -210,7 +219,7 @@ int on_exec(uint64_t *ctx)
 		// What was a runtime keeps its entry, and its exit is reported, when it executes a copy of another name, as crun does.
 		if (!role && claim != UNREADABLE)
 			return 0;
-		int verdict = judge();
+		int verdict = judge(claim == 1 ? CLAIM_PLUGIN : CLAIM_RUNTIME);
 		// Only what could be a plugin may have been missed: a pod whose environment cannot be read provokes no loss.
 		if (claim == UNREADABLE && verdict == TRUSTED)
 			count_lost(LOST_ENVIRONMENT);
@@ -239,7 +248,15 @@ int on_exec(uint64_t *ctx)
 		put_environment();
 	uint64_t size = sizeof(s->exec) + s->exec.path_len + s->exec.args_len + s->exec.env_len;
 	opaque(size);
-	if (size <= sizeof(s->exec) + EXEC_ROOM)
+	if (size > sizeof(s->exec) + EXEC_ROOM)
+		return 0;
+	char comm[16] = {};
+	if (role == ROLE_TRACKED)
+		READ(comm, task->comm);
+	// A shim sends its request some milliseconds after it began: the reader, which polls less often, has to be there before.
+	if (role == ROLE_TRACKED && bpf_map_lookup_elem(&shims, comm))
+		output_now(&s->exec.header, size);
+	else
 		emit(&s->exec.header, size);
 	return 0;
 }
@@ -267,6 +284,9 @@ always_inline int on_any_exit(uint64_t *ctx, int with_stdio)
 	}
 	// Threads that end at the same time may all see zero live threads: the one that removes the entry reports.
 	if (live != 0 || !untrack(pid))
+		return 0;
+	// User space followed it for requests, which end with it.
+	if (role == ROLE_DAEMON)
 		return 0;
 	if (with_stdio && role == ROLE_TRACKED)
 		emit_stdio(task);
@@ -297,6 +317,12 @@ int on_exit_stdio(uint64_t *ctx)
 
 #ifndef RAW_TP
 #include "waits.h"
+
+#include "asleep.h"
+#include "extack.h"
+#include "file_locks.h"
+#include "locks.h"
+#include "daemons.h"
 #endif
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -73,3 +73,10 @@ always_inline void output(void *record, uint32_t size, uint64_t waiting)
 	if (bpf_ringbuf_output(&records, record, size, wake_flags(waiting)))
 		count_lost(LOST_RING);
 }
+
+// As output(), and wakes the reader.
+always_inline void output_now(void *record, uint32_t size)
+{
+	if (bpf_ringbuf_output(&records, record, size, BPF_RB_FORCE_WAKEUP))
+		count_lost(LOST_RING);
+}

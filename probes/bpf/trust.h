@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-// Whether a process may claim to be a plugin or a runtime. The environment and the name of a process are its own choice, so
+// Whether a process may claim to be a plugin or a runtime, and whether a daemon is followed. The environment and the name of a process are its own choice, so
 // an exec that carries such a claim is followed only if the process could set up the node's networks anyway: in the initial
 // user and pid namespaces, with CAP_NET_ADMIN or CAP_SYS_ADMIN effective, and holding them before this exec. Further cgroups and
 // users are configured. What is refused is counted, and the newest are kept to be shown.
+//
+// A daemon is judged by the same rule when it receives a request (daemons.h), except that it may live in a pid namespace of its
+// own, as most daemons of networks do in their pods. It has no exec then: of its name there is only that of its process.
 //
 // Runs only after a claim was found; the exec of every other process costs nothing more. At sched_process_exec the new
 // credentials are committed (fs/exec.c: begin_new_exec() calls commit_creds()). The task is the current one, as a number: see
@@ -107,7 +110,7 @@ noinline int in_trusted_cgroup(void)
 }
 
 // Why the namespaces and capabilities of the task are not those of a plugin; TRUSTED when they are.
-always_inline int judge_privileges(struct task_struct *task, const struct cred *cred, uint32_t uid)
+always_inline int judge_privileges(struct task_struct *task, const struct cred *cred, uint32_t uid, uint32_t claim)
 {
 	struct user_namespace *users = 0;
 	struct pid *pid = 0;
@@ -123,7 +126,7 @@ always_inline int judge_privileges(struct task_struct *task, const struct cred *
 	READ(pid, task->thread_pid);
 	READ(pid_level, pid->level);
 	// The level of the innermost namespace that has a number for the task (kernel/pid.c, alloc_pid).
-	if (pid_level != 0)
+	if (pid_level != 0 && claim != CLAIM_DAEMON)
 		return REFUSED_PID_NAMESPACE;
 	READ(effective, cred->cap_effective);
 	if (!(effective & NETWORK_CAPS))
@@ -136,7 +139,7 @@ always_inline int judge_privileges(struct task_struct *task, const struct cred *
 	return TRUSTED;
 }
 
-noinline int judge(void)
+noinline int judge(uint32_t claim)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	const struct cred *cred = 0;
@@ -145,7 +148,7 @@ noinline int judge(void)
 	kuid_t uid = { .val = NO_USER };
 	READ(cred, task->cred);
 	READ(uid, cred->uid);
-	int verdict = judge_privileges(task, cred, uid.val);
+	int verdict = judge_privileges(task, cred, uid.val, claim);
 	if (verdict == TRUSTED)
 		return TRUSTED;
 	// A configured user's containers have a pid namespace of their own: their processes are not the user's plugins.

@@ -238,17 +238,24 @@ always_inline void on_in(struct task_struct *next, uint64_t now)
 	emit(&record.header, sizeof(record));
 }
 
+// Its waits are recorded: a daemon has many threads, and most of what they do is for nobody that is followed.
+always_inline int has_waits(uint32_t pid)
+{
+	uint32_t role = role_of(pid);
+	return role && role != ROLE_DAEMON;
+}
+
 TRACEPOINT("sched_switch")
 int on_switch(uint64_t *ctx)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	uint64_t now = 0;
 	learn_clock_offset(prev);
-	if (role_of(tgid_of(prev))) {
+	if (has_waits(tgid_of(prev))) {
 		now = bpf_ktime_get_boot_ns();
 		on_out(prev, ctx[0] & 1, now);
 	}
-	if (role_of(tgid_of(next)))
+	if (has_waits(tgid_of(next)))
 		on_in(next, now ? now : bpf_ktime_get_boot_ns());
 	return 0;
 }
@@ -257,7 +264,7 @@ TRACEPOINT("sched_waking")
 int on_waking(uint64_t *ctx)
 {
 	struct task_struct *task = (void *)ctx[0], *leader = 0;
-	if (!role_of(tgid_of(task)))
+	if (!has_waits(tgid_of(task)))
 		return 0;
 	uint32_t tid = tid_of(task), zero = 0, flags = 0;
 	uint64_t now = bpf_ktime_get_boot_ns(), out = 0;

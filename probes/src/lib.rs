@@ -6,9 +6,13 @@
 
 pub mod wire;
 
+use wire::asleep::{AsleepRecord, SOCKET_PATH_MAX, SocketRecord};
 use wire::connect::ConnectRecord;
 use wire::conntrack::{FLOW_MESSAGE_MAX, FlowRecord};
+use wire::daemons::MessageRecord;
 use wire::dns::{DnsRecord, DropRecord};
+use wire::extack::{EXTACK_MAX, ExtackRecord};
+use wire::locks::{ContentionRecord, FileLockRecord, LOCK_NAME_MAX, LOCK_NAMES};
 use wire::trust::{REFUSED_PATH_MAX, RefusedRecord, TRUSTED_CGROUPS_MAX, TRUSTED_USERS_MAX, TrustedOwners};
 use wire::waits::{RunRecord, STACK_MAX, ThreadTimes, WakeRecord};
 use wire::{Calibration, ExecRecord, ExitRecord, ForkRecord, RecordHeader, StdioRecord};
@@ -99,6 +103,18 @@ unsafe impl Record for ThreadTimes {}
 unsafe impl Record for WakeRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for RunRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for AsleepRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for SocketRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for ExtackRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for FileLockRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for ContentionRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for MessageRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 2);
@@ -114,6 +130,12 @@ const _: () = assert!(size_of::<RefusedRecord>() == 8 * 2 + 4 * 6 + REFUSED_PATH
 const _: () = assert!(size_of::<ThreadTimes>() == 8 * 3 + 4 * 2);
 const _: () = assert!(size_of::<WakeRecord>() == 32 + 32 + 8 * 4 + 4 * 6 + 16 + 2 * 8 * STACK_MAX as usize);
 const _: () = assert!(size_of::<RunRecord>() == 32 + 32 + 8 * 2 + 4 * 2);
+const _: () = assert!(size_of::<AsleepRecord>() == 32 + 32 + 8 + 4 * 2 + 8 * STACK_MAX as usize);
+const _: () = assert!(size_of::<SocketRecord>() == 32 + 4 + 2 * 2 + 16 + 2 * 2 + SOCKET_PATH_MAX as usize);
+const _: () = assert!(size_of::<ExtackRecord>() == 32 + EXTACK_MAX as usize);
+const _: () = assert!(size_of::<FileLockRecord>() == 32 + 8 + 4 * 4 + 16 + (LOCK_NAMES * LOCK_NAME_MAX) as usize);
+const _: () = assert!(size_of::<ContentionRecord>() == 32 + 8 * 5 + 4 * 6 + 16 + 8 * STACK_MAX as usize);
+const _: () = assert!(size_of::<MessageRecord>() == 32 + 8 * 2 + 4 * 6 + 16);
 const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.

@@ -4,9 +4,13 @@
 //! of integers and byte arrays without padding; sizes are asserted below. Byte order is the node's own.
 //! Does not: decode; that is `sandglass::sources::linux::exec::decode`.
 
+pub mod asleep;
 pub mod connect;
 pub mod conntrack;
+pub mod daemons;
 pub mod dns;
+pub mod extack;
+pub mod locks;
 pub mod trust;
 pub mod waits;
 
@@ -23,6 +27,12 @@ pub const KIND_STDIO: u32 = 4;
 pub const KIND_WAKE: u32 = 5;
 /// A thread of a tracked process begins to run: [`waits::RunRecord`].
 pub const KIND_RUN: u32 = 6;
+/// A thread of a tracked process, as a look found it: [`asleep::AsleepRecord`].
+pub const KIND_ASLEEP: u32 = 20;
+/// A connected socket of such a process: [`asleep::SocketRecord`].
+pub const KIND_SOCKET: u32 = 21;
+/// A message between a tracked process and a daemon: [`daemons::MessageRecord`].
+pub const KIND_MESSAGE: u32 = 7;
 
 /// Value in the map of processes: a CNI plugin or a descendant of one. Forks, execs and the exit are reported.
 pub const ROLE_TRACKED: u32 = 1;
@@ -30,6 +40,8 @@ pub const ROLE_TRACKED: u32 = 1;
 pub const ROLE_RUNTIME: u32 = 2;
 /// Value in the map of processes: the agent itself, during the calibration ([`Calibration`]).
 pub const ROLE_CALIBRATING: u32 = 3;
+/// Value in the map of processes: a daemon that has a request of a tracked process. What it forks is tracked.
+pub const ROLE_DAEMON: u32 = 4;
 
 /// [`ExecRecord::flags`]: arguments were cut at [`ARGS_MAX`].
 pub const FLAG_ARGS_CUT: u32 = 1;

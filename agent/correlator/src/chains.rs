@@ -4,7 +4,7 @@
 //! A runtime runs the plugins of a network's list one after another, for DEL in reverse order (CNI spec 1.1.0, section
 //! 3, "Execution of Network Configurations"). Used by the rooms of plugins and of Windows. Pure functions over open
 //! traces and the configuration. The configuration may be older or newer than what the runtime has loaded, so nothing
-//! here ends an operation that the runtime goes on with: it only saves the settle time.
+//! here ends an operation that the runtime goes on with: it only shortens or lengthens the wait for the next plugin.
 
 use sandglass_model::CniCommand;
 use sandglass_model::cni::NetworkList;
@@ -37,6 +37,18 @@ pub(crate) fn is_complete(open: &OpenTrace, span: usize, networks: &[NetworkList
     open.operation(span).is_some_and(|detail| {
         list_of(networks, detail).is_some_and(|list| {
             !list.plugins.is_empty() && in_order(list, detail.command).eq(detail.plugins.iter().map(AsRef::as_ref))
+        })
+    })
+}
+
+/// The network's list names a plugin to run after those that ran. `false` when the network is not known, or its list is
+/// not the one that runs.
+pub(crate) fn has_next(open: &OpenTrace, span: usize, networks: &[NetworkList]) -> bool {
+    open.operation(span).is_some_and(|detail| {
+        list_of(networks, detail).is_some_and(|list| {
+            let mut listed = in_order(list, detail.command);
+            let as_listed = detail.plugins.iter().all(|ran| listed.next() == Some(&**ran));
+            as_listed && listed.next().is_some()
         })
     })
 }

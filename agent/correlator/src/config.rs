@@ -15,11 +15,10 @@ pub struct CorrelatorConfig {
     /// Boot time and wall-clock time at the start, for traces that begin before the first `ClockAnchored` event.
     pub anchor: ClockAnchor,
     /// Settle time of an operation: how long it stays open for the next plugin of its chain after all its plugins have
-    /// ended. Longer than libcni takes between two plugins; it delays only traces of networks whose configuration is
-    /// not known.
+    /// ended, where the configuration does not say whether there is one. Longer than libcni takes between two plugins.
     pub settle_ns: u64,
     /// How long a sandbox whose operations all succeeded stays open for the runtime's next step, when the caller is a
-    /// runtime whose steps are known (containerd, CRI-O).
+    /// runtime whose steps are known (containerd, CRI-O), and an operation for the next plugin that its network's list names.
     pub runtime_wait_ns: u64,
     /// Timeout of a plugin: its span then ends with the error class `deadline`.
     pub deadline_ns: u64,

@@ -19,6 +19,7 @@ use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp
 
 use crate::config::CorrelatorConfig;
 use crate::context::Context;
+use crate::daemons::Daemons;
 use crate::facts::{CreationRequest, Fact};
 use crate::finding::Scope;
 use crate::invocation::{Image, Invocation};
@@ -50,6 +51,8 @@ pub struct Correlator {
     traffic: Traffic,
     /// Empty where no source records waits.
     waits: Waits,
+    /// Empty where no source follows requests to daemons.
+    daemons: Daemons,
     /// Empty on Linux.
     windows: Windows,
 }
@@ -65,6 +68,7 @@ impl Correlator {
             sandboxes: Sandboxes::new(&config),
             traffic: Traffic::new(&config),
             waits: Waits::default(),
+            daemons: Daemons::default(),
             windows: Windows::new(&config),
             ctx: Context::new(config),
         }
@@ -80,34 +84,61 @@ impl Correlator {
         match event.body {
             Body::ProcessForked(fork) => {
                 self.waits.on_fork(at, &fork);
-                self.plugins.on_fork(ctx, at, &fork);
+                if self.plugins.is_tracked(fork.parent) || !self.daemons.on_fork(at, &fork) {
+                    self.plugins.on_fork(ctx, at, &fork);
+                }
             }
             Body::ProcessExecuted(exec) if ctx.config.windows => self.on_windows_exec(at, exec),
             Body::ProcessExecuted(exec) => {
-                self.waits.on_exec(at, &exec);
+                let below_daemon = self.daemons.has_started(exec.process);
+                self.waits.on_exec(at, &exec, below_daemon);
                 let (image, env) = Image::split(exec);
-                self.on_exec(at, image, &env);
+                match below_daemon {
+                    true => self.on_exec_below_daemon(at, image, &env),
+                    false => self.on_exec(at, image, &env),
+                }
             }
             // Windows reports every process of the node, not only those that are tracked.
             Body::ProcessExited(exit) if ctx.config.windows && !self.plugins.is_tracked(exit.process) => {
                 self.windows.on_process_exit(ctx, at, exit.process.pid);
             }
             Body::ProcessExited(exit) => {
-                self.plugins.on_exit(ctx, at, &exit);
+                // Requests end with their client, and before its span.
+                if !self.daemons.on_exit(ctx, at, exit.process) {
+                    self.plugins.on_exit(ctx, at, &exit);
+                }
                 self.route();
                 // Its time was requested by then.
-                self.waits.forget(exit.process, at);
+                self.waits.on_exit(exit.process, at);
             }
             Body::WaitsRecorded { on } => self.waits.on_recorded(at, on),
             Body::ThreadWoken(wake) => self.waits.on_wake(at, &wake),
             Body::ThreadRan(run) => self.waits.on_run(at, &run),
             Body::LockBlocked(blocked) => self.waits.on_lock_blocked(at, &blocked),
+            Body::ThreadsSeen(seen) => {
+                for (process, waiting) in self.waits.on_seen(&seen) {
+                    self.plugins.on_waiting(ctx, process, waiting);
+                }
+            }
+            Body::ApiServerKnown { address } => self.waits.on_api_server(address),
+            Body::FileLockTried(tried) => self.waits.on_file_lock(at, &tried),
+            Body::KernelLockWaited(wait) => self.waits.on_kernel_lock(at, &wait),
+            Body::RequestsFollowed { on } => self.daemons.on_followed(at, on),
+            Body::RequestSeen(step) => {
+                let owner = self.plugins.span_around(step.client);
+                let since = self.daemons.missed(&step);
+                let slept_from = since.and_then(|since| self.waits.slept_from(step.client, since));
+                self.daemons.on_step(ctx, at, &step, owner, slept_from);
+            }
+            Body::RuntimeMeasured(times) => self.waits.on_runtime_measured(at, &times),
+            Body::NetlinkRemarked(remark) => self.plugins.on_netlink_remark(ctx, &remark),
             Body::PluginIoRead(io) => self.plugins.on_plugin_io(ctx, &io),
             Body::SandboxDescribed(described) => {
                 let known = self.plugins.on_described(ctx, &described);
                 self.sandboxes.on_described(ctx, at, &described, known);
             }
             Body::NetnsObserved(netns) => {
+                self.daemons.on_netns(&netns);
                 self.traffic.on_netns(ctx, netns.inode, &netns.sandbox.0, netns.created);
                 self.sandboxes.on_netns(ctx, &netns);
             }
@@ -128,6 +159,7 @@ impl Correlator {
                     self.windows.on_connect(ctx, at, &step);
                     self.route();
                 }
+                self.waits.on_connect(at, &step);
                 self.traffic.on_connect(&mut self.ctx, at, *step);
             }
             Body::FlowSeen(flow) => self.traffic.on_flow(ctx, at, *flow),
@@ -160,6 +192,7 @@ impl Correlator {
     /// Rooms are finished from the outside in: exchanges first, since they are spans of traces that are closed next;
     /// journeys last, since the end of a trace can release exchanges.
     pub fn finish(&mut self) {
+        self.daemons.finish(&mut self.ctx);
         // What has no end yet ends as open; what was only waiting for late records ends as it is.
         self.traffic.finish(&mut self.ctx);
         self.route();
@@ -192,6 +225,7 @@ impl Correlator {
                 Timer::ServiceLookup(lookup) => self.windows.on_lookup_due(ctx, lookup),
                 Timer::Connect(connect) => self.traffic.on_connect_due(ctx, connect),
                 Timer::Journey(lookup) => self.traffic.on_journey_due(ctx, lookup),
+                Timer::Request(connection) => self.daemons.on_request_due(ctx, connection),
             }
             self.route();
         }
@@ -223,6 +257,19 @@ impl Correlator {
                     span
                 });
                 self.plugins.add_step(&mut self.ctx, at, process, span);
+            }
+        }
+        self.route();
+    }
+
+    /// An exec below a daemon: the room of daemons chooses the request that it is for, below whose span it lies. One that is for
+    /// none is the daemon's own business.
+    fn on_exec_below_daemon(&mut self, at: Timestamp, image: Image, env: &TextPairs) {
+        let process = image.process;
+        if let Some((span, attribution)) = self.daemons.attribute(&mut self.ctx, &image, env) {
+            self.plugins.on_exec_below(&mut self.ctx, at, image, env, span);
+            if let Some(span) = self.plugins.span_of(process) {
+                self.daemons.annotate(&mut self.ctx, span, attribution);
             }
         }
         self.route();
@@ -307,6 +354,7 @@ impl Correlator {
                     if let Some((from, to)) = ctx.traces.interval(span)
                         && let Some(time) = self.waits.spent(process, from, to)
                     {
+                        self.plugins.on_last_wait(ctx, span, time.last);
                         self.plugins.on_time_spent(ctx, span, time.spent);
                         self.plugins.on_waits_shown(ctx, span, time.shown);
                     }
@@ -331,8 +379,15 @@ impl Correlator {
                         self.sandboxes.on_network_known(operation.trace);
                     }
                 }
-                Fact::StepEnded { at, span, how } => {
+                Fact::StepEnded { process, at, span, how } => {
                     self.sandboxes.on_step_end(ctx, at, span, how);
+                    if let Some(process) = process
+                        && let Some((from, to)) = ctx.traces.interval(span)
+                        && let Some(time) = self.waits.spent(process, from, to)
+                    {
+                        self.sandboxes.on_step_time(ctx, span, time.spent);
+                        self.plugins.on_waits_shown(ctx, span, time.shown);
+                    }
                     self.review(span.trace);
                 }
                 Fact::ExchangeBegan { home, id, at, detail } => {
@@ -404,12 +459,20 @@ impl Correlator {
     /// Closes a trace, or the creation in it. The rooms of Windows and of plugins first put into the trace what they
     /// hold of it; the room of sandboxes closes last and emits it.
     fn close(&mut self, trace: TraceKey, cut: Cut) {
+        self.daemons.on_closing(&mut self.ctx, trace);
         if self.ctx.config.windows {
             self.windows.on_closing(&mut self.ctx, trace);
         }
         // Once the creation is over its operations and processes are closed already.
         if self.ctx.traces.get(trace).is_some_and(|open| !open.is_created()) {
             self.plugins.on_closing(&mut self.ctx, trace, cut);
+            if let Some(parts) = self.sandboxes.creation_parts(&self.ctx, trace) {
+                let runtime = parts
+                    .gaps()
+                    .map(|(from, to)| self.waits.of_runtime(parts.runtime, from, to));
+                self.sandboxes
+                    .on_creation_time(&mut self.ctx, trace, parts.time(runtime));
+            }
         }
         match self.sandboxes.close(&mut self.ctx, trace, cut) {
             CloseOutcome::Closed => {}

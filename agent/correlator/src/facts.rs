@@ -31,6 +31,8 @@ pub(crate) enum Fact {
     AddressesReported(SpanRef),
     /// The process of a runtime step ended.
     StepEnded {
+        /// The process, where its exit was seen.
+        process: Option<ProcessKey>,
         /// When its process ended.
         at: Timestamp,
         /// The step's span.

@@ -11,7 +11,7 @@ use memchr::memrchr;
 use sandglass_model::event::{Exec, ExitStatus};
 use sandglass_model::sampling::CallerSampling;
 use sandglass_model::trace::{OperationDetail, ProcessDetail, RuntimeStep};
-use sandglass_model::{CniCommand, Span, SpanId, TextList, TextPairs, TraceId, registry};
+use sandglass_model::{CniCommand, SmolStr, Span, SpanId, TextList, TextPairs, TraceId, registry};
 
 use crate::collections::mix::mix;
 use crate::names::NameCache;
@@ -71,7 +71,10 @@ impl Image {
             found_running: self.running,
             outlived_parent: false,
             ambiguous: false,
+            netlink: SmolStr::default(),
+            attribution: None,
             time: None,
+            waiting: None,
         }
     }
 }
@@ -257,8 +260,12 @@ impl<'a> RuntimeExec<'a> {
     /// create|start ID`). `None` if the file is no known runtime's. `runc init` is one too: runc executes a copy of
     /// itself from a memory file (CVE-2019-5736), so its name says nothing.
     pub(crate) fn of(image: &'a Image) -> Option<RuntimeExec<'a>> {
-        let name = image.file_name();
-        let mut args = image.args.iter();
+        RuntimeExec::parse(image.file_name(), &image.args)
+    }
+
+    /// As [`RuntimeExec::of`], by the executable's file name.
+    pub(crate) fn parse(name: &str, args: &'a TextList) -> Option<RuntimeExec<'a>> {
+        let mut args = args.iter();
         let first = args.next();
         let value_of = |names: &[&str]| {
             let mut rest = args.clone();

@@ -15,7 +15,7 @@
 pub(crate) mod ending;
 mod in_order;
 
-use sandglass_model::trace::{Detail, OperationDetail, SpanEvent, Status};
+use sandglass_model::trace::{Confidence, Detail, OperationDetail, SpanEvent, Status};
 use sandglass_model::{ClockAnchor, PodIdentity, SandboxId, Span, SpanId, Timestamp, Trace, TraceId};
 
 use crate::effects::Effects;
@@ -142,6 +142,15 @@ impl OpenTrace {
     pub(crate) fn nearest_plugin(&self, span: usize) -> Option<usize> {
         self.ancestors(span)
             .find(|&index| self.trace.spans[index].detail.as_plugin().is_some())
+    }
+
+    /// What `span` is lies below no process of a daemon that is only likely to belong here, and is none itself.
+    pub(crate) fn is_certain(&self, span: usize) -> bool {
+        let processes = self
+            .ancestors(span)
+            .filter_map(|index| self.trace.spans[index].process());
+        let mut attributions = processes.filter_map(|process| process.attribution);
+        attributions.all(|attribution| attribution.confidence() == Confidence::Certain)
     }
 
     /// The operation span that `span` is, or lies below.

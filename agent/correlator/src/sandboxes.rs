@@ -5,7 +5,7 @@
 //! network namespaces, labels, losses and exchanges. This file holds its state. `opening.rs` and `closing.rs` open and
 //! close traces, `creation.rs` decides when a creation is over, `evidence.rs` adds what runtime, kernel and CRI report,
 //! `first_exchanges.rs` and `readiness.rs` decide when the network is ready, `labels.rs` holds traces back for their
-//! pod's labels, `unserved.rs` finds sandboxes for which no plugin ran (its state is in
+//! pod's labels, `time_spent.rs` sums up what the time of a creation went to, `unserved.rs` finds sandboxes for which no plugin ran (its state is in
 //! `netns_names.rs`) and `config_cause.rs` why, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
 //!
 //! It may touch the open traces themselves (only this room opens and closes them), the spans `sandbox`,
@@ -24,6 +24,7 @@ pub(crate) mod netns_names;
 pub(crate) mod opening;
 pub(crate) mod readiness;
 pub(crate) mod reported;
+pub(crate) mod time_spent;
 pub(crate) mod unserved;
 
 use crate::by_trace::ByTrace;

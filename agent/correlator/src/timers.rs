@@ -12,7 +12,7 @@
 //! a `hashbrown` map of what is current 1.11 to 1.26 and 1.01 to 1.03 of the time and 4.1 and 1.6 of the memory. Timer
 //! wheels fire in ticks of a fixed length and in no order within one; here the time is exact, and part of a trace.
 //! Bounded by what they are for: at most one for each plugin that runs, each open operation, two for each open trace,
-//! one for each lookup, connect and journey. Does not: read a clock.
+//! one for each lookup, connect, journey and request to a daemon. Does not: read a clock.
 //!
 //! Example: an operation's last plugin ends at 10 ms, so `Settle` is set to 510 ms. The next plugin begins at 20 ms and
 //! cancels it: `due` forgets it, and the entry of 510 ms in the queue is stale. When that plugin ends at 40 ms,
@@ -49,6 +49,8 @@ pub(crate) enum Timer {
     Connect(u64),
     /// The journey that begins with this lookup may be over.
     Journey(u64),
+    /// The request of this connection lasts long enough for a span.
+    Request(u64),
 }
 
 /// All timers that are set.
@@ -312,6 +314,7 @@ fn bucket(timer: Timer) -> usize {
         Timer::Labels | Timer::Unserved => 0,
         Timer::Lookup(serial) | Timer::ServiceLookup(serial) | Timer::Connect(serial) => serial as usize,
         Timer::Journey(serial) => serial as usize + BUCKETS / 2,
+        Timer::Request(connection) => connection as usize + BUCKETS / 4,
     };
     number & (BUCKETS - 1)
 }

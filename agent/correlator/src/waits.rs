@@ -3,7 +3,7 @@
 //! `correlator.rs` passes it the events of threads, and forks, execs and the ends of processes, so that it knows which
 //! process is below which. When a process with a span has ended, the router requests its time here and passes it to the
 //! room of plugins. `waits/reasons.rs` says why a thread slept, `waits/path.rs` finds the critical path, `waits/known.rs`
-//! holds for which times there are records.
+//! holds for which times there are records. `waits/locks.rs` knows locks, and `waits/on_locks.rs` handles the events about them.
 //!
 //! Idle, and empty, until a source reports that it can record waits (`Body::WaitsRecorded`): other nodes and older
 //! recordings pay nothing.
@@ -11,57 +11,67 @@
 //! runtime executed. What comes above a bound makes the time from then on unknown.
 //! Does not: see spans, or set a timer. What was not recorded is `unknown`, never inferred.
 
+mod evidence;
 mod known;
+mod locks;
+mod now;
+mod on_locks;
 mod path;
+mod peers;
 mod reasons;
+mod runtimes;
+mod seen;
 
 use std::collections::BTreeMap;
 
 use sandglass_model::event::{Exec, Fork};
 use sandglass_model::waits::{
-    LockBlocked, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup,
+    RuntimeTimes, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, WaitDetail, WaitGroup, Waiting,
 };
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
+use crate::invocation::RuntimeExec;
+use crate::waits::evidence::Evidence;
 use crate::waits::known::Known;
+use crate::waits::locks::Locks;
 use crate::waits::path::{Segment, State, Thread, ThreadId, Wait, critical_path};
+use crate::waits::runtimes::Runtimes;
+use crate::waits::seen::Seen;
 
 /// The room's state.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     /// A source records waits on this node, at times.
     is_active: bool,
-    /// Processes below plugins, until the plugin that the runtime executed has ended.
+    /// Plugins and steps that a runtime executed, and processes below them, until the one that the runtime executed has ended.
     processes: BTreeMap<ProcessKey, Process>,
     /// Their threads that have a record, and the first thread of each process.
     threads: BTreeMap<ThreadId, Thread>,
     /// Why threads slept; each kind once.
     evidence: Vec<Evidence>,
-    /// The newest lock that each process waited for, by process id.
-    blocked: BTreeMap<u32, (Timestamp, LockBlocked)>,
+    /// What is known of locks.
+    locks: Locks,
     /// How many waits the threads have.
     waits: usize,
     /// For which times there are records.
     known: Known,
+    /// What was measured of runtimes' daemons.
+    runtimes: Runtimes,
+    /// What threads do now, and what processes are connected with.
+    seen: Seen,
 }
 
-/// A process below a plugin, or the plugin itself.
+/// A process below a plugin or a step of the runtime, or that itself.
 #[derive(Debug)]
 struct Process {
-    /// The plugin that the runtime executed.
+    /// What the runtime executed.
     root: ProcessKey,
+    /// Its parent, if that is one of them.
+    parent: Option<ProcessKey>,
     /// File name of its executable.
     name: SmolStr,
-}
-
-/// Why a thread slept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Evidence {
-    reason: TimeReason,
-    /// See [`WaitGroup::what`].
-    what: String,
-    /// See [`WaitGroup::by`].
-    by: SmolStr,
+    /// It has ended.
+    ended: bool,
 }
 
 /// What is reported of the time of a process.
@@ -71,8 +81,13 @@ pub(crate) struct ProcessTime {
     pub(crate) spent: TimeSpent,
     /// Its own longest waits that are worth a span, in order: begin, end, what for.
     pub(crate) shown: Vec<(Timestamp, Timestamp, WaitDetail)>,
+    /// The wait that it ended in, if one did not end by itself.
+    pub(crate) last: Option<Waiting>,
 }
 
+/// How the processes that `runc create` forks call themselves: `runc:[2:INIT]` (libcontainer/nsenter/nsexec.c). They are not
+/// followed, and talk with their parent over a socket or a pipe.
+const RUNC_CHILD: &str = "runc:[";
 /// A wait has a span from this duration on, and from this part of its process' time on (1/50).
 const SHOWN_NS: u64 = sandglass_model::time::MILLISECOND;
 /// See [`SHOWN_NS`].
@@ -89,8 +104,8 @@ const WAITS_MAX: usize = 32_768;
 const EVIDENCE_MAX: usize = 1_024;
 /// Lost records are counted by the kernel side and reported once a second, later when the node is busy.
 const LOSS_REACH_NS: u64 = 3 * sandglass_model::time::SECOND;
-/// What is remembered of locks: `/proc/locks` is read while the wait lasts.
-const BLOCKED_MAX: usize = 256;
+/// What a process that is killed takes until its end: the exit of all its threads.
+const KILLED_REACH_NS: u64 = 100 * sandglass_model::time::MILLISECOND;
 
 // === what goes in ===
 
@@ -115,7 +130,9 @@ impl Waits {
         };
         let process = Process {
             root: parent.root,
+            parent: Some(fork.parent),
             name: parent.name.clone(),
+            ended: false,
         };
         let forker = fork.thread.map_or(fork.parent.pid, |thread| {
             self.thread(fork.parent, thread.id, thread.begin);
@@ -124,8 +141,9 @@ impl Waits {
         self.add_process(at, fork.process, process, Some(forker));
     }
 
-    /// A process executed an image. If its parent belongs to no plugin, a runtime executed this one as a plugin.
-    pub(crate) fn on_exec(&mut self, at: Timestamp, exec: &Exec) {
+    /// A process executed an image. If its parent is not known, a runtime executed this one, as a plugin or as a step, or a daemon
+    /// (`below_daemon`) for a request.
+    pub(crate) fn on_exec(&mut self, at: Timestamp, exec: &Exec, below_daemon: bool) {
         if !self.is_active {
             return;
         }
@@ -134,14 +152,17 @@ impl Waits {
             known.name = name;
             return;
         }
-        // Steps of the runtime have no CNI parameters; the time of what runs below them is not followed.
         let parent = self.processes.get(&exec.parent).map(|parent| parent.root);
-        if parent.is_none() && exec.env("CNI_COMMAND").is_none() {
+        let is_step = || matches!(RuntimeExec::parse(&name, &exec.args), Some(RuntimeExec::Step(..)));
+        // Of what else a runtime executes, such as the daemon of a shim, nothing is followed.
+        if parent.is_none() && exec.env("CNI_COMMAND").is_none() && !below_daemon && !is_step() {
             return;
         }
         let process = Process {
             root: parent.unwrap_or(exec.process),
+            parent: parent.map(|_| exec.parent),
             name,
+            ended: false,
         };
         self.add_process(at, exec.process, process, parent.map(|_| exec.parent.pid));
     }
@@ -154,41 +175,57 @@ impl Waits {
         let waker = &wake.waker;
         // In an interrupt, who ran there is not the cause.
         let is_interrupt = wake.waker.stack.is_empty() || reasons::is_interrupt(waker.stack.iter());
-        let follows = !is_interrupt && self.processes.contains_key(&waker.process);
+        self.not_asleep(wake.times.thread);
+        let stack: Vec<&str> = wake.stack.iter().collect();
+        let woke: Vec<&str> = waker.stack.iter().collect();
+        let mut classified = reasons::classify(&stack, &woke);
+        let root = |key: &ProcessKey| self.processes.get(key).map(|process| process.root);
+        let follows = match (root(&wake.times.process), root(&waker.process)) {
+            (Some(sleeper), Some(waker)) => !is_interrupt && locks::may_follow(classified.reason, sleeper, waker),
+            _ => false,
+        };
+        // Who sent a signal ended the sleep, and is not what it was for.
+        let is_killed = !is_interrupt && !follows && reasons::is_signal(waker.stack.iter());
         if follows {
             self.thread(waker.process, waker.thread, waker.begin);
         }
-        let stack: Vec<&str> = wake.stack.iter().collect();
-        let woke: Vec<&str> = waker.stack.iter().collect();
-        let classified = reasons::classify(&stack, &woke);
+        if waker.name.starts_with(RUNC_CHILD) && matches!(classified.reason, TimeReason::Daemon | TimeReason::Pipe) {
+            classified.reason = TimeReason::Child;
+        }
         let mut evidence = Evidence {
             reason: classified.reason,
             what: match (classified.what, classified.reason) {
                 ("", TimeReason::Other) => classified.function,
                 (what, _) => what.to_owned(),
             },
-            by: if is_interrupt || follows {
+            by: if is_interrupt || follows || is_killed {
                 SmolStr::default()
             } else {
                 waker.name.clone()
             },
         };
-        if evidence.reason == TimeReason::FileLock
-            && let Some((seen, lock)) = self.blocked.get(&wake.times.process.pid)
-            && *seen >= wake.slept_from
-            && *seen <= at
-        {
-            evidence.what.clone_from(&lock.path);
-            if !lock.holder_name.is_empty() {
-                evidence.by = lock.holder_name.clone();
-            }
+        let process = wake.times.process;
+        if evidence.reason == TimeReason::FileLock {
+            self.locks.complete(at, wake, &mut evidence, is_interrupt);
+        } else if evidence.reason == TimeReason::Network {
+            let peers = &self.seen.peers;
+            peers.name_remote(&mut evidence.what, process, wake.slept_from);
         }
+        let passes_on = matches!(
+            evidence.reason,
+            TimeReason::Child | TimeReason::Pipe | TimeReason::Other
+        );
+        let cause = match follows {
+            true => Some(waker.thread),
+            false if is_killed && passes_on => self.newest_child(process),
+            false => None,
+        };
         let evidence = self.evidence_index(evidence);
         let wait = Wait {
             out: wake.slept_from,
             woken: at,
             ran: at,
-            waker: follows.then_some(waker.thread),
+            waker: cause,
             evidence,
             throttled_ns: 0,
         };
@@ -200,6 +237,7 @@ impl Waits {
         if !self.processes.contains_key(&run.times.process) || !self.has_room(at) {
             return;
         }
+        self.not_asleep(run.times.thread);
         let thread = self.thread(run.times.process, run.times.thread, run.times.begin);
         if let Some(last) = thread.and_then(|thread| thread.waits.last_mut())
             && !run.preempted
@@ -220,16 +258,9 @@ impl Waits {
         self.add_wait(&run.times, wait);
     }
 
-    /// A process was seen to wait for a lock on a file.
-    pub(crate) fn on_lock_blocked(&mut self, at: Timestamp, blocked: &LockBlocked) {
-        let of_pid = |start_ticks| ProcessKey {
-            pid: blocked.pid,
-            start_ticks,
-        };
-        let is_known = self.processes.range(of_pid(0)..=of_pid(u64::MAX)).next().is_some();
-        if is_known && (self.blocked.len() < BLOCKED_MAX || self.blocked.contains_key(&blocked.pid)) {
-            self.blocked.insert(blocked.pid, (at, blocked.clone()));
-        }
+    /// A runtime's daemon was measured.
+    pub(crate) fn on_runtime_measured(&mut self, at: Timestamp, times: &RuntimeTimes) {
+        self.runtimes.add(at, times);
     }
 
     /// Records were lost at or shortly before `at`: what was known of that time is not any more. Returns since when.
@@ -243,16 +274,19 @@ impl Waits {
 // === what comes out ===
 
 impl Waits {
-    /// What the time from `from` to `to` of a process went to, at whose end it ended. `None` when nothing of that time
-    /// was recorded, or the process is not known.
-    pub(crate) fn spent(&self, process: ProcessKey, from: Timestamp, to: Timestamp) -> Option<ProcessTime> {
+    /// What the time from `from` to `to` of a process went to, at whose end it ended or was cut off. `None` when nothing of that
+    /// time was recorded, or the process is not known.
+    pub(crate) fn spent(&mut self, process: ProcessKey, from: Timestamp, to: Timestamp) -> Option<ProcessTime> {
         if !self.known.overlaps(from, to) || !self.processes.contains_key(&process) {
             return None;
         }
         let mut spent = TimeSpent::default();
         let mut shown = Vec::new();
         let shown_from = (to.since(from) / SHOWN_PART).max(SHOWN_NS);
-        for segment in critical_path(&self.threads, process.pid, from, to) {
+        let until = self.until(process, to);
+        let path = critical_path(until.as_ref().unwrap_or(&self.threads), process.pid, from, to);
+        let last = self.last_wait(&path, to);
+        for segment in path {
             let wait = self.add_segment(&mut spent, segment);
             // What another process did meanwhile is below that one's span.
             let is_own = |thread: &Thread| thread.process == process;
@@ -274,21 +308,68 @@ impl Waits {
             shown.truncate(SHOWN_MAX);
             shown.sort_by_key(|(from, ..)| *from);
         }
-        Some(ProcessTime { spent, shown })
+        Some(ProcessTime { spent, shown, last })
     }
 
-    /// A process that the runtime executed has ended, and its time was requested: forgets it and all below it.
-    pub(crate) fn forget(&mut self, root: ProcessKey, at: Timestamp) {
-        if self.processes.get(&root).is_none_or(|process| process.root != root) {
+    /// The sleep that a path ends with, if no more than the exit of a process that was killed lies behind it.
+    fn last_wait(&self, path: &[Segment], to: Timestamp) -> Option<Waiting> {
+        let is_sleep = |segment: &&Segment| matches!(segment.state, State::Asleep(_));
+        let last = path.iter().rev().find(is_sleep)?;
+        if to.since(last.to) > KILLED_REACH_NS {
+            return None;
+        }
+        let mut spent = TimeSpent::default();
+        let wait = self.add_segment(&mut spent, *last)?;
+        Some(Waiting {
+            reason: wait.reason,
+            what: wait.what,
+            who: wait.who,
+            by: wait.by,
+            function: SmolStr::default(),
+            since: last.from,
+        })
+    }
+
+    /// When a process fell asleep that slept at this time, as far as its threads' wake-ups since then show it: the latest of them,
+    /// since by then none of them ran any more.
+    pub(crate) fn slept_from(&self, process: ProcessKey, at: Timestamp) -> Option<Timestamp> {
+        let threads = self.threads.values().filter(|thread| thread.process == process);
+        let asleep = threads.filter_map(|thread| thread.waits.iter().find(|wait| wait.out < at && wait.woken > at));
+        asleep.map(|wait| wait.out).max()
+    }
+
+    /// What the time from `from` to `to` of a runtime's daemon went to. The sum is the duration.
+    pub(crate) fn of_runtime(&self, runtime: ProcessKey, from: Timestamp, to: Timestamp) -> TimeSpent {
+        self.runtimes.spent(runtime, from, to)
+    }
+
+    /// A process has ended, and its time was requested. With one that the runtime executed all below it is forgotten.
+    pub(crate) fn on_exit(&mut self, ended: ProcessKey, at: Timestamp) {
+        self.not_seen(ended);
+        let Some(process) = self.processes.get_mut(&ended) else {
+            return;
+        };
+        process.ended = true;
+        if process.root != ended {
             return;
         }
-        self.processes.retain(|_, process| process.root != root);
+        let left: Vec<ProcessKey> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.root == ended)
+            .map(|(key, _)| *key)
+            .collect();
+        for process in left {
+            self.not_seen(process);
+            self.processes.remove(&process);
+        }
         let processes = &self.processes;
+        self.locks.retain(|process| processes.contains_key(process));
         self.threads.retain(|_, thread| processes.contains_key(&thread.process));
         self.waits = self.threads.values().map(|thread| thread.waits.len()).sum();
         if self.processes.is_empty() {
             self.evidence.clear();
-            self.blocked.clear();
+            self.locks.clear();
         }
         self.known.has_room(at);
     }

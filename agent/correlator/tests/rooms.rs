@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms: a file and a folder of that name. Whatever else lies in `src` is shared by all rooms.
-const ROOMS: [&str; 5] = ["plugins", "sandboxes", "traffic", "waits", "windows"];
+const ROOMS: [&str; 6] = ["daemons", "plugins", "sandboxes", "traffic", "waits", "windows"];
 /// What stands above the rooms: the crate's root, the router, the stage before it and the copies for display.
 const ABOVE: [&str; 4] = ["lib", "correlator", "reorder", "snapshots"];
 

@@ -13,6 +13,8 @@ pub mod dns;
 #[cfg(target_os = "linux")]
 pub mod image;
 #[cfg(target_os = "linux")]
+pub mod neighbours;
+#[cfg(target_os = "linux")]
 pub mod networks;
 #[cfg(target_os = "linux")]
 pub mod observability;

@@ -26,17 +26,23 @@ pub enum Network {
     Failing,
     /// bridge, and a plugin that waits for ever.
     Hanging,
+    /// bridge, and a plugin whose command waits for a lock that another process of the node holds.
+    Locked,
+    /// bridge, and a plugin whose command computes on a processor that others keep busy.
+    Crowded,
     /// Two networks, so two interfaces: bridge and portmap, then a bridge of its own.
     Two,
 }
 
 impl Network {
     /// All of them.
-    pub const ALL: [Network; 5] = [
+    pub const ALL: [Network; 7] = [
         Network::Plain,
         Network::Slow,
         Network::Failing,
         Network::Hanging,
+        Network::Locked,
+        Network::Crowded,
         Network::Two,
     ];
 
@@ -48,6 +54,8 @@ impl Network {
             Network::Slow => "pods-slow",
             Network::Failing => "pods-failing",
             Network::Hanging => "pods-hanging",
+            Network::Locked => "pods-locked",
+            Network::Crowded => "pods-crowded",
             Network::Two => "pods-two",
         }
     }
@@ -71,6 +79,18 @@ pub const FAILING_CODE: u32 = 112;
 pub const FAILING_MESSAGE: &str = "no policy allows this pod";
 /// Plugin that never answers an ADD.
 pub const HANGING_PLUGIN: &str = "remote-policy";
+/// Plugin that changes rules below a lock.
+pub const LOCKED_PLUGIN: &str = "rules-policy";
+/// The command that waits for the lock: flock(1) under another name.
+pub const LOCKED_COMMAND: &str = "set-rules";
+/// Who holds it: the same program under a third name.
+pub const LOCK_HOLDER: &str = "rules-writer";
+/// The lock, below the rig's directory.
+pub const LOCK: &str = "rules.lock";
+/// Plugin that computes.
+pub const CROWDED_PLUGIN: &str = "busy-policy";
+/// The command that does.
+pub const CROWDED_COMMAND: &str = "compute-policy";
 /// Name of the second network of [`Network::Two`].
 pub const SECOND_NETWORK: &str = "storage";
 
@@ -78,8 +98,9 @@ pub const SECOND_NETWORK: &str = "storage";
 pub const DISTRIBUTION_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
 
 /// Writes everything below `dir`: `bin/`, `libexec/`, `clock/`, `cni/<handler>/`. `plugins` is where the distribution
-/// has its plugins, `id` distinguishes this rig's bridges from others', `slow` is how long the slow plugin's command takes.
-pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result<()> {
+/// has its plugins and `flock` is that program, `id` distinguishes this rig's bridges from others', `slow` is how long the slow
+/// plugin's command takes.
+pub fn write(dir: &Path, (plugins, flock): (&Path, &Path), id: &str, slow: Duration) -> io::Result<()> {
     for below in ["bin", "libexec", "clock", "ipam"] {
         fs::create_dir_all(dir.join(below))?;
     }
@@ -90,9 +111,23 @@ pub fn write(dir: &Path, plugins: &Path, id: &str, slow: Duration) -> io::Result
     rustix::fs::mkfifoat(rustix::fs::CWD, dir.join("answers"), rustix::fs::Mode::RUSR)?;
     let at = dir.display();
     let clock = clock(dir);
+    for name in [LOCKED_COMMAND, LOCK_HOLDER] {
+        symlink(flock, dir.join("libexec").join(name))?;
+    }
     script(
         &dir.join("bin").join(SLOW_PLUGIN),
-        &slow_plugin(&at.to_string(), &clock),
+        &waiting_plugin(&clock, &format!("{at}/libexec/{SLOW_COMMAND}")),
+    )?;
+    script(
+        &dir.join("bin").join(LOCKED_PLUGIN),
+        &waiting_plugin(&clock, &format!("{at}/libexec/{LOCKED_COMMAND} {at}/{LOCK} true")),
+    )?;
+    script(&dir.join("bin").join(CROWDED_PLUGIN), &crowded_plugin(&at.to_string()))?;
+    script(
+        &dir.join("libexec").join(CROWDED_COMMAND),
+        &format!(
+            "#!/bin/sh\n# A real one would render rules; this one counts.\ni=0\nwhile [ $i -lt {COUNT} ]; do i=$((i+1)); done\n"
+        ),
     )?;
     script(&dir.join("bin").join(FAILING_PLUGIN), &failing_plugin(&clock))?;
     script(
@@ -138,6 +173,8 @@ fn chain(network: Network, bridge: Value) -> Vec<Value> {
     let next = match network {
         Network::Plain | Network::Two => json!({"type": "portmap", "capabilities": {"portMappings": true}}),
         Network::Slow => json!({"type": SLOW_PLUGIN}),
+        Network::Locked => json!({"type": LOCKED_PLUGIN}),
+        Network::Crowded => json!({"type": CROWDED_PLUGIN}),
         Network::Failing => json!({"type": FAILING_PLUGIN}),
         Network::Hanging => json!({"type": HANGING_PLUGIN}),
     };
@@ -190,7 +227,7 @@ ends() {{
     )
 }
 
-fn slow_plugin(dir: &str, clock: &str) -> String {
+fn waiting_plugin(clock: &str, command: &str) -> String {
     format!(
         r#"#!/bin/sh
 # CNI plugin that waits for a command before it lets the pod pass.
@@ -201,7 +238,7 @@ VERSION)
     printf '%s\n' '{VERSIONS}' ;;
 ADD)
     begins
-    {dir}/libexec/{SLOW_COMMAND}
+    {command}
     ends
     # libcni writes the keys of its object in order: after prevResult comes type, the last one.
     result=${{conf#*'"prevResult":'}}
@@ -210,6 +247,38 @@ esac
 exit 0
 "#
     )
+}
+
+/// Keeps no clock: between two readings of it the processor would be another's.
+fn crowded_plugin(dir: &str) -> String {
+    let processor = busy_processor();
+    format!(
+        r#"#!/bin/sh
+# CNI plugin that computes, on a processor that others keep busy.
+IFS= read -r conf
+case $CNI_COMMAND in
+VERSION)
+    printf '%s\n' '{VERSIONS}' ;;
+ADD)
+    taskset -p -c {processor} $$ > /dev/null
+    {dir}/libexec/{CROWDED_COMMAND}
+    result=${{conf#*'"prevResult":'}}
+    printf '%s\n' "${{result%,\"type\":*}}" ;;
+esac
+exit 0
+"#
+    )
+}
+
+/// The processor that is kept busy: the last one that this process may use.
+#[must_use]
+pub fn busy_processor() -> usize {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    let mut processors = (0..rustix::thread::CpuSet::MAX_CPU).rev();
+    let last = allowed
+        .ok()
+        .and_then(|set| processors.find(|processor| set.is_set(*processor)));
+    last.unwrap_or(0)
 }
 
 fn failing_plugin(clock: &str) -> String {
@@ -251,6 +320,9 @@ exit 0
     )
 }
 
+/// What [`CROWDED_COMMAND`] counts to: about a tenth of a second.
+const COUNT: u32 = 80_000;
+
 const VERSIONS: &str = r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#;
 
 #[cfg(test)]
@@ -279,8 +351,20 @@ mod tests {
 
     fn written() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), Path::new("/nonexistent"), "abc", Duration::from_millis(50)).unwrap();
+        let programs = (Path::new("/nonexistent"), Path::new("/usr/bin/flock"));
+        write(dir.path(), programs, "abc", Duration::from_millis(50)).unwrap();
         dir
+    }
+
+    #[test]
+    fn plugins_that_wait_hand_on_the_result() {
+        let dir = written();
+        let before = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.213.71.2/24"}], "dns": {}});
+        for plugin in [LOCKED_PLUGIN, CROWDED_PLUGIN] {
+            let conf = json!({"cniVersion": "1.0.0", "name": "n", "prevResult": before, "type": plugin});
+            let (code, result) = run(dir.path(), plugin, "ADD", &conf.to_string());
+            assert_eq!((code, &result), (Some(0), &before), "{plugin}");
+        }
     }
 
     #[test]

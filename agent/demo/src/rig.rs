@@ -105,12 +105,27 @@ impl Rig {
         let guard =
             Guard::start(rig.site.cgroup_paths()).map_err(|source| RigError::Start { program: "sh", source })?;
         rig.guard = Some(guard);
-        rig.containerd = Some(rig.spawn(&programs, &members)?);
+        rig.containerd = Some(rig.spawn(&programs, &members, None)?);
         rig.wait_until_up()?;
         rig.import_pause()?;
         let services = Services::start(&rig.node_netns(), &rig.search).map_err(RigError::Services)?;
         rig.services = Some(Arc::new(services));
         Ok(rig)
+    }
+
+    /// Kills containerd (SIGKILL) and starts it again in the node's network namespace, with its state and its sandboxes. Blocks.
+    pub fn restart_containerd(&mut self, options: &RigOptions) -> Result<(), RigError> {
+        let programs = Programs::find(options)?;
+        let node = self.node_netns();
+        // Holds the namespace while nobody is in it.
+        let node = File::open(&node).map_err(|source| RigError::SetUp { path: node, source })?;
+        if let Some(mut containerd) = self.containerd.take() {
+            let _ = containerd.kill();
+            let _ = containerd.wait();
+        }
+        let members = self.make_cgroup()?;
+        self.containerd = Some(self.spawn(&programs, &members, Some(&node))?);
+        self.wait_until_up()
     }
 
     /// What keeps a rig from starting here, if anything does: for tests that are then skipped.

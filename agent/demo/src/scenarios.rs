@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::client::{self, Talk, Talked};
 use crate::image;
+use crate::neighbours::Neighbours;
 use crate::networks::Network;
 use crate::pods::{CallRecord, Pod};
 use crate::rig::Rig;
@@ -56,8 +57,15 @@ pub fn steps(round: u32) -> Vec<Vec<Pod>> {
     };
     vec![
         vec![plain("cart-0", 1), plain("cart-1", 2), published],
-        vec![talking("reports-0", 4, Network::Slow), failing, hanging],
+        vec![
+            talking("reports-0", 4, Network::Slow),
+            failing,
+            hanging,
+            talking("ledger-0", 9, Network::Locked),
+        ],
         vec![retried, talking("db-0", 7, Network::Two), stalled],
+        // Alone: what shares its processor would wait too.
+        vec![talking("models-0", 10, Network::Crowded)],
     ]
 }
 
@@ -67,13 +75,18 @@ pub const DELETED: [&str; 3] = ["cart-1", "web-0", "reports-0"];
 /// Makes `pods` at the same time; the records are in their order. The programs in them begin when all are made: what they
 /// do must not lengthen a call that is being timed.
 pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> {
+    let neighbours = Neighbours::of(&pods, rig).inspect_err(|error| {
+        tracing::warn!(%error, "the node's other processes cannot be started: the pods that are to meet them will not");
+    });
     let mut calls = JoinSet::new();
     for (index, pod) in pods.into_iter().enumerate() {
         let (cri, parent) = (Arc::clone(cri), rig.cgroup_parent());
         calls.spawn(async move { (index, make_one(&cri, &parent, pod).await) });
     }
+    let made = calls.join_all().await;
+    drop(neighbours);
     let mut programs = JoinSet::new();
-    for (index, mut record) in calls.join_all().await {
+    for (index, mut record) in made {
         let (cri, services) = (Arc::clone(cri), rig.services());
         programs.spawn(async move {
             if let (Some(plan), Ok(id)) = (record.pod.talk, &record.outcome) {

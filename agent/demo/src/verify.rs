@@ -10,6 +10,7 @@ mod expected;
 mod lifecycle;
 pub mod network;
 mod structure;
+mod waits;
 
 use std::fmt;
 use std::sync::Arc;
@@ -107,6 +108,13 @@ impl Report {
             .all(|check| check.result.is_ok() || check.is_unjudged())
     }
 
+    /// Everything but durations is right: for a machine whose clock says nothing.
+    #[must_use]
+    pub fn facts_hold(&self) -> bool {
+        let is_right = |check: &Check| check.result.as_ref().err().is_none_or(Wrong::is_of_durations);
+        self.checks.iter().all(is_right)
+    }
+
     /// As text: one line when all is well, else one more per failed check; with `all` one more per check.
     #[must_use]
     pub fn text(&self, all: bool) -> String {
@@ -193,6 +201,7 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord, seen: Seen) -> Report {
         ("attachments", attachments(trace, record, seen)),
         ("processes", processes(trace, record)),
         ("outcome", outcome(trace, record, seen)),
+        ("waits", waits::waits(trace, record, seen)),
         ("runtime", runtime(trace, record)),
         ("deletion", deletion(trace, &dels, record)),
         ("order", clock::order(trace, &dels, record)),

@@ -17,6 +17,9 @@ mod callers;
 mod configuration;
 #[path = "end_to_end/older.rs"]
 mod older;
+#[path = "end_to_end/restarted.rs"]
+mod restarted;
+#[allow(dead_code, reason = "each test binary uses its own part")]
 mod rig;
 #[path = "end_to_end/runtimes.rs"]
 mod runtimes;
@@ -121,7 +124,10 @@ async fn fifty_sandboxes(test: &str, options: RigOptions) {
     let Some(node) = Node::with(test, options).await else {
         return;
     };
-    let Some(mut agent) = Agent::start(&node, test).await else {
+    // As on a node: the agent knows the list of the pods' network, so that a plugin that is executed late belongs to it.
+    let mut config = node.config();
+    config.cni.conf_dir = Some(node.rig.conf_dir(Network::Plain));
+    let Some(mut agent) = Agent::of(&node, &config, test).await else {
         return;
     };
     let witness = Witness::start();

@@ -6,6 +6,8 @@
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::time::{Duration, Instant};
 
 use crate::ports::{free, local};
 
@@ -82,8 +84,16 @@ impl Jaeger {
     /// When the file cannot be written or the program cannot be started.
     pub fn start(binary: &Path, folder: &Path) -> io::Result<Jaeger> {
         let ports = Ports::free(0)?;
+        Jaeger::with_config(binary, folder, ports, &ports.config())
+    }
+
+    /// Starts `binary` with a configuration that listens on `ports`, which is written to `folder`.
+    ///
+    /// # Errors
+    /// When the file cannot be written or the program cannot be started.
+    pub fn with_config(binary: &Path, folder: &Path, ports: Ports, config: &str) -> io::Result<Jaeger> {
         let path = folder.join("jaeger.yaml");
-        std::fs::write(&path, ports.config())?;
+        std::fs::write(&path, config)?;
         let process = Command::new(binary)
             .arg("--config")
             .arg(&path)
@@ -92,6 +102,34 @@ impl Jaeger {
             .stderr(Stdio::null())
             .spawn()?;
         Ok(Jaeger { ports, process })
+    }
+
+    /// Id of the process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends SIGTERM and waits for the end, for at most `patience`; whether it ended by itself.
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
+    #[cfg(target_os = "linux")]
+    pub fn terminate(mut self, patience: Duration) -> io::Result<bool> {
+        let pid = i32::try_from(self.process.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < patience {
+            if self.process.try_wait()?.is_some() {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(false)
     }
 }
 

@@ -77,8 +77,24 @@ impl Anonymizer {
                 self.ends([&mut flow.reply_source, &mut flow.reply_destination]);
             }
             Body::PacketDropped(drop) => self.ends([&mut drop.source, &mut drop.destination]),
+            Body::RequestSeen(step) => {
+                if let Some(daemon) = &mut step.daemon {
+                    daemon.cgroup = self.text(&daemon.cgroup);
+                }
+            }
             Body::ThreadWoken(wake) => wake.waker.cgroup = self.text(&wake.waker.cgroup),
             Body::LockBlocked(blocked) => blocked.path = self.text(&blocked.path),
+            Body::ThreadsSeen(seen) => {
+                for socket in &mut seen.sockets {
+                    if let Some(remote) = &mut socket.remote {
+                        remote.set_ip(self.addresses.of(remote.ip()));
+                    }
+                    socket.path = self.text(&socket.path);
+                }
+            }
+            Body::ApiServerKnown { address } => address.set_ip(self.addresses.of(address.ip())),
+            Body::FileLockTried(file) => file.path = self.text(&file.path),
+            Body::NetlinkRemarked(remark) => remark.message = self.text(&remark.message).into(),
             Body::Limited { source, .. } => *source = source.map(|address| self.addresses.of(address)),
             Body::ActivitySeen(step) => self.activity(step),
             Body::RuntimeReported(line) => self.runtime_line(line),
@@ -91,7 +107,10 @@ impl Anonymizer {
             | Body::ConntrackCounted(_)
             | Body::InterfaceSeen(_)
             | Body::ThreadRan(_)
+            | Body::KernelLockWaited(_)
+            | Body::RuntimeMeasured(_)
             | Body::WaitsRecorded { .. }
+            | Body::RequestsFollowed { .. }
             | Body::ClockAnchored { .. }
             | Body::Lost { .. }
             | Body::Tick => {}

@@ -6,17 +6,19 @@
 //! Strings are bounded by the source and valid UTF-8: sources escape what is not (`\xNN`). The names of variants and
 //! fields are those of the recording format.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::cni::{CniError, ConfigProblem, NetConf, NetworkList, PodIdentity};
+use crate::daemons::RequestStep;
 use crate::id::{ProcessKey, SandboxId};
+use crate::locks::{FileLockTry, KernelLockWait};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
-use crate::waits::{LockBlocked, ThreadKey, ThreadRun, ThreadWake};
+use crate::waits::{LockBlocked, RuntimeTimes, ThreadKey, ThreadRun, ThreadWake, ThreadsSeen};
 use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, SiloStep};
 
 /// One fact at one instant.
@@ -43,6 +45,8 @@ pub enum Body {
     ThreadWoken(Box<ThreadWake>),
     /// A thread of a tracked process that was runnable began to run.
     ThreadRan(Box<ThreadRun>),
+    /// What the threads of tracked processes do now.
+    ThreadsSeen(Box<ThreadsSeen>),
     /// From now on waits of tracked threads are recorded, or not any more. Without such an event they never are.
     WaitsRecorded {
         /// They are.
@@ -50,6 +54,26 @@ pub enum Body {
     },
     /// A process waits for a lock on a file.
     LockBlocked(Box<LockBlocked>),
+    /// Under which address this node's pods and plugins reach the API server.
+    ApiServerKnown {
+        /// Its service address, as Kubernetes passes it to every container.
+        address: SocketAddr,
+    },
+    /// A message of a request to a daemon.
+    RequestSeen(Box<RequestStep>),
+    /// From now on requests to daemons are followed, or not any more. Without such an event they never are.
+    RequestsFollowed {
+        /// They are.
+        on: bool,
+    },
+    /// What the scheduler has counted of a runtime's daemon so far.
+    RuntimeMeasured(RuntimeTimes),
+    /// A thread tried to lock a file that another process has locked.
+    FileLockTried(Box<FileLockTry>),
+    /// A thread has waited for a lock inside the kernel.
+    KernelLockWaited(Box<KernelLockWait>),
+    /// The kernel remarked on a netlink request of a tracked process, mostly because it refused it.
+    NetlinkRemarked(Box<NetlinkRemark>),
     /// What a plugin read on standard input or wrote to standard output, parsed and redacted. The name in recordings is
     /// older than the variant's and is part of their format.
     #[serde(rename = "plugin_spoke")]
@@ -216,6 +240,16 @@ impl ExitStatus {
     pub fn is_success(self) -> bool {
         self == ExitStatus::Code(0)
     }
+}
+
+/// The kernel's message about a netlink request (`NL_SET_ERR_MSG`, include/linux/netlink.h). The request need not have failed: some
+/// messages are warnings, and some programs only probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetlinkRemark {
+    /// The process that sent the request.
+    pub process: ProcessKey,
+    /// The message, 127 bytes at most.
+    pub message: SmolStr,
 }
 
 /// What a plugin read or wrote, as far as its pipes still held it when it ended.

@@ -9,8 +9,10 @@
 
 pub mod anonymize;
 pub mod cni;
+pub mod daemons;
 pub mod event;
 pub mod id;
+pub mod locks;
 pub mod masking;
 pub mod network;
 pub mod phases;

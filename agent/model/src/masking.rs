@@ -68,7 +68,9 @@ pub fn event(body: &mut Body, setting: Arguments) {
         }
         Body::CniConfigJudged { problems } => problems.iter_mut().for_each(|problem| in_place(&mut problem.text)),
         Body::LockBlocked(blocked) => in_place(&mut blocked.path),
-        // Numbers, addresses, DNS names, UUIDs and names of drivers.
+        Body::ThreadsSeen(seen) => seen.sockets.iter_mut().for_each(|socket| in_place(&mut socket.path)),
+        Body::FileLockTried(tried) => in_place(&mut tried.path),
+        // Numbers, addresses, DNS names, UUIDs, names of drivers, and texts of the kernel.
         Body::ProcessForked(_)
         | Body::ProcessExited(_)
         | Body::NetnsObserved(_)
@@ -84,7 +86,13 @@ pub fn event(body: &mut Body, setting: Arguments) {
         | Body::InterfaceSeen(_)
         | Body::ThreadWoken(_)
         | Body::ThreadRan(_)
+        | Body::ApiServerKnown { .. }
+        | Body::KernelLockWaited(_)
+        | Body::NetlinkRemarked(_)
+        | Body::RuntimeMeasured(_)
         | Body::WaitsRecorded { .. }
+        | Body::RequestSeen(_)
+        | Body::RequestsFollowed { .. }
         | Body::LookupSeen(_)
         | Body::ClockAnchored { .. }
         | Body::Lost { .. }

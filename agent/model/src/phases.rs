@@ -5,14 +5,17 @@
 //! the caller waits for that one. So the phases of a trace add up to its root's duration, and the largest one answers
 //! "why so slow?".
 
+mod groups;
+
 use std::collections::BTreeMap;
 
+use self::groups::Group;
 use serde::{Deserialize, Serialize};
 
 use crate::registry;
 use crate::time::Timestamp;
-use crate::trace::{Detail, Span, Status, Trace};
-use crate::waits::TimeReason;
+use crate::trace::{CgroupOwner, Detail, Span, Status, Trace};
+use crate::waits::{TimeReason, TimeSpent, WaitGroup};
 use crate::windows::Service;
 
 /// A class of time.
@@ -39,13 +42,15 @@ pub enum Phase {
     Hns,
     /// The Host Compute Service and silos (Windows).
     Hcs,
+    /// A daemon that a plugin had sent a request to.
+    Daemon,
     /// ADD had returned, and the interface was not there yet (Windows).
     VnicWait,
 }
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Phase; 11] = [
+    pub const ALL: [Phase; 12] = [
         Phase::Runtime,
         Phase::BetweenPlugins,
         Phase::Plugin,
@@ -56,6 +61,7 @@ impl Phase {
         Phase::Connect,
         Phase::Hns,
         Phase::Hcs,
+        Phase::Daemon,
         Phase::VnicWait,
     ];
 
@@ -73,6 +79,7 @@ impl Phase {
             Phase::Connect => "connect",
             Phase::Hns => "hns",
             Phase::Hcs => "hcs",
+            Phase::Daemon => "daemon",
             Phase::VnicWait => "vnic_wait",
         }
     }
@@ -89,6 +96,7 @@ impl Phase {
             Detail::Activity(activity) if activity.service == Service::Hns => Phase::Hns,
             Detail::Activity(_) => Phase::Hcs,
             Detail::VnicWait(_) => Phase::VnicWait,
+            Detail::Daemon(_) => Phase::Daemon,
             Detail::Operation(_) => Phase::BetweenPlugins,
             Detail::Plugin(plugin) if plugin.delegate => Phase::Delegate,
             Detail::Plugin(_) => Phase::Plugin,
@@ -179,13 +187,17 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         } else {
             format!("{name} failed: {message}")
         };
-        return failure + &because(culprit);
+        return failure + &because(culprit) + &cut_off(trace, culprit) + &remarked(trace, culprit);
     }
     let breakdown = Breakdown::of(trace, now);
-    let Some(index) = breakdown.largest() else {
+    let Some(group) = Group::largest(trace, &breakdown) else {
         return "no time was spent".to_owned();
     };
-    let percent = u128::from(breakdown.own_ns[index]) * 100 / u128::from(breakdown.total_ns.max(1));
+    let index = group.index;
+    if let Some(sentence) = crowded(trace, &breakdown).or_else(|| behind_daemon(trace, &breakdown, index, now)) {
+        return sentence;
+    }
+    let percent = u128::from(group.own_ns) * 100 / u128::from(breakdown.total_ns.max(1));
     let span = &trace.spans[index];
     // What the span's name does not show: names are the same for all spans of a kind.
     let subject = match &span.detail {
@@ -197,66 +209,151 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
         Detail::Connect(connect) if connect.name.is_empty() => format!(" to {}", connect.remote),
         Detail::Connect(connect) => format!(" to {} ({})", connect.remote, connect.name),
         Detail::Operation(_) => " (the runtime between plugins)".to_owned(),
-        Detail::Plugin(_) | Detail::RuntimeStep(_) | Detail::Activity(_) | Detail::VnicWait(_) | Detail::Wait(_) => {
-            String::new()
-        }
+        Detail::Plugin(_)
+        | Detail::RuntimeStep(_)
+        | Detail::Activity(_)
+        | Detail::VnicWait(_)
+        | Detail::Wait(_)
+        | Detail::Daemon(_) => String::new(),
     };
-    let own = human(breakdown.own_ns[index]);
+    let own = human(group.own_ns);
     let why = match because(span) {
         why if why.is_empty() => waited(trace, &breakdown, index),
         why => why,
     };
     // A journey consists of little else, so its verdict is about the cause.
     if !why.is_empty() && trace.root().detail.as_journey().is_some() {
-        return format!("{}{subject} took {own}{why}", registry::name(span));
+        return format!("{}{subject} took {own}{why}", group.name(trace));
     }
     let total = human(breakdown.total_ns);
     format!(
         "{}{subject} took {own} of {total} ({percent} %){why}",
-        registry::name(span)
+        group.name(trace)
     )
 }
 
-/// What explains most of an operation that takes half of the trace or more, as the end of a sentence; empty where waits were not
-/// recorded, or where nothing explains a third of it.
+/// The verdict on a creation that waited for processors: everything in it did, so no plugin and no step is to blame. `None` where
+/// that explains less than a third of it, or less than something else does.
+fn crowded(trace: &Trace, breakdown: &Breakdown) -> Option<String> {
+    let span = trace.spans.iter().find(|span| span.detail.as_create().is_some())?;
+    let time = span.detail.as_create()?.time.as_deref()?;
+    if time.total_ns() * 2 < breakdown.total_ns {
+        return None;
+    }
+    let why = without_processor(time)?;
+    Some(format!("{} took {}{why}", registry::name(span), human(time.total_ns())))
+}
+
+/// The verdict where most of the time was a daemon's, or what a daemon ran: who waited for which daemon, and for what that one
+/// did. `index` is the span with the most own time. `None` where it lies below no request that takes half of the trace or more.
+fn behind_daemon(trace: &Trace, breakdown: &Breakdown, index: usize, now: Timestamp) -> Option<String> {
+    let ancestors = std::iter::successors(Some(index), |&index| trace.spans.get(index)?.parent);
+    let requests = ancestors.filter(|&index| trace.spans[index].detail.as_daemon().is_some());
+    let outermost = requests.last()?;
+    let request = &trace.spans[outermost];
+    let daemon = request.detail.as_daemon()?;
+    let waited = request.duration_ns(now);
+    if waited.saturating_mul(2) < breakdown.total_ns {
+        return None;
+    }
+    let percent = u128::from(waited) * 100 / u128::from(breakdown.total_ns.max(1));
+    let client = registry::name(&trace.spans[request.parent?]);
+    let owner = CgroupOwner::of(&daemon.cgroup);
+    let whose = match (owner.pod_uid(), owner.unit) {
+        (uid, _) if !uid.is_empty() => format!(" (pod {uid})"),
+        (_, "") => String::new(),
+        (_, unit) => format!(" ({unit})"),
+    };
+    let known = daemon.time.as_deref().and_then(longest_of_daemon);
+    let largest = &trace.spans[index];
+    let why = match known {
+        Some(wait) if u128::from(wait.ns) * 100 >= u128::from(waited) * EXPLAINS_PERCENT => {
+            format!(", whose {}", registry::wait_text(wait))
+        }
+        _ if index != outermost => {
+            let name = registry::name(largest);
+            format!(", whose {name} took {}", human(breakdown.own_ns[index]))
+        }
+        _ => String::new(),
+    };
+    Some(format!(
+        "{client} waited {} of {} ({percent} %) for {}{whose}{why}",
+        human(waited),
+        human(breakdown.total_ns),
+        registry::daemon_name(daemon)
+    ))
+}
+
+/// The longest wait of what a daemon ran.
+fn longest_of_daemon(time: &TimeSpent) -> Option<&WaitGroup> {
+    longest_wait(time).filter(|wait| wait.reason != TimeReason::Daemon)
+}
+
+/// What explains most of an operation or a runtime's step that takes half of the trace or more, as the end of a sentence; empty
+/// where waits were not recorded, or where nothing explains a third of it.
 fn waited(trace: &Trace, breakdown: &Breakdown, index: usize) -> String {
     let ancestors = std::iter::successors(Some(index), |&index| trace.spans.get(index)?.parent);
     let operation = ancestors
         .filter_map(|index| trace.spans[index].detail.as_operation())
-        .last();
-    let time = operation.and_then(|operation| operation.time.as_deref());
+        .last()
+        .and_then(|operation| operation.time.as_deref());
+    let step = trace.spans[index].detail.as_step();
+    let time = operation.or_else(|| step.and_then(|step| step.process.time.as_deref()));
     let Some(time) = time.filter(|time| time.total_ns() * 2 >= breakdown.total_ns) else {
         return String::new();
     };
-    let total = time.total_ns().max(1);
-    let percent = |ns: u64| u128::from(ns) * 100 / u128::from(total);
-    let of = |reason: TimeReason| time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
-    // Processes of several names wait for processors: their sum counts, and nobody's name is in it.
-    let (queued, throttled) = (of(TimeReason::RunQueue), of(TimeReason::Throttled));
-    let longest = time.waits.iter().find(|wait| {
-        !matches!(
-            wait.reason,
-            TimeReason::RunQueue | TimeReason::Throttled | TimeReason::Runtime
-        )
-    });
-    let most = longest.map_or(0, |wait| wait.ns);
-    if queued >= most.max(throttled) && percent(queued) >= EXPLAINS_PERCENT {
-        return format!(
-            ": the node's processors were busy, {} % of it was waiting for one",
-            percent(queued)
-        );
+    if let Some(why) = without_processor(time) {
+        return why;
     }
-    if throttled >= most && percent(throttled) >= EXPLAINS_PERCENT {
-        return format!(": its cgroup had used up its quota for {} % of it", percent(throttled));
-    }
-    match longest {
-        Some(wait) if percent(most) >= EXPLAINS_PERCENT => format!(": {}", registry::wait_text(wait)),
+    match longest_wait(time) {
+        Some(wait) if percent(wait.ns, time) >= EXPLAINS_PERCENT => format!(": {}", registry::wait_text(wait)),
         Some(_) | None => String::new(),
     }
 }
 
+/// The end of a sentence about a time of which waiting for a processor explains most, because they were busy or because of a quota.
+/// Processes of several names wait for processors: their sum counts, and nobody's name is in it.
+fn without_processor(time: &TimeSpent) -> Option<String> {
+    let of = |reason: TimeReason| time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
+    let (queued, throttled) = (of(TimeReason::RunQueue), of(TimeReason::Throttled));
+    let most = longest_wait(time).map_or(0, |wait| wait.ns);
+    if queued >= most.max(throttled) && percent(queued, time) >= EXPLAINS_PERCENT {
+        return Some(format!(
+            ": the node's processors were busy, {} % of it was waiting for one",
+            percent(queued, time)
+        ));
+    }
+    if throttled >= most && percent(throttled, time) >= EXPLAINS_PERCENT {
+        let part = percent(throttled, time);
+        return Some(format!(": its cgroup had used up its quota for {part} % of it"));
+    }
+    None
+}
+
+/// The longest wait that is no wait for a processor.
+fn longest_wait(time: &TimeSpent) -> Option<&WaitGroup> {
+    time.waits.iter().find(|wait| {
+        !matches!(
+            wait.reason,
+            TimeReason::RunQueue | TimeReason::Throttled | TimeReason::Runtime
+        )
+    })
+}
+
+fn percent(ns: u64, time: &TimeSpent) -> u128 {
+    u128::from(ns) * 100 / u128::from(time.total_ns().max(1))
+}
+
 /// A wait that is named explains at least this part of its operation.
 const EXPLAINS_PERCENT: u128 = 33;
+
+/// What a process that was killed or cut off by its timeout waited for then, as the end of a sentence.
+fn cut_off(trace: &Trace, span: &Span) -> String {
+    let waiting = registry::waiting_of(trace, span).filter(|_| span.end.is_some());
+    waiting.map_or_else(String::new, |waiting| {
+        format!(": {}", registry::waiting_text(waiting, true))
+    })
+}
 
 /// The cause of a lookup or a connection that went badly, with how sure it is, as the end of a sentence.
 fn because(span: &Span) -> String {
@@ -267,6 +364,34 @@ fn because(span: &Span) -> String {
             cause.confidence.as_str()
         )
     })
+}
+
+/// The kernel's message about a netlink request of the process that failed, or else of what failed last below it, as the end of
+/// a sentence. A message of a process that succeeded explains nothing, and one that the failure repeats adds nothing.
+fn remarked(trace: &Trace, culprit: &Span) -> String {
+    let message = |span: &Span| {
+        span.process()
+            .map(|process| process.netlink.clone())
+            .unwrap_or_default()
+    };
+    let Some(index) = trace.spans.iter().position(|span| std::ptr::eq(span, culprit)) else {
+        return String::new();
+    };
+    let is_below = |at: usize| std::iter::successors(Some(at), |&at| trace.spans[at].parent).any(|at| at == index);
+    let failed = |span: &Span| {
+        let exit = span.process().and_then(|process| process.exit);
+        exit.is_some_and(|exit| !exit.is_success())
+    };
+    let candidates = (index..trace.spans.len()).filter(|&at| is_below(at) && failed(&trace.spans[at]));
+    let remarks = candidates.filter(|&at| !message(&trace.spans[at]).is_empty());
+    let found = remarks.max_by_key(|&at| (at == index, trace.spans[at].end));
+    let Some(found) = found.map(|at| message(&trace.spans[at])) else {
+        return String::new();
+    };
+    match &culprit.status {
+        Status::Error { message, .. } if message.contains(found.as_str()) => String::new(),
+        Status::Error { .. } | Status::Unset => format!(" (the kernel: {found})"),
+    }
 }
 
 /// A duration for people: three digits and a unit.

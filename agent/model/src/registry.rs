@@ -6,16 +6,19 @@
 //! `sandglass.*` are ours, since no convention for CNI exists. containerd's spans carry `sandbox.id`, and so do ours.
 
 mod classes;
+mod waiting;
 
 use std::net::SocketAddr;
 
 use crate::event::ExitStatus;
 use crate::network::Initiator;
-use crate::phases::human;
-use crate::trace::{Cause, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace};
-use crate::waits::{TimeReason, TimeSpent, WaitGroup};
+use crate::trace::{
+    Cause, CgroupOwner, DaemonDetail, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace,
+};
+use crate::waits::{TimeReason, TimeSpent};
 
 pub use self::classes::{CAUSES, CREATION_CAUSES, ERROR_TYPES, cause_text, creation_cause};
+pub use self::waiting::{wait_by, wait_text, waiting_of, waiting_text};
 
 /// Kind of a span, as OpenTelemetry means it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +99,7 @@ attribute_keys! {
     PROCESS_SIGNAL = "sandglass.process.signal": "Number of the signal that killed it.",
     PROCESS_CGROUP = "process.linux.cgroup": "cgroup path.",
     PROCESS_NETNS = "sandglass.process.netns": "Inode of the network namespace it ran in.",
+    NETLINK_MESSAGE = "sandglass.netlink.message": "The kernel's newest message about one of its netlink requests, mostly why it refused it.",
     NETWORK_READY = "sandglass.network_ready": "The sandbox's network had proven usable when the root ended.",
     ATTEMPTS_LEFT_OUT = "sandglass.network_attempts_left_out": "Lookups and connections tried before that which are not shown: there were too many.",
     NODE_SCOPE = "sandglass.node": "The lookup or connection is the node's own, not a sandbox's.",
@@ -116,7 +120,7 @@ attribute_keys! {
     DNS_TRUNCATED = "sandglass.dns.truncated": "An answer was truncated and the query repeated over TCP.",
     DNS_ID = "sandglass.dns.id": "Message id (span event).",
     DNS_TYPE = "sandglass.dns.type": "Record type (span event).",
-    NETWORK_TRANSPORT = "network.transport": "udp or tcp.",
+    NETWORK_TRANSPORT = "network.transport": "udp or tcp; of a request to a daemon unix or tcp.",
     LOCAL_ADDRESS = "network.local.address": "Address of the client's end.",
     LOCAL_PORT = "network.local.port": "Port of the client's end.",
     PEER_ADDRESS = "network.peer.address": "Address of the other end as the client sees it.",
@@ -133,7 +137,7 @@ attribute_keys! {
     ACTIVITY_NAME = "sandglass.windows.activity": "Name of the activity as its provider gives it.",
     ACTIVITY_RESULT = "sandglass.windows.result": "HRESULT or NTSTATUS of its end, as 0x and eight digits.",
     ACTIVITY_OBJECTS = "sandglass.windows.objects": "Objects it named, as kind=id.",
-    AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted: it was given to the likeliest.",
+    AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted, or more than one request to a daemon: it was given to the likeliest.",
     VNIC_ENDPOINT = "sandglass.windows.endpoint": "HNS endpoint of the interface that was waited for.",
     VNIC_EVIDENCE = "sandglass.windows.evidence": "What showed that the interface is there.",
     TIME_PROCESSOR = "sandglass.time.processor": "Nanoseconds of the critical path on a processor, or in waits too short for a record (0.2 ms).",
@@ -151,9 +155,19 @@ attribute_keys! {
     TIME_NETWORK = "sandglass.time.network": "Nanoseconds of the critical path waiting for the network.",
     TIME_TIMER = "sandglass.time.timer": "Nanoseconds of the critical path waiting for a timer of its own.",
     TIME_OTHER = "sandglass.time.other": "Nanoseconds of the critical path waiting in a kernel function that the table does not explain.",
-    TIME_RUNTIME = "sandglass.time.runtime": "Nanoseconds of the critical path between two plugins of the chain.",
+    TIME_RUNTIME = "sandglass.time.runtime": "Nanoseconds of the critical path in which the runtime, between what it executes, slept.",
     TIME_UNKNOWN = "sandglass.time.unknown": "Nanoseconds of the critical path not recorded.",
     TIME_WAITS = "sandglass.time.waits": "The longest waits of the critical path, the longest first.",
+    WAITING = "sandglass.waiting": "What a process that runs waits for now, or what one that was cut off or killed waited for.",
+    WAITING_REASON = "sandglass.waiting.reason": "The reason of that, as in sandglass.time.*.",
+    WAITING_SINCE = "sandglass.waiting.since": "Since when, nanoseconds since 1970, as text: readers of JSON round such a number.",
+    DAEMON_POD_UID = "sandglass.daemon.pod_uid": "Uid of the pod that the daemon runs in, by its cgroup.",
+    DAEMON_CONTAINER = "sandglass.daemon.container_id": "Id of the container that the daemon runs in, by its cgroup.",
+    DAEMON_UNIT = "sandglass.daemon.unit": "systemd unit that the daemon runs in, by its cgroup.",
+    DAEMON_BEGIN = "sandglass.daemon.begin": "How the request's begin is known: sent (seen), recovered (since then its client slept) or followed (when messages were followed from).",
+    DAEMON_UNANSWERED = "sandglass.daemon.unanswered": "The client ended without an answer of the daemon.",
+    ATTRIBUTION = "sandglass.daemon.attribution": "Why what a daemon ran is attributed to this request: container_id, namespace, in_namespace, interface, only_request, thread or newest.",
+    ATTRIBUTION_CONFIDENCE = "sandglass.daemon.attribution.confidence": "How sure that is: possible, likely or certain.",
     WAIT_WHAT = "sandglass.wait.what": "What it waited for: the file, the lock, the kernel's work or function.",
     WAIT_BY = "sandglass.wait.by": "The process that held the lock, or the one whose wake-up ended the wait.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost or limited (span event).",
@@ -178,6 +192,7 @@ pub const SPAN_NAMES: &[&str] = &[
     "silo <step>",
     "wait for vnic",
     "wait <reason>",
+    "daemon <process>",
 ];
 
 /// A second image was executed by the same process: the span goes on.
@@ -236,6 +251,7 @@ pub fn name(span: &Span) -> String {
         Detail::Activity(activity) => format!("{} {}", activity.service.as_str(), activity.name),
         Detail::VnicWait(_) => "wait for vnic".to_owned(),
         Detail::Wait(wait) => format!("wait {}", wait.reason.as_str()),
+        Detail::Daemon(daemon) => format!("daemon {}", daemon_name(daemon)),
     }
 }
 
@@ -273,6 +289,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
             list.bool(NETNS_SEEN, create.netns_seen);
             list.bool(RUNTIME_SEEN, create.runtime_seen);
             list.cause(create.cause.as_deref());
+            list.time(create.time.as_deref());
         }
         Detail::Operation(operation) => {
             list.text(CNI_COMMAND, operation.command.as_str());
@@ -362,7 +379,9 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
             list.text(WAIT_WHAT, &wait.what);
             list.text(WAIT_BY, &wait.by);
         }
+        Detail::Daemon(daemon) => list.daemon(daemon),
     }
+    list.waiting(trace, span);
     if let Status::Error { class, .. } = &span.status {
         list.text(ERROR_TYPE, class);
     }
@@ -420,40 +439,14 @@ pub fn time_key(reason: TimeReason) -> &'static str {
     }
 }
 
-/// Who ended a wait, or held what it waited for; `None` when that is not known.
+/// Name of a daemon; `unknown` where its process is not known.
 #[must_use]
-pub fn wait_by(reason: TimeReason, by: &str) -> Option<String> {
-    match reason {
-        _ if by.is_empty() => None,
-        TimeReason::FileLock => Some(format!("held by {by}")),
-        _ => Some(format!("woken by {by}")),
+pub fn daemon_name(daemon: &DaemonDetail) -> &str {
+    if daemon.name.is_empty() {
+        "unknown"
+    } else {
+        &daemon.name
     }
-}
-
-/// Waits of one kind as a clause: `iptables waited 398 ms for a lock on a file (/run/xtables.lock, held by kube-proxy)`.
-#[must_use]
-pub fn wait_text(wait: &WaitGroup) -> String {
-    let who = if wait.who.is_empty() { "it" } else { wait.who.as_str() };
-    let times = if wait.count > 1 {
-        format!(" {} times", wait.count)
-    } else {
-        String::new()
-    };
-    let by = wait_by(wait.reason, &wait.by).unwrap_or_default();
-    let details: Vec<&str> = [wait.what.as_str(), &by]
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect();
-    let details = if details.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", details.join(", "))
-    };
-    format!(
-        "{who} waited{times} {} {}{details}",
-        human(wait.ns),
-        wait.reason.as_text()
-    )
 }
 
 /// Name of a step of the runtime.
@@ -537,7 +530,42 @@ impl Attributes {
         if process.ambiguous {
             self.bool(AMBIGUOUS, true);
         }
+        self.text(NETLINK_MESSAGE, &process.netlink);
+        if let Some(attribution) = process.attribution {
+            self.text(ATTRIBUTION, attribution.as_str());
+            self.text(ATTRIBUTION_CONFIDENCE, attribution.confidence().as_str());
+        }
         self.time(process.time.as_deref());
+    }
+
+    /// What it waits for, or waited for when it was cut off.
+    fn waiting(&mut self, trace: &Trace, span: &Span) {
+        let Some(waiting) = waiting_of(trace, span) else {
+            return;
+        };
+        self.text(WAITING, &waiting_text(waiting, span.end.is_some()));
+        self.text(WAITING_REASON, waiting.reason.as_str());
+        let since = trace.anchor.unix_ns(waiting.since);
+        self.text(WAITING_SINCE, &since.to_string());
+    }
+
+    /// A request to a daemon.
+    fn daemon(&mut self, daemon: &DaemonDetail) {
+        if daemon.pid != 0 {
+            self.int(PROCESS_PID, i64::from(daemon.pid));
+        }
+        self.text(PROCESS_NAME, &daemon.name);
+        self.text(PROCESS_CGROUP, &daemon.cgroup);
+        let owner = CgroupOwner::of(&daemon.cgroup);
+        self.text(DAEMON_POD_UID, &owner.pod_uid());
+        self.text(DAEMON_CONTAINER, owner.container);
+        self.text(DAEMON_UNIT, owner.unit);
+        self.text(NETWORK_TRANSPORT, daemon.transport.as_str());
+        self.text(DAEMON_BEGIN, daemon.begin.as_str());
+        if daemon.unanswered {
+            self.bool(DAEMON_UNANSWERED, true);
+        }
+        self.time(daemon.time.as_deref());
     }
 
     /// What the time went to. The numbers add up to the duration; a reason without time is left out.

@@ -9,7 +9,8 @@ use crate::phases::human;
 use crate::registry;
 use crate::time::Timestamp;
 use crate::trace::{
-    Cause, CommandDetail, ConnectDetail, Detail, LookupDetail, PluginDetail, SandboxDetail, Span, Status, Trace,
+    Cause, CgroupOwner, CommandDetail, ConnectDetail, DaemonDetail, Detail, LookupDetail, PluginDetail, RequestBegin,
+    SandboxDetail, Span, Status, Trace,
 };
 use crate::waits::TimeSpent;
 
@@ -99,6 +100,7 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes.extend(registry::wait_by(wait.reason, &wait.by).map(|by| clean(&by)));
             notes
         }
+        Detail::Daemon(daemon) => of_daemon(daemon),
         _ => Vec::new(),
     };
     if let Some(process) = span.process() {
@@ -111,6 +113,13 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         if process.ambiguous {
             notes.push("ambiguous".to_owned());
         }
+        if let Some(attribution) = process.attribution {
+            notes.push(format!(
+                "by {} ({})",
+                attribution.as_str().replace('_', " "),
+                attribution.confidence().as_str()
+            ));
+        }
         // Of a failure the error says it.
         if let Some(ExitStatus::Code(code)) = process.exit.filter(|_| !span.status.is_error())
             && code != 0
@@ -121,12 +130,14 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             notes.push("end not seen".to_owned());
         }
     }
-    let operation = span
-        .detail
-        .as_operation()
-        .and_then(|operation| operation.time.as_deref());
-    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
-    notes.extend(time.into_iter().flat_map(of_time));
+    if let Some(process) = span.process().filter(|process| !process.netlink.is_empty()) {
+        notes.push(format!("the kernel: {}", clean(&process.netlink)));
+    }
+    notes.extend(span.detail.time().into_iter().flat_map(of_time));
+    notes.extend(registry::waiting_of(trace, span).map(|waiting| {
+        let ended = span.end.is_some();
+        clean(&registry::waiting_text(waiting, ended))
+    }));
     // What stands in the notes already.
     let usual = [registry::EVENT_QUERY, registry::EVENT_ANSWER, registry::EVENT_NETNS];
     let unusual = |name: &str| !usual.contains(&name);
@@ -245,6 +256,21 @@ fn of_root(trace: &Trace) -> Vec<String> {
 fn of_plugin(plugin: &PluginDetail) -> Vec<String> {
     let delegate = if plugin.delegate { "delegate" } else { "" };
     vec![delegate.to_owned()]
+}
+
+fn of_daemon(daemon: &DaemonDetail) -> Vec<String> {
+    let owner = CgroupOwner::of(&daemon.cgroup);
+    let pod = owner.pod_uid();
+    let mut notes = vec![daemon.transport.as_str().to_owned()];
+    notes.extend((!pod.is_empty()).then(|| format!("pod {}", clean(&pod))));
+    notes.extend((!owner.unit.is_empty()).then(|| clean(owner.unit)));
+    match daemon.begin {
+        RequestBegin::Sent => {}
+        RequestBegin::Recovered => notes.push("begin recovered".to_owned()),
+        RequestBegin::Followed => notes.push("begin not seen".to_owned()),
+    }
+    notes.extend(daemon.unanswered.then(|| "no answer".to_owned()));
+    notes
 }
 
 fn of_command(command: &CommandDetail) -> Vec<String> {

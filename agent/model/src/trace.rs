@@ -6,6 +6,7 @@
 //! and an ended span lies within its ended parent.
 //! Names and attributes of spans in OTLP, JSON and text are in [`crate::registry`].
 
+mod daemons;
 mod detail;
 mod setup;
 mod traffic;
@@ -18,6 +19,7 @@ use crate::id::{RootId, SandboxId, SpanId, TraceId};
 use crate::sampling::CallerSampling;
 use crate::time::{ClockAnchor, Timestamp};
 
+pub use daemons::{Attribution, CgroupOwner, DaemonDetail, RequestBegin};
 pub use detail::Detail;
 pub use setup::{
     CommandDetail, CreateDetail, OperationDetail, PluginDetail, ProcessDetail, RuntimeStep, RuntimeStepDetail,

@@ -4,12 +4,16 @@
 //! The process probe emits the events while an operation lasts longer than `waits.after`; the correlator's room of waits
 //! makes critical paths of them, whose sums ([`TimeSpent`]) are in the details of spans. Does not: interpret a stack.
 
+mod seen;
+
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::id::ProcessKey;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
+
+pub use seen::{SocketSeen, ThreadSeen, ThreadState, ThreadsSeen, Waiting};
 
 /// A thread of a process that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +72,18 @@ pub struct LockBlocked {
     /// Name of the holder's process (15 bytes at most, `TASK_COMM_LEN`); empty when it had ended.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub holder_name: SmolStr,
+}
+
+/// What the scheduler has counted of all threads of a runtime's daemon (containerd, CRI-O) since they were created, from
+/// `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst). Threads that ended are not in it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeTimes {
+    /// The daemon.
+    pub process: ProcessKey,
+    /// Nanoseconds on processors, of all threads together.
+    pub processor_ns: u64,
+    /// Nanoseconds for which threads were runnable and waited for a processor, of all together.
+    pub run_delay_ns: u64,
 }
 
 /// Who woke a thread: in an interrupt, whoever ran there.
@@ -200,6 +216,69 @@ impl TimeSpent {
         self.keep_longest();
     }
 
+    /// The time of a part of it, `ns` long: every reason in proportion, without the waits. The sum is `ns` exactly.
+    #[must_use]
+    pub fn in_proportion(&self, ns: u64) -> TimeSpent {
+        let total = u128::from(self.total_ns().max(1));
+        let mut part = TimeSpent::default();
+        for (reason, of_it) in &self.parts {
+            let share = u128::from(*of_it) * u128::from(ns) / total;
+            part.add(*reason, u64::try_from(share).unwrap_or(u64::MAX));
+        }
+        let rest = ns.saturating_sub(part.total_ns());
+        let most = self.parts.iter().max_by_key(|(_, ns)| *ns);
+        part.add(most.map_or(TimeReason::Unknown, |(reason, _)| *reason), rest);
+        part
+    }
+
+    /// Waits for a daemon become what the daemon's time went to: as much of it as there are such waits. The sum stays.
+    pub fn go_through(&mut self, daemon: &str, time: &TimeSpent) {
+        let mut left = time.total_ns();
+        // A daemon behind a TCP connection is waited for as the network is.
+        for reason in [TimeReason::Daemon, TimeReason::Network] {
+            let Ok(at) = self.parts.binary_search_by_key(&reason, |(reason, _)| *reason) else {
+                continue;
+            };
+            let ns = self.parts[at].1.min(left);
+            if ns == 0 {
+                continue;
+            }
+            left -= ns;
+            self.parts[at].1 -= ns;
+            if self.parts[at].1 == 0 {
+                self.parts.remove(at);
+            }
+            self.shorten_waits(reason, ns);
+            for (reason, ns) in time.in_proportion(ns).parts {
+                self.add(reason, ns);
+            }
+            for wait in &time.waits {
+                let share = u128::from(wait.ns) * u128::from(ns) / u128::from(time.total_ns().max(1));
+                let ns = u64::try_from(share).unwrap_or(u64::MAX);
+                // What is left to the daemon itself is named as it was.
+                let by = if wait.reason == TimeReason::Daemon {
+                    SmolStr::new(daemon)
+                } else {
+                    wait.by.clone()
+                };
+                if ns > 0 {
+                    self.add_wait(&WaitGroup { ns, by, ..wait.clone() });
+                }
+            }
+        }
+        self.keep_longest();
+    }
+
+    /// Takes so many nanoseconds from the waits of a reason, the longest first.
+    fn shorten_waits(&mut self, reason: TimeReason, mut ns: u64) {
+        for wait in self.waits.iter_mut().filter(|wait| wait.reason == reason) {
+            let part = wait.ns.min(ns);
+            wait.ns -= part;
+            ns -= part;
+        }
+        self.waits.retain(|wait| wait.ns > 0);
+    }
+
     /// Records were lost: what counts as time on a processor may have been a wait.
     pub fn lose_processor(&mut self) {
         if let Some(at) = self
@@ -225,6 +304,12 @@ macro_rules! time_reasons {
         impl TimeReason {
             /// All reasons.
             pub const ALL: &[TimeReason] = &[$(TimeReason::$variant),+];
+
+            /// It is a wait: not work, and not what is unknown or the runtime's own.
+            #[must_use]
+            pub fn is_wait(self) -> bool {
+                !matches!(self, TimeReason::Processor | TimeReason::Runtime | TimeReason::Unknown)
+            }
 
             /// Name in metrics, attributes and text.
             #[must_use]
@@ -261,7 +346,7 @@ time_reasons! {
     Network = "network", "for the network": "Waited for the network.",
     Timer = "timer", "for a timer": "Waited for a time that it chose itself.",
     Other = "other", "in the kernel": "Waited in a kernel function that no entry of the table explains.",
-    Runtime = "runtime", "for the runtime": "Between two plugins of the chain.",
+    Runtime = "runtime", "for the runtime": "The runtime between what it executes, and its threads slept: between two plugins of the chain, or two steps.",
     Unknown = "unknown", "for a reason that was not recorded": "Not recorded: before waits were recorded, or where records were lost.",
 }
 

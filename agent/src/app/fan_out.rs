@@ -9,6 +9,7 @@ use sandglass_model::{CniCommand, Detail, Event, Span, Timestamp, Trace, TraceId
 use crate::cni_state::CniState;
 use crate::identity::Identity;
 use crate::pipeline::Outputs;
+use crate::sinks::journal::Journal;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::{InFlight, ProductMetrics};
 use crate::sinks::recording::Recorder;
@@ -28,6 +29,8 @@ pub struct FanOut {
     pub store: Option<Store>,
     /// OTLP export.
     pub otlp: Option<Arc<OtlpSink>>,
+    /// The journal of open traces.
+    pub journal: Option<Journal>,
     /// Resolves sandboxes to pods. Taken away at stop, since its answers keep the pipeline's channel open.
     pub identity: Arc<Mutex<Option<Identity>>>,
     /// The recording being made.
@@ -53,6 +56,9 @@ impl Outputs for FanOut {
                 if let Some(otlp) = &self.otlp {
                     otlp.offer(trace);
                 }
+                if let Some(journal) = &self.journal {
+                    journal.close(trace);
+                }
                 if let Some(closed) = &self.closed {
                     // A demo that has ended no longer receives.
                     let _ = closed.send(Arc::clone(trace));
@@ -68,8 +74,8 @@ impl Outputs for FanOut {
                 identity,
                 created,
             } => {
-                if let Some(otlp) = &self.otlp {
-                    otlp.exists(sandbox);
+                if let Some(journal) = &self.journal {
+                    journal.exists(sandbox);
                 }
                 if let Some(store) = &self.store {
                     store.known(sandbox.clone(), identity.clone(), *created);
@@ -91,12 +97,11 @@ impl Outputs for FanOut {
 
     fn changed(&mut self, open: &mut dyn Iterator<Item = &Trace>, changed: &BTreeSet<TraceId>) {
         let mut all = Vec::new();
-        let journal = self.otlp.as_ref().filter(|otlp| otlp.has_journal());
         for trace in open {
-            if changed.contains(&trace.id) && (self.store.is_some() || journal.is_some()) {
+            if changed.contains(&trace.id) && (self.store.is_some() || self.journal.is_some()) {
                 let snapshot = Arc::new(trace.clone());
-                if let Some(otlp) = journal {
-                    otlp.changed(&snapshot);
+                if let Some(journal) = &self.journal {
+                    journal.put(&snapshot);
                 }
                 if let Some(store) = &self.store {
                     store.update(snapshot);

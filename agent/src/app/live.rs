@@ -48,6 +48,7 @@ impl Checked<'_> {
         native::Options::from_settings(settings::source_settings(config))?;
         let env = |name: &str| std::env::var(name).ok();
         otlp_config::resolve(otlp_flags, &env, &config.otlp)?;
+        otlp_config::resolve_push(otlp_flags, &env, &config.otlp)?;
         Ok(Checked {
             config,
             policy: otlp_config::sampling(otlp_flags, &config.otlp)?,

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 use crate::health::{Health, ProbeStatus};
 use crate::http::{self, HttpOptions, Services};
+use crate::sinks::journal::Journal;
 use crate::sinks::otlp::OtlpSink;
 use crate::sinks::prometheus::Metrics;
 use crate::sources::clock;
@@ -66,6 +67,8 @@ pub struct Shown {
     pub metrics: Metrics,
     /// OTLP export, when there is one.
     pub otlp: Option<Arc<OtlpSink>>,
+    /// The journal of open traces, when there is one.
+    pub journal: Option<Journal>,
     /// Signs of life.
     pub pulse: Arc<Pulse>,
 }
@@ -80,6 +83,7 @@ pub async fn serve(options: HttpOptions, shown: Shown, stop: watch::Receiver<boo
         health,
         metrics,
         otlp,
+        journal,
         pulse,
     } = shown;
     let (probes, starting) = (health.clone(), Arc::clone(&pulse));
@@ -89,6 +93,7 @@ pub async fn serve(options: HttpOptions, shown: Shown, stop: watch::Receiver<boo
         metrics: Arc::new(move || metrics.encode()),
         alive: Arc::new(move || pulse.alive()),
         ready: Arc::new(move || readiness(&probes.probes(), starting.started.load(Ordering::Relaxed))),
+        journal,
         otlp: Arc::new(move || {
             let status = otlp.as_ref().map(|otlp| serde_json::to_value(otlp.status()));
             status.and_then(Result::ok).unwrap_or(Value::Null)

@@ -132,6 +132,24 @@ pub fn store_options(config: &Config) -> StoreOptions {
     StoreOptions::live(config.store.max_traces)
 }
 
+/// The directory in which the store keeps its traces, or must not keep them (`store.on_disk`): the spool's, with a collector or without one.
+///
+/// # Errors
+/// The path is relative: the working directory of a service is arbitrary.
+pub fn store_directory(config: &Config) -> Result<Option<&Path>, Failure> {
+    let directory = config.otlp.spool_directory.as_deref();
+    match directory.filter(|directory| !directory.as_os_str().is_empty()) {
+        Some(directory) if !directory.has_root() => Err(Failure::usage(
+            format!(
+                "configuration key otlp.spool_directory: {} is not an absolute path",
+                directory.display()
+            ),
+            "write a path such as /var/lib/sandglass/spool",
+        )),
+        directory => Ok(directory),
+    }
+}
+
 /// Where the HTTP server listens, and its limits. `node` gives the node's own names.
 #[must_use]
 pub fn http_options(config: &Config, node: &NodeInfo) -> HttpOptions {

@@ -45,19 +45,12 @@ impl Watch {
         {
             return None;
         }
-        let conf = CniConf::read(&self.options);
-        let mut directories: Vec<PathBuf> = conf
-            .directories
-            .iter()
-            .map(|directory| directory.path.clone())
-            .collect();
-        // libcni from 1.3 adds plugins from a directory of the network's name.
-        for directory in &conf.directories {
-            let networks = directory.files.iter().filter_map(|file| file.network.as_ref().ok());
-            directories.extend(networks.map(|network| directory.path.join(&network.name)));
-        }
-        let binaries = conf.binaries();
-        self.snapshot = Some(snapshot(directories, conf.settings.watched.iter().chain(&binaries)));
+        let (conf, snapshot) = settled(|| {
+            let conf = CniConf::read(&self.options);
+            let snapshot = Snapshot::of(&conf);
+            (conf, snapshot)
+        });
+        self.snapshot = snapshot;
         self.problems = conf.problems();
         let networks = conf.networks();
         if self.reported.as_ref() == Some(&networks) {
@@ -81,6 +74,39 @@ impl Watch {
     }
 }
 
+/// Reads until the files look the same after two readings: one that changed between a reading and its snapshot would never be read
+/// again. Without a snapshot where they change all the time, so that the next poll reads anew.
+fn settled<T>(mut read: impl FnMut() -> (T, Snapshot)) -> (T, Option<Snapshot>) {
+    let (mut value, mut before) = read();
+    for _ in 1..READS_MAX {
+        let (newer, after) = read();
+        value = newer;
+        if after == before {
+            return (value, Some(after));
+        }
+        before = after;
+    }
+    (value, None)
+}
+
+impl Snapshot {
+    /// How the files that were read look now.
+    fn of(conf: &CniConf) -> Snapshot {
+        let mut directories: Vec<PathBuf> = conf
+            .directories
+            .iter()
+            .map(|directory| directory.path.clone())
+            .collect();
+        // libcni from 1.3 adds plugins from a directory of the network's name.
+        for directory in &conf.directories {
+            let networks = directory.files.iter().filter_map(|file| file.network.as_ref().ok());
+            directories.extend(networks.map(|network| directory.path.join(&network.name)));
+        }
+        let binaries = conf.binaries();
+        snapshot(directories, conf.settings.watched.iter().chain(&binaries))
+    }
+}
+
 fn snapshot<'a>(directories: Vec<PathBuf>, extra: impl Iterator<Item = &'a PathBuf>) -> Snapshot {
     let mut paths: Vec<PathBuf> = directories.iter().flat_map(|directory| list(directory).files).collect();
     paths.extend(extra.cloned());
@@ -93,5 +119,38 @@ fn snapshot<'a>(directories: Vec<PathBuf>, extra: impl Iterator<Item = &'a PathB
     Snapshot {
         directories,
         files: paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect(),
+    }
+}
+
+/// Readings of one poll.
+const READS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_change_between_reading_and_snapshot_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("10-pods.conflist");
+        fs::write(&file, "old").unwrap();
+        let mut readings = 0;
+        let mut read = |changes: usize| {
+            readings = 0;
+            settled(|| {
+                let text = fs::read_to_string(&file).unwrap();
+                readings += 1;
+                if readings <= changes {
+                    fs::write(&file, "n".repeat(10 + readings)).unwrap();
+                }
+                (text, snapshot(Vec::new(), std::iter::once(&file)))
+            })
+        };
+        let (text, seen) = read(1);
+        assert_eq!((text.as_str(), seen.is_some()), ("nnnnnnnnnnn", true));
+        // Of a file that changes all the time nothing is settled: the next poll reads again.
+        assert!(read(usize::MAX).1.is_none());
     }
 }

@@ -23,7 +23,7 @@ use crate::node::NodeInfo;
 use crate::pipeline::Pipeline;
 use crate::platform::until_stopped;
 use crate::sinks::otlp::OtlpSink;
-use crate::sinks::prometheus::{Metrics, ProductMetrics};
+use crate::sinks::prometheus::{Buckets, Metrics, ProductMetrics};
 use crate::sinks::recording::Recorder;
 use crate::sinks::store::StoreOptions;
 use crate::sources::replay::Replay;
@@ -176,7 +176,7 @@ fn exporter(args: &ReplayArgs, config: &Config, node: &NodeInfo, health: &Health
     // The spool is the running agent's.
     let mut config = config.clone();
     config.otlp.spool_directory = None;
-    app::start_otlp(&config, &otlp_flags(&args.config), node, health)?.ok_or_else(|| {
+    app::start_otlp(&config, &otlp_flags(&args.config), node, health, Buckets::Classic)?.ok_or_else(|| {
         Failure::usage(
             "no OTLP endpoint to export to",
             "give --otlp-endpoint or set OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -224,6 +224,7 @@ async fn serve(config: &Config, store: Store, health: &Health, metrics: &Metrics
         health: health.clone(),
         metrics: metrics.clone(),
         otlp: None,
+        journal: None,
         pulse: Arc::new(Pulse::of_replay()),
     };
     let options = settings::replay_http_options(config);

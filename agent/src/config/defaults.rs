@@ -122,6 +122,7 @@ impl Default for StoreConfig {
     fn default() -> StoreConfig {
         StoreConfig {
             max_traces: STORE_TRACES,
+            on_disk: true,
         }
     }
 }

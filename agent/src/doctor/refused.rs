@@ -1,4 +1,4 @@
-//! Processes that the running agent refused as plugin or runtime, with their executables.
+//! Processes that the running agent refused as plugin, runtime or daemon, with their executables.
 //!
 //! Of a running agent only: the list comes from its health page, newest first. A refused plugin is either somebody who poses as one,
 //! or a plugin of this node that runs without the rights that a plugin needs: only a person can tell. Who is trusted is decided in
@@ -24,7 +24,7 @@ fn finding(process: &RefusedProcess) -> Finding {
         ..
     } = process;
     // Programs with a runtime's name run in containers too: that one of them is refused is usual.
-    let level = if claim == "plugin" { Level::Warn } else { Level::Note };
+    let level = if claim == "runtime" { Level::Note } else { Level::Warn };
     // The cgroup names the container in most layouts, which is how a reader finds the pod.
     let place = if cgroup.is_empty() { "an unknown cgroup" } else { cgroup };
     Finding::new(
@@ -32,8 +32,16 @@ fn finding(process: &RefusedProcess) -> Finding {
         "trust.refused",
         format!("{path} was refused as {claim} (user {uid}, in {place})"),
     )
-    .why(format!("{}: it makes no trace, metric or label", meaning(reason)))
+    .why(format!("{}: {}", meaning(reason), missing(claim)))
     .hint("if it belongs to this node's runtime, see plugins.trust in docs/reference.md; else somebody poses as one")
+}
+
+/// What is not there because of it.
+fn missing(claim: &str) -> &'static str {
+    match claim {
+        "daemon" => "what it runs for plugins is in no trace",
+        _ => "it makes no trace, metric or label",
+    }
 }
 
 /// The reason in words; the names are `REASONS` of `health/refused.rs`.
@@ -65,8 +73,10 @@ mod tests {
             uid: 65_534,
             ..RefusedProcess::default()
         };
-        let findings = check(&[process("plugin"), process("runtime")]);
-        assert_eq!((findings[0].level, findings[1].level), (Level::Warn, Level::Note));
+        let findings = check(&[process("plugin"), process("runtime"), process("daemon")]);
+        let levels: Vec<Level> = findings.iter().map(|finding| finding.level).collect();
+        assert_eq!(levels, [Level::Warn, Level::Note, Level::Warn]);
+        assert!(findings[2].why.ends_with("what it runs for plugins is in no trace"));
         assert!(
             findings[0]
                 .what

@@ -1,4 +1,4 @@
-//! The spool's directory, if one is configured: whether the agent can keep traces there.
+//! The spool's directory, if one is configured: whether the agent can keep traces there, and what lies there for the collector and for the page.
 //!
 //! Does not: open or lock the spool, which the running agent holds, or write to the directory.
 
@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use super::{Finding, Level};
+use crate::platform;
+use crate::sinks::store::disk::FILES;
 
 /// One finding, or none without a spool.
 pub(super) fn check(directory: Option<&Path>) -> Vec<Finding> {
@@ -15,19 +17,25 @@ pub(super) fn check(directory: Option<&Path>) -> Vec<Finding> {
     let shown = directory.display();
     let finding = match fs::read_dir(directory) {
         Ok(entries) => {
-            // Not the journal of open traces, which lies there too.
-            let requests = entries.flatten().filter(|entry| {
-                let path = entry.path();
-                path.extension().is_some_and(|end| end == "bad" || end == "good")
-            });
-            let sizes = requests.filter_map(|entry| entry.metadata().ok());
-            let waiting: Vec<u64> = sizes.map(|data| data.len()).filter(|size| *size > 0).collect();
+            // The journal of open traces, which lies there too, is neither.
+            let (mut waiting, mut page) = (Vec::new(), 0);
+            for entry in entries.flatten() {
+                let (name, size) = (entry.file_name(), entry.metadata().map_or(0, |data| data.len()));
+                let is_request = Path::new(&name)
+                    .extension()
+                    .is_some_and(|end| end == "bad" || end == "good");
+                match is_request {
+                    true if size > 0 => waiting.push(size),
+                    false if FILES.iter().any(|file| name == *file) => page += size,
+                    _ => {}
+                }
+            }
             let bytes: u64 = waiting.iter().sum();
             private(directory).unwrap_or_else(|| {
                 Finding::ok(
                     CHECK,
                     format!(
-                        "{shown}: {bytes} bytes in {} files wait for the collector",
+                        "{shown}: {bytes} bytes in {} files wait for the collector, {page} bytes are the page's",
                         waiting.len()
                     ),
                 )
@@ -44,24 +52,17 @@ pub(super) fn check(directory: Option<&Path>) -> Vec<Finding> {
 }
 
 /// A finding if others may enter the directory.
-#[cfg(unix)]
 fn private(directory: &Path) -> Option<Finding> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = fs::metadata(directory).ok()?.permissions().mode() & 0o777;
-    (mode != 0o700).then(|| {
-        Finding::new(Level::Note, CHECK, format!("{} has mode {mode:o}, not 700", directory.display()))
-            .why("it holds names of pods and arguments of commands; an agent makes it private when it starts, unless it holds other files")
-            .hint("give the spool a directory of its own")
-    })
-}
-
-#[cfg(not(unix))]
-fn private(_: &Path) -> Option<Finding> {
-    None
+    let mode = platform::shared_mode(directory).ok()??;
+    let finding = Finding::new(Level::Note, CHECK, format!("{} has mode {mode:o}, not 700", directory.display()))
+        .why("it holds names of pods and arguments of commands; an agent makes it private when it starts, unless it holds other files")
+        .hint("give the spool a directory of its own");
+    Some(finding)
 }
 
 const CHECK: &str = "spool";
-const IN_MEMORY: &str = "traces that wait for the collector are in memory, and lost when the agent ends";
+const IN_MEMORY: &str =
+    "traces that wait for the collector, and those of the page, are in memory, and lost when the agent ends";
 
 #[cfg(test)]
 mod tests {
@@ -76,6 +77,7 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("0000000000000001.bad"), "twelve bytes").unwrap();
         fs::write(directory.join("open.0"), "of the journal").unwrap();
+        fs::write(directory.join("store.1"), "of the page").unwrap();
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
@@ -86,6 +88,7 @@ mod tests {
         let found = &check(Some(&directory))[0];
         assert_eq!(found.level, Level::Ok);
         assert!(found.what.contains("12 bytes in 1 files"), "{}", found.what);
+        assert!(found.what.contains("11 bytes are the page's"), "{}", found.what);
         let found = &check(Some(&directory.join("0000000000000001.bad")))[0];
         assert_eq!(found.level, Level::Warn, "{}", found.what);
     }

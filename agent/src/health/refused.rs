@@ -1,4 +1,4 @@
-//! Processes that posed as a plugin or a runtime and were refused: counted by claim and reason, and the newest of them by path.
+//! Processes that posed as a plugin or a runtime, or served a plugin without the rights of one, and were refused: counted by claim and reason, and the newest of them by path.
 //!
 //! The process probe records them; `/api/v1/health` and `doctor` show them. The list is shared by cgroup: one that is full of
 //! names evicts its own oldest. Does not: decide who is refused (`probes/bpf/trust.h`), or keep anything else of a process.
@@ -39,9 +39,9 @@ impl Label for RefusedLabel {
 /// A refused process, as far as it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedProcess {
-    /// The executed file as it was named to the kernel, cut.
+    /// The executed file as it was named to the kernel, cut; of a daemon the name of its process.
     pub path: String,
-    /// What it claimed to be: `plugin` or `runtime`.
+    /// What it claimed to be: `plugin`, `runtime` or `daemon`.
     pub claim: String,
     /// Why it was refused.
     pub reason: String,
@@ -92,10 +92,10 @@ impl RefusedProcesses {
 }
 
 /// What a refused process claimed to be.
-pub const CLAIMS: [&str; 2] = ["plugin", "runtime"];
+pub const CLAIMS: [&str; 3] = ["plugin", "runtime", "daemon"];
 /// Why a process was refused.
 pub const REASONS: [&str; 4] = ["user_namespace", "pid_namespace", "capabilities", "file_privileges"];
-const VALUES: [&str; 8] = [
+const VALUES: [&str; 12] = [
     "plugin: user_namespace",
     "plugin: pid_namespace",
     "plugin: capabilities",
@@ -104,6 +104,10 @@ const VALUES: [&str; 8] = [
     "runtime: pid_namespace",
     "runtime: capabilities",
     "runtime: file_privileges",
+    "daemon: user_namespace",
+    "daemon: pid_namespace",
+    "daemon: capabilities",
+    "daemon: file_privileges",
 ];
 /// Entries of the list.
 const PROCESSES_MAX: usize = 64;

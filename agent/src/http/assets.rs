@@ -62,6 +62,7 @@ assets! {
     "/ui/network.js" "network.js" SCRIPT;
     "/ui/phases.js" "phases.js" SCRIPT;
     "/ui/reasons.js" "reasons.js" SCRIPT;
+    "/ui/runbooks.js" "runbooks.js" SCRIPT;
     "/ui/trace.js" "trace.js" SCRIPT;
     "/ui/waterfall.js" "waterfall.js" SCRIPT;
 }

@@ -9,7 +9,9 @@ use crate::config_state::ConfigReport;
 use crate::health::{Count, ProbeStatus, RefusedProcess};
 use crate::ip_pools::IpPool;
 use crate::node::NodeInfo;
+use crate::sinks::journal::JournalStatus;
 use crate::sinks::store::StoreSize;
+use crate::sinks::store::disk::DiskStatus;
 
 /// The whole report.
 #[derive(Clone, Debug, Serialize)]
@@ -58,6 +60,10 @@ pub struct HealthReport {
     pub open_traces: i64,
     /// How full the store is.
     pub store: StoreSize,
+    /// The store's files; `null` where its traces are in memory only.
+    pub store_disk: Option<DiskStatus>,
+    /// The journal of open traces; `null` without one.
+    pub journal: Option<JournalStatus>,
     /// Event streams open.
     pub streams: usize,
     /// Age at which a running operation counts as stuck, nanoseconds.

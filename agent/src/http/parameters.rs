@@ -3,6 +3,7 @@
 //! Does not: accept a key twice, or guess.
 
 use sandglass_model::trace::JourneyReason;
+use sandglass_model::waits::TimeReason;
 use sandglass_model::{CniCommand, registry};
 
 use crate::view::{KindFilter, Query, Sort, StateFilter, TraceOutcome};
@@ -42,7 +43,7 @@ pub fn list(text: &str) -> Result<Query, BadQuery> {
             "kind" => query.kind = kind(&value)?,
             "q" => query.text = bounded("q", value)?,
             "plugin" => query.plugin = bounded("plugin", value)?,
-            "reason" => query.reason = Some(one_of("reason", &value, "failed, dropped, retried or slow", &REASONS)?),
+            "reason" => reason(&mut query, &value)?,
             "cause" => query.cause = cause(&value)?,
             "limit" => query.limit = number("limit", &value, 1..=MAX_LIMIT, "a number from 1 to 1000")?,
             "offset" => query.offset = number("offset", &value, 0..=1_000_000, "a number from 0 to 1000000")?,
@@ -68,6 +69,17 @@ fn kind(value: &str) -> Result<KindFilter, BadQuery> {
         return Ok(KindFilter::Verb(verb));
     }
     one_of("kind", value, "all, sandbox, operation, journey, or a CNI verb", &KINDS)
+}
+
+/// Of a journey, or of what a set-up waited for: no name is both.
+fn reason(query: &mut Query, value: &str) -> Result<(), BadQuery> {
+    let mut waits = TimeReason::ALL.iter().filter(|reason| reason.is_wait());
+    query.wait = waits.find(|reason| reason.as_str() == value).copied();
+    if query.wait.is_none() {
+        let expected = "failed, dropped, retried or slow, or a wait, as file_lock or run_queue";
+        query.reason = Some(one_of("reason", value, expected, &REASONS)?);
+    }
+    Ok(())
 }
 
 fn cause(value: &str) -> Result<String, BadQuery> {
@@ -198,12 +210,16 @@ mod tests {
                 text: "a b c/d".into(),
                 plugin: "bridge".into(),
                 reason: Some(JourneyReason::Retried),
+                wait: None,
                 cause: "conntrack_race".into(),
                 limit: 7,
                 offset: 3,
             })
         );
         assert_eq!(list(""), Ok(Query::default()));
+        let waited = list("reason=file_lock").map(|query| (query.reason, query.wait));
+        assert_eq!(waited, Ok((None, Some(TimeReason::FileLock))));
+        assert!(list("reason=processor").is_err(), "no wait");
     }
 
     #[test]
@@ -223,7 +239,7 @@ mod tests {
             ),
             (
                 "reason=bad",
-                "\"bad\" is no value of reason: expected failed, dropped, retried or slow",
+                "\"bad\" is no value of reason: expected failed, dropped, retried or slow, or a wait, as file_lock or run_queue",
             ),
             (
                 "cause=bad",

@@ -12,6 +12,7 @@ use super::health::HealthReport;
 use super::places::Places;
 use super::{HttpOptions, Services};
 use crate::health::Count;
+use crate::sinks::journal::Journal;
 use crate::wall_clock::wall_ns;
 
 /// What all connections of both listeners share.
@@ -62,6 +63,8 @@ impl Server {
             ring_bytes: health.ring_bytes.get(),
             open_traces: health.open_traces.get(),
             store: store.size(),
+            store_disk: store.disk(),
+            journal: self.services.journal.as_ref().map(Journal::status),
             streams: self.streams.used(),
             stuck_after_ns: self.stuck_after_ns(),
             otlp: (self.services.otlp)(),

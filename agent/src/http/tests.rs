@@ -48,6 +48,7 @@ impl Rig {
             metrics: Arc::new(|| Ok("sandglass_x_total 1\n# EOF\n".to_owned())),
             alive: Arc::new(|| Ok(())),
             ready: Arc::new(|| Err("no source is attached".to_owned())),
+            journal: None,
             otlp: Arc::new(|| serde_json::json!({ "endpoint": "here" })),
         };
         let (stop, stopped) = watch::channel(false);

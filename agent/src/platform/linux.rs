@@ -1,8 +1,8 @@
 //! Linux: POSIX signals, `TIOCGWINSZ`, Unix sockets; no named pipes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -69,7 +69,7 @@ pub fn open_files() -> usize {
 /// Whether `path` is a Unix socket.
 #[must_use]
 pub fn is_socket(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
 /// Connects to a Unix socket.
@@ -80,6 +80,29 @@ pub async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
 /// Creates a file that only its owner may read and write. An existing one is an error, as in `O_EXCL` (open(2)).
 pub fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a file for writing, and creates it for its owner alone where it does not exist.
+pub fn open_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    options.mode(0o600).open(path)
+}
+
+/// Creates a directory, and those above it, for their owner alone.
+pub fn create_private_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The permission bits of a directory that others may enter too; `None` where only its owner may.
+pub fn shared_mode(directory: &Path) -> io::Result<Option<u32>> {
+    let mode = fs::metadata(directory)?.permissions().mode() & 0o777;
+    Ok((mode != 0o700).then_some(mode))
+}
+
+/// Makes a directory its owner's alone. By descriptor: the chart's seccomp profile allows fchmod(2) only.
+pub fn make_private(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.set_permissions(Permissions::from_mode(0o700))
 }
 
 /// Whether SO_REUSEADDR lets a program listen on a port that its predecessor has just left, and no more: on Windows the option

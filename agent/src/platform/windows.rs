@@ -68,6 +68,27 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
+/// Opens a file for writing, and creates it where it does not exist; who may read it is inherited from its folder.
+pub fn open_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).open(path)
+}
+
+/// Creates a directory, and those above it; who may read it is inherited.
+pub fn create_private_directory(path: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
+/// Whether others may enter a directory is decided by the one above it.
+pub fn shared_mode(_directory: &Path) -> io::Result<Option<u32>> {
+    Ok(None)
+}
+
+/// Is not called: `shared_mode` finds nothing.
+pub fn make_private(_directory: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Whether SO_REUSEADDR lets a program listen on a port that its predecessor has just left, and no more: on Windows the option
 /// would let two programs share the port.
 pub const REUSES_ADDRESSES: bool = false;

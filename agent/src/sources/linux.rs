@@ -5,6 +5,7 @@
 //! records into events until the source is dropped.
 //! Does not: interpret events (the correlator does), or read anything of processes that are no plugins.
 
+mod api_server;
 mod attached;
 mod cgroups;
 pub mod connect;
@@ -18,6 +19,7 @@ mod loader;
 mod netns;
 mod process_root;
 mod record;
+mod runtime_times;
 mod start_error;
 mod status;
 mod symbols;
@@ -43,6 +45,7 @@ pub use self::loader::family::Rung;
 use self::loader::family::{ProbeLoader, with_kernel_types};
 pub use self::loader::run_time::{ProgramTime, enable_run_time};
 use self::netns::NetnsWatch;
+use self::runtime_times::RuntimeMeter;
 pub use self::start_error::LinuxStartError;
 use super::clock;
 use super::namespace::NamespaceLook;
@@ -126,6 +129,8 @@ pub struct LinuxSource {
     drops: Option<AttachedProbe>,
     /// Shared with `netns` and `conntrack`; kept for looks at older sandboxes.
     namespaces: KnownNamespaces,
+    /// Measures the runtime's daemon, where waits are recorded.
+    _meter: Option<RuntimeMeter>,
 }
 
 /// Attaches the probes and starts to send events.
@@ -159,13 +164,21 @@ fn attach(
         health,
     )?;
     let namespaces = KnownNamespaces::default();
-    let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), &options.netns_directories)
+    let meter = options.waits_after.map(|_| RuntimeMeter::start(sender.clone()));
+    let meter = meter.transpose().map_err(LinuxStartError::Thread)?;
+    let measure = meter.as_ref().map(RuntimeMeter::requests);
+    let directories = &options.netns_directories;
+    let netns = NetnsWatch::start(sender.clone(), namespaces.clone(), directories, measure.clone())
         .map_err(LinuxStartError::Thread)?;
     health.set_probe(netns.status());
     // The process probe is read before the others are attached, which takes a second or more: its records of that second
     // would otherwise reach the pipeline behind newer events of the others, and be late.
     let (announce, announcements) = mpsc::channel();
-    let exec = exec.start(netns, announcements, options.trust.clone(), (&sender, health))?;
+    let trust = options.trust.clone();
+    if let Some(known) = options.waits_after.and_then(|_| api_server::known()) {
+        let _ = announce.send(known);
+    }
+    let exec = exec.start(netns, announcements, (trust, measure), (&sender, health))?;
     let connect = connect::start(options.connect, &options.rungs, loader, &sender, health);
     let conntrack = within(options.node_netns.as_deref(), || {
         let known = namespaces.clone();
@@ -186,6 +199,7 @@ fn attach(
         dns,
         drops,
         namespaces,
+        _meter: meter,
     })
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use sandglass_model::CniCommand;
 use sandglass_model::trace::JourneyReason;
+use sandglass_model::waits::TimeReason;
 use serde::Serialize;
 
 use super::json::as_text;
@@ -34,6 +35,8 @@ pub struct Query {
     pub plugin: String,
     /// Only journeys for this reason.
     pub reason: Option<JourneyReason>,
+    /// Only traces that waited for this reason for a considerable part of their time.
+    pub wait: Option<TimeReason>,
     /// Only traces with a failed or slow lookup or connect of this cause; empty for all.
     pub cause: String,
     /// Rows at most.
@@ -52,6 +55,7 @@ impl Default for Query {
             text: String::new(),
             plugin: String::new(),
             reason: None,
+            wait: None,
             cause: String::new(),
             limit: 100,
             offset: 0,
@@ -114,6 +118,8 @@ pub struct Page {
     pub plugins: Vec<String>,
     /// Every cause in the store, sorted.
     pub causes: Vec<String>,
+    /// Every reason of a wait in the store, in the order of the strip.
+    pub reasons: Vec<TimeReason>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -138,6 +144,8 @@ pub struct Counts {
     pub older_than_agent: usize,
     /// Evicted ones of the queried kind since the start.
     pub evicted: u64,
+    /// Those that an earlier run of the agent made.
+    pub earlier: usize,
 }
 
 pub(super) fn run(query: &Query, traces: &[Arc<Kept>], size: &StoreSize, unix_ns: u64) -> Page {
@@ -145,6 +153,10 @@ pub(super) fn run(query: &Query, traces: &[Arc<Kept>], size: &StoreSize, unix_ns
     let plugins = plugins.into_iter().cloned().collect();
     let causes: BTreeSet<&String> = traces.iter().flat_map(|kept| &kept.index.causes).collect();
     let causes = causes.into_iter().cloned().collect();
+    let reasons: BTreeSet<TimeReason> = traces
+        .iter()
+        .flat_map(|kept| kept.index.waits.iter().copied())
+        .collect();
     let of_kind: Vec<&Arc<Kept>> = traces.iter().filter(|kept| query.kind.matches(kept)).collect();
     let counts = Counts {
         older_than_agent: size.known,
@@ -167,6 +179,7 @@ pub(super) fn run(query: &Query, traces: &[Arc<Kept>], size: &StoreSize, unix_ns
         counts,
         plugins,
         causes,
+        reasons: reasons.into_iter().collect(),
         rows: rows.map(|kept| row::of(kept, unix_ns)).collect(),
     }
 }
@@ -184,6 +197,7 @@ impl Query {
             && self.result.is_none_or(|result| result == index.outcome)
             && (self.plugin.is_empty() || index.plugins.contains(&self.plugin))
             && self.reason.is_none_or(|reason| index.reason == Some(reason))
+            && self.wait.is_none_or(|reason| index.waits.contains(&reason))
             && (self.cause.is_empty() || index.causes.contains(&self.cause))
             && words.iter().all(|word| index.text.contains(word.as_str()))
     }
@@ -222,6 +236,7 @@ fn count(traces: &[&Arc<Kept>], unix_ns: u64) -> Counts {
     };
     let mut durations = Vec::new();
     for kept in traces {
+        counts.earlier += usize::from(kept.earlier);
         match kept.index.outcome {
             TraceOutcome::Running => counts.running += 1,
             TraceOutcome::Failed => counts.failed += 1,

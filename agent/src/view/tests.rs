@@ -247,7 +247,13 @@ fn rows_say_what_took_the_time_and_phases_add_up() {
     for row in list(&store, &Query::default()).rows {
         assert_eq!(row.phases.values().sum::<u64>(), row.duration_ns, "{row:?}");
         if row.running {
-            assert_eq!(row.verdict, "waits for plugin bridge › command iptables");
+            let wanted = "waits for plugin bridge › command iptables: iptables waits for a lock on a file (/run/xtables.lock, held by \
+                          kube-proxy), in locks_lock_inode_wait, for ";
+            assert!(
+                row.verdict.starts_with(wanted) && row.verdict.ends_with(" now"),
+                "{}",
+                row.verdict
+            );
         }
         if row.pod.contains("slow1") {
             assert!(
@@ -307,6 +313,16 @@ fn running_operations_say_who_is_waited_for() {
     assert_eq!(running.len(), 1);
     assert_eq!(running[0].waits_for, ["plugin bridge", "command iptables"]);
     assert!(running[0].stuck && running[0].age_ns > 40 * SECOND && running[0].pid > 0);
+    let waiting = running[0].waiting.as_ref().expect("what it waits for");
+    assert_eq!(
+        (waiting.reason, waiting.what.as_str()),
+        ("file_lock", "/run/xtables.lock")
+    );
+    assert!(
+        waiting.for_ns > 40 * SECOND && waiting.for_ns < running[0].age_ns,
+        "{waiting:?}"
+    );
+    assert!(waiting.text.contains("held by kube-proxy"), "{}", waiting.text);
     assert!(!operations(&store, 60 * SECOND)[0].stuck);
 }
 

@@ -27,6 +27,8 @@ pub struct TraceView {
     /// Time of the answer.
     #[serde(serialize_with = "as_text")]
     pub now_unix_ns: u64,
+    /// Where the runbooks of reasons lie, which the page links to.
+    pub runbooks: &'static str,
     /// The root first, parents before their children.
     pub timeline: Vec<SpanView>,
     /// Related traces in the store, oldest first; of more than 50 the nearest in time.
@@ -134,6 +136,7 @@ impl TraceView {
             row: row::of(kept, unix_ns),
             identity: trace.identity.clone(),
             now_unix_ns: unix_ns,
+            runbooks: RUNBOOKS,
             timeline: timeline(trace, now),
             related,
         }
@@ -265,3 +268,4 @@ impl Serialize for AttributeMap {
 }
 
 const MAX_RELATED: usize = 50;
+const RUNBOOKS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/dashboards/runbooks/reasons/");

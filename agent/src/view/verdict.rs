@@ -12,8 +12,8 @@ use super::readiness::{Readiness, ReadinessState};
 use crate::sinks::creation;
 use crate::sinks::store::index::cause;
 
-/// One sentence: what took the time or what failed; of an open trace without a failure, the processes that run,
-/// outermost first.
+/// One sentence: what took the time or what failed; of an open trace without a failure, the processes that run and
+/// the daemons that have requests, outermost first.
 #[must_use]
 pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     if trace.culprit().is_some() {
@@ -21,14 +21,27 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     }
     let open: Vec<String> = open_below(trace, 0)
         .into_iter()
-        .filter(|span| span.process().is_some())
+        .filter(|span| span.process().is_some() || span.detail.as_daemon().is_some())
         .map(registry::name)
         .collect();
     if trace.closed || open.is_empty() {
         longest(trace, now)
     } else {
-        format!("waits for {}", open.join(" › "))
+        format!("waits for {}{}", open.join(" › "), waiting(trace, now))
     }
+}
+
+/// What the outermost process that runs waits for in the kernel, and for how long by now, as the end of a sentence.
+fn waiting(trace: &Trace, now: Timestamp) -> String {
+    let mut open = open_below(trace, 0).into_iter();
+    let waiting = open.find_map(|span| span.process()?.waiting.as_deref());
+    waiting.map_or_else(String::new, |waiting| {
+        let text = registry::waiting_text(waiting, false);
+        match now.since(waiting.since) {
+            0 => format!(": {text}"),
+            ns => format!(": {text}, for {} now", human(ns)),
+        }
+    })
 }
 
 /// What took the most time, leaving out the time in which the sandbox did not use its network.

@@ -149,6 +149,7 @@ async fn a_running_agent_is_followed_and_a_missing_one_is_a_clear_error() {
         metrics: Arc::new(|| Ok(String::new())),
         alive: Arc::new(|| Ok(())),
         ready: Arc::new(|| Ok(())),
+        journal: None,
         otlp: Arc::new(|| serde_json::Value::Null),
     };
     let options = HttpOptions::new(([127, 0, 0, 1], 0).into(), Duration::from_secs(30));
@@ -287,6 +288,7 @@ async fn a_page_with_tls_is_read_by_who_trusts_it_and_is_let_in() {
             metrics: Arc::new(|| Ok(String::new())),
             alive: Arc::new(|| Ok(())),
             ready: Arc::new(|| Ok(())),
+            journal: None,
             otlp: Arc::new(|| serde_json::Value::Null),
         };
         let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), Duration::from_secs(30));

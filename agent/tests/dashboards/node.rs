@@ -19,8 +19,9 @@ use sandglass::health::{Health, ProbeLabel, ProbeStatus, RefusedLabel, SessionLa
 use sandglass::identity::IdentityMetrics;
 use sandglass::ip_pools::{IpPool, RangeSet};
 use sandglass::node::NodeInfo;
+use sandglass::sinks::journal::{Journal, Keeper};
 use sandglass::sinks::otlp::config::Settings;
-use sandglass::sinks::prometheus::{InFlight, Metrics, ProductMetrics};
+use sandglass::sinks::prometheus::{Buckets, InFlight, Metrics, ProductMetrics};
 use sandglass_correlator::{ActivityEnded, Finding, Output};
 use sandglass_model::windows::Service;
 use sandglass_model::{ClockAnchor, CniCommand, Detail, Timestamp, Trace};
@@ -148,10 +149,12 @@ fn of_a_running_agent() -> Exposition {
             batch_delay_ms: Some(1),
             ..Settings::default()
         };
-        let otlp = app::start_otlp(&Config::default(), &flags, &node, &health)
+        let otlp = app::start_otlp(&Config::default(), &flags, &node, &health, Buckets::Classic)
             .unwrap()
             .unwrap();
         metrics.register(|registry| otlp.register(registry));
+        // Where a directory is configured.
+        metrics.register(|registry| Journal::new(Keeper::Export).register(registry));
         let (delivered, waiting) = traces.split_at(10);
         let offer = |traces: &[Trace]| traces.iter().for_each(|trace| otlp.offer(&Arc::new(trace.clone())));
         offer(delivered);

@@ -86,17 +86,10 @@ fn every_alert_says_who_what_and_where_to_go_on() {
 fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     let alerts: BTreeSet<String> = documents::alerts().into_iter().map(|alert| alert.name).collect();
     let files = fs::read_dir(folder().join("runbooks")).unwrap();
-    let runbooks: BTreeSet<String> = files
-        .map(|entry| {
-            entry
-                .unwrap()
-                .file_name()
-                .into_string()
-                .unwrap()
-                .trim_end_matches(".md")
-                .to_owned()
-        })
-        .collect();
+    // The folder `reasons` has those of waits, which fire no alert.
+    let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = names.filter(|name| name != "reasons");
+    let runbooks: BTreeSet<String> = names.map(|name| name.trim_end_matches(".md").to_owned()).collect();
     assert_eq!(alerts, runbooks);
     let readme = documents::read("README.md");
     for name in alerts {
@@ -115,6 +108,39 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     }
 }
 
+#[test]
+fn every_runbook_of_a_reason_has_the_same_parts_and_is_listed() {
+    let readme = documents::read("README.md");
+    let files: Vec<String> = runbooks_of_reasons();
+    assert!(!files.is_empty());
+    for file in files {
+        assert!(readme.contains(&format!("({file})")), "README.md does not list {file}");
+        let text = documents::read(&file);
+        let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(
+            headings,
+            ["What it means", "First look", "Likely causes", "Remedy"],
+            "{file}"
+        );
+    }
+}
+
+/// Their paths in the folder of the dashboards.
+fn runbooks_of_reasons() -> Vec<String> {
+    let files = fs::read_dir(folder().join("runbooks/reasons")).unwrap();
+    let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.map(|name| format!("runbooks/reasons/{name}")).collect()
+}
+
+#[test]
+fn the_page_knows_every_runbook_of_a_reason() {
+    let page = fs::read_to_string(folder().join("../agent/ui/runbooks.js")).unwrap();
+    for file in runbooks_of_reasons() {
+        let name = file.trim_start_matches("runbooks/reasons/").trim_end_matches(".md");
+        assert!(page.contains(&format!("[\"{name}\", ")), "{name}");
+    }
+}
+
 /// Code words of the Markdown files.
 fn code_words(path: &str) -> Vec<String> {
     let text = documents::read(path);
@@ -128,6 +154,7 @@ fn what_readme_and_runbooks_name_exists() {
     let mut files: Vec<String> = documents::alerts()
         .iter()
         .map(|alert| format!("runbooks/{}.md", alert.name))
+        .chain(runbooks_of_reasons())
         .collect();
     files.push("README.md".to_owned());
     let mut wrong = Vec::new();

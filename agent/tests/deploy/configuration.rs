@@ -364,6 +364,8 @@ fn texts() -> Vec<Value> {
         "gzip",
         "GZip",
         "deflate",
+        "delta",
+        "LowMemory",
         "/run/x.sock",
         "/",
         "run/x.sock",
@@ -409,6 +411,7 @@ fn judged_by_agent(config: &Value) -> Result<(), String> {
         ..Settings::default()
     };
     otlp::resolve(&endpoint, &|_| None, &config.otlp).map_err(|error| error.to_string())?;
+    otlp::resolve_push(&endpoint, &|_| None, &config.otlp).map_err(|error| error.to_string())?;
     Ok(())
 }
 

@@ -7,8 +7,16 @@
 mod bounds;
 #[path = "../collected/mod.rs"]
 mod collected;
+mod daemons;
+mod dhcp;
+mod locks;
+mod netlink;
 mod recognition;
+mod recorder;
+mod slow_answers;
 mod speech;
+mod stuck;
+mod tracefs;
 mod trust;
 mod unreadable;
 mod waits;

@@ -14,7 +14,7 @@ use sandglass::sources::TrustSettings;
 use sandglass::sources::linux::{LinuxOptions, Rung};
 use sandglass_model::{Body, Event};
 
-use crate::watch::{Watch, execs, plugin, wait_for};
+use crate::watch::{Watch, answering, execs, plugin, wait_for};
 
 /// The default capabilities of containerd and CRI-O (oci/spec.go, defaultUnixCaps, of containerd 2.1).
 const CONTAINER_CAPABILITIES: &str = "--bounding-set=-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write";
@@ -36,12 +36,12 @@ fn forged(wrapper: &[&str], path: &Path, id: &str) -> Command {
     command
 }
 
-fn nobody() -> Vec<&'static str> {
+pub fn nobody() -> Vec<&'static str> {
     vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 }
 
 /// Whether a wrapper works on this machine.
-fn works(test: &str, wrapper: &[&str]) -> bool {
+pub fn works(test: &str, wrapper: &[&str]) -> bool {
     let (program, arguments) = wrapper.split_first().unwrap();
     let outcome = Command::new(program).args(arguments).arg("/bin/true").output();
     let works = outcome.as_ref().is_ok_and(|output| output.status.success());
@@ -115,6 +115,7 @@ impl Claim {
 
 #[test]
 fn a_claim_of_a_pod_or_a_user_is_refused_with_its_reason() {
+    let _turn = answering();
     const TEST: &str = "a_claim_of_a_pod_or_a_user_is_refused_with_its_reason";
     let container = ["unshare", "--pid", "--fork", "--net", "--mount"];
     let rootless = ["unshare", "--user", "--map-root-user"];
@@ -197,6 +198,7 @@ fn a_claim_of_a_pod_or_a_user_is_refused_with_its_reason() {
 /// Whoever may execute a file with privileges of its own has not been given them.
 #[test]
 fn privileges_that_come_with_a_file_do_not_count() {
+    let _turn = answering();
     const TEST: &str = "privileges_that_come_with_a_file_do_not_count";
     if !works(TEST, &nobody()) {
         return;
@@ -233,6 +235,7 @@ fn privileges_that_come_with_a_file_do_not_count() {
 /// A service that is not root but was given the capability, and what a plugin starts with fewer privileges than its own.
 #[test]
 fn given_capabilities_count_and_what_a_plugin_starts_is_followed() {
+    let _turn = answering();
     const TEST: &str = "given_capabilities_count_and_what_a_plugin_starts_is_followed";
     let mut given = nobody();
     given.extend(["--inh-caps=+net_admin", "--ambient-caps=+net_admin"]);
@@ -267,6 +270,7 @@ fn given_capabilities_count_and_what_a_plugin_starts_is_followed() {
 /// counts and a bounded list, no loss, and the plugins among them are seen whole.
 #[test]
 fn thousands_of_forged_names_push_nobody_out() {
+    let _turn = answering();
     const TEST: &str = "thousands_of_forged_names_push_nobody_out";
     let container = ["unshare", "--pid", "--fork", "--net"];
     let kinds = [
@@ -354,6 +358,7 @@ const FORGERIES: u64 = 500;
 
 #[test]
 fn exceptions_are_configured_by_user_and_by_cgroup() {
+    let _turn = answering();
     const TEST: &str = "exceptions_are_configured_by_user_and_by_cgroup";
     let container = ["unshare", "--pid", "--fork"];
     if !works(TEST, &nobody()) || !works(TEST, &container) {

@@ -17,7 +17,7 @@ use sandglass_model::{Body, Event, Trace, registry};
 use crate::watch::{Watch, plugin, wait_for};
 
 /// A source that records waits of plugins that run for longer than this; `None` where this machine cannot.
-fn watch(test: &str, after_ms: u64) -> Option<Watch> {
+pub fn watch(test: &str, after_ms: u64) -> Option<Watch> {
     let watch = Watch::with(
         test,
         LinuxOptions {
@@ -39,7 +39,7 @@ fn watch(test: &str, after_ms: u64) -> Option<Watch> {
 }
 
 /// The trace of a sandbox, made of all that was sent.
-fn trace_of(mut events: Vec<Event>, sandbox: &str) -> Trace {
+pub fn trace_of(mut events: Vec<Event>, sandbox: &str) -> Trace {
     events.sort_by_key(|event| event.at);
     let mut correlator = Correlator::new(CorrelatorConfig::default());
     for event in events {
@@ -60,7 +60,7 @@ fn trace_of(mut events: Vec<Event>, sandbox: &str) -> Trace {
 }
 
 /// What the time of the first span of this name went to; it adds up to the duration.
-fn time_of<'t>(trace: &'t Trace, name: &str) -> &'t TimeSpent {
+pub fn time_of<'t>(trace: &'t Trace, name: &str) -> &'t TimeSpent {
     let span = trace.spans.iter().find(|span| registry::name(span) == name).unwrap();
     let operation = span
         .detail
@@ -73,7 +73,7 @@ fn time_of<'t>(trace: &'t Trace, name: &str) -> &'t TimeSpent {
     time
 }
 
-fn ns_of(time: &TimeSpent, reason: TimeReason) -> u64 {
+pub fn ns_of(time: &TimeSpent, reason: TimeReason) -> u64 {
     time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1)
 }
 
@@ -88,13 +88,19 @@ fn a_lock_of_another_process_is_named_with_its_holder() {
     lock.lock().unwrap();
     let script = watch.script("locking", &format!("/usr/bin/flock {} /bin/true", path.display()));
     let child = plugin(&script, "lock").spawn().unwrap();
+    // From `/proc/locks` where the wait began before the programs were attached, else from them.
     let blocked = watch.wait("a process that waits for the lock", |events| {
         events.iter().find_map(|event| match &event.body {
-            Body::LockBlocked(blocked) if Path::new(&blocked.path) == path => Some((event.at, (**blocked).clone())),
+            Body::LockBlocked(blocked) if Path::new(&blocked.path) == path => {
+                Some((event.at, (blocked.holder, blocked.holder_name.clone())))
+            }
+            Body::FileLockTried(tried) if Path::new(&tried.path) == path => {
+                Some((event.at, (tried.holder, tried.holder_name.clone())))
+            }
             _ => None,
         })
     });
-    assert_eq!(blocked.1.holder, std::process::id());
+    assert_eq!(blocked.1.0, std::process::id());
     // Long enough to be most of the operation.
     std::thread::sleep(Duration::from_millis(300));
     let waited = clock::now().since(blocked.0);
@@ -113,7 +119,7 @@ fn a_lock_of_another_process_is_named_with_its_holder() {
             (Path::new(&longest.what), longest.who.as_str()),
             (path.as_path(), "flock")
         );
-        assert_eq!(longest.by, blocked.1.holder_name);
+        assert_eq!(longest.by, blocked.1.1);
     }
 }
 

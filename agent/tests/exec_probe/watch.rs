@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -18,6 +19,15 @@ use sandglass_model::{Body, Event, ProcessKey, Timestamp};
 use tempfile::TempDir;
 
 use crate::collected::{Collected, started};
+
+/// Held by a test whose own process answers plugins, since what a daemon starts is followed whoever starts it, and by tests whose
+/// processes claim falsely to be plugins.
+static ANSWERS: Mutex<()> = Mutex::new(());
+
+/// Waits for the turn of such a test.
+pub fn answering() -> MutexGuard<'static, ()> {
+    ANSWERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A running source and everything it has sent.
 pub struct Watch {

@@ -1,7 +1,8 @@
 //! An initramfs: a cpio archive of the form "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! Does not: compress, or know links and devices.
+//! Does not: compress, or know devices.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 #[derive(Default)]
-pub struct Archive(Vec<u8>);
+pub struct Archive {
+    bytes: Vec<u8>,
+    /// Of the libraries so far: programs share them.
+    libraries: BTreeSet<PathBuf>,
+}
 
 impl Archive {
     /// A program of this machine, with the libraries that it is linked with, the loader included.
@@ -20,6 +25,9 @@ impl Archive {
             &fs::read(program).with_context(|| program.display().to_string())?,
         );
         for library in libraries(program)? {
+            if !self.libraries.insert(library.clone()) {
+                continue;
+            }
             let bytes = fs::read(&library)?;
             let file = library
                 .file_name()
@@ -45,27 +53,32 @@ impl Archive {
         Ok(())
     }
 
+    /// A symbolic link.
+    pub fn link(&mut self, name: &str, target: &str) {
+        self.put(name, 0o120_777, target.as_bytes());
+    }
+
     pub fn put(&mut self, name: &str, mode: u32, content: &[u8]) {
-        let inode = self.0.len() / 4 + 1;
+        let inode = self.bytes.len() / 4 + 1;
         let (size, name_size) = (content.len(), name.len() + 1);
         // Inode, mode, owner, group, links, time, size, device and its own, each twice, length of the name, check sum.
         let fields = [inode, mode as usize, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
         let head: String = fields.iter().map(|field| format!("{field:08x}")).collect();
-        self.0.extend_from_slice(format!("070701{head}").as_bytes());
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.push(0);
+        self.bytes.extend_from_slice(format!("070701{head}").as_bytes());
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
         self.align();
-        self.0.extend_from_slice(content);
+        self.bytes.extend_from_slice(content);
         self.align();
     }
 
     fn align(&mut self) {
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
     pub fn end(mut self) -> Vec<u8> {
         self.put("TRAILER!!!", 0, &[]);
-        self.0
+        self.bytes
     }
 }
 

@@ -1,38 +1,42 @@
-//! Finds the kernel of a machine in the cache and boots it in QEMU, with the agent and `kernels/init` as all there is.
+//! Finds the kernel of a machine in the cache and boots it in QEMU, with the archive that a test made as all there is.
 //!
-//! Does not: fetch kernels (`scripts/kernels.sh`), or judge what the machine prints.
+//! Used by the tests `kernels` and, in the demo's crate, `guests`. Does not: fetch kernels (`scripts/kernels.sh`), or know what
+//! a machine runs and prints.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use super::archive::Archive;
-use super::machines::{Capabilities, Family, MACHINES, Machine, PLAIN, Profile};
+use super::machines::{MACHINES, Machine, PLAIN};
 
-/// What a machine consists of.
-pub struct Parts {
-    kernel: PathBuf,
+/// A kernel in the cache, with its modules and with busybox.
+pub struct Kernel {
+    image: PathBuf,
     /// The kernel's folder in the cache: its modules lie there.
     folder: PathBuf,
     busybox: PathBuf,
-    agent: PathBuf,
-    /// What Debian's package of this name has.
-    apparmor: PathBuf,
-    /// Programs of this machine that confine the agent, with their names in the other.
-    programs: Vec<(&'static str, PathBuf)>,
 }
 
-impl Parts {
-    /// The error names what is not there: the machine is skipped.
-    pub fn of(machine: &Machine, agent: &Path) -> Result<Parts, String> {
+/// How much a machine has, and for how long it may run.
+pub struct Bounds {
+    pub memory_mib: u32,
+    /// A disk of this many KiB, of which it reads 256 a second.
+    pub disk_kib: u64,
+    pub deadline: Duration,
+}
+
+impl Kernel {
+    /// That of the machine. The error names what is not there: the machine is skipped.
+    pub fn of(machine: &Machine) -> Result<Kernel, String> {
         let place = sandglass_lab::built::place(machine.platform.place);
         let mut folders: Vec<(String, PathBuf)> =
             releases(&place).filter(|(release, _)| machine.takes(release)).collect();
         folders.sort_by_key(|(release, _)| numbers(release));
-        let (folder, kernel) = folders
+        let (folder, image) = folders
             .into_iter()
             .rev()
             .find_map(|(_, folder)| Some((folder.clone(), image(&folder)?)))
@@ -45,41 +49,36 @@ impl Parts {
         if Command::new(emulator).arg("--version").output().is_err() {
             return Err(format!("{emulator} is not installed"));
         }
-        let mut programs = Vec::new();
-        if machine
-            .scenes
-            .iter()
-            .any(|scene| scene.capabilities != Capabilities::All)
-        {
-            // busybox has a setpriv too, which knows no bounding set.
-            let setpriv = Path::new("/usr/bin/setpriv");
-            if !setpriv.is_file() {
-                return Err("setpriv is not installed".to_owned());
-            }
-            programs.push(("setpriv.util-linux", setpriv.to_owned()));
+        Ok(Kernel { image, folder, busybox })
+    }
+
+    /// The begin of an archive: folders, `init` and what it sources, busybox, and of `modules`, which come in the order in which
+    /// they are loaded, those that the kernel has not built in.
+    pub fn archive(&self, init: &str, modules: &[&str]) -> Result<Archive> {
+        let mut archive = Archive::default();
+        for directory in ["bin", "modules", "lib", "lib64", "sys", "proc", "dev", "tmp", "etc"] {
+            archive.put(directory, 0o040_755, &[]);
         }
-        // Programs of this machine run on another of its architecture only.
-        let nft = Path::new("/usr/sbin/nft");
-        if nft.is_file() && std::env::consts::ARCH == machine.platform.name {
-            programs.push(("nft", nft.to_owned()));
+        archive.put("init", 0o100_755, init.as_bytes());
+        archive.put("prelude", 0o100_644, PRELUDE.as_bytes());
+        archive.put("bin/busybox", 0o100_755, &fs::read(&self.busybox)?);
+        let mut order = String::new();
+        for module in modules {
+            let file = find(&self.folder, &|name| {
+                name == format!("{module}.ko") || name == format!("{module}.ko.xz")
+            });
+            let Some(file) = file else { continue };
+            let suffix = if file.extension().is_some_and(|kind| kind == "xz") {
+                ".xz"
+            } else {
+                ""
+            };
+            archive.put(&format!("modules/{module}.ko{suffix}"), 0o100_644, &fs::read(&file)?);
+            order.push_str(module);
+            order.push('\n');
         }
-        let apparmor = place.join("apparmor");
-        if machine.scenes.iter().any(|scene| scene.profile != Profile::None) {
-            let parser = ["sbin", "usr/sbin"].map(|folder| apparmor.join(folder).join("apparmor_parser"));
-            let parser = parser.into_iter().find(|path| path.is_file());
-            programs.push((
-                "apparmor_parser",
-                parser.ok_or("no AppArmor in the cache (scripts/kernels.sh)")?,
-            ));
-        }
-        Ok(Parts {
-            kernel,
-            folder,
-            busybox,
-            agent: agent.to_owned(),
-            apparmor,
-            programs,
-        })
+        archive.put("modules/order", 0o100_644, order.as_bytes());
+        Ok(archive)
     }
 }
 
@@ -125,15 +124,18 @@ fn find(directory: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
 }
 
 /// Boots the machine; returns what came over the serial line.
-pub fn boot(machine: &Machine, parts: &Parts) -> Result<String> {
+pub fn boot(machine: &Machine, kernel: &Kernel, archive: Archive, bounds: &Bounds) -> Result<String> {
     let scratch = tempfile::tempdir()?;
     let initramfs = scratch.path().join("initramfs");
-    fs::write(&initramfs, contents(machine, parts)?)?;
+    fs::write(&initramfs, archive.end())?;
     let console = scratch.path().join("console");
+    let disk = scratch.path().join("disk");
+    fs::File::create(&disk)?.set_len(bounds.disk_kib << 10)?;
     let platform = machine.platform;
     let mut emulator = Command::new(platform.emulator)
         .args(platform.options)
-        .args(["-accel", platform.accelerator, "-cpu", "max", "-smp", "2", "-m", "1024"])
+        .args(["-accel", platform.accelerator, "-cpu", "max", "-smp", "2"])
+        .args(["-m", &bounds.memory_mib.to_string()])
         .args([
             "-display",
             "none",
@@ -145,6 +147,12 @@ pub fn boot(machine: &Machine, parts: &Parts) -> Result<String> {
             "-serial",
         ])
         .arg(format!("file:{}", console.display()))
+        // NVMe: its driver is in every kernel, or is not needed for another assertion.
+        .args(["-device", "nvme,drive=disk,serial=1", "-drive"])
+        .arg(format!(
+            "if=none,id=disk,format=raw,throttling.bps-total=262144,file={}",
+            disk.display()
+        ))
         // A guest that gets no processor of the host for 20 s reports stalls of RCU, which say nothing of the agent.
         .arg("-append")
         .arg(format!(
@@ -152,12 +160,13 @@ pub fn boot(machine: &Machine, parts: &Parts) -> Result<String> {
             platform.console, machine.command_line
         ))
         .arg("-kernel")
-        .arg(&parts.kernel)
+        .arg(&kernel.image)
         .arg("-initrd")
         .arg(&initramfs)
         .stdin(Stdio::null())
-        .spawn()?;
-    let deadline = DEADLINE * u32::try_from(machine.scenes.len())?;
+        .spawn()
+        .context(platform.emulator)?;
+    let deadline = bounds.deadline;
     let end = Instant::now() + deadline;
     while emulator.try_wait()?.is_none() {
         if Instant::now() > end {
@@ -174,90 +183,4 @@ pub fn boot(machine: &Machine, parts: &Parts) -> Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(&console)?).replace('\r', ""))
 }
 
-/// The initramfs.
-fn contents(machine: &Machine, parts: &Parts) -> Result<Vec<u8>> {
-    let mut archive = Archive::default();
-    for directory in [
-        "bin", "modules", "lib", "lib64", "sys", "proc", "dev", "tmp", "etc", "profiles",
-    ] {
-        archive.put(directory, 0o040_755, &[]);
-    }
-    archive.put("init", 0o100_755, INIT.as_bytes());
-    let family = match machine.family {
-        Family::V4 => 4,
-        Family::V6 => 6,
-    };
-    let scenes = machine.scenes.iter().enumerate();
-    let calls: String = scenes
-        .map(|(number, scene)| format!("    {}\n", scene.call(number)))
-        .collect();
-    let text = format!("family={family}\nscenes() {{\n{calls}}}\n");
-    archive.put("machine", 0o100_644, text.as_bytes());
-    archive.put("bin/busybox", 0o100_755, &fs::read(&parts.busybox)?);
-    // Another agent than that of this build is static.
-    match parts.agent == Path::new(env!("CARGO_BIN_EXE_sandglass")) {
-        true => archive.program("sandglass", &parts.agent)?,
-        false => archive.put("sandglass", 0o100_755, &fs::read(&parts.agent)?),
-    }
-    for (name, program) in &parts.programs {
-        archive.program(&format!("bin/{name}"), program)?;
-    }
-    for scene in machine.scenes {
-        let text = match scene.profile {
-            Profile::None => continue,
-            Profile::Runtime => RUNTIME_PROFILE.to_owned(),
-            // The agent of the image is static; that of a test maps libraries.
-            Profile::Ours => OUR_PROFILE.replace("  /sandglass mrix,\n", "  /sandglass mrix,\n  /lib{,64}/** mr,\n"),
-        };
-        archive.put(
-            &format!("profiles/{}", scene.profile.name()),
-            0o100_644,
-            text.as_bytes(),
-        );
-    }
-    if machine.scenes.iter().any(|scene| scene.profile != Profile::None) {
-        archive.put("etc/apparmor", 0o040_755, &[]);
-        archive.put("etc/apparmor/parser.conf", 0o100_644, &[]);
-        archive.put("etc/apparmor.d", 0o040_755, &[]);
-        for folder in ["abi", "abstractions", "tunables"] {
-            archive.folder(
-                &format!("etc/apparmor.d/{folder}"),
-                &parts.apparmor.join("etc/apparmor.d").join(folder),
-            )?;
-        }
-    }
-    for module in MODULES {
-        let file = find(&parts.folder, &|name| {
-            name == format!("{module}.ko") || name == format!("{module}.ko.xz")
-        });
-        if let Some(file) = file {
-            let suffix = if file.extension().is_some_and(|kind| kind == "xz") {
-                ".xz"
-            } else {
-                ""
-            };
-            archive.put(&format!("modules/{module}.ko{suffix}"), 0o100_644, &fs::read(&file)?);
-        }
-    }
-    Ok(archive.end())
-}
-
-const INIT: &str = include_str!("init");
-const RUNTIME_PROFILE: &str = include_str!("cri-containerd.apparmor.d");
-const OUR_PROFILE: &str = include_str!("../../../deploy/helm/sandglass/profiles/apparmor");
-const MODULES: [&str; 12] = [
-    "crc32c_generic",
-    "libcrc32c",
-    "nfnetlink",
-    "nf_defrag_ipv4",
-    "nf_defrag_ipv6",
-    "nf_conntrack",
-    "nf_conntrack_netlink",
-    "nf_nat",
-    "nf_tables",
-    "nft_chain_nat",
-    "nft_nat",
-    "veth",
-];
-/// For each scene; a boot with one takes 40 s where nothing else runs.
-const DEADLINE: Duration = Duration::from_secs(400);
+const PRELUDE: &str = include_str!("prelude");

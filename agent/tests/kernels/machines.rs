@@ -1,4 +1,5 @@
-//! The machines that the test `kernels` boots, one entry each, and what the agent must report on them.
+//! The machines that the tests `kernels` and, in the demo's crate, `guests` boot, one entry each, and what the agent must report
+//! on them.
 //!
 //! A kernel is one line of [`MACHINES`]; what differs from [`PLAIN`] is named in it.
 
@@ -62,6 +63,8 @@ pub struct Scene {
     /// Whether `/sys/kernel/btf` is in sight. The kernel has the information in any case: an empty file system is mounted over the
     /// folder, which is what the agent would find on a kernel without CONFIG_DEBUG_INFO_BTF.
     pub btf: bool,
+    /// Whether a plugin waits for one thing after the other (`waits` of `kernels/init`): half a minute.
+    pub waits: bool,
     pub expected: Expected,
 }
 
@@ -97,6 +100,8 @@ pub enum Expected {
         hint: &'static str,
         findings: &'static [(&'static str, &'static str)],
     },
+    /// It traces pods of a containerd completely: a machine of the test `guests`.
+    Pods,
 }
 
 /// A probe that cannot be attached.
@@ -134,6 +139,7 @@ const ROOT: Scene = Scene {
     capabilities: Capabilities::All,
     profile: Profile::None,
     btf: true,
+    waits: true,
     expected: Expected::Runs { without: &[] },
 };
 const CHART: Scene = Scene {
@@ -144,6 +150,7 @@ const CHART: Scene = Scene {
 const CHART_BELOW_RUNTIME_PROFILE: Scene = Scene {
     name: "the chart's capabilities, AppArmor profile of containerd",
     profile: Profile::Runtime,
+    waits: false,
     expected: Expected::Runs {
         without: &[Missing {
             probe: "netns",
@@ -155,11 +162,13 @@ const CHART_BELOW_RUNTIME_PROFILE: Scene = Scene {
 const CHART_BELOW_OURS: Scene = Scene {
     name: "the chart's capabilities, AppArmor profile of the chart",
     profile: Profile::Ours,
+    waits: false,
     ..CHART
 };
 const BPF_AND_PERFMON: Scene = Scene {
     name: "BPF and PERFMON",
     capabilities: Capabilities::BpfAndPerfmon,
+    waits: false,
     expected: Expected::Runs {
         without: &[
             Missing {
@@ -204,6 +213,11 @@ const NO_BTF: Scene = Scene {
     },
     ..ROOT
 };
+const PODS: Scene = Scene {
+    name: "root, beside containerd",
+    expected: Expected::Pods,
+    ..ROOT
+};
 const LOCKED_DOWN: Scene = Scene {
     name: "root",
     expected: Expected::Refuses {
@@ -227,7 +241,7 @@ pub const PLAIN: Machine = Machine {
 
 /// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for.
 #[rustfmt::skip]
-pub const MACHINES: [Machine; 10] = [
+pub const MACHINES: [Machine; 14] = [
     Machine { name: "5.10", series: "5.10", ..PLAIN },
     Machine { name: "6.1", series: "6.1", ..PLAIN },
     Machine { name: "6.12", series: "6.12", ..PLAIN },
@@ -236,6 +250,10 @@ pub const MACHINES: [Machine; 10] = [
     Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART], ..PLAIN },
     Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN], ..PLAIN },
     Machine { name: "6.1 capabilities, BTF", series: "6.1", scenes: &[BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "6.12 capabilities, BTF", series: "6.12", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "7 capabilities, BTF", series: "7", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "6.1 pods", series: "6.1", scenes: &[PODS], ..PLAIN },
+    Machine { name: "6.12 pods", series: "6.12", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", ..PLAIN },
     Machine { name: "6.12 arm64", platform: &ARM64, series: "6.12", ..PLAIN },
 ];
@@ -259,6 +277,11 @@ impl Machine {
             && self.flavour == Flavour::of(release, self.platform)
     }
 
+    /// Whether pods of a containerd are made on it.
+    pub fn has_pods(&self) -> bool {
+        self.scenes.iter().any(|scene| matches!(scene.expected, Expected::Pods))
+    }
+
     pub fn is_arm64(&self) -> bool {
         self.platform.name == ARM64.name
     }
@@ -275,15 +298,16 @@ impl Flavour {
 }
 
 impl Scene {
-    /// The line of `/machine`: number, kind, capabilities, profile, BTF (`scene` of `kernels/init`).
+    /// The line of `/machine`: number, kind, capabilities, profile, BTF, waits (`scene` of `kernels/init`).
     pub fn call(&self, number: usize) -> String {
         let kind = match self.expected {
-            Expected::Runs { .. } => "traffic",
+            Expected::Runs { .. } | Expected::Pods => "traffic",
             Expected::Refuses { .. } => "refused",
         };
         let btf = if self.btf { "shown" } else { "hidden" };
+        let waits = if self.waits { "yes" } else { "no" };
         format!(
-            "scene {number} {kind} {} {} {btf}",
+            "scene {number} {kind} {} {} {btf} {waits}",
             self.capabilities.set(),
             self.profile.name()
         )

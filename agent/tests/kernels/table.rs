@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::judge::Verdict;
+use super::console::{Start, Verdict};
 use super::machines::{Expected, Family, Flavour, MACHINES, Machine, Scene};
 
 /// Whether the files and the table are to be written.
@@ -21,9 +21,19 @@ pub fn blesses() -> bool {
 
 /// Writes the file of a machine.
 pub fn write(machine: &Machine, verdict: &Verdict) -> Result<()> {
-    let scenes = machine.scenes.iter().zip(&verdict.rungs).map(|(scene, rungs)| {
-        let probes: Map<String, Value> = rungs.iter().map(|(probe, hook)| (probe.clone(), json!(hook))).collect();
-        json!({"agent": scene.name, "probes": probes})
+    let scenes = machine.scenes.iter().zip(&verdict.scenes).map(|(scene, ran)| {
+        let rungs = ran.rungs.iter();
+        let probes: Map<String, Value> = rungs.map(|(probe, hook)| (probe.clone(), json!(hook))).collect();
+        let start = ran.start.as_ref().map(|start| {
+            let Start {
+                ready_ms,
+                programs,
+                load_ms,
+                instructions,
+            } = start;
+            json!({"ready_ms": ready_ms, "programs": programs, "load_ms": load_ms, "instructions": instructions})
+        });
+        json!({"agent": scene.name, "probes": probes, "start": start, "waits": ran.waits})
     });
     let report = json!({
         "kernel": verdict.release,
@@ -35,11 +45,12 @@ pub fn write(machine: &Machine, verdict: &Verdict) -> Result<()> {
     Ok(())
 }
 
-/// The hooks of this run are those of the file. A probe that the file does not know yet is not compared: nor is a machine without file.
+/// The hooks of this run are those of the file. A probe that the file does not know yet is not compared: nor are times and
+/// waits, or a machine without file.
 pub fn agrees(machine: &Machine, verdict: &Verdict) -> Result<()> {
     let Some(report) = read(machine)? else { return Ok(()) };
-    for (number, (scene, rungs)) in machine.scenes.iter().zip(&verdict.rungs).enumerate() {
-        let written = &report["scenes"][number];
+    for (number, (scene, ran)) in machine.scenes.iter().zip(&verdict.scenes).enumerate() {
+        let (rungs, written) = (&ran.rungs, &report["scenes"][number]);
         ensure!(
             written["agent"] == scene.name,
             "{}: another scene in its file",
@@ -64,20 +75,25 @@ pub fn page() -> Result<String> {
     let (before, rest) = written.split_once(BEGIN).context("no begin of the table")?;
     let (_, behind) = rest.split_once(END).context("no end of the table")?;
     let mut table = String::from(
-        "| system | kernel | processor | agent | probes | asserted | last run |\n|---|---|---|---|---|---|---|\n",
+        "| system | kernel | processor | agent | probes | ready | verifier | asserted | last run |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for machine in &MACHINES {
         let report = read(machine)?;
         for (number, scene) in machine.scenes.iter().enumerate() {
             writeln!(
                 table,
-                "| {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 system(machine),
                 report.as_ref().map_or(machine.series, |report| text(&report["kernel"])),
                 machine.platform.name,
                 scene.name,
                 probes(report.as_ref().map(|report| &report["scenes"][number]["probes"])),
-                report.as_ref().map_or("-".to_owned(), |_| asserted(scene)),
+                ready(report.as_ref().map(|report| &report["scenes"][number]["start"])),
+                verifier(report.as_ref().map(|report| &report["scenes"][number]["start"])),
+                report.as_ref().map_or("-".to_owned(), |report| asserted(
+                    scene,
+                    &report["scenes"][number]["waits"]
+                )),
                 report.as_ref().map_or("never", |report| text(&report["run"])),
             )?;
         }
@@ -139,9 +155,42 @@ fn probes(report: Option<&Value>) -> String {
     }
 }
 
-fn asserted(scene: &Scene) -> String {
+/// How long the agent took until it was ready.
+fn ready(start: Option<&Value>) -> String {
+    let ms = start.and_then(|start| start["ready_ms"].as_f64());
+    ms.map_or("-".to_owned(), |ms| format!("{:.1} s", ms / 1000.0))
+}
+
+/// What the verifier did meanwhile.
+fn verifier(start: Option<&Value>) -> String {
+    let number = |field: &str| start.and_then(|start| start[field].as_u64());
+    let (Some(programs), Some(ms), Some(instructions)) =
+        (number("programs"), number("load_ms"), number("instructions"))
+    else {
+        return "-".to_owned();
+    };
+    let visited = match instructions {
+        0 => String::new(),
+        _ => format!(", {instructions} instructions"),
+    };
+    format!("{ms} ms for {programs} programs{visited}")
+}
+
+fn asserted(scene: &Scene, waits: &Value) -> String {
     match &scene.expected {
-        Expected::Runs { without: [] } => "everything is counted".to_owned(),
+        Expected::Pods => PODS.to_owned(),
+        Expected::Runs { without: [] } => {
+            let waits: Vec<&str> = waits
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            match waits.is_empty() {
+                true => "everything is counted".to_owned(),
+                false => format!("everything is counted; a plugin's waits for: {}", waits.join(", ")),
+            }
+        }
         Expected::Runs { without } => {
             let missing: Vec<String> = without
                 .iter()
@@ -185,5 +234,8 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
+/// What the test `guests` asserts.
+const PODS: &str = "two pods of containerd, all that `make demo ARGS=--once` checks of them but for durations: sandbox, ADD of eth0 and lo, bridge, host-local, \
+                    portmap with iptables, runtime steps, network readiness through services, deletion; a plugin that fails, by its message";
 const BEGIN: &str = "<!-- table -->";
 const END: &str = "<!-- end of the table -->";

@@ -247,8 +247,16 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
         // What plugins wait for is no traffic.
         Body::ThreadWoken(_)
         | Body::ThreadRan(_)
+        | Body::RuntimeMeasured(_)
         | Body::WaitsRecorded { .. }
+        | Body::RequestSeen(_)
+        | Body::RequestsFollowed { .. }
         | Body::LockBlocked(_)
+        | Body::ThreadsSeen(_)
+        | Body::ApiServerKnown { .. }
+        | Body::FileLockTried(_)
+        | Body::KernelLockWaited(_)
+        | Body::NetlinkRemarked(_)
         | Body::SandboxDescribed(_)
         | Body::NetnsNamed { .. }
         | Body::NetworksConfigured { .. }

@@ -66,6 +66,7 @@ impl Agent {
             metrics: Arc::new(|| Ok("# EOF\n".to_owned())),
             alive: Arc::new(|| Ok(())),
             ready: Arc::new(|| Ok(())),
+            journal: None,
             otlp: Arc::new(
                 || json!({ "endpoint": "127.0.0.1:4318", "delivered_spans": 18_233, "rejected_spans": 0, "queued": 0 }),
             ),

@@ -44,6 +44,14 @@ pub async fn a_list_that_lives(agent: &Agent, browser: &Browser) -> Result<()> {
         browser.text(".stuck").await?.contains("iptables"),
         "the stuck operation is not shown"
     );
+    let stuck = browser.text(".stuck").await?;
+    ensure!(
+        stuck.contains("iptables waits for a lock on a file (/run/xtables.lock, held by kube-proxy)")
+            && stuck.contains(", for "),
+        "what it waits for is not shown: {stuck}"
+    );
+    let scale = browser.text(".scale").await?;
+    ensure!(scale.split_whitespace().count() == 6, "the bars' scale: {scale}");
     browser.both_themes("list").await?;
     browser.size(400, 900).await?;
     browser.both_themes("list-narrow").await?;
@@ -59,6 +67,23 @@ pub async fn filters(browser: &Browser) -> Result<()> {
             .await
             .with_context(|| format!("tab {tab}"))?;
     }
+    // One waits for a lock now; nothing else has waits.
+    browser
+        .run("const wait = document.querySelector('[aria-label=\"Waited for\"]'); wait.value = 'file_lock'; wait.dispatchEvent(new Event('change'))")
+        .await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 1")
+        .await?;
+    ensure!(
+        browser.run("return location.hash").await? == "#/?reason=file_lock",
+        "the reason is not in the address"
+    );
+    browser
+        .run("const wait = document.querySelector('[aria-label=\"Waited for\"]'); wait.value = ''; wait.dispatchEvent(new Event('change'))")
+        .await?;
+    browser
+        .wait("return document.querySelectorAll('a.row').length === 26")
+        .await?;
     browser.keys("/").await?;
     browser.keys("sleep").await?;
     browser

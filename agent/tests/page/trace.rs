@@ -183,7 +183,12 @@ pub async fn what_a_slow_plugin_waited_for(agent: &Agent, browser: &Browser) -> 
         .wait("return document.querySelectorAll('.answer .path [data-reason=file_lock]').length === 2")
         .await?;
     let path = browser.text(".answer .path").await?;
-    for wanted in ["cni ADD", "File lock", "held by kube-proxy"] {
+    for wanted in [
+        "cni ADD",
+        "File lock",
+        "held by kube-proxy",
+        "What to look at next: locks",
+    ] {
         ensure!(path.contains(wanted), "the critical path lacks {wanted}: {path}");
     }
     let widths = "return [...document.querySelectorAll('.answer .path .phase-bar span')]\

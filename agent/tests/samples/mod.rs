@@ -12,6 +12,7 @@ use sandglass_model::trace::{
     CommandDetail, CreateDetail, Link, OperationDetail, PluginDetail, ProcessDetail, Relation, RuntimeStep,
     RuntimeStepDetail, SandboxDetail,
 };
+use sandglass_model::waits::{TimeReason, Waiting};
 use sandglass_model::{
     ClockAnchor, CniCommand, CniError, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId,
 };
@@ -48,6 +49,7 @@ impl Scene {
                 netns_seen: true,
                 runtime_seen: true,
                 cause: None,
+                time: None,
             }),
         );
         scene
@@ -391,10 +393,17 @@ pub fn stuck(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> Tra
         &["iptables", "--wait", "-t", "nat", "-N", "CNI-77ab2"],
     );
     for index in [bridge, iptables] {
-        match &mut scene.trace.spans[index].detail {
-            Detail::Plugin(plugin) => plugin.process.exit = None,
-            Detail::Command(command) => command.process.exit = None,
-            _ => {}
+        let since = scene.trace.spans[iptables].start.plus(3 * MILLISECOND);
+        if let Some(process) = scene.trace.spans[index].detail.process_mut() {
+            process.exit = None;
+            process.waiting = Some(Box::new(Waiting {
+                reason: TimeReason::FileLock,
+                what: "/run/xtables.lock".into(),
+                who: "iptables".into(),
+                by: "kube-proxy".into(),
+                function: "locks_lock_inode_wait".into(),
+                since,
+            }));
         }
     }
     scene.snapshot()
@@ -405,6 +414,9 @@ pub fn unstuck(mut trace: Trace, seconds: u64) -> Trace {
     let end = trace.spans[0].start.plus(seconds * SECOND);
     for span in &mut trace.spans {
         span.end.get_or_insert(end);
+        if let Some(process) = span.detail.process_mut() {
+            process.waiting = None;
+        }
     }
     trace.closed = true;
     assert_eq!(trace.check(), Ok(()));

@@ -1,4 +1,4 @@
-//! Who may claim to be a plugin or a runtime: the configured exceptions, and what was refused. `trust.h` is the kernel side.
+//! Who may claim to be a plugin or a runtime, or is followed as a daemon: the configured exceptions, and what was refused. `trust.h` is the kernel side.
 //!
 //! Does not: decide; that is `probes/bpf/trust.h`.
 
@@ -6,6 +6,8 @@
 pub const CLAIM_PLUGIN: u32 = 0;
 /// Claim of a refused process: a runtime's name.
 pub const CLAIM_RUNTIME: u32 = 1;
+/// Claim of a refused process: it received a request of a plugin.
+pub const CLAIM_DAEMON: u32 = 2;
 
 /// Refused: the process is not in the initial user namespace.
 pub const REFUSED_USER_NAMESPACE: u32 = 0;
@@ -18,7 +20,7 @@ pub const REFUSED_FILE_PRIVILEGES: u32 = 3;
 /// Number of reasons.
 pub const REFUSED_REASONS: u32 = 4;
 /// Slots of the map of counters: `claim * REFUSED_REASONS + reason`.
-pub const REFUSED_COUNTERS: u32 = 2 * REFUSED_REASONS;
+pub const REFUSED_COUNTERS: u32 = 3 * REFUSED_REASONS;
 
 /// Slots of the map of refused processes, in groups. A cgroup writes into one group only, so one with many names does not
 /// overwrite those of most others.

@@ -64,10 +64,11 @@ impl OpenTrace {
             return;
         }
         let Some(process) = self.trace.spans[span].process_mut() else {
-            // Spans without a process: an activity or a wait is cut here; an operation or the creation ends with the
+            // Spans without a process: an activity, a wait or a request is cut here; an operation or the creation ends with the
             // last span in it.
             let Span { start, detail, .. } = &self.trace.spans[span];
-            let cut_here = detail.as_activity().is_some() || detail.as_vnic_wait().is_some();
+            let cut_here =
+                detail.as_activity().is_some() || detail.as_vnic_wait().is_some() || detail.as_daemon().is_some();
             let at = if cut_here { at } else { *start };
             return self.end(span, at, cut, effects);
         };

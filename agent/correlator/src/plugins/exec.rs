@@ -246,6 +246,14 @@ impl Plugins {
         self.processes.role(process).is_some()
     }
 
+    /// The span of a plugin or a command, or the one around a process that has none; `None` for what lies below no plugin.
+    pub(crate) fn span_around(&self, process: ProcessKey) -> Option<SpanRef> {
+        match self.processes.role(process)? {
+            Role::Spanned(span) | Role::Forked(span) => Some(span),
+            Role::Runtime(_) | Role::Detached | Role::Gone { .. } => None,
+        }
+    }
+
     /// The span of a plugin or a command.
     pub(crate) fn span_of(&self, process: ProcessKey) -> Option<SpanRef> {
         match self.processes.role(process)? {

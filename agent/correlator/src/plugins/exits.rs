@@ -8,7 +8,7 @@
 //! evidence finds it closed and changes nothing.
 //! Does not: decide whether the operation is over (`operations.rs`).
 
-use sandglass_model::event::{Exit, ExitStatus, PluginIo};
+use sandglass_model::event::{Exit, ExitStatus, NetlinkRemark, PluginIo};
 use sandglass_model::trace::Status;
 use sandglass_model::{ProcessKey, Timestamp};
 
@@ -35,7 +35,8 @@ impl Plugins {
             }
             Some(Role::Runtime(Some(span))) => {
                 let how = exit.how;
-                ctx.facts.push(Fact::StepEnded { at, span, how });
+                let process = Some(exit.process);
+                ctx.facts.push(Fact::StepEnded { process, at, span, how });
             }
             Some(Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. }) => {}
             None => ctx.effects.counters.orphan += 1,
@@ -93,6 +94,27 @@ impl Plugins {
         open.touch(&mut ctx.effects);
     }
 
+    /// The kernel remarked on a netlink request of a process. The newest remark replaces those before: what a program tried first
+    /// and did without explains less. What a subshell sends belongs to the process that forked it.
+    pub(crate) fn on_netlink_remark(&mut self, ctx: &mut Context, remark: &NetlinkRemark) {
+        let reference = match self.processes.role(remark.process) {
+            Some(Role::Spanned(span) | Role::Forked(span)) => span,
+            Some(Role::Runtime(_) | Role::Detached | Role::Gone { .. }) => return,
+            None => {
+                ctx.effects.counters.orphan += 1;
+                return;
+            }
+        };
+        let open = ctx.traces.get_mut(reference.trace);
+        let Some(open) = open.filter(|open| open.is_open(reference.span)) else {
+            return;
+        };
+        if let Some(process) = open.trace.spans[reference.span].process_mut() {
+            process.netlink.clone_from(&remark.message);
+            open.touch(&mut ctx.effects);
+        }
+    }
+
     /// The timeout of a plugin passed (`correlation.deadline`, 300 s by default): its span ends with the error class
     /// `deadline`, and with it what runs below it. The process may still run; its later records find a closed span and
     /// change nothing.
@@ -110,6 +132,8 @@ impl Plugins {
         if let Some((class, message)) = failure.clone() {
             open.trace.spans[reference.span].status = Status::Error { class, message };
         }
+        // What it waited for until now, although it still does.
+        ctx.facts.push(Fact::ProcessEnded(process, reference));
         self.end_span(ctx, at, reference, cut, failure);
     }
 
@@ -119,19 +143,25 @@ impl Plugins {
         let Some(open) = open.filter(|open| open.is_open(reference.span)) else {
             return;
         };
+        // What a daemon may have run for another sandbox is no failure of this one.
+        let is_certain = open.is_certain(reference.span);
         let span = &mut open.trace.spans[reference.span];
         let reported = span.detail.as_plugin().and_then(|plugin| plugin.error.as_ref());
         // A plugin that a signal killed has written no complete error; half a one must not hide the signal.
         let reported = reported.filter(|_| matches!(how, ExitStatus::Code(_)));
         // A plugin that exits with 0 succeeded, whatever it wrote (CNI spec 1.1.0, section 5).
         // An answer is no failure. The exit code stays, and a plugin that fails because of it has an error of its own.
-        let failure = failure_of(span, how).filter(|_| !is_answer(span, how));
+        let failure = failure_of(span, how).filter(|_| is_certain && !is_answer(span, how));
         let failure = failure.map(|(class, message)| match reported {
             Some(error) => (error.class().to_owned(), error.msg.clone()),
             None => (class.to_owned(), message),
         });
         if let Some(process) = span.process_mut() {
             process.exit = Some(how);
+            // What ended by itself waits for nothing; what was killed, or whose end was not seen, may have.
+            if matches!(how, ExitStatus::Code(_)) {
+                process.waiting = None;
+            }
         }
         if let Some((class, message)) = failure.clone() {
             span.status = Status::Error { class, message };
@@ -216,7 +246,12 @@ impl Plugins {
         let how = ExitStatus::Unknown;
         match role {
             Role::Spanned(span) => self.end_process(ctx, at, span, how),
-            Role::Runtime(Some(span)) => ctx.facts.push(Fact::StepEnded { at, span, how }),
+            Role::Runtime(Some(span)) => ctx.facts.push(Fact::StepEnded {
+                process: None,
+                at,
+                span,
+                how,
+            }),
             Role::Forked(_) | Role::Runtime(None) | Role::Detached | Role::Gone { .. } => {}
         }
     }

@@ -122,7 +122,12 @@ impl Plugins {
         if failed || chains::is_complete(open, operation.span, &ctx.networks) {
             self.close_operation(ctx, operation);
         } else {
-            let settled = open.states[operation.span].latest.max(at).plus(ctx.config.settle_ns);
+            // A plugin that the list names is the runtime's next step, which a busy node executes late.
+            let wait_ns = match chains::has_next(open, operation.span, &ctx.networks) {
+                true => ctx.config.runtime_wait_ns.max(ctx.config.settle_ns),
+                false => ctx.config.settle_ns,
+            };
+            let settled = open.states[operation.span].latest.max(at).plus(wait_ns);
             open.set_timer(operation.span, Timer::Settle(operation), settled, &mut ctx.effects);
         }
     }

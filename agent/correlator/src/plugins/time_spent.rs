@@ -6,14 +6,16 @@
 //! has none.
 //! Does not: find reasons.
 
-use sandglass_model::waits::{TimeReason, TimeSpent, WaitDetail};
-use sandglass_model::{Detail, Span, Timestamp};
+use sandglass_model::event::ExitStatus;
+use sandglass_model::waits::{TimeReason, TimeSpent, WaitDetail, Waiting};
+use sandglass_model::{Detail, ProcessKey, Span, Timestamp};
 
 use crate::context::Context;
 use crate::keys::SpanRef;
 use crate::open_trace::OpenTrace;
 use crate::open_trace::ending::Cut;
 use crate::plugins::Plugins;
+use crate::plugins::role::Role;
 
 impl Plugins {
     /// The time of a process whose span has ended.
@@ -21,6 +23,7 @@ impl Plugins {
         let Some(open) = ctx.traces.get_mut(reference.trace) else {
             return;
         };
+        let spent = through_daemons(&open.trace.spans, reference.span, spent);
         let Some(process) = open.trace.spans[reference.span].process_mut() else {
             return;
         };
@@ -34,6 +37,39 @@ impl Plugins {
             sum_up(open, operation);
         }
         open.touch(&mut ctx.effects);
+    }
+
+    /// What a process that runs waits for now.
+    pub(crate) fn on_waiting(&self, ctx: &mut Context, process: ProcessKey, waiting: Option<Waiting>) {
+        let Some(Role::Spanned(reference) | Role::Runtime(Some(reference))) = self.processes.role(process) else {
+            return;
+        };
+        let open = ctx.traces.get_mut(reference.trace);
+        let Some(open) = open.filter(|open| open.is_open(reference.span)) else {
+            return;
+        };
+        if let Some(process) = open.trace.spans[reference.span].process_mut() {
+            process.waiting = waiting.map(Box::new);
+            open.touch(&mut ctx.effects);
+        }
+    }
+
+    /// The wait that a process ended in, which matters if it did not end by itself. What a look had found knows the kernel's function.
+    pub(crate) fn on_last_wait(&self, ctx: &mut Context, reference: SpanRef, last: Option<Waiting>) {
+        let (Some(open), Some(last)) = (ctx.traces.get_mut(reference.trace), last) else {
+            return;
+        };
+        let Some(process) = open.trace.spans[reference.span].process_mut() else {
+            return;
+        };
+        if !matches!(process.exit, Some(ExitStatus::Signal(_))) {
+            return;
+        }
+        let looked = process.waiting.as_deref();
+        if looked.is_none_or(|looked| (looked.reason, &looked.what) != (last.reason, &last.what)) {
+            process.waiting = Some(Box::new(last));
+            open.touch(&mut ctx.effects);
+        }
     }
 
     /// The longest waits of a process become spans below its own. They never take the room of a process: a trace that is half full
@@ -51,6 +87,16 @@ impl Plugins {
         for (from, to, detail) in shown {
             if open.trace.spans.len() >= half {
                 return;
+            }
+            // The request that it waited for has a span already.
+            let is_request = |span: &Span| {
+                let within = span.start <= to && span.end.is_none_or(|end| end >= from);
+                span.parent == Some(reference.span) && span.detail.as_daemon().is_some() && within
+            };
+            if matches!(detail.reason, TimeReason::Daemon | TimeReason::Network)
+                && open.trace.spans[reference.span..].iter().any(is_request)
+            {
+                continue;
             }
             if let Some(span) = open.begin(Some(reference.span), from, Detail::Wait(Box::new(detail))) {
                 open.end(span, to, Cut::Outlived, &mut ctx.effects);
@@ -80,6 +126,19 @@ impl Plugins {
             }
         }
     }
+}
+
+/// What a process waited for a daemon becomes what that time of the request went to, as far as it is known.
+fn through_daemons(spans: &[Span], client: usize, mut spent: TimeSpent) -> TimeSpent {
+    let requests = spans[client..].iter().filter(|span| span.parent == Some(client));
+    for request in requests {
+        if let Some(detail) = request.detail.as_daemon()
+            && let Some(time) = &detail.time
+        {
+            spent.go_through(&detail.name, time);
+        }
+    }
+    spent
 }
 
 /// An operation that has a time got another member, or a member without a time: its sum is made again.

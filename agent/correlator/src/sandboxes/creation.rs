@@ -13,10 +13,10 @@
 //! - reported by the runtime itself (Windows): until it reports the end, at most the timeout of a plugin;
 //!   after a failed operation at most `runtime_wait_ns`.
 
-use sandglass_model::Timestamp;
 use sandglass_model::cni::ConfigProblem;
 use sandglass_model::registry;
 use sandglass_model::trace::{Cause, RuntimeStep, Status};
+use sandglass_model::{ProcessKey, Timestamp};
 
 use crate::config::CorrelatorConfig;
 use crate::open_trace::{CREATE, OpenTrace};
@@ -49,6 +49,8 @@ pub(crate) struct Creation {
     /// Spans of operations that failed and were attempted again: their failure does not fail the sandbox.
     pub(crate) retried: Vec<usize>,
     pub(crate) readiness: ReadinessTracker,
+    /// The runtime's daemon: the process that executed the first plugin.
+    pub(crate) runtime: Option<ProcessKey>,
 }
 
 /// What can still complete an open trace.

@@ -44,7 +44,15 @@ impl Sandboxes {
         match self.creation_of(ctx, call.container) {
             Some(trace) => Placement::Creation(trace),
             None if exists(self) => Placement::Single(self.open_single(ctx, at, image, call)),
-            None => Placement::Creation(self.open_creation(ctx, at, runtime_name(&image.parent_comm), call, false)),
+            None => {
+                let runtime = runtime_name(&image.parent_comm);
+                let trace = self.open_creation(ctx, at, runtime, call, false);
+                // Of others the caller is no daemon: its time is not measured.
+                if let Some(creation) = self.creations.get_mut(trace).filter(|_| has_known_steps(runtime)) {
+                    creation.runtime = Some(image.parent);
+                }
+                Placement::Creation(trace)
+            }
         }
     }
 

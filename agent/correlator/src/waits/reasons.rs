@@ -152,10 +152,20 @@ const WAKES: &[Entry] = &[
     ("eventfd_write", At::Any, TimeReason::Thread, "", "fs/eventfd.c"),
 ];
 
+/// Functions of the locks of a kernel with PREEMPT_RT (kernel/sched/core.c, kernel/locking/rtmutex.c), which stand where others have only
+/// functions of the scheduler: what wanted the lock is behind them.
+const LOCKING: &[&str] = &[
+    "rt_mutex_schedule",
+    "__rt_mutex_slowlock_locked",
+    "__rt_mutex_slowlock",
+    "rt_mutex_slowlock",
+];
+
 /// Functions that release a lock inside the kernel; what calls them names the lock.
 const RELEASES: &[&str] = &[
     "__mutex_unlock_slowpath",
     "mutex_unlock",
+    "rt_mutex_unlock",
     "rwsem_wake",
     "up_write",
     "up_read",
@@ -174,6 +184,51 @@ const LOCKS: &[(&str, &str, &str)] = &[
     ("nf_tables_abort", "nftables", "net/netfilter/nf_tables_api.c"),
     ("nfnl_unlock", "nftables", "net/netfilter/nfnetlink.c"),
 ];
+
+/// Names of locks by their symbols, where the kernel names variables (CONFIG_KALLSYMS_ALL).
+#[rustfmt::skip]
+const SYMBOLS: &[(&str, &str, &str)] = &[
+    ("rtnl_mutex", "rtnl", "net/core/rtnetlink.c"),
+    ("pernet_ops_rwsem", "network namespaces", "net/core/net_namespace.c"),
+    ("net_rwsem", "network namespaces", "net/core/rtnetlink.c"),
+];
+
+/// Names of locks by the function that wants them, beside those of [`SLEEPS`] that wait for a lock of the kernel.
+#[rustfmt::skip]
+const CALLERS: &[(&str, &str, &str)] = &[
+    ("rtnl_lock_killable", "rtnl", "net/core/rtnetlink.c"),
+    ("rtnl_lock_interruptible", "rtnl", "net/core/rtnetlink.c (6.13)"),
+    ("default_device_exit_batch", "rtnl", "net/core/dev.c"),
+    ("nft_rcv_nl_event", "nftables", "net/netfilter/nf_tables_api.c"),
+];
+
+/// Functions through which a thread takes a lock that it may sleep on: the one above them wants it (kernel/locking). Where the compiler
+/// has put one into its caller it is not there.
+const TAKES: &[&str] = &[
+    "__mutex_lock",
+    "__mutex_lock_slowpath",
+    "__mutex_lock_killable_slowpath",
+    "__mutex_lock_interruptible_slowpath",
+    "mutex_lock",
+    "mutex_lock_killable",
+    "mutex_lock_interruptible",
+    "__ww_mutex_lock",
+    "rwsem_down_read_slowpath",
+    "rwsem_down_write_slowpath",
+    "__down_read_common",
+    "__down_write_common",
+    "down_read",
+    "down_read_killable",
+    "down_read_interruptible",
+    "down_write",
+    "down_write_killable",
+    "percpu_rwsem_wait",
+    "__percpu_down_read",
+    "percpu_down_write",
+];
+
+/// The table of functions that wake those who wait for a lock on a file (fs/locks.c).
+const FILE_RELEASES: &[&str] = &["__locks_wake_up_blocks", "locks_wake_up_blocks"];
 
 /// Functions that an interrupt runs through: a wake-up from there has no thread as its cause.
 const INTERRUPTS: &[&str] = &[
@@ -201,16 +256,76 @@ pub(crate) fn is_interrupt<'a>(waker: impl IntoIterator<Item = &'a str>) -> bool
     waker.into_iter().any(|function| INTERRUPTS.contains(&bare(function)))
 }
 
+/// A signal ended the sleep, and it is not that of a child's end (kernel/signal.c).
+pub(crate) fn is_signal<'a>(waker: impl IntoIterator<Item = &'a str>) -> bool {
+    let mut sends = false;
+    for function in waker {
+        match bare(function) {
+            "do_notify_parent" => return false,
+            "signal_wake_up_state"
+            | "complete_signal"
+            | "__send_signal_locked"
+            | "send_signal_locked"
+            | "__send_signal"
+            | "send_signal"
+            | "zap_other_threads" => sends = true,
+            _ => {}
+        }
+    }
+    sends
+}
+
+/// The sleep is for one of several things.
+pub(crate) fn is_poll<'a>(stack: impl IntoIterator<Item = &'a str>) -> bool {
+    stack.into_iter().any(|function| POLLS.contains(&bare(function)))
+}
+
+/// The name of a lock in the tables, not just the function that wanted it.
+pub(crate) fn is_name(what: &str) -> bool {
+    LOCKS.iter().any(|lock| lock.1 == what)
+}
+
+/// The wake-up released a lock on a file.
+pub(crate) fn releases_file<'a>(waker: impl IntoIterator<Item = &'a str>) -> bool {
+    waker
+        .into_iter()
+        .any(|function| FILE_RELEASES.contains(&bare(function)))
+}
+
+/// The function that wanted a lock of the kernel: the one above those that take it.
+pub(crate) fn wanted_by<'a>(stack: &[&'a str]) -> Option<&'a str> {
+    let takes = stack.iter().position(|function| TAKES.contains(&bare(function)))?;
+    let above = stack[takes..].iter().find(|function| !TAKES.contains(&bare(function)));
+    above.map(|function| bare(function))
+}
+
+/// What a lock of the kernel is called, by its symbol or else by the function that wanted it, and whether who waits for it waits for
+/// the lock or for the kernel's own work, which the lock only puts in order. `None` when neither is known.
+pub(crate) fn lock_of(symbol: &str, stack: &[&str]) -> Option<(TimeReason, &'static str)> {
+    if let Some(known) = SYMBOLS.iter().find(|known| known.0 == symbol) {
+        return Some((TimeReason::KernelLock, known.1));
+    }
+    let wanted = wanted_by(stack)?;
+    if let Some(known) = CALLERS.iter().find(|known| known.0 == wanted) {
+        return Some((TimeReason::KernelLock, known.1));
+    }
+    let is_known =
+        |entry: &&Entry| entry.0 == wanted && matches!(entry.2, TimeReason::KernelLock | TimeReason::KernelWork);
+    SLEEPS.iter().find(is_known).map(|entry| (entry.2, entry.3))
+}
+
 /// Why a thread slept. Both stacks have the innermost function first.
 pub(crate) fn classify<'f>(stack: &[&'f str], waker: &[&'f str]) -> Classified {
-    let innermost = stack.first().map_or("", |function| bare(function));
+    let locking = stack.iter().take_while(|function| LOCKING.contains(&bare(function)));
+    let innermost = stack.get(locking.count()).or(stack.first());
+    let innermost = innermost.map_or("", |function| bare(function));
     let find = |function: &'f str, at: At| {
         let entry = SLEEPS.iter().find(|entry| entry.0 == function && entry.1 == at)?;
         Some((entry.2, entry.3, function))
     };
     let found = stack.iter().find_map(|function| find(bare(function), At::Any));
     let found = found.or_else(|| find(innermost, At::Innermost));
-    let polls = stack.iter().any(|function| POLLS.contains(&bare(function)));
+    let polls = is_poll(stack.iter().copied());
     let (reason, what, function) = match found {
         Some(found) => found,
         None if polls => by_waker(waker).unwrap_or((TimeReason::Other, "", innermost)),
@@ -289,6 +404,17 @@ mod tests {
                 (TimeReason::KernelLock, "rtnl"),
             ),
             ("ops_init setup_net copy_net_ns", rtnl, (TimeReason::KernelLock, "rtnl")),
+            // Linux 6.12 with PREEMPT_RT.
+            (
+                "rt_mutex_schedule __rt_mutex_slowlock_locked.constprop.0 dev_ioctl sock_do_ioctl",
+                "try_to_wake_up wake_up_q rt_mutex_unlock __rtnl_unlock netdev_run_todo rtnetlink_rcv_msg",
+                (TimeReason::KernelLock, "rtnl"),
+            ),
+            (
+                "rt_mutex_schedule __rt_mutex_slowlock_locked.constprop.0 ops_init setup_net copy_net_ns",
+                "try_to_wake_up wake_up_q rt_mutex_unlock __rtnl_unlock netdev_run_todo rtnetlink_rcv_msg",
+                (TimeReason::KernelLock, "rtnl"),
+            ),
             (
                 "rcu_barrier netdev_run_todo rtnl_dellink",
                 "try_to_wake_up complete rcu_do_batch",

@@ -34,9 +34,7 @@ pub fn config() -> CorrelatorConfig {
 
 /// What a span's time went to adds up to its duration.
 fn check_time(span: &Span) {
-    let operation = span.detail.as_operation().and_then(|operation| operation.time.as_ref());
-    let process = span.process().and_then(|process| process.time.as_ref());
-    for time in operation.into_iter().chain(process) {
+    if let Some(time) = span.detail.time() {
         assert_eq!(time.total_ns(), span.duration_ns(span.start), "{span:?}");
         assert!(time.parts.iter().all(|(_, ns)| *ns > 0), "{time:?}");
         assert!(time.waits.len() <= TimeSpent::WAITS_MAX);

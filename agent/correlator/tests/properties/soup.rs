@@ -4,10 +4,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sandglass_correlator::{CorrelatorConfig, TrafficBounds};
 use sandglass_model::cni::{ConfigProblem, NetworkList, PodIdentity};
-use sandglass_model::event::{Exit, ExitStatus, Fork, Netns, SandboxDescription};
+use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::event::{Exit, ExitStatus, Fork, NetlinkRemark, Netns, SandboxDescription};
+use sandglass_model::locks::{FileLockTry, KernelLockKind, KernelLockWait, LockOutcome};
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
 use sandglass_model::time::SECOND;
-use sandglass_model::waits::{LockBlocked, ThreadRun, ThreadTimes, ThreadWake, Waker};
+use sandglass_model::waits::{
+    LockBlocked, RuntimeTimes, SocketSeen, ThreadRun, ThreadSeen, ThreadState, ThreadTimes, ThreadWake, ThreadsSeen,
+    Waker,
+};
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
 use crate::bodies::{Line, answer_with, counted, dns, dropped, exec, flow, line, plugin_io, step};
@@ -141,6 +146,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
         }),
         1 => (0u64..4).prop_map(|node_netns| Body::TrafficWatched { node_netns }),
         8 => soup_wait(),
+        8 => soup_request(),
         12 => soup_traffic(),
         1 => Just(Body::Tick),
     ]
@@ -203,11 +209,132 @@ fn soup_wait() -> impl Strategy<Value = Body> {
             holder_name: "holder".into(),
         }))
     });
+    let states = prop::sample::select(vec![ThreadState::Asleep, ThreadState::Running, ThreadState::Runnable]);
+    let places = prop::sample::select(vec![
+        "do_wait",
+        "ep_poll",
+        "locks_lock_inode_wait",
+        "sk_wait_data",
+        "futex_do_wait",
+    ]);
+    let thread = (times(), states, 0u64..40, places).prop_map(move |(times, state, since, place)| ThreadSeen {
+        process: times.process,
+        thread: times.thread,
+        begin: times.begin,
+        state,
+        since: Timestamp(since * SECOND),
+        stack: names(place),
+    });
+    let socket = (soup_process(), 0u8..3).prop_map(|(process, peer)| SocketSeen {
+        process,
+        remote: (peer > 0).then(|| ([10, 1, 0, peer], 443).into()),
+        udp: false,
+        path: if peer > 0 {
+            String::new()
+        } else {
+            "/run/daemon.sock".to_owned()
+        },
+        listener: 1,
+        listener_name: "daemon".into(),
+    });
+    let seen = (vec(thread, 0..6), vec(1u32..12, 0..6), vec(socket, 0..4)).prop_map(|(threads, unchanged, sockets)| {
+        Body::ThreadsSeen(Box::new(ThreadsSeen {
+            threads,
+            unchanged,
+            sockets,
+        }))
+    });
+    let outcome = prop::sample::select(vec![LockOutcome::Blocked, LockOutcome::Busy, LockOutcome::Taken]);
+    let tried = (times(), outcome, 0u64..3).prop_map(|(times, outcome, inode)| {
+        Body::FileLockTried(Box::new(FileLockTry {
+            process: times.process,
+            thread: times.thread,
+            outcome,
+            device: 1,
+            inode,
+            path: "/run/lock".to_owned(),
+            holder: 1,
+            holder_name: "holder".into(),
+        }))
+    });
+    let wanted = prop::sample::select(vec!["rtnl_newlink", "exp_funnel_lock", "something"]);
+    let contended = (times(), 0u64..40, 0u32..4, wanted).prop_map(|(times, from, lock, wanted)| {
+        Body::KernelLockWaited(Box::new(KernelLockWait {
+            process: times.process,
+            thread: times.thread,
+            begin: times.begin,
+            from: Timestamp(from * SECOND),
+            kind: KernelLockKind::Mutex,
+            lock,
+            symbol: "".into(),
+            stack: ["mutex_lock", wanted].into_iter().collect(),
+            holder: None,
+        }))
+    });
+    let remarked = soup_process().prop_map(|process| {
+        Body::NetlinkRemarked(Box::new(NetlinkRemark {
+            process,
+            message: "refused".into(),
+        }))
+    });
+    let measured = (soup_process(), 0u64..SECOND, 0u64..SECOND).prop_map(|(process, processor_ns, run_delay_ns)| {
+        Body::RuntimeMeasured(RuntimeTimes {
+            process,
+            processor_ns,
+            run_delay_ns,
+        })
+    });
     prop_oneof![
         6 => woken,
         3 => ran,
+        3 => measured,
         1 => blocked,
+        3 => seen,
+        2 => tried,
+        3 => contended,
+        1 => remarked,
         3 => (0u8..5).prop_map(|on| Body::WaitsRecorded { on: on > 0 }),
+    ]
+}
+
+/// Messages of connections in any order, with daemons that are plugins, clients or unheard of.
+fn soup_request() -> impl Strategy<Value = Body> {
+    let point = prop::sample::select(vec![
+        RequestPoint::Sent,
+        RequestPoint::Arrived,
+        RequestPoint::Replied,
+        RequestPoint::Returned,
+    ]);
+    let bytes = prop::sample::select(vec![9, 200]);
+    let step = (
+        0u64..5,
+        soup_process(),
+        point,
+        bytes,
+        prop::option::of((soup_process(), 0u32..4)),
+    )
+        .prop_map(|(connection, client, point, bytes, daemon)| {
+            Body::RequestSeen(Box::new(RequestStep {
+                connection,
+                client,
+                point,
+                bytes,
+                transport: if connection % 2 == 0 {
+                    RequestTransport::Unix
+                } else {
+                    RequestTransport::Tcp
+                },
+                daemon: daemon.map(|(process, thread)| DaemonProcess {
+                    process,
+                    thread,
+                    name: "agent".into(),
+                    cgroup: String::new(),
+                }),
+            }))
+        });
+    prop_oneof![
+        12 => step,
+        1 => any::<bool>().prop_map(|on| Body::RequestsFollowed { on }),
     ]
 }
 

@@ -20,7 +20,8 @@ fn attempt(trace: &Trace) -> u32 {
         | Detail::Connect(_)
         | Detail::Activity(_)
         | Detail::VnicWait(_)
-        | Detail::Wait(_) => 0,
+        | Detail::Wait(_)
+        | Detail::Daemon(_) => 0,
     }
 }
 

@@ -250,6 +250,42 @@ cni DEL          +0 ns    3.00 ms [sb, eth0, pods]
     );
 }
 
+/// A busy node executes the next plugin late: what the list names is waited for as any next step of the runtime is.
+#[test]
+fn a_plugin_that_the_list_names_may_come_late() {
+    let played = |listed: &[&str]| {
+        let mut scene = Scene::by_runtime("cnitool");
+        scene.networks(&[("pods", listed)]);
+        scene.ran("bridge", &add("sb", "eth0"), 0, 20);
+        scene.ran("portmap", &add("sb", "eth0"), 9_000, 9_010);
+        scene.at(9_600).tick();
+        scene.play().finish()
+    };
+    assert_text(
+        &played(&["bridge", "portmap"]).text(),
+        "
+sandbox             +0 ns  9.01 s  [sb, cnitool]
+  sandbox.create    +0 ns  9.01 s
+    cni ADD         +0 ns  9.01 s  [eth0, pods]
+      plugin bridge +0 ns  20.0 ms
+      plugin portmap +9.00 s 10.0 ms
+",
+    );
+    // What the list does not name begins an operation of its own then.
+    assert_eq!(played(&["bridge"]).closed.len(), 2);
+}
+
+#[test]
+fn a_plugin_that_the_list_names_is_not_waited_for_longer_than_a_runtimes_step() {
+    let mut scene = Scene::by_runtime("cnitool");
+    scene.networks(&[("pods", &["bridge", "portmap"])]);
+    scene.ran("bridge", &add("sb", "eth0"), 0, 20);
+    scene.at(10_019).tick();
+    assert!(scene.play().closed.is_empty());
+    scene.at(10_020).tick();
+    assert_eq!(scene.play().closed.len(), 1);
+}
+
 #[test]
 fn a_list_may_have_one_type_twice() {
     let mut scene = Scene::new();

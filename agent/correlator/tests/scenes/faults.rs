@@ -48,6 +48,32 @@ sandbox             +0 ns    300 s [sb, containerd, error sandbox_failed: cni AD
     assert_eq!(played.counters().orphan, 0);
 }
 
+/// The node is suspended for an hour while a plugin runs: the boot clock goes on meanwhile (`CLOCK_BOOTTIME`, clock_gettime(2)), so that the first
+/// tick afterwards is an hour later. What ran over its deadline is given up there, whatever comes next; a sandbox made after that is whole.
+#[test]
+fn a_suspend_ends_what_was_open_at_its_deadline_and_nothing_else() {
+    const HOUR: u64 = 3_600_000;
+    let mut scene = Scene::by_runtime("cnitool");
+    let before = scene.at(0).plugin("bridge", &add("a", "eth0"));
+    scene.at(10).tick();
+    scene.at(HOUR).tick();
+    scene.at(HOUR + 20).exit(before, 0);
+    let after = scene.at(HOUR + 100).plugin("bridge", &add("b", "eth0"));
+    scene.at(HOUR + 150).exit(after, 0);
+    scene.at(HOUR + 1_000).tick();
+    let played = scene.play().finish();
+    assert_eq!(played.closed.len(), 2, "{}", played.text());
+    let [a, b] = [&played.closed[0], &played.closed[1]];
+    assert_eq!(a.root().end, Some(Timestamp(300 * SECOND)));
+    assert!(
+        a.root().status.is_error() && !b.root().status.is_error(),
+        "{}",
+        played.text()
+    );
+    assert_eq!(b.root().end.map(|end| end.since(b.start())), Some(50 * MILLISECOND));
+    assert_eq!(played.counters().orphan, 0);
+}
+
 #[test]
 fn a_plugin_killed_by_a_signal_says_which() {
     let mut scene = Scene::by_runtime("cnitool");

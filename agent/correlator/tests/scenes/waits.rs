@@ -2,23 +2,25 @@
 
 use sandglass_model::phases::Breakdown;
 use sandglass_model::time::MILLISECOND;
-use sandglass_model::waits::{LockBlocked, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, Waker};
+use sandglass_model::waits::{
+    LockBlocked, RuntimeTimes, ThreadRun, ThreadTimes, ThreadWake, TimeReason, TimeSpent, Waker,
+};
 use sandglass_model::{Body, ProcessKey, Timestamp, Trace, phases, registry};
 
 use crate::scene::{Scene, add};
 
-const TIMER: &[&str] = &[
+pub const TIMER: &[&str] = &[
     "try_to_wake_up",
     "hrtimer_wakeup",
     "hrtimer_interrupt",
     "asm_sysvec_apic_timer_interrupt",
 ];
 
-fn ms(ms: u64) -> Timestamp {
+pub fn ms(ms: u64) -> Timestamp {
     Timestamp(ms * MILLISECOND)
 }
 
-fn times(process: ProcessKey) -> ThreadTimes {
+pub fn times(process: ProcessKey) -> ThreadTimes {
     ThreadTimes {
         process,
         thread: process.pid,
@@ -29,12 +31,12 @@ fn times(process: ProcessKey) -> ThreadTimes {
 }
 
 impl Scene {
-    fn recorded(&mut self, on: bool) -> &mut Scene {
+    pub fn recorded(&mut self, on: bool) -> &mut Scene {
         self.event(Body::WaitsRecorded { on })
     }
 
     /// `process` slept from `from` until now, in `stack`.
-    fn woken(&mut self, process: ProcessKey, from: u64, stack: &[&str], waker: Waker) -> &mut Scene {
+    pub fn woken(&mut self, process: ProcessKey, from: u64, stack: &[&str], waker: Waker) -> &mut Scene {
         self.event(Body::ThreadWoken(Box::new(ThreadWake {
             times: times(process),
             slept_from: ms(from),
@@ -45,7 +47,7 @@ impl Scene {
     }
 
     /// `process` waited for a processor from `from` until now.
-    fn queued(&mut self, process: ProcessKey, from: u64, throttled_ms: u64) -> &mut Scene {
+    pub fn queued(&mut self, process: ProcessKey, from: u64, throttled_ms: u64) -> &mut Scene {
         self.event(Body::ThreadRan(Box::new(ThreadRun {
             times: times(process),
             runnable_from: ms(from),
@@ -55,7 +57,7 @@ impl Scene {
     }
 }
 
-fn waker(process: ProcessKey, name: &str, stack: &[&str]) -> Waker {
+pub fn waker(process: ProcessKey, name: &str, stack: &[&str]) -> Waker {
     Waker {
         process,
         thread: process.pid,
@@ -66,7 +68,7 @@ fn waker(process: ProcessKey, name: &str, stack: &[&str]) -> Waker {
     }
 }
 
-fn stranger(name: &str, stack: &[&str]) -> Waker {
+pub fn stranger(name: &str, stack: &[&str]) -> Waker {
     let process = ProcessKey {
         pid: 77,
         start_ticks: 0,
@@ -74,24 +76,20 @@ fn stranger(name: &str, stack: &[&str]) -> Waker {
     waker(process, name, stack)
 }
 
-fn time_of<'t>(trace: &'t Trace, name: &str) -> Option<&'t TimeSpent> {
+pub fn time_of<'t>(trace: &'t Trace, name: &str) -> Option<&'t TimeSpent> {
     let span = trace
         .spans
         .iter()
         .find(|span| registry::name(span) == name)
         .expect("a span of this name");
-    let operation = span
-        .detail
-        .as_operation()
-        .and_then(|operation| operation.time.as_deref());
-    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
+    let time = span.detail.time();
     if let Some(time) = time {
         assert_eq!(time.total_ns(), span.duration_ns(span.start), "{name}");
     }
     time
 }
 
-fn parts(trace: &Trace, name: &str) -> Vec<(&'static str, u64)> {
+pub fn parts(trace: &Trace, name: &str) -> Vec<(&'static str, u64)> {
     let parts = &time_of(trace, name).expect("a time").parts;
     parts
         .iter()
@@ -370,4 +368,82 @@ fn a_storm_of_waits_is_bounded_and_unknown_from_then_on() {
         .find(|trace| trace.sandbox.as_ref().unwrap().0 == "other")
         .unwrap();
     assert_eq!(parts(next, "plugin bridge"), [("processor", 100)]);
+}
+
+impl Scene {
+    /// The runtime's daemon has run and waited for processors for so many milliseconds by now.
+    fn measured(&mut self, processor_ms: u64, run_delay_ms: u64) -> &mut Scene {
+        let process = self.caller();
+        self.event(Body::RuntimeMeasured(RuntimeTimes {
+            process,
+            processor_ns: processor_ms * MILLISECOND,
+            run_delay_ns: run_delay_ms * MILLISECOND,
+        }))
+    }
+}
+
+/// On a busy node everything waits for processors: the plugin, the runtime's steps, and the runtime between them. None of them is
+/// to blame.
+#[test]
+fn a_creation_on_a_busy_node_blames_the_processors() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    scene.at(90).measured(1_000, 2_000);
+    let plugin = scene.at(100).plugin("bridge", &add("sb", "eth0"));
+    scene.at(190).queued(plugin, 120, 0);
+    scene.at(200).exit(plugin, 0);
+    scene.at(200).measured(1_010, 2_050);
+    // 200 ms for which the daemon's threads could run three times: one ran, two waited.
+    scene.at(400).measured(1_210, 2_450);
+    let create = scene.at(400).runtime("/usr/bin/runc", &["create", "sb"]);
+    scene.at(480).queued(create, 420, 0);
+    let init = stranger(
+        "runc:[2:INIT]",
+        &["try_to_wake_up", "sock_def_readable", "unix_stream_sendmsg"],
+    );
+    scene.at(490).woken(create, 482, &["unix_stream_read_generic"], init);
+    scene.at(500).exit(create, 0);
+    scene.at(500).measured(1_220, 2_460);
+    let start = scene.at(520).runtime("/usr/bin/runc", &["start", "sb"]);
+    scene.at(560).exit(start, 0);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    let trace = &played.closed[0];
+    assert_eq!(
+        parts(trace, "runtime create"),
+        [("processor", 32), ("run_queue", 60), ("child", 8)]
+    );
+    assert_eq!(parts(trace, "runtime start"), [("processor", 40)]);
+    assert_eq!(
+        parts(trace, "sandbox.create"),
+        [
+            ("processor", 30 + 66 + 32 + 40),
+            ("run_queue", 70 + 133 + 60),
+            ("child", 8),
+            // Nothing was measured behind `runc create`.
+            ("unknown", 20)
+        ]
+    );
+    let create = trace.spans.iter().find(|span| registry::name(span) == "runtime create");
+    let wait = trace.spans.iter().find(|span| {
+        let parent = span.parent.map(|parent| registry::name(&trace.spans[parent]));
+        span.detail.as_wait().is_some() && parent.as_deref() == Some("runtime create")
+    });
+    assert!(create.is_some() && wait.is_some(), "a step's long wait has a span");
+    assert_eq!(
+        phases::verdict(trace, ms(60_000)),
+        "sandbox.create took 460 ms: the node's processors were busy, 57 % of it was waiting for one"
+    );
+}
+
+/// Of a step that nothing was recorded of, and of a daemon that was not measured, nothing is known.
+#[test]
+fn a_creation_of_which_nothing_was_recorded_has_no_time() {
+    let mut scene = Scene::new();
+    scene.at(0).recorded(false);
+    scene.ran("bridge", &add("sb", "eth0"), 100, 200);
+    scene.containerd_starts("sb", 210);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    assert!(played.closed[0].spans.iter().all(|span| span.detail.time().is_none()));
 }

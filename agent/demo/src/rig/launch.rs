@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +22,7 @@ impl Rig {
             move |source| (path, source)
         };
         teardown::note_missing_directories(dir).map_err(at(dir))?;
-        networks::write(dir, &programs.plugins, &self.id, options.slow).map_err(at(dir))?;
+        networks::write(dir, (&programs.plugins, &programs.flock), &self.id, options.slow).map_err(at(dir))?;
         if !options.networks {
             networks::remove_lists(dir).map_err(at(dir))?;
         }
@@ -50,16 +51,24 @@ impl Rig {
             .ok_or(RigError::NoCgroup)
     }
 
-    /// `unshare` gives the node its network namespace; the shell enters the cgroup before anything is forked from it.
-    pub(super) fn spawn(&self, programs: &Programs, members: &Path) -> Result<Child, RigError> {
+    /// `unshare` gives the node its network namespace, or `nsenter` one that it has; the shell enters the cgroup before anything is forked from it.
+    pub(super) fn spawn(&self, programs: &Programs, members: &Path, node: Option<&File>) -> Result<Child, RigError> {
         const SCRIPT: &str = r#"echo $$ > "$1" && shift && ip link set lo up && exec "$@""#;
         let failed = |source| RigError::Start {
             program: "containerd",
             source,
         };
         let log = File::create(self.site.dir.join("containerd.log")).map_err(failed)?;
-        Command::new("unshare")
-            .args(["--net", "--", "sh", "-c", SCRIPT, "sh"])
+        let mut command = match node {
+            None => Command::new("unshare"),
+            Some(_) => Command::new("nsenter"),
+        };
+        match node {
+            None => command.arg("--net"),
+            Some(node) => command.arg(format!("--net=/proc/{}/fd/{}", std::process::id(), node.as_raw_fd())),
+        };
+        command
+            .args(["--", "sh", "-c", SCRIPT, "sh"])
             .arg(members)
             .arg(&programs.containerd)
             .arg("--config")

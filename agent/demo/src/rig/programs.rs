@@ -12,6 +12,8 @@ pub(super) struct Programs {
     pub(super) containerd: PathBuf,
     /// Directory of the distribution's CNI plugins.
     pub(super) plugins: PathBuf,
+    /// flock(1), which plays a program that changes rules.
+    pub(super) flock: PathBuf,
 }
 
 impl Programs {
@@ -43,9 +45,11 @@ impl Programs {
         find("ip", "iproute2")?;
         find("iptables", "iptables")?;
         find("unshare", "util-linux")?;
+        find("taskset", "util-linux")?;
         Ok(Programs {
             containerd: find("containerd", "containerd")?,
             plugins: Programs::plugins()?,
+            flock: find("flock", "util-linux")?,
             search,
         })
     }

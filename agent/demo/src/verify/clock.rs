@@ -15,7 +15,7 @@ use sandglass_model::time::{MILLISECOND, Timestamp};
 use sandglass_model::trace::{Detail, Span, Trace};
 
 use super::{Check, Wrong};
-use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SLOW_COMMAND};
+use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SLOW_COMMAND};
 use crate::pods::CallRecord;
 use crate::timing::PluginClock;
 
@@ -135,7 +135,8 @@ pub(super) fn deletion_order(dels: &[&Arc<Trace>], record: &CallRecord) -> Resul
 /// of one that was killed from its own begin to the caller's deadline.
 pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, Wrong> {
     let (name, span) = match record.pod.network {
-        Network::Plain | Network::Two => return Ok("none kept".to_owned()),
+        Network::Plain | Network::Two | Network::Crowded => return Ok("none kept".to_owned()),
+        Network::Locked => (LOCKED_COMMAND, command(trace, LOCKED_COMMAND)),
         Network::Slow => (SLOW_COMMAND, command(trace, SLOW_COMMAND)),
         Network::Failing => (FAILING_PLUGIN, plugin(trace, FAILING_PLUGIN)),
         Network::Hanging => (HANGING_PLUGIN, plugin(trace, HANGING_PLUGIN)),

@@ -4,7 +4,10 @@
 
 use std::fmt;
 
-use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, Network, SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN};
+use crate::networks::{
+    CROWDED_COMMAND, CROWDED_PLUGIN, FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, LOCKED_PLUGIN, Network,
+    SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN,
+};
 
 /// One ADD. Sorted by interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +60,8 @@ pub(super) fn attachments(network: Network) -> Vec<Attachment> {
     let second = match network {
         Network::Plain | Network::Two => "portmap",
         Network::Slow => SLOW_PLUGIN,
+        Network::Locked => LOCKED_PLUGIN,
+        Network::Crowded => CROWDED_PLUGIN,
         Network::Failing => FAILING_PLUGIN,
         Network::Hanging => HANGING_PLUGIN,
     };
@@ -74,6 +79,14 @@ pub(super) fn trees(network: Network, published: bool) -> Vec<Tree> {
     if network == Network::Slow {
         let command = Tree::of(SLOW_COMMAND, vec![Tree::leaf("sleep")]);
         trees.push(Tree::of(SLOW_PLUGIN, vec![command]));
+    }
+    for (of, plugin, command) in [
+        (Network::Locked, LOCKED_PLUGIN, LOCKED_COMMAND),
+        (Network::Crowded, CROWDED_PLUGIN, CROWDED_COMMAND),
+    ] {
+        if network == of {
+            trees.push(Tree::of(plugin, vec![Tree::leaf(command)]));
+        }
     }
     if published {
         trees.push(Tree::of("portmap", vec![Tree::leaf("iptables")]));

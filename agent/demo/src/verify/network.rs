@@ -31,6 +31,8 @@ pub struct Seen {
     pub drops: bool,
     /// What plugins read and write.
     pub stdio: bool,
+    /// What slow plugins wait for.
+    pub waits: bool,
 }
 
 impl Seen {
@@ -44,6 +46,7 @@ impl Seen {
             conntrack: attached("conntrack"),
             drops: attached("drops"),
             stdio: attached("stdio"),
+            waits: attached("waits"),
         }
     }
 }
@@ -270,6 +273,7 @@ mod tests {
         conntrack: true,
         drops: true,
         stdio: true,
+        waits: true,
     };
 
     /// A sample fitted to the demo's addresses, with the account of its program.
@@ -404,6 +408,7 @@ mod tests {
             conntrack: false,
             drops: false,
             stdio: false,
+            waits: false,
         };
         assert!(failed(&trace, &record, blind).is_empty());
 

@@ -1,5 +1,7 @@
 //! A faultless history passes every check; each fault is found by the check that is meant to find it.
 
+mod waiting;
+
 use sandglass_model::cni::{CniCommand, CniError};
 use sandglass_model::event::ExitStatus;
 use sandglass_model::id::{SandboxId, SpanId, TraceId};
@@ -19,6 +21,7 @@ const ALL_SEEN: Seen = Seen {
     conntrack: true,
     drops: true,
     stdio: true,
+    waits: true,
 };
 
 fn ms(ms: u64) -> Timestamp {
@@ -111,6 +114,7 @@ fn created() -> Detail {
         netns_seen: true,
         runtime_seen: true,
         cause: None,
+        time: None,
     })
 }
 
@@ -304,6 +308,7 @@ fn each_fault_of_a_slow_pod_is_found() {
                 netns_seen: false,
                 runtime_seen: true,
                 cause: None,
+                time: None,
             });
         }),
         ("ends after the call", "order", |_, record| record.run.end = ms(2_189)),

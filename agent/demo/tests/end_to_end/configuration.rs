@@ -24,8 +24,12 @@ fn config(node: &Node) -> Config {
     config
 }
 
+/// Replaces the file at once, as installers of networks do: nobody reads half of one.
 fn configure(node: &Node, text: &str) {
-    fs::write(node.rig.conf_dir(NETWORK).join("10-pods.conflist"), text).unwrap();
+    let path = node.rig.conf_dir(NETWORK).join("10-pods.conflist");
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, path).unwrap();
 }
 
 /// Makes pods from this number on until the runtime, which reads its configuration when it is notified of a change, refuses one
@@ -89,11 +93,21 @@ async fn a_sandbox_for_which_no_plugin_runs_is_a_failed_trace_that_says_why() {
         r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "not-installed"}, {"type": "portmap"}]}"#,
     );
     refused(&node, 100, "not-installed").await;
+    // The agent reads the configuration every few seconds; a cause is likely where it knew the problem all the time.
+    eventually("the problem", || {
+        let report = agent.cni()?;
+        let mut problems = report.problems.iter();
+        problems
+            .any(|problem| problem.text.contains("not-installed"))
+            .then_some(())
+    })
+    .await;
     // Now neither the first plugin of the chain nor the one that containerd runs for every sandbox is there.
     fs::remove_file(node.rig.bin_dir().join("loopback")).unwrap();
     refused(&node, 200, "failed to find plugin").await;
     let trace = failed_for(&mut agent, "cni_no_plugin").await;
-    assert_eq!(cause(&trace).unwrap().confidence, Confidence::Likely);
+    let found = cause(&trace).unwrap();
+    assert_eq!(found.confidence, Confidence::Likely, "{found:?}");
     assert!(
         message(&trace).contains("no plugin \"not-installed\" in "),
         "{}",

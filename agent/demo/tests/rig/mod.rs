@@ -1,6 +1,6 @@
 //! What the end-to-end tests stand on: a private node, the agent beside it, and an independent witness.
 //!
-//! Used by `end_to_end.rs`. One test at a time has the machine: the agent sees every plugin of the node, and what is
+//! Used by `end_to_end.rs` and `guests.rs`. One test at a time has the machine: the agent sees every plugin of the node, and what is
 //! measured should not be the tests' own crowd. Does not: judge; that is `sandglass_demo::verify` and the tests.
 
 pub mod witness;
@@ -14,6 +14,7 @@ use sandglass::app::{self, App};
 use sandglass::cni_state::CniReport;
 use sandglass::config::{Config, Period};
 use sandglass::cri::Cri;
+use sandglass::health::ProbeStatus;
 use sandglass::ip_pools::IpPool;
 use sandglass_demo::pods::{CallRecord, Pod};
 use sandglass_demo::rig::{Rig, RigOptions};
@@ -196,6 +197,11 @@ impl Agent {
         probes.iter().any(|probe| probe.probe == "stdio" && probe.attached)
     }
 
+    /// The probes, and what each is attached to.
+    pub fn probes(&self) -> Vec<ProbeStatus> {
+        self.app.health.probes()
+    }
+
     /// Every trace closed so far.
     pub fn traces(&mut self) -> &[Arc<Trace>] {
         self.traces.extend(self.closed.try_iter());
@@ -225,6 +231,20 @@ impl Agent {
                 return reports;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits until everything but durations is right of every record, two minutes at most, and returns the last reports: for a
+    /// machine whose clock says nothing.
+    pub async fn settle_facts(&mut self, records: &[CallRecord]) -> Vec<Report> {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let seen = Seen::by(&self.app.health.probes());
+            let reports = verify::verify(self.traces(), records, seen);
+            if reports.iter().all(Report::facts_hold) || Instant::now() > deadline {
+                return reports;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 

@@ -193,3 +193,23 @@ fn durations_for_people() {
     assert_eq!(human(12_340_000), "12.3 ms");
     assert_eq!(human(4_200_000_000), "4.20 s");
 }
+
+/// Of many commands of one name none takes long, and together they are what took the time.
+#[test]
+fn commands_of_one_name_are_one_finding() {
+    let mut spans = vec![
+        span(None, 0, Some(100), Detail::Sandbox(Box::default())),
+        span(Some(0), 0, Some(30), plugin(None)),
+        span(Some(0), 30, Some(100), plugin(None)),
+    ];
+    for at in 0..12 {
+        spans.push(span(Some(2), 32 + at * 5, Some(36 + at * 5), command("iptables")));
+    }
+    spans.push(span(Some(1), 10, Some(20), command("iptables")));
+    let trace = trace(spans);
+    assert_eq!(
+        verdict(&trace, Timestamp(100)),
+        "12 commands iptables of plugin slow took 48 ns of 100 ns (48 %)",
+        "those of another plugin are not among them"
+    );
+}

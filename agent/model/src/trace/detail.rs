@@ -7,10 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ActivityDetail, Cause, CommandDetail, ConnectDetail, CreateDetail, JourneyDetail, LookupDetail, OperationDetail,
-    PluginDetail, ProcessDetail, RuntimeStepDetail, SandboxDetail, VnicWaitDetail,
+    ActivityDetail, Cause, CommandDetail, ConnectDetail, CreateDetail, DaemonDetail, JourneyDetail, LookupDetail,
+    OperationDetail, PluginDetail, ProcessDetail, RuntimeStepDetail, SandboxDetail, VnicWaitDetail,
 };
-use crate::waits::WaitDetail;
+use crate::waits::{TimeSpent, WaitDetail};
 
 /// The kind of a span, with what only that kind has.
 ///
@@ -43,6 +43,8 @@ pub enum Detail {
     VnicWait(Box<VnicWaitDetail>),
     /// A wait of a plugin or a command.
     Wait(Box<WaitDetail>),
+    /// A request to a daemon.
+    Daemon(Box<DaemonDetail>),
 }
 
 /// `Some` for the one kind, `None` for every other.
@@ -93,6 +95,7 @@ accessors! {
     as_activity, as_activity_mut: Activity(ActivityDetail);
     as_vnic_wait, as_vnic_wait_mut: VnicWait(VnicWaitDetail);
     as_wait, as_wait_mut: Wait(WaitDetail);
+    as_daemon, as_daemon_mut: Daemon(DaemonDetail);
 }
 
 impl Detail {
@@ -105,6 +108,18 @@ impl Detail {
             Detail::RuntimeStep(step) => Some(&step.process),
             _ => None,
         }
+    }
+
+    /// What the time of a creation, an operation, a process or a request went to, where that was recorded.
+    #[must_use]
+    pub fn time(&self) -> Option<&TimeSpent> {
+        let time = match self {
+            Detail::SandboxCreate(create) => &create.time,
+            Detail::Operation(operation) => &operation.time,
+            Detail::Daemon(daemon) => &daemon.time,
+            _ => &self.process()?.time,
+        };
+        time.as_deref()
     }
 
     /// The same as [`process`](Detail::process), mutable.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::cni::{CniCommand, CniError};
 use crate::event::ExitStatus;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
-use crate::trace::Cause;
-use crate::waits::TimeSpent;
+use crate::trace::{Attribution, Cause};
+use crate::waits::{TimeSpent, Waiting};
 
 /// Root of a sandbox's creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,9 @@ pub struct CreateDetail {
     /// Why it failed, where nothing that ran did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
+    /// What its time went to, where anything of it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Box<TimeSpent>>,
 }
 
 /// One CNI operation for one attachment.
@@ -93,12 +97,22 @@ pub struct ProcessDetail {
     /// It ran on after its parent had ended (a daemon); the span ends with its parent.
     #[serde(default)]
     pub outlived_parent: bool,
-    /// Its sandbox was inferred, and more than one fitted (Windows): it is attributed to the likeliest.
+    /// Its sandbox was inferred, and more than one fitted (Windows), or its request to a daemon: it is attributed to the likeliest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ambiguous: bool,
+    /// The kernel's newest message about one of its netlink requests; empty when there was none. A process that succeeds may have
+    /// one: it only probed.
+    #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
+    pub netlink: SmolStr,
+    /// A daemon ran it: why it is attributed to the request that it lies below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attribution: Option<Attribution>,
     /// What its time went to, where waits were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Box<TimeSpent>>,
+    /// What it waits for now, as the newest look found it; of one that was cut off, what it waited for then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Box<Waiting>>,
 }
 
 /// One exec of a plugin binary.

@@ -212,6 +212,7 @@ async fn a_taken_port_is_a_clear_error() {
         metrics: Arc::new(|| Ok(String::new())),
         alive: Arc::new(|| Ok(())),
         ready: Arc::new(|| Ok(())),
+        journal: None,
         otlp: Arc::new(|| Value::Null),
     };
     let options = HttpOptions::new(rig.address, Duration::from_secs(30));

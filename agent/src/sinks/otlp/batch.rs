@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::convert;
 use super::delivery::Delivery;
-use super::journal::Journal;
 use super::spool::Worth;
 use crate::node::NodeInfo;
+use crate::sinks::journal::Journal;
 use crate::sinks::sampling::Chosen;
 
 /// State of the batching task.

@@ -1,8 +1,9 @@
 //! Settings of OTLP export: flags, the standard `OTEL_*` variables and the configuration file, resolved to one [`Resolved`].
 //!
-//! Precedence, per key: flag, environment, file, default. A header list is taken whole from the first origin that has one. Variables: `OTEL_EXPORTER_OTLP_[TRACES_]{ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT,
-//! CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, INSECURE}` (the traces one wins), `OTEL_SERVICE_NAME`,
-//! `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`; an empty one counts as unset
+//! Precedence, per key: flag, environment, file, default. A header list is taken whole from the first origin that has one.
+//! Variables: `OTEL_EXPORTER_OTLP_[TRACES_|METRICS_]{ENDPOINT, PROTOCOL, HEADERS, COMPRESSION, TIMEOUT, CERTIFICATE,
+//! CLIENT_CERTIFICATE, CLIENT_KEY, INSECURE}` (that of the signal wins), `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`,
+//! `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER`, and those of metrics in `push.rs`; an empty one counts as unset
 //! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>).
 //! Deviations from that text: without an endpoint the sink is off (a node rarely has a collector on localhost), and gzip is
 //! the default.
@@ -21,19 +22,23 @@ use sandglass_model::ClockAnchor;
 
 use self::layers::SettingLayers;
 use crate::failure::{Advice, ExitReason};
+use crate::sinks::prometheus::Buckets;
 use crate::sinks::sampling::Policy;
 use crate::tls::TlsFiles;
 
 pub mod defaults;
 mod layers;
 mod parse;
+mod push;
 mod setting;
+
+pub use push::{PushOptions, Temporality, resolve_push};
 
 /// The settings of one origin: the flags, or the section `otlp` of the configuration file. Absent keys are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Base URL of the collector; for `http/protobuf`, `v1/traces` is appended unless the path ends so already.
+    /// Base URL of the collector; for `http/protobuf`, `v1/traces` or `v1/metrics` is appended, in place of one of the two that it ends in.
     pub endpoint: Option<String>,
     /// `http/protobuf` (default) or `grpc`.
     pub protocol: Option<String>,
@@ -73,6 +78,12 @@ pub struct Settings {
     pub spool_bytes: Option<u64>,
     /// Hours after which what waits in it is dropped (default 24).
     pub spool_hours: Option<u64>,
+    /// Push metrics beside the scrape (default: only where a variable asks for it).
+    pub metrics: Option<bool>,
+    /// Milliseconds between two pushes (default 60000).
+    pub metrics_interval_ms: Option<u64>,
+    /// `cumulative` (default), `delta` or `lowmemory`.
+    pub metrics_temporality: Option<String>,
 }
 
 /// Text that is neither printed nor serialized.
@@ -94,16 +105,27 @@ impl Serialize for Secret {
 
 /// Whether and how to export.
 #[derive(Clone, Debug)]
-pub enum Resolution {
+pub enum Resolution<Settings = Resolved> {
     /// Off, with the reason.
     Off(String),
     /// On, with these settings.
-    On(Box<Resolved>),
+    On(Box<Settings>),
 }
 
-/// Complete settings of the sink.
+/// What is exported. Each has its variables, its path and its gRPC service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Spans.
+    Traces,
+    /// Metrics.
+    Metrics,
+}
+
+/// How requests of one signal reach the collector.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct Connection {
+    /// What is sent.
+    pub signal: Signal,
     /// The collector.
     pub target: Target,
     /// The protocol.
@@ -116,6 +138,15 @@ pub struct Resolved {
     pub timeout: Duration,
     /// Certificate files.
     pub tls: TlsFiles,
+}
+
+/// Complete settings of the sink.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The way to the collector.
+    pub connection: Connection,
+    /// Which buckets the sink's own histogram records. The composition root sets it; the default is those of a scrape.
+    pub buckets: Buckets,
     /// `service.name` from the environment; `None` for the node's.
     pub service: Option<String>,
     /// Attributes added to every resource.
@@ -198,6 +229,32 @@ pub enum OtlpProtocol {
     Grpc,
 }
 
+impl Signal {
+    /// The part of its variables' names, `OTEL_EXPORTER_OTLP_<part>_*`.
+    fn variable(self) -> &'static str {
+        match self {
+            Signal::Traces => "TRACES",
+            Signal::Metrics => "METRICS",
+        }
+    }
+
+    /// What is appended to a base URL (OTLP exporter specification, "Endpoint URLs for OTLP/HTTP").
+    fn path(self) -> &'static str {
+        match self {
+            Signal::Traces => "/v1/traces",
+            Signal::Metrics => "/v1/metrics",
+        }
+    }
+
+    /// The gRPC method.
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Signal::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+            Signal::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+        }
+    }
+}
+
 impl OtlpProtocol {
     /// Its name in TLS (ALPN).
     pub(super) fn alpn(self) -> &'static [u8] {
@@ -274,7 +331,14 @@ impl Advice for SettingError {
 /// A value is not allowed.
 pub fn sampling(flags: &Settings, file: &Settings) -> Result<Policy, SettingError> {
     let env = |_: &str| None;
-    SettingLayers { flags, env: &env, file }.sampling()
+    let signal = Signal::Traces;
+    SettingLayers {
+        flags,
+        env: &env,
+        file,
+        signal,
+    }
+    .sampling()
 }
 
 /// Resolves the three origins; `env` looks up one environment variable.
@@ -283,42 +347,25 @@ pub fn resolve(
     env: &dyn Fn(&str) -> Option<String>,
     file: &Settings,
 ) -> Result<Resolution, SettingError> {
-    let layers = SettingLayers { flags, env, file };
+    let signal = Signal::Traces;
+    let layers = SettingLayers {
+        flags,
+        env,
+        file,
+        signal,
+    };
     if let Some(reason) = layers.switched_off() {
         return Ok(Resolution::Off(reason));
     }
-    let protocol = match layers.text("protocol", "PROTOCOL", |settings| settings.protocol.clone()) {
-        Some(found) => parse::protocol(&found)?,
-        None => OtlpProtocol::Http,
-    };
-    let insecure = match layers.text("insecure", "INSECURE", |settings| {
-        settings.insecure.map(|insecure| insecure.to_string())
-    }) {
-        Some(found) => parse::boolean(&found)?,
-        None => false,
-    };
     // Before the endpoint: a wrong value is an error also where nothing is exported yet.
     let (sampling, tuning, spool) = (layers.sampling()?, layers.tuning()?, layers.spool()?);
-    let Some(endpoint) = layers.endpoint() else {
-        return Ok(Resolution::Off("no endpoint is configured".to_owned()));
+    let Some(connection) = layers.connection()? else {
+        return Ok(Resolution::Off(NO_ENDPOINT.to_owned()));
     };
-    let target = parse::target(&endpoint, protocol, insecure)?;
     let (service, resource) = layers.resource()?;
     Ok(Resolution::On(Box::new(Resolved {
-        target,
-        protocol,
-        headers: layers.headers()?,
-        gzip: match layers.text("compression", "COMPRESSION", |settings| settings.compression.clone()) {
-            Some(found) => parse::compression(&found)?,
-            None => true,
-        },
-        timeout: match layers.text("timeout_ms", "TIMEOUT", |settings| {
-            settings.timeout_ms.map(|timeout| timeout.to_string())
-        }) {
-            Some(found) => parse::timeout(&found)?,
-            None => defaults::TIMEOUT,
-        },
-        tls: layers.tls()?,
+        connection,
+        buckets: Buckets::default(),
         service,
         resource,
         sampling,
@@ -326,6 +373,9 @@ pub fn resolve(
         spool,
     })))
 }
+
+/// Why export is off by default.
+pub const NO_ENDPOINT: &str = "no endpoint is configured";
 
 #[cfg(test)]
 mod tests;

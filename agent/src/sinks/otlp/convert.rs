@@ -177,7 +177,7 @@ fn convert_value(value: registry::AttributeValue) -> Value {
 }
 
 /// The semantic conventions that the registry follows.
-const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
+pub(super) const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
 const ATTRIBUTE_FRAMING: usize = 8;
 const EVENT_FRAMING: usize = 16;
 const LINK_FRAMING: usize = 36;

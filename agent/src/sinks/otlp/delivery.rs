@@ -221,9 +221,10 @@ impl Delivery {
                 self.metrics.retries.inc();
             }
             let (body, gzip, spans) = request.parts();
+            self.metrics.sent_bytes.inc_by(body.len() as u64);
             let begin = Instant::now();
             let result = transport.send(&body, gzip).await;
-            self.metrics.duration.observe(begin.elapsed().as_secs_f64());
+            self.metrics.duration.observe(begin.elapsed().as_secs_f64(), None);
             let pause = match result {
                 AttemptResult::Later { after, why } => {
                     let pause = backoff.pause(after);
@@ -397,7 +398,8 @@ async fn wait(pause: Duration, is_requested: bool, backoff: &mut Backoff, stoppi
     }
 }
 
-fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
+/// By gzip.
+pub(super) fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(body)?;
     encoder.finish()

@@ -10,10 +10,10 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::registration::register;
+use crate::sinks::prometheus::{Buckets, DurationSeries};
 
 /// How a span ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -52,6 +52,8 @@ pub(super) struct ExportMetrics {
     pub(super) sampled_out: Counter,
     /// Attempts after the first one of a request.
     pub(super) retries: Counter,
+    /// Bytes of the bodies of all attempts, as they are sent.
+    pub(super) sent_bytes: Counter,
     /// Spans in queued requests.
     pub(super) queue_spans: Gauge,
     /// Bytes of these requests.
@@ -75,16 +77,17 @@ pub(super) struct ExportMetrics {
     /// Bytes of unreadable records that were cut off.
     pub(super) spool_cut_bytes: Counter,
     /// Seconds of an attempt, whatever its result.
-    pub(super) duration: Histogram,
+    pub(super) duration: DurationSeries,
 }
 
 impl ExportMetrics {
-    pub(super) fn new() -> ExportMetrics {
+    pub(super) fn new(buckets: Buckets) -> ExportMetrics {
         let metrics = ExportMetrics {
             accepted: AtomicU64::new(0),
             spans: Family::default(),
             sampled_out: Counter::default(),
             retries: Counter::default(),
+            sent_bytes: Counter::default(),
             queue_spans: Gauge::default(),
             queue_bytes: Gauge::default(),
             queue_oldest: Gauge::default(),
@@ -96,7 +99,7 @@ impl ExportMetrics {
             spool_recovered: Counter::default(),
             spool_fallback: Counter::default(),
             spool_cut_bytes: Counter::default(),
-            duration: Histogram::new(DURATION_BUCKETS),
+            duration: DurationSeries::new(DURATION_BUCKETS, buckets),
         };
         // All series start at 0.
         for outcome in [
@@ -155,6 +158,7 @@ impl ExportMetrics {
             "export_spans": self.spans, "Spans that left the OTLP sink, by outcome: delivered, rejected, evicted, expired, corrupt, partial_rejected or shed";
             "export_sampled_out_spans": self.sampled_out, "Spans of good traces that the sampling policy (otlp.sampling) left out";
             "export_retries": self.retries, "Attempts to send a request to the OTLP collector after its first one";
+            "export_sent_bytes": self.sent_bytes, "Bytes of requests to the OTLP collector, of every attempt, compressed where they are";
             "export_queue_spans": self.queue_spans, "Spans in requests queued for the OTLP collector";
             "export_queue_bytes": self.queue_bytes, "Bytes of requests queued for the OTLP collector";
             "export_queue_oldest_timestamp_seconds": self.queue_oldest, "When the oldest request queued for the OTLP collector was sealed; 0 if none is queued";

@@ -1,7 +1,7 @@
 //! The OTLP sink: closed traces to an OpenTelemetry collector, over HTTP/protobuf or gRPC.
 //!
 //! `offer` (never blocks) -> bounded queue -> `batch.rs` (groups by pod, encodes) -> `delivery.rs` (bounded queue of
-//! requests, on disk with a spool; retry) -> `transport.rs`. With a spool, `journal.rs` keeps open traces. Used by the composition root and by `sandglass replay --export`.
+//! requests, on disk with a spool; retry) -> `transport.rs`. A journal (`sinks/journal.rs`) keeps what is in no request yet. Used by the composition root and by `sandglass replay --export`.
 //! Every span passed to `offer`, or found in the spool, ends as delivered, rejected, partial_rejected, evicted, expired, corrupt
 //! or shed, is sampled out, or is pending: the numbers add up. The agent-wide counter `shed{sink="otlp"}` counts traces, as it does for every sink.
 //! Does not: block the pipeline, survive a restart of the agent without a spool, or use a proxy.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use sandglass_model::{SandboxId, SpanId, Trace};
+use sandglass_model::{SpanId, Trace};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -21,9 +21,8 @@ use tokio::task::JoinHandle;
 
 use self::backoff::Backoff;
 use self::batch::Batcher;
-use self::config::{OtlpProtocol, Resolved, SpoolOptions};
+use self::config::{OtlpProtocol, Resolved};
 use self::delivery::Delivery;
-use self::journal::{Journal, JournalMetrics};
 use self::metrics::{ExportMetrics, ExportOutcome};
 use self::queue::RequestQueue;
 use self::spool::Spool;
@@ -31,6 +30,7 @@ use self::transport::OtlpTransport;
 use crate::failure::{Advice, ExitReason};
 use crate::health::{Health, SinkLabel};
 use crate::node::NodeInfo;
+use crate::sinks::journal::Journal;
 use crate::sinks::sampling::{Chosen, Sampling};
 use crate::tls::TlsError;
 
@@ -39,8 +39,8 @@ mod batch;
 pub mod config;
 mod convert;
 mod delivery;
-mod journal;
 mod metrics;
+pub mod push;
 mod queue;
 pub mod response;
 mod spool;
@@ -53,8 +53,6 @@ pub struct OtlpSink {
     sampling: Sampling,
     delivery: Arc<Delivery>,
     journal: Arc<OnceLock<Journal>>,
-    journal_options: Option<SpoolOptions>,
-    journal_metrics: JournalMetrics,
     metrics: Arc<ExportMetrics>,
     health: Health,
     stopping: watch::Sender<bool>,
@@ -135,25 +133,21 @@ pub struct OtlpStatus {
     pub spool_problem: Option<String>,
     /// Files of the spool that are left alone: in a newer format, or not readable.
     pub spool_left_alone: Option<usize>,
-    /// Traces that were open when an earlier run was killed; `None` without a journal.
-    pub interrupted_traces: Option<u64>,
-    /// Why open traces are not written to the journal.
-    pub journal_problem: Option<String>,
 }
 
 impl OtlpSink {
     /// Starts the sink's two tasks on the current Tokio runtime. Does not wait for the collector.
     pub fn start(config: Resolved, node: NodeInfo, health: Health) -> Result<OtlpSink, OtlpError> {
         let runtime = Handle::try_current().map_err(OtlpError::NoRuntime)?;
-        let endpoint = config.target.to_string();
-        let transport = OtlpTransport::new(&config, &node.version).map_err(|source| OtlpError::Tls {
+        let endpoint = config.connection.target.to_string();
+        let transport = OtlpTransport::new(&config.connection, &node.version).map_err(|source| OtlpError::Tls {
             endpoint: endpoint.clone(),
             source,
         })?;
-        let metrics = Arc::new(ExportMetrics::new());
+        let metrics = Arc::new(ExportMetrics::new(config.buckets));
         let tuning = &config.tuning;
         let delivery = Arc::new(Delivery::new(
-            config.gzip,
+            config.connection.gzip,
             RequestQueue::new(tuning.queue_requests, tuning.queue_bytes),
             config
                 .spool
@@ -188,60 +182,30 @@ impl OtlpSink {
         };
         // The series starts at 0.
         health.shed.get_or_create(&SinkLabel { sink: "otlp" }).inc_by(0);
-        tracing::info!(endpoint, protocol = ?config.protocol, gzip = config.gzip, sampling = %config.sampling, "exporting traces");
+        tracing::info!(endpoint, protocol = ?config.connection.protocol, gzip = config.connection.gzip, sampling = %config.sampling, "exporting traces");
         Ok(OtlpSink {
             queue,
             sampling: Sampling::new(config.sampling),
             delivery,
             journal,
-            journal_options: config.spool,
-            journal_metrics: JournalMetrics::default(),
             metrics,
             health,
             stopping,
             tasks: Mutex::new(Some([batching, sending])),
             endpoint,
-            protocol: config.protocol,
+            protocol: config.connection.protocol,
         })
     }
 
     /// Registers the sink's metrics.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
-        self.journal_metrics.register(registry);
     }
 
-    /// Keeps a journal of open traces beside the spool, if there is one, and passes to `deliver` what an earlier run left open: closed
-    /// as far as it was seen, a sandbox that nobody lists ([`OtlpSink::exists`]) after `patience`. They have to be offered
-    /// like any other. Not for a replay, whose traces belong to nobody's next run.
-    pub fn keep_journal(&self, patience: Duration, deliver: impl Fn(Arc<Trace>) + Send + 'static) {
-        if let Some(options) = &self.journal_options {
-            // Before its thread delivers anything.
-            let journal = self.journal.get_or_init(|| Journal::new(self.journal_metrics.clone()));
-            journal.start(options, patience, Box::new(deliver));
-        }
-    }
-
-    /// An open trace has changed.
-    pub fn changed(&self, trace: &Arc<Trace>) {
-        if let Some(journal) = self.journal.get()
-            && !trace.closed
-        {
-            journal.put(trace);
-        }
-    }
-
-    /// There is a journal that wants to know of open traces.
-    #[must_use]
-    pub fn has_journal(&self) -> bool {
-        self.journal.get().is_some()
-    }
-
-    /// The runtime has a sandbox that is older than this process.
-    pub fn exists(&self, sandbox: &SandboxId) {
-        if let Some(journal) = self.journal.get() {
-            journal.exists(sandbox);
-        }
+    /// Keeps closed traces in `journal` until they are in a request. To be called before the journal is started. The first call counts. Not for
+    /// a replay, whose traces belong to nobody's next run.
+    pub fn keep_in(&self, journal: Journal) {
+        let _ = self.journal.set(journal);
     }
 
     /// Queues a closed trace that the sampling policy sends; ignores an open one. Never blocks: a trace for which there is no
@@ -303,8 +267,6 @@ impl OtlpSink {
             spool_bytes: depth.map(|depth| depth.bytes),
             spool_problem: spool.and_then(|spool| spool.problem),
             spool_left_alone: depth.map(|depth| depth.newer + depth.unreadable),
-            interrupted_traces: self.journal.get().map(Journal::interrupted),
-            journal_problem: self.journal.get().and_then(Journal::problem),
         }
     }
 

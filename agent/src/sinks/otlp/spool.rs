@@ -8,13 +8,12 @@
 //! a torn write, `segment-buffer` acknowledges in ranges of a time-ordered list and brings zstd and CBOR, `disk_backed_queue`
 //! and `sled` bring a database, `commitlog` keeps no state of what is consumed. None drops by worth or age, counts what it
 //! drops in spans, or leaves a newer format alone. What remains is `format.rs` (bytes),
-//! `segments.rs` (files) and `directory.rs` (mode, lock, names).
+//! `segments.rs` (files) and `disk/directory.rs` (mode, lock, names).
 //!
 //! Does not: run on the runtime's threads ([`on_disk`]), delete what a newer version wrote, or encrypt: SECURITY.md says what
 //! is at rest.
 
-pub(super) mod directory;
-pub(super) mod format;
+mod format;
 pub(super) mod segments;
 
 use std::path::PathBuf;
@@ -23,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use sandglass_model::SpanId;
 
-pub(super) use self::directory::Worth;
 use self::format::Moment;
 use self::segments::{Clock, NewRecord, SegmentBounds, Segments};
 pub(super) use self::segments::{SpoolDepth, SpoolDrops, TakenRecord};
 use super::config::SpoolOptions;
 use super::queue::QueuedRequest;
+pub(super) use crate::sinks::disk::directory::Worth;
 
 /// The spool of one sink.
 pub(super) struct Spool {

@@ -18,12 +18,14 @@ use config::defaults;
 use fixture::{config, full_trace, node, small, small_trace};
 
 mod answers;
+pub(super) mod back_ends;
 mod bounds;
-mod collector;
+pub(super) mod collector;
 mod content;
 mod faults;
-mod fixture;
+pub(super) mod fixture;
 mod jaeger;
+mod outages;
 mod spooled;
 mod tls_ends;
 
@@ -51,7 +53,7 @@ fn one_by_one(mut config: Resolved) -> Resolved {
     config
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
         assert!(begin.elapsed() < LONG, "never: {what}");

@@ -1,6 +1,6 @@
 //! One attempt to send one request to the collector, over HTTP/1.1 or gRPC, with or without TLS.
 //!
-//! Used by the delivery task. Keeps its connection between attempts. A request that fails on a kept connection is sent once
+//! Used by the delivery task and by the push of metrics. Keeps its connection between attempts. A request that fails on a kept connection is sent once
 //! more on a new one, since servers close idle connections.
 //! Does not: wait or retry otherwise, follow redirects, use a proxy, accept compressed responses, or log.
 
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::config::{OtlpProtocol, Resolved, Target};
+use super::config::{Connection, OtlpProtocol, Signal, Target};
 use super::response::{self, AttemptResult};
 use crate::failure::causes;
 use crate::grpc::{self, CallError};
@@ -25,6 +25,7 @@ use crate::tls::{self, TlsError};
 
 /// The connection to the collector.
 pub(super) struct OtlpTransport {
+    signal: Signal,
     target: Target,
     protocol: OtlpProtocol,
     headers: HeaderMap,
@@ -70,7 +71,7 @@ enum NoResponse {
 
 impl OtlpTransport {
     /// Reads the certificate files; does not connect.
-    pub(super) fn new(config: &Resolved, agent_version: &str) -> Result<OtlpTransport, TlsError> {
+    pub(super) fn new(config: &Connection, agent_version: &str) -> Result<OtlpTransport, TlsError> {
         let mut headers = config.headers.clone();
         if !headers.contains_key(USER_AGENT)
             && let Ok(agent) = HeaderValue::from_str(&user_agent(agent_version))
@@ -78,6 +79,7 @@ impl OtlpTransport {
             headers.insert(USER_AGENT, agent);
         }
         Ok(OtlpTransport {
+            signal: config.signal,
             target: config.target.clone(),
             protocol: config.protocol,
             headers,
@@ -90,7 +92,7 @@ impl OtlpTransport {
         })
     }
 
-    /// Sends `body`, an `ExportTraceServiceRequest`; `gzip` if it is compressed.
+    /// Sends `body`, the signal's `Export...ServiceRequest`; `gzip` if it is compressed.
     pub(super) async fn send(&mut self, body: &Bytes, gzip: bool) -> AttemptResult {
         let deadline = Instant::now() + self.timeout;
         let kept = self.connection.as_ref().is_some_and(OtlpConnection::is_open);
@@ -191,7 +193,15 @@ impl OtlpTransport {
             headers.insert(HeaderName::from_static("grpc-timeout"), left);
         }
         let origin = format!("{}://{}", self.target.scheme(), self.target.authority());
-        let call = grpc::call_bounded(sender, &origin, EXPORT_METHOD, &headers, body, gzip, MAX_RESPONSE);
+        let call = grpc::call_bounded(
+            sender,
+            &origin,
+            self.signal.method(),
+            &headers,
+            body,
+            gzip,
+            MAX_RESPONSE,
+        );
         match timeout_at(deadline, call).await {
             Ok(Err(CallError::Transport(why))) => Err(self.broken(why)),
             Ok(result) => Ok(response::of_grpc(result)),
@@ -284,7 +294,6 @@ fn user_agent(agent_version: &str) -> String {
 
 /// Version of the crate `opentelemetry-otlp`; a test compares it with the crate's own.
 pub(super) const EXPORTER_VERSION: &str = "0.33.1";
-const EXPORT_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Largest response that is read (OTLP specification 1.11, "OTLP/HTTP Response").
 const MAX_RESPONSE: usize = 4 << 20;
 
@@ -309,7 +318,7 @@ mod tests {
             let Ok(Resolution::On(config)) = resolve(&flags, &|_| None, &Settings::default()) else {
                 panic!("{endpoint}")
             };
-            let transport = OtlpTransport::new(&config, "1").unwrap();
+            let transport = OtlpTransport::new(&config.connection, "1").unwrap();
             let text = transport.broken("broken".to_owned()).to_string();
             assert!(text.contains(hint), "{text}");
             assert_eq!(text.contains("is the protocol right?"), hint != "broken", "{text}");

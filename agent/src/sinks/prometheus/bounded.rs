@@ -3,9 +3,11 @@
 //! Plugins, commands and networks are few on a node, but their names are untrusted input: a plugin that starts randomly named
 //! binaries must not grow the agent or the Prometheus server. Names that a pod's owner can invent (networks of a namespace's
 //! own) are shared: an owner gets another value as long as it has less than its part of what is left free, so that fifty
-//! invented names leave room for those of others. Does not: expire values; a time series keeps its name.
+//! invented names leave room for those of others. [`BoundedSets`] bounds what several labels make together: fifty plugins with fifty
+//! commands each would be 120,000 series on every node. Does not: expire values; a time series keeps its name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::Hash;
 
 /// The value for all others.
 pub const OTHER: &str = "other";
@@ -82,6 +84,41 @@ impl BoundedLabel {
     }
 }
 
+/// The label sets of one family.
+#[derive(Clone, Debug)]
+pub struct BoundedSets<Labels> {
+    sets: HashSet<Labels>,
+    max: usize,
+}
+
+impl<Labels: Clone + Eq + Hash> BoundedSets<Labels> {
+    /// At most `SETS_PER_VALUE` sets for each of the `max_label_values` values that a label can have, besides those that
+    /// [`BoundedSets::admit`] makes of others.
+    #[must_use]
+    pub fn new(max_label_values: usize) -> BoundedSets<Labels> {
+        BoundedSets {
+            sets: HashSet::new(),
+            max: max_label_values.saturating_mul(SETS_PER_VALUE),
+        }
+    }
+
+    /// The set to use for `labels`: itself if it is known or there is room, else what `other` makes of it, which must put
+    /// [`OTHER`] in place of each label from outside.
+    pub fn admit(&mut self, labels: Labels, other: impl FnOnce(Labels) -> Labels) -> Labels {
+        if self.sets.contains(&labels) {
+            return labels;
+        }
+        if self.sets.len() >= self.max {
+            return other(labels);
+        }
+        self.sets.insert(labels.clone());
+        labels
+    }
+}
+
+/// ADD and DEL, with success and error: a node's usual plugins and networks have room for all of them.
+const SETS_PER_VALUE: usize = 4;
+
 /// Control characters and direction overrides.
 fn unprintable(char: char) -> bool {
     char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -103,6 +140,17 @@ mod tests {
         assert_eq!(BoundedLabel::new(9).admit("esc\u{1b}[31m"), OTHER);
         assert_eq!(BoundedLabel::new(9).admit("\u{202e}egdirb"), OTHER);
         assert_eq!(BoundedLabel::new(9).admit("a \"b\" ü"), "a \"b\" ü");
+    }
+
+    #[test]
+    fn label_sets_are_bounded_together() {
+        let mut sets = BoundedSets::new(2);
+        let other = |(_, _): (u32, u32)| (99, 99);
+        for pair in 0..8 {
+            assert_eq!(sets.admit((pair / 4, pair % 4), other), (pair / 4, pair % 4));
+        }
+        assert_eq!(sets.admit((2, 0), other), (99, 99));
+        assert_eq!(sets.admit((1, 3), other), (1, 3), "what is known keeps its series");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The Prometheus sink: product metrics from the correlator's outputs, and the registry that `/metrics` encodes.
+//! The Prometheus sink: product metrics from the correlator's outputs, and the registry that `/metrics` encodes and the push sends.
 //!
 //! OpenMetrics text, base units, labels from closed or bounded sets ([`bounded`]): never a pod, container, address or name of
 //! a lookup. Those are in traces; exemplars carry the trace id. Does not: serve HTTP (`crate::http` does).
@@ -6,11 +6,13 @@
 mod bounded;
 mod conntrack;
 mod durations;
+mod exponential;
 mod in_flight;
 mod process;
 mod product;
 mod readiness;
 mod series;
+mod snapshot;
 mod traffic;
 mod windows;
 
@@ -25,8 +27,11 @@ use prometheus_client::registry::Registry;
 use crate::health::Health;
 use crate::node::NodeInfo;
 
+pub use durations::{Buckets, DurationExemplar, DurationSeries, PushedDurations};
+pub use exponential::ExponentialHistogram;
 pub use in_flight::InFlight;
 pub use product::ProductMetrics;
+pub use snapshot::{FamilyKind, MetricFamily, MetricSeries, SeriesValue};
 
 /// Content type of the text of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -103,7 +108,23 @@ impl Metrics {
     }
 
     /// The text of `/metrics`.
+    ///
+    /// # Errors
+    /// A collector cannot be encoded.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        Ok(in_order(&self.text()?))
+    }
+
+    /// All metrics as values. Histograms are those that were made with [`Buckets::AndExponential`]; others are left out.
+    ///
+    /// # Errors
+    /// A collector cannot be encoded.
+    pub fn families(&self) -> Result<Vec<MetricFamily>, std::fmt::Error> {
+        let (text, pushed) = durations::collecting(|| self.text());
+        Ok(snapshot::parse(&text?, pushed))
+    }
+
+    fn text(&self) -> Result<String, std::fmt::Error> {
         // Held from here: another scrape between clearing and encoding would find families without samples.
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         self.probes.info.clear();
@@ -121,7 +142,7 @@ impl Metrics {
         }
         let mut text = String::with_capacity(64 << 10);
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
-        Ok(in_order(&text))
+        Ok(text)
     }
 }
 

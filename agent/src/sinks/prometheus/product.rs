@@ -14,8 +14,8 @@ use sandglass_model::phases::{Breakdown, Phase};
 use sandglass_model::trace::{OperationDetail, PluginDetail, Span};
 use sandglass_model::{CniCommand, Detail, Status, Trace, registry};
 
-use super::bounded::BoundedLabel;
-use super::durations::{DurationFamily, durations, observe};
+use super::bounded::{BoundedLabel, BoundedSets, OTHER};
+use super::durations::{Buckets, DurationFamily, durations, observe};
 use super::readiness::ReadinessMetrics;
 use super::traffic::TrafficMetrics;
 use super::windows::WindowsMetrics;
@@ -68,6 +68,12 @@ struct TimeLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RuntimeTimeLabels {
+    step: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CommandLabels {
     plugin: String,
     command: String,
@@ -92,11 +98,17 @@ pub struct ProductMetrics {
     operation_retries: Family<VerbLabels, Counter>,
     plugins: DurationFamily<PluginLabels>,
     time: Family<TimeLabels, Counter<f64, AtomicU64>>,
+    runtime_time: Family<RuntimeTimeLabels, Counter<f64, AtomicU64>>,
     commands: DurationFamily<CommandLabels>,
     steps: DurationFamily<StepLabels>,
     plugin_label: BoundedLabel,
     command_label: BoundedLabel,
     network_label: BoundedLabel,
+    operation_sets: BoundedSets<OperationLabels>,
+    error_sets: BoundedSets<ErrorLabels>,
+    plugin_sets: BoundedSets<PluginLabels>,
+    time_sets: BoundedSets<TimeLabels>,
+    command_sets: BoundedSets<CommandLabels>,
     readiness: ReadinessMetrics,
     traffic: TrafficMetrics,
     windows: WindowsMetrics,
@@ -104,27 +116,40 @@ pub struct ProductMetrics {
 }
 
 impl ProductMetrics {
-    /// Metrics whose labels from outside have at most `max_label_values` values each. Series of closed label sets start at 0.
+    /// Metrics whose labels from outside have at most `max_label_values` values each, and make at most four times as many
+    /// label sets in a family. Series of closed label sets start at 0.
     #[must_use]
     pub fn new(max_label_values: usize) -> ProductMetrics {
+        ProductMetrics::with_buckets(max_label_values, Buckets::Classic)
+    }
+
+    /// The same, whose histograms record these buckets.
+    #[must_use]
+    pub fn with_buckets(max_label_values: usize, buckets: Buckets) -> ProductMetrics {
         let metrics = ProductMetrics {
-            sandboxes: durations(),
-            phases: durations(),
+            sandboxes: durations(buckets),
+            phases: durations(buckets),
             sandbox_retries: Counter::default(),
             incomplete: Counter::default(),
-            operations: durations(),
+            operations: durations(buckets),
             operation_errors: Family::default(),
             operation_retries: Family::default(),
-            plugins: durations(),
+            plugins: durations(buckets),
             time: Family::default(),
-            commands: durations(),
-            steps: durations(),
+            runtime_time: Family::default(),
+            commands: durations(buckets),
+            steps: durations(buckets),
             plugin_label: BoundedLabel::new(max_label_values),
             command_label: BoundedLabel::new(max_label_values),
             network_label: BoundedLabel::new(max_label_values),
-            readiness: ReadinessMetrics::new(),
-            traffic: TrafficMetrics::new(max_label_values),
-            windows: WindowsMetrics::new(max_label_values),
+            operation_sets: BoundedSets::new(max_label_values),
+            error_sets: BoundedSets::new(max_label_values),
+            plugin_sets: BoundedSets::new(max_label_values),
+            time_sets: BoundedSets::new(max_label_values),
+            command_sets: BoundedSets::new(max_label_values),
+            readiness: ReadinessMetrics::new(buckets),
+            traffic: TrafficMetrics::new(max_label_values, buckets),
+            windows: WindowsMetrics::new(max_label_values, buckets),
             sampling: Sampling::new(Policy::All),
         };
         for result in ["success", "error"] {
@@ -167,6 +192,7 @@ impl ProductMetrics {
             "cni_time_seconds": self.time, "What the time of slow CNI plugins went to, by reason; recorded for those that run longer than waits.after";
             "cni_command_duration_seconds": self.commands, "Commands started by CNI plugins";
             "runtime_step_duration_seconds": self.steps, "Steps of the runtime during the creation of a sandbox";
+            "runtime_time_seconds": self.runtime_time, "What the time of slow creations of sandboxes went to, by reason: all of it (step all), and that of each step of the runtime that was recorded";
         }
         self.readiness.register(registry);
         self.traffic.register(registry);
@@ -217,6 +243,10 @@ impl ProductMetrics {
                     plugin: self.plugin_label.admit(failed_plugin(trace, index)),
                     error: class.clone(),
                 };
+                let labels = self.error_sets.admit(labels, |labels| ErrorLabels {
+                    plugin: OTHER.to_owned(),
+                    ..labels
+                });
                 self.operation_errors.get_or_create(&labels).inc();
             }
         }
@@ -233,7 +263,27 @@ impl ProductMetrics {
                 plugin: self.plugin_label.admit(&plugin.plugin),
                 reason: reason.as_str(),
             };
+            let labels = self.time_sets.admit(labels, |labels| TimeLabels {
+                plugin: OTHER.to_owned(),
+                ..labels
+            });
             self.time.get_or_create(&labels).inc_by(*ns as f64 / 1e9);
+        }
+    }
+
+    /// Counts what the time of a creation and of the runtime's steps in it went to.
+    fn runtime_time(&mut self, trace: &Trace) {
+        for span in &trace.spans {
+            let (step, time) = match &span.detail {
+                Detail::SandboxCreate(create) => (ALL_STEPS, create.time.as_deref()),
+                Detail::RuntimeStep(step) => (registry::step_name(step.step), step.process.time.as_deref()),
+                _ => continue,
+            };
+            for (reason, ns) in time.iter().flat_map(|time| &time.parts) {
+                let reason = reason.as_str();
+                let labels = RuntimeTimeLabels { step, reason };
+                self.runtime_time.get_or_create(&labels).inc_by(*ns as f64 / 1e9);
+            }
         }
     }
 
@@ -248,6 +298,7 @@ impl ProductMetrics {
             result: result(root.status.is_error()),
         };
         observe(&self.sandboxes, &labels, created.since(root.start), exemplar);
+        self.runtime_time(trace);
         if sandbox.attempt > 1 {
             self.sandbox_retries.inc();
         }
@@ -265,6 +316,10 @@ impl ProductMetrics {
                 .admit_of(&trace.identity.namespace, &operation.network),
             result: result(span.status.is_error()),
         };
+        let labels = self.operation_sets.admit(labels, |labels| OperationLabels {
+            network: OTHER.to_owned(),
+            ..labels
+        });
         observe(&self.operations, &labels, duration(span), self.sampling.exemplar(trace));
         if operation.attempt > 1 {
             self.operation_retries
@@ -286,6 +341,10 @@ impl ProductMetrics {
                     plugin: self.plugin_label.admit(plugin),
                     result,
                 };
+                let labels = self.plugin_sets.admit(labels, |labels| PluginLabels {
+                    plugin: OTHER.to_owned(),
+                    ..labels
+                });
                 observe(&self.plugins, &labels, ns, exemplar);
             }
             EndedKind::Command { name, plugin } => {
@@ -294,6 +353,11 @@ impl ProductMetrics {
                     command: self.command_label.admit(name),
                     result,
                 };
+                let labels = self.command_sets.admit(labels, |labels| CommandLabels {
+                    plugin: OTHER.to_owned(),
+                    command: OTHER.to_owned(),
+                    ..labels
+                });
                 observe(&self.commands, &labels, ns, exemplar);
             }
             EndedKind::RuntimeStep(step) => {
@@ -308,6 +372,9 @@ impl ProductMetrics {
         }
     }
 }
+
+/// The label of a creation as a whole among the steps.
+const ALL_STEPS: &str = "all";
 
 /// The plugin directly below operation `index` that failed last.
 fn failed_plugin(trace: &Trace, index: usize) -> &str {
@@ -333,7 +400,8 @@ fn duration(span: &Span) -> u64 {
 /// The phases of a creation on this operating system, whose series start at 0; a recording may add others.
 fn set_up_phases() -> impl Iterator<Item = Phase> {
     Phase::ALL.into_iter().filter(|phase| match phase {
-        Phase::Application | Phase::Lookup | Phase::Connect => false,
+        // Few nodes have plugins that are shims.
+        Phase::Application | Phase::Lookup | Phase::Connect | Phase::Daemon => false,
         Phase::Hns | Phase::Hcs | Phase::VnicWait => platform::HAS_HNS,
         Phase::Runtime | Phase::BetweenPlugins | Phase::Plugin | Phase::Delegate | Phase::Command => true,
     })

@@ -12,7 +12,7 @@ use sandglass_correlator::Output;
 use sandglass_model::trace::SandboxDetail;
 use sandglass_model::{Detail, RootId, Trace};
 
-use super::durations::{DurationFamily, durations, observe};
+use super::durations::{Buckets, DurationFamily, durations, observe};
 use crate::registration::register;
 use crate::sinks::creation;
 use crate::sinks::sampling::{Policy, Sampling};
@@ -35,10 +35,10 @@ pub(super) struct ReadinessMetrics {
 
 impl ReadinessMetrics {
     /// Every series starts at 0.
-    pub(super) fn new() -> ReadinessMetrics {
+    pub(super) fn new(buckets: Buckets) -> ReadinessMetrics {
         let metrics = ReadinessMetrics {
-            ready: durations(),
-            wait: durations(),
+            ready: durations(buckets),
+            wait: durations(buckets),
             silent: Counter::default(),
             pending: BTreeSet::new(),
             sampling: Sampling::new(Policy::All),

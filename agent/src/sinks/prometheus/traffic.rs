@@ -6,7 +6,6 @@
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use sandglass_correlator::Output;
@@ -17,7 +16,7 @@ use sandglass_model::{Detail, registry};
 
 use super::bounded::BoundedLabel;
 use super::conntrack::{ConntrackMetrics, ScopeCounter, ScopeLabels};
-use super::durations::{DurationFamily, TraceLabel, durations, observe_in};
+use super::durations::{Buckets, DurationFamily, DurationSeries, durations, observe_in};
 use super::series::SeriesList;
 use crate::registration::register;
 use crate::sinks::sampling::{Policy, Sampling};
@@ -84,19 +83,19 @@ pub struct TrafficMetrics {
     journeys: Family<ReasonLabels, Counter>,
     held_back: Counter,
     /// Of `lookups`: by scope, then as [`LookupResult::NAMES`].
-    lookup_series: SeriesList<HistogramWithExemplars<TraceLabel>>,
+    lookup_series: SeriesList<DurationSeries>,
     /// Of `queries`: by scope, type and transport.
     query_series: SeriesList<Counter>,
     /// Of `connects`: by scope, then as [`CONNECT_RESULTS`].
-    connect_series: SeriesList<HistogramWithExemplars<TraceLabel>>,
+    connect_series: SeriesList<DurationSeries>,
     pub(super) sampling: Sampling,
 }
 
 impl TrafficMetrics {
     /// Metrics with at most `max_label_values` reasons of drops. Known label sets start at 0.
     #[must_use]
-    pub fn new(max_label_values: usize) -> TrafficMetrics {
-        let (lookups, queries, connects) = (durations(), Family::default(), durations());
+    pub fn new(max_label_values: usize, buckets: Buckets) -> TrafficMetrics {
+        let (lookups, queries, connects) = (durations(buckets), Family::default(), durations(buckets));
         let scopes = || Scope::ALL.map(Scope::as_str).into_iter();
         let lookup_labels = |scope| LookupResult::NAMES.map(|rcode| LookupLabels { scope, rcode });
         let connect_labels = |scope| CONNECT_RESULTS.map(|result| ConnectLabels { scope, result });

@@ -13,7 +13,7 @@ use sandglass_model::Detail;
 use sandglass_model::windows::Service;
 
 use super::bounded::BoundedLabel;
-use super::durations::{DurationFamily, durations, observe};
+use super::durations::{Buckets, DurationFamily, durations, observe};
 use crate::registration::register;
 use crate::sinks::sampling::{Policy, Sampling};
 
@@ -42,13 +42,13 @@ pub(super) struct WindowsMetrics {
 }
 
 impl WindowsMetrics {
-    pub(super) fn new(max_label_values: usize) -> WindowsMetrics {
+    pub(super) fn new(max_label_values: usize, buckets: Buckets) -> WindowsMetrics {
         WindowsMetrics {
-            hns: durations(),
-            hcs: durations(),
+            hns: durations(buckets),
+            hcs: durations(buckets),
             hns_label: BoundedLabel::new(max_label_values),
             hcs_label: BoundedLabel::new(max_label_values),
-            vnic_ready: durations(),
+            vnic_ready: durations(buckets),
             endpoints: Family::default(),
             sandboxes: Family::default(),
             restarts: Family::default(),

@@ -4,6 +4,7 @@
 //! lists read it. Does not: render anything, or measure how long things took.
 
 use sandglass_model::trace::{Cause, JourneyReason};
+use sandglass_model::waits::{TimeReason, TimeSpent};
 use sandglass_model::{CniCommand, Detail, Span, Status, Trace};
 use serde::Serialize;
 
@@ -50,6 +51,9 @@ pub struct TraceIndex {
     pub reason: Option<JourneyReason>,
     /// Causes of failed and slow lookups and connections in the trace, each once.
     pub causes: Vec<String>,
+    /// What an operation, a step of the runtime or the creation waited for during a tenth of its time or more, or waits for now;
+    /// each once, in the order of [`TimeReason::ALL`].
+    pub waits: Vec<TimeReason>,
     /// Lower-case text that the text filter searches, at most [`MAX_TEXT`] bytes.
     pub text: String,
     /// Begin of the root, nanoseconds since 1970.
@@ -90,6 +94,7 @@ impl TraceIndex {
             plugins,
             reason: detail.as_journey().map(|journey| journey.reason),
             causes: causes(trace),
+            waits: waits(trace),
             text: searched_text(trace),
             start_unix_ns: trace.anchor.unix_ns(root.start),
         }
@@ -106,6 +111,27 @@ fn causes(trace: &Trace) -> Vec<String> {
     }
     causes
 }
+
+/// Every reason for which a considerable part of the trace waited. Plugins and commands are within their operation.
+fn waits(trace: &Trace) -> Vec<TimeReason> {
+    let counts = |time: &TimeSpent, reason: TimeReason| {
+        let part = time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
+        part > 0 && u128::from(part) * CONSIDERABLE_PART >= u128::from(time.total_ns())
+    };
+    let explains = |span: &Span, reason: TimeReason| {
+        let is_part = span.detail.as_plugin().is_none() && span.detail.as_command().is_none();
+        let time = span.detail.time().filter(|_| is_part);
+        let waiting = span.process().and_then(|process| process.waiting.as_deref());
+        time.is_some_and(|time| counts(time, reason)) || waiting.is_some_and(|waiting| waiting.reason == reason)
+    };
+    let reasons = TimeReason::ALL.iter().copied().filter(|reason| reason.is_wait());
+    reasons
+        .filter(|reason| trace.spans.iter().any(|span| explains(span, *reason)))
+        .collect()
+}
+
+/// A reason is one of a trace if this part (1/10) of the time is due to it.
+const CONSIDERABLE_PART: u128 = 10;
 
 /// The cause of a failed or slow lookup or connection.
 #[must_use]
@@ -138,6 +164,7 @@ fn searched_text(trace: &Trace) -> String {
             Detail::Connect(connect) => text.add(&connect.remote.to_string()),
             Detail::Journey(journey) => text.add(&journey.target),
             Detail::Activity(activity) => text.add(&activity.name),
+            Detail::Daemon(daemon) => text.add(&daemon.name),
             _ => {}
         }
         if let Status::Error { class, message } = &span.status {

@@ -1,12 +1,13 @@
-//! The embedded store: the most recent traces and the last hour of traffic, in memory.
+//! The embedded store: the most recent traces and the last hour of traffic, in memory; the traces also on disk, where that is configured (`disk.rs`).
 //!
 //! The pipeline writes, [`crate::view`] reads and renders; both through cheap clones of [`Store`]. A write takes one short
 //! lock, computes what filters compare and never waits for a reader: a reader that lags receives an error and loads again.
 //! Bounded by number and by estimated bytes ([`StoreOptions`]); what goes first is decided by worth (`traces.rs`).
-//! Does not: keep anything on disk, render, serve HTTP, or know a source.
+//! Does not: wait for a disk, render, serve HTTP, or know a source.
 
 #![forbid(unsafe_code)]
 
+pub mod disk;
 pub mod hour;
 pub mod index;
 mod names;
@@ -15,15 +16,19 @@ mod size;
 mod traces;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use prometheus_client::registry::Registry;
 use sandglass_correlator::finding::Finding;
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, SpanId, Timestamp, Trace, TraceId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
 use crate::node::NodeInfo;
+use crate::sinks::journal::Journal;
+use disk::{DiskStatus, StoreDisk};
 use hour::TrafficHour;
 use index::TraceOutcome;
 use traces::Traces;
@@ -84,6 +89,8 @@ struct Shared<R> {
     state: Mutex<StoreState<R>>,
     hour: Mutex<TrafficHour>,
     changes: broadcast::Sender<RootId>,
+    /// Empty where the traces are in memory only.
+    disk: OnceLock<StoreDisk>,
 }
 
 #[derive(Debug)]
@@ -123,6 +130,8 @@ pub struct StoreSize {
     pub evicted: u64,
     /// The same, by kind.
     pub evicted_kinds: EvictedTraces,
+    /// Traces kept that an earlier run of the agent made.
+    pub earlier: usize,
     /// Sandboxes older than the agent.
     pub known: usize,
     /// Sandboxes older than the agent for which there was no room.
@@ -151,6 +160,7 @@ impl<R> Store<R> {
             }),
             hour: Mutex::default(),
             changes,
+            disk: OnceLock::new(),
         }))
     }
 
@@ -163,14 +173,31 @@ impl<R> Store<R> {
     /// Inserts a snapshot of an open trace, or a closed trace; replaces what is kept of it. Ignores an open snapshot that
     /// comes after the closed trace, and a trace without a root.
     pub fn update(&self, trace: impl Into<Arc<Trace>>) {
-        let trace: Arc<Trace> = trace.into();
+        self.insert(trace.into(), Origin::ThisRun);
+    }
+
+    /// Inserts a trace of an earlier run of the agent, as [`Store::update`] does. One that is kept already stays as it is.
+    pub fn restore(&self, trace: impl Into<Arc<Trace>>) {
+        self.insert(trace.into(), Origin::EarlierRun);
+    }
+
+    fn insert(&self, trace: Arc<Trace>, origin: Origin) {
         if trace.spans.is_empty() {
             return;
         }
-        let root = trace.root_id();
+        let (root, closed) = (trace.root_id(), trace.closed);
         {
             let StoreState { traces, known, .. } = &mut *self.state();
-            let Some(kept) = traces.insert(trace) else {
+            let earlier = origin == Origin::EarlierRun;
+            // Newer than what an earlier run wrote of it.
+            if earlier && traces.get(root).is_some() {
+                // The journal waits to hear that it is on disk.
+                if closed && let Some(disk) = self.0.disk.get() {
+                    disk.changed();
+                }
+                return;
+            }
+            let Some(kept) = traces.insert(trace, earlier) else {
                 return;
             };
             if kept.index.command == Some(CniCommand::Del)
@@ -183,6 +210,9 @@ impl<R> Store<R> {
         }
         // Fails only when nobody has subscribed.
         let _ = self.0.changes.send(root);
+        if closed && let Some(disk) = self.0.disk.get() {
+            disk.changed();
+        }
     }
 
     /// Replaces the bound on traces, and evicts what is beyond it.
@@ -236,6 +266,11 @@ impl<R> Store<R> {
         self.0.changes.subscribe()
     }
 
+    /// Closed traces, in order of arrival.
+    fn closed(&self) -> Vec<Arc<Kept<R>>> {
+        self.state().traces.closed()
+    }
+
     /// All traces, by root.
     #[must_use]
     pub fn traces(&self) -> Vec<Arc<Kept<R>>> {
@@ -285,8 +320,29 @@ impl<R> Store<R> {
             max_bytes: self.0.options.max_bytes,
             evicted: traces.evicted().total(),
             evicted_kinds: traces.evicted(),
+            earlier: traces.earlier(),
             known: known.len(),
             known_dropped: *known_dropped,
+        }
+    }
+
+    /// The store's files; `None` where it is in memory only.
+    #[must_use]
+    pub fn disk(&self) -> Option<DiskStatus> {
+        self.0.disk.get().map(StoreDisk::status)
+    }
+
+    /// Registers the metrics of the store's files, if there are any.
+    pub fn register(&self, registry: &mut Registry) {
+        if let Some(disk) = self.0.disk.get() {
+            disk.register(registry);
+        }
+    }
+
+    /// Writes what is left to write into the store's files, if there are any, and ends their thread. Blocks.
+    pub fn stop(&self) {
+        if let Some(disk) = self.0.disk.get() {
+            disk.stop();
         }
     }
 
@@ -298,6 +354,23 @@ impl<R> Store<R> {
         // A panic cannot leave the state half changed: nothing between the parts of a change can fail.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl<R: Send + Sync + 'static> Store<R> {
+    /// Keeps closed traces in `directory`, which is the spool's, and shows those that are there. What is written leaves `journal`, which lies
+    /// beside it. Does not wait for the disk. The first call counts.
+    pub fn keep_on_disk(&self, directory: &Path, journal: Option<Journal>) {
+        self.0
+            .disk
+            .get_or_init(|| StoreDisk::start(self.clone(), directory, journal));
+    }
+}
+
+/// Which run of the agent made a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    ThisRun,
+    EarlierRun,
 }
 
 /// Most bytes kept on a node, by estimate: a part of the agent's memory budget (bench/BUDGETS.md).

@@ -24,14 +24,10 @@ pub fn estimate(trace: &Trace) -> usize {
 
 /// Paths of programs and cgroups are left out: traces share them.
 fn span_bytes(span: &Span) -> usize {
-    let operation = span
-        .detail
-        .as_operation()
-        .and_then(|operation| operation.time.as_deref());
-    let time = operation.or_else(|| span.process().and_then(|process| process.time.as_deref()));
+    let time = span.detail.time();
     // The structure of a kind with a process is mostly that process.
     let structure = match span.process() {
-        Some(process) => 2 * size_of_val(process) + process.args.bytes() + 16,
+        Some(process) => 2 * size_of_val(process) + process.args.bytes() + process.netlink.len() + 16,
         None => span.detail.struct_bytes(),
     };
     let texts = match &span.detail {
@@ -58,6 +54,7 @@ fn span_bytes(span: &Span) -> usize {
         Detail::Activity(activity) => texts_bytes(&activity.objects),
         Detail::VnicWait(wait) => text_bytes(&wait.endpoint),
         Detail::Wait(wait) => text_bytes(&wait.what),
+        Detail::Daemon(daemon) => daemon.name.len() + daemon.cgroup.len(),
         Detail::Journey(journey) => text_bytes(&journey.target),
         Detail::Sandbox(sandbox) => text_bytes(&sandbox.runtime),
         _ => 0,
@@ -80,6 +77,7 @@ fn span_bytes(span: &Span) -> usize {
         + status
         + events
         + time.map_or(0, time_bytes)
+        + waiting_bytes(span)
         + size_of_val(span.links.as_slice())
 }
 
@@ -87,6 +85,11 @@ fn span_bytes(span: &Span) -> usize {
 fn time_bytes(time: &TimeSpent) -> usize {
     let what: usize = time.waits.iter().map(|wait| text_bytes(&wait.what)).sum();
     size_of_val(time) + size_of_val(time.parts.as_slice()) + size_of_val(time.waits.as_slice()) + what
+}
+
+fn waiting_bytes(span: &Span) -> usize {
+    let waiting = span.process().and_then(|process| process.waiting.as_deref());
+    waiting.map_or(0, |waiting| size_of_val(waiting) + text_bytes(&waiting.what))
 }
 
 fn traffic_bytes(initiator: Option<&Initiator>, cause: Option<&Cause>) -> usize {

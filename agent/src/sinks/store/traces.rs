@@ -30,19 +30,25 @@ pub struct Kept<R> {
     pub index: TraceIndex,
     /// Position in the order in which traces first came in.
     pub arrival: u64,
+    /// An earlier run of the agent made it.
+    pub earlier: bool,
+    /// Changes with the trace; no two that the store ever kept have the same.
+    pub(super) revision: u64,
     group: Group,
     bytes: usize,
     derived: OnceLock<R>,
 }
 
 impl<R> Kept<R> {
-    fn new(trace: Arc<Trace>, bad: bool, arrival: u64) -> Kept<R> {
+    fn new(trace: Arc<Trace>, bad: bool, arrival: u64, revision: u64, earlier: bool) -> Kept<R> {
         let index = TraceIndex::of(&trace);
         Kept {
             group: Group::of(&index, bad),
             index,
             bytes: size::estimate(&trace),
             arrival,
+            earlier,
+            revision,
             derived: OnceLock::new(),
             trace,
         }
@@ -174,6 +180,8 @@ pub(super) struct Traces<R> {
     by_outcome: BTreeMap<TraceOutcome, usize>,
     judge: Judge,
     arrivals: u64,
+    revisions: u64,
+    earlier: usize,
     evicted: EvictedTraces,
 }
 
@@ -186,6 +194,8 @@ impl<R> Default for Traces<R> {
             by_outcome: BTreeMap::new(),
             judge: Judge::new(SLOW_NS),
             arrivals: 0,
+            revisions: 0,
+            earlier: 0,
             evicted: EvictedTraces::default(),
         }
     }
@@ -193,8 +203,8 @@ impl<R> Default for Traces<R> {
 
 impl<R> Traces<R> {
     /// Inserts a trace or replaces the kept snapshot of it. `None` for an open snapshot of a trace that is closed already:
-    /// it is stale.
-    pub(super) fn insert(&mut self, trace: Arc<Trace>) -> Option<&Kept<R>> {
+    /// it is stale. `earlier`: an earlier run of the agent made it.
+    pub(super) fn insert(&mut self, trace: Arc<Trace>, mut earlier: bool) -> Option<&Kept<R>> {
         let root = trace.root_id();
         let mut arrival = self.arrivals;
         if let Some(old) = self.by_root.get(&root) {
@@ -202,12 +212,15 @@ impl<R> Traces<R> {
                 return None;
             }
             arrival = old.arrival;
+            earlier |= old.earlier;
             self.remove(root);
         } else {
             self.arrivals += 1;
         }
         let bad = trace.closed && self.judge.judge(&trace).is_some();
-        let kept = Kept::new(trace, bad, arrival);
+        self.revisions += 1;
+        let kept = Kept::new(trace, bad, arrival, self.revisions, earlier);
+        self.earlier += usize::from(earlier);
         *self.bytes.entry(kept.group).or_default() += kept.bytes;
         *self.by_outcome.entry(kept.index.outcome).or_default() += 1;
         let order = self.order.entry(kept.group).or_default();
@@ -288,6 +301,7 @@ impl<R> Traces<R> {
 
     fn remove(&mut self, root: RootId) -> Option<Arc<Kept<R>>> {
         let kept = self.by_root.remove(&root)?;
+        self.earlier -= usize::from(kept.earlier);
         if let Some(bytes) = self.bytes.get_mut(&kept.group) {
             *bytes -= kept.bytes;
         }
@@ -307,6 +321,14 @@ impl<R> Traces<R> {
     /// All of them, by root.
     pub(super) fn all(&self) -> Vec<Arc<Kept<R>>> {
         self.by_root.values().cloned().collect()
+    }
+
+    /// Closed ones, in order of arrival.
+    pub(super) fn closed(&self) -> Vec<Arc<Kept<R>>> {
+        let closed = self.by_root.values().filter(|kept| kept.trace.closed);
+        let mut closed: Vec<_> = closed.cloned().collect();
+        closed.sort_unstable_by_key(|kept| kept.arrival);
+        closed
     }
 
     /// Those that run, in order of arrival.
@@ -332,6 +354,11 @@ impl<R> Traces<R> {
             }),
         };
         found.cloned()
+    }
+
+    /// Those that an earlier run of the agent made.
+    pub(super) fn earlier(&self) -> usize {
+        self.earlier
     }
 
     pub(super) fn len(&self) -> usize {
@@ -360,6 +387,8 @@ impl<R> Traces<R> {
         let counted: usize = self.by_outcome.values().sum();
         let traces = self.by_root.len();
         assert_eq!((bytes, ordered, counted), (self.bytes(), traces, traces));
+        let earlier = self.by_root.values().filter(|kept| kept.earlier).count();
+        assert_eq!(earlier, self.earlier);
     }
 }
 

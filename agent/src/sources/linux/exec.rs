@@ -7,12 +7,17 @@
 //! Does not: interpret events, or read anything of processes that are no plugins.
 
 mod calibration;
+mod daemons;
 pub mod decode;
 mod feed;
 mod file_locks;
+mod lock_paths;
+mod locks;
+mod looks;
 mod running;
 mod runtimes;
 mod stdio;
+mod tcp_sockets;
 mod trust;
 mod waits;
 
@@ -22,15 +27,17 @@ use std::time::Duration;
 
 use sandglass_model::Event;
 
+use self::daemons::Daemons;
 use self::feed::{Channels, ExecFeed};
 use self::waits::Waits;
 use super::feed::{Follower, Outlet};
 use super::loader::error::LoadError;
-use super::loader::family::{Family, Object, ProbeLoader, Rung};
-use super::loader::maps::WaitMaps;
+use super::loader::family::{Family, Object, Part, ProbeLoader, Rung};
+use super::loader::maps::{RequestMaps, WaitMaps};
 use super::loader::run_time::ProgramTime;
 use super::netns::NetnsWatch;
 use super::process_root::sees_all_processes;
+use super::runtime_times::MeterRequests;
 use super::start_error::LinuxStartError;
 use super::status::{attached, missing, switched_off, unavailable};
 use super::symbols::Symbols;
@@ -56,6 +63,8 @@ pub struct Attached {
     channels: Channels,
     /// What follows waits, where that is wanted and possible.
     waits: Option<WaitParts>,
+    /// What follows requests to daemons, where waits are wanted and that is possible.
+    requests: Option<RequestMaps>,
 }
 
 /// What the feed needs to follow waits.
@@ -63,6 +72,10 @@ struct WaitParts {
     symbols: Symbols,
     maps: WaitMaps,
     after: Duration,
+    /// The iterator over tasks is loaded.
+    looks: bool,
+    /// The programs see waits for locks on files.
+    sees_file_locks: bool,
 }
 
 /// Attaches the best of `rungs`, and reports in `health` what came of it and of `stdio`.
@@ -86,7 +99,11 @@ pub fn attach(
                     None => probe.calibrate().map_err(str::to_owned),
                 };
                 health.set_probe(stdio_status(outcome, stdio));
-                health.set_probe(probe.prepare_waits(*rung, waits_after, loader));
+                for status in probe.prepare_waits(*rung, waits_after, loader) {
+                    health.set_probe(status);
+                }
+                health.set_probe(probe.attach_extack(*rung, loader));
+                health.set_probe(probe.prepare_daemons(*rung, waits_after.is_some(), loader));
                 return Ok(probe);
             }
             Err(error) => rejected.push(error),
@@ -139,6 +156,7 @@ fn attach_rung(
         rung,
         channels,
         waits: None,
+        requests: None,
     };
     Ok((probe, no_stdio))
 }
@@ -149,37 +167,102 @@ impl Attached {
         calibration::run(&mut self.channels.processes, &mut self.channels.pages)
     }
 
-    /// Loads the programs that follow waits; the feed attaches them at times. Returns their status.
-    fn prepare_waits(&mut self, rung: Rung, after: Option<Duration>, loader: &mut ProbeLoader<'_>) -> ProbeStatus {
+    /// Loads the programs that follow waits, and locks with them; the feed attaches them at times. Returns their statuses.
+    fn prepare_waits(&mut self, rung: Rung, after: Option<Duration>, loader: &mut ProbeLoader<'_>) -> Vec<ProbeStatus> {
         let consequence = "traces do not say what plugins waited for";
         let Some(after) = after else {
-            return switched_off(waits::PROBE, consequence, "waits.enabled");
+            return vec![switched_off(waits::PROBE, consequence, "waits.enabled")];
         };
         if rung != Rung::TpBtf {
             let hint = "a kernel of 5.11 or newer takes tp_btf";
-            return missing(waits::PROBE, format!("{consequence}: only tp_btf follows waits"), hint);
+            return vec![missing(
+                waits::PROBE,
+                format!("{consequence}: only tp_btf follows waits"),
+                hint,
+            )];
         }
         let family = &mut self.family;
         // A wake-up must be seen of every sleep that on_switch has seen begin.
         let outcome = family
-            .prepare("on_waking", "sched_waking", loader)
-            .and_then(|()| family.prepare("on_switch", "sched_switch", loader))
+            .prepare(Part::Waits, "on_waking", "sched_waking", loader)
+            .and_then(|()| family.prepare(Part::Waits, "on_switch", "sched_switch", loader))
             .and_then(|()| family.wait_maps())
             .and_then(|maps| Ok((maps, loader.named_symbols()?)));
         match outcome {
             Ok((maps, symbols)) => {
-                self.waits = Some(WaitParts { symbols, maps, after });
-                attached(waits::PROBE, "tp_btf, while a plugin is slow")
+                // What lasts has no record: without looks a stuck operation does not say what it waits for.
+                let looks = self.family.prepare_iterator(waits::LOOK, loader);
+                let mut status = attached(waits::PROBE, "tp_btf, while a plugin is slow");
+                if let Err(error) = &looks {
+                    status.consequence =
+                        format!("an operation that still runs does not say what it waits for: {error}");
+                    status.hint = "a kernel of 5.8 or newer has iterators over tasks".to_owned();
+                }
+                let looks = looks.is_ok();
+                let (locks, sees_file_locks) = locks::prepare(&mut self.family, loader);
+                self.waits = Some(WaitParts {
+                    symbols,
+                    maps,
+                    after,
+                    looks,
+                    sees_file_locks,
+                });
+                vec![status, locks]
             }
             Err(error) => {
                 let hint = "the kernel must name its functions to a BPF program (Linux 5.13)";
-                unavailable(waits::PROBE, consequence, hint, &error)
+                vec![unavailable(waits::PROBE, consequence, hint, &error)]
             }
         }
     }
 
+    /// Attaches the program that reads the kernel's messages about netlink requests, where the kernel has such a tracepoint. Returns
+    /// its status: nothing else depends on it.
+    fn attach_extack(&mut self, rung: Rung, loader: &ProbeLoader<'_>) -> ProbeStatus {
+        let consequence = "traces do not show the kernel's messages about netlink requests";
+        let hint = "a kernel of 5.12 or newer has them";
+        if rung != Rung::TpBtf {
+            return missing(NETLINK, format!("{consequence}: only tp_btf reads them"), hint);
+        }
+        match self.family.attach("on_extack", "netlink_extack", loader) {
+            Ok(()) => attached(NETLINK, "tp_btf netlink_extack"),
+            Err(error) => unavailable(NETLINK, consequence, hint, &error),
+        }
+    }
+
+    /// As [`Attached::prepare_waits`], of the programs that follow requests to daemons.
+    fn prepare_daemons(&mut self, rung: Rung, wanted: bool, loader: &mut ProbeLoader<'_>) -> ProbeStatus {
+        // By scheduling alone a wait is known to be for another process, and which one ended it.
+        let consequence =
+            "a plugin that waits for a daemon shows the name of the process that woke it, not its request";
+        if !wanted {
+            return switched_off(daemons::PROBE, consequence, "waits.enabled");
+        }
+        let hint = "Linux 6.3 reports what sockets send and receive (sock_send_length), to tp_btf";
+        if rung != Rung::TpBtf {
+            return missing(
+                daemons::PROBE,
+                format!("{consequence}: only tp_btf follows requests"),
+                hint,
+            );
+        }
+        let family = &mut self.family;
+        // Receiving first: of a request that is seen to be sent its answer is seen too.
+        let outcome = family
+            .prepare(Part::Requests, "on_sock_receive", "sock_recv_length", loader)
+            .and_then(|()| family.prepare(Part::Requests, "on_sock_send", "sock_send_length", loader))
+            .and_then(|()| family.request_maps());
+        match outcome {
+            Ok(maps) => {
+                self.requests = Some(maps);
+                attached(daemons::PROBE, "tp_btf, while a plugin is slow or a shim")
+            }
+            Err(error) => unavailable(daemons::PROBE, consequence, hint, &error),
+        }
+    }
+
     /// Starts the thread. It forwards the events of `announcements` until that channel is closed, each before the records
-    /// that come after it.
+    /// that come after it. `measure` measures the runtime's daemon.
     ///
     /// # Errors
     /// When the node is out of descriptors or threads.
@@ -187,15 +270,23 @@ impl Attached {
         self,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
-        trust: TrustSettings,
+        (trust, measure): (TrustSettings, Option<MeterRequests>),
         (sender, health): (&EventSender, &Health),
     ) -> Result<ExecProbe, LinuxStartError> {
         let outlet = Outlet::new(PROBE, sender.clone(), health.clone());
         let family = Arc::new(Mutex::new(self.family));
-        let waits = self
-            .waits
-            .map(|parts| Waits::new(Arc::clone(&family), parts.maps, parts.symbols, parts.after));
-        let feed = ExecFeed::new(self.channels, outlet, health, trust, netns, announcements, waits);
+        let waits = self.waits.map(|parts| {
+            Waits::new(
+                Arc::clone(&family),
+                (parts.maps, parts.symbols),
+                parts.after,
+                (parts.sees_file_locks, parts.looks),
+            )
+        });
+        let daemons = self.requests.map(|maps| Daemons::new(Arc::clone(&family), maps));
+        let channels = self.channels;
+        let parts = (waits, daemons, measure);
+        let feed = ExecFeed::new(channels, outlet, health, trust, netns, announcements, parts);
         Ok(ExecProbe {
             _follower: Follower::start(PROBE, feed).map_err(LinuxStartError::Thread)?,
             family,
@@ -280,3 +371,5 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
 pub const PROBE: &str = "exec";
 /// Names of its optional parts.
 const STDIO: &str = "stdio";
+/// See [`STDIO`].
+const NETLINK: &str = "netlink";

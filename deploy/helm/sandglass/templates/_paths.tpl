@@ -25,9 +25,9 @@
 {{- .Values.linux.cri.socket | default (get $usual .Values.linux.runtime) -}}
 {{- end -}}
 
-{{/* Not empty if traces wait on disk: without a collector nothing waits. */}}
+{{/* Not empty if the agent has a directory to write to: for what waits for the collector, and for what the page shows. */}}
 {{- define "sandglass.spools" -}}
-{{- if and .Values.otlp.endpoint .Values.otlp.spool.enabled }}true{{ end -}}
+{{- if .Values.otlp.spool.enabled }}true{{ end -}}
 {{- end -}}
 
 {{- define "sandglass.linuxConfig" -}}

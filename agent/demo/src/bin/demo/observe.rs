@@ -11,6 +11,7 @@ use sandglass::config::{Config, Period};
 use sandglass::failure::Failure;
 use sandglass::sinks::otlp::config::Settings;
 use sandglass::terminal;
+use sandglass_demo::networks::Network;
 use sandglass_demo::observability::{Observability, Programs};
 use sandglass_demo::rig::Rig;
 use sandglass_demo::show::{self, DemoOptions, Ended, Observer};
@@ -55,6 +56,8 @@ async fn observe(
 ) -> Result<Observer, Failure> {
     config.cri.endpoint = format!("unix://{}", rig.cri_socket().display());
     config.cni.bin_dirs = vec![rig.bin_dir()];
+    // The page judges the demo's configuration, and not one of the machine's.
+    config.cni.conf_dir = Some(rig.conf_dir(Network::Plain));
     // The demo's pods send at once or never: a deadline of half a minute would only delay the latter's traces.
     config.traffic.ready_deadline = READY_DEADLINE;
     avoid_taken_port(&mut config);

@@ -24,6 +24,10 @@ pub const GOOD_PER_THOUSAND: u32 = 10;
 /// Default of `otlp.slow_ms`.
 pub const SLOW: Duration = Duration::from_nanos(crate::sinks::worth::SLOW_NS);
 
+/// Default of `otlp.metrics_interval_ms`, as `OTEL_METRIC_EXPORT_INTERVAL` has it
+/// (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/#periodic-exporting-metricreader>).
+pub const METRICS_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Bytes in a request before compression, roughly. Receivers of gRPC reject messages above 4 MiB by default.
 pub const BATCH_BYTES: usize = 1 << 20;
 /// Requests that may wait for the collector.

@@ -10,7 +10,9 @@ use hyper::header::HeaderMap;
 use sandglass_model::ClockAnchor;
 
 use super::setting::{Setting, SettingOrigin};
-use super::{ResourceAttributes, SettingError, Settings, SpoolOptions, Tuning, defaults, parse};
+use super::{
+    Connection, OtlpProtocol, ResourceAttributes, SettingError, Settings, Signal, SpoolOptions, Tuning, defaults, parse,
+};
 use crate::sinks::sampling::Policy;
 use crate::tls::TlsFiles;
 
@@ -19,22 +21,69 @@ pub(super) struct SettingLayers<'a> {
     pub(super) flags: &'a Settings,
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     pub(super) file: &'a Settings,
+    /// Of which signal the variables are looked up.
+    pub(super) signal: Signal,
 }
 
 impl SettingLayers<'_> {
     /// Why the standard variables switch export off, if they do.
     pub(super) fn switched_off(&self) -> Option<String> {
-        if let Some(found) = self.variable("OTEL_SDK_DISABLED")
-            && found.value.eq_ignore_ascii_case("true")
-        {
-            return Some("OTEL_SDK_DISABLED is true".to_owned());
-        }
-        let exporter = self.variable("OTEL_TRACES_EXPORTER")?;
-        let otlp = exporter.value.split(',').any(|name| name.trim() == "otlp");
-        (!otlp).then(|| format!("OTEL_TRACES_EXPORTER is {:?}, not otlp", exporter.value))
+        self.sdk_disabled()
+            .or_else(|| self.exporter("OTEL_TRACES_EXPORTER")?.err())
     }
 
-    pub(super) fn endpoint(&self) -> Option<Setting> {
+    /// `OTEL_SDK_DISABLED`.
+    pub(super) fn sdk_disabled(&self) -> Option<String> {
+        let found = self.variable("OTEL_SDK_DISABLED")?;
+        let disabled = found.value.eq_ignore_ascii_case("true");
+        disabled.then(|| "OTEL_SDK_DISABLED is true".to_owned())
+    }
+
+    /// Whether a list of exporters has `otlp`; the error says that it does not. `None` if it is not set.
+    pub(super) fn exporter(&self, name: &str) -> Option<Result<(), String>> {
+        let list = self.variable(name)?.value;
+        let has_otlp = list.split(',').any(|exporter| exporter.trim() == "otlp");
+        Some(match has_otlp {
+            true => Ok(()),
+            false => Err(format!("{name} is {list:?}, not otlp")),
+        })
+    }
+
+    /// The way to the collector; `None` without an endpoint.
+    pub(super) fn connection(&self) -> Result<Option<Connection>, SettingError> {
+        let protocol = match self.text("protocol", "PROTOCOL", |settings| settings.protocol.clone()) {
+            Some(found) => parse::protocol(&found)?,
+            None => OtlpProtocol::Http,
+        };
+        let insecure = match self.text("insecure", "INSECURE", |settings| {
+            settings.insecure.map(|insecure| insecure.to_string())
+        }) {
+            Some(found) => parse::boolean(&found)?,
+            None => false,
+        };
+        let Some(endpoint) = self.endpoint() else {
+            return Ok(None);
+        };
+        Ok(Some(Connection {
+            signal: self.signal,
+            target: parse::target(&endpoint, protocol, insecure, self.signal)?,
+            protocol,
+            headers: self.headers()?,
+            gzip: match self.text("compression", "COMPRESSION", |settings| settings.compression.clone()) {
+                Some(found) => parse::compression(&found)?,
+                None => true,
+            },
+            timeout: match self.text("timeout_ms", "TIMEOUT", |settings| {
+                settings.timeout_ms.map(|timeout| timeout.to_string())
+            }) {
+                Some(found) => parse::timeout(&found)?,
+                None => defaults::TIMEOUT,
+            },
+            tls: self.tls()?,
+        }))
+    }
+
+    fn endpoint(&self) -> Option<Setting> {
         self.text("endpoint", "ENDPOINT", |settings| settings.endpoint.clone())
     }
 
@@ -129,7 +178,7 @@ impl SettingLayers<'_> {
     }
 
     /// A number by precedence: flag, file, default.
-    fn number(
+    pub(super) fn number(
         &self,
         key: &'static str,
         get: fn(&Settings) -> Option<u64>,
@@ -229,7 +278,7 @@ impl SettingLayers<'_> {
         }))
     }
 
-    /// A value by precedence: flag, traces variable, general variable, file.
+    /// A value by precedence: flag, the signal's variable, general variable, file.
     pub(super) fn text(&self, key: &str, variable: &str, own: impl Fn(&Settings) -> Option<String>) -> Option<Setting> {
         let from = |settings, origin: String| {
             own(settings).filter(|value| !value.is_empty()).map(|value| Setting {
@@ -244,16 +293,19 @@ impl SettingLayers<'_> {
     }
 
     fn otlp_variable(&self, name: &str) -> Option<Setting> {
-        let traces = self
-            .variable(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
-            .map(|found| Setting {
-                kind: SettingOrigin::Traces,
-                ..found
-            });
-        traces.or_else(|| self.variable(&format!("OTEL_EXPORTER_OTLP_{name}")))
+        let of_all = || self.variable(&format!("OTEL_EXPORTER_OTLP_{name}"));
+        self.variable_of_signal(name).or_else(of_all)
     }
 
-    fn variable(&self, name: &str) -> Option<Setting> {
+    pub(super) fn variable_of_signal(&self, name: &str) -> Option<Setting> {
+        let found = self.variable(&format!("OTEL_EXPORTER_OTLP_{}_{name}", self.signal.variable()))?;
+        Some(Setting {
+            kind: SettingOrigin::OfSignal,
+            ..found
+        })
+    }
+
+    pub(super) fn variable(&self, name: &str) -> Option<Setting> {
         let value = (self.env)(name)?;
         let value = value.trim();
         (!value.is_empty()).then(|| Setting {

@@ -10,7 +10,7 @@ use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::setting::{Setting, SettingOrigin};
-use super::{OtlpProtocol, Secret, SettingError, Target};
+use super::{OtlpProtocol, Secret, SettingError, Signal, Target};
 use crate::grpc::percent_decode;
 
 pub(super) fn protocol(found: &Setting) -> Result<OtlpProtocol, SettingError> {
@@ -48,9 +48,14 @@ pub(super) fn timeout(found: &Setting) -> Result<Duration, SettingError> {
     }
 }
 
-/// The target of requests. `v1/traces` is appended to a general endpoint only (OTLP exporter specification, "Endpoint URLs
-/// for OTLP/HTTP").
-pub(super) fn target(found: &Setting, protocol: OtlpProtocol, insecure: bool) -> Result<Target, SettingError> {
+/// The target of requests. The signal's path is appended to a general endpoint only (OTLP exporter specification, "Endpoint
+/// URLs for OTLP/HTTP").
+pub(super) fn target(
+    found: &Setting,
+    protocol: OtlpProtocol,
+    insecure: bool,
+    signal: Signal,
+) -> Result<Target, SettingError> {
     let hint = match protocol {
         OtlpProtocol::Http => "write a URL such as http://collector:4318",
         OtlpProtocol::Grpc => "write a URL such as http://collector:4317, or host:port",
@@ -89,7 +94,7 @@ pub(super) fn target(found: &Setting, protocol: OtlpProtocol, insecure: bool) ->
         tls,
         host: host.to_owned(),
         port,
-        path: path(found, protocol, &uri)?,
+        path: path(found, protocol, signal, &uri)?,
     })
 }
 
@@ -98,7 +103,7 @@ fn has_bad_port(authority: &str, port: Option<u16>) -> bool {
     after_host.contains(':') && port.is_none_or(|port| port == 0)
 }
 
-fn path(found: &Setting, protocol: OtlpProtocol, uri: &Uri) -> Result<String, SettingError> {
+fn path(found: &Setting, protocol: OtlpProtocol, signal: Signal, uri: &Uri) -> Result<String, SettingError> {
     let path = uri.path();
     match (protocol, found.kind) {
         (OtlpProtocol::Grpc, _) if path == "/" || path.is_empty() => Ok(String::new()),
@@ -106,15 +111,25 @@ fn path(found: &Setting, protocol: OtlpProtocol, uri: &Uri) -> Result<String, Se
             format!("a gRPC endpoint has no path, this one has {path:?}"),
             "write only scheme, host and port, or set the protocol to http/protobuf",
         )),
-        (OtlpProtocol::Http, SettingOrigin::Traces) => Ok(uri
+        (OtlpProtocol::Http, SettingOrigin::OfSignal) => Ok(uri
             .path_and_query()
             .map_or_else(|| "/".to_owned(), |whole| whole.as_str().to_owned())),
         (OtlpProtocol::Http, _) if uri.query().is_some() => Err(found.refuse(
             "a base URL has no query",
-            "use OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, which is taken as it is",
+            match signal {
+                Signal::Traces => "use OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, which is taken as it is",
+                Signal::Metrics => "use OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, which is taken as it is",
+            },
         )),
-        (OtlpProtocol::Http, SettingOrigin::Own) if path.ends_with("/v1/traces") => Ok(path.to_owned()),
-        (OtlpProtocol::Http, _) => Ok(format!("{}/v1/traces", path.trim_end_matches('/'))),
+        (OtlpProtocol::Http, SettingOrigin::Own) => {
+            // `otlp.endpoint` may end in the path of traces, and is that of metrics too.
+            let path = path.trim_end_matches('/');
+            let base = [Signal::Traces, Signal::Metrics]
+                .into_iter()
+                .find_map(|signal| path.strip_suffix(signal.path()));
+            Ok(format!("{}{}", base.unwrap_or(path), signal.path()))
+        }
+        (OtlpProtocol::Http, SettingOrigin::General) => Ok(format!("{}{}", path.trim_end_matches('/'), signal.path())),
     }
 }
 

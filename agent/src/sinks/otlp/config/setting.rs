@@ -20,8 +20,8 @@ pub(super) enum SettingOrigin {
     Own,
     /// `OTEL_EXPORTER_OTLP_*`.
     General,
-    /// `OTEL_EXPORTER_OTLP_TRACES_*`.
-    Traces,
+    /// `OTEL_EXPORTER_OTLP_TRACES_*` or `OTEL_EXPORTER_OTLP_METRICS_*`.
+    OfSignal,
 }
 
 impl Setting {

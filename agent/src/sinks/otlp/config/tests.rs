@@ -72,11 +72,11 @@ fn off_without_endpoint_or_when_configured_so() {
 #[test]
 fn defaults_are_those_documented() {
     let resolved = on(&[ENDPOINT]);
-    assert_eq!(resolved.protocol, OtlpProtocol::Http);
-    assert!(resolved.gzip);
-    assert_eq!(resolved.timeout, Duration::from_secs(10));
-    assert_eq!(resolved.tls, TlsFiles::default());
-    assert!(resolved.headers.is_empty());
+    assert_eq!(resolved.connection.protocol, OtlpProtocol::Http);
+    assert!(resolved.connection.gzip);
+    assert_eq!(resolved.connection.timeout, Duration::from_secs(10));
+    assert_eq!(resolved.connection.tls, TlsFiles::default());
+    assert!(resolved.connection.headers.is_empty());
     let defaults = Tuning {
         queue_traces: 2_048,
         batch_spans: 512,
@@ -105,13 +105,20 @@ fn endpoints_over_http() {
         ("TRACES_ENDPOINT", "http://c:4318/v1/traces", "http://c:4318/v1/traces"),
         ("TRACES_ENDPOINT", "https://c:443/in?key=secret", "https://c/in"),
     ] {
-        let target = on(&[(&format!("OTEL_EXPORTER_OTLP_{variable}"), value)]).target;
+        let target = on(&[(&format!("OTEL_EXPORTER_OTLP_{variable}"), value)])
+            .connection
+            .target;
         assert_eq!(target.to_string(), shown, "{value}");
     }
-    let target = on(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://c/in?key=secret")]).target;
+    let target = on(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://c/in?key=secret")])
+        .connection
+        .target;
     assert_eq!(target.path, "/in?key=secret", "sent, though not shown");
     assert_eq!(
-        on(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318")]).target.host,
+        on(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318")])
+            .connection
+            .target
+            .host,
         "::1"
     );
 }
@@ -130,8 +137,8 @@ fn endpoints_over_grpc() {
             ("OTEL_EXPORTER_OTLP_INSECURE", insecure),
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
         ]);
-        assert_eq!(resolved.target.to_string(), shown, "{value} {insecure}");
-        assert_eq!(resolved.protocol, OtlpProtocol::Grpc);
+        assert_eq!(resolved.connection.target.to_string(), shown, "{value} {insecure}");
+        assert_eq!(resolved.connection.protocol, OtlpProtocol::Grpc);
     }
 }
 
@@ -143,7 +150,7 @@ fn flags_go_before_environment_before_file() {
         &lookup(variables),
         file,
     ) {
-        Ok(Resolution::On(resolved)) => resolved.target.to_string(),
+        Ok(Resolution::On(resolved)) => resolved.connection.target.to_string(),
         other => panic!("{other:?}"),
     };
     let (flags, file) = (endpoint("http://flag"), endpoint("http://file"));
@@ -167,6 +174,7 @@ fn headers_are_decoded_whole_and_never_shown() {
         ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", " Api-Key = a%2Cb%20c , x=y=z ,"),
     ]);
     let mut pairs: Vec<_> = resolved
+        .connection
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
@@ -182,12 +190,15 @@ fn headers_are_decoded_whole_and_never_shown() {
     let Ok(Resolution::On(resolved)) = resolve(&Settings::default(), &lookup(&[]), &file) else {
         panic!()
     };
-    assert_eq!(resolved.headers["token"], "hush");
+    assert_eq!(resolved.connection.headers["token"], "hush");
     let variables = [("OTEL_EXPORTER_OTLP_HEADERS", "other=1")];
     let Ok(Resolution::On(resolved)) = resolve(&Settings::default(), &lookup(&variables), &file) else {
         panic!()
     };
-    assert!(!resolved.headers.contains_key("token"), "a list is taken whole");
+    assert!(
+        !resolved.connection.headers.contains_key("token"),
+        "a list is taken whole"
+    );
 }
 
 #[test]
@@ -270,6 +281,7 @@ fn a_client_certificate_needs_its_key() {
         ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/c.pem"),
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/k.pem"),
     ])
+    .connection
     .tls;
     assert_eq!(tls.ca, Some("/ca.pem".into()));
     assert_eq!(tls.client, Some(("/c.pem".into(), "/k.pem".into())));
@@ -315,7 +327,7 @@ proptest! {
             let name = format!("OTEL_EXPORTER_OTLP_{name}");
             let variables = [(name.as_str(), value.as_str()), ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)];
             if let Ok(Resolution::On(resolved)) = from_env(&variables) {
-                prop_assert!(!resolved.target.host.is_empty() && resolved.target.port > 0);
+                prop_assert!(!resolved.connection.target.host.is_empty() && resolved.connection.target.port > 0);
             }
         }
     }
@@ -362,5 +374,87 @@ fn a_spool_has_a_directory_of_its_own_and_bounds() {
                 .unwrap_err()
                 .contains("otlp.spool_hours")
         );
+    }
+}
+
+fn push(variables: &[(&str, &str)], file: &Settings) -> Result<Resolution<PushOptions>, SettingError> {
+    resolve_push(&Settings::default(), &lookup(variables), file)
+}
+
+#[test]
+fn metrics_are_pushed_only_where_somebody_wants_them() {
+    let metrics = |metrics| Settings {
+        metrics,
+        ..endpoint("http://c:4318/v1/traces")
+    };
+    let reason = |variables: &[(&str, &str)], file: &Settings| match push(variables, file).unwrap() {
+        Resolution::Off(reason) => reason,
+        Resolution::On(options) => options.connection.target.to_string(),
+    };
+    let otlp = ("OTEL_METRICS_EXPORTER", "otlp");
+    for (variables, file, expected) in [
+        (vec![ENDPOINT], metrics(None), "otlp.metrics is not set"),
+        (vec![], metrics(Some(false)), "otlp.metrics is false"),
+        (vec![], metrics(Some(true)), "http://c:4318/v1/metrics"),
+        (vec![otlp], metrics(Some(false)), "http://c:4318/v1/metrics"),
+        (vec![otlp], Settings::default(), NO_ENDPOINT),
+        (
+            vec![otlp, ENDPOINT],
+            Settings::default(),
+            "http://collector:4318/v1/metrics",
+        ),
+        (
+            vec![otlp, ("OTEL_SDK_DISABLED", "true")],
+            metrics(Some(true)),
+            "OTEL_SDK_DISABLED is true",
+        ),
+        (
+            vec![("OTEL_METRICS_EXPORTER", "prometheus")],
+            metrics(Some(true)),
+            "OTEL_METRICS_EXPORTER is \"prometheus\", not otlp",
+        ),
+        (
+            vec![ENDPOINT, ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m/in")],
+            Settings::default(),
+            "http://m/in",
+        ),
+    ] {
+        assert_eq!(reason(&variables, &file), expected, "{variables:?}");
+    }
+}
+
+#[test]
+fn the_push_has_the_variables_of_metrics() {
+    let variables = [
+        ("OTEL_METRICS_EXPORTER", "otlp"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317"),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "token=hush"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "1500"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "15000"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "LowMemory"),
+    ];
+    let Ok(Resolution::On(options)) = push(&variables, &Settings::default()) else {
+        panic!("not on")
+    };
+    let connection = &options.connection;
+    assert_eq!(
+        (connection.signal, connection.protocol),
+        (Signal::Metrics, OtlpProtocol::Grpc)
+    );
+    assert_eq!(connection.headers["token"], "hush");
+    assert_eq!(connection.timeout, Duration::from_millis(1_500));
+    assert_eq!(
+        (options.interval, options.temporality),
+        (Duration::from_secs(15), Temporality::LowMemory)
+    );
+    for (name, value) in [
+        ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "often"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "sometimes"),
+    ] {
+        let error = push(&[(name, value)], &Settings::default()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot use {name}: \"{value}\"")), "{error}");
     }
 }

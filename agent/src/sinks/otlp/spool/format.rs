@@ -20,7 +20,7 @@
 //! that is bad, from the next record's count of earlier spans. Only at the end of a segment they can remain unknown.
 //! Does not: touch files, or panic on any input.
 
-use flate2::Crc;
+pub(super) use crate::sinks::disk::format::checksum;
 
 /// The version that this agent writes.
 pub(super) const VERSION: u32 = 1;
@@ -190,13 +190,6 @@ fn next_magic(bytes: &[u8]) -> usize {
     rest.windows(RECORD_MAGIC.len())
         .position(|window| window == RECORD_MAGIC)
         .map_or(bytes.len(), |position| position + 1)
-}
-
-/// CRC-32 of `bytes`.
-pub(in crate::sinks::otlp) fn checksum(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -26,8 +26,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::directory::{Worth, lock, name, parse_name, private_directory, private_file};
 use super::format::{self, DONE_MARK, Moment, RECORD_HEADER, RecordHeader, SEGMENT_HEADER};
+use crate::platform::create_private;
+use crate::sinks::disk::directory::{Worth, lock, name, parse_name, private_directory};
 
 mod recovery;
 
@@ -388,7 +389,7 @@ impl Segments {
             Some(path) => (path.clone(), OpenOptions::new().write(true).truncate(true).open(path)?),
             None => {
                 let path = self.directory.join(name(self.next_number, worth));
-                let file = private_file(&path)?;
+                let file = create_private(&path)?;
                 self.next_number += 1;
                 (path, file)
             }

@@ -127,7 +127,7 @@ async fn metrics_start_at_zero_and_say_what_happened() {
 
 #[tokio::test]
 async fn a_request_over_the_limit_is_counted_and_not_sent() {
-    let metrics = Arc::new(ExportMetrics::new());
+    let metrics = Arc::new(ExportMetrics::new(crate::sinks::prometheus::Buckets::Classic));
     let delivery = Delivery::new(true, RequestQueue::new(10, 1 << 30), None, Arc::clone(&metrics));
     let body = Bytes::from(vec![0; (64 << 20) + 1]);
     let request = Request::post("http://localhost/").body(body).unwrap();
@@ -186,7 +186,7 @@ pub fn incompressible(number: u64) -> Arc<Trace> {
     let bytes = number.to_le_bytes();
     trace.id = sandglass_model::TraceId::of(&[&bytes]);
     let container = sandglass_model::TraceId::of(&[&bytes, b"container"]);
-    trace.sandbox = Some(SandboxId(format!("{}{container}", trace.id)));
+    trace.sandbox = Some(sandglass_model::SandboxId(format!("{}{container}", trace.id)));
     for (index, span) in trace.spans.iter_mut().enumerate() {
         span.id = SpanId::of(&[&bytes, &index.to_le_bytes()]);
     }

@@ -81,6 +81,11 @@ impl Seen {
     }
 
     pub fn decode(&self) -> ExportTraceServiceRequest {
+        ExportTraceServiceRequest::decode(self.plain().as_slice()).unwrap()
+    }
+
+    /// The message, decompressed.
+    pub fn plain(&self) -> Vec<u8> {
         let gzip = self.header("content-encoding") == "gzip" || self.header("grpc-encoding") == "gzip";
         let mut plain = Vec::new();
         if gzip {
@@ -90,7 +95,7 @@ impl Seen {
         } else {
             plain.clone_from(&self.raw);
         }
-        ExportTraceServiceRequest::decode(plain.as_slice()).unwrap()
+        plain
     }
 
     pub fn spans(&self) -> Vec<Span> {

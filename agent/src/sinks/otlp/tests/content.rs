@@ -139,7 +139,7 @@ async fn big_batches_are_cut_by_spans_and_by_bytes() {
     let collector = Collector::http(Vec::new()).await;
     let mut by_bytes = http(&collector);
     by_bytes.tuning.batch_bytes = 2_000;
-    by_bytes.gzip = false;
+    by_bytes.connection.gzip = false;
     let sink = start(by_bytes);
     for number in 1..=5 {
         sink.offer(&full_trace(number));
@@ -170,7 +170,12 @@ async fn open_traces_are_not_sent() {
 #[tokio::test]
 async fn bodies_that_come_compressed_are_joined_plain() {
     use std::io::Write;
-    let delivery = Delivery::new(false, RequestQueue::new(1, 100), None, Arc::new(ExportMetrics::new()));
+    let delivery = Delivery::new(
+        false,
+        RequestQueue::new(1, 100),
+        None,
+        Arc::new(ExportMetrics::new(crate::sinks::prometheus::Buckets::Classic)),
+    );
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(b"one").unwrap();
     let compressed = Request::post("http://localhost/")
@@ -219,7 +224,7 @@ async fn the_user_agent_names_the_exporters_version() {
 async fn the_size_of_a_span_is_estimated_well_enough_to_cut_by() {
     let collector = Collector::http(Vec::new()).await;
     let mut config = http(&collector);
-    config.gzip = false;
+    config.connection.gzip = false;
     let sink = start(config);
     let trace = full_trace(1);
     sink.offer(&trace);

@@ -34,7 +34,7 @@ async fn a_slow_answer_is_given_up_at_the_timeout() {
             let config = http(&collector);
             (collector, config)
         };
-        config.timeout = SHORT;
+        config.connection.timeout = SHORT;
         let (end, seen) = exchange(collector, config).await;
         assert_eq!((end.delivered, seen.len()), (1, 2));
         assert!(end.last_error.unwrap().contains("within 300 ms"));
@@ -56,7 +56,7 @@ async fn a_status_counts_even_if_its_body_never_comes() {
     ] {
         let collector = Collector::http(vec![act.clone()]).await;
         let mut config = http(&collector);
-        config.timeout = SHORT;
+        config.connection.timeout = SHORT;
         let (end, seen) = exchange(collector, config).await;
         assert_eq!(
             (end.delivered, end.rejected, seen.len()),
@@ -163,7 +163,7 @@ async fn the_wrong_protocol_is_a_failure_that_keeps_the_spans() {
     for over_grpc in [false, true] {
         let collector = Collector::start("127.0.0.1:0", Vec::new(), over_grpc, None).await;
         let mut config = if over_grpc { http(&collector) } else { grpc(&collector) };
-        config.timeout = SHORT;
+        config.connection.timeout = SHORT;
         let sink = start(config);
         sink.offer(&small(1));
         until("two failures", || sink.delivery.failure().streak >= 2).await;

@@ -8,7 +8,7 @@ use sandglass_model::trace::{
     CommandDetail, CreateDetail, Link, OperationDetail, PluginDetail, ProcessDetail, Relation, RuntimeStep,
     RuntimeStepDetail, SandboxDetail, SpanEvent,
 };
-use sandglass_model::waits::{TimeReason, TimeSpent, WaitGroup};
+use sandglass_model::waits::{TimeReason, TimeSpent, WaitGroup, Waiting};
 use sandglass_model::{
     ClockAnchor, CniCommand, CniError, Detail, PodIdentity, SandboxId, Span, SpanId, Status, Timestamp, Trace, TraceId,
     registry,
@@ -33,6 +33,16 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
         found_running: pid == 11,
         outlived_parent: pid == 12,
         ambiguous: false,
+        waiting: Some(Box::new(Waiting {
+            reason: TimeReason::FileLock,
+            what: "/run/xtables.lock".to_owned(),
+            who: "iptables".into(),
+            by: "kube-proxy".into(),
+            function: "locks_lock_inode_wait".into(),
+            since: Timestamp(BOOT_NS),
+        })),
+        netlink: "Device does not exist".into(),
+        attribution: None,
         time: Some(Box::new(TimeSpent {
             parts: TimeReason::ALL.iter().map(|reason| (*reason, 1_000_000)).collect(),
             waits: vec![WaitGroup {
@@ -65,6 +75,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
                 netns_seen: true,
                 runtime_seen: false,
                 cause: None,
+                time: None,
             }),
             Status::Unset,
         ),
@@ -217,7 +228,7 @@ pub fn config(variables: &[(&str, &str)]) -> Resolved {
     let Resolution::On(mut resolved) = resolve(&Settings::default(), &env, &Settings::default()).unwrap() else {
         panic!("off: {variables:?}");
     };
-    resolved.timeout = Duration::from_secs(5);
+    resolved.connection.timeout = Duration::from_secs(5);
     let tuning = &mut resolved.tuning;
     tuning.batch_delay = Duration::from_millis(5);
     tuning.backoff_initial = Duration::from_millis(10);

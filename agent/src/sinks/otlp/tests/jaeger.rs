@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 use super::*;
 
 /// A Jaeger process of the test's own, killed at the end.
-struct Jaeger {
-    process: sandglass_lab::jaeger::Jaeger,
+pub(super) struct Jaeger {
+    pub(super) process: sandglass_lab::jaeger::Jaeger,
     _folder: tempfile::TempDir,
 }
 
 impl Jaeger {
-    fn start(binary: &str) -> Jaeger {
+    pub(super) fn start(binary: &str) -> Jaeger {
         let folder = tempfile::tempdir().unwrap();
         let process = sandglass_lab::jaeger::Jaeger::start(binary.as_ref(), folder.path()).unwrap();
         Jaeger {
@@ -26,30 +26,39 @@ impl Jaeger {
         }
     }
 
-    /// `None` while there is no answer.
     async fn get(&self, path: &str) -> Option<Value> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.process.ports.query)).await.ok()?;
-        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.ok()?;
-        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+        get(self.process.ports.query, path).await
     }
 
     async fn trace(&self, id: &str) -> Value {
-        let begin = Instant::now();
-        loop {
-            if let Some(answer) = self.get(&format!("/api/traces/{id}")).await
-                && answer["data"][0]["spans"]
-                    .as_array()
-                    .is_some_and(|spans| spans.len() == 6)
-            {
-                return answer["data"][0].clone();
-            }
-            assert!(begin.elapsed() < LONG, "Jaeger does not show trace {id}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        shown(self.process.ports.query, id, 6).await
     }
+}
+
+/// What Jaeger's API says; `None` while there is no answer.
+async fn get(port: u16, path: &str) -> Option<Value> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+}
+
+/// Number of spans that a Jaeger has of a trace.
+pub(super) async fn spans(port: u16, id: &str) -> usize {
+    let answer = get(port, &format!("/api/traces/{id}")).await;
+    answer.map_or(0, |answer| answer["data"][0]["spans"].as_array().map_or(0, Vec::len))
+}
+
+/// A trace, once the Jaeger has all of its spans.
+async fn shown(port: u16, id: &str, number: usize) -> Value {
+    let begin = Instant::now();
+    while spans(port, id).await != number {
+        assert!(begin.elapsed() < LONG, "Jaeger does not show trace {id}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    get(port, &format!("/api/traces/{id}")).await.unwrap()["data"][0].clone()
 }
 
 #[tokio::test]

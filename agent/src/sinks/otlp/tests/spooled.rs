@@ -6,6 +6,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
+use crate::sinks::journal::{Journal, JournalOptions, Keeper};
 use config::SpoolOptions;
 
 fn spooled(mut config: Resolved, directory: &Path) -> Resolved {
@@ -93,7 +94,7 @@ async fn answers_and_faults_mean_the_same_with_a_spool() {
         let directory = TempDir::new().unwrap();
         let collector = Collector::http(vec![act.clone()]).await;
         let mut config = spooled(http(&collector), directory.path());
-        config.timeout = SHORT;
+        config.connection.timeout = SHORT;
         let (end, seen) = exchange(collector, config).await;
         assert_eq!(
             (end.delivered, end.rejected, seen.len()),
@@ -129,7 +130,7 @@ async fn a_directory_that_cannot_be_used_means_memory_and_is_reported() {
 async fn bad_traces_outlive_good_ones_when_room_is_short() {
     let directory = TempDir::new().unwrap();
     let (mut config, address) = nobody(directory.path()).await;
-    config.gzip = false;
+    config.connection.gzip = false;
     config.spool.as_mut().unwrap().bytes = 1 << 20;
     let sink = start(config);
     let mut made = 0;
@@ -207,7 +208,7 @@ async fn child() {
     let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
     let mut config = config(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
     // A timeout on a busy machine would be a further reason to send a request twice.
-    config.timeout = LONG * 3;
+    config.connection.timeout = LONG * 3;
     let config = spooled(one_by_one(config), Path::new(&directory));
     let (_, found) = Spool::new(config.spool.as_ref().unwrap(), &node().boot_id).take();
     let sink = start(config);
@@ -299,14 +300,26 @@ fn killed(sink: OtlpSink) {
 
 /// A sink with a journal; what an earlier one left is offered to it, as the composition root does.
 fn start_with_journal(config: Resolved) -> Arc<OtlpSink> {
-    let sink = Arc::new(start(config));
+    let sink = Arc::new(start(config.clone()));
     let weak = Arc::downgrade(&sink);
-    sink.keep_journal(Duration::ZERO, move |trace| {
+    let journal = Journal::new(Keeper::Export);
+    sink.keep_in(journal.clone());
+    let spool = config.spool.unwrap();
+    let options = JournalOptions {
+        directory: spool.directory,
+        clock: spool.clock,
+    };
+    let deliver = move |trace| {
         if let Some(sink) = weak.upgrade() {
             sink.offer(&trace);
         }
-    });
+    };
+    journal.start(&options, Duration::ZERO, Box::new(deliver));
     sink
+}
+
+fn interrupted(sink: &OtlpSink) -> u64 {
+    sink.journal.get().unwrap().status().interrupted
 }
 
 #[tokio::test]
@@ -323,7 +336,7 @@ async fn what_waited_for_its_batch_and_what_was_open_survive_a_kill() {
         Arc::new(trace)
     };
     for number in 0..20 {
-        sink.changed(&open(number));
+        sink.journal.get().unwrap().put(&open(number));
         if number < 10 {
             sink.offer(&small(number));
         }
@@ -335,8 +348,8 @@ async fn what_waited_for_its_batch_and_what_was_open_survive_a_kill() {
     config.tuning.batch_delay = Duration::from_millis(1);
     let sink = start_with_journal(config.clone());
     until("delivery", || sink.status().delivered == 20).await;
-    let status = sink.status();
-    assert_eq!((status.interrupted_traces, status.journal_problem), (Some(10), None));
+    let journal = sink.journal.get().unwrap().status();
+    assert_eq!((journal.interrupted, journal.problem), (10, None));
     assert_eq!(sink.stop(LONG).await, 0);
     sums_up(&sink.status(), 20);
     let mut all = numbers(&collector);
@@ -355,10 +368,7 @@ async fn what_waited_for_its_batch_and_what_was_open_survive_a_kill() {
     // Nothing is left for a third one.
     let sink = start_with_journal(config);
     assert_eq!(sink.stop(LONG).await, 0);
-    assert_eq!(
-        (sink.status().interrupted_traces, sink.status().delivered),
-        (Some(0), 0)
-    );
+    assert_eq!((interrupted(&sink), sink.status().delivered), (0, 0));
 }
 
 #[tokio::test]
@@ -375,11 +385,11 @@ async fn what_is_not_sent_leaves_the_journal() {
     good.spans[0].status = sandglass_model::Status::Unset;
     let mut open = good.clone();
     open.closed = false;
-    sink.changed(&Arc::new(open));
+    sink.journal.get().unwrap().put(&Arc::new(open));
     sink.offer(&Arc::new(good));
     assert_eq!(sink.status().sampled_out, 1);
     killed(Arc::into_inner(sink).unwrap());
     let sink = start_with_journal(config);
     assert_eq!(sink.stop(LONG).await, 0);
-    assert_eq!((sink.status().interrupted_traces, sink.status().waiting), (Some(0), 0));
+    assert_eq!((interrupted(&sink), sink.status().waiting), (0, 0));
 }

@@ -9,7 +9,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// An authority, a server certificate for `localhost` and 127.0.0.1, a client certificate, and another authority.
+/// An authority, a server certificate for `localhost` and 127.0.0.1, a client certificate, another authority and its server certificate.
 struct Authority {
     folder: tempfile::TempDir,
 }
@@ -28,18 +28,20 @@ impl Authority {
             let args = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority";
             authority.openssl(&format!("{args} -keyout {name}.key -out {name}.pem"));
         }
-        for (name, extensions) in [
-            (
-                "server",
-                "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
-            ),
-            ("client", "extendedKeyUsage=clientAuth\nbasicConstraints=CA:FALSE\n"),
+        let of_server = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
+        let of_client = "extendedKeyUsage=clientAuth\nbasicConstraints=CA:FALSE\n";
+        for (name, extensions, ca) in [
+            ("server", of_server, "ca"),
+            ("stranger", of_server, "other"),
+            ("client", of_client, "ca"),
         ] {
             std::fs::write(authority.path(&format!("{name}.ext")), extensions).unwrap();
             let args = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
             authority.openssl(&format!("{args} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
-            let args = "x509 -req -days 2 -CA ca.pem -CAkey ca.key -CAcreateserial";
-            authority.openssl(&format!("{args} -in {name}.csr -out {name}.pem -extfile {name}.ext"));
+            let args = "x509 -req -days 2 -CAcreateserial";
+            authority.openssl(&format!(
+                "{args} -CA {ca}.pem -CAkey {ca}.key -in {name}.csr -out {name}.pem -extfile {name}.ext"
+            ));
         }
         Some(authority)
     }
@@ -66,6 +68,11 @@ impl Authority {
     }
 
     fn acceptor(&self, ask_client: bool, alpn: &[u8]) -> TlsAcceptor {
+        self.acceptor_with("server", ask_client, alpn)
+    }
+
+    /// With the certificate of this name.
+    fn acceptor_with(&self, name: &str, ask_client: bool, alpn: &[u8]) -> TlsAcceptor {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -78,9 +85,9 @@ impl Authority {
         } else {
             builder.with_no_client_auth()
         };
-        let key = PrivateKeyDer::from_pem_file(self.path("server.key")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap();
         let mut config = builder
-            .with_single_cert(vec![certificate(&self.path("server.pem"))], key)
+            .with_single_cert(vec![certificate(&self.path(&format!("{name}.pem")))], key)
             .unwrap();
         config.alpn_protocols = vec![alpn.to_vec()];
         TlsAcceptor::from(Arc::new(config))
@@ -149,6 +156,39 @@ async fn a_wrong_authority_keeps_the_spans_and_says_why() {
         assert_eq!(sink.stop(Duration::from_millis(50)).await, 1);
     }
     assert!(collector.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_collector_with_a_wrong_certificate_gets_all_once_it_has_the_right_one() {
+    let test = "a_collector_with_a_wrong_certificate_gets_all_once_it_has_the_right_one";
+    let Some(authority) = Authority::new(test) else {
+        return;
+    };
+    let stranger = authority.acceptor_with("stranger", false, b"http/1.1");
+    let wrong = Collector::start("127.0.0.1:0", Vec::new(), false, Some(stranger)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", format!("https://{}", wrong.address)),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", authority.text("ca.pem")),
+    ];
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let sink = start(outages::spooled(config(&variables), directory.path()));
+    let mut maker = outages::Maker::default();
+    maker.offer(&sink, 0..60);
+    until("two failures", || sink.delivery.failure().streak >= 2).await;
+    maker.adds_up(test, &sink.status());
+    assert!(wrong.seen().is_empty(), "no bad trace reached a stranger");
+    let address = wrong.go_away().await.to_string();
+    let right = Collector::start(
+        &address,
+        Vec::new(),
+        false,
+        Some(authority.acceptor(false, b"http/1.1")),
+    )
+    .await;
+    until("the end", || sink.status().waiting == 0).await;
+    assert_eq!(sink.stop(LONG).await, 0);
+    maker.judge(test, &right.spans(), &sink.status());
 }
 
 #[tokio::test]

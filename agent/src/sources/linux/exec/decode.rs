@@ -4,14 +4,17 @@
 //! and `TRACESTATE` become part of an event.
 //! Does not: look up a cgroup's path, or leave out processes of runtimes (the feed does).
 
-use sandglass_model::event::{Exec, Exit, ExitStatus, Fork};
+use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, NetlinkRemark};
 use sandglass_model::waits::ThreadKey;
 use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
+use sandglass_probes::wire::daemons::MessageRecord;
+use sandglass_probes::wire::extack::{ExtackRecord, KIND_EXTACK};
+use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord, KIND_CONTENTION, KIND_FILE_LOCK};
 use sandglass_probes::wire::waits::{RunRecord, WakeRecord};
 use sandglass_probes::wire::{
-    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_RUN, KIND_STDIO,
-    KIND_WAKE, ROLE_RUNTIME, ROLE_TRACKED, RecordHeader, StdioRecord,
+    COMM_LEN, ExecRecord, ExitRecord, FLAG_ARGS_CUT, ForkRecord, KIND_EXEC, KIND_EXIT, KIND_FORK, KIND_MESSAGE,
+    KIND_RUN, KIND_STDIO, KIND_WAKE, ROLE_RUNTIME, ROLE_TRACKED, RecordHeader, StdioRecord,
 };
 
 use super::stdio;
@@ -30,7 +33,7 @@ pub struct DecodedProcess {
     pub ring_bytes: u64,
 }
 
-/// A record of the process probe, or of the programs that follow waits, which need names of the kernel's functions.
+/// A record of the process probe, or of the programs that follow waits, which need names of the kernel's functions, or requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodedRecord {
     /// An event of a process.
@@ -39,9 +42,15 @@ pub enum DecodedRecord {
     Wake(Box<WakeRecord>),
     /// A thread began to run.
     Run(RunRecord),
+    /// A thread tried to lock a file.
+    FileLock(Box<FileLockRecord>),
+    /// A thread has waited for a lock of the kernel.
+    Contention(Box<ContentionRecord>),
+    /// A message between a tracked process and a daemon.
+    Message(MessageRecord),
 }
 
-/// Decodes one record: one of a process as [`decode`] does, or one of a wait.
+/// Decodes one record: one of a process as [`decode`] does, or one of a wait or a message.
 ///
 /// # Errors
 /// When the bytes are no record.
@@ -59,6 +68,18 @@ pub fn decode_any(bytes: &[u8]) -> Result<Option<DecodedRecord>, DecodeError> {
         KIND_RUN => {
             let (record, _) = RunRecord::read(bytes).ok_or(short(KIND_RUN))?;
             Some(DecodedRecord::Run(record))
+        }
+        KIND_FILE_LOCK => {
+            let (record, _) = FileLockRecord::read(bytes).ok_or(short(KIND_FILE_LOCK))?;
+            Some(DecodedRecord::FileLock(Box::new(record)))
+        }
+        KIND_CONTENTION => {
+            let (record, _) = ContentionRecord::read(bytes).ok_or(short(KIND_CONTENTION))?;
+            Some(DecodedRecord::Contention(Box::new(record)))
+        }
+        KIND_MESSAGE => {
+            let (record, _) = MessageRecord::read(bytes).ok_or(short(KIND_MESSAGE))?;
+            Some(DecodedRecord::Message(record))
         }
         _ => decode(bytes)?.map(DecodedRecord::Process),
     })
@@ -112,6 +133,14 @@ pub fn decode(bytes: &[u8]) -> Result<Option<DecodedProcess>, DecodeError> {
                 Some(io) => Body::PluginIoRead(Box::new(io)),
                 None => return Ok(None),
             }
+        }
+        KIND_EXTACK => {
+            let (record, _) = ExtackRecord::read(bytes).ok_or(short(KIND_EXTACK))?;
+            let len = record.message.iter().position(|byte| *byte == 0);
+            Body::NetlinkRemarked(Box::new(NetlinkRemark {
+                process: key(&header),
+                message: text(&record.message[..len.unwrap_or(record.message.len())]).into(),
+            }))
         }
         kind => return Err(DecodeError::UnknownKind(kind)),
     };

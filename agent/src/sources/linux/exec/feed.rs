@@ -12,9 +12,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 
+use super::daemons::Daemons;
 use super::decode::{DecodedProcess, DecodedRecord, decode_any};
 use super::running;
-use super::runtimes::Runtimes;
+use super::runtimes::{self, Runtimes};
 use super::trust::Trust;
 use super::waits::{self, Waits};
 use crate::health::{Health, ProbeLabel};
@@ -24,6 +25,7 @@ use crate::sources::linux::feed::{Drained, Feed, Outlet, RECORDS_MAX};
 use crate::sources::linux::loader::family::RecordStream;
 use crate::sources::linux::loader::maps::{Pages, Processes, TrustMaps};
 use crate::sources::linux::netns::NetnsWatch;
+use crate::sources::linux::runtime_times::MeterRequests;
 use crate::sources::queue::Stopped;
 use crate::sources::{TrustSettings, clock};
 
@@ -54,6 +56,10 @@ pub struct ExecFeed {
     runtimes: Runtimes,
     /// `None` where waits are not followed.
     waits: Option<Waits>,
+    /// `None` where requests to daemons are not followed.
+    daemons: Option<Daemons>,
+    /// Requests measurements of the runtime's daemon; `None` where waits are not wanted.
+    measure: Option<MeterRequests>,
     /// Waits that were left out: `events_limited_total`.
     limited_waits: Counter,
     /// The relation of both clocks that was sent last.
@@ -71,7 +77,7 @@ impl ExecFeed {
         trust: TrustSettings,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
-        waits: Option<Waits>,
+        (waits, daemons, measure): (Option<Waits>, Option<Daemons>, Option<MeterRequests>),
     ) -> ExecFeed {
         ExecFeed {
             stream: channels.stream,
@@ -84,6 +90,8 @@ impl ExecFeed {
             cgroups: Cgroups::new(),
             runtimes: Runtimes::default(),
             waits,
+            daemons,
+            measure,
             limited_waits: health.limited.get_or_create(&ProbeLabel {
                 probe: waits::PROBE.to_owned(),
             }),
@@ -119,18 +127,42 @@ impl ExecFeed {
                     return;
                 }
                 exec.cgroup = self.cgroups.path(decoded.cgroup_id, exec.process.pid);
-                if let Some(waits) = self.waits.as_mut().filter(|_| !decoded.is_runtime) {
-                    waits.on_exec(exec.process, exec.parent, event.at);
+                let is_step = decoded.is_runtime && runtimes::is_step(exec);
+                if let Some(daemons) = self.daemons.as_mut().filter(|_| !decoded.is_runtime) {
+                    daemons.on_exec(exec, event.at);
+                }
+                if let Some(waits) = &mut self.waits {
+                    match decoded.is_runtime {
+                        true if is_step => waits.on_step(exec.process, event.at),
+                        true => {}
+                        false => waits.on_exec(exec, event.at),
+                    }
+                }
+                if let Some(measure) = &self.measure {
+                    match is_step {
+                        true => measure.again(),
+                        false if exec.env("CNI_COMMAND").is_some() => measure.on_plugin(exec),
+                        false => {}
+                    }
                 }
                 self.netns.request(exec, event.at);
             }
             Body::ProcessExited(exit) if !self.runtimes.on_exit(exit.process) => return,
             Body::ProcessExited(exit) => {
-                if let Some(waits) = &mut self.waits {
-                    waits.on_exit(exit.process, event.at);
+                if let Some(daemons) = &mut self.daemons {
+                    daemons.on_exit(exit.process, event.at);
+                }
+                if let Some(waits) = &mut self.waits
+                    && waits.on_exit(exit.process, event.at)
+                    && let Some(measure) = &self.measure
+                {
+                    measure.again();
                 }
             }
             Body::ProcessForked(fork) => {
+                if let Some(daemons) = &mut self.daemons {
+                    daemons.on_fork(fork.process, fork.parent);
+                }
                 if let Some(waits) = &mut self.waits {
                     waits.on_fork(fork.process);
                 }
@@ -148,6 +180,18 @@ impl ExecFeed {
         if let Err(error) = waits.check(&mut self.burst) {
             tracing::warn!(%error, "waits are not recorded any more");
             self.waits = None;
+        }
+    }
+
+    /// As [`ExecFeed::check_waits`], of requests to daemons.
+    fn check_daemons(&mut self) {
+        let Some(daemons) = &mut self.daemons else {
+            return;
+        };
+        let slow = self.waits.as_ref().is_some_and(Waits::are_attached);
+        if let Err(error) = daemons.check(slow, &mut self.processes, &mut self.burst) {
+            tracing::warn!(%error, "requests to daemons are not followed any more");
+            self.daemons = None;
         }
     }
 
@@ -199,8 +243,14 @@ impl Feed for ExecFeed {
         if self.waits.is_some() {
             self.outlet.send(Waits::announcement())?;
         }
+        if self.daemons.is_some() {
+            self.outlet.send(Daemons::announcement())?;
+        }
         for event in running.events {
             if let Body::ProcessExecuted(exec) = &event.body {
+                if let Some(daemons) = &mut self.daemons {
+                    daemons.on_exec(exec, event.at);
+                }
                 self.netns.request(exec, clock::now());
             }
             self.outlet.send(event)?;
@@ -233,7 +283,20 @@ impl Feed for ExecFeed {
                         self.burst.push(waits.woken(&record, &mut self.cgroups));
                     }
                 }
+                Ok(Some(DecodedRecord::FileLock(record))) => {
+                    self.burst
+                        .extend(self.waits.as_mut().and_then(|waits| waits.file_lock(&record)));
+                }
+                Ok(Some(DecodedRecord::Contention(record))) => {
+                    self.burst
+                        .extend(self.waits.as_mut().map(|waits| waits.kernel_lock(&record)));
+                }
                 Ok(Some(DecodedRecord::Run(record))) => self.burst.push(waits::ran(&record)),
+                Ok(Some(DecodedRecord::Message(record))) => {
+                    let daemons = self.daemons.as_mut();
+                    let event = daemons.and_then(|daemons| daemons.on_message(&record, &mut self.cgroups));
+                    self.burst.extend(event);
+                }
                 Ok(None) => {}
                 Err(error) => self.outlet.count_undecodable(&error),
             }
@@ -243,6 +306,7 @@ impl Feed for ExecFeed {
         }
         self.send_burst()?;
         self.check_waits();
+        self.check_daemons();
         self.send_burst()?;
         self.ring_bytes.set(0);
         Ok(Drained::from_count(records))

@@ -1,6 +1,7 @@
 //! Who waits for a lock on a file, and who holds it: from `/proc/locks`, while a plugin is slow.
 //!
-//! Used by `exec::waits`, at every poll of the process probe while the programs that follow waits are attached. `/proc/locks`
+//! Used by `exec::waits` when the programs that follow waits are attached, for waits that began before; and at every poll of the process
+//! probe from then on where the kernel does not report such waits itself (`exec::locks`). `/proc/locks`
 //! (proc_locks(5)) has a line for each lock and below it one with `->` for each process that waits; the file's path is
 //! that of a descriptor of the process that waits. Works on every kernel, also for locks that are older than the agent.
 //! Does not: see a wait that begins and ends between two polls, or a process that only tries again and again.
@@ -18,7 +19,15 @@ use crate::sources::clock;
 /// What the last look found, so that a wait is reported once.
 #[derive(Debug, Default)]
 pub struct FileLocks {
-    reported: Vec<BlockedLine>,
+    reported: Vec<Reported>,
+}
+
+/// A wait that was reported.
+#[derive(Clone, Copy, Debug)]
+struct Reported {
+    line: BlockedLine,
+    /// With the path of the file.
+    named: bool,
 }
 
 /// A process that waits, as `/proc/locks` has it.
@@ -35,20 +44,33 @@ impl FileLocks {
         let at = clock::now();
         let lines = fs::read_to_string("/proc/locks").unwrap_or_default();
         let mut found: Vec<BlockedLine> = blocked(&lines).collect();
-        found.retain(|line| self.reported.contains(line) || is_below(line.pid, &is_plugin));
+        let is_known = |line: &BlockedLine| self.reported.iter().any(|before| before.line == *line);
+        found.retain(|line| is_known(line) || is_below(line.pid, &is_plugin));
         found.truncate(REPORTED_MAX);
-        for line in found.iter().filter(|line| !self.reported.contains(line)) {
-            events.push(Event {
-                at,
-                body: Body::LockBlocked(Box::new(LockBlocked {
-                    pid: line.pid,
-                    path: path_of(line.pid, line.inode).unwrap_or_default(),
-                    holder: line.holder,
-                    holder_name: name_of(line.holder),
-                })),
-            });
+        let mut reported = Vec::with_capacity(found.len());
+        for line in found {
+            let before = self.reported.iter().find(|before| before.line == line);
+            if let Some(named) = before.filter(|before| before.named) {
+                reported.push(*named);
+                continue;
+            }
+            // On a busy node the first look may find no path; one that finds it later reports the wait again.
+            let path = path_of(line.pid, line.inode).unwrap_or_default();
+            let named = !path.is_empty();
+            if before.is_none() || named {
+                events.push(Event {
+                    at,
+                    body: Body::LockBlocked(Box::new(LockBlocked {
+                        pid: line.pid,
+                        path,
+                        holder: line.holder,
+                        holder_name: name_of(line.holder),
+                    })),
+                });
+            }
+            reported.push(Reported { line, named });
         }
-        self.reported = found;
+        self.reported = reported;
     }
 }
 
@@ -87,7 +109,7 @@ fn is_below(pid: u32, is_plugin: &impl Fn(u32) -> bool) -> bool {
 }
 
 /// The path of the file that a process has open.
-fn path_of(pid: u32, inode: u64) -> Option<String> {
+pub fn path_of(pid: u32, inode: u64) -> Option<String> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
         .ok()?
         .flatten()
@@ -102,7 +124,8 @@ fn is_file(link: &Path, inode: u64) -> bool {
     fs::metadata(link).is_ok_and(|file| file.is_file() && file.ino() == inode)
 }
 
-fn name_of(pid: u32) -> SmolStr {
+/// The name of a process; empty when it has ended.
+pub fn name_of(pid: u32) -> SmolStr {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     SmolStr::new(name.trim_end())
 }

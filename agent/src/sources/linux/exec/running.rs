@@ -160,6 +160,13 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     Some(read_process(pid)?.parent)
 }
 
+/// Key and name of a process; `None` when it has ended.
+pub fn key_of(pid: u32) -> Option<(ProcessKey, SmolStr)> {
+    let process = read_process(pid)?;
+    let start_ticks = process.start_ticks;
+    Some((ProcessKey { pid, start_ticks }, process.comm))
+}
+
 /// `PID (COMM) STATE PPID .. STARTTIME .. ENV_START ENV_END`, fields 1, 2, 3, 4, 22, 50 and 51 of proc_pid_stat(5). COMM may hold
 /// anything, parentheses and line ends included, and no later field holds a parenthesis: so it ends at the last one.
 fn parse_stat(stat: &[u8]) -> Option<Process> {

@@ -46,6 +46,15 @@ fn concerns_life(exec: &Exec) -> bool {
     verb.is_some_and(|verb| OCI_LIFE_VERBS.contains(&verb))
 }
 
+/// Whether the process makes a container, or a shim for one, and ends then: a step of the runtime, as the correlator has it.
+pub fn is_step(exec: &Exec) -> bool {
+    let has = |verbs: &[&str]| exec.args.iter().skip(1).any(|argument| verbs.contains(&argument));
+    match exec.file_name() {
+        "runc" | "crun" | "runsc" | "youki" => has(&["create", "start"]),
+        name => name.starts_with("containerd-shim") && has(&["start"]),
+    }
+}
+
 /// Processes of `runc exec` and the like that may run at once; above a hundred only on a node that loses exits.
 const IGNORED_MAX: usize = 4096;
 /// Verbs that begin or end a container's life (OCI runtime specification, runtime.md, "Operations"; `run` is runc's own).

@@ -3,24 +3,29 @@
 //! Used by the feed of the process probe. The programs (`probes/bpf/waits.h`) are attached only while a plugin runs that began
 //! longer than `waits.after` ago (or always, where that is 0), so that a fast operation pays nothing for the reasons of slow ones. A sleep that lasts at that
 //! moment is recovered by the kernel side.
+//! While an operation is slow, `looks` shows what its threads do now.
 //! Does not: interpret a stack; the correlator does.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sandglass_model::event::Exec;
 use sandglass_model::waits::{ThreadRun, ThreadTimes, ThreadWake, Waker};
 use sandglass_model::{Body, Event, ProcessKey, SmolStr, TextList, Timestamp};
+use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord};
 use sandglass_probes::wire::waits::{
     RunRecord, ThreadTimes as WireTimes, WAIT_PREEMPTED, WAIT_RECOVERED, WAIT_THROTTLED, WakeRecord,
 };
 use sandglass_probes::wire::{COMM_LEN, RecordHeader};
 
 use super::file_locks::FileLocks;
+use super::locks::Locks;
+use super::looks::Looks;
 use crate::sources::clock;
 use crate::sources::linux::cgroups::Cgroups;
 use crate::sources::linux::loader::error::LoadError;
-use crate::sources::linux::loader::family::Family;
+use crate::sources::linux::loader::family::{Family, Part};
 use crate::sources::linux::loader::maps::WaitMaps;
 use crate::sources::linux::record::text;
 use crate::sources::linux::symbols::Symbols;
@@ -30,19 +35,35 @@ pub struct Waits {
     family: Arc<Mutex<Family>>,
     maps: WaitMaps,
     symbols: Symbols,
-    /// How long a plugin runs before its waits are recorded.
+    /// How long a plugin runs before its waits are recorded. A step of the runtime runs three times as long.
     after_ns: u64,
-    /// Plugins that run and were executed by a runtime, with the time of their exec, and with `None` what they started.
+    /// What runs and was executed by a runtime, plugins and steps, with the time from which it is slow, and with `None` what
+    /// plugins started.
     running: HashMap<ProcessKey, Option<Timestamp>>,
     attached: bool,
     /// Until when the programs stay attached without a slow plugin.
     until: Timestamp,
-    locks: FileLocks,
+    /// Waits for locks on files as `/proc/locks` has them.
+    file_locks: FileLocks,
+    /// The programs report such waits from their attachment on.
+    sees_file_locks: bool,
+    /// `/proc/locks` was read since the attachment.
+    has_looked: bool,
+    /// Locks that the programs reported.
+    locks: Locks,
+    /// `None` where the kernel has no iterator over tasks.
+    looks: Option<Looks>,
 }
 
 impl Waits {
-    /// Waits of the programs that `family` has prepared.
-    pub fn new(family: Arc<Mutex<Family>>, maps: WaitMaps, symbols: Symbols, after: Duration) -> Waits {
+    /// Waits of the programs that `family` has prepared, whether those see locks on files, and whether the kernel has
+    /// the iterator over tasks.
+    pub fn new(
+        family: Arc<Mutex<Family>>,
+        (maps, symbols): (WaitMaps, Symbols),
+        after: Duration,
+        (sees_file_locks, looks): (bool, bool),
+    ) -> Waits {
         Waits {
             family,
             maps,
@@ -51,7 +72,11 @@ impl Waits {
             running: HashMap::new(),
             attached: false,
             until: Timestamp(0),
-            locks: FileLocks::default(),
+            file_locks: FileLocks::default(),
+            sees_file_locks,
+            has_looked: false,
+            locks: Locks::default(),
+            looks: looks.then(Looks::default),
         }
     }
 
@@ -66,29 +91,38 @@ impl Waits {
         self.add(process, None);
     }
 
-    /// A plugin or what it started was executed.
-    pub fn on_exec(&mut self, process: ProcessKey, parent: ProcessKey, at: Timestamp) {
-        let begin = if self.running.contains_key(&parent) {
-            None
-        } else {
-            Some(at)
-        };
-        self.add(process, begin);
-    }
-
-    fn add(&mut self, process: ProcessKey, begin: Option<Timestamp>) {
-        if self.running.len() < RUNNING_MAX {
-            self.running.entry(process).or_insert(begin);
+    /// A plugin or what it started was executed. A daemon of one plugin can be the runtime of another: what it executes as a plugin
+    /// counts as the runtime's.
+    pub fn on_exec(&mut self, exec: &Exec, at: Timestamp) {
+        let is_below = self.running.contains_key(&exec.parent);
+        let slow_from = (!is_below && exec.env("CNI_COMMAND").is_some()).then(|| at.plus(self.after_ns));
+        match self.running.get_mut(&exec.process) {
+            Some(known @ None) => *known = slow_from,
+            Some(Some(_)) => {}
+            None => self.add(exec.process, slow_from),
         }
     }
 
-    /// A process ended.
-    pub fn on_exit(&mut self, process: ProcessKey, at: Timestamp) {
-        if let Some(Some(begin)) = self.running.remove(&process)
-            && at.since(begin) >= self.after_ns
-        {
+    /// A step of the runtime was executed. It lasts longer than a plugin on an idle node too.
+    pub fn on_step(&mut self, process: ProcessKey, at: Timestamp) {
+        self.add(process, Some(at.plus(STEP_FACTOR * self.after_ns)));
+    }
+
+    fn add(&mut self, process: ProcessKey, slow_from: Option<Timestamp>) {
+        if self.running.len() < RUNNING_MAX {
+            self.running.entry(process).or_insert(slow_from);
+        }
+    }
+
+    /// A process ended. Returns whether a runtime had executed it.
+    pub fn on_exit(&mut self, process: ProcessKey, at: Timestamp) -> bool {
+        let Some(Some(slow_from)) = self.running.remove(&process) else {
+            return false;
+        };
+        if at >= slow_from {
             self.until = self.until.max(at.plus(LINGER_NS));
         }
+        true
     }
 
     /// Attaches or detaches the programs, as the oldest plugin that runs demands, and looks who waits for locks on files. Adds the
@@ -98,18 +132,44 @@ impl Waits {
     /// A message when the kernel rejects the programs.
     pub fn check(&mut self, events: &mut Vec<Event>) -> Result<(), String> {
         let now = clock::now();
-        let is_slow = |begin: &Timestamp| (self.after_ns..SLOW_MAX_NS).contains(&now.since(*begin));
+        let is_slow = |slow_from: &Timestamp| now >= *slow_from && now.since(*slow_from) < SLOW_MAX_NS;
         let slow = self.running.values().flatten().any(is_slow);
         let wanted = self.after_ns == 0 || slow || (self.attached && now < self.until);
         if wanted != self.attached {
             self.attached = wanted;
             self.set_attached(wanted, events)?;
         }
-        if self.attached && !self.running.is_empty() {
+        if self.attached && !self.running.is_empty() && !(self.sees_file_locks && self.has_looked) {
             let plugins = |pid| self.running.keys().any(|process| process.pid == pid);
-            self.locks.look(plugins, events);
+            self.file_locks.look(plugins, events);
+            self.has_looked = true;
         }
+        self.look(now, slow, events);
         Ok(())
+    }
+
+    /// Once a second while an operation is slow: what its threads do now. After the locks, which name what they wait for.
+    fn look(&mut self, now: Timestamp, slow: bool, events: &mut Vec<Event>) {
+        let Some(looks) = &mut self.looks else {
+            return;
+        };
+        if !slow || !self.attached {
+            events.extend(looks.end(now));
+            return;
+        }
+        if !looks.is_due(now) {
+            return;
+        }
+        let mut family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
+        match family.iterate(LOOK, LOOK_BYTES_MAX) {
+            Ok(bytes) => events.extend(looks.event(&bytes, now, &mut self.symbols)),
+            Err(error) => {
+                drop(family);
+                tracing::warn!(%error, "what an operation that runs waits for is not looked at any more");
+                events.extend(looks.end(now));
+                self.looks = None;
+            }
+        }
     }
 
     fn set_attached(&mut self, wanted: bool, events: &mut Vec<Event>) -> Result<(), String> {
@@ -118,14 +178,21 @@ impl Waits {
         if !wanted {
             // The time before the programs are detached, and below the one after they are attached.
             events.push(recorded(false));
-            return family.set_prepared_hooked(false).map_err(rejected);
+            return family.set_part_hooked(Part::Waits, false).map_err(rejected);
         }
         if !self.maps.reset() {
             return Err("a map of the programs cannot be written".to_owned());
         }
-        family.set_prepared_hooked(true).map_err(rejected)?;
+        self.locks.reset();
+        self.has_looked = false;
+        family.set_part_hooked(Part::Waits, true).map_err(rejected)?;
         events.push(recorded(true));
         Ok(())
+    }
+
+    /// Waits are recorded now: a plugin is slow.
+    pub fn are_attached(&self) -> bool {
+        self.attached
     }
 
     /// How many waits the kernel side has left out since the last call, and the event of that.
@@ -168,6 +235,16 @@ impl Waits {
                 },
             })),
         }
+    }
+
+    /// The event of a try to lock a file.
+    pub fn file_lock(&mut self, record: &FileLockRecord) -> Option<Event> {
+        self.locks.file_lock(record)
+    }
+
+    /// The event of a wait for a lock of the kernel.
+    pub fn kernel_lock(&mut self, record: &ContentionRecord) -> Event {
+        self.locks.kernel_lock(record, &mut self.symbols)
     }
 
     fn names(&mut self, stack: &[u64]) -> TextList {
@@ -214,9 +291,15 @@ fn times(header: &RecordHeader, times: &WireTimes) -> ThreadTimes {
 
 /// Name of the probe, in metrics and on the health page.
 pub const PROBE: &str = "waits";
+/// The iterator's program.
+pub const LOOK: &str = "look";
+/// What one look may write: more than three thousand threads.
+const LOOK_BYTES_MAX: u64 = 1 << 20;
 /// Plugins and processes below them; of more, the waits are recorded by the age of these.
 const RUNNING_MAX: usize = 4096;
-/// A plugin that runs for longer (ten minutes, twice the default of `correlation.deadline`) keeps nothing attached.
+/// How much older than a plugin a step of the runtime is when it counts as slow: `runc create` takes 50 to 80 ms on an idle node.
+const STEP_FACTOR: u64 = 3;
+/// A plugin that is slow for longer (ten minutes, twice the default of `correlation.deadline`) keeps nothing attached.
 const SLOW_MAX_NS: u64 = 600_000_000_000;
 /// How long the programs stay attached after a slow plugin: the runtime executes the next one of its chain within
 /// milliseconds, and to attach takes one.

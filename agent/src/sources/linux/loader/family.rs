@@ -4,19 +4,21 @@
 //! Does not: choose a rung; each probe tries its objects in order.
 
 use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
+use std::time::Instant;
 
 use aya::maps::{Map, MapError};
-use aya::programs::{Program, ProgramError, SocketFilter};
+use aya::programs::{Iter, Program, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
 use sandglass_probes::wire::PID_COUNTS;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use super::error::LoadError;
-use super::hook::{AttachPoint, Hook};
-use super::maps::{LostCounter, Pages, Processes, Reader, Ring, TrustMaps, WaitMaps};
+use super::hook::{self, AttachPoint, Hook};
+use super::maps::{LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
 use super::run_time::ProgramTime;
 use crate::sources::linux::symbols::{self, Namer, Symbols};
 
@@ -111,13 +113,22 @@ pub fn with_kernel_types<T>(ports: &[u16], load: impl FnOnce(&mut ProbeLoader<'_
     Ok(load(&mut ProbeLoader { types: &types, objects }))
 }
 
+/// Programs of an object that are attached at times, together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those that follow waits.
+    Waits,
+    /// Those that follow requests to daemons.
+    Requests,
+}
+
 /// A loaded object. What it attached is detached when it is dropped.
 #[derive(Debug)]
 pub struct Family {
     // Dropped first: a program is detached before its object goes.
     hooks: Vec<Hook>,
     /// Programs that are attached at times.
-    prepared: Vec<Hook>,
+    prepared: Vec<(Part, Hook)>,
     /// The programs, and the maps that were not taken.
     ebpf: Ebpf,
     /// Name of the probe, for errors.
@@ -204,12 +215,13 @@ impl Family {
         Ok(())
     }
 
-    /// Loads the program `name` for a tracepoint without attaching it: see [`Family::set_prepared_hooked`].
+    /// Loads the program `name` for a tracepoint without attaching it: see [`Family::set_part_hooked`].
     ///
     /// # Errors
     /// As for [`Family::attach`].
     pub fn prepare(
         &mut self,
+        part: Part,
         name: &'static str,
         tracepoint: &'static str,
         loader: &ProbeLoader<'_>,
@@ -219,30 +231,71 @@ impl Family {
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
         let outcome = without_signals(|| hook.load(program, loader.types));
         outcome.map_err(|source| self.rejected(&hook, source))?;
-        self.prepared.push(hook);
+        self.prepared.push((part, hook));
         Ok(())
     }
 
-    /// Attaches the prepared programs in their order, or detaches them, the last one first.
+    /// Loads the program `name`, an iterator over the node's tasks (`iter/task`): see [`Family::iterate`].
     ///
     /// # Errors
-    /// When the kernel rejects a program; none is attached then.
-    pub fn set_prepared_hooked(&mut self, hooked: bool) -> Result<(), LoadError> {
+    /// As for [`Family::attach`]; before Linux 5.8 always.
+    pub fn prepare_iterator(&mut self, name: &'static str, loader: &ProbeLoader<'_>) -> Result<(), LoadError> {
+        let (probe, hook) = (self.probe, self.hook);
+        let missing = self.unexpected(name);
+        let program = self.ebpf.program_mut(name).ok_or(missing)?;
+        let iterator: Result<&mut Iter, _> = program.try_into();
+        let outcome = iterator.and_then(|iterator| without_signals(|| iterator.load("task", loader.types)));
+        outcome.map_err(|source| LoadError::Program {
+            probe,
+            hook,
+            place: "iter/task",
+            source: Box::new(source),
+        })
+    }
+
+    /// Runs a prepared iterator once and returns what it wrote, up to `max` bytes.
+    ///
+    /// # Errors
+    /// When the kernel refuses to run it.
+    pub fn iterate(&mut self, name: &str, max: u64) -> Result<Vec<u8>, io::Error> {
+        let program = self.ebpf.program_mut(name).ok_or(io::ErrorKind::NotFound)?;
+        let iterator: &mut Iter = program.try_into().map_err(io::Error::other)?;
+        let link = iterator.attach().map_err(io::Error::other)?;
+        let link = iterator.take_link(link).map_err(io::Error::other)?;
+        let mut written = Vec::new();
+        let file = link.into_file().map_err(io::Error::other)?;
+        file.take(max).read_to_end(&mut written)?;
+        Ok(written)
+    }
+
+    /// Attaches the prepared programs of a part in their order, or detaches them, the last one first.
+    ///
+    /// # Errors
+    /// When the kernel rejects a program; none of the part is attached then.
+    pub fn set_part_hooked(&mut self, part: Part, hooked: bool) -> Result<(), LoadError> {
         if !hooked {
-            self.prepared.iter_mut().rev().for_each(Hook::detach);
+            self.detach_part(part);
             return Ok(());
         }
         for at in 0..self.prepared.len() {
-            let hook = &mut self.prepared[at];
+            let (of, hook) = &mut self.prepared[at];
+            if *of != part {
+                continue;
+            }
             let program = self.ebpf.program_mut(hook.program());
             let outcome = program.map_or(Ok(()), |program| hook.attach(program));
             if let Err(source) = outcome {
-                let error = self.rejected(&self.prepared[at], source);
-                self.prepared.iter_mut().rev().for_each(Hook::detach);
+                let error = self.rejected(&self.prepared[at].1, source);
+                self.detach_part(part);
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    fn detach_part(&mut self, part: Part) {
+        let hooks = self.prepared.iter_mut().rev().filter(|(of, _)| *of == part);
+        hooks.for_each(|(_, hook)| hook.detach());
     }
 
     /// Detaches all programs, or attaches them again; they stay loaded. The filter of a socket stays attached.
@@ -272,9 +325,12 @@ impl Family {
         let (probe, hook) = (self.probe, self.hook);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
+        let begin = Instant::now();
         let filter: Result<&mut SocketFilter, _> = program.try_into();
-        let outcome = filter.and_then(|filter| {
-            without_signals(|| filter.load())?;
+        let outcome = filter.and_then(|filter| without_signals(|| filter.load()));
+        let outcome = outcome.and_then(|()| {
+            hook::log_load(name, begin, program);
+            let filter: &mut SocketFilter = program.try_into()?;
             filter.attach(socket)
         });
         outcome.map_err(|source| LoadError::Program {
@@ -327,8 +383,22 @@ impl Family {
     pub fn wait_maps(&mut self) -> Result<WaitMaps, LoadError> {
         Ok(WaitMaps {
             sleeps: self.take_map("sleeps")?,
+            contentions: self.take_map("contentions")?,
             clock_offset: self.take_map("clock_offset")?,
             limited: self.limited()?,
+        })
+    }
+
+    /// Takes the maps of the programs that follow requests. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn request_maps(&mut self) -> Result<RequestMaps, LoadError> {
+        Ok(RequestMaps {
+            daemons: self.take_map("daemons")?,
+            tcp_clients: self.take_map("tcp_clients")?,
+            client_ports: self.take_map("client_ports")?,
+            shims: self.take_map("shims")?,
         })
     }
 

@@ -5,6 +5,7 @@
 //! Does not: choose a program, or find it in its object.
 
 use std::fs::File;
+use std::time::Instant;
 
 use aya::Btf;
 use aya::programs::cgroup_skb::CgroupSkbLink;
@@ -71,12 +72,15 @@ impl Hook {
     /// # Errors
     /// When the verifier rejects the program, or it is not of the kind that the place takes.
     pub fn load(&self, program: &mut Program, btf: &Btf) -> Result<(), ProgramError> {
-        match (program, &self.place) {
-            (Program::BtfTracePoint(program), AttachPoint::Tracepoint(name)) => program.load(name, btf),
-            (Program::RawTracePoint(program), AttachPoint::Tracepoint(_)) => program.load(),
-            (Program::CgroupSkb(program), AttachPoint::Packets { .. }) => program.load(),
-            _ => Err(ProgramError::UnexpectedProgramType),
+        let begin = Instant::now();
+        match (&mut *program, &self.place) {
+            (Program::BtfTracePoint(program), AttachPoint::Tracepoint(name)) => program.load(name, btf)?,
+            (Program::RawTracePoint(program), AttachPoint::Tracepoint(_)) => program.load()?,
+            (Program::CgroupSkb(program), AttachPoint::Packets { .. }) => program.load()?,
+            _ => return Err(ProgramError::UnexpectedProgramType),
         }
+        log_load(self.program, begin, program);
+        Ok(())
     }
 
     /// Attaches the loaded program; nothing happens when it is attached.
@@ -112,5 +116,20 @@ impl Hook {
     /// Detaches the program.
     pub fn detach(&mut self) {
         self.link = None;
+    }
+}
+
+/// Logs how long a program took to load since `begin`, which is the kernel's verifier and compiler: most of the agent's start.
+pub fn log_load(name: &str, begin: Instant, program: &Program) {
+    let took_us = begin.elapsed().as_micros();
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let facts = program.info().ok();
+        let verified = facts.and_then(|facts| facts.verified_instruction_count());
+        tracing::debug!(
+            program = name,
+            took_us,
+            verified = verified.unwrap_or(0),
+            "loaded a program"
+        );
     }
 }

@@ -8,9 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use sandglass_probes::Record as _;
+use sandglass_probes::wire::daemons::PORT_WORDS;
 use sandglass_probes::wire::trust::{RefusedRecord, TrustedOwners};
 use sandglass_probes::wire::{
-    CALIBRATION_PENDING, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_CALIBRATING, ROLE_TRACKED,
+    CALIBRATION_PENDING, COMM_LEN, Calibration, LOST_SLOTS, PID_COUNTS, PID_COUNTS_OF_USER, ROLE_CALIBRATING,
+    ROLE_DAEMON, ROLE_TRACKED,
 };
 
 /// The ring buffer of an object.
@@ -90,6 +92,13 @@ impl Processes {
         self.roles.remove(&pid).is_ok() && self.count(pid, u32::wrapping_sub)
     }
 
+    /// Ends the following of a daemon. A process that has another role by now keeps it.
+    pub fn release_daemon(&mut self, pid: u32) {
+        if self.roles.get(&pid, 0).is_ok_and(|role| role == ROLE_DAEMON) {
+            self.untrack(pid);
+        }
+    }
+
     /// Counts first: the kernel side does not find an entry that is not counted.
     fn insert(&mut self, pid: u32, role: u32) -> bool {
         if !self.count(pid, u32::wrapping_add) {
@@ -136,6 +145,8 @@ impl Pages {
 pub struct WaitMaps {
     /// By thread id, since when it sleeps.
     pub(super) sleeps: HashMap<MapData, u32, [u8; 40]>,
+    /// By thread id, the lock of the kernel that it waits for (`probes/bpf/locks.h`).
+    pub(super) contentions: HashMap<MapData, u32, [u8; 64]>,
     /// One entry: the boot clock minus the run queues' clock.
     pub(super) clock_offset: Array<MapData, u64>,
     /// Records that were left out.
@@ -155,7 +166,63 @@ impl WaitMaps {
             // A thread that is gone meanwhile is no failure: nothing else removes entries while the programs are detached.
             let _ = self.sleeps.remove(&thread);
         }
+        let threads: Vec<u32> = self.contentions.keys().filter_map(Result::ok).collect();
+        for thread in threads {
+            let _ = self.contentions.remove(&thread);
+        }
         self.clock_offset.set(0, 0, 0).is_ok()
+    }
+}
+
+/// The kernel side's table of clients' ports.
+pub type ClientPorts = [u32; PORT_WORDS as usize];
+
+/// What the programs that follow requests remember (`probes/bpf/daemons.h`).
+pub struct RequestMaps {
+    /// By process id, when a daemon received from a plugin last.
+    pub(super) daemons: HashMap<MapData, u32, u64>,
+    /// By connection, the tracked process at one end of a TCP connection within the node.
+    pub(super) tcp_clients: HashMap<MapData, u64, u32>,
+    /// A bit for each port of these processes.
+    pub(super) client_ports: Array<MapData, ClientPorts>,
+    /// Names of plugins whose begin wakes the reader.
+    pub(super) shims: HashMap<MapData, [u8; COMM_LEN], u32>,
+}
+
+impl RequestMaps {
+    /// Removes the entry of a daemon that received nothing since `at_ns`. False when it did, and stays.
+    pub fn forget_daemon(&mut self, pid: u32, at_ns: u64) -> bool {
+        if self.daemons.get(&pid, 0).is_ok_and(|newest| newest > at_ns) {
+            return false;
+        }
+        // An entry that is gone already is no failure: nothing else removes it.
+        let _ = self.daemons.remove(&pid);
+        true
+    }
+
+    /// Enters the TCP connections of tracked processes in place of those before. Only while the programs are not attached: the kernel
+    /// side writes both tables. False when a map cannot be written.
+    pub fn set_clients(&mut self, clients: impl Iterator<Item = (u64, u32)>) -> bool {
+        let mut ports = [0; PORT_WORDS as usize];
+        for (connection, pid) in clients {
+            // The client's port stands above the other one.
+            let port = (connection >> 16) as u16;
+            ports[usize::from(port / 32)] |= 1 << (port % 32);
+            if self.tcp_clients.insert(connection, pid, 0).is_err() {
+                return false;
+            }
+        }
+        self.client_ports.set(0, ports, 0).is_ok()
+    }
+
+    /// Makes the begin of plugins of this name wake the reader. False when the map is full.
+    pub fn add_shim(&mut self, name: &str) -> bool {
+        // As comm has it: 15 bytes and a zero.
+        let mut comm = [0; COMM_LEN];
+        for (to, from) in comm.iter_mut().take(COMM_LEN - 1).zip(name.bytes()) {
+            *to = from;
+        }
+        self.shims.insert(comm, 1, 0).is_ok()
     }
 }
 

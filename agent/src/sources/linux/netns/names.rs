@@ -23,6 +23,7 @@ use sandglass_model::cni::runtime_of_netns;
 use sandglass_model::{Body, Event, Timestamp};
 
 use crate::sources::clock;
+use crate::sources::linux::runtime_times::MeterRequests;
 use crate::sources::queue::{EventSender, Stopped};
 
 /// The thread. Dropping it ends the thread.
@@ -44,6 +45,8 @@ pub struct NameStamps {
     seen: Mutex<StampTable>,
     /// Receives the names that have a runtime's form.
     sender: Option<EventSender>,
+    /// The runtime is measured when it makes such a name.
+    measure: Option<MeterRequests>,
 }
 
 /// The names behind the lock.
@@ -60,12 +63,13 @@ impl NameWatch {
     ///
     /// # Errors
     /// When the user has too many inotify instances (fs.inotify.max_user_instances).
-    pub fn start(sender: Option<EventSender>) -> io::Result<NameWatch> {
+    pub fn start(sender: Option<EventSender>, measure: Option<MeterRequests>) -> io::Result<NameWatch> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let names = Arc::new(NameStamps {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             seen: Mutex::default(),
             sender,
+            measure,
         });
         let (watched, stopped) = (Arc::clone(&names), Arc::clone(&stop));
         let thread = Builder::new()
@@ -155,6 +159,9 @@ impl NameStamps {
             if let Some((sender, body)) =
                 named.and_then(|(sender, name)| Some((sender, of_runtime(name, event.events())?)))
             {
+                if let Some(measure) = &self.measure {
+                    measure.again();
+                }
                 sender.send(Event { at: now, body })?;
             }
         }
@@ -221,7 +228,7 @@ mod tests {
     /// `/var/run` is a link to `/run` on most nodes: a runtime may write either, and both name one watch.
     #[test]
     fn a_name_is_stamped_by_every_name_of_its_directory() {
-        let watch = NameWatch::start(None).unwrap();
+        let watch = NameWatch::start(None, None).unwrap();
         let names = watch.names();
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("older"), "").unwrap();
@@ -242,7 +249,7 @@ mod tests {
     /// new.
     #[test]
     fn a_directory_that_is_made_again_is_another() {
-        let watch = NameWatch::start(None).unwrap();
+        let watch = NameWatch::start(None, None).unwrap();
         let names = watch.names();
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("netns");
@@ -271,7 +278,7 @@ mod tests {
             seen.take(1, ReadFlags::CREATE, Some(&name), Timestamp(1));
             assert!(seen.made.len() <= MADE_MAX);
         }
-        let watch = NameWatch::start(None).unwrap();
+        let watch = NameWatch::start(None, None).unwrap();
         let root = File::open("/").unwrap();
         for number in 0..2 * DIRECTORIES_MAX {
             let watched = watch.names.watch(&format!("/{number}"), root.as_fd());

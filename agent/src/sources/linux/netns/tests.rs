@@ -32,7 +32,7 @@ fn plugin(command: &str, sandbox: &str, path: &str) -> Exec {
 #[test]
 fn a_namespace_is_looked_at_once_for_a_chain_and_again_after_a_del() {
     let (sender, receiver) = channel(16, Gauge::default());
-    let mut watch = NetnsWatch::start(sender, KnownNamespaces::default(), &[]).unwrap();
+    let mut watch = NetnsWatch::start(sender, KnownNamespaces::default(), &[], None).unwrap();
     let second = 1_000_000_000;
     let [one, other] = ["/proc/self/ns/net", "/proc/thread-self/ns/net"];
     for (command, sandbox, path, at) in [
@@ -62,7 +62,7 @@ fn a_namespace_is_looked_at_once_for_a_chain_and_again_after_a_del() {
 
 #[test]
 fn the_first_name_in_a_directory_makes_it_known() {
-    let watch = NameWatch::start(None).unwrap();
+    let watch = NameWatch::start(None, None).unwrap();
     let names = watch.names();
     let directory = tempfile::tempdir().unwrap();
     let at = |name| directory.path().join(name);
@@ -93,7 +93,7 @@ fn the_first_name_in_a_directory_makes_it_known() {
 #[test]
 fn names_of_runtimes_are_sent_when_they_come_and_when_they_go() {
     let (sender, receiver) = channel(16, Gauge::default());
-    let watch = NameWatch::start(Some(sender)).unwrap();
+    let watch = NameWatch::start(Some(sender), None).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let opened = fs::File::open(directory.path()).unwrap();
     watch.names().watch("/run/netns", opened.as_fd()).unwrap();

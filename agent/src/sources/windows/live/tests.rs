@@ -1,5 +1,7 @@
 //! The source as it is, ferrisetw included, on a stage in place of ETW.
 
+mod run;
+
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::Path;
@@ -16,87 +18,18 @@ use sandglass_fake_etw::{ACCESS_DENIED, FakeEtw, NO_SYSTEM_RESOURCES};
 use sandglass_model::Timestamp;
 use sandglass_model::windows::{ActivityChange, Service};
 
+use run::{begin, options, running};
+
 use super::intake::guarded;
 use super::status::label;
 use super::*;
-use crate::app::settings::source_settings;
-use crate::config::Config;
 use crate::failure::ExitReason;
-use crate::health::{ProbeStatus, SessionLabel};
-use crate::sources::queue::{EventReceiver, channel as events_channel};
+use crate::health::SessionLabel;
 use crate::sources::windows::file::EtlFile;
 use crate::sources::windows::normalize;
 
 const AT: u64 = 1_700_000_000_000_000_000;
 const ACTIVITY: Guid = Guid(7);
-
-struct Run {
-    source: Source,
-    events: EventReceiver,
-    health: Health,
-}
-
-/// Every key at its default.
-fn options() -> EtwOptions {
-    EtwOptions::from_settings(source_settings(&Config::default())).unwrap()
-}
-
-fn begin(options: EtwOptions, room: usize) -> Result<Run, Box<(EtwStartError, Health)>> {
-    let health = Health::default();
-    let (sender, events) = events_channel(room, health.queue_depth.clone());
-    match start(options, sender, health.clone()) {
-        Ok(source) => Ok(Run { source, events, health }),
-        Err(error) => Err(Box::new((error, health))),
-    }
-}
-
-/// One that has reported, before all else, that traffic is watched.
-fn running(options: EtwOptions, room: usize) -> Run {
-    let run = begin(options, room).map_err(|refused| refused.0).unwrap();
-    let watched = Body::TrafficWatched { node_netns: 1 };
-    assert_eq!(run.take(1)[0].body, watched);
-    run
-}
-
-impl Run {
-    /// The next so many events.
-    fn take(&self, count: usize) -> Vec<Event> {
-        let mut taken = Vec::new();
-        while taken.len() < count {
-            match self.events.receive(Duration::from_secs(10)).unwrap() {
-                Some(event) => taken.push(event),
-                None => panic!("{} of {count} events came: {taken:?}", taken.len()),
-            }
-        }
-        taken
-    }
-
-    fn probe(&self, name: &str) -> ProbeStatus {
-        self.health
-            .probes()
-            .into_iter()
-            .find(|probe| probe.probe == name)
-            .unwrap()
-    }
-
-    fn undecodable(&self) -> u64 {
-        self.health.undecodable.get_or_create(&label()).get()
-    }
-
-    /// Everything that is still to come, after the end of the source.
-    fn stop(self) -> Vec<Event> {
-        let Run { source, events, .. } = self;
-        let rest = std::thread::spawn(move || {
-            let mut rest = Vec::new();
-            while let Ok(event) = events.receive(Duration::from_secs(10)) {
-                rest.extend(event);
-            }
-            rest
-        });
-        source.stop();
-        rest.join().unwrap()
-    }
-}
 
 fn hns(name: &str, opcode: u8, at: u64) -> RawRecord {
     let record = Record::tracelogging(normalize::HNS, "Microsoft.Windows.HostNetworkService", name)

@@ -208,3 +208,62 @@ fn json_of_a_plugin_makes_an_event_and_nothing_makes_none() {
     };
     assert_eq!(decode(empty.bytes()), Ok(None));
 }
+
+#[test]
+fn the_kernels_message_ends_at_its_zero_byte() {
+    let mut record = ExtackRecord {
+        header: header(KIND_EXTACK),
+        message: [b'x'; 128],
+    };
+    let message = |record: &ExtackRecord| match decoded(record.bytes()).event.body {
+        Body::NetlinkRemarked(remark) => remark.message,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(message(&record).len(), 128);
+    record.message[..9].copy_from_slice(b"bad\xff one\0");
+    assert_eq!(message(&record), "bad\\xff one");
+    assert!(decode(&record.bytes()[..100]).is_err());
+}
+
+#[test]
+fn records_of_locks_are_read_only_from_enough_bytes() {
+    let file = FileLockRecord {
+        header: header(KIND_FILE_LOCK),
+        inode: 7,
+        tid: 42,
+        outcome: 2,
+        holder_pid: 5,
+        device: 1,
+        holder_comm: [0; COMM_LEN],
+        names: [0; 320],
+    };
+    assert_eq!(
+        decode_any(file.bytes()),
+        Ok(Some(DecodedRecord::FileLock(Box::new(file))))
+    );
+    let kernel = ContentionRecord {
+        header: header(KIND_CONTENTION),
+        begin_ns: 1,
+        thread_begin_ns: 1,
+        lock: 1,
+        holder_start_ns: 0,
+        holder_begin_ns: 0,
+        tid: 42,
+        flags: 32,
+        holder_pid: 0,
+        holder_tid: 0,
+        stack_len: 0,
+        unused: 0,
+        holder_comm: [0; COMM_LEN],
+        stack: [0; 24],
+    };
+    assert_eq!(
+        decode_any(kernel.bytes()),
+        Ok(Some(DecodedRecord::Contention(Box::new(kernel))))
+    );
+    for bytes in [file.bytes(), kernel.bytes()] {
+        for len in 0..bytes.len() {
+            assert!(decode_any(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+}

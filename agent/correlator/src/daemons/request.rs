@@ -1,0 +1,234 @@
+//! One request of a plugin to a daemon: from its first message to its answer.
+//!
+//! Used by the room of daemons. Does not: choose which request a command belongs to.
+
+use std::sync::Arc;
+
+use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
+use sandglass_model::time::MILLISECOND;
+use sandglass_model::trace::{DaemonDetail, RequestBegin};
+use sandglass_model::{Detail, ProcessKey, Timestamp};
+
+use crate::context::Context;
+use crate::daemons::time;
+use crate::keys::SpanRef;
+use crate::open_trace::ending::Cut;
+
+/// The newest request of a connection.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// Who sent it.
+    pub(super) client: ProcessKey,
+    /// The span of the client, or around it.
+    pub(super) owner: SpanRef,
+    /// When it was sent.
+    pub(super) begin: Timestamp,
+    how: RequestBegin,
+    transport: RequestTransport,
+    /// Who received it; before that who listens, where that is known.
+    daemon: Option<DaemonProcess>,
+    /// When it arrived, and at which thread.
+    pub(super) arrived: Option<(Timestamp, u32)>,
+    /// When something came back last.
+    pub(super) returned: Option<Timestamp>,
+    /// When its answer came.
+    pub(super) answered: Option<Timestamp>,
+    /// Its span, once it has one.
+    span: Option<SpanRef>,
+    is_over: bool,
+    /// What it is about.
+    pub(super) target: Target,
+}
+
+/// The sandbox and the interface that a request is about: those of the operation of its client.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    pub(super) container: String,
+    pub(super) ifname: String,
+    /// `CNI_NETNS`.
+    pub(super) netns: String,
+}
+
+impl Target {
+    /// Of the operation around a span.
+    pub(super) fn of(ctx: &Context, owner: SpanRef) -> Target {
+        let Some(open) = ctx.traces.get(owner.trace) else {
+            return Target::default();
+        };
+        let operation = open.nearest_operation(owner.span).and_then(|span| open.operation(span));
+        Target {
+            container: open.sandbox().to_owned(),
+            ifname: operation.map_or_else(String::new, |operation| operation.ifname.clone()),
+            netns: operation.map_or_else(String::new, |operation| operation.netns.clone()),
+        }
+    }
+}
+
+/// A request of which nothing else is known has a span from this duration on.
+pub(super) const SHOWN_NS: u64 = MILLISECOND;
+/// Messages up to this length may be acknowledgements of HTTP/2 (RFC 9113: SETTINGS 9 bytes, PING 17, WINDOW_UPDATE 13, together
+/// 39), which are neither a request nor an answer. A request of gRPC is preceded and followed by them.
+const CONTROL_MAX: u32 = 39;
+
+/// The message may be an acknowledgement.
+pub(super) fn is_control(bytes: u32) -> bool {
+    bytes <= CONTROL_MAX
+}
+
+impl Request {
+    pub(super) fn new(
+        step: &RequestStep,
+        owner: SpanRef,
+        begin: Timestamp,
+        how: RequestBegin,
+        target: Target,
+    ) -> Request {
+        Request {
+            client: step.client,
+            owner,
+            begin,
+            how,
+            transport: step.transport,
+            daemon: None,
+            arrived: None,
+            returned: None,
+            answered: None,
+            span: None,
+            is_over: false,
+            target,
+        }
+    }
+
+    /// It comes after this one over the same connection, with the same daemon, which may have received it already.
+    pub(super) fn follow(&mut self, before: &Request) {
+        self.daemon.clone_from(&before.daemon);
+        self.arrived = before
+            .arrived
+            .filter(|(at, _)| before.returned.is_some_and(|returned| *at > returned));
+        self.begin = self.arrived.map_or(self.begin, |(at, _)| at.min(self.begin));
+    }
+
+    /// A message of it.
+    pub(super) fn on_step(&mut self, at: Timestamp, step: &RequestStep) {
+        if self.is_over {
+            // It may be of the next one, whose sending is not reported yet.
+            if let Some(daemon) = step.daemon.as_ref().filter(|_| step.point == RequestPoint::Arrived) {
+                self.arrived = Some((at, daemon.thread));
+            }
+            return;
+        }
+        // Who listens may have handed the connection to another process, which is then seen to receive.
+        let is_better = self.daemon.as_ref().is_none_or(|known| known.thread == 0);
+        if step.daemon.is_some() && is_better {
+            self.daemon.clone_from(&step.daemon);
+        }
+        match step.point {
+            // The daemon may have received before the sending is reported, and then its time is nearer to that.
+            RequestPoint::Sent => self.begin = self.begin.min(at),
+            RequestPoint::Arrived => {
+                self.begin = self.begin.min(at);
+                let thread = step.daemon.as_ref().map_or(0, |daemon| daemon.thread);
+                // The last part of it counts: by then the daemon's thread is the one that handles it.
+                if !is_control(step.bytes) || self.arrived.is_none() {
+                    self.arrived = Some((at, thread));
+                }
+            }
+            RequestPoint::Replied => {}
+            RequestPoint::Returned => {
+                self.returned = Some(at);
+                if !is_control(step.bytes) {
+                    self.answered = Some(at);
+                }
+            }
+        }
+    }
+
+    /// This process serves it.
+    pub(super) fn daemon_is(&self, process: ProcessKey) -> bool {
+        self.daemon.as_ref().is_some_and(|daemon| daemon.process == process)
+    }
+
+    /// It was in flight at this time.
+    pub(super) fn is_in_flight(&self, at: Timestamp) -> bool {
+        let end = self.answered.or(self.returned.filter(|_| self.is_over));
+        self.begin <= at && end.map_or(!self.is_over, |end| end > at)
+    }
+
+    /// Its span, which begins now if there was none. `None` when its trace is gone or full.
+    pub(super) fn show(&mut self, ctx: &mut Context) -> Option<SpanRef> {
+        if self.span.is_some() {
+            return self.span;
+        }
+        // As waits, requests never take the room of processes.
+        let half = ctx.config.max_spans / 2;
+        let detail = self.detail(ctx);
+        let open = ctx.traces.get_mut(self.owner.trace)?;
+        let parent = open.nearest_open(self.owner.span)?;
+        open.nearest_plugin(parent)?;
+        if open.trace.spans.len() >= half {
+            return None;
+        }
+        let span = open.begin(Some(parent), self.begin, Detail::Daemon(Box::new(detail)))?;
+        open.touch(&mut ctx.effects);
+        self.span = Some(open.reference(span));
+        self.span
+    }
+
+    /// Writes what is known by now into its span.
+    pub(super) fn update_span(&self, ctx: &mut Context) {
+        let Some(span) = self.span else { return };
+        let detail = self.detail(ctx);
+        if let Some(open) = ctx.traces.get_mut(span.trace)
+            && open.is_open(span.span)
+            && let Some(shown) = open.trace.spans[span.span].detail.as_daemon_mut()
+            && shown.pid != detail.pid
+        {
+            *shown = detail;
+            open.touch(&mut ctx.effects);
+        }
+    }
+
+    fn detail(&self, ctx: &mut Context) -> DaemonDetail {
+        let daemon = self.daemon.as_ref();
+        DaemonDetail {
+            name: daemon.map_or_else(Arc::default, |daemon| ctx.names.get(&daemon.name)),
+            pid: daemon.map_or(0, |daemon| daemon.process.pid),
+            cgroup: daemon.map_or_else(Arc::default, |daemon| ctx.names.get(&daemon.cgroup)),
+            transport: self.transport,
+            begin: self.how,
+            unanswered: false,
+            time: None,
+        }
+    }
+
+    /// It is over: with its answer, with what came back last, or, without any, at `at`. One that lasted long enough has a span.
+    pub(super) fn end(&mut self, ctx: &mut Context, at: Timestamp) {
+        if self.is_over {
+            return;
+        }
+        let came = self.answered.or(self.returned);
+        let end = came.unwrap_or(at);
+        if self.span.is_none() && end.since(self.begin) >= SHOWN_NS {
+            self.show(ctx);
+        }
+        self.is_over = true;
+        if let Some(span) = self.span {
+            end_span(ctx, span, end, came.is_none());
+        }
+    }
+}
+
+/// Ends the span of a request.
+fn end_span(ctx: &mut Context, span: SpanRef, at: Timestamp, unanswered: bool) {
+    let Some(open) = ctx.traces.get_mut(span.trace).filter(|open| open.is_open(span.span)) else {
+        return;
+    };
+    // No span ends before those below it.
+    let at = at.max(open.states[span.span].latest);
+    let time = time::of_request(&open.trace.spans, span.span, at);
+    if let Detail::Daemon(detail) = &mut open.trace.spans[span.span].detail {
+        detail.unanswered = unanswered;
+        detail.time = time.map(Box::new);
+    }
+    open.end(span.span, at, Cut::Outlived, &mut ctx.effects);
+}

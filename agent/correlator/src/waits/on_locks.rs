@@ -1,0 +1,138 @@
+//! Events about locks in the room of waits: which sleeps were waits for a lock.
+//!
+//! Called by `correlator.rs`. A program that only tries again and again sleeps on a timer between two tries of the same file; those
+//! sleeps are waits for the lock. A thread that waits for a lock of the kernel sleeps, spins, and waits for a processor in between.
+//! Does not: follow a holder of another operation; what that one did meanwhile is in its own trace.
+
+use sandglass_model::locks::{FileLockTry, KernelLockWait};
+use sandglass_model::waits::{LockBlocked, TimeReason};
+use sandglass_model::{ProcessKey, Timestamp};
+
+use crate::waits::Waits;
+use crate::waits::evidence::Evidence;
+use crate::waits::path::{ThreadId, Wait};
+use crate::waits::reasons;
+
+/// A thread that waits for a lock of the kernel and spins for less counts as on a processor.
+const SPIN_MIN_NS: u64 = 50_000;
+
+impl Waits {
+    /// A process was seen to wait for a lock on a file.
+    pub(crate) fn on_lock_blocked(&mut self, at: Timestamp, blocked: &LockBlocked) {
+        let of_pid = |start_ticks| ProcessKey {
+            pid: blocked.pid,
+            start_ticks,
+        };
+        if self.processes.range(of_pid(0)..=of_pid(u64::MAX)).next().is_some() {
+            self.locks.block(at, blocked);
+        }
+    }
+
+    /// A thread tried to lock a file. If its process found the same file locked before, it has slept until now for that.
+    pub(crate) fn on_file_lock(&mut self, at: Timestamp, tried: &FileLockTry) {
+        if !self.processes.contains_key(&tried.process) {
+            return;
+        }
+        if let Some((since, before)) = self.locks.add_try(at, tried) {
+            self.polled(&before, since, at);
+        }
+    }
+
+    /// What a process slept on timers from one try to the next was a wait for the lock.
+    fn polled(&mut self, tried: &FileLockTry, since: Timestamp, until: Timestamp) {
+        let lock = Evidence {
+            reason: TimeReason::FileLock,
+            what: tried.path.clone(),
+            by: tried.holder_name.clone(),
+        };
+        let mut index = None;
+        let threads = self
+            .threads
+            .iter()
+            .filter(|(_, thread)| thread.process == tried.process);
+        let ids: Vec<ThreadId> = threads.map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(thread) = self.threads.get(&id) else {
+                continue;
+            };
+            let first = thread.waits.partition_point(|wait| wait.out < since);
+            let is_timer = |wait: &Wait| {
+                let evidence = self.evidence.get(wait.evidence);
+                wait.woken > wait.out
+                    && wait.woken <= until
+                    && evidence.is_some_and(|evidence| evidence.reason == TimeReason::Timer)
+            };
+            let found: Vec<usize> = (first..thread.waits.len())
+                .filter(|at| is_timer(&thread.waits[*at]))
+                .collect();
+            for at in found {
+                let evidence = *index.get_or_insert_with(|| self.evidence_index(lock.clone()));
+                if let Some(thread) = self.threads.get_mut(&id) {
+                    thread.waits[at].evidence = evidence;
+                }
+            }
+        }
+    }
+
+    /// A thread has waited for a lock of the kernel. Its sleeps of that time were for the lock, whatever their stacks show, and what
+    /// lies between them it spun.
+    pub(crate) fn on_kernel_lock(&mut self, at: Timestamp, wait: &KernelLockWait) {
+        if !self.processes.contains_key(&wait.process) || wait.from >= at || !self.has_room(at) {
+            return;
+        }
+        let lock = self.locks.of_kernel(wait);
+        let Some(thread) = self.thread(wait.process, wait.thread, wait.begin) else {
+            return;
+        };
+        // Those that ended before are as they are, and so is one that began before: it was no wait for this lock.
+        let first = thread
+            .waits
+            .partition_point(|known| known.out < wait.from || known.ran <= wait.from);
+        let within = thread.waits.split_off(first);
+        let mut since = thread.waits.last().map_or(wait.from, |last| last.ran.max(wait.from));
+        let spun = self.evidence_index(lock.clone());
+        let mut rebuilt = Vec::with_capacity(within.len() + 1);
+        for mut known in within {
+            spin(&mut rebuilt, since, known.out.min(at), spun);
+            since = since.max(known.ran);
+            if known.woken > known.out && known.woken <= at {
+                known.evidence = self.slept_for(&lock, known.evidence);
+            }
+            rebuilt.push(known);
+        }
+        spin(&mut rebuilt, since, at, spun);
+        if let Some(thread) = self.threads.get_mut(&wait.thread) {
+            thread.waits.extend(rebuilt);
+        }
+        self.waits = self.threads.values().map(|thread| thread.waits.len()).sum();
+    }
+
+    /// The evidence of a sleep for this lock: who released it counts more than who had it before, and a lock without a name has the one
+    /// that the release shows.
+    fn slept_for(&mut self, lock: &Evidence, slept: usize) -> usize {
+        let mut evidence = lock.clone();
+        if let Some(slept) = self.evidence.get(slept) {
+            if !slept.by.is_empty() {
+                evidence.by = slept.by.clone();
+            }
+            if slept.reason == TimeReason::KernelLock && !slept.what.is_empty() && !reasons::is_name(&evidence.what) {
+                evidence.what.clone_from(&slept.what);
+            }
+        }
+        self.evidence_index(evidence)
+    }
+}
+
+/// A thread that waits for a lock and does not sleep spins.
+fn spin(waits: &mut Vec<Wait>, from: Timestamp, to: Timestamp, evidence: usize) {
+    if to.since(from) >= SPIN_MIN_NS {
+        waits.push(Wait {
+            out: from,
+            woken: to,
+            ran: to,
+            waker: None,
+            evidence,
+            throttled_ns: 0,
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! What a slow pod waited for, against what was arranged: a lock that another process holds, a processor that others keep busy.
+//!
+//! Of the ADD of its first interface. Does not: look at other networks' waits, which are the machine's.
+
+use sandglass_model::Timestamp;
+use sandglass_model::cni::CniCommand;
+use sandglass_model::trace::Trace;
+use sandglass_model::waits::{TimeReason, TimeSpent};
+
+use super::network::Seen;
+use super::operations;
+use crate::networks::{LOCK, LOCK_HOLDER, LOCKED_COMMAND, Network};
+use crate::pods::CallRecord;
+
+/// The reason takes a third of the operation or more, and the trace's headline names it.
+pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, String> {
+    let (reason, named) = match record.pod.network {
+        Network::Locked => (TimeReason::FileLock, format!("/{LOCK}, held by {LOCK_HOLDER}")),
+        Network::Crowded => (TimeReason::RunQueue, "the node's processors were busy".to_owned()),
+        Network::Plain | Network::Slow | Network::Failing | Network::Hanging | Network::Two => {
+            return Ok("none arranged".to_owned());
+        }
+    };
+    if !seen.waits {
+        return Ok("cannot be recorded on this node".to_owned());
+    }
+    let mut adds = operations(trace).filter(|(_, add)| add.command == CniCommand::Add && add.ifname == "eth0");
+    let time = adds.next().and_then(|(_, add)| add.time.as_deref());
+    let time = time.ok_or("nothing was recorded of the ADD")?;
+    let percent = percent_of(time, reason);
+    if percent < LEAST_PERCENT {
+        return Err(format!(
+            "{} is {percent} % of the ADD: {:?}",
+            reason.as_str(),
+            time.parts
+        ));
+    }
+    if reason == TimeReason::FileLock {
+        let longest = time.waits.iter().find(|wait| wait.reason == reason);
+        let who = longest.map_or("", |wait| wait.who.as_str());
+        if who != LOCKED_COMMAND {
+            return Err(format!("{who:?} waited for the lock, not {LOCKED_COMMAND}"));
+        }
+    }
+    let headline = sandglass::view::verdict(trace, trace.root().end.unwrap_or(Timestamp(0)));
+    if headline.contains(&named) {
+        Ok(headline)
+    } else {
+        Err(format!("the headline does not say {named:?}: {headline}"))
+    }
+}
+
+fn percent_of(time: &TimeSpent, reason: TimeReason) -> u64 {
+    let part = time.parts.iter().find(|part| part.0 == reason).map_or(0, |part| part.1);
+    part * 100 / time.total_ns().max(1)
+}
+
+/// From here on a headline names a reason.
+const LEAST_PERCENT: u64 = 33;

@@ -1,0 +1,83 @@
+//! Requests of plugins to daemons: the events about their messages.
+//!
+//! The process probe emits them while a plugin runs that is slow or known to be a shim; the correlator's room of daemons
+//! makes a span of each request ([`crate::trace::DaemonDetail`]). Does not: know what a message says; nothing of its content
+//! is read.
+
+use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
+
+use crate::id::ProcessKey;
+
+/// A message passed one end of a connection between a process below a plugin and a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestStep {
+    /// Number of the connection, unique while the agent runs.
+    pub connection: u64,
+    /// The process that connected.
+    pub client: ProcessKey,
+    /// What happened to the message.
+    pub point: RequestPoint,
+    /// Its bytes, or those of its first part.
+    pub bytes: u32,
+    /// How both are connected.
+    pub transport: RequestTransport,
+    /// The daemon; of what the client sends and receives the process that listens, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<DaemonProcess>,
+}
+
+/// What happened to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestPoint {
+    /// The client has sent it.
+    Sent,
+    /// The daemon has received it.
+    Arrived,
+    /// The daemon has sent it.
+    Replied,
+    /// The client has received it.
+    Returned,
+}
+
+/// How a client and a daemon of one node are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestTransport {
+    /// A unix socket.
+    Unix,
+    /// A TCP connection within the node.
+    Tcp,
+}
+
+impl RequestTransport {
+    /// Value of `network.transport`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RequestTransport::Unix => "unix",
+            RequestTransport::Tcp => "tcp",
+        }
+    }
+}
+
+/// A process that serves requests of plugins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonProcess {
+    /// The process.
+    pub process: ProcessKey,
+    /// Its thread that received or sent; 0 where only the listening process is known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub thread: u32,
+    /// Its name (15 bytes at most, `TASK_COMM_LEN`); empty when it had ended.
+    pub name: SmolStr,
+    /// Path of its cgroup (v2); empty when not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cgroup: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}

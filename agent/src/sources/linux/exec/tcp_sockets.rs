@@ -1,0 +1,119 @@
+//! TCP connections within the node that a process has open: from `/proc/PID/fd` and `/proc/PID/net/tcp` (proc_pid_net(5)).
+//!
+//! Used by `exec::daemons` for plugins that are slow when messages begin to be followed: their requests were sent before, and the
+//! kernel side knows the client of a TCP connection only from what it sends or receives.
+//! Does not: see connections that leave the node, or unix sockets, whose ends the kernel names itself.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+
+/// The connections of a process, as the kernel side numbers them: inode of the network namespace and both ports, the own one first.
+pub fn connections(pid: u32) -> Vec<u64> {
+    let sockets = sockets(pid);
+    if sockets.is_empty() {
+        return Vec::new();
+    }
+    let Ok(netns) = fs::metadata(format!("/proc/{pid}/ns/net")) else {
+        return Vec::new();
+    };
+    let tables = ["tcp", "tcp6"].map(|table| read(&format!("/proc/{pid}/net/{table}")));
+    let lines = tables.iter().flat_map(|table| table.lines());
+    let ports = lines.filter_map(|line| local_connection(line, &sockets));
+    ports
+        .map(|(own, other)| netns.ino() << 32 | u64::from(own) << 16 | u64::from(other))
+        .collect()
+}
+
+/// Inodes of the sockets that a process has open.
+fn sockets(pid: u32) -> HashSet<u64> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries
+        .take(DESCRIPTORS_MAX)
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    let inode = |link: std::path::PathBuf| {
+        let inside = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        inside.parse().ok()
+    };
+    links.filter_map(inode).collect()
+}
+
+/// Own and other port of an established connection within the node, of one of these sockets. A line:
+/// `0: 0100007F:C350 0100007F:C383 01 .. inode ..`, addresses in hexadecimal words as they lie in memory.
+fn local_connection(line: &str, sockets: &HashSet<u64>) -> Option<(u16, u16)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (local, remote, state) = (fields.nth(1)?, fields.next()?, fields.next()?);
+    let inode = fields.nth(5)?.parse().ok()?;
+    if state != ESTABLISHED || !sockets.contains(&inode) {
+        return None;
+    }
+    let ((from, own), (to, other)) = (local.split_once(':')?, remote.split_once(':')?);
+    let is_loopback = |address: &str| address.len() == 8 && address.ends_with("7F");
+    if from != to && !(is_loopback(from) && is_loopback(to)) {
+        return None;
+    }
+    let port = |text: &str| u16::from_str_radix(text, 16).ok();
+    Some((port(own)?, port(other)?))
+}
+
+fn read(path: &str) -> String {
+    let mut text = String::new();
+    if let Ok(file) = fs::File::open(path) {
+        // What is longer, or no text, is read as far as it goes.
+        let _ = file.take(TABLE_MAX).read_to_string(&mut text);
+    }
+    text
+}
+
+/// `TCP_ESTABLISHED` (include/net/tcp_states.h).
+const ESTABLISHED: &str = "01";
+/// Descriptors of one process that are looked at: shims have few.
+const DESCRIPTORS_MAX: usize = 64;
+/// Bytes of a table: seven thousand connections.
+const TABLE_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_connections_of_this_process_are_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let client = TcpStream::connect(server).unwrap();
+        let own = client.local_addr().unwrap().port();
+        let netns = fs::metadata("/proc/self/ns/net").unwrap().ino();
+        let expected = netns << 32 | u64::from(own) << 16 | u64::from(server.port());
+        let sockets = sockets(std::process::id());
+        let table = read("/proc/self/net/tcp");
+        let found = table.lines().filter_map(|line| local_connection(line, &sockets));
+        assert_eq!(found.filter(|ports| *ports == (own, server.port())).count(), 1);
+        assert!(connections(std::process::id()).contains(&expected));
+        assert_eq!(connections(u32::MAX), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn connections_that_leave_the_node_are_left_out() {
+        let sockets = HashSet::from([7]);
+        for (line, expected) in [
+            (
+                "0: 0100007F:C350 0200007F:C383 01 0:0 0:0 0 0 0 7 1",
+                Some((50_000, 50_051)),
+            ),
+            (
+                "0: 0A00000A:C350 0A00000A:C383 01 0:0 0:0 0 0 0 7 1",
+                Some((50_000, 50_051)),
+            ),
+            ("0: 0100007F:C350 0A00000A:C383 01 0:0 0:0 0 0 0 7 1", None),
+            ("0: 0100007F:C350 0100007F:C383 06 0:0 0:0 0 0 0 7 1", None),
+            ("0: 0100007F:C350 0100007F:C383 01 0:0 0:0 0 0 0 8 1", None),
+            ("sl local_address rem_address st", None),
+            ("", None),
+        ] {
+            assert_eq!(local_connection(line, &sockets), expected, "{line}");
+        }
+    }
+}

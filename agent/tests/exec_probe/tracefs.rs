@@ -1,0 +1,98 @@
+//! The kernel's own events about locks, through tracefs: an oracle for what the agent's programs report.
+//!
+//! Used by `locks.rs`. An instance of its own, on the boot clock, of this process and what it forks. Does not: touch the tracing of
+//! anybody else.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sandglass_model::Timestamp;
+
+/// A line of the trace.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub tid: u32,
+    pub at: Timestamp,
+    /// Name of the event.
+    pub event: String,
+    /// What stands behind it.
+    pub rest: String,
+}
+
+impl Line {
+    /// The value of a field `name=value`.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut words = self.rest.split([' ', '(', ')']);
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// The instance; removed when this is dropped.
+pub struct Tracefs(PathBuf);
+
+impl Tracefs {
+    /// Begins to record these events. `None`, with the line `NOT RUN`, where tracefs is not mounted or has no such events.
+    pub fn start(test: &str, events: &[&str]) -> Option<Tracefs> {
+        let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+        let root = mounts
+            .into_iter()
+            .find(|root| fs::exists(format!("{root}/instances")).unwrap_or(false));
+        let started = root.and_then(|root| {
+            let instance = Tracefs(format!("{root}/instances/sandglass-{}-{test}", std::process::id()).into());
+            fs::create_dir(&instance.0).ok()?;
+            instance.write("trace_clock", "boot")?;
+            instance.write("options/event-fork", "1")?;
+            instance.write("set_event_pid", &std::process::id().to_string())?;
+            // Threads of this process run the tests.
+            for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
+                let tid = task.file_name().into_string().ok()?;
+                fs::OpenOptions::new()
+                    .append(true)
+                    .open(instance.0.join("set_event_pid"))
+                    .and_then(|mut file| std::io::Write::write_all(&mut file, tid.as_bytes()))
+                    .ok()?;
+            }
+            for event in events {
+                instance.write(&format!("events/{event}/enable"), "1")?;
+            }
+            Some(instance)
+        });
+        if started.is_none() {
+            eprintln!("NOT RUN {test}::tracefs: it is not mounted, or lacks one of {events:?}");
+        }
+        started
+    }
+
+    fn write(&self, file: &str, value: &str) -> Option<()> {
+        fs::write(self.0.join(file), value).ok()
+    }
+
+    /// Everything recorded so far, in order.
+    pub fn lines(&self) -> Vec<Line> {
+        let trace = fs::read_to_string(self.0.join("trace")).unwrap();
+        trace.lines().filter_map(parse).collect()
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        let _ = self.write("events/enable", "0");
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// `   ip-4711    [001] .....   559.826863: contention_end: 00000000fc0093d8 (ret=0)`
+fn parse(line: &str) -> Option<Line> {
+    let (task, rest) = line.trim_start().split_once(" [")?;
+    let tid = task.trim_end().rsplit('-').next()?.parse().ok()?;
+    let mut parts = rest.splitn(3, ": ");
+    let time = parts.next()?.rsplit(' ').next()?;
+    let (seconds, fraction) = time.split_once('.')?;
+    let scale = 10_u64.pow(9_u32.checked_sub(fraction.len() as u32)?);
+    Some(Line {
+        tid,
+        at: Timestamp(seconds.parse::<u64>().ok()? * 1_000_000_000 + fraction.parse::<u64>().ok()? * scale),
+        event: parts.next()?.to_owned(),
+        rest: parts.next().unwrap_or_default().to_owned(),
+    })
+}

@@ -1,0 +1,107 @@
+//! Boots the machines of a test, two at a time, and holds what each reports against what it must report.
+//!
+//! Used by the tests `kernels` and, in the demo's crate, `guests`. Does not: know what is on a machine.
+
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+use std::{env, fs};
+
+use anyhow::{Context as _, Result};
+
+use super::console::{Ran, Verdict, WAITS};
+use super::machines::Machine;
+use super::table;
+
+/// Boots each machine with its parts, whose error names what is missing, and judges its console.
+#[expect(clippy::print_stderr, reason = "what a test skips")]
+pub fn every_machine<P: Send>(
+    test: &str,
+    machines: &[&Machine],
+    parts: impl Fn(&Machine) -> Result<P, String>,
+    boot: impl Fn(&Machine, &P) -> Result<String> + Sync,
+    judge: impl Fn(&Machine, &str) -> Result<Verdict> + Sync,
+) -> Result<()> {
+    let only = env::var("SANDGLASS_MACHINE").ok();
+    let wanted = machines
+        .iter()
+        .filter(|machine| only.as_deref().is_none_or(|only| machine.name == only));
+    let parts: Vec<_> = wanted.map(|machine| (machine, parts(machine))).collect();
+    if let Some((_, Err(missing))) = parts.first()
+        && parts.iter().all(|(_, parts)| parts.is_err())
+    {
+        eprintln!("SKIPPED {test}: {missing}");
+        return Ok(());
+    }
+    // Of all tests of this binary: four emulated processors on two take so long that what the agent counts is not what happened.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let waiting = Mutex::new(parts.into_iter());
+    // A machine mostly waits, and emulation takes one processor: two of them take half the time.
+    let boots = || -> Result<()> {
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((machine, parts)) = next else { return Ok(()) };
+            // scripts/count.sh takes names of these characters.
+            let name = machine
+                .name
+                .replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+            let parts = match parts {
+                Ok(parts) => parts,
+                Err(missing) => {
+                    eprintln!("NOT RUN {test}::{name}: {missing}");
+                    continue;
+                }
+            };
+            let begin = Instant::now();
+            let console = boot(machine, &parts)?;
+            let verdict = judge(machine, &console).with_context(|| format!("{}\n{console}", machine.name))?;
+            if !verdict.tracked {
+                eprintln!(
+                    "NOT RUN {test}::{name}::conntrack: without nft of the machine's architecture no connection is tracked"
+                );
+            }
+            for reason in WAITS {
+                let lacks = |ran: &Ran| !ran.waits.is_empty() && !ran.waits.iter().any(|wait| wait == reason);
+                if verdict.scenes.iter().any(lacks) {
+                    eprintln!("NOT RUN {test}::{name}::{reason}: no flock of the machine's architecture, or no disk");
+                }
+            }
+            reported(machine, &verdict, begin, only.is_some().then_some(&*console))?;
+        }
+    };
+    thread::scope(|scope| {
+        let beside = scope.spawn(boots);
+        let here = boots();
+        let there = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
+        here.and(there)
+    })?;
+    if table::blesses() {
+        fs::write(table::page_file(), table::page()?)?;
+    }
+    Ok(())
+}
+
+/// Compares the report with the machine's file, or writes it, and prints it; `console` as well, where there is one.
+#[expect(clippy::print_stdout, reason = "what a machine took")]
+fn reported(machine: &Machine, verdict: &Verdict, begin: Instant, console: Option<&str>) -> Result<()> {
+    if table::blesses() {
+        table::write(machine, verdict)?;
+    } else {
+        table::agrees(machine, verdict).with_context(|| machine.name.to_owned())?;
+    }
+    if let Some(console) = console {
+        println!("{console}");
+    }
+    println!(
+        "{} ({}): as expected, {:?}",
+        machine.name,
+        verdict.release,
+        begin.elapsed()
+    );
+    for (scene, ran) in machine.scenes.iter().zip(&verdict.scenes) {
+        println!("    {}: {:?}", scene.name, ran.rungs);
+    }
+    Ok(())
+}

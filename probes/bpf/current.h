@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// What programs that run in a tracked process share: the head of a record about the process that runs now. Such a program
+// has no typed pointer to it, so its fields are read with READ.
+#pragma once
+
+#include "process.h"
+
+// A record that is made in the ring, for what may be interrupted by a program of its own kind.
+static void *(*const reserve_record)(void *ring, uint64_t size, uint64_t flags) = (void *)131;
+static void (*const submit_record)(void *data, uint64_t flags) = (void *)132;
+
+// Part of the ring that records of what happened to a process may fill: they are few, and more is lost with one of them than with a
+// wait. The rest is for the processes themselves.
+#define REMARKS_SHARE 4
+
+always_inline int has_room_for_remark(void)
+{
+	if (waiting_bytes() <= bpf_ringbuf_query(&records, BPF_RB_RING_SIZE) / REMARKS_SHARE)
+		return 1;
+	count_limited();
+	return 0;
+}
+
+always_inline uint32_t current_pid(void)
+{
+	return bpf_get_current_pid_tgid() >> 32;
+}
+
+// As put_header() in process.h, for the process that runs now.
+always_inline void put_current(struct RecordHeader *header, uint32_t kind)
+{
+	struct task_struct *task = (void *)bpf_get_current_task(), *leader = 0;
+	READ(leader, task->group_leader);
+	header->kind = kind;
+	header->pid = current_pid();
+	header->at_ns = bpf_ktime_get_boot_ns();
+	READ(header->start_ns, leader->start_boottime);
+	header->ring_bytes = waiting_bytes();
+}
