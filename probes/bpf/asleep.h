@@ -127,7 +127,7 @@ always_inline void look_at_thread(void *seq, struct task_struct *task, struct As
 	record->stack_len = 0;
 	if (!flags) {
 		long got = bpf_get_task_stack(task, record->stack, sizeof(record->stack), 0);
-		record->stack_len = got > 0 ? got / 8 : 0;
+		record->stack_len = got > 0 ? (uint64_t)got / 8 : 0;
 	}
 	bpf_seq_write(seq, record, sizeof(*record));
 }

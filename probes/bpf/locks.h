@@ -138,7 +138,7 @@ int on_contention_end(uint64_t *ctx)
 	record->unused = 0;
 	__builtin_memcpy(record->holder_comm, contention.holder_comm, sizeof(record->holder_comm));
 	long got = bpf_get_stack(ctx, record->stack, sizeof(record->stack), 0);
-	record->stack_len = got > 0 ? got / 8 : 0;
+	record->stack_len = got > 0 ? (uint64_t)got / 8 : 0;
 	submit_record(record, wake_flags(waiting));
 	return 0;
 }

@@ -308,9 +308,9 @@ int on_waking(uint64_t *ctx)
 	READ(record->waker_comm, waker->comm);
 	record->waker_cgroup_id = bpf_get_current_cgroup_id();
 	long got = bpf_get_task_stack(task, record->stack, sizeof(record->stack), 0);
-	record->stack_len = got > 0 ? got / 8 : 0;
+	record->stack_len = got > 0 ? (uint64_t)got / 8 : 0;
 	got = bpf_get_stack(ctx, record->waker_stack, sizeof(record->waker_stack), 0);
-	record->waker_stack_len = got > 0 ? got / 8 : 0;
+	record->waker_stack_len = got > 0 ? (uint64_t)got / 8 : 0;
 	emit(&record->header, sizeof(*record));
 	return 0;
 }
