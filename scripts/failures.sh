@@ -7,6 +7,9 @@ awk '
     /^failures:$/ { listed = 1; next }
     /^test result: / { listed = 0 }
     listed && /^    [A-Za-z0-9_:]+$/ { failed[$1] = 1 }
+    # What a test returned.
+    /^---- .* stdout ----$/ { name = $2; left = 0 }
+    /^Error: / && name != "" && words[name] == "" { left = 8 }
     # A thread has the name of its test. The last words count: a property test panics for each attempt.
     /^thread .* panicked at / {
         split($0, part, "\047")

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, fs};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 
 use super::console::{Ran, Verdict, WAITS};
 use super::machines::Machine;
@@ -56,7 +56,7 @@ pub fn every_machine<P: Send>(
             };
             let begin = Instant::now();
             let console = boot(machine, &parts)?;
-            let verdict = judge(machine, &console).with_context(|| format!("{}\n{console}", machine.name))?;
+            let verdict = judge(machine, &console).map_err(|error| failed(machine, error, &console))?;
             if !verdict.tracked {
                 eprintln!(
                     "NOT RUN {test}::{name}::conntrack: without nft of the machine's architecture no connection is tracked"
@@ -81,6 +81,20 @@ pub fn every_machine<P: Send>(
         fs::write(table::page_file(), table::page()?)?;
     }
     Ok(())
+}
+
+/// The error of a machine: what was wrong, then what it printed about a test of its own, then all that it printed. Indented, so that
+/// what counts the results of tests here does not count those of the machine (`scripts/count.sh`).
+fn failed(machine: &Machine, error: Error, console: &str) -> Error {
+    let wrong = console.split_once("panicked at ").map_or("", |(_, panic)| {
+        panic.split_once("\nnote: ").map_or(panic, |(panic, _)| panic)
+    });
+    let indented = console.replace('\n', "\n    ");
+    error.context(format!(
+        "{}\n    {}\n    {indented}\n",
+        machine.name,
+        wrong.replace('\n', "\n    ")
+    ))
 }
 
 /// Compares the report with the machine's file, or writes it, and prints it; `console` as well, where there is one.
