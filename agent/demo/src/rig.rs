@@ -50,6 +50,9 @@ pub struct RigOptions {
     pub containerd: Option<PathBuf>,
     /// What containerd starts containers with, instead of runc.
     pub oci_runtime: Option<PathBuf>,
+    /// The binary `sandglass-demo`, which is a plugin and its daemon too ([`crate::shim`]); without it no pod of
+    /// [`Network::Served`] can be made.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for RigOptions {
@@ -63,6 +66,7 @@ impl Default for RigOptions {
             // The demo, the tests and the benchmarks all run on another containerd then.
             containerd: std::env::var_os("SANDGLASS_CONTAINERD_BIN_DIR").map(PathBuf::from),
             oci_runtime: None,
+            program: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::networks::{
     CROWDED_COMMAND, CROWDED_PLUGIN, FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, LOCKED_PLUGIN, Network,
     SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN,
 };
+use crate::shim::SHIM_PLUGIN;
 
 /// One ADD. Sorted by interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +65,7 @@ pub(super) fn attachments(network: Network) -> Vec<Attachment> {
         Network::Crowded => CROWDED_PLUGIN,
         Network::Failing => FAILING_PLUGIN,
         Network::Hanging => HANGING_PLUGIN,
+        Network::Served => SHIM_PLUGIN,
     };
     let mut list = vec![attachment("eth0", network.handler(), &["bridge", second])];
     if network == Network::Two {
