@@ -164,6 +164,10 @@ fn headlines_name_what_slow_plugins_waited_for() {
             "slow-api-server",
             ": calico waited 1.00 s for the network (10.77.94.1:6443, the API server, woken by kube-apiserver)",
         ),
+        (
+            "nft-cleanup",
+            ": iptables waited 4 times 42.4 ms for the kernel's own work (nftables, woken by kworker)",
+        ),
         ("slow-plugin", ": sleep waited 2 times 500 ms for a timer"),
     ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name);
