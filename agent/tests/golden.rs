@@ -151,6 +151,7 @@ fn headlines_name_what_slow_plugins_waited_for() {
             " for cilium-agent, whose iptables-restore waited 1.67 s for a lock on a file \
              (/run/sg/xtables.lock, held by lock-holder)",
         ),
+        ("dhcp-daemon", "plugin dhcp waited 3.03 s of 3.11 s (97 %) for dhcp"),
         ("cgroup-quota", ": its cgroup had used up its quota for 75 % of it"),
         (
             "rtnl-holder",
