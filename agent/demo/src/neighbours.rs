@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::networks::{self, LOCK, LOCK_HOLDER, Network, SERVED_COMMAND, SOCKET};
+use crate::networks::{self, DAEMON, LOCK, LOCK_HOLDER, Network, SERVED_COMMAND, SOCKET};
 use crate::pods::Pod;
 use crate::rig::Rig;
-use crate::shim::DAEMON;
 
 /// The processes. Dropping it ends them.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 //! containerd 1.6 and later), so scenarios can run in parallel without one seeing another's chain. The chains begin
 //! with the distribution's `bridge` and `host-local`. The script plugins speak CNI 1.0.0 with shell built-ins alone:
 //! what a waterfall shows below them is what the scenario is about, never their own `cat` or `sed`. The plugin that has a daemon is
-//! no script ([`crate::shim`]).
+//! no script (`shim.rs`).
 
 use std::fs;
 use std::io;
@@ -15,7 +15,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::services::SERVICES;
-use super::shim::{DAEMON, SHIM_PLUGIN};
 
 /// Which chain a pod's sandbox gets; its runtime handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,7 +96,11 @@ pub const LOCK: &str = "rules.lock";
 pub const CROWDED_PLUGIN: &str = "busy-policy";
 /// The command that does.
 pub const CROWDED_COMMAND: &str = "compute-policy";
-/// The command that the shim's daemon runs; runs `sleep`.
+/// Plugin that waits for its daemon.
+pub const SHIM_PLUGIN: &str = "shim-policy";
+/// The daemon: as a process has its name, so at most 15 bytes.
+pub const DAEMON: &str = "policy-daemon";
+/// The command that the daemon runs; runs `sleep`.
 pub const SERVED_COMMAND: &str = "install-policy";
 /// Where the daemon listens, below the rig's directory.
 pub const SOCKET: &str = "policy.sock";

@@ -17,12 +17,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::networks::VERSIONS;
+use crate::networks::{DAEMON, SHIM_PLUGIN, VERSIONS};
 
-/// Name of the plugin.
-pub const SHIM_PLUGIN: &str = "shim-policy";
-/// Name of its daemon: as a process has it, at most 15 bytes.
-pub const DAEMON: &str = "policy-daemon";
 /// How long the daemon looks the pod up: longer than `waits.after` (30 ms) and the agent's next poll (25 ms).
 const LOOKUP: Duration = Duration::from_millis(250);
 

@@ -15,9 +15,8 @@ use sandglass_model::time::{MILLISECOND, Timestamp};
 use sandglass_model::trace::{Detail, Span, Trace};
 
 use super::{Check, Wrong};
-use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SLOW_COMMAND};
+use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SHIM_PLUGIN, SLOW_COMMAND};
 use crate::pods::CallRecord;
-use crate::shim::SHIM_PLUGIN;
 use crate::timing::PluginClock;
 
 /// Whether two durations agree; `extra_ns` is the resolution of the coarser clock.

@@ -6,9 +6,8 @@ use std::fmt;
 
 use crate::networks::{
     CROWDED_COMMAND, CROWDED_PLUGIN, FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, LOCKED_PLUGIN, Network,
-    SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN,
+    SECOND_NETWORK, SHIM_PLUGIN, SLOW_COMMAND, SLOW_PLUGIN,
 };
-use crate::shim::SHIM_PLUGIN;
 
 /// One ADD. Sorted by interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,9 +10,8 @@ use sandglass_model::trace::{Confidence, DaemonDetail, Detail, RequestBegin, Spa
 
 use super::network::Seen;
 use super::{Wrong, plugins};
-use crate::networks::{Network, SERVED_COMMAND};
+use crate::networks::{DAEMON, Network, SERVED_COMMAND, SHIM_PLUGIN};
 use crate::pods::CallRecord;
-use crate::shim::{DAEMON, SHIM_PLUGIN};
 
 /// The longest request went to the daemon and was answered, what the daemon ran for it lies below it, and the trace's headline names
 /// plugin, daemon and what that one waited for.

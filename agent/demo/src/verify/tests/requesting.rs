@@ -4,8 +4,7 @@ use sandglass_model::daemons::RequestTransport;
 use sandglass_model::trace::{Attribution, DaemonDetail, RequestBegin};
 
 use super::*;
-use crate::networks::SERVED_COMMAND;
-use crate::shim::{DAEMON, SHIM_PLUGIN};
+use crate::networks::{DAEMON, SERVED_COMMAND, SHIM_PLUGIN};
 
 /// Index of the longest request, of what the daemon ran for it, and of what that one ran.
 const REQUEST: usize = 5;
