@@ -30,7 +30,8 @@ pub fn run() -> Option<ExitCode> {
     let outcome = match Path::new(&program).file_name().and_then(OsStr::to_str)? {
         SHIM_PLUGIN => plugin(),
         DAEMON => {
-            let (socket, command) = (arguments.next()?, arguments.next()?);
+            let mut argument = || arguments.next().unwrap_or_default();
+            let (socket, command) = (argument(), argument());
             serve(Path::new(&socket), &command)
         }
         _ => return None,
