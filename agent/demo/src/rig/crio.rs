@@ -78,6 +78,8 @@ pub(super) fn set_up(dir: &Path, programs: &Programs) -> Result<(), (PathBuf, io
     let path = dir.join("oci-runtime");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|source| (path, source))?;
     write("crio.conf", &text(dir, programs))?;
+    // It makes a lock there, at its start.
+    write("containers.conf", "[network]\nnetwork_config_dir = \"/mnt/state\"\n")?;
     load_pause(dir).map_err(|source| (dir.join("root"), source))
 }
 
@@ -176,7 +178,7 @@ exec {} "$@"
     )
 }
 
-/// podman keeps its own files below /run and /var/lib: here both are its own, and the rig's directory is at another place.
+/// podman keeps its own files below /run, /var/lib and /etc/cni/net.d: here these are its own, and the rig's directory is at another place.
 fn load_pause(dir: &Path) -> io::Result<()> {
     const SCRIPT: &str = r#"mount --bind "$1" /mnt && mount -t tmpfs tmpfs /var/lib && mount -t tmpfs tmpfs /run &&
         exec podman --root /mnt/root --runroot /mnt/state --storage-driver vfs load --input /mnt/pause.tar"#;
@@ -185,6 +187,7 @@ fn load_pause(dir: &Path) -> io::Result<()> {
         .arg(dir)
         .env_clear()
         .env("PATH", SEARCH)
+        .env("CONTAINERS_CONF", "/mnt/containers.conf")
         .stdin(Stdio::null())
         .output()?;
     if output.status.success() {
