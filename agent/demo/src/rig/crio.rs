@@ -144,8 +144,8 @@ enable_nri = false
         pinns = pinns.display(),
         default = Network::Plain.handler(),
     );
-    for network in Network::ALL {
-        let handler = network.handler();
+    // `crun` is there unless it is named, and CRI-O executes it at its start, which makes a directory in /run.
+    for handler in Network::ALL.map(Network::handler).into_iter().chain(["crun"]) {
         text.push_str(&format!(
             r#"
 [crio.runtime.runtimes."{handler}"]
