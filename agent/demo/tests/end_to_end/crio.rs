@@ -129,7 +129,12 @@ async fn cri_o_reports_sandboxes_older_than_the_agent() {
 async fn of_cri_o_too_an_older_sandbox_has_traffic_of_its_own() {
     let test = "of_cri_o_too_an_older_sandbox_has_traffic_of_its_own";
     let Some(options) = crio(test) else { return };
-    older_sandbox(test, options).await;
+    // As the kubelet requests it: its verbose status has no process.
+    let pod = Pod {
+        apart: true,
+        ..Pod::new("cart-0", 1, Network::Plain)
+    };
+    older_sandbox(test, options, pod).await;
 }
 
 /// Every trace is right, and there is none of anything else; those that failed say why.

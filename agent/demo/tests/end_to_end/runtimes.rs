@@ -79,7 +79,7 @@ async fn of_containerd_2_too_an_older_sandbox_has_traffic_of_its_own() {
         containerd: Some(containerd),
         ..RigOptions::default()
     };
-    older_sandbox(test, options).await;
+    older_sandbox(test, options, Pod::new("cart-0", 1, Network::Plain)).await;
 }
 
 /// Labels are in no plugin's environment: a deletion that has them has them from the runtime.
