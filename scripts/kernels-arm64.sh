@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fetches what the test `kernels` boots for arm64 into the cache (scripts/places.sh kernels_arm64): Debian's newest cloud kernels 6.1
-# and 6.12, busybox, and the folder `tools` with nft and flock and their libraries. Nothing is installed (scripts/private-apt.sh).
+# and 6.12, the newest 6.12 with pages of 16 KiB, busybox, and the folder `tools` with nft, flock and setpriv and their libraries.
+# Nothing is installed (scripts/private-apt.sh).
 # Usage: scripts/kernels-arm64.sh. Then the test, with the path that `scripts/static.sh arm64 dev` prints as SANDGLASS_ARM64_AGENT;
 # scripts/test.sh does all of it. It needs qemu-system-aarch64 (Debian: qemu-system-arm).
 set -euo pipefail
@@ -15,7 +16,7 @@ if ! command -v apt-get > /dev/null 2>&1 || [ ! -e "$DEBIAN_KEYS" ]; then
 fi
 mkdir -p "$PLACE"
 # What the first run fetched serves the next ones, without a network too; who wants newer kernels removes the folder.
-if [ -d "$PLACE/tools" ] && [ -x "$PLACE/busybox" ] && ls -d "$PLACE"/6.1.* "$PLACE"/6.12.* > /dev/null 2>&1; then
+if [ -x "$PLACE/tools/bin/setpriv.util-linux" ] && [ -x "$PLACE/busybox" ] && ls -d "$PLACE"/6.1.*-cloud-arm64 "$PLACE"/6.12.*-cloud-arm64 "$PLACE"/6.12.*-arm64-16k > /dev/null 2>&1; then
     exit 0
 fi
 apt=$(mktemp -d)
@@ -30,9 +31,10 @@ download() {
     find "$apt" -maxdepth 1 -name "${1%/*}_*.deb"
 }
 
-known=$(apt-cache pkgnames linux-image- | grep -E '^linux-image-[0-9].*-cloud-arm64$' | sort --version-sort)
-for series in 6.1 6.12; do
-    kernel=$(grep -E "^linux-image-${series//./\\.}[.-]" <<< "$known" | tail -n 1)
+known=$(apt-cache pkgnames linux-image- | sort --version-sort)
+for wanted in 6.1/cloud-arm64 6.12/cloud-arm64 6.12/arm64-16k; do
+    series=${wanted%/*}
+    kernel=$(grep -E "^linux-image-${series//./\\.}[.-].*[0-9]-${wanted#*/}$" <<< "$known" | tail -n 1)
     name=${kernel#linux-image-}
     [ ! -d "$PLACE/$name" ] || continue
     echo "fetching $kernel"
@@ -46,14 +48,17 @@ if [ ! -x "$PLACE/busybox" ]; then
     mv "$PLACE/busybox.new" "$PLACE/busybox"
 fi
 # Programs that need libraries: these lie beside them under the names that the loader looks for.
-if [ ! -d "$PLACE/tools" ]; then
-    echo "fetching nft and flock of arm64"
-    for package in libc6 libedit2 libbsd0 libmd0 libtinfo6 libgmp10 libjansson4 libmnl0 libnftables1 libnftnl11 libxtables12 nftables util-linux; do
+if [ ! -x "$PLACE/tools/bin/setpriv.util-linux" ]; then
+    echo "fetching nft, flock and setpriv of arm64"
+    rm -rf "$PLACE/tools"
+    for package in libc6 libcap-ng0 libedit2 libbsd0 libmd0 libtinfo6 libgmp10 libjansson4 libmnl0 libnftables1 libnftnl11 libxtables12 nftables util-linux; do
         # Those of the older release: one libc serves all.
         dpkg-deb --extract "$(download "$package/bookworm")" "$apt/tree"
     done
     mkdir -p "$apt/tools/bin" "$apt/tools/lib"
     cp "$apt/tree/usr/sbin/nft" "$apt/tree/usr/bin/flock" "$apt/tools/bin/"
+    # busybox has one too, which knows no bounding set.
+    cp "$apt/tree/usr/bin/setpriv" "$apt/tools/bin/setpriv.util-linux"
     for folder in "$apt/tree/lib/aarch64-linux-gnu" "$apt/tree/usr/lib/aarch64-linux-gnu"; do
         find "$folder" -maxdepth 1 -name '*.so.*' -exec cp --dereference {} "$apt/tools/lib/" \;
     done

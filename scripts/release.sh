@@ -22,7 +22,7 @@ need() {
     echo "hint: apt-get install $2" >&2
     exit 69
 }
-need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 need x86_64-w64-mingw32-gcc gcc-mingw-w64-x86-64-win32
 need python3 python3
 

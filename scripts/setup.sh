@@ -94,6 +94,8 @@ want_test() {
     # Those of arm64, and the static agent for them.
     have qemu-system-aarch64 || optional+=(qemu-system-arm)
     have aarch64-linux-gnu-gcc || optional+=(gcc-aarch64-linux-gnu)
+    # The compiler only recommends the headers, without which it compiles no C of a crate.
+    [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || optional+=(libc6-dev-arm64-cross)
     # A second OCI runtime to trace.
     have crun || optional+=(crun)
     { have chromium || have google-chrome || have chrome; } && have chromedriver || optional+=(chromium chromium-driver)

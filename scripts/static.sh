@@ -22,7 +22,7 @@ compiler() {
         fi
     done
     echo "error: no C compiler for $1" >&2
-    echo "hint: apt-get install clang gcc-aarch64-linux-gnu" >&2
+    echo "hint: apt-get install clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross" >&2
     exit 69
 }
 

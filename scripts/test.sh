@@ -42,7 +42,11 @@ arm64() {
         return
     fi
     # An agent that does not compile is no reason to skip: the script ends here.
-    SANDGLASS_ARM64_AGENT=$(scripts/static.sh arm64 dev)
+    if ! SANDGLASS_ARM64_AGENT=$(scripts/static.sh arm64 dev); then
+        echo "the agent for arm64 does not compile"
+        echo "0 passed, 1 failed, 0 skipped"
+        exit 1
+    fi
     export SANDGLASS_ARM64_AGENT
 }
 if [ $# -eq 0 ] && [ -z "${SANDGLASS_ARM64_AGENT:-}" ]; then

@@ -151,6 +151,7 @@ fn headlines_name_what_slow_plugins_waited_for() {
             " for cilium-agent, whose iptables-restore waited 1.67 s for a lock on a file \
              (/run/sg/xtables.lock, held by lock-holder)",
         ),
+        ("dhcp-daemon", "plugin dhcp waited 3.03 s of 3.11 s (97 %) for dhcp"),
         ("cgroup-quota", ": its cgroup had used up its quota for 75 % of it"),
         (
             "rtnl-holder",
@@ -163,6 +164,10 @@ fn headlines_name_what_slow_plugins_waited_for() {
         (
             "slow-api-server",
             ": calico waited 1.00 s for the network (10.77.94.1:6443, the API server, woken by kube-apiserver)",
+        ),
+        (
+            "nft-cleanup",
+            ": iptables waited 4 times 42.4 ms for the kernel's own work (nftables, woken by kworker)",
         ),
         ("slow-plugin", ": sleep waited 2 times 500 ms for a timer"),
     ] {

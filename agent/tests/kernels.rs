@@ -40,7 +40,7 @@ use machines::{MACHINES, Machine};
 #[test]
 fn every_probe_works_on_other_kernels() -> Result<()> {
     let name = "every_probe_works_on_other_kernels";
-    let others = boot::others();
+    let others = boot::others(&machines::X86_64);
     let ours = |machine: &&Machine| !machine.is_arm64() && !machine.has_pods();
     let machines = MACHINES.iter().filter(ours).chain(&others);
     every_machine(
@@ -57,8 +57,9 @@ fn every_probe_works_on_kernels_of_arm64() -> Result<()> {
         eprintln!("SKIPPED {name}: SANDGLASS_ARM64_AGENT names no static agent (scripts/static.sh arm64 dev)");
         return Ok(());
     };
-    let machines: Vec<&Machine> = MACHINES.iter().filter(|machine| machine.is_arm64()).collect();
-    every_machine(name, &machines, Path::new(&agent))
+    let others = boot::others(&machines::ARM64);
+    let machines = MACHINES.iter().filter(|machine| machine.is_arm64()).chain(&others);
+    every_machine(name, &machines.collect::<Vec<_>>(), Path::new(&agent))
 }
 
 #[test]

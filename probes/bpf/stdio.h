@@ -101,8 +101,9 @@ noinline uint32_t is_soon_kept(uint64_t of_pipe, uint64_t page)
 	return 0;
 }
 
-// The page of the pipe's newest slot and how many of its bytes were written; 0 when there is none that may be read.
-always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint64_t *page_address)
+// The page of the pipe's newest slot and how many of its bytes were written; 0 when there is none that may be read. A page has
+// `page_bytes`.
+always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint32_t page_bytes, uint64_t *page_address)
 {
 	unsigned int head = 0, slots = 0, offset = 0, len = 0;
 	struct pipe_buffer *buffers = 0, *buffer;
@@ -117,7 +118,7 @@ always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint64_t *page_
 	uint64_t extent = settled_extent((uint64_t)buffer);
 	offset = extent >> 32;
 	len = extent;
-	if (!page || offset > STDIO_MAX || len > STDIO_MAX || offset + len > STDIO_MAX)
+	if (!page || offset > page_bytes || len > page_bytes || offset + len > page_bytes)
 		return 0;
 	if (len == 0 && !is_soon_kept((uint64_t)pipe, (uint64_t)page))
 		return 0;
@@ -125,13 +126,16 @@ always_inline uint32_t newest_page(struct pipe_inode_info *pipe, uint64_t *page_
 	return offset + len;
 }
 
-// Copies what was last written to a pipe of the exiting task to this place of `streams`; returns how many bytes.
-noinline uint32_t read_pipe(uint32_t fd, uint64_t bias, uint32_t place)
+// Copies what was last written to a pipe of the exiting task to this place of `streams`, STDIO_MAX bytes at most; returns how
+// many.
+noinline uint32_t read_pipe(uint32_t fd, uint32_t place)
 {
+	uint32_t zero = 0;
+	struct Calibration *where = bpf_map_lookup_elem(&calibration, &zero);
 	struct scratch *s = scratch();
 	struct task_struct *task = (void *)bpf_get_current_task(), *parent = 0;
 	uint64_t page = 0;
-	if (!s || place > STDIO_MAX)
+	if (!s || !where || place > STDIO_MAX)
 		return 0;
 	uint64_t pipe = pipe_of((uint64_t)task, fd);
 	if (!pipe)
@@ -140,13 +144,19 @@ noinline uint32_t read_pipe(uint32_t fd, uint64_t bias, uint32_t place)
 	READ(parent, task->real_parent);
 	if (!parent || pipe_of((uint64_t)parent, fd) == pipe)
 		return 0;
-	uint32_t len = newest_page((void *)pipe, &page);
+	uint32_t len = newest_page((void *)pipe, where->scale * STRUCT_PAGE_BYTES, &page);
+	uint64_t address = page * where->scale + where->bias;
+	if (len > STDIO_MAX) {
+		// Of a page of more than 4 KiB.
+		address += len - STDIO_MAX;
+		len = STDIO_MAX;
+	}
 	// Both again: the verifier of Linux 6.1 forgets the bound of what lay on the stack during the calls.
 	opaque(len);
 	opaque(place);
 	if (len == 0 || len > STDIO_MAX || place > STDIO_MAX)
 		return 0;
-	return bpf_probe_read_kernel(&s->streams[place], len, (void *)(page * 64 + bias)) ? 0 : len;
+	return bpf_probe_read_kernel(&s->streams[place], len, (void *)address) ? 0 : len;
 }
 
 static noinline int emit_stdio(struct task_struct *task)
@@ -157,11 +167,11 @@ static noinline int emit_stdio(struct task_struct *task)
 	if (!s || !where || where->outcome != CALIBRATION_FOUND)
 		return 0;
 	struct task_struct *leader = 0;
-	uint32_t in = read_pipe(0, where->bias, 0);
+	uint32_t in = read_pipe(0, 0);
 	opaque(in);
 	if (in > STDIO_MAX)
 		return 0;
-	uint32_t out = read_pipe(1, where->bias, in);
+	uint32_t out = read_pipe(1, in);
 	opaque(out);
 	if (out > STDIO_MAX || (!in && !out))
 		return 0;
@@ -201,20 +211,21 @@ noinline uint64_t find_token(uint64_t address)
 
 // Searches the token at every possible address. The linear mapping and the array of struct page both begin at a multiple of
 // 1 GiB (arch/x86/mm/kaslr.c, kernel_randomize_memory; arch/arm64/include/asm/memory.h, PAGE_OFFSET and VMEMMAP_START) and a
-// task lies in the linear mapping, so only whole GiB are unknown. Pages of 4 KiB are 64 times their struct page: with larger
-// pages, which arm64 may have, no address has the token.
+// task lies in the linear mapping, so only whole GiB are unknown. A page of 4 KiB is 64 times as long as its struct page, one of
+// 16 KiB 256 times (`scale`).
 static noinline int find_bias(struct Calibration *where)
 {
 	uint64_t page = 0, task = bpf_get_current_task();
 	uint64_t pipe = pipe_of(task, where->fd);
-	if (!pipe || !newest_page((void *)pipe, &page) || TYPE_SIZE(struct page) != 64)
+	if (!pipe || !newest_page((void *)pipe, where->scale * STRUCT_PAGE_BYTES, &page) ||
+	    TYPE_SIZE(struct page) != STRUCT_PAGE_BYTES)
 		return CALIBRATION_ELSEWHERE;
-	uint64_t guess = (task & ~(GIB - 1)) + (page & (GIB - 1)) * 64 + where->from_gib * GIB;
+	uint64_t guess = (task & ~(GIB - 1)) + (page & (GIB - 1)) * where->scale + where->from_gib * GIB;
 #pragma clang loop unroll(disable)
 	for (uint32_t i = 0; i < CALIBRATION_STEPS; i += STEPS_AT_ONCE, guess -= STEPS_AT_ONCE * GIB) {
 		uint64_t address = find_token(guess);
 		if (address) {
-			where->bias = address - page * 64;
+			where->bias = address - page * where->scale;
 			return CALIBRATION_FOUND;
 		}
 	}

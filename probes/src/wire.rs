@@ -88,6 +88,8 @@ pub const CALIBRATION_FOUND: u32 = 1;
 pub const CALIBRATION_ELSEWHERE: u32 = 2;
 /// Candidates tried in one round of the calibration.
 pub const CALIBRATION_STEPS: u32 = 256;
+/// Size of the kernel's `struct page` where pages of pipes are read: with another one they are not.
+pub const STRUCT_PAGE_BYTES: u32 = 64;
 
 /// Head of every record.
 #[repr(C)]
@@ -176,7 +178,7 @@ pub struct StdioRecord {
     pub stdout_len: u32,
 }
 
-/// Where the kernel's linear mapping shows the page of a `struct page`: at `64 * page + bias`.
+/// Where the kernel's linear mapping shows the page of a `struct page`: at `scale * page + bias`.
 ///
 /// The agent writes a token into a pipe of its own; the kernel side looks for it at the addresses that are possible.
 #[repr(C)]
@@ -188,6 +190,8 @@ pub struct Calibration {
     pub bias: u64,
     /// The first candidate of this round, in GiB relative to the first guess; the others lie below.
     pub from_gib: i64,
+    /// Bytes of a page for each byte of its `struct page`.
+    pub scale: u64,
     /// Descriptor of the pipe.
     pub fd: u32,
     /// Set by the kernel side.

@@ -201,7 +201,7 @@ impl Waits {
             by: if is_interrupt || follows || is_killed {
                 SmolStr::default()
             } else {
-                waker.name.clone()
+                evidence::name_of(&waker.name)
             },
         };
         let process = wake.times.process;

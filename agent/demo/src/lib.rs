@@ -27,6 +27,8 @@ pub mod scenarios;
 #[cfg(target_os = "linux")]
 pub mod services;
 #[cfg(target_os = "linux")]
+pub mod shim;
+#[cfg(target_os = "linux")]
 pub mod show;
 #[cfg(target_os = "linux")]
 pub mod timing;

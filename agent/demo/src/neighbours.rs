@@ -1,27 +1,32 @@
-//! What else runs on the node while some pods are made: a process that holds a lock which a plugin needs, and loops that keep the
-//! processor busy on which a plugin computes.
+//! What else runs on the node while some pods are made: a process that holds a lock which a plugin needs, loops that keep the
+//! processor busy on which a plugin computes, and the daemon of a plugin that is a shim.
 //!
 //! Used by [`crate::scenarios`]. They belong to the rig's cgroup and end with it whatever becomes of their owner. Does not: touch
 //! anything outside of the rig's directory.
 
 use std::fs::File;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::networks::{self, LOCK, LOCK_HOLDER, Network};
+use crate::networks::{self, DAEMON, LOCK, LOCK_HOLDER, Network, SERVED_COMMAND, SOCKET};
 use crate::pods::Pod;
 use crate::rig::Rig;
 
 /// The processes. Dropping it ends them.
 #[derive(Debug, Default)]
-pub struct Neighbours(Vec<Child>);
+pub struct Neighbours {
+    processes: Vec<Child>,
+    /// One of them is the daemon.
+    daemon: bool,
+}
 
 impl Neighbours {
-    /// Those that `pods` have; none for most. The lock is held when this returns.
+    /// Those that `pods` have; none for most. When this returns the lock is held, and the daemon listens.
     ///
     /// # Errors
     /// When a process cannot be started, or does not get the lock.
@@ -31,6 +36,7 @@ impl Neighbours {
             match pod.network {
                 Network::Locked => neighbours.hold_lock(rig, &pod.identity.uid)?,
                 Network::Crowded => neighbours.keep_busy(rig)?,
+                Network::Served => neighbours.serve(rig)?,
                 Network::Plain | Network::Slow | Network::Failing | Network::Hanging | Network::Two => {}
             }
         }
@@ -69,16 +75,38 @@ impl Neighbours {
         Ok(())
     }
 
+    /// One daemon for all pods that it serves at this time.
+    fn serve(&mut self, rig: &Rig) -> io::Result<()> {
+        let socket = rig.dir().join(SOCKET);
+        if self.daemon {
+            return Ok(());
+        }
+        // An earlier daemon's.
+        let _ = std::fs::remove_file(&socket);
+        let below = |name: &str| rig.dir().join("libexec").join(name);
+        let arguments = [&socket, &below(SERVED_COMMAND)].map(|path| path.display().to_string());
+        self.start(rig, &below(DAEMON), &arguments)?;
+        self.daemon = true;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while UnixStream::connect(&socket).is_err() {
+            if Instant::now() > deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the daemon does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
     fn start(&mut self, rig: &Rig, program: &Path, arguments: &[String]) -> io::Result<()> {
         let log = File::create(rig.dir().join("neighbours.log"))?;
-        self.0.push(rig.spawn_beside(program, arguments, log)?);
+        self.processes.push(rig.spawn_beside(program, arguments, log)?);
         Ok(())
     }
 }
 
 impl Drop for Neighbours {
     fn drop(&mut self) {
-        for child in &mut self.0 {
+        for child in &mut self.processes {
             // One that has ended by itself is no failure.
             let _ = child.kill();
             let _ = child.wait();

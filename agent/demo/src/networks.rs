@@ -3,7 +3,8 @@
 //! Used by the demo's rig. containerd picks the directory by the pod's runtime handler (`cni_conf_dir` of a runtime,
 //! containerd 1.6 and later), so scenarios can run in parallel without one seeing another's chain. The chains begin
 //! with the distribution's `bridge` and `host-local`. The script plugins speak CNI 1.0.0 with shell built-ins alone:
-//! what a waterfall shows below them is what the scenario is about, never their own `cat` or `sed`.
+//! what a waterfall shows below them is what the scenario is about, never their own `cat` or `sed`. The plugin that has a daemon is
+//! no script (`shim.rs`).
 
 use std::fs;
 use std::io;
@@ -30,19 +31,22 @@ pub enum Network {
     Locked,
     /// bridge, and a plugin whose command computes on a processor that others keep busy.
     Crowded,
+    /// bridge, and a plugin that waits for its daemon, which runs a command for it.
+    Served,
     /// Two networks, so two interfaces: bridge and portmap, then a bridge of its own.
     Two,
 }
 
 impl Network {
     /// All of them.
-    pub const ALL: [Network; 7] = [
+    pub const ALL: [Network; 8] = [
         Network::Plain,
         Network::Slow,
         Network::Failing,
         Network::Hanging,
         Network::Locked,
         Network::Crowded,
+        Network::Served,
         Network::Two,
     ];
 
@@ -56,6 +60,7 @@ impl Network {
             Network::Hanging => "pods-hanging",
             Network::Locked => "pods-locked",
             Network::Crowded => "pods-crowded",
+            Network::Served => "pods-served",
             Network::Two => "pods-two",
         }
     }
@@ -91,29 +96,55 @@ pub const LOCK: &str = "rules.lock";
 pub const CROWDED_PLUGIN: &str = "busy-policy";
 /// The command that does.
 pub const CROWDED_COMMAND: &str = "compute-policy";
+/// Plugin that waits for its daemon.
+pub const SHIM_PLUGIN: &str = "shim-policy";
+/// The daemon: as a process has its name, so at most 15 bytes.
+pub const DAEMON: &str = "policy-daemon";
+/// The command that the daemon runs; runs `sleep`.
+pub const SERVED_COMMAND: &str = "install-policy";
+/// Where the daemon listens, below the rig's directory.
+pub const SOCKET: &str = "policy.sock";
 /// Name of the second network of [`Network::Two`].
 pub const SECOND_NETWORK: &str = "storage";
 
 /// Plugins of the distribution that the chains need; `loopback` is containerd's own wish.
 pub const DISTRIBUTION_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
 
-/// Writes everything below `dir`: `bin/`, `libexec/`, `clock/`, `cni/<handler>/`. `plugins` is where the distribution
-/// has its plugins and `flock` is that program, `id` distinguishes this rig's bridges from others', `slow` is how long the slow
-/// plugin's command takes.
-pub fn write(dir: &Path, (plugins, flock): (&Path, &Path), id: &str, slow: Duration) -> io::Result<()> {
+/// Programs that the plugins are, or run.
+#[derive(Clone, Copy, Debug)]
+pub struct Needed<'a> {
+    /// Directory of the distribution's plugins.
+    pub plugins: &'a Path,
+    /// flock(1).
+    pub flock: &'a Path,
+    /// `sandglass-demo`; without it [`Network::Served`] has no plugin.
+    pub own: Option<&'a Path>,
+}
+
+/// Writes everything below `dir`: `bin/`, `libexec/`, `clock/`, `cni/<handler>/`. `id` distinguishes this rig's bridges from
+/// others', `slow` is how long the slow plugin's command takes.
+pub fn write(dir: &Path, needed: Needed<'_>, id: &str, slow: Duration) -> io::Result<()> {
     for below in ["bin", "libexec", "clock", "ipam"] {
         fs::create_dir_all(dir.join(below))?;
     }
     for plugin in DISTRIBUTION_PLUGINS {
-        symlink(plugins.join(plugin), dir.join("bin").join(plugin))?;
+        symlink(needed.plugins.join(plugin), dir.join("bin").join(plugin))?;
     }
     // A FIFO without a writer: opening it blocks forever, and needs no process of its own.
     rustix::fs::mkfifoat(rustix::fs::CWD, dir.join("answers"), rustix::fs::Mode::RUSR)?;
     let at = dir.display();
     let clock = clock(dir);
     for name in [LOCKED_COMMAND, LOCK_HOLDER] {
-        symlink(flock, dir.join("libexec").join(name))?;
+        symlink(needed.flock, dir.join("libexec").join(name))?;
     }
+    if let Some(own) = needed.own {
+        symlink(own, dir.join("bin").join(SHIM_PLUGIN))?;
+        symlink(own, dir.join("libexec").join(DAEMON))?;
+    }
+    script(
+        &dir.join("libexec").join(SERVED_COMMAND),
+        &format!("#!/bin/sh\n# A real one would load programs into the kernel; here one sleep.\nsleep {SERVED_S}\n"),
+    )?;
     script(
         &dir.join("bin").join(SLOW_PLUGIN),
         &waiting_plugin(&clock, &format!("{at}/libexec/{SLOW_COMMAND}")),
@@ -149,7 +180,7 @@ pub fn write(dir: &Path, (plugins, flock): (&Path, &Path), id: &str, slow: Durat
         // The way to the services, through the pod's first interface alone. With its gateway: Debian's plugins 1.1 do not find a
         // route without one when CRI-O lets them check it.
         first["ipam"]["routes"] = json!([{"dst": SERVICES, "gw": format!("10.213.{}.1", 70 + index)}]);
-        let chain = chain(network, first);
+        let chain = chain(dir, network, first);
         list(&conf_dir.join("10-pods.conflist"), network.handler(), &chain)?;
         if network == Network::Two {
             let index = Network::ALL.len();
@@ -170,12 +201,13 @@ pub fn remove_lists(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn chain(network: Network, bridge: Value) -> Vec<Value> {
+fn chain(dir: &Path, network: Network, bridge: Value) -> Vec<Value> {
     let next = match network {
         Network::Plain | Network::Two => json!({"type": "portmap", "capabilities": {"portMappings": true}}),
         Network::Slow => json!({"type": SLOW_PLUGIN}),
         Network::Locked => json!({"type": LOCKED_PLUGIN}),
         Network::Crowded => json!({"type": CROWDED_PLUGIN}),
+        Network::Served => json!({"type": SHIM_PLUGIN, "socket": dir.join(SOCKET), "clock": dir.join("clock")}),
         Network::Failing => json!({"type": FAILING_PLUGIN}),
         Network::Hanging => json!({"type": HANGING_PLUGIN}),
     };
@@ -326,7 +358,11 @@ exit 0
 /// What [`CROWDED_COMMAND`] counts to: about a tenth of a second.
 const COUNT: u32 = 80_000;
 
-const VERSIONS: &str = r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#;
+/// For how long [`SERVED_COMMAND`] sleeps, seconds: most of its pod's creation.
+const SERVED_S: f32 = 1.2;
+
+/// What a plugin answers to VERSION.
+pub(crate) const VERSIONS: &str = r#"{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}"#;
 
 #[cfg(test)]
 mod tests {
@@ -354,8 +390,12 @@ mod tests {
 
     fn written() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let programs = (Path::new("/nonexistent"), Path::new("/usr/bin/flock"));
-        write(dir.path(), programs, "abc", Duration::from_millis(50)).unwrap();
+        let needed = Needed {
+            plugins: Path::new("/nonexistent"),
+            flock: Path::new("/usr/bin/flock"),
+            own: None,
+        };
+        write(dir.path(), needed, "abc", Duration::from_millis(50)).unwrap();
         dir
     }
 

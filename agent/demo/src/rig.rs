@@ -54,6 +54,9 @@ pub struct RigOptions {
     pub crio: Option<PathBuf>,
     /// What containerd starts containers with, instead of runc.
     pub oci_runtime: Option<PathBuf>,
+    /// The binary `sandglass-demo`, which is a plugin and its daemon too ([`crate::shim`]); without it no pod of
+    /// [`Network::Served`] can be made.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for RigOptions {
@@ -68,6 +71,7 @@ impl Default for RigOptions {
             containerd: std::env::var_os("SANDGLASS_CONTAINERD_BIN_DIR").map(PathBuf::from),
             crio: None,
             oci_runtime: None,
+            program: None,
         }
     }
 }

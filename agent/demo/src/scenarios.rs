@@ -66,6 +66,8 @@ pub fn steps(round: u32) -> Vec<Vec<Pod>> {
         vec![retried, talking("db-0", 7, Network::Two), stalled],
         // Alone: what shares its processor would wait too.
         vec![talking("models-0", 10, Network::Crowded)],
+        // Alone too: a pod's program begins when all pods of its step are made.
+        vec![talking("returns-0", 11, Network::Served)],
     ]
 }
 

@@ -9,6 +9,7 @@ pub mod clock;
 mod expected;
 mod lifecycle;
 pub mod network;
+mod requests;
 mod structure;
 mod waits;
 
@@ -210,7 +211,9 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord, seen: Seen) -> Report {
         ("backends", looked.backends()),
         ("stall", looked.stall()),
     ];
-    let durations = [
+    // Those that a busy machine may spoil.
+    let spoilt = [
+        ("requests", requests::requests(trace, record, seen)),
         ("clock", clock::call(trace, record)),
         ("plugin's clock", clock::script(trace, record)),
         ("lookup's clock", looked.lookup_clock()),
@@ -223,7 +226,7 @@ fn report(traces: &[Arc<Trace>], record: &CallRecord, seen: Seen) -> Report {
         sandbox: trace.sandbox.as_ref().map_or_else(String::new, ToString::to_string),
         checks: facts
             .into_iter()
-            .chain(durations)
+            .chain(spoilt)
             .map(|(what, result)| Check { what, result })
             .collect(),
     }

@@ -1,14 +1,19 @@
-//! A real shim: the CNI project's `dhcp` plugin, whose daemon requests a lease of dnsmasq in namespaces of the test.
+//! A real shim: the CNI project's `dhcp` plugin, whose daemon requests a lease of dnsmasq in namespaces of the test; recorded by the
+//! real agent.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use sandglass_lab::netns::Namespace;
 use sandglass_lab::pressure::Pressure;
 use sandglass_lab::skip::{has, skipped};
 use sandglass_model::{phases, registry};
 
-use crate::daemons::{is_seen, trace_of, traces_of, watch};
+use crate::daemons::is_seen;
+use crate::recorder::Recorder;
+use crate::waits::trace_of;
 use crate::watch::{converse, plugin};
 
 /// Ended when dropped.
@@ -32,13 +37,21 @@ fn a_lease_is_a_request_to_the_daemon() {
     if !has(TEST, "dnsmasq") {
         return;
     }
-    let Some(watch) = watch(TEST) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(recorder) = Recorder::start(TEST, directory.path(), &[]) else {
+        return;
+    };
+    if !recorder.has("requests_followed") {
+        skipped(TEST, "the kernel reports no messages (sock_send_length, Linux 6.3)");
+        return;
+    }
+    let directory = directory.path();
+    // The sandbox begins with its namespace.
     let (Some(server), Some(pod)) = (Namespace::make(TEST), Namespace::make(TEST)) else {
         return;
     };
     server.link(&pod, 93);
     pod.run("ip addr flush dev v93b");
-    let directory = watch.directory.path();
     // It pings an address for three seconds before it offers it.
     let serve = format!(
         "exec dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --port=0 --interface=v93a --bind-interfaces \
@@ -57,11 +70,13 @@ fn a_lease_is_a_request_to_the_daemon() {
         .spawn()
         .unwrap();
     let daemon = Running(daemon);
+    // dnsmasq writes its process id when it serves.
+    let is_up = || UnixStream::connect(&socket).is_ok() && directory.join("dnsmasq.pid").exists();
     for _ in 0..200 {
-        if socket.exists() {
+        if is_up() {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(25));
+        std::thread::sleep(Duration::from_millis(25));
     }
     let stdin = format!(
         r#"{{"cniVersion":"0.4.0","name":"lan","type":"macvlan","ipam":{{"type":"dhcp","daemonSocketPath":"{}"}}}}"#,
@@ -70,14 +85,12 @@ fn a_lease_is_a_request_to_the_daemon() {
     let mut call = plugin(dhcp, "lease");
     call.env("CNI_NETNS", pod.path())
         .env("CNI_IFNAME", "v93b")
-        .env("CNI_PATH", "/usr/lib/cni");
+        .env("CNI_PATH", "/usr/lib/cni")
+        .env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0");
     let pressure = Pressure::now();
-    let (pid, answer) = converse(call, &stdin);
+    let (_, answer) = converse(call, &stdin);
     assert!(answer.contains("10.77.93."), "{answer}");
-    let (_, exec) = watch.exec_of(pid);
-    watch.exit_of(exec.process);
-    let traces = traces_of(watch.finish());
-    let trace = trace_of(&traces, "lease");
+    let trace = trace_of(recorder.finish("lease"), "lease");
     let plugin = trace
         .spans
         .iter()
@@ -90,7 +103,7 @@ fn a_lease_is_a_request_to_the_daemon() {
     let longest = spans.max_by_key(|(span, _)| span.duration_ns(span.start)).unwrap();
     eprintln!(
         "{TEST}: {}",
-        sandglass_model::text::tree(trace, trace.root().end.unwrap())
+        sandglass_model::text::tree(&trace, trace.root().end.unwrap())
     );
     assert_eq!(registry::name(longest.0), "daemon dhcp");
     assert_eq!(longest.1.pid, daemon.0.id());
@@ -99,6 +112,6 @@ fn a_lease_is_a_request_to_the_daemon() {
     // It is what the plugin waited for: a Go program's begin and end are some milliseconds.
     let (request, whole) = (longest.0.duration_ns(longest.0.start), plugin.duration_ns(plugin.start));
     assert!(request * 2 > whole, "{request} of {whole}");
-    let verdict = phases::verdict(trace, trace.root().end.unwrap());
+    let verdict = phases::verdict(&trace, trace.root().end.unwrap());
     assert!(verdict.starts_with("plugin dhcp waited"), "{verdict}");
 }

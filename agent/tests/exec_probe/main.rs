@@ -11,6 +11,7 @@ mod daemons;
 mod dhcp;
 mod locks;
 mod netlink;
+mod nft_cleanup;
 mod recognition;
 mod recorder;
 mod slow_answers;

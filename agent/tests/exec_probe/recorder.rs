@@ -60,7 +60,13 @@ impl Recorder {
         Some(recorder)
     }
 
-    /// Ends the recording and returns what it has of this sandbox's processes, with what belongs to no process.
+    /// An event of this name is in the file. What the agent can do here it says first.
+    pub fn has(&self, event: &str) -> bool {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        text.contains(&format!(r#""event":"{event}""#))
+    }
+
+    /// Ends the recording and returns what it has of this sandbox's processes and their requests, with what belongs to no process.
     pub fn finish(mut self, sandbox: &str) -> Vec<Event> {
         // What the last exit makes is on its way: a look a second, and ticks that lag by a quarter of one.
         std::thread::sleep(Duration::from_millis(1_200));
@@ -143,9 +149,11 @@ fn belongs(event: &Event, sandbox: &str, own: &BTreeSet<ProcessKey>) -> bool {
             .as_ref()
             .is_some_and(|initiator| own.contains(&initiator.process)),
         Body::NetnsObserved(netns) => netns.sandbox.0 == sandbox,
+        Body::RequestSeen(step) => own.contains(&step.client),
         Body::ThreadsSeen(_)
         | Body::ApiServerKnown { .. }
         | Body::WaitsRecorded { .. }
+        | Body::RequestsFollowed { .. }
         | Body::ClockAnchored { .. }
         | Body::Lost { .. }
         | Body::Tick => true,

@@ -1,7 +1,6 @@
-//! The kernel's own events about locks, through tracefs: an oracle for what the agent's programs report.
+//! The kernel's own events about locks and its own work, through tracefs: an oracle for what the agent's programs report.
 //!
-//! Used by `locks.rs`. An instance of its own, on the boot clock, of this process and what it forks. Does not: touch the tracing of
-//! anybody else.
+//! Used by `locks.rs` and `nft_cleanup.rs`. An instance of its own, on the boot clock. Does not: touch the tracing of anybody else.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,8 +30,18 @@ impl Line {
 pub struct Tracefs(PathBuf);
 
 impl Tracefs {
-    /// Begins to record these events. `None`, with the line `NOT RUN`, where tracefs is not mounted or has no such events.
+    /// Begins to record these events of this process and what it forks. `None`, with the line `NOT RUN`, where tracefs is not mounted
+    /// or has no such events.
     pub fn start(test: &str, events: &[&str]) -> Option<Tracefs> {
+        Tracefs::begin(test, events, true)
+    }
+
+    /// The same of all processes, and of the kernel's own.
+    pub fn of_all(test: &str, events: &[&str]) -> Option<Tracefs> {
+        Tracefs::begin(test, events, false)
+    }
+
+    fn begin(test: &str, events: &[&str], of_this_process: bool) -> Option<Tracefs> {
         let mounts = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let root = mounts
             .into_iter()
@@ -41,16 +50,8 @@ impl Tracefs {
             let instance = Tracefs(format!("{root}/instances/sandglass-{}-{test}", std::process::id()).into());
             fs::create_dir(&instance.0).ok()?;
             instance.write("trace_clock", "boot")?;
-            instance.write("options/event-fork", "1")?;
-            instance.write("set_event_pid", &std::process::id().to_string())?;
-            // Threads of this process run the tests.
-            for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
-                let tid = task.file_name().into_string().ok()?;
-                fs::OpenOptions::new()
-                    .append(true)
-                    .open(instance.0.join("set_event_pid"))
-                    .and_then(|mut file| std::io::Write::write_all(&mut file, tid.as_bytes()))
-                    .ok()?;
+            if of_this_process {
+                instance.follow_this_process()?;
             }
             for event in events {
                 instance.write(&format!("events/{event}/enable"), "1")?;
@@ -61,6 +62,21 @@ impl Tracefs {
             eprintln!("NOT RUN {test}::tracefs: it is not mounted, or lacks one of {events:?}");
         }
         started
+    }
+
+    fn follow_this_process(&self) -> Option<()> {
+        self.write("options/event-fork", "1")?;
+        self.write("set_event_pid", &std::process::id().to_string())?;
+        // Threads of this process run the tests.
+        for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
+            let tid = task.file_name().into_string().ok()?;
+            fs::OpenOptions::new()
+                .append(true)
+                .open(self.0.join("set_event_pid"))
+                .and_then(|mut file| std::io::Write::write_all(&mut file, tid.as_bytes()))
+                .ok()?;
+        }
+        Some(())
     }
 
     fn write(&self, file: &str, value: &str) -> Option<()> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::archive::Archive;
-use super::machines::{MACHINES, Machine, PLAIN};
+use super::machines::{MACHINES, Machine, Platform};
 
 /// A kernel in the cache, with its modules and with busybox.
 pub struct Kernel {
@@ -83,12 +83,17 @@ impl Kernel {
 }
 
 /// Kernels in the cache of this architecture that are of no machine's series and flavour: each is booted as it is.
-pub fn others() -> Vec<Machine> {
-    let place = sandglass_lab::built::place(PLAIN.platform.place);
-    let unknown = releases(&place)
-        .filter(|(release, folder)| image(folder).is_some() && !MACHINES.iter().any(|machine| machine.takes(release)));
+pub fn others(platform: &'static Platform) -> Vec<Machine> {
+    let place = sandglass_lab::built::place(platform.place);
+    let known = |release: &str| {
+        let machines = MACHINES.iter().filter(|machine| machine.platform.name == platform.name);
+        machines.into_iter().any(|machine| machine.takes(release))
+    };
+    let unknown = releases(&place).filter(|(release, folder)| image(folder).is_some() && !known(release));
     // For the rest of the test's process, as the names of the others.
-    unknown.map(|(release, _)| Machine::plain(release.leak())).collect()
+    unknown
+        .map(|(release, _)| Machine::plain(release.leak(), platform))
+        .collect()
 }
 
 /// The folders of a place, with the kernels' releases, which are their names.

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::archive::Archive;
 use super::boot::{Bounds, Kernel};
-use super::machines::{Capabilities, Family, Machine, Profile};
+use super::machines::{Capabilities, Family, Machine, Profile, Scene};
 
 /// What a machine consists of.
 pub struct Parts {
@@ -20,7 +20,7 @@ pub struct Parts {
     apparmor: PathBuf,
     /// Programs of this machine that the other has too, with their names there.
     programs: Vec<(&'static str, PathBuf)>,
-    /// nft and flock of another architecture, with their libraries: in place of those of this machine.
+    /// nft, flock and setpriv of another architecture, with their libraries: in place of those of this machine.
     tools: Option<PathBuf>,
 }
 
@@ -29,21 +29,18 @@ impl Parts {
     pub fn of(machine: &Machine, agent: &Path) -> Result<Parts, String> {
         let kernel = Kernel::of(machine)?;
         let mut programs = Vec::new();
-        if machine
-            .scenes
-            .iter()
-            .any(|scene| scene.capabilities != Capabilities::All)
-        {
-            // busybox has a setpriv too, which knows no bounding set.
-            let setpriv = Path::new("/usr/bin/setpriv");
-            if !setpriv.is_file() {
-                return Err("setpriv is not installed".to_owned());
-            }
-            programs.push(("setpriv.util-linux", setpriv.to_owned()));
-        }
-        // Programs of this machine run on another of its architecture only.
         let mut tools = None;
+        let confines = |scene: &Scene| scene.capabilities != Capabilities::All;
+        // Programs of this machine run on another of its architecture only.
         if std::env::consts::ARCH == machine.platform.name {
+            if machine.scenes.iter().any(confines) {
+                // busybox has a setpriv too, which knows no bounding set.
+                let setpriv = Path::new("/usr/bin/setpriv");
+                if !setpriv.is_file() {
+                    return Err("setpriv is not installed".to_owned());
+                }
+                programs.push(("setpriv.util-linux", setpriv.to_owned()));
+            }
             for (name, path) in [("nft", "/usr/sbin/nft"), ("flock", "/usr/bin/flock")] {
                 if Path::new(path).is_file() {
                     programs.push((name, path.into()));
@@ -52,6 +49,9 @@ impl Parts {
         } else {
             let fetched = sandglass_lab::built::place(machine.platform.place).join("tools");
             tools = fetched.is_dir().then_some(fetched);
+            if tools.is_none() && machine.scenes.iter().any(confines) {
+                return Err("no setpriv of the machine's architecture in the cache".to_owned());
+            }
         }
         let apparmor = sandglass_lab::built::place(machine.platform.place).join("apparmor");
         if machine.scenes.iter().any(|scene| scene.profile != Profile::None) {

@@ -46,6 +46,8 @@ pub enum Flavour {
     Generic,
     /// linux-image-*-rt-amd64: PREEMPT_RT.
     RealTime,
+    /// linux-image-*-arm64-16k: pages of 16 KiB.
+    Pages16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,8 @@ pub enum Capabilities {
     All,
     /// linux.capabilities of the chart (deploy/helm/sandglass/values.yaml).
     Chart,
+    /// Those, and what raises the limit of locked memory.
+    ChartAndResource,
     /// What no probe works without.
     BpfAndPerfmon,
     None,
@@ -111,7 +115,7 @@ pub struct Missing {
     pub names: &'static str,
 }
 
-const X86_64: Platform = Platform {
+pub const X86_64: Platform = Platform {
     name: "x86_64",
     place: "kernels",
     emulator: "qemu-system-x86_64",
@@ -123,7 +127,7 @@ const X86_64: Platform = Platform {
     console: "ttyS0",
     suffix: "amd64",
 };
-const ARM64: Platform = Platform {
+pub const ARM64: Platform = Platform {
     name: "arm64",
     place: "kernels_arm64",
     emulator: "qemu-system-aarch64",
@@ -164,6 +168,24 @@ const CHART_BELOW_OURS: Scene = Scene {
     profile: Profile::Ours,
     waits: false,
     ..CHART
+};
+const CHART_BRIEFLY: Scene = Scene { waits: false, ..CHART };
+/// Before Linux 5.11 maps count as locked memory, of which a process may have 64 KiB here.
+const CHART_BEFORE_5_11: Scene = Scene {
+    expected: Expected::Refuses {
+        code: 77,
+        hint: "before Linux 5.11 the maps of probes count as locked memory: add CAP_SYS_RESOURCE",
+        findings: &[
+            ("probe", "exec: none"),
+            ("privilege.capabilities", "CAP_SYS_RESOURCE is missing"),
+        ],
+    },
+    ..CHART_BRIEFLY
+};
+const CHART_AND_SYS_RESOURCE: Scene = Scene {
+    name: "the chart's capabilities and SYS_RESOURCE",
+    capabilities: Capabilities::ChartAndResource,
+    ..CHART_BRIEFLY
 };
 const BPF_AND_PERFMON: Scene = Scene {
     name: "BPF and PERFMON",
@@ -239,32 +261,40 @@ pub const PLAIN: Machine = Machine {
     scenes: &[ROOT],
 };
 
+/// Each set of capabilities that an agent may have been given; what a plugin waits for is asserted of [`ROOT`] or of another machine.
+const CAPABILITY_SETS: [Scene; 3] = [CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY];
+
 /// Every machine, in the order of the table. 5.10 is the oldest series that probes are built for.
 #[rustfmt::skip]
-pub const MACHINES: [Machine; 14] = [
+pub const MACHINES: [Machine; 18] = [
     Machine { name: "5.10", series: "5.10", ..PLAIN },
     Machine { name: "6.1", series: "6.1", ..PLAIN },
     Machine { name: "6.12", series: "6.12", ..PLAIN },
     Machine { name: "7", series: "7", ..PLAIN },
-    Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS], ..PLAIN },
-    Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART], ..PLAIN },
+    Machine { name: "6.1 generic, AppArmor", series: "6.1", flavour: Flavour::Generic, command_line: "apparmor=1 security=apparmor", scenes: &[CHART_BELOW_RUNTIME_PROFILE, CHART_BELOW_OURS, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
+    Machine { name: "6.12 PREEMPT_RT, IPv6 alone", series: "6.12", flavour: Flavour::RealTime, family: Family::V6, scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY], ..PLAIN },
     Machine { name: "6.12 lockdown", series: "6.12", command_line: "lockdown=confidentiality", scenes: &[LOCKED_DOWN], ..PLAIN },
-    Machine { name: "6.1 capabilities, BTF", series: "6.1", scenes: &[BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
+    Machine { name: "5.10 capabilities", series: "5.10", scenes: &[CHART_BEFORE_5_11, CHART_AND_SYS_RESOURCE, NO_CAPABILITY], ..PLAIN },
+    Machine { name: "6.1 capabilities, BTF", series: "6.1", scenes: &[CHART_BRIEFLY, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "6.12 capabilities, BTF", series: "6.12", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "7 capabilities, BTF", series: "7", scenes: &[CHART, BPF_AND_PERFMON, NO_CAPABILITY, NO_BTF], ..PLAIN },
     Machine { name: "6.1 pods", series: "6.1", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.12 pods", series: "6.12", scenes: &[PODS], ..PLAIN },
     Machine { name: "6.1 arm64", platform: &ARM64, series: "6.1", ..PLAIN },
     Machine { name: "6.12 arm64", platform: &ARM64, series: "6.12", ..PLAIN },
+    Machine { name: "6.12 arm64, pages of 16 KiB", platform: &ARM64, series: "6.12", flavour: Flavour::Pages16, ..PLAIN },
+    Machine { name: "6.1 arm64 capabilities", platform: &ARM64, series: "6.1", scenes: &CAPABILITY_SETS, ..PLAIN },
+    Machine { name: "6.12 arm64 capabilities", platform: &ARM64, series: "6.12", scenes: &CAPABILITY_SETS, ..PLAIN },
 ];
 
 impl Machine {
     /// A kernel of this release, without another property.
-    pub fn plain(release: &'static str) -> Machine {
+    pub fn plain(release: &'static str, platform: &'static Platform) -> Machine {
         Machine {
             name: release,
             series: release,
-            flavour: Flavour::of(release, PLAIN.platform),
+            platform,
+            flavour: Flavour::of(release, platform),
             ..PLAIN
         }
     }
@@ -289,6 +319,9 @@ impl Machine {
 
 impl Flavour {
     fn of(release: &str, platform: &Platform) -> Flavour {
+        if release.ends_with("-16k") {
+            return Flavour::Pages16;
+        }
         match release.strip_suffix(platform.suffix) {
             Some(release) if release.ends_with("-cloud-") => Flavour::Cloud,
             Some(release) if release.ends_with("-rt-") => Flavour::RealTime,
@@ -320,6 +353,7 @@ impl Capabilities {
         match self {
             Capabilities::All => "all",
             Capabilities::Chart => "-all,+bpf,+perfmon,+sys_ptrace,+net_admin",
+            Capabilities::ChartAndResource => "-all,+bpf,+perfmon,+sys_ptrace,+net_admin,+sys_resource",
             Capabilities::BpfAndPerfmon => "-all,+bpf,+perfmon",
             Capabilities::None => "-all",
         }
@@ -327,10 +361,11 @@ impl Capabilities {
 
     /// The effective set as the kernel shows it (proc_pid_status(5), `CapEff`). Bits: include/uapi/linux/capability.h.
     pub fn mask(self) -> Option<u64> {
-        let (bpf, perfmon, sys_ptrace, net_admin) = (1 << 39, 1 << 38, 1 << 19, 1 << 12);
+        let (bpf, perfmon, sys_ptrace, net_admin, sys_resource) = (1 << 39, 1 << 38, 1 << 19, 1 << 12, 1 << 24);
         match self {
             Capabilities::All => None,
             Capabilities::Chart => Some(bpf | perfmon | sys_ptrace | net_admin),
+            Capabilities::ChartAndResource => Some(bpf | perfmon | sys_ptrace | net_admin | sys_resource),
             Capabilities::BpfAndPerfmon => Some(bpf | perfmon),
             Capabilities::None => Some(0),
         }

@@ -122,6 +122,7 @@ fn system(machine: &Machine) -> String {
             Flavour::Cloud => "Debian's cloud kernel",
             Flavour::Generic => "Debian's generic kernel",
             Flavour::RealTime => "Debian's PREEMPT_RT kernel",
+            Flavour::Pages16 => "Debian's generic kernel with pages of 16 KiB",
         }
         .to_owned(),
     ];

@@ -14,3 +14,15 @@ pub(crate) struct Evidence {
     /// See [`WaitGroup::by`](sandglass_model::waits::WaitGroup::by).
     pub(crate) by: SmolStr,
 }
+
+/// Name of a thread that ended a wait or held a lock. The kernel numbers its workers by processor and pool (`kworker/1:2`, `kworker/u8:1`;
+/// kernel/workqueue.c, `format_worker_id`). Which of them it was says nothing, and would make one wait of several.
+pub(crate) fn name_of(thread: &SmolStr) -> SmolStr {
+    match thread.split_once('/') {
+        Some((WORKER, _)) => SmolStr::new_static(WORKER),
+        _ => thread.clone(),
+    }
+}
+
+/// What a worker of the kernel is called before its numbers.
+const WORKER: &str = "kworker";

@@ -12,7 +12,7 @@ use sandglass_model::locks::{FileLockTry, KernelLockWait, LockOutcome};
 use sandglass_model::waits::{LockBlocked, ThreadWake, TimeReason};
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
-use crate::waits::evidence::Evidence;
+use crate::waits::evidence::{self, Evidence};
 use crate::waits::path::ThreadId;
 use crate::waits::reasons;
 
@@ -148,7 +148,7 @@ impl Locks {
             by: wait
                 .holder
                 .as_ref()
-                .map(|holder| holder.name.clone())
+                .map(|holder| evidence::name_of(&holder.name))
                 .unwrap_or_default(),
         }
     }

@@ -231,6 +231,27 @@ fn only_the_longest_waits_of_a_process_are_spans() {
     assert_eq!(durations, [33, 34, 35, 36, 37, 38, 39, 40]);
 }
 
+/// The kernel's clean-up of nftables, done by one of its workers and then by another.
+#[test]
+fn waits_for_workers_of_the_kernel_are_one() {
+    const CLEANED: &[&str] = &["__flush_work", "nft_rcv_nl_event", "netlink_release"];
+    const DONE: &[&str] = &["complete_all", "process_one_work", "worker_thread"];
+    let mut scene = Scene::new();
+    scene.at(0).recorded(true);
+    let plugin = scene.at(1_000).plugin("portmap", &add("sb", "eth0"));
+    for (end, worker) in [(1_020, "kworker/0:1"), (1_040, "kworker/u8:12")] {
+        scene.at(end).woken(plugin, end - 15, CLEANED, stranger(worker, DONE));
+    }
+    scene.at(1_042).exit(plugin, 0);
+    scene.at(60_000).tick();
+    let played = scene.play();
+    let verdict = phases::verdict(&played.closed[0], ms(60_000));
+    assert!(
+        verdict.ends_with("portmap waited 2 times 30.0 ms for the kernel's own work (nftables, woken by kworker)"),
+        "{verdict}"
+    );
+}
+
 /// Records may have been lost between the last report and this one: what looks like time on a processor may have been a wait.
 #[test]
 fn a_loss_makes_the_time_around_it_unknown() {

@@ -24,7 +24,12 @@ impl Rig {
             move |source| (path, source)
         };
         teardown::note_missing_directories(dir).map_err(at(dir))?;
-        networks::write(dir, (&programs.plugins, &programs.flock), &self.id, options.slow).map_err(at(dir))?;
+        let needed = networks::Needed {
+            plugins: &programs.plugins,
+            flock: &programs.flock,
+            own: options.program.as_deref(),
+        };
+        networks::write(dir, needed, &self.id, options.slow).map_err(at(dir))?;
         if !options.networks {
             networks::remove_lists(dir).map_err(at(dir))?;
         }

@@ -15,7 +15,7 @@ use sandglass_model::time::{MILLISECOND, Timestamp};
 use sandglass_model::trace::{Detail, Span, Trace};
 
 use super::{Check, Wrong};
-use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SLOW_COMMAND};
+use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SHIM_PLUGIN, SLOW_COMMAND};
 use crate::pods::{CallRecord, Runtime};
 use crate::timing::PluginClock;
 
@@ -147,6 +147,7 @@ pub(super) fn script(trace: &Trace, record: &CallRecord) -> Result<String, Wrong
         Network::Locked => (LOCKED_COMMAND, command(trace, LOCKED_COMMAND)),
         Network::Slow => (SLOW_COMMAND, command(trace, SLOW_COMMAND)),
         Network::Failing => (FAILING_PLUGIN, plugin(trace, FAILING_PLUGIN)),
+        Network::Served => (SHIM_PLUGIN, plugin(trace, SHIM_PLUGIN)),
         Network::Hanging => (HANGING_PLUGIN, plugin(trace, HANGING_PLUGIN)),
     };
     let span = span.ok_or_else(|| format!("no {name}"))?;

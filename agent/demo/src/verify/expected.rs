@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::networks::{
     CROWDED_COMMAND, CROWDED_PLUGIN, FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, LOCKED_PLUGIN, Network,
-    SECOND_NETWORK, SLOW_COMMAND, SLOW_PLUGIN,
+    SECOND_NETWORK, SHIM_PLUGIN, SLOW_COMMAND, SLOW_PLUGIN,
 };
 use crate::pods::{CallRecord, Runtime};
 
@@ -67,6 +67,7 @@ pub(super) fn attachments(record: &CallRecord) -> Vec<Attachment> {
         Network::Crowded => CROWDED_PLUGIN,
         Network::Failing => FAILING_PLUGIN,
         Network::Hanging => HANGING_PLUGIN,
+        Network::Served => SHIM_PLUGIN,
     };
     let mut list = vec![attachment("eth0", network.handler(), &["bridge", second])];
     if network == Network::Two {

@@ -15,7 +15,7 @@ pub(super) fn outcome(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<
     let culprit = match record.pod.network {
         Network::Failing => Some((FAILING_PLUGIN, ExitStatus::Code(1))),
         Network::Hanging => Some((HANGING_PLUGIN, ExitStatus::Signal(9))),
-        Network::Plain | Network::Slow | Network::Locked | Network::Crowded | Network::Two => None,
+        Network::Plain | Network::Slow | Network::Locked | Network::Crowded | Network::Served | Network::Two => None,
     };
     let failed: Vec<&PluginDetail> = trace
         .spans

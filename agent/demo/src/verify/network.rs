@@ -33,6 +33,8 @@ pub struct Seen {
     pub stdio: bool,
     /// What slow plugins wait for.
     pub waits: bool,
+    /// Requests of plugins to daemons.
+    pub requests: bool,
 }
 
 impl Seen {
@@ -47,6 +49,7 @@ impl Seen {
             drops: attached("drops"),
             stdio: attached("stdio"),
             waits: attached("waits"),
+            requests: attached("daemons"),
         }
     }
 }
@@ -274,6 +277,7 @@ mod tests {
         drops: true,
         stdio: true,
         waits: true,
+        requests: true,
     };
 
     /// A sample fitted to the demo's addresses, with the account of its program.
@@ -410,6 +414,7 @@ mod tests {
             drops: false,
             stdio: false,
             waits: false,
+            requests: false,
         };
         assert!(failed(&trace, &record, blind).is_empty());
 

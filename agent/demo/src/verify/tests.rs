@@ -1,5 +1,6 @@
 //! A faultless history passes every check; each fault is found by the check that is meant to find it.
 
+mod requesting;
 mod waiting;
 
 use sandglass_model::cni::{CniCommand, CniError};
@@ -22,6 +23,7 @@ const ALL_SEEN: Seen = Seen {
     drops: true,
     stdio: true,
     waits: true,
+    requests: true,
 };
 
 fn ms(ms: u64) -> Timestamp {

@@ -17,7 +17,7 @@ pub(super) fn waits(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<St
     let (reason, named) = match record.pod.network {
         Network::Locked => (TimeReason::FileLock, format!("/{LOCK}, held by {LOCK_HOLDER}")),
         Network::Crowded => (TimeReason::RunQueue, "the node's processors were busy".to_owned()),
-        Network::Plain | Network::Slow | Network::Failing | Network::Hanging | Network::Two => {
+        Network::Plain | Network::Slow | Network::Failing | Network::Hanging | Network::Served | Network::Two => {
             return Ok("none arranged".to_owned());
         }
     };

@@ -55,6 +55,10 @@ impl Node {
             return None;
         }
         let before = left::named().unwrap();
+        let options = RigOptions {
+            program: Some(PathBuf::from(env!("CARGO_BIN_EXE_sandglass-demo"))),
+            ..options
+        };
         let rig = tokio::task::spawn_blocking(move || Rig::start(&options))
             .await
             .unwrap()

@@ -140,8 +140,8 @@ const CAPABILITIES: [Capability; 6] = [
     Capability {
         name: "CAP_SYS_RESOURCE",
         bit: 24,
-        level: Level::Warn,
+        level: Level::Fail,
         implied: false,
-        without: "before kernel 5.11 the ring buffer must fit the limit on locked memory, often 64 KiB",
+        without: "before kernel 5.11 the probes' maps must fit the limit on locked memory, often 64 KiB: no probe works below it",
     },
 ];

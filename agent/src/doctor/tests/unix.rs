@@ -163,16 +163,13 @@ async fn what_keeps_probes_away_fails_unless_they_are_attached() {
         ("kernel.release", "5.4.0"),
         ("privilege.capabilities", "CAP_BPF is missing"),
         ("privilege.capabilities", "CAP_PERFMON is missing"),
+        ("privilege.capabilities", "CAP_SYS_RESOURCE is missing"),
         ("kernel.btf", "no type information"),
         ("kernel.lockdown", "confidentiality"),
         ("kernel.config", "CONFIG_BPF_SYSCALL"),
     ] {
         assert_eq!(level_of(&report, check, part), Level::Fail, "{check}");
     }
-    assert_eq!(
-        level_of(&report, "privilege.capabilities", "CAP_SYS_RESOURCE"),
-        Level::Warn
-    );
     assert_eq!(level_of(&report, "kernel.bpf_stats", "1"), Level::Note);
     assert_eq!(level_of(&report, "kernel.cgroup", "beside v1"), Level::Note);
     assert_eq!(

@@ -359,7 +359,7 @@ fn stdio_status(outcome: Result<(), String>, wanted: bool) -> ProbeStatus {
     };
     let hint = match wanted {
         true => {
-            "needs x86_64, or arm64 with pages of 4 KiB, and the node's own pid namespace; exit codes and times are seen without it"
+            "needs x86_64 or arm64, a `struct page` of 64 bytes, and the node's own pid namespace; exit codes and times are seen without it"
         }
         false => "set probes.stdio to true; exit codes and times are seen without it",
     };

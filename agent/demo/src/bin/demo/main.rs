@@ -1,7 +1,8 @@
 //! The binary `sandglass-demo`: real pod sandboxes on a private node, traced by the agent in this process.
 //!
 //! `make demo` builds and runs it. It parses the command line, sets up logs and ends with the agent's exit codes.
-//! On a system other than Linux only `--windows` works, which replays a recording.
+//! On a system other than Linux only `--windows` works, which replays a recording. Under two other names it is a plugin of the demo
+//! and that plugin's daemon.
 
 #[cfg(target_os = "linux")]
 mod observe;
@@ -40,6 +41,10 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = sandglass_demo::shim::run() {
+        return code;
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return cli::refuse(&error),

@@ -13,7 +13,7 @@ use sandglass::sinks::otlp::config::Settings;
 use sandglass::terminal;
 use sandglass_demo::networks::Network;
 use sandglass_demo::observability::{Observability, Programs};
-use sandglass_demo::rig::Rig;
+use sandglass_demo::rig::{Rig, RigOptions};
 use sandglass_demo::show::{self, DemoOptions, Ended, Observer};
 use sandglass_demo::verify::network::Seen;
 
@@ -25,7 +25,10 @@ pub async fn demo(args: Args) -> Result<(), Failure> {
     let flags = otlp_flags(&args.config);
     let options = DemoOptions {
         once: args.once,
-        ..DemoOptions::default()
+        rig: RigOptions {
+            program: std::env::current_exe().ok(),
+            ..RigOptions::default()
+        },
     };
     let record = args.record;
     // Before anything is started: a missing program ends the demo at once.

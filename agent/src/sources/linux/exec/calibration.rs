@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use sandglass_probes::wire::{
-    CALIBRATION_ELSEWHERE, CALIBRATION_FOUND, CALIBRATION_PENDING, CALIBRATION_STEPS, Calibration,
+    CALIBRATION_ELSEWHERE, CALIBRATION_FOUND, CALIBRATION_PENDING, CALIBRATION_STEPS, Calibration, STRUCT_PAGE_BYTES,
 };
 
 use crate::sources::linux::loader::maps::{Pages, Processes};
@@ -61,6 +61,7 @@ fn round(pages: &mut Pages, token: [u64; 2], fd: u32, from_gib: i64) -> u32 {
         token,
         bias: 0,
         from_gib,
+        scale: rustix::param::page_size() as u64 / u64::from(STRUCT_PAGE_BYTES),
         fd,
         outcome: CALIBRATION_PENDING,
     };
