@@ -15,7 +15,7 @@ fi
 # is done again. `folder`: in the module's own folder, against its own go.sum. Jaeger v2.13 is the tag v1.76.0; its go.mod
 # has a replace line, which `go install` refuses; so has Prometheus'. `local`: a program of this tree, in place of a module; each
 # .mod file in its folder pins the modules of one build, and the folder's checksum is the version. `tree`: the same with a single
-# go.mod.
+# go.mod. `crio`: as `folder`, and pinns, its program in C that makes namespaces.
 table="
 actionlint  github.com/rhysd/actionlint          v1.7.12  install  cmd/actionlint
 cnitool     github.com/containernetworking/cni   v1.3.0   install  cnitool
@@ -23,6 +23,7 @@ collector   agent/lab/collector                  -        tree     .
 cniloaders  agent/tests/cni_loaders/peer         -        local    containerd-1.5 containerd-1.6 containerd-1.7 containerd-2.0 containerd-2.4
 containerd  github.com/containerd/containerd/v2  v2.4.2   install  cmd/containerd cmd/containerd-shim-runc-v2 cmd/ctr
 coredns     github.com/coredns/coredns           v1.15.0  folder   .
+crio        github.com/cri-o/cri-o               v1.34.0  crio     cmd/crio pinns
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger
@@ -74,6 +75,17 @@ if [ ! -x "$last" ]; then
             source=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
             # Prometheus without the clients of every cloud, which find targets.
             go build -C "$source" -tags=remove_all_sd -o "$place" "./$programs" >&2
+            ;;
+        crio)
+            if ! command -v gcc > /dev/null 2>&1; then
+                echo "gcc is not installed" >&2
+                exit 69
+            fi
+            source=$(go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+            # Without what needs libraries beside glibc: gpgme, btrfs, device mapper, ostree, seccomp.
+            tags=containers_image_openpgp,exclude_graphdriver_btrfs,exclude_graphdriver_devicemapper,containers_image_ostree_stub
+            go build -C "$source" -trimpath -tags="$tags" -o "$place/crio" ./cmd/crio >&2
+            gcc -std=c99 -Os -o "$place/pinns" "$source"/pinns/src/*.c >&2
             ;;
         tree)
             go build -C "$module" -mod=readonly -o "$place" . >&2

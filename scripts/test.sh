@@ -22,6 +22,7 @@ peer SANDGLASS_JAEGER jaeger "Jaeger, a trace back end to read our traces back f
 peer SANDGLASS_COLLECTOR collector "a Collector that routes by trace id, for the example of one (a minute)"
 peer SANDGLASS_COREDNS coredns "CoreDNS, the DNS server of clusters (two minutes)"
 peer SANDGLASS_CONTAINERD_2 containerd "containerd 2, a second runtime to trace (a minute)"
+peer SANDGLASS_CRIO crio "CRI-O, a third runtime to trace (four minutes)"
 peer SANDGLASS_CNI_LOADERS cniloaders "the runtimes' loaders of CNI configuration, go-cni and ocicni (a minute)"
 peer SANDGLASS_CNITOOL cnitool "cnitool, a caller of CNI that is no Kubernetes (seconds)"
 

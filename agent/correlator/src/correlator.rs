@@ -136,6 +136,10 @@ impl Correlator {
             Body::SandboxDescribed(described) => {
                 let known = self.plugins.on_described(ctx, &described);
                 self.sandboxes.on_described(ctx, at, &described, known);
+                // A runtime that starts no process for a sandbox ends its creation by this.
+                if let Some(trace) = self.sandboxes.creation_of(&self.ctx, &described.sandbox.0) {
+                    self.review(trace);
+                }
             }
             Body::NetnsObserved(netns) => {
                 self.daemons.on_netns(&netns);

@@ -325,6 +325,12 @@ pub(crate) fn has_known_steps(runtime: &str) -> bool {
     matches!(runtime, "containerd" | "cri-o")
 }
 
+/// The runtime may start no process for a sandbox: CRI-O does so only where the pod's containers share their process ids
+/// (`drop_infra_ctr`, which is on unless configured; `NeedsInfra` of internal/lib/sandbox/sandbox_linux.go).
+pub(crate) fn may_start_nothing(runtime: &str) -> bool {
+    runtime == "cri-o"
+}
+
 /// Error class and message of a failed exit. `None` for success, and for an exit that was not seen: its trace is marked
 /// incomplete instead.
 pub(crate) fn failure_of(span: &Span, how: ExitStatus) -> Option<(&'static str, String)> {

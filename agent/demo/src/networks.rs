@@ -177,8 +177,9 @@ pub fn write(dir: &Path, needed: Needed<'_>, id: &str, slow: Duration) -> io::Re
         fs::create_dir_all(&conf_dir)?;
         let bridge = format!("sgl{id}{index}");
         let mut first = bridge_plugin(dir, &bridge, index);
-        // The way to the services, through the pod's first interface alone.
-        first["ipam"]["routes"] = json!([{"dst": SERVICES}]);
+        // The way to the services, through the pod's first interface alone. With its gateway: Debian's plugins 1.1 do not find a
+        // route without one when CRI-O lets them check it.
+        first["ipam"]["routes"] = json!([{"dst": SERVICES, "gw": format!("10.213.{}.1", 70 + index)}]);
         let chain = chain(dir, network, first);
         list(&conf_dir.join("10-pods.conflist"), network.handler(), &chain)?;
         if network == Network::Two {
@@ -230,7 +231,9 @@ fn bridge_plugin(dir: &Path, bridge: &str, index: usize) -> Value {
 }
 
 fn list(path: &Path, name: &str, plugins: &[Value]) -> io::Result<()> {
-    let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
+    // All nodes of a machine share libcni's cache of attachments, by the networks' names: CRI-O deletes at its start those of which it
+    // knows no pod (libcni, `GCNetworkList`), and they would be another node's.
+    let list = json!({"cniVersion": "1.0.0", "name": name, "disableGC": true, "plugins": plugins});
     fs::write(path, format!("{list:#}\n"))
 }
 

@@ -5,13 +5,37 @@
 
 use std::time::Duration;
 
-use sandglass::cri::messages::{LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, PortMapping, Protocol};
+use sandglass::cri::messages::{
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, PortMapping, Protocol,
+};
 use sandglass_model::cni::PodIdentity;
 use sandglass_model::id::SandboxId;
 
 use crate::client::{Talk, Talked};
 use crate::networks::Network;
 use crate::timing::{CallTimes, PluginClock};
+
+/// What makes sandboxes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runtime {
+    /// containerd.
+    #[default]
+    Containerd,
+    /// CRI-O. It attaches no `lo` by a plugin, maps ports of the node itself, and knows one network.
+    Crio,
+}
+
+impl Runtime {
+    /// Its name, as traces have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Runtime::Containerd => "containerd",
+            Runtime::Crio => "cri-o",
+        }
+    }
+}
 
 /// A pod to make.
 #[derive(Clone, Debug)]
@@ -26,6 +50,9 @@ pub struct Pod {
     pub host_port: Option<u16>,
     /// What the program in it does with its network.
     pub talk: Option<Talk>,
+    /// Each of its containers has process ids of its own, as the kubelet requests unless `shareProcessNamespace` is set: CRI-O
+    /// starts no process for its sandbox then.
+    pub apart: bool,
     /// After this the caller gives up, and the runtime kills what it waits for.
     pub deadline: Duration,
 }
@@ -49,6 +76,7 @@ impl Pod {
             network,
             host_port: None,
             talk: None,
+            apart: false,
             deadline: Duration::from_secs(60),
         }
     }
@@ -77,6 +105,13 @@ impl Pod {
                 .collect(),
             linux: Some(LinuxPodSandboxConfig {
                 cgroup_parent: cgroup_parent.to_owned(),
+                security_context: self.apart.then(|| LinuxSandboxSecurityContext {
+                    namespace_options: Some(NamespaceOption {
+                        pid: NamespaceMode::Container.into(),
+                        ..NamespaceOption::default()
+                    }),
+                    ..LinuxSandboxSecurityContext::default()
+                }),
                 ..LinuxPodSandboxConfig::default()
             }),
             ..PodSandboxConfig::default()
@@ -89,6 +124,8 @@ impl Pod {
 pub struct CallRecord {
     /// The pod.
     pub pod: Pod,
+    /// What was called.
+    pub runtime: Runtime,
     /// `RunPodSandbox`.
     pub run: CallTimes,
     /// Its answer: the sandbox's id or the runtime's error, cause chain included.

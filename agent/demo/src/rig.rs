@@ -1,4 +1,4 @@
-//! A private Kubernetes node without the Kubernetes: containerd with CNI plugins, in one directory, all its own.
+//! A private Kubernetes node without the Kubernetes: containerd or CRI-O with CNI plugins, in one directory, all its own.
 //!
 //! The demo, the end-to-end tests and the benchmarks make pod sandboxes in it. Own root, state, socket, bridges, pause
 //! image and configuration; own cgroup, so that every process it ever starts is known; own *network namespace for the
@@ -8,6 +8,7 @@
 //! Does not: speak CRI (that is [`sandglass::cri`]), touch the host's own runtime, pull from a registry.
 
 mod config;
+mod crio;
 mod directory;
 mod error;
 mod guard;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 use sandglass_lab::netns;
 
 use crate::networks::Network;
+use crate::pods::Runtime;
 use crate::services::Services;
 use crate::timing::PluginClock;
 use guard::Guard;
@@ -48,6 +50,8 @@ pub struct RigOptions {
     pub slow: Duration,
     /// Directory with a `containerd`, its shim and `ctr`, instead of the installed ones.
     pub containerd: Option<PathBuf>,
+    /// Directory with `crio` and `pinns`: the node's runtime is CRI-O then. The image comes in by podman.
+    pub crio: Option<PathBuf>,
     /// What containerd starts containers with, instead of runc.
     pub oci_runtime: Option<PathBuf>,
     /// The binary `sandglass-demo`, which is a plugin and its daemon too ([`crate::shim`]); without it no pod of
@@ -65,8 +69,19 @@ impl Default for RigOptions {
             slow: Duration::from_secs(2),
             // The demo, the tests and the benchmarks all run on another containerd then.
             containerd: std::env::var_os("SANDGLASS_CONTAINERD_BIN_DIR").map(PathBuf::from),
+            crio: None,
             oci_runtime: None,
             program: None,
+        }
+    }
+}
+
+impl RigOptions {
+    /// What makes the sandboxes.
+    fn kind(&self) -> Runtime {
+        match self.crio {
+            Some(_) => Runtime::Crio,
+            None => Runtime::Containerd,
         }
     }
 }
@@ -78,7 +93,9 @@ pub struct Rig {
     id: String,
     /// Where the node's programs look for others.
     search: String,
-    containerd: Option<Child>,
+    kind: Runtime,
+    /// The runtime's process.
+    daemon: Option<Child>,
     services: Option<Arc<Services>>,
     /// Ends the rig's processes when this process is killed.
     guard: Option<Guard>,
@@ -98,7 +115,8 @@ impl Rig {
             site: Site { dir },
             id: id.unwrap_or_default(),
             search: programs.search.clone(),
-            containerd: None,
+            kind: options.kind(),
+            daemon: None,
             services: None,
             guard: None,
             _lock: lock,
@@ -109,9 +127,11 @@ impl Rig {
         let guard =
             Guard::start(rig.site.cgroup_paths()).map_err(|source| RigError::Start { program: "sh", source })?;
         rig.guard = Some(guard);
-        rig.containerd = Some(rig.spawn(&programs, &members, None)?);
+        rig.daemon = Some(rig.spawn(&programs, &members, None)?);
         rig.wait_until_up()?;
-        rig.import_pause()?;
+        if rig.kind == Runtime::Containerd {
+            rig.import_pause()?;
+        }
         let services = Services::start(&rig.node_netns(), &rig.search).map_err(RigError::Services)?;
         rig.services = Some(Arc::new(services));
         Ok(rig)
@@ -123,12 +143,12 @@ impl Rig {
         let node = self.node_netns();
         // Holds the namespace while nobody is in it.
         let node = File::open(&node).map_err(|source| RigError::SetUp { path: node, source })?;
-        if let Some(mut containerd) = self.containerd.take() {
+        if let Some(mut containerd) = self.daemon.take() {
             let _ = containerd.kill();
             let _ = containerd.wait();
         }
         let members = self.make_cgroup()?;
-        self.containerd = Some(self.spawn(&programs, &members, Some(&node))?);
+        self.daemon = Some(self.spawn(&programs, &members, Some(&node))?);
         self.wait_until_up()
     }
 
@@ -138,28 +158,40 @@ impl Rig {
         Programs::find(options).err().map(|error| error.to_string())
     }
 
-    /// Where containerd answers CRI calls.
+    /// What makes the sandboxes.
     #[must_use]
-    pub fn cri_socket(&self) -> PathBuf {
-        self.site.dir.join("containerd.sock")
+    pub fn runtime(&self) -> Runtime {
+        self.kind
     }
 
-    /// containerd's process.
+    /// Where the runtime answers CRI calls.
     #[must_use]
-    pub fn containerd_pid(&self) -> u32 {
-        self.containerd.as_ref().map_or(0, Child::id)
+    pub fn cri_socket(&self) -> PathBuf {
+        self.site.dir.join(match self.kind {
+            Runtime::Containerd => "containerd.sock",
+            Runtime::Crio => "crio.sock",
+        })
+    }
+
+    /// The runtime's process.
+    #[must_use]
+    pub fn runtime_pid(&self) -> u32 {
+        self.daemon.as_ref().map_or(0, Child::id)
     }
 
     /// The node's own network namespace.
     #[must_use]
     pub fn node_netns(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/net", self.containerd_pid()))
+        PathBuf::from(format!("/proc/{}/ns/net", self.runtime_pid()))
     }
 
-    /// Where containerd binds its sandboxes' network namespaces.
+    /// Where the runtime binds its sandboxes' network namespaces.
     #[must_use]
     pub fn netns_directory(&self) -> PathBuf {
-        self.site.dir.join("state/io.containerd.grpc.v1.cri/netns")
+        self.site.dir.join(match self.kind {
+            Runtime::Containerd => "state/io.containerd.grpc.v1.cri/netns",
+            Runtime::Crio => "ns/netns",
+        })
     }
 
     /// What its pods can talk to; `None` when it is going down.
@@ -174,7 +206,7 @@ impl Rig {
         &self.site.dir
     }
 
-    /// Directory with containerd's network configuration for a runtime handler.
+    /// Directory with the network configuration for a runtime handler.
     #[must_use]
     pub fn conf_dir(&self, network: Network) -> PathBuf {
         self.site.dir.join("cni").join(network.handler())
@@ -199,13 +231,17 @@ impl Rig {
         PluginClock::parse(&text)
     }
 
-    /// containerd's own metrics, in Prometheus text.
-    pub fn containerd_metrics(&self) -> Result<String, RigError> {
+    /// The runtime's own metrics, in Prometheus text.
+    pub fn runtime_metrics(&self) -> Result<String, RigError> {
+        let path = match self.kind {
+            Runtime::Containerd => "/v1/metrics",
+            Runtime::Crio => "/metrics",
+        };
         let request = || -> io::Result<String> {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, config::METRICS_PORT));
             let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(b"GET /v1/metrics HTTP/1.0\r\n\r\n")?;
+            write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
             let mut answer = String::new();
             stream.take(16 << 20).read_to_string(&mut answer)?;
             Ok(answer)
@@ -233,10 +269,10 @@ impl Rig {
             .spawn()
     }
 
-    /// containerd's log so far.
+    /// The runtime's log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        fs::read_to_string(self.site.dir.join("containerd.log")).unwrap_or_default()
+        fs::read_to_string(self.site.dir.join(LOG)).unwrap_or_default()
     }
 
     /// Ends it and returns what could not be removed; dropping it only logs that.
@@ -247,18 +283,16 @@ impl Rig {
     fn end(&mut self) -> Result<(), TeardownError> {
         // Its sockets and its thread hold the node's namespace.
         self.services = None;
-        if let Some(mut containerd) = self.containerd.take() {
+        if let Some(mut daemon) = self.daemon.take() {
             // In order first: it closes its databases and its shims' connections.
-            let _ = rustix::process::kill_process(
-                rustix::process::Pid::from_child(&containerd),
-                rustix::process::Signal::TERM,
-            );
+            let _ =
+                rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), rustix::process::Signal::TERM);
             let deadline = Instant::now() + Duration::from_secs(3);
-            while matches!(containerd.try_wait(), Ok(None)) && Instant::now() < deadline {
+            while matches!(daemon.try_wait(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let _ = containerd.kill();
-            let _ = containerd.wait();
+            let _ = daemon.kill();
+            let _ = daemon.wait();
         }
         if !self.site.dir.exists() {
             return Ok(());
@@ -280,6 +314,9 @@ impl Drop for Rig {
         }
     }
 }
+
+/// The runtime's log, below the rig's directory.
+const LOG: &str = "runtime.log";
 
 #[cfg(test)]
 mod tests;

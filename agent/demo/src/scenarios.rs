@@ -20,7 +20,7 @@ use crate::client::{self, Talk, Talked};
 use crate::image;
 use crate::neighbours::Neighbours;
 use crate::networks::Network;
-use crate::pods::{CallRecord, Pod};
+use crate::pods::{CallRecord, Pod, Runtime};
 use crate::rig::Rig;
 use crate::services::Services;
 use crate::timing::{PluginClock, Stopwatch};
@@ -80,12 +80,23 @@ pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> 
     let neighbours = Neighbours::of(&pods, rig).inspect_err(|error| {
         tracing::warn!(%error, "the node's other processes cannot be started: the pods that are to meet them will not");
     });
-    let mut calls = JoinSet::new();
-    for (index, pod) in pods.into_iter().enumerate() {
-        let (cri, parent) = (Arc::clone(cri), rig.cgroup_parent());
-        calls.spawn(async move { (index, make_one(&cri, &parent, pod).await) });
+    let mut made = Vec::new();
+    for pods in at_once(rig.runtime(), pods) {
+        if let Some((_, pod)) = pods.first()
+            && let Err(error) = rig.choose(pod.network).await
+        {
+            tracing::warn!(%error, "the pods will be attached to another network than theirs");
+        }
+        let mut calls = JoinSet::new();
+        for (index, pod) in pods {
+            let (cri, parent, runtime) = (Arc::clone(cri), rig.cgroup_parent(), rig.runtime());
+            calls.spawn(async move {
+                let record = make_one(&cri, &parent, pod).await;
+                (index, CallRecord { runtime, ..record })
+            });
+        }
+        made.extend(calls.join_all().await);
     }
-    let made = calls.join_all().await;
     drop(neighbours);
     let mut programs = JoinSet::new();
     for (index, mut record) in made {
@@ -110,6 +121,21 @@ pub async fn make(cri: &Arc<Cri>, rig: &Rig, pods: Vec<Pod>) -> Vec<CallRecord> 
         .collect()
 }
 
+/// The pods that can be made at the same time: all, or those of one network where the runtime knows one only.
+fn at_once(runtime: Runtime, pods: Vec<Pod>) -> Vec<Vec<(usize, Pod)>> {
+    let mut groups: Vec<Vec<(usize, Pod)>> = Vec::new();
+    for (index, pod) in pods.into_iter().enumerate() {
+        let fits = |group: &&mut Vec<(usize, Pod)>| {
+            runtime == Runtime::Containerd || group.iter().all(|(_, other)| other.network == pod.network)
+        };
+        match groups.iter_mut().find(fits) {
+            Some(group) => group.push((index, pod)),
+            None => groups.push(vec![(index, pod)]),
+        }
+    }
+    groups
+}
+
 /// Makes one pod below the cgroup `parent`; its plugin's clock is not read, and its program does not run.
 pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
     let config = pod.config(parent);
@@ -118,6 +144,7 @@ pub async fn make_one(cri: &Cri, parent: &str, pod: Pod) -> CallRecord {
     let run = watch.stop();
     CallRecord {
         pod,
+        runtime: Runtime::default(),
         run,
         outcome: answer.map(SandboxId).map_err(|error| causes(&error)),
         stop: None,

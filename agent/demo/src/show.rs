@@ -205,7 +205,7 @@ impl Show<'_> {
     async fn round<W: Write>(&mut self, round: u32, out: &mut W) -> Result<Checks, DemoError> {
         let first = self.records.len();
         // Empty where they cannot be read: the check then fails with the reason.
-        let before = self.rig.containerd_metrics().unwrap_or_default();
+        let before = self.rig.runtime_metrics().unwrap_or_default();
         for pods in scenarios::steps(round) {
             let names: Vec<&str> = pods.iter().map(|pod| pod.identity.name.as_str()).collect();
             say(out, &format!("\nmaking {}\n", names.join(", ")))?;
@@ -263,7 +263,7 @@ impl Checks {
     /// Of the records from `first` on, with containerd's metrics `before` them; its counts and other work are of all.
     fn of(rig: &Rig, observer: &Observer, records: &[CallRecord], first: usize, before: &str) -> Checks {
         let traces = &(observer.traces)();
-        let containerd = match rig.containerd_metrics() {
+        let containerd = match rig.runtime_metrics() {
             Ok(metrics) => verify::clock::containerd(traces, records, &metrics, first, before),
             Err(error) => vec![Check {
                 what: "containerd's metrics",

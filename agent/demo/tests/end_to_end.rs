@@ -15,6 +15,8 @@
 mod callers;
 #[path = "end_to_end/configuration.rs"]
 mod configuration;
+#[path = "end_to_end/crio.rs"]
+mod crio;
 #[path = "end_to_end/older.rs"]
 mod older;
 #[path = "end_to_end/restarted.rs"]
@@ -66,7 +68,7 @@ async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trac
     let deadline = Instant::now() + Duration::from_secs(30);
     let (traces, checks) = loop {
         let traces = agent.traces_of(&node);
-        let checks = clock::containerd(&traces, &records, &node.rig.containerd_metrics().unwrap(), 0, "");
+        let checks = clock::containerd(&traces, &records, &node.rig.runtime_metrics().unwrap(), 0, "");
         let hold = checks.iter().all(|check| check.result.is_ok() || check.is_unjudged());
         if hold || Instant::now() > deadline {
             break (traces, checks);

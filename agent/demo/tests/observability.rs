@@ -173,7 +173,7 @@ fn old_names_agree_with_containerd(
     mut traces: Vec<Arc<Trace>>,
     closed: &mpsc::Receiver<Arc<Trace>>,
 ) {
-    let text = rig.containerd_metrics().unwrap();
+    let text = rig.runtime_metrics().unwrap();
     let rules = documents::rules("optional/compatibility.yaml")
         .into_iter()
         .map(|rule| rule.name);

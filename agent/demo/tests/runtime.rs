@@ -1,10 +1,11 @@
-//! The agent's CRI client, its identity and its doctor against a real containerd, which is the rig's.
+//! The agent's CRI client, its identity and its doctor against a real containerd, which is the rig's, and a real CRI-O.
 //!
 //! Skipped, by name, where no rig can be started. Scripted runtimes are tested beside the code.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -31,6 +32,23 @@ async fn containerd(test: &str, networks: bool) -> Option<(Rig, Cri)> {
         networks,
         ..RigOptions::default()
     };
+    runtime(test, options).await
+}
+
+/// The same of CRI-O, which `SANDGLASS_CRIO` names.
+async fn crio(test: &str) -> Option<(Rig, Cri)> {
+    let crio = std::env::var_os("SANDGLASS_CRIO").map(PathBuf::from);
+    if crio.is_none() {
+        eprintln!("SKIPPED {test}: SANDGLASS_CRIO names no CRI-O; scripts/peer.sh crio builds one");
+    }
+    let options = RigOptions {
+        crio: Some(crio?),
+        ..RigOptions::default()
+    };
+    runtime(test, options).await
+}
+
+async fn runtime(test: &str, options: RigOptions) -> Option<(Rig, Cri)> {
     if let Some(obstacle) = Rig::obstacle(&options) {
         eprintln!("SKIPPED {test}: {obstacle}");
         return None;
@@ -152,6 +170,46 @@ async fn a_real_sandbox_is_made_and_removed() {
     let linux = stats[0].linux.clone().unwrap();
     assert!(linux.memory.unwrap().working_set_bytes.unwrap().value > 0);
     assert_eq!(linux.network.unwrap().default_interface.unwrap().name, "eth0");
+    assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
+    stop(rig).await;
+}
+
+/// What the agent reads of CRI-O: list, status, verbose status, statistics, and what the doctor makes of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_cri_o_answers() {
+    let Some((rig, cri)) = crio("a_real_cri_o_answers").await else {
+        return;
+    };
+    assert_eq!(cri.version().await.unwrap().runtime_name, "cri-o");
+    let error = cri.pod_sandbox_status("nobody", false).await.unwrap_err();
+    assert!(error.is_not_found(), "{error:?}");
+    let (pod, config) = pod(&rig);
+    let id = make(&cri, &config).await;
+    let (sender, receiver) = channel(8, Gauge::default());
+    let runtime = RuntimeChoice::parse(&endpoint(&rig)).unwrap();
+    let options = IdentityOptions::new(runtime, Duration::from_secs(5));
+    let _identity = Identity::start(options, sender, Health::default(), || Timestamp(77));
+    let (listed, _receiver) = next(receiver).await;
+    let described = cri.pod_sandbox_status(&id, true).await.unwrap();
+    let stats = cri.list_pod_sandbox_stats().await.unwrap();
+    let report = report(&rig).await;
+    remove(&cri, &id).await;
+
+    assert_eq!((&listed.sandbox.0, listed.ready), (&id, true));
+    // Its own label is none of the pod's.
+    assert_eq!(listed.identity, pod.identity);
+    let status = described.status.unwrap();
+    assert!(!status.on_node_network());
+    assert!(status.network.unwrap().ip.starts_with("10.213."));
+    let info: serde_json::Value = serde_json::from_str(&described.info["info"]).unwrap();
+    let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array().unwrap();
+    let network = namespaces.iter().find(|namespace| namespace["type"] == "network");
+    let path = network.and_then(|network| network["path"].as_str()).unwrap();
+    assert!(path.starts_with(&*rig.netns_directory().to_string_lossy()), "{path}");
+    assert!(info["pid"].as_u64().unwrap() > 1);
+    assert_eq!(stats.len(), 1);
+    assert_eq!(level_of(&report, "cri.version", "cri-o 1."), Level::Ok);
+    assert_eq!(level_of(&report, "cri.condition", "NetworkReady = true"), Level::Ok);
     assert_eq!(cri.list_pod_sandbox().await.unwrap(), []);
     stop(rig).await;
 }

@@ -1,6 +1,6 @@
 //! From the CRI's answer about a sandbox to a bounded description.
 //!
-//! Labels are sorted; the three that repeat the pod's identity are left out, as are those beyond the bounds. Values of
+//! Labels are sorted; those that repeat the pod's identity or are the runtime's own are left out, as are those beyond the bounds. Values of
 //! secrets are masked before they are cut.
 
 use sandglass_model::event::SandboxDescription;
@@ -69,11 +69,13 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// Labels the kubelet puts on every sandbox (its `pkg/types/labels.go`), in the order of [`PodIdentity`]'s fields.
-const REPEATED: [&str; 3] = [
+/// Labels the kubelet puts on every sandbox (its `pkg/types/labels.go`), in the order of [`PodIdentity`]'s fields; and `POD`, the
+/// container's name that CRI-O adds (`populateSandboxLabels` of server/sandbox_run_linux.go), which is no label of the pod.
+const REPEATED: [&str; 4] = [
     "io.kubernetes.pod.namespace",
     "io.kubernetes.pod.name",
     "io.kubernetes.pod.uid",
+    "io.kubernetes.container.name",
 ];
 const MAX_LABELS: usize = 64;
 /// Bytes of an id, a label's key, a label's value.
@@ -96,6 +98,7 @@ mod tests {
     fn labels_are_sorted_bounded_and_do_not_repeat_the_identity() {
         let mut labels: Labels = (0..200).map(|n| (format!("k{n:03}"), "ü".repeat(200))).collect();
         labels.insert("io.kubernetes.pod.name".to_owned(), "cart-0".to_owned());
+        labels.insert("io.kubernetes.container.name".to_owned(), "POD".to_owned());
         labels.insert("k".repeat(300), "v".to_owned());
         let description = listed(sandbox(labels)).unwrap();
         assert_eq!(description.identity.name, "cart-0");

@@ -57,7 +57,21 @@ impl Sandboxes {
         }
         match outlook(open, creation, ctx.now, &ctx.config) {
             Outlook::Open => ctx.effects.timers.clear(Timer::Trace(trace)),
-            Outlook::OpenUntil(until) => ctx.effects.timers.set(Timer::Trace(trace), until),
+            Outlook::OpenUntil(until) => {
+                let ask_at = creation.and_then(|creation| creation.ask_at(open, &ctx.config));
+                if let Some(at) = ask_at.filter(|at| *at > ctx.now) {
+                    ctx.effects.timers.set(Timer::Trace(trace), at.min(until));
+                    return None;
+                }
+                ctx.effects.timers.set(Timer::Trace(trace), until);
+                if ask_at.is_some()
+                    && let Some(creation) = self.creations.get_mut(trace)
+                {
+                    creation.asked = true;
+                    let sandbox = open.trace.sandbox.clone();
+                    ctx.effects.outputs.extend(sandbox.map(Output::LabelsNeeded));
+                }
+            }
             Outlook::Complete => {
                 let deadline_ns = ctx.config.deadline_ns;
                 let overdue = creation.is_some_and(|creation| creation.is_overdue(ctx.now, deadline_ns));

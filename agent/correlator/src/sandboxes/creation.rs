@@ -5,11 +5,11 @@
 //! the runtime's work is visible. All times are from the configuration. Does not: change the trace.
 //!
 //! How long a creation stays open when no operation runs:
-//! - started, being removed, or a step failed: complete.
+//! - started, being removed, reported as ready by its runtime, or a step failed: complete.
 //! - an operation failed: the settle time, in which the runtime may attempt it again.
 //! - a runtime whose steps are not known: the settle time, for a further attachment.
 //! - a runtime step runs: until the timeout of a plugin after the step's begin.
-//! - between two steps: `runtime_wait_ns`.
+//! - between two steps: `runtime_wait_ns`. Where the runtime may start no process at all, it is asked meanwhile.
 //! - reported by the runtime itself (Windows): until it reports the end, at most the timeout of a plugin;
 //!   after a failed operation at most `runtime_wait_ns`.
 
@@ -32,6 +32,12 @@ pub(crate) struct Creation {
     /// A runtime step was seen, or the runtime is one whose steps are known: the end of the last operation is then not
     /// the end of the creation.
     pub(crate) awaits_runtime: bool,
+    /// The runtime may start no process for the sandbox: then its own word is all that ends the creation in time.
+    pub(crate) may_start_nothing: bool,
+    /// That word was requested.
+    pub(crate) asked: bool,
+    /// It came: the runtime reports the sandbox as ready.
+    pub(crate) ready: bool,
     /// `start` of the OCI runtime succeeded: the pause process runs (OCI runtime specification, "Lifecycle").
     pub(crate) started: bool,
     /// The runtime itself reports the end of the creation (Windows).
@@ -78,7 +84,7 @@ pub(crate) fn outlook(
     let Some(creation) = creation else {
         return Outlook::Complete;
     };
-    if creation.started || creation.removed || creation.failed_step.is_some() {
+    if creation.started || creation.ready || creation.removed || creation.failed_step.is_some() {
         return Outlook::Complete;
     }
     let last = open.states[CREATE].latest;
@@ -105,6 +111,13 @@ pub(crate) fn outlook(
 }
 
 impl Creation {
+    /// When to ask the runtime for the sandbox: it may start no process for it, and none came within the settle time.
+    pub(crate) fn ask_at(&self, open: &OpenTrace, config: &CorrelatorConfig) -> Option<Timestamp> {
+        let waits = self.may_start_nothing && !self.asked && self.needs_labels(open);
+        let quiet = !has_step(open, |_| true) && self.failed_operation(open).is_none();
+        (waits && quiet).then(|| open.states[CREATE].latest.plus(config.settle_ns))
+    }
+
     /// Span of the first operation that failed and was not attempted again.
     fn failed_operation(&self, open: &OpenTrace) -> Option<usize> {
         let failed = |span: &usize| open.has_failed(*span) && !self.retried.contains(span);
@@ -133,20 +146,23 @@ impl Creation {
     /// Where nothing that ran failed and the runtime gave up all the same, the CNI configuration may show why.
     pub(crate) fn infer_cause(&mut self, open: &OpenTrace, problems: &[ConfigProblem]) {
         let unexplained = self.failed_operation(open).is_none() && self.failed_step.is_none();
-        if unexplained && self.cause.is_none() && self.was_abandoned(open) {
+        if unexplained && self.cause.is_none() {
             self.cause = config_cause::cause(problems);
+            if !self.was_abandoned(open) {
+                self.cause = None;
+            }
         }
     }
 
     /// The runtime removes what it has not started, although nothing that it ran failed: a step that runs no program did,
     /// such as the search for a plugin that is missing. Where only a shim was seen, the runtime may start without `runc`.
     fn was_abandoned(&self, open: &OpenTrace) -> bool {
-        let seen = |wanted| {
-            let mut steps = open.trace.spans.iter().filter_map(|span| span.detail.as_step());
-            steps.any(|step| step.step == wanted)
-        };
-        let removed = self.removed && self.awaits_runtime && !self.started && !self.reported;
-        removed && !open.trace.incomplete && (seen(RuntimeStep::Create) || !seen(RuntimeStep::Shim))
+        let seen = |wanted| has_step(open, |step| step == wanted);
+        let removed = self.removed && self.awaits_runtime && !self.started && !self.ready && !self.reported;
+        // A sandbox without a process may have been created and removed again.
+        let expected = !self.may_start_nothing || self.cause.is_some();
+        let unstarted = seen(RuntimeStep::Create) || (!seen(RuntimeStep::Shim) && expected);
+        removed && !open.trace.incomplete && unstarted
     }
 
     /// It succeeded, and its traffic can be attributed: readiness is pending.
@@ -166,6 +182,12 @@ impl Creation {
         let oldest = self.running_steps.first();
         oldest.is_some_and(|(_, begun)| begun.plus(deadline_ns) <= now)
     }
+}
+
+/// A step of the runtime was seen that is `wanted`.
+fn has_step(open: &OpenTrace, wanted: impl Fn(RuntimeStep) -> bool) -> bool {
+    let mut steps = open.trace.spans.iter().filter_map(|span| span.detail.as_step());
+    steps.any(|step| wanted(step.step))
 }
 
 /// The failure of an operation, as the failure of its sandbox.

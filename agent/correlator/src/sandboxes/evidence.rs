@@ -175,6 +175,7 @@ impl Sandboxes {
             known = true;
             open.trace.identity.merge(&described.identity);
             creation.described = true;
+            creation.ready |= creation.may_start_nothing && described.ready;
             open.touch(&mut ctx.effects);
         }
         // A trace that is complete may wait for just these labels.

@@ -12,7 +12,7 @@ use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, Tra
 
 use crate::context::Context;
 use crate::finding::Scope;
-use crate::invocation::{Image, Invocation, has_known_steps, runtime_name};
+use crate::invocation::{Image, Invocation, has_known_steps, may_start_nothing, runtime_name};
 use crate::keys::TraceKey;
 use crate::open_trace::OpenTrace;
 use crate::owner::namespace_key;
@@ -23,7 +23,8 @@ use crate::sandboxes::memory::{self, PodAttempt, RememberedSandbox};
 
 impl Sandboxes {
     /// The runtime begins an operation: returns the trace that it goes to, opened if there is none. An ADD for a
-    /// sandbox that is not known to exist creates it; any other operation is a trace of its own.
+    /// sandbox that is not known to exist creates it; any other operation is a trace of its own, but for a CHECK by which a
+    /// runtime creates a sandbox.
     pub(crate) fn on_operation_begin(
         &mut self,
         ctx: &mut Context,
@@ -33,6 +34,14 @@ impl Sandboxes {
     ) -> Placement {
         // A VERSION or STATUS has no container (CNI spec 1.1.0, section 2).
         let of_creation = call.command == CniCommand::Add && !call.container.is_empty();
+        // CRI-O checks what it has just attached before it goes on (`networkStart` of server/sandbox_network.go).
+        if call.command == CniCommand::Check
+            && let Some(trace) = self.creation_of(ctx, call.container)
+            && let Some(creation) = self.creations.get(trace)
+            && creation.runtime == Some(image.parent)
+        {
+            return Placement::Creation(trace);
+        }
         if !of_creation {
             return Placement::Single(self.open_single(ctx, at, image, call));
         }
@@ -115,6 +124,7 @@ impl Sandboxes {
         // The trace closes by what is seen of the runtime; where its steps are not known, by settle time.
         let creation = Creation {
             awaits_runtime: has_known_steps(runtime),
+            may_start_nothing: may_start_nothing(runtime),
             reported,
             ..Creation::default()
         };

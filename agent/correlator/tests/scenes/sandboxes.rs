@@ -71,6 +71,98 @@ sandbox              +0 ns    45.0 ms [sb, cri-o]
     );
 }
 
+/// CRI-O lets the plugins check what they attached, before it starts anything.
+#[test]
+fn crios_check_of_what_it_attached_is_part_of_the_creation() {
+    let mut scene = Scene::by_runtime("crio");
+    let check = cni("CHECK", "sb", "eth0");
+    scene.ran("bridge", &add("sb", "eth0"), 0, 10);
+    scene.ran("bridge", &check, 12, 20);
+    let start = scene.at(40).runtime("/usr/bin/crun", &["start", "sb"]);
+    scene.at(45).exit(start, 0);
+    assert_text(
+        &scene.play().text(),
+        "
+sandbox              +0 ns    45.0 ms [sb, cri-o]
+  sandbox.create     +0 ns    45.0 ms [to runtime start]
+    cni ADD          +0 ns    10.0 ms [eth0]
+      plugin bridge  +0 ns    10.0 ms
+    cni CHECK        +12.0 ms 8.00 ms [eth0]
+      plugin bridge  +12.0 ms 8.00 ms
+    runtime start    +40.0 ms 5.00 ms
+",
+    );
+    // One that fails is why there is no sandbox.
+    let mut scene = Scene::by_runtime("crio");
+    scene.ran("bridge", &add("sb", "eth0"), 0, 10);
+    let plugin = scene.at(12).plugin("bridge", &check);
+    scene.at(20).exit(plugin, 1);
+    scene.ran("bridge", &del("sb", "eth0"), 22, 30);
+    scene.at(1_000).tick();
+    let played = scene.play();
+    let failed = format!("{:?}", played.closed[0].root().status);
+    assert!(failed.contains("cni CHECK eth0"), "{failed}");
+    // Later it is a trace of its own, and so it is by anybody else.
+    let mut scene = Scene::by_runtime("podman");
+    scene.ran("bridge", &add("sb", "eth0"), 0, 10);
+    scene.ran("bridge", &check, 12, 20);
+    scene.at(2_000).tick();
+    assert_eq!(scene.play().closed.len(), 2);
+}
+
+/// As the kubelet requests pods: CRI-O starts no process for the sandbox.
+#[test]
+fn crio_is_asked_where_it_starts_nothing_and_its_word_ends_the_creation() {
+    let attached = || {
+        let mut scene = Scene::by_runtime("crio");
+        scene.ran("bridge", &of_pod(add("sb", "eth0"), "cart-0"), 0, 10);
+        scene.at(1_000).tick();
+        scene
+    };
+    let asked = |scene: &Scene| {
+        let outputs = scene.play().outputs;
+        outputs
+            .iter()
+            .filter(|output| matches!(output, Output::LabelsNeeded(_)))
+            .count()
+    };
+    let mut scene = attached();
+    // The ADD is over at 510 ms; half a second later nothing has come.
+    assert_eq!((asked(&scene), scene.play().closed.len()), (1, 0));
+    scene.at(5_000).tick();
+    assert_eq!((asked(&scene), scene.play().closed.len()), (1, 0));
+    let ready = |ready| SandboxDescription {
+        sandbox: SandboxId("sb".to_owned()),
+        identity: PodIdentity::default(),
+        created_unix_ns: 0,
+        ready,
+        preexisting: false,
+    };
+    scene.at(5_001).described(ready(false));
+    assert_eq!(scene.play().closed.len(), 0);
+    scene.at(5_002).described(ready(true));
+    let played = scene.play();
+    assert_text(
+        &played.text(),
+        "
+sandbox             +0 ns 10.0 ms [shop/cart-0, sb, cri-o]
+  sandbox.create    +0 ns 10.0 ms
+    cni ADD         +0 ns 10.0 ms [eth0]
+      plugin bridge +0 ns 10.0 ms
+",
+    );
+    // Without a response the creation is over when a runtime would have gone on.
+    let mut scene = attached();
+    scene.at(11_000).tick();
+    assert!(!scene.play().only().root().status.is_error());
+    // A pause process comes before the settle time is over.
+    let mut scene = Scene::by_runtime("crio");
+    scene.ran("bridge", &of_pod(add("sb", "eth0"), "cart-0"), 0, 10);
+    let conmon = scene.at(20).runtime("/usr/bin/conmon", &["-b", "/b", "-c", "sb"]);
+    scene.at(31).exit(conmon, 0).at(1_600).tick();
+    assert_eq!(asked(&scene), 0);
+}
+
 #[test]
 fn other_work_of_runtimes_is_neither_step_nor_orphan() {
     let mut scene = Scene::new();
@@ -145,7 +237,8 @@ fn a_sandbox_that_is_removed_before_it_is_started_has_failed() {
     );
     assert!(!given_up.spans[2].status.is_error(), "no plugin failed");
     // What starts a sandbox is not always seen: a shim that runs no runc may have.
-    for (runtime, shim) in [("containerd", true), ("podman", false)] {
+    // And CRI-O may start nothing: it may have made the sandbox, and removed it at once.
+    for (runtime, shim) in [("containerd", true), ("podman", false), ("crio", false)] {
         let played = played(runtime, shim);
         assert!(!played.closed[0].spans[0].status.is_error(), "{runtime}");
     }

@@ -11,7 +11,7 @@ use super::programs::SEARCH;
 use crate::image;
 use crate::networks::Network;
 
-/// Port of containerd's metrics, in the node's network namespace.
+/// Port of the runtime's metrics, in the node's network namespace.
 pub(super) const METRICS_PORT: u16 = 1338;
 
 /// The configuration file. Without an `oci_runtime` containers are started with runc, from the search path.

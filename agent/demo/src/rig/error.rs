@@ -10,7 +10,7 @@ use sandglass::failure::{Advice, ExitReason};
 #[derive(Debug, thiserror::Error)]
 pub enum RigError {
     /// Not root.
-    #[error("a private containerd needs root")]
+    #[error("a private runtime needs root")]
     NotRoot,
     /// A program is not installed.
     #[error("{program} is not installed")]
@@ -41,8 +41,8 @@ pub enum RigError {
         #[source]
         source: io::Error,
     },
-    /// containerd ended, or did not answer in time.
-    #[error("containerd did not come up: {last_words}")]
+    /// The runtime ended, or did not answer in time.
+    #[error("the runtime did not come up: {last_words}")]
     NotUp {
         /// End of its log.
         last_words: String,
@@ -56,8 +56,8 @@ pub enum RigError {
     /// The servers that the pods use did not start.
     #[error("cannot start the services that the demo's pods talk to")]
     Services(#[source] io::Error),
-    /// containerd's metrics cannot be read.
-    #[error("cannot read containerd's metrics")]
+    /// The runtime's metrics cannot be read.
+    #[error("cannot read the runtime's metrics")]
     Metrics(#[source] io::Error),
 }
 
@@ -77,7 +77,7 @@ impl Advice for RigError {
             }
             RigError::NoCgroup => "inside a container give it a writable /sys/fs/cgroup, or run it on the host".into(),
             RigError::Start { .. } | RigError::NotUp { .. } | RigError::Import { .. } | RigError::Metrics(_) => {
-                "SANDGLASS_LOG=debug shows containerd's whole log".into()
+                "SANDGLASS_LOG=debug shows the runtime's whole log".into()
             }
         }
     }

@@ -1,17 +1,19 @@
-//! The steps of a rig's start: files, cgroup, containerd, pause image.
+//! The steps of a rig's start: files, cgroup, runtime, pause image.
 //!
 //! Used by [`Rig::start`], in this order. Does not: clean up after a step that failed (dropping the rig does).
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::programs::Programs;
-use super::{Rig, RigError, RigOptions, config, mounts, teardown};
+use super::{LOG, Rig, RigError, RigOptions, config, crio, mounts, teardown};
+use crate::pods::Runtime;
 use crate::{image, networks};
 
 impl Rig {
@@ -31,6 +33,13 @@ impl Rig {
         if !options.networks {
             networks::remove_lists(dir).map_err(at(dir))?;
         }
+        let path = dir.join("pause.tar");
+        fs::write(&path, image::archive()).map_err(at(&path))?;
+        let path = self.netns_directory();
+        fs::create_dir_all(&path).map_err(at(&path))?;
+        if self.kind == Runtime::Crio {
+            return crio::set_up(dir, programs);
+        }
         let snapshotter = if config::overlay_works(dir) {
             "overlayfs"
         } else {
@@ -38,11 +47,7 @@ impl Rig {
         };
         let path = dir.join("containerd.toml");
         fs::write(&path, config::text(dir, snapshotter, options.oci_runtime.as_deref())).map_err(at(&path))?;
-        fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))?;
-        let path = dir.join("pause.tar");
-        fs::write(&path, image::archive()).map_err(at(&path))?;
-        let path = self.netns_directory();
-        fs::create_dir_all(&path).map_err(at(&path))
+        fs::write(dir.join("snapshotter"), snapshotter).map_err(at(dir))
     }
 
     /// Makes the node's cgroup in the first hierarchy that lets it be made; returns its `cgroup.procs`.
@@ -60,10 +65,10 @@ impl Rig {
     pub(super) fn spawn(&self, programs: &Programs, members: &Path, node: Option<&File>) -> Result<Child, RigError> {
         const SCRIPT: &str = r#"echo $$ > "$1" && shift && ip link set lo up && exec "$@""#;
         let failed = |source| RigError::Start {
-            program: "containerd",
+            program: self.kind.name(),
             source,
         };
-        let log = File::create(self.site.dir.join("containerd.log")).map_err(failed)?;
+        let log = File::create(self.site.dir.join(LOG)).map_err(failed)?;
         let mut command = match node {
             None => Command::new("unshare"),
             Some(_) => Command::new("nsenter"),
@@ -75,9 +80,18 @@ impl Rig {
         command
             .args(["--", "sh", "-c", SCRIPT, "sh"])
             .arg(members)
-            .arg(&programs.containerd)
-            .arg("--config")
-            .arg(self.site.dir.join("containerd.toml"))
+            .arg(&programs.daemon);
+        let at = |name: &str| self.site.dir.join(name);
+        match self.kind {
+            Runtime::Containerd => command.arg("--config").arg(at("containerd.toml")),
+            // Without a directory of its own it would read /etc/crio/crio.conf.d too.
+            Runtime::Crio => command
+                .arg("--config")
+                .arg(at("crio.conf"))
+                .arg("--config-dir")
+                .arg(at("empty.d")),
+        };
+        command
             // Nothing of the caller's environment: OTEL_* in it would make containerd export spans, to our collector.
             .env_clear()
             .env("PATH", &self.search)
@@ -97,12 +111,12 @@ impl Rig {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let ended = self
-                .containerd
+                .daemon
                 .as_mut()
                 .is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             if ended || Instant::now() > deadline {
                 let log = self.log();
-                tracing::debug!(log, "containerd did not come up");
+                tracing::debug!(log, "the runtime did not come up");
                 let last_words = log
                     .lines()
                     .rev()
@@ -112,7 +126,12 @@ impl Rig {
                     last_words: last_words.to_owned(),
                 });
             }
-            if self.ctr(&["version"]).is_ok_and(|output| output.status.success()) {
+            let answers = match self.kind {
+                Runtime::Containerd => self.ctr(&["version"]).is_ok_and(|output| output.status.success()),
+                // It listens when it is ready to serve.
+                Runtime::Crio => UnixStream::connect(self.cri_socket()).is_ok(),
+            };
+            if answers {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -148,7 +167,7 @@ impl Rig {
     }
 }
 
-/// For containerd: enough for the sandboxes that are made at the same time.
+/// For the runtime: enough for the sandboxes that are made at the same time.
 fn go_processors() -> usize {
     std::thread::available_parallelism().map_or(8, |here| here.get().max(8))
 }

@@ -9,7 +9,11 @@ use crate::networks;
 pub(super) struct Programs {
     /// Value of `PATH` for them.
     pub(super) search: String,
-    pub(super) containerd: PathBuf,
+    /// The runtime.
+    pub(super) daemon: PathBuf,
+    /// The OCI runtime, and what CRI-O starts it with; empty where they are not needed.
+    pub(super) oci_runtime: PathBuf,
+    pub(super) conmon: PathBuf,
     /// Directory of the distribution's CNI plugins.
     pub(super) plugins: PathBuf,
     /// flock(1), which plays a program that changes rules.
@@ -35,19 +39,30 @@ impl Programs {
                     package,
                 })
         };
-        for program in ["ctr", "containerd-shim-runc-v2"] {
-            find(program, "containerd")?;
-        }
-        match &options.oci_runtime {
+        let oci_runtime = match &options.oci_runtime {
             Some(path) => find(&path.to_string_lossy(), "crun")?,
             None => find("runc", "runc")?,
+        };
+        let (daemon, conmon) = match &options.crio {
+            Some(folder) => {
+                find("podman", "podman")?;
+                (folder.join("crio"), find("conmon", "conmon")?)
+            }
+            None => {
+                for program in ["ctr", "containerd-shim-runc-v2"] {
+                    find(program, "containerd")?;
+                }
+                (find("containerd", "containerd")?, PathBuf::new())
+            }
         };
         find("ip", "iproute2")?;
         find("iptables", "iptables")?;
         find("unshare", "util-linux")?;
         find("taskset", "util-linux")?;
         Ok(Programs {
-            containerd: find("containerd", "containerd")?,
+            daemon,
+            oci_runtime,
+            conmon,
             plugins: Programs::plugins()?,
             flock: find("flock", "util-linux")?,
             search,

@@ -104,7 +104,7 @@ impl Site {
     }
 
     /// Files outside the directory: the shims' sockets, whose place is fixed in containerd, and libcni's result cache,
-    /// which containerd does not let one choose. Both carry a sandbox id or a hash of one in their names.
+    /// which runtimes do not let one choose. Both carry a sandbox id or a hash of one in their names.
     fn outside(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for namespace in entries(&self.dir.join("state/io.containerd.runtime.v2.task")) {
@@ -113,7 +113,9 @@ impl Site {
             }
         }
         let cached = entries(Path::new(CNI_CACHE));
-        for sandbox in entries(&self.dir.join("root/io.containerd.grpc.v1.cri/sandboxes")) {
+        let containerds = entries(&self.dir.join("root/io.containerd.grpc.v1.cri/sandboxes"));
+        let crios = entries(&self.dir.join("root/vfs-containers"));
+        for sandbox in containerds.into_iter().chain(crios) {
             let Some(id) = sandbox.file_name().and_then(|name| name.to_str()) else {
                 continue;
             };

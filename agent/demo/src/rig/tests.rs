@@ -25,17 +25,13 @@ fn a_rig_comes_up_and_leaves_nothing_behind() {
     }
     let options = scratch();
     let rig = Rig::start(&options).unwrap();
-    let (dir, pid) = (rig.dir().to_owned(), rig.containerd.as_ref().unwrap().id());
-    assert!(
-        rig.containerd_metrics()
-            .unwrap()
-            .contains("containerd_build_info_total")
-    );
+    let (dir, pid) = (rig.dir().to_owned(), rig.daemon.as_ref().unwrap().id());
+    assert!(rig.runtime_metrics().unwrap().contains("containerd_build_info_total"));
     let cgroups = rig.site.cgroup();
 
     // A second rig may live beside it, and its start must not take the first for a leftover.
     let second = Rig::start(&options).unwrap();
-    assert!(rig.containerd_metrics().is_ok());
+    assert!(rig.runtime_metrics().is_ok());
     second.stop().unwrap();
     rig.stop().unwrap();
 
@@ -59,7 +55,7 @@ fn what_a_killed_owner_left_behind_is_removed() {
     };
     let mut rig = Rig::start(&options).unwrap();
     let dir = rig.dir().to_owned();
-    let mut containerd = rig.containerd.take().unwrap();
+    let mut containerd = rig.daemon.take().unwrap();
     // An owner that is killed runs no destructor and loses its lock.
     flock(&rig._lock, FlockOperation::Unlock).unwrap();
     std::mem::forget(rig);
@@ -82,7 +78,7 @@ fn a_killed_owner_takes_its_processes_with_it() {
             ..RigOptions::default()
         };
         let rig = Rig::start(&options).unwrap();
-        println!("containerd={}", rig.containerd_pid());
+        println!("containerd={}", rig.runtime_pid());
         loop {
             std::thread::park();
         }

@@ -1,4 +1,4 @@
-//! Durations of traces against clocks that are not the agent's: the caller's, the script plugins', containerd's.
+//! Durations of traces against clocks that are not the agent's: the caller's, the script plugins', the runtime's.
 //!
 //! Two durations agree when they differ by no more than 10 ms or 5 %, whichever is more. A trace sees less than the
 //! caller does: the runtime's work before it makes the namespace and after the pause process runs (a few milliseconds)
@@ -16,7 +16,7 @@ use sandglass_model::trace::{Detail, Span, Trace};
 
 use super::{Check, Wrong};
 use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SHIM_PLUGIN, SLOW_COMMAND};
-use crate::pods::CallRecord;
+use crate::pods::{CallRecord, Runtime};
 use crate::timing::PluginClock;
 
 /// Whether two durations agree; `extra_ns` is the resolution of the coarser clock.
@@ -81,6 +81,11 @@ pub(super) fn call(trace: &Trace, record: &CallRecord) -> Result<String, Wrong> 
         return agree("trace", end.since(start), deadline, 0, run.pressure_ns)
             .map(|trace| format!("{killed}; {trace}"));
     }
+    if record.outcome.is_ok() && record.runtime == Runtime::Crio {
+        // It makes the sandbox's storage before the namespace, and mounts it after the last plugin: on a disk, without evidence.
+        let (took, of) = (human(end.since(start)), human(run.duration_ns()));
+        return Ok(format!("{took} of the call's {of}"));
+    }
     if record.outcome.is_ok() {
         let (before, after) = (human(start.since(run.begin)), human(run.end.since(end)));
         let what = format!("trace ({before} after the call began, {after} before it ended)");
@@ -88,7 +93,10 @@ pub(super) fn call(trace: &Trace, record: &CallRecord) -> Result<String, Wrong> 
     }
     let refused = record.plugin_clock.and_then(|clock| clock.end);
     let refused = refused.ok_or("the plugin that refuses left no note")?;
-    let wanted = refused.since(run.begin);
+    let wanted = refused.since(match record.runtime {
+        Runtime::Containerd => run.begin,
+        Runtime::Crio => start,
+    });
     agree("trace", end.since(start), wanted, PluginClock::TICK_NS, run.pressure_ns)
 }
 
@@ -195,6 +203,41 @@ pub fn containerd(
         check(
             "containerd's deletions",
             within(deletions.1, tear_down).map_err(Wrong::Fact),
+        ),
+    ]
+}
+
+/// The set-up of the last sandbox against CRI-O's own metrics, which keep the newest duration only: that of the ADD, and with the
+/// CHECK that follows it.
+#[must_use]
+pub fn crio(trace: &Trace, record: &CallRecord, metrics: &str) -> Vec<Check> {
+    let ends = |command| {
+        let of_command =
+            |span: &&Span| matches!(&span.detail, Detail::Operation(operation) if operation.command == command);
+        trace.spans.iter().filter(of_command).filter_map(|span| span.end).max()
+    };
+    let begin = set_up_ns(trace).and_then(|took| Some(ends(CniCommand::Add)?.minus(took)));
+    let check = |what, name: &str, command| {
+        let line = format!("container_runtime_crio_operations_latency_seconds{{operation=\"{name}\"}} ");
+        let seconds = metrics
+            .lines()
+            .find_map(|text| text.strip_prefix(&line)?.trim().parse::<f64>().ok());
+        let result = match (begin, ends(command), seconds) {
+            (Some(begin), Some(end), Some(seconds)) => {
+                let wanted_ns = (seconds * 1e9) as u64;
+                agree(what, end.since(begin), wanted_ns, 0, record.run.pressure_ns)
+            }
+            (_, None, _) | (None, _, _) => Err(Wrong::Fact(format!("no {}", command.as_str()))),
+            (_, _, None) => Err(Wrong::Fact(format!("CRI-O has no metric of {name}"))),
+        };
+        Check { what, result }
+    };
+    vec![
+        check("CRI-O's set-up clock", "network_setup_pod", CniCommand::Add),
+        check(
+            "CRI-O's clock with its check",
+            "network_setup_overall",
+            CniCommand::Check,
         ),
     ]
 }

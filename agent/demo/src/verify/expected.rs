@@ -8,6 +8,7 @@ use crate::networks::{
     CROWDED_COMMAND, CROWDED_PLUGIN, FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, LOCKED_PLUGIN, Network,
     SECOND_NETWORK, SHIM_PLUGIN, SLOW_COMMAND, SLOW_PLUGIN,
 };
+use crate::pods::{CallRecord, Runtime};
 
 /// One ADD. Sorted by interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +51,10 @@ impl fmt::Display for Tree {
     }
 }
 
-/// The ADDs of a sandbox, by interface. containerd attaches every sandbox to its own `cni-loopback` too.
-pub(super) fn attachments(network: Network) -> Vec<Attachment> {
+/// The ADDs of a sandbox, by interface. containerd attaches every sandbox to its own `cni-loopback` too; CRI-O brings `lo` up
+/// itself (ocicni, `bringUpLoopback`).
+pub(super) fn attachments(record: &CallRecord) -> Vec<Attachment> {
+    let network = record.pod.network;
     let attachment = |ifname: &str, network: &str, plugins: &[&str]| Attachment {
         ifname: ifname.to_owned(),
         network: network.to_owned(),
@@ -70,12 +73,16 @@ pub(super) fn attachments(network: Network) -> Vec<Attachment> {
     if network == Network::Two {
         list.push(attachment("eth1", SECOND_NETWORK, &["bridge"]));
     }
-    list.push(attachment("lo", "cni-loopback", &["loopback"]));
+    if record.runtime == Runtime::Containerd {
+        list.push(attachment("lo", "cni-loopback", &["loopback"]));
+    }
     list
 }
 
-/// What some of the plugins must have started.
-pub(super) fn trees(network: Network, published: bool) -> Vec<Tree> {
+/// What some of the plugins must have started. CRI-O maps ports of the node itself (`internal/hostport`), and not by `portmap`.
+pub(super) fn trees(record: &CallRecord) -> Vec<Tree> {
+    let network = record.pod.network;
+    let published = record.pod.host_port.is_some() && record.runtime == Runtime::Containerd;
     let mut trees = vec![Tree::of("bridge", vec![Tree::leaf("host-local")])];
     if network == Network::Slow {
         let command = Tree::of(SLOW_COMMAND, vec![Tree::leaf("sleep")]);

@@ -9,7 +9,7 @@ use sandglass_model::trace::{Detail, PluginDetail, Relation, Trace};
 use super::network::Seen;
 use super::{complete, expected, operations};
 use crate::networks::{FAILING_CODE, FAILING_MESSAGE, FAILING_PLUGIN, HANGING_PLUGIN, Network};
-use crate::pods::CallRecord;
+use crate::pods::{CallRecord, Runtime};
 
 pub(super) fn outcome(trace: &Trace, record: &CallRecord, seen: Seen) -> Result<String, String> {
     let culprit = match record.pod.network {
@@ -67,7 +67,8 @@ pub(super) fn runtime(trace: &Trace, record: &CallRecord) -> Result<String, Stri
     let Detail::Sandbox(sandbox) = &trace.root().detail else {
         return Err("the root is not a sandbox".to_owned());
     };
-    if sandbox.runtime != "containerd" {
+    let name = record.runtime.name();
+    if sandbox.runtime != name {
         return Err(format!("is named {:?}", sandbox.runtime));
     }
     let create = trace.spans.iter().find_map(|span| match &span.detail {
@@ -75,11 +76,20 @@ pub(super) fn runtime(trace: &Trace, record: &CallRecord) -> Result<String, Stri
         _ => None,
     });
     match (create, &record.outcome) {
-        (Some(create), Ok(_)) if !create.runtime_seen => Err("the start of the pause process was not seen".to_owned()),
+        (Some(create), Ok(_)) if create.runtime_seen != has_process(record) => Err(format!(
+            "the start of a pause process was seen: {}, although it {}",
+            create.runtime_seen,
+            if has_process(record) { "has one" } else { "has none" }
+        )),
         (None, Ok(_)) => Err("there is no sandbox.create".to_owned()),
-        (Some(create), _) if create.netns_seen => Ok("containerd, from namespace creation".to_owned()),
-        _ => Ok("containerd, from the first plugin".to_owned()),
+        (Some(create), _) if create.netns_seen => Ok(format!("{name}, from namespace creation")),
+        _ => Ok(format!("{name}, from the first plugin")),
     }
+}
+
+/// CRI-O starts a process for a sandbox only where its containers share their process ids (`drop_infra_ctr`).
+fn has_process(record: &CallRecord) -> bool {
+    record.runtime == Runtime::Containerd || !record.pod.apart
 }
 
 /// Each attachment of a sandbox that is gone was deleted, in traces linked to its own and numbered from 1.
@@ -93,7 +103,7 @@ pub(super) fn deletion(trace: &Trace, dels: &[&Arc<Trace>], record: &CallRecord)
         };
     }
     let mut seen = 0;
-    for wanted in expected::attachments(record.pod.network) {
+    for wanted in expected::attachments(record) {
         let mut numbers: Vec<u32> = Vec::new();
         for del in dels {
             let Some((_, operation)) = operations(del).next() else {

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::client::Talk;
     use crate::networks::Network;
-    use crate::pods::Pod;
+    use crate::pods::{Pod, Runtime};
     use crate::samples;
     use crate::services::SERVICE;
 
@@ -312,6 +312,7 @@ mod tests {
         });
         let record = CallRecord {
             pod,
+            runtime: Runtime::default(),
             run: times[0],
             outcome: Ok(SandboxId("s".into())),
             stop: None,

@@ -60,7 +60,7 @@ pub(super) fn attachments(trace: &Trace, record: &CallRecord, seen: Seen) -> Res
         })
         .collect();
     found.sort();
-    let wanted = expected::attachments(record.pod.network);
+    let wanted = expected::attachments(record);
     let same = found.len() == wanted.len()
         && found.iter().zip(&wanted).all(|(found, wanted)| {
             // The network's name is in the plugin's input.
@@ -92,7 +92,7 @@ fn without_address(trace: &Trace) -> Option<&str> {
 /// Every expected process below the right one; others may be there too.
 pub(super) fn processes(trace: &Trace, record: &CallRecord) -> Result<String, String> {
     let mut seen = Vec::new();
-    for tree in expected::trees(record.pod.network, record.pod.host_port.is_some()) {
+    for tree in expected::trees(record) {
         let tops = plugins(trace).filter(|(_, plugin)| *plugin.plugin == *tree.name && !plugin.delegate);
         let mut tops = tops.map(|(index, _)| index).peekable();
         if tops.peek().is_none() {

@@ -13,7 +13,7 @@ use sandglass_model::trace::{
 
 use super::*;
 use crate::networks::{FAILING_CODE, FAILING_MESSAGE, HANGING_PLUGIN, Network};
-use crate::pods::Pod;
+use crate::pods::{Pod, Runtime};
 use crate::timing::{CallTimes, PluginClock};
 
 const ALL_SEEN: Seen = Seen {
@@ -165,6 +165,7 @@ fn slow() -> (Vec<Trace>, CallRecord) {
     ];
     let record = CallRecord {
         pod,
+        runtime: Runtime::default(),
         run: CallTimes {
             begin: ms(0),
             end: ms(2_200),
@@ -217,6 +218,7 @@ fn failing() -> (Vec<Trace>, CallRecord) {
     let traces = vec![creation, del(2, &pod, "lo", 1, 50), del(3, &pod, "eth0", 1, 60)];
     let record = CallRecord {
         pod,
+        runtime: Runtime::default(),
         run: CallTimes {
             begin: ms(0),
             end: ms(70),

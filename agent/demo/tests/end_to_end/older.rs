@@ -24,15 +24,17 @@ async fn a_sandbox_older_than_the_agent_has_traffic_of_its_own() {
     older_sandbox(
         "a_sandbox_older_than_the_agent_has_traffic_of_its_own",
         RigOptions::default(),
+        Pod::new("cart-0", 1, Network::Plain),
     )
     .await;
 }
 
-pub async fn older_sandbox(test: &str, options: RigOptions) {
+/// `pod` is named cart-0.
+pub async fn older_sandbox(test: &str, options: RigOptions, pod: Pod) {
     let Some(node) = Node::with(test, options).await else {
         return;
     };
-    let records = node.make(vec![Pod::new("cart-0", 1, Network::Plain)]).await;
+    let records = node.make(vec![pod]).await;
     let id = records[0].outcome.clone().unwrap();
     let Some((app, closed)) = start(&node, test).await else {
         return;

@@ -1,8 +1,7 @@
 //! The same sandboxes from other runtimes: containerd 2 with its own shim, and crun below the distribution's.
 //!
 //! Each test is skipped, by name, where its peer is absent: `SANDGLASS_CONTAINERD_2` names a directory with a containerd
-//! 2.x (`scripts/peer.sh containerd` builds one), crun is a package. CRI-O is not to be had as a package or a Go program
-//! here.
+//! 2.x (`scripts/peer.sh containerd` builds one), crun is a package. CRI-O is in `crio.rs`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -80,11 +79,11 @@ async fn of_containerd_2_too_an_older_sandbox_has_traffic_of_its_own() {
         containerd: Some(containerd),
         ..RigOptions::default()
     };
-    older_sandbox(test, options).await;
+    older_sandbox(test, options, Pod::new("cart-0", 1, Network::Plain)).await;
 }
 
 /// Labels are in no plugin's environment: a deletion that has them has them from the runtime.
-async fn older_sandboxes(test: &str, options: RigOptions) {
+pub async fn older_sandboxes(test: &str, options: RigOptions) {
     let Some(node) = Node::with(test, options).await else {
         return;
     };
@@ -173,7 +172,7 @@ fn without_hybrid_cgroups(crun: &Path, directory: &Path) -> PathBuf {
 }
 
 /// Traces of the sandboxes that came up.
-fn ready<'t>(traces: &'t [Arc<Trace>], records: &[CallRecord]) -> Vec<&'t Arc<Trace>> {
+pub fn ready<'t>(traces: &'t [Arc<Trace>], records: &[CallRecord]) -> Vec<&'t Arc<Trace>> {
     let came_up = records.iter().filter(|record| record.outcome.is_ok());
     let ready: Vec<_> = came_up
         .map(|record| verify::creation(traces, record).unwrap())
@@ -183,7 +182,7 @@ fn ready<'t>(traces: &'t [Arc<Trace>], records: &[CallRecord]) -> Vec<&'t Arc<Tr
 }
 
 /// One `create` and one `start` by this program, both well.
-fn one_of_each(trace: &Trace, runtime: &str) {
+pub fn one_of_each(trace: &Trace, runtime: &str) {
     for step in [RuntimeStep::Create, RuntimeStep::Start] {
         let paths = steps(trace, step);
         assert_eq!(paths.len(), 1, "{step:?}: {paths:?}");
@@ -192,7 +191,7 @@ fn one_of_each(trace: &Trace, runtime: &str) {
 }
 
 /// Paths of the programs that did a step, which all must have ended well and within `sandbox.create`.
-fn steps(trace: &Trace, wanted: RuntimeStep) -> Vec<&Path> {
+pub fn steps(trace: &Trace, wanted: RuntimeStep) -> Vec<&Path> {
     let of_step = |span: &&Span| matches!(&span.detail, Detail::RuntimeStep(step) if step.step == wanted);
     let found = trace.spans.iter().filter(of_step);
     found

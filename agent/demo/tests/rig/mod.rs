@@ -91,7 +91,7 @@ impl Node {
     /// namespace no link and no chain of a plugin.
     pub async fn stop(self) {
         let directory = self.rig.dir().to_owned();
-        let namespaces = left::namespaces_of(self.rig.containerd_pid(), &directory);
+        let namespaces = left::namespaces_of(self.rig.runtime_pid(), &directory);
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
         assert!(
             !namespaces.is_empty() && !namespaces.contains(&*own.to_string_lossy()),
