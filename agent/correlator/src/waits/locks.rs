@@ -150,6 +150,7 @@ impl Locks {
                 .as_ref()
                 .map(|holder| holder.name.clone())
                 .unwrap_or_default(),
+            confidence: None,
         }
     }
 }
