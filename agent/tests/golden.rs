@@ -164,6 +164,10 @@ fn headlines_name_what_slow_plugins_waited_for() {
             "slow-api-server",
             ": calico waited 1.00 s for the network (10.77.94.1:6443, the API server, woken by kube-apiserver)",
         ),
+        (
+            "ptp-ipv6",
+            ": 1.55 s of it was duplicate address detection of fd00::5 on eth0 (likely)",
+        ),
         ("slow-plugin", ": sleep waited 2 times 500 ms for a timer"),
     ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name);
