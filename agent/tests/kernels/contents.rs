@@ -44,7 +44,12 @@ impl Parts {
         // Programs of this machine run on another of its architecture only.
         let mut tools = None;
         if std::env::consts::ARCH == machine.platform.name {
-            for (name, path) in [("nft", "/usr/sbin/nft"), ("flock", "/usr/bin/flock")] {
+            for (name, path) in [
+                ("nft", "/usr/sbin/nft"),
+                ("flock", "/usr/bin/flock"),
+                ("ptp", "/usr/lib/cni/ptp"),
+                ("host-local", "/usr/lib/cni/host-local"),
+            ] {
                 if Path::new(path).is_file() {
                     programs.push((name, path.into()));
                 }
