@@ -12,10 +12,10 @@ use sandglass_lab::skip::skipped;
 use sandglass_model::phases;
 use sandglass_model::text::tree;
 use sandglass_model::trace::Confidence;
-use sandglass_model::waits::TimeReason;
+use sandglass_model::waits::{TimeReason, TimeSpent, WaitGroup};
 
 use crate::recorder::Recorder;
-use crate::waits::{time_of, trace_of};
+use crate::waits::{ns_of, time_of, trace_of};
 
 #[test]
 fn duplicate_address_detection_is_what_ptp_waits_for() {
@@ -62,26 +62,39 @@ fn duplicate_address_detection_is_what_ptp_waits_for() {
     eprintln!("{TEST}: tentative for {tentative:?}\n{verdict}\n{}", tree(&trace, now));
     for name in ["plugin ptp", "cni ADD"] {
         let time = time_of(&trace, name);
-        let longest = &time.waits[0];
+        let found = detected(time);
         assert_eq!(
-            (longest.reason, longest.who.as_str(), longest.confidence),
+            (found.reason, found.who.as_str(), found.confidence),
             (TimeReason::KernelWork, "ptp", Some(Confidence::Likely)),
             "{time:?}"
         );
         // The interface's own address may be tentative for longer, and is then named too.
         assert!(
-            longest.what.starts_with("duplicate address detection of fd00::5") && longest.what.ends_with(" on eth0"),
+            found.what.starts_with("duplicate address detection of fd00::5") && found.what.ends_with(" on eth0"),
             "{time:?}"
         );
+    }
+    let time = time_of(&trace, "cni ADD");
+    if ns_of(time, TimeReason::RunQueue) >= detected(time).ns {
+        // It blames the processors then.
+        eprintln!("NOT JUDGED {TEST}::headline: tasks waited for {pressed} ns");
+        return;
     }
     assert!(
         verdict.contains(" of it was duplicate address detection of fd00::5") && verdict.ends_with(" on eth0 (likely)"),
         "{verdict}"
     );
-    let detected = trace.spans.iter().filter_map(|span| span.detail.as_wait());
-    let detected: Vec<_> = detected.filter(|wait| wait.confidence.is_some()).collect();
-    assert!(!detected.is_empty() && detected.iter().all(|wait| wait.reason == TimeReason::KernelWork));
-    judge_duration(TEST, time_of(&trace, "cni ADD").waits[0].ns, tentative, pressed);
+    let waits = trace.spans.iter().filter_map(|span| span.detail.as_wait());
+    let inferred: Vec<_> = waits.filter(|wait| wait.confidence.is_some()).collect();
+    assert!(!inferred.is_empty() && inferred.iter().all(|wait| wait.reason == TimeReason::KernelWork));
+    judge_duration(TEST, detected(time).ns, tentative, pressed);
+}
+
+/// The wait whose reason is inferred.
+fn detected(time: &TimeSpent) -> &WaitGroup {
+    let found = time.waits.iter().find(|wait| wait.confidence.is_some());
+    assert!(found.is_some(), "{time:?}");
+    found.unwrap()
 }
 
 /// What is attributed is what the kernel says, but for the first sleep, in which nobody read the addresses, the last one, and the time of
