@@ -169,6 +169,10 @@ fn headlines_name_what_slow_plugins_waited_for() {
             "nft-cleanup",
             ": iptables waited 4 times 42.4 ms for the kernel's own work (nftables, woken by kworker)",
         ),
+        (
+            "ptp-ipv6",
+            ": 1.55 s of it was duplicate address detection of fd00::5 on eth0 (likely)",
+        ),
         ("slow-plugin", ": sleep waited 2 times 500 ms for a timer"),
     ] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name);

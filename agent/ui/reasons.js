@@ -12,7 +12,7 @@ const REASONS = [
   ["throttled", "Throttled", "its cgroup had used up its quota"],
   ["file_lock", "File lock", "a lock on a file"],
   ["kernel_lock", "Kernel lock", "a lock inside the kernel"],
-  ["kernel_work", "Kernel work", "the kernel's own work, such as RCU or clean-up"],
+  ["kernel_work", "Kernel work", "the kernel's own work, such as RCU, clean-up or detection of duplicate addresses"],
   ["disk", "Disk", "a disk"],
   ["memory", "Memory", "free memory"],
   ["daemon", "Daemon", "another process behind a local socket"],

@@ -7,6 +7,7 @@ const RUNBOOKS = [
   ["processors", "busy processors", ["run_queue", "throttled"]],
   ["locks", "locks", ["file_lock", "kernel_lock"]],
   ["daemons", "daemons", ["daemon"]],
+  ["kernel", "the kernel's own work", ["kernel_work"]],
   ["network", "the API server and the network", ["network"]],
 ];
 /** A reason with less than this part of the time leads nowhere. */

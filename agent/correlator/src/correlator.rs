@@ -120,6 +120,7 @@ impl Correlator {
                     self.plugins.on_waiting(ctx, process, waiting);
                 }
             }
+            Body::TentativeSeen(seen) => self.waits.on_tentative(at, &seen),
             Body::ApiServerKnown { address } => self.waits.on_api_server(address),
             Body::FileLockTried(tried) => self.waits.on_file_lock(at, &tried),
             Body::KernelLockWaited(wait) => self.waits.on_kernel_lock(at, &wait),

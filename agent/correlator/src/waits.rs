@@ -3,7 +3,8 @@
 //! `correlator.rs` passes it the events of threads, and forks, execs and the ends of processes, so that it knows which
 //! process is below which. When a process with a span has ended, the router requests its time here and passes it to the
 //! room of plugins. `waits/reasons.rs` says why a thread slept, `waits/path.rs` finds the critical path, `waits/known.rs`
-//! holds for which times there are records. `waits/locks.rs` knows locks, and `waits/on_locks.rs` handles the events about them.
+//! holds for which times there are records. `waits/locks.rs` knows locks, and `waits/on_locks.rs` handles the events about them;
+//! `waits/detection.rs` and `waits/on_detection.rs` do so for duplicate address detection.
 //!
 //! Idle, and empty, until a source reports that it can record waits (`Body::WaitsRecorded`): other nodes and older
 //! recordings pay nothing.
@@ -11,10 +12,12 @@
 //! runtime executed. What comes above a bound makes the time from then on unknown.
 //! Does not: see spans, or set a timer. What was not recorded is `unknown`, never inferred.
 
+mod detection;
 mod evidence;
 mod known;
 mod locks;
 mod now;
+mod on_detection;
 mod on_locks;
 mod path;
 mod peers;
@@ -31,6 +34,7 @@ use sandglass_model::waits::{
 use sandglass_model::{ProcessKey, SmolStr, Timestamp};
 
 use crate::invocation::RuntimeExec;
+use crate::waits::detection::Detections;
 use crate::waits::evidence::Evidence;
 use crate::waits::known::Known;
 use crate::waits::locks::Locks;
@@ -51,6 +55,8 @@ pub(crate) struct Waits {
     evidence: Vec<Evidence>,
     /// What is known of locks.
     locks: Locks,
+    /// Whose duplicate address detection has not ended, and when it had not.
+    detections: Detections,
     /// How many waits the threads have.
     waits: usize,
     /// For which times there are records.
@@ -94,6 +100,8 @@ const SHOWN_NS: u64 = sandglass_model::time::MILLISECOND;
 const SHOWN_PART: u64 = 50;
 /// Waits of a process that have a span.
 const SHOWN_MAX: usize = 8;
+/// What a process does between two sleeps of a poll, at most.
+const POLL_GAP_NS: u64 = 20 * sandglass_model::time::MILLISECOND;
 /// A node runs a few plugins at once, each with some tens of processes below it.
 const PROCESSES_MAX: usize = 4_096;
 /// Threads: a Go program has about ten.
@@ -203,6 +211,7 @@ impl Waits {
             } else {
                 evidence::name_of(&waker.name)
             },
+            confidence: None,
         };
         let process = wake.times.process;
         if evidence.reason == TimeReason::FileLock {
@@ -284,24 +293,26 @@ impl Waits {
         let mut shown = Vec::new();
         let shown_from = (to.since(from) / SHOWN_PART).max(SHOWN_NS);
         let until = self.until(process, to);
-        let path = critical_path(until.as_ref().unwrap_or(&self.threads), process.pid, from, to);
+        let mut path = critical_path(until.as_ref().unwrap_or(&self.threads), process.pid, from, to);
+        self.find_detections(process, &mut path);
         let last = self.last_wait(&path, to);
         for segment in path {
             let wait = self.add_segment(&mut spent, segment);
             // What another process did meanwhile is below that one's span.
             let is_own = |thread: &Thread| thread.process == process;
             if let Some(wait) = wait
-                && wait.ns >= shown_from
                 && self.threads.get(&segment.thread).is_some_and(is_own)
             {
                 let detail = WaitDetail {
                     reason: wait.reason,
                     what: wait.what,
                     by: wait.by,
+                    confidence: wait.confidence,
                 };
-                shown.push((segment.from, segment.to, detail));
+                show(&mut shown, segment, detail);
             }
         }
+        shown.retain(|(from, to, _)| to.since(*from) >= shown_from);
         spent.keep_longest();
         if shown.len() > SHOWN_MAX {
             shown.sort_by_key(|(from, to, _)| std::cmp::Reverse(to.since(*from)));
@@ -325,6 +336,7 @@ impl Waits {
             what: wait.what,
             who: wait.who,
             by: wait.by,
+            confidence: wait.confidence,
             function: SmolStr::default(),
             since: last.from,
         })
@@ -365,6 +377,7 @@ impl Waits {
         }
         let processes = &self.processes;
         self.locks.retain(|process| processes.contains_key(process));
+        self.detections.forget(ended);
         self.threads.retain(|_, thread| processes.contains_key(&thread.process));
         self.waits = self.threads.values().map(|thread| thread.waits.len()).sum();
         if self.processes.is_empty() {
@@ -412,9 +425,22 @@ impl Waits {
             what: evidence.map_or_else(String::new, |evidence| evidence.what.clone()),
             who: process.map_or_else(SmolStr::default, |process| process.name.clone()),
             by: evidence.map_or_else(SmolStr::default, |evidence| evidence.by.clone()),
+            confidence: evidence.and_then(|evidence| evidence.confidence),
         };
         spent.add_wait(&wait);
         Some(wait)
+    }
+}
+
+/// Adds a wait to those that may have a span. Sleeps between which a process only looked whether to go on sleeping have one together.
+fn show(shown: &mut Vec<(Timestamp, Timestamp, WaitDetail)>, segment: Segment, detail: WaitDetail) {
+    let is_same = |(_, to, before): &&mut (Timestamp, Timestamp, WaitDetail)| {
+        *before == detail && segment.from.since(*to) < POLL_GAP_NS
+    };
+    let polled = detail.confidence.and_then(|_| shown.iter_mut().rev().find(is_same));
+    match polled {
+        Some((_, to, _)) => *to = segment.to,
+        None => shown.push((segment.from, segment.to, detail)),
     }
 }
 

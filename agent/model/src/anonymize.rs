@@ -11,7 +11,7 @@ mod ids;
 mod names;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use self::ids::Ids;
 use self::names::Names;
@@ -90,6 +90,12 @@ impl Anonymizer {
                         remote.set_ip(self.addresses.of(remote.ip()));
                     }
                     socket.path = self.text(&socket.path);
+                }
+            }
+            Body::TentativeSeen(seen) => {
+                for tentative in &mut seen.addresses {
+                    tentative.address = self.addresses.of_interface(tentative.address);
+                    tentative.interface = self.text(&tentative.interface).into();
                 }
             }
             Body::ApiServerKnown { address } => address.set_ip(self.addresses.of(address.ip())),
@@ -349,6 +355,17 @@ impl Addresses {
                     IpAddr::V6((0x2001_0db8_u128 << 96 | network << 64 | host).into())
                 }
             },
+        }
+    }
+
+    /// The substitute of an interface's own address. A link-local one (fe80::/10) remains one, since it means something else.
+    fn of_interface(&mut self, address: Ipv6Addr) -> Ipv6Addr {
+        match self.of(address.into()) {
+            IpAddr::V6(substitute) if address.is_unicast_link_local() => {
+                (0xfe80_u128 << 112 | u128::from(substitute) & u128::from(u64::MAX)).into()
+            }
+            IpAddr::V6(substitute) => substitute,
+            IpAddr::V4(_) => address,
         }
     }
 

@@ -18,7 +18,7 @@ use crate::locks::{FileLockTry, KernelLockWait};
 use crate::network::{ConnectStep, ConntrackCounts, DnsMessage, DnsUnreported, Flow, PacketDrop};
 use crate::text_list::{TextList, TextPairs};
 use crate::time::Timestamp;
-use crate::waits::{LockBlocked, RuntimeTimes, ThreadKey, ThreadRun, ThreadWake, ThreadsSeen};
+use crate::waits::{LockBlocked, RuntimeTimes, TentativeSeen, ThreadKey, ThreadRun, ThreadWake, ThreadsSeen};
 use crate::windows::{ActivityStep, InterfaceStep, LookupStep, RuntimeReport, SiloStep};
 
 /// One fact at one instant.
@@ -54,6 +54,8 @@ pub enum Body {
     },
     /// A process waits for a lock on a file.
     LockBlocked(Box<LockBlocked>),
+    /// Which addresses are tentative in the namespace that a plugin works in.
+    TentativeSeen(Box<TentativeSeen>),
     /// Under which address this node's pods and plugins reach the API server.
     ApiServerKnown {
         /// Its service address, as Kubernetes passes it to every container.

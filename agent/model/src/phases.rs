@@ -306,9 +306,18 @@ fn waited(trace: &Trace, breakdown: &Breakdown, index: usize) -> String {
         return why;
     }
     match longest_wait(time) {
-        Some(wait) if percent(wait.ns, time) >= EXPLAINS_PERCENT => format!(": {}", registry::wait_text(wait)),
+        Some(wait) if percent(wait.ns, time) >= EXPLAINS_PERCENT => match inferred(wait) {
+            Some(what) => format!(": {} of it was {what}", human(wait.ns)),
+            None => format!(": {}", registry::wait_text(wait)),
+        },
         Some(_) | None => String::new(),
     }
+}
+
+/// What a wait was for whose reason is inferred, with how sure that is: the kernel's functions show a timer.
+fn inferred(wait: &WaitGroup) -> Option<String> {
+    let confidence = wait.confidence?;
+    Some(format!("{} ({})", wait.what, confidence.as_str()))
 }
 
 /// The end of a sentence about a time of which waiting for a processor explains most, because they were busy or because of a quota.

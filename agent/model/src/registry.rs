@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use crate::event::ExitStatus;
 use crate::network::Initiator;
 use crate::trace::{
-    Cause, CgroupOwner, DaemonDetail, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace,
+    Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace,
 };
 use crate::waits::{TimeReason, TimeSpent};
 
@@ -148,7 +148,7 @@ attribute_keys! {
     TIME_PIPE = "sandglass.time.pipe": "Nanoseconds of the critical path waiting for a pipe.",
     TIME_FILE_LOCK = "sandglass.time.file_lock": "Nanoseconds of the critical path waiting for a lock on a file.",
     TIME_KERNEL_LOCK = "sandglass.time.kernel_lock": "Nanoseconds of the critical path waiting for a lock of the kernel.",
-    TIME_KERNEL_WORK = "sandglass.time.kernel_work": "Nanoseconds of the critical path waiting for the kernel's own work (RCU, clean-up).",
+    TIME_KERNEL_WORK = "sandglass.time.kernel_work": "Nanoseconds of the critical path waiting for the kernel's own work (RCU, clean-up, detection of duplicate addresses).",
     TIME_DISK = "sandglass.time.disk": "Nanoseconds of the critical path waiting for a disk.",
     TIME_MEMORY = "sandglass.time.memory": "Nanoseconds of the critical path waiting for free memory.",
     TIME_DAEMON = "sandglass.time.daemon": "Nanoseconds of the critical path waiting for another process behind a local socket.",
@@ -170,6 +170,7 @@ attribute_keys! {
     ATTRIBUTION_CONFIDENCE = "sandglass.daemon.attribution.confidence": "How sure that is: possible, likely or certain.",
     WAIT_WHAT = "sandglass.wait.what": "What it waited for: the file, the lock, the kernel's work or function.",
     WAIT_BY = "sandglass.wait.by": "The process that held the lock, or the one whose wake-up ended the wait.",
+    WAIT_CONFIDENCE = "sandglass.wait.confidence": "How sure the reason of the wait is, where it is inferred: possible or likely.",
     LOST_PROBE = "sandglass.probe": "Probe whose records were lost or limited (span event).",
     LOST_COUNT = "sandglass.records_lost": "How many records were lost (span event).",
 }
@@ -378,6 +379,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
         Detail::Wait(wait) => {
             list.text(WAIT_WHAT, &wait.what);
             list.text(WAIT_BY, &wait.by);
+            list.text(WAIT_CONFIDENCE, wait.confidence.map_or("", Confidence::as_str));
         }
         Detail::Daemon(daemon) => list.daemon(daemon),
     }

@@ -98,6 +98,7 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
             let mut notes: Vec<String> = Vec::new();
             notes.extend((!wait.what.is_empty()).then(|| clean(&wait.what)));
             notes.extend(registry::wait_by(wait.reason, &wait.by).map(|by| clean(&by)));
+            notes.extend(wait.confidence.map(|confidence| confidence.as_str().to_owned()));
             notes
         }
         Detail::Daemon(daemon) => of_daemon(daemon),

@@ -5,6 +5,7 @@
 //! makes critical paths of them, whose sums ([`TimeSpent`]) are in the details of spans. Does not: interpret a stack.
 
 mod seen;
+mod tentative;
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -12,8 +13,10 @@ use smol_str::SmolStr;
 use crate::id::ProcessKey;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
+use crate::trace::Confidence;
 
 pub use seen::{SocketSeen, ThreadSeen, ThreadState, ThreadsSeen, Waiting};
+pub use tentative::{TentativeAddress, TentativeSeen};
 
 /// A thread of a process that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +152,9 @@ pub struct WaitGroup {
     /// The process that held the lock, or else the one whose wake-up ended the wait; empty when not known.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub by: SmolStr,
+    /// How sure the reason is, where it is inferred: the kernel's functions show another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Confidence>,
 }
 
 /// A wait on the critical path of the process whose span is its parent.
@@ -162,6 +168,9 @@ pub struct WaitDetail {
     /// See [`WaitGroup::by`].
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub by: SmolStr,
+    /// See [`WaitGroup::confidence`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Confidence>,
 }
 
 impl TimeSpent {
@@ -188,7 +197,8 @@ impl TimeSpent {
     /// Adds a wait: to those of its kind, or as one of its own. [`TimeSpent::keep_longest`] restores the bound.
     pub fn add_wait(&mut self, wait: &WaitGroup) {
         let same = self.waits.iter_mut().find(|group| {
-            (group.reason, &group.what, &group.who, &group.by) == (wait.reason, &wait.what, &wait.who, &wait.by)
+            (group.reason, group.confidence) == (wait.reason, wait.confidence)
+                && (&group.what, &group.who, &group.by) == (&wait.what, &wait.who, &wait.by)
         });
         match same {
             Some(group) => {
@@ -339,7 +349,7 @@ time_reasons! {
     Pipe = "pipe", "for a pipe": "Waited for data or room in a pipe.",
     FileLock = "file_lock", "for a lock on a file": "Waited for a lock on a file.",
     KernelLock = "kernel_lock", "for a lock of the kernel": "Waited for a lock inside the kernel.",
-    KernelWork = "kernel_work", "for the kernel's own work": "Waited for work that the kernel does later: RCU, clean-up of nftables or namespaces.",
+    KernelWork = "kernel_work", "for the kernel's own work": "Waited for work that the kernel does later: RCU, clean-up of nftables or namespaces, detection of duplicate addresses.",
     Disk = "disk", "for a disk": "Waited for a disk.",
     Memory = "memory", "for free memory": "Waited for free memory.",
     Daemon = "daemon", "for another process": "Waited for another process of this node, through a local socket.",

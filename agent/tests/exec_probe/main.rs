@@ -8,6 +8,7 @@ mod bounds;
 #[path = "../collected/mod.rs"]
 mod collected;
 mod daemons;
+mod detection;
 mod dhcp;
 mod locks;
 mod netlink;

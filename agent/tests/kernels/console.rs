@@ -111,8 +111,16 @@ pub fn part<'a>(console: &'a str, name: &str) -> Result<&'a str> {
         .0)
 }
 
-/// What a plugin can be had to wait for (`waits` of `kernels/init`).
-pub const WAITS: [&str; 6] = ["pipe", "timer", "network", "kernel_lock", "file_lock", "disk"];
+/// What a plugin can be had to wait for (`waits` and `settling` of `kernels/init`).
+pub const WAITS: [&str; 7] = [
+    "pipe",
+    "timer",
+    "network",
+    "kernel_lock",
+    "file_lock",
+    "disk",
+    "kernel_work",
+];
 
 /// Each probe, with the hooks of which one must be in use.
 pub const PROBES: [(&str, &[&str]); 7] = [

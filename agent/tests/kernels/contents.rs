@@ -41,7 +41,12 @@ impl Parts {
                 }
                 programs.push(("setpriv.util-linux", setpriv.to_owned()));
             }
-            for (name, path) in [("nft", "/usr/sbin/nft"), ("flock", "/usr/bin/flock")] {
+            for (name, path) in [
+                ("nft", "/usr/sbin/nft"),
+                ("flock", "/usr/bin/flock"),
+                ("ptp", "/usr/lib/cni/ptp"),
+                ("host-local", "/usr/lib/cni/host-local"),
+            ] {
                 if Path::new(path).is_file() {
                     programs.push((name, path.into()));
                 }

@@ -212,10 +212,13 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
             "network" => 1.5,
             // Four seconds, less what a busy machine takes between two requests.
             "disk" => 1.0,
+            // Duplicate address detection takes a second at least (RetransTimer of RFC 4861), less what was slept before the first reading.
+            "kernel_work" => 0.5,
             // How long others hold the lock of the interfaces is theirs.
             _ => 0.001,
         };
-        let waited = seconds("waits", reason)?;
+        let plugin = if reason == "kernel_work" { "ptp" } else { "waits" };
+        let waited = seconds(plugin, reason)?;
         ensure!(waited >= least, "{waited} s of waiting for {reason}, not {least} s");
         asserted.push(reason.to_owned());
     }
@@ -223,6 +226,11 @@ fn waits(scene: &Scene, console: &str, metrics: &str, printed: &str) -> Result<V
     ensure!(
         !wanted.split(' ').any(of_flock) || part(printed, "trace")?.contains("held by flock)"),
         "the trace does not name the holder of the file's lock"
+    );
+    ensure!(
+        !wanted.split(' ').any(|reason| reason == "kernel_work")
+            || part(printed, "trace")?.contains("duplicate address detection of fd0a::5"),
+        "the trace does not name the address whose duplicate address detection was waited for"
     );
     Ok(asserted)
 }

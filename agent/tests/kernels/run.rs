@@ -65,7 +65,9 @@ pub fn every_machine<P: Send>(
             for reason in WAITS {
                 let lacks = |ran: &Ran| !ran.waits.is_empty() && !ran.waits.iter().any(|wait| wait == reason);
                 if verdict.scenes.iter().any(lacks) {
-                    eprintln!("NOT RUN {test}::{name}::{reason}: no flock of the machine's architecture, or no disk");
+                    eprintln!(
+                        "NOT RUN {test}::{name}::{reason}: no flock or CNI plugins of the machine's architecture, or no disk"
+                    );
                 }
             }
             reported(machine, &verdict, begin, only.is_some().then_some(&*console))?;

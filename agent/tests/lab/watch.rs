@@ -253,6 +253,7 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
         | Body::RequestsFollowed { .. }
         | Body::LockBlocked(_)
         | Body::ThreadsSeen(_)
+        | Body::TentativeSeen(_)
         | Body::ApiServerKnown { .. }
         | Body::FileLockTried(_)
         | Body::KernelLockWaited(_)

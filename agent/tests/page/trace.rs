@@ -154,6 +154,7 @@ pub async fn what_a_slow_plugin_waited_for(agent: &Agent, browser: &Browser) -> 
         reason: TimeReason::FileLock,
         what: "/run/xtables.lock".to_owned(),
         by: "kube-proxy".into(),
+        confidence: None,
     };
     let time = TimeSpent {
         parts: vec![(TimeReason::Processor, whole - waited), (TimeReason::FileLock, waited)],
@@ -164,6 +165,7 @@ pub async fn what_a_slow_plugin_waited_for(agent: &Agent, browser: &Browser) -> 
             what: lock.what.clone(),
             who: "iptables".into(),
             by: lock.by.clone(),
+            confidence: None,
         }],
     };
     trace.spans[operation]

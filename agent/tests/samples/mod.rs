@@ -401,6 +401,7 @@ pub fn stuck(namespace: &str, pod: &str, number: u32, start_unix_ns: u64) -> Tra
                 what: "/run/xtables.lock".into(),
                 who: "iptables".into(),
                 by: "kube-proxy".into(),
+                confidence: None,
                 function: "locks_lock_inode_wait".into(),
                 since,
             }));

@@ -50,6 +50,7 @@ pub(super) fn of_request(spans: &[Span], request: usize, end: Timestamp) -> Opti
                 .detail
                 .as_daemon()
                 .map_or_else(SmolStr::default, |daemon| SmolStr::new(registry::daemon_name(daemon))),
+            confidence: None,
         });
     }
     time.keep_longest();

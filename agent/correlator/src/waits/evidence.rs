@@ -3,6 +3,7 @@
 //! Used by the room of waits; each kind is kept once. Does not: find the reason.
 
 use sandglass_model::SmolStr;
+use sandglass_model::trace::Confidence;
 use sandglass_model::waits::TimeReason;
 
 /// Why a thread slept.
@@ -13,6 +14,8 @@ pub(crate) struct Evidence {
     pub(crate) what: String,
     /// See [`WaitGroup::by`](sandglass_model::waits::WaitGroup::by).
     pub(crate) by: SmolStr,
+    /// See [`WaitGroup::confidence`](sandglass_model::waits::WaitGroup::confidence).
+    pub(crate) confidence: Option<Confidence>,
 }
 
 /// Name of a thread that ended a wait or held a lock. The kernel numbers its workers by processor and pool (`kworker/1:2`, `kworker/u8:1`;

@@ -150,6 +150,7 @@ impl Locks {
                 .as_ref()
                 .map(|holder| evidence::name_of(&holder.name))
                 .unwrap_or_default(),
+            confidence: None,
         }
     }
 }

@@ -124,6 +124,7 @@ impl Waits {
             what: evidence.what,
             who: process.name.clone(),
             by: evidence.by,
+            confidence: evidence.confidence,
             function: if rank(sleeper.reason) == 0 {
                 SmolStr::default()
             } else {
@@ -151,6 +152,7 @@ impl Waits {
             reason: sleeper.reason,
             what: sleeper.what.to_owned(),
             by: SmolStr::default(),
+            confidence: None,
         };
         let peers = &self.seen.peers;
         if sleeper.reason == TimeReason::FileLock {
@@ -169,6 +171,13 @@ impl Waits {
                     evidence.reason = TimeReason::Daemon;
                 }
             }
+        }
+        let has_no_peer = sleeper.polls && evidence.reason == TimeReason::Other;
+        if (has_no_peer || evidence.reason == TimeReason::Timer)
+            && let Some(root) = self.processes.get(&process).map(|process| process.root)
+            && let Some(detection) = self.detections.now(root, sleeper.since)
+        {
+            return detection;
         }
         if evidence.reason == TimeReason::Other && evidence.what.is_empty() {
             evidence.what = sleeper.function.to_string();

@@ -44,6 +44,7 @@ impl Waits {
             reason: TimeReason::FileLock,
             what: tried.path.clone(),
             by: tried.holder_name.clone(),
+            confidence: None,
         };
         let mut index = None;
         let threads = self

@@ -10,8 +10,8 @@ use sandglass_model::locks::{FileLockTry, KernelLockKind, KernelLockWait, LockOu
 use sandglass_model::network::{Answer, ConnectFailure, DroppedPacket, FlowChange, Step, Transport};
 use sandglass_model::time::SECOND;
 use sandglass_model::waits::{
-    LockBlocked, RuntimeTimes, SocketSeen, ThreadRun, ThreadSeen, ThreadState, ThreadTimes, ThreadWake, ThreadsSeen,
-    Waker,
+    LockBlocked, RuntimeTimes, SocketSeen, TentativeAddress, TentativeSeen, ThreadRun, ThreadSeen, ThreadState,
+    ThreadTimes, ThreadWake, ThreadsSeen, Waker,
 };
 use sandglass_model::{Body, Event, ProcessKey, SandboxId, Timestamp};
 
@@ -277,6 +277,18 @@ fn soup_wait() -> impl Strategy<Value = Body> {
             message: "refused".into(),
         }))
     });
+    let tentative = (soup_process(), 0u64..3, vec((0u16..3, 0u8..2), 0..4)).prop_map(|(process, netns, addresses)| {
+        let tentative = |(host, kind): (u16, u8)| TentativeAddress {
+            address: [[0xfd00, 0xfe80][usize::from(kind)], 0, 0, 0, 0, 0, 0, host].into(),
+            interface: "eth0".into(),
+            duplicate: host == 1,
+        };
+        Body::TentativeSeen(Box::new(TentativeSeen {
+            process,
+            netns,
+            addresses: addresses.into_iter().map(tentative).collect(),
+        }))
+    });
     let measured = (soup_process(), 0u64..SECOND, 0u64..SECOND).prop_map(|(process, processor_ns, run_delay_ns)| {
         Body::RuntimeMeasured(RuntimeTimes {
             process,
@@ -293,6 +305,7 @@ fn soup_wait() -> impl Strategy<Value = Body> {
         2 => tried,
         3 => contended,
         1 => remarked,
+        2 => tentative,
         3 => (0u8..5).prop_map(|on| Body::WaitsRecorded { on: on > 0 }),
     ]
 }

@@ -9,6 +9,7 @@ mod attempts;
 mod causes;
 mod chains;
 mod daemons;
+mod detection;
 mod faults;
 mod journeys;
 mod labels;

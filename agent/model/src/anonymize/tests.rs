@@ -5,6 +5,7 @@ use crate::event::Exec;
 use crate::id::ProcessKey;
 use crate::network::{Question, Transport};
 use crate::time::Timestamp;
+use crate::waits::{TentativeAddress, TentativeSeen};
 
 const ID: &str = "564237812ae0ef5d2db9c54e1b65d468b76ef7211cf92356a9d8417a5d5c5fa9";
 const UUID: &str = "0a1b2c3d-1234-5678-9abc-def012345678";
@@ -114,4 +115,25 @@ proptest! {
         let once = anonymizer.text(&text);
         prop_assert_eq!(anonymizer.text(&text), once);
     }
+}
+
+/// A link-local address remains one: the correlator makes something else of it.
+#[test]
+fn tentative_addresses_keep_their_kind() {
+    let mut anonymizer = Anonymizer::default();
+    let tentative = |address: &str| TentativeAddress {
+        address: address.parse().unwrap(),
+        interface: "eth0".into(),
+        duplicate: false,
+    };
+    let seen = TentativeSeen {
+        process: ProcessKey { pid: 1, start_ticks: 2 },
+        netns: 7,
+        addresses: vec![tentative("fd00:1::5"), tentative("fe80::5cc3:90ff:fe3d:a9d3")],
+    };
+    let Body::TentativeSeen(seen) = anonymized(&mut anonymizer, Body::TentativeSeen(Box::new(seen))) else {
+        panic!()
+    };
+    let texts: Vec<String> = seen.addresses.iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(texts, ["2001:db8:0:1::1", "fe80::2"]);
 }

@@ -3,7 +3,7 @@
 //! Used by the attributes of spans, verdicts, the view and the terminal. Does not: find a reason, or know what time it is.
 
 use crate::phases::human;
-use crate::trace::{Span, Trace};
+use crate::trace::{Confidence, Span, Trace};
 use crate::waits::{TimeReason, WaitGroup, Waiting};
 
 /// Who ended a wait, or held what it waited for; `None` when that is not known.
@@ -26,15 +26,7 @@ pub fn wait_text(wait: &WaitGroup) -> String {
         String::new()
     };
     let by = wait_by(wait.reason, &wait.by).unwrap_or_default();
-    let details: Vec<&str> = [wait.what.as_str(), &by]
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect();
-    let details = if details.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", details.join(", "))
-    };
+    let details = details(&wait.what, &by, wait.confidence);
     format!(
         "{who} waited{times} {} {}{details}",
         human(wait.ns),
@@ -76,19 +68,22 @@ pub fn waiting_text(waiting: &Waiting, ended: bool) -> String {
         TimeReason::Daemon => format!("behind it {}", waiting.by),
         reason => wait_by(reason, &waiting.by).unwrap_or_default(),
     };
-    let details: Vec<&str> = [waiting.what.as_str(), &by]
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect();
-    let details = if details.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", details.join(", "))
-    };
+    let details = details(&waiting.what, &by, waiting.confidence);
     let place = if waiting.function.is_empty() || waiting.what == waiting.function {
         String::new()
     } else {
         format!(", in {}", waiting.function)
     };
     format!("{who} {verb} {}{details}{place}", waiting.reason.as_text())
+}
+
+/// What is known beside the reason, in brackets; empty where it says all.
+fn details(what: &str, by: &str, confidence: Option<Confidence>) -> String {
+    let sure = confidence.map_or("", Confidence::as_str);
+    let known: Vec<&str> = [what, by, sure].into_iter().filter(|text| !text.is_empty()).collect();
+    if known.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", known.join(", "))
+    }
 }

@@ -12,6 +12,7 @@ use super::TimeReason;
 use crate::id::ProcessKey;
 use crate::text_list::TextList;
 use crate::time::Timestamp;
+use crate::trace::Confidence;
 
 /// All threads of followed processes as one look found them. It replaces the look before. A source emits none that would say
 /// the same as the one before.
@@ -94,6 +95,9 @@ pub struct Waiting {
     /// The process that holds the lock, or that listens behind the socket; empty when not known.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub by: SmolStr,
+    /// See [`WaitGroup::confidence`](super::WaitGroup::confidence).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Confidence>,
     /// The kernel function that it sleeps in, and by which the reason was chosen; empty when it does not sleep.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub function: SmolStr,

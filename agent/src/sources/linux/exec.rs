@@ -6,6 +6,7 @@
 //! called for every thread of the node; `probes/bpf/exec.bpf.c` decides after a lookup or two that most are of no concern.
 //! Does not: interpret events, or read anything of processes that are no plugins.
 
+mod addresses;
 mod calibration;
 mod daemons;
 pub mod decode;

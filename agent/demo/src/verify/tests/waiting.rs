@@ -41,6 +41,7 @@ fn lock_wait() -> WaitGroup {
         what: format!("/var/lib/sandglass-demo/1/{LOCK}"),
         who: LOCKED_COMMAND.into(),
         by: LOCK_HOLDER.into(),
+        confidence: None,
     }
 }
 

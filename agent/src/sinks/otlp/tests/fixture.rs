@@ -38,6 +38,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
             what: "/run/xtables.lock".to_owned(),
             who: "iptables".into(),
             by: "kube-proxy".into(),
+            confidence: None,
             function: "locks_lock_inode_wait".into(),
             since: Timestamp(BOOT_NS),
         })),
@@ -52,6 +53,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
                 what: "/run/xtables.lock".to_owned(),
                 who: "iptables".into(),
                 by: "kube-proxy".into(),
+                confidence: None,
             }],
         })),
     };

@@ -153,7 +153,7 @@ impl ExecFeed {
                     daemons.on_exit(exit.process, event.at);
                 }
                 if let Some(waits) = &mut self.waits
-                    && waits.on_exit(exit.process, event.at)
+                    && waits.on_exit(exit.process, event.at, &mut self.burst)
                     && let Some(measure) = &self.measure
                 {
                     measure.again();

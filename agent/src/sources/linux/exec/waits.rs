@@ -19,6 +19,7 @@ use sandglass_probes::wire::waits::{
 };
 use sandglass_probes::wire::{COMM_LEN, RecordHeader};
 
+use super::addresses::Addresses;
 use super::file_locks::FileLocks;
 use super::locks::Locks;
 use super::looks::Looks;
@@ -53,6 +54,8 @@ pub struct Waits {
     locks: Locks,
     /// `None` where the kernel has no iterator over tasks.
     looks: Option<Looks>,
+    /// What slow plugins wait for that they do not show.
+    addresses: Addresses,
 }
 
 impl Waits {
@@ -77,6 +80,7 @@ impl Waits {
             has_looked: false,
             locks: Locks::default(),
             looks: looks.then(Looks::default),
+            addresses: Addresses::default(),
         }
     }
 
@@ -94,6 +98,7 @@ impl Waits {
     /// A plugin or what it started was executed. A daemon of one plugin can be the runtime of another: what it executes as a plugin
     /// counts as the runtime's.
     pub fn on_exec(&mut self, exec: &Exec, at: Timestamp) {
+        self.addresses.on_exec(exec);
         let is_below = self.running.contains_key(&exec.parent);
         let slow_from = (!is_below && exec.env("CNI_COMMAND").is_some()).then(|| at.plus(self.after_ns));
         match self.running.get_mut(&exec.process) {
@@ -114,8 +119,9 @@ impl Waits {
         }
     }
 
-    /// A process ended. Returns whether a runtime had executed it.
-    pub fn on_exit(&mut self, process: ProcessKey, at: Timestamp) -> bool {
+    /// A process ended. Returns whether a runtime had executed it. Adds what is known of it only then.
+    pub fn on_exit(&mut self, process: ProcessKey, at: Timestamp, events: &mut Vec<Event>) -> bool {
+        events.extend(self.addresses.on_exit(process, at));
         let Some(Some(slow_from)) = self.running.remove(&process) else {
             return false;
         };
@@ -143,6 +149,10 @@ impl Waits {
             let plugins = |pid| self.running.keys().any(|process| process.pid == pid);
             self.file_locks.look(plugins, events);
             self.has_looked = true;
+        }
+        match slow && self.attached {
+            true => self.addresses.look(now, events),
+            false => self.addresses.leave(),
         }
         self.look(now, slow, events);
         Ok(())
@@ -216,15 +226,18 @@ impl Waits {
             let len = (len as usize).min(addresses.len());
             addresses[..len].to_vec()
         };
-        let slept = stack(&record.stack, record.stack_len);
+        let slept_in = stack(&record.stack, record.stack_len);
         let woke = stack(&record.waker_stack, record.waker_stack_len);
+        let times = times(&record.header, &record.times);
+        let slept = record.header.at_ns.saturating_sub(record.out_ns);
+        self.addresses.on_sleep(times.process, slept);
         Event {
             at: Timestamp(record.header.at_ns),
             body: Body::ThreadWoken(Box::new(ThreadWake {
-                times: times(&record.header, &record.times),
+                times,
                 slept_from: Timestamp(record.out_ns),
                 recovered: record.flags & WAIT_RECOVERED != 0,
-                stack: self.names(&slept),
+                stack: self.names(&slept_in),
                 waker: Waker {
                     process: ProcessKey::new(record.waker_pid, record.waker_start_ns),
                     thread: record.waker_tid,
