@@ -52,7 +52,10 @@ async fn every_scenario_is_traced_completely() {
 /// The demo's scenarios on a node of its own. Returns the traces and the calls, `None` where it was skipped.
 async fn every_scenario(test: &str, options: RigOptions) -> Option<(Vec<Arc<Trace>>, Vec<CallRecord>)> {
     let node = Node::with(test, options).await?;
-    let mut agent = Agent::start(&node, test).await?;
+    let lists = node.lists();
+    let mut config = node.config();
+    config.cni.conf_dir = Some(lists.path().to_owned());
+    let mut agent = Agent::of(&node, &config, test).await?;
     let mut records = Vec::new();
     for pods in scenarios::steps(1) {
         records.extend(node.make(pods).await);

@@ -29,12 +29,7 @@ async fn cri_o_is_traced_as_completely() {
     let Some(node) = Node::with(test, options).await else {
         return;
     };
-    // The agent knows the list of each network, so that a plugin that is executed late belongs to its operation.
-    let lists = tempfile::tempdir().unwrap();
-    for network in Network::ALL {
-        let list = lists.path().join(format!("{}.conflist", network.handler()));
-        std::fs::copy(node.rig.conf_dir(network).join("10-pods.conflist"), list).unwrap();
-    }
+    let lists = node.lists();
     let mut config = node.config();
     config.cni.conf_dir = Some(lists.path().to_owned());
     let Some(mut agent) = Agent::of(&node, &config, test).await else {

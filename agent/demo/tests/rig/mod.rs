@@ -16,6 +16,7 @@ use sandglass::config::{Config, Period};
 use sandglass::cri::Cri;
 use sandglass::health::ProbeStatus;
 use sandglass::ip_pools::IpPool;
+use sandglass_demo::networks::Network;
 use sandglass_demo::pods::{CallRecord, Pod};
 use sandglass_demo::rig::{Rig, RigOptions};
 use sandglass_demo::scenarios;
@@ -85,6 +86,17 @@ impl Node {
         config.cri.endpoint = format!("unix://{}", self.rig.cri_socket().display());
         config.cni.bin_dirs = vec![self.rig.bin_dir()];
         config
+    }
+
+    /// A directory with the list of each network: an agent that knows them takes a plugin that is executed late for a part of its
+    /// operation.
+    pub fn lists(&self) -> tempfile::TempDir {
+        let lists = tempfile::tempdir().unwrap();
+        for network in Network::ALL {
+            let list = lists.path().join(format!("{}.conflist", network.handler()));
+            std::fs::copy(self.rig.conf_dir(network).join("10-pods.conflist"), list).unwrap();
+        }
+        lists
     }
 
     /// Ends it. Of its network namespaces, with all that is in them, and of its mounts nothing is left, and in the machine's own
