@@ -29,6 +29,7 @@ impl Rig {
         let mut options = HttpOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)), Duration::from_secs(30));
         options.head_timeout = Duration::from_millis(200);
         let services = Services {
+            journal: None,
             store: Store::new(StoreOptions::live(1_000), NodeInfo::default()),
             health: Health::default(),
             metrics: Arc::new(|| Ok("# EOF\n".to_owned())),
