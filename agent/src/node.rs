@@ -20,3 +20,11 @@ pub struct NodeInfo {
     /// Machine architecture, as `uname -m`.
     pub machine: String,
 }
+
+/// Major and minor number of a kernel's release such as `6.12.9-amd64`; distributions add what they like behind them. `None` where
+/// it does not begin with two numbers.
+#[must_use]
+pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}

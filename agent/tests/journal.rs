@@ -207,7 +207,7 @@ fn a_plugin_that_outlives_the_agent_is_not_reported_as_interrupted() {
     assert!(!earlier.to_string().contains("interrupted"), "{earlier}");
     assert_ne!(earlier["result"], "failed", "{earlier}");
     assert_eq!(after[0]["running"], true, "{}", after[0]);
-    // How it ended is said once.
+    // Its end is reported once.
     drop(plugin);
     agent.until("it has failed", |agent| {
         rows(agent, &container)

@@ -109,7 +109,7 @@ impl Report {
             .all(|check| check.result.is_ok() || check.is_unjudged())
     }
 
-    /// Everything but durations is right: for a machine whose clock says nothing.
+    /// Everything but durations is right: for a machine whose durations are not judged.
     #[must_use]
     pub fn facts_hold(&self) -> bool {
         let is_right = |check: &Check| check.result.as_ref().err().is_none_or(Wrong::is_of_durations);

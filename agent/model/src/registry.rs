@@ -137,7 +137,7 @@ attribute_keys! {
     ACTIVITY_NAME = "sandglass.windows.activity": "Name of the activity as its provider gives it.",
     ACTIVITY_RESULT = "sandglass.windows.result": "HRESULT or NTSTATUS of its end, as 0x and eight digits.",
     ACTIVITY_OBJECTS = "sandglass.windows.objects": "Objects it named, as kind=id.",
-    AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted, or more than one request to a daemon: it was given to the likeliest.",
+    AMBIGUOUS = "sandglass.ambiguous": "More than one sandbox fitted, or more than one request to a daemon: assigned to the likeliest.",
     VNIC_ENDPOINT = "sandglass.windows.endpoint": "HNS endpoint of the interface that was waited for.",
     VNIC_EVIDENCE = "sandglass.windows.evidence": "What showed that the interface is there.",
     TIME_PROCESSOR = "sandglass.time.processor": "Nanoseconds of the critical path on a processor, or in waits too short for a record (0.2 ms).",

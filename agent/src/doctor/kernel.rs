@@ -14,6 +14,8 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
+use crate::node::kernel_version;
+
 use super::super::{Finding, Level};
 use crate::health::ProbeStatus;
 
@@ -35,7 +37,7 @@ pub(crate) fn check(root: &Path, probes: &[ProbeStatus]) -> Vec<Finding> {
     let release = line(root, "proc/sys/kernel/osrelease");
     let node = NodeFiles {
         root,
-        version: version(&release),
+        version: kernel_version(&release),
         release,
         worst: if vital_attached { Level::Note } else { Level::Fail },
     };
@@ -208,12 +210,6 @@ fn line_starting(root: &Path, path: &str, start: &str) -> String {
     let text = String::from_utf8_lossy(&text);
     let rest = text.lines().find_map(|line| line.strip_prefix(start));
     rest.unwrap_or_default().trim().to_owned()
-}
-
-/// Major and minor number of a release such as `6.12.9-amd64`; distributions add what they like behind them.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Far longer than any line of these files; a file with a longer one is not what its name says.

@@ -80,7 +80,7 @@ impl Daemon {
             false => "0".to_owned(),
         };
         let program = source("daemon.py").display().to_string();
-        let words = [wrapper, &[PYTHON, &program]].concat();
+        let words = [wrapper, &[PYTHON, "-B", &program]].concat();
         let mut child = Command::new(words[0])
             .args(&words[1..])
             .args([&place, &log.display().to_string()])
@@ -101,7 +101,7 @@ impl Daemon {
     /// A plugin of this name that has `steps` done for it.
     fn shim(&self, watch: &Watch, name: &str, steps: &Value) -> PathBuf {
         let body = format!(
-            "exec {PYTHON} {} '{}' '{steps}'",
+            "exec {PYTHON} -B {} '{}' '{steps}'",
             source("shim.py").display(),
             self.place
         );
@@ -254,7 +254,7 @@ fn a_request_lasts_as_long_as_the_daemon_logs() {
 }
 
 /// Eight requests at once, with different waits and commands: at least 95 of 100 commands lie below the right request, and none of
-/// the others is said to be certain.
+/// the others is reported as certain.
 #[test]
 fn what_a_daemon_runs_for_eight_requests_lies_below_the_right_ones() {
     const TEST: &str = "what_a_daemon_runs_for_eight_requests_lies_below_the_right_ones";

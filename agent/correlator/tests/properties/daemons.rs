@@ -1,5 +1,5 @@
 //! Histories of plugins whose requests a daemon serves at the same time, and what it runs for each, with more or less evidence: what
-//! is said to be certain is right, and nothing is lost.
+//! is reported as certain is right, and nothing is lost.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

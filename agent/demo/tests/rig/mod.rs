@@ -251,7 +251,7 @@ impl Agent {
     }
 
     /// Waits until everything but durations is right of every record, two minutes at most, and returns the last reports: for a
-    /// machine whose clock says nothing.
+    /// machine whose durations are not judged.
     pub async fn settle_facts(&mut self, records: &[CallRecord]) -> Vec<Report> {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {

@@ -24,7 +24,7 @@ pub struct TentativeSeen {
     pub addresses: Vec<TentativeAddress>,
 }
 
-/// An address that the kernel has not given to programs yet (`IFA_F_TENTATIVE`, include/uapi/linux/if_addr.h).
+/// An address that programs cannot use yet (`IFA_F_TENTATIVE`, include/uapi/linux/if_addr.h).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TentativeAddress {
     /// The address.

@@ -7,6 +7,7 @@ use std::io;
 
 use super::loader::error::LoadError;
 use crate::failure::{Advice, ExitReason};
+use crate::node::kernel_version;
 
 /// Why the source could not start.
 #[derive(Debug, thiserror::Error)]
@@ -95,9 +96,7 @@ fn effective_capabilities() -> u64 {
 
 /// Whether a kernel of this release counts maps as locked memory.
 fn limits_locked_memory(release: &str) -> bool {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) < (5, 11))
+    kernel_version(release).is_some_and(|version| version < (5, 11))
 }
 
 // include/uapi/linux/capability.h

@@ -12,32 +12,14 @@ import sys
 import threading
 import time
 
+from frames import PREFACE, frame, read_exactly, read_frame
+
 CLOCK_BOOTTIME = 7
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LOCK = threading.Lock()
 
 
 def now():
     return time.clock_gettime_ns(CLOCK_BOOTTIME)
-
-
-def frame(kind, flags, stream, payload=b""):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def read_exactly(connection, count):
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
-
-
-def read_frame(connection):
-    head = read_exactly(connection, 9)
-    return head[3], read_exactly(connection, int.from_bytes(head[:3], "big"))
 
 
 def work(request):

@@ -5,24 +5,7 @@ import os
 import socket
 import sys
 
-
-def frame(kind, flags, stream, payload=b""):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def read_exactly(connection, count):
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
-
-
-def read_frame(connection):
-    head = read_exactly(connection, 9)
-    return head[3], read_exactly(connection, int.from_bytes(head[:3], "big"))
+from frames import PREFACE, frame, read_frame
 
 
 def http(connection, body):
@@ -34,7 +17,7 @@ def http(connection, body):
 
 
 def frames(connection, body):
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"\0\3\0\0\0\x64" * 2))
+    connection.sendall(PREFACE + frame(4, 0, 0, b"\0\3\0\0\0\x64" * 2))
     while read_frame(connection)[0] != 4:
         pass
     message = b"\0" + len(body).to_bytes(4, "big") + body

@@ -49,7 +49,7 @@ impl Looks {
         is_due
     }
 
-    /// The event of what a look found, in the iterator's bytes. `None` where it says what the one before said.
+    /// The event of what a look found, in the iterator's bytes. `None` where it equals the one before.
     pub fn event(&mut self, bytes: &[u8], at: Timestamp, symbols: &mut Symbols) -> Option<Event> {
         let mut seen = ThreadsSeen::default();
         let mut threads = BTreeMap::new();
