@@ -9,9 +9,10 @@ pub const SLEEPS_MAX: u32 = 4096;
 /// Most functions of a kernel stack that a record has, the innermost first.
 pub const STACK_MAX: u32 = 24;
 
-/// Bytes of the name of a kernel function, its terminator included (`bpf/symbols.bpf.c`). The kernel's own bound is 512
-/// (include/linux/kallsyms.h, KSYM_NAME_LEN); a longer name is cut.
-pub const SYMBOL_MAX: u32 = 64;
+/// Most addresses that are named at a time (`bpf/symbols.bpf.c`): those of a stack, and some more. The kernel's buffer for what an
+/// iterator writes has 32 KiB (kernel/bpf/bpf_iter.c, bpf_seq_read), and a name 512 bytes at most (include/linux/kallsyms.h,
+/// KSYM_NAME_LEN).
+pub const SYMBOLS_MAX: u32 = 32;
 
 /// The thread was runnable when it left the processor.
 pub const WAIT_PREEMPTED: u32 = 1;

@@ -211,7 +211,7 @@ impl Attached {
                 vec![status, locks]
             }
             Err(error) => {
-                let hint = "the kernel must name its functions to a BPF program (Linux 5.13)";
+                let hint = "the kernel must name its functions to a BPF program (Linux 5.9)";
                 vec![unavailable(waits::PROBE, consequence, hint, &error)]
             }
         }

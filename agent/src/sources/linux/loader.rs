@@ -6,5 +6,6 @@
 pub mod error;
 pub mod family;
 mod hook;
+pub mod iterator;
 pub mod maps;
 pub mod run_time;

@@ -1,7 +1,7 @@
 //! The kernel function that an address lies in: named by the kernel itself, or else from `/proc/kallsyms`.
 //!
-//! Used by `drops` and by `exec::waits`. The kernel names an address to a BPF program (`probes/bpf/symbols.bpf.c`, since Linux
-//! 5.13), which takes 25 us and no privilege that the agent does not have anyway. Where it does not, the file is searched in
+//! Used by `drops` and by `exec::waits`. The kernel names addresses to a BPF program (`probes/bpf/symbols.bpf.c`, since Linux
+//! 5.9), which takes no privilege that the agent does not have anyway. Where it does not, the file is searched in
 //! one pass for all addresses that are not known yet; that takes CAP_SYSLOG, and without it every name is empty. Each address is
 //! looked up once and cached: few places of the kernel drop packets or sleep.
 //! Does not: hold the file in memory, or name functions of user space.
@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use aya::Ebpf;
 use aya::maps::{Array, MapData};
-use aya::programs::{RawTracePoint, RawTracePointRunOptions, TestRun as _};
+use aya::{Btf, Ebpf};
 use sandglass_model::SmolStr;
-use sandglass_probes::wire::waits::SYMBOL_MAX;
+use sandglass_probes::wire::waits::SYMBOLS_MAX;
 
 use super::loader::error::LoadError;
+use super::loader::iterator;
 
 /// The cache.
 #[derive(Default)]
@@ -67,7 +67,9 @@ impl Symbols {
             return;
         }
         if let Some(namer) = &mut self.namer {
-            known.extend(unknown.into_iter().map(|address| (address, namer.name(address))));
+            for unknown in unknown.chunks(SYMBOLS_MAX as usize) {
+                known.extend(unknown.iter().copied().zip(namer.names(unknown)));
+            }
             return;
         }
         let file = File::open("/proc/kallsyms").ok();
@@ -80,56 +82,61 @@ impl Symbols {
 /// The program that names addresses.
 pub struct Namer {
     object: Ebpf,
-    symbol: Array<MapData, [u8; SYMBOL_MAX as usize]>,
+    addresses: Array<MapData, Addresses>,
 }
 
+/// The value of the program's map: the addresses, and 0 behind them.
+type Addresses = [u64; SYMBOLS_MAX as usize];
+
 impl Namer {
-    /// Takes the loaded object.
+    /// Takes the object whose maps are loaded, and loads its program.
     ///
     /// # Errors
     /// When a part of it is missing or the kernel rejects it.
-    pub fn new(mut object: Ebpf) -> Result<Namer, LoadError> {
-        let unexpected = || LoadError::Unexpected {
+    pub fn new(mut object: Ebpf, types: &Btf) -> Result<Namer, LoadError> {
+        let unexpected = |what: &str| LoadError::Unexpected {
             probe: PROBE,
             hook: HOOK,
-            what: "symbol".to_owned(),
+            what: what.to_owned(),
         };
-        let symbol = object.take_map("symbol").ok_or_else(unexpected)?;
-        let symbol = Array::try_from(symbol).map_err(|_| unexpected())?;
-        let mut namer = Namer { object, symbol };
-        let rejected = |source| LoadError::Program {
+        let addresses = object.take_map("addresses").ok_or_else(|| unexpected("addresses"))?;
+        let addresses = Array::try_from(addresses).map_err(|_| unexpected("addresses"))?;
+        let program = object.program_mut(PROGRAM).ok_or_else(|| unexpected(PROGRAM))?;
+        iterator::load(program, "bpf_map", types).map_err(|source| LoadError::Program {
             probe: PROBE,
             hook: HOOK,
-            place: "none",
+            place: "iter/bpf_map",
             source: Box::new(source),
-        };
-        namer.program().ok_or_else(unexpected)?.load().map_err(rejected)?;
-        Ok(namer)
+        })?;
+        Ok(Namer { object, addresses })
     }
 
-    fn program(&mut self) -> Option<&mut RawTracePoint> {
-        self.object.program_mut("name_of")?.try_into().ok()
+    /// A name for each address; empty when it lies in no function, or the kernel does not say.
+    fn names(&mut self, addresses: &[u64]) -> Vec<SmolStr> {
+        let mut wanted: Addresses = [0; SYMBOLS_MAX as usize];
+        for (wanted, address) in wanted.iter_mut().zip(addresses) {
+            *wanted = *address;
+        }
+        let mut written = Vec::new();
+        if self.addresses.set(0, wanted, 0).is_ok()
+            && let Some(program) = self.object.program_mut(PROGRAM)
+        {
+            written = iterator::read(program, WRITTEN_MAX).unwrap_or_default();
+        }
+        let written = String::from_utf8_lossy(&written);
+        let mut names: Vec<SmolStr> = written.lines().map(named).collect();
+        names.resize(addresses.len(), SmolStr::default());
+        names
     }
+}
 
-    /// The function; empty when the address lies in none.
-    fn name(&mut self, address: u64) -> SmolStr {
-        let Some(program) = self.program() else {
-            return SmolStr::default();
-        };
-        let mut options = RawTracePointRunOptions::default();
-        options.args[0] = address;
-        if program.test_run(options).is_err() {
-            return SmolStr::default();
-        }
-        let name = self.symbol.get(&0, 0).unwrap_or([0; SYMBOL_MAX as usize]);
-        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-        let name = str::from_utf8(&name[..end]).unwrap_or_default();
-        // What lies in no function comes as a number.
-        if name.starts_with("0x") {
-            SmolStr::default()
-        } else {
-            SmolStr::new(name)
-        }
+/// The function of a line `function+0x1c/0x80 [module]`; empty for an address that lies in none, which comes as a number.
+fn named(line: &str) -> SmolStr {
+    let name = line.split('+').next().unwrap_or_default();
+    if name.starts_with("0x") {
+        SmolStr::default()
+    } else {
+        SmolStr::new(name)
     }
 }
 
@@ -173,7 +180,11 @@ fn nearest(mut lines: impl BufRead, addresses: &[u64]) -> Option<Vec<SmolStr>> {
 /// What errors call the program, and how it is run.
 pub const PROBE: &str = "symbols";
 /// See [`PROBE`].
-pub const HOOK: &str = "raw_tp";
+pub const HOOK: &str = "iter/bpf_map";
+/// The program's name.
+const PROGRAM: &str = "name_all";
+/// What the program may write: the kernel's own buffer.
+const WRITTEN_MAX: u64 = 32 << 10;
 /// Addresses with a name. About 600 places of a kernel are in the stacks of a day's waits.
 const KNOWN_MAX: usize = 4096;
 /// No function is so long: an address this far behind one lies in none.
@@ -198,6 +209,23 @@ mod tests {
         .into_iter()
         .unzip();
         assert_eq!(nearest(LINES.as_bytes(), &addresses).unwrap(), names);
+    }
+
+    /// Lines as sprint_backtrace of kernel/kallsyms.c writes them.
+    #[test]
+    fn a_line_of_the_kernel_has_the_function_in_front() {
+        for (line, name) in [
+            ("do_nanosleep+0x1/0x150", "do_nanosleep"),
+            ("nft_do_chain+0x2a/0x5f0 [nf_tables]", "nft_do_chain"),
+            (
+                "__mutex_unlock_slowpath.isra.0+0x1/0xb0",
+                "__mutex_unlock_slowpath.isra.0",
+            ),
+            ("0xdead000000000101", ""),
+            ("", ""),
+        ] {
+            assert_eq!(named(line), name);
+        }
     }
 
     #[test]

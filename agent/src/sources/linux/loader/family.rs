@@ -4,20 +4,21 @@
 //! Does not: choose a rung; each probe tries its objects in order.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Instant;
 
 use aya::maps::{Map, MapError};
-use aya::programs::{Iter, Program, ProgramError, SocketFilter};
+use aya::programs::{Program, ProgramError, SocketFilter};
 use aya::{Btf, Ebpf, EbpfLoader};
 use sandglass_probes::wire::PID_COUNTS;
 use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 
 use super::error::LoadError;
 use super::hook::{self, AttachPoint, Hook};
+use super::iterator;
 use super::maps::{LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
 use super::run_time::ProgramTime;
 use crate::sources::linux::symbols::{self, Namer, Symbols};
@@ -88,7 +89,7 @@ impl ProbeLoader<'_> {
             hook,
             source: Box::new(source),
         })?;
-        without_signals(|| Namer::new(object)).map(Symbols::named_by)
+        without_signals(|| Namer::new(object, self.types)).map(Symbols::named_by)
     }
 }
 
@@ -243,8 +244,7 @@ impl Family {
         let (probe, hook) = (self.probe, self.hook);
         let missing = self.unexpected(name);
         let program = self.ebpf.program_mut(name).ok_or(missing)?;
-        let iterator: Result<&mut Iter, _> = program.try_into();
-        let outcome = iterator.and_then(|iterator| without_signals(|| iterator.load("task", loader.types)));
+        let outcome = without_signals(|| iterator::load(program, "task", loader.types));
         outcome.map_err(|source| LoadError::Program {
             probe,
             hook,
@@ -259,13 +259,7 @@ impl Family {
     /// When the kernel refuses to run it.
     pub fn iterate(&mut self, name: &str, max: u64) -> Result<Vec<u8>, io::Error> {
         let program = self.ebpf.program_mut(name).ok_or(io::ErrorKind::NotFound)?;
-        let iterator: &mut Iter = program.try_into().map_err(io::Error::other)?;
-        let link = iterator.attach().map_err(io::Error::other)?;
-        let link = iterator.take_link(link).map_err(io::Error::other)?;
-        let mut written = Vec::new();
-        let file = link.into_file().map_err(io::Error::other)?;
-        file.take(max).read_to_end(&mut written)?;
-        Ok(written)
+        iterator::read(program, max)
     }
 
     /// Attaches the prepared programs of a part in their order, or detaches them, the last one first.
