@@ -33,8 +33,11 @@ struct sleep {
 	uint64_t throttled_ns;
 	// When it was woken while its entry said that it runs; 0 if it was not since it ran last. See on_in().
 	uint64_t early_wake_ns;
+	// Its time on a processor so far, when it left the processor.
+	uint64_t ran_ns;
 	uint32_t flags;
-	uint32_t unused;
+	// 1 since it was seen to run again.
+	uint32_t runs;
 };
 
 struct {
@@ -159,13 +162,20 @@ always_inline void learn_clock_offset(struct task_struct *prev)
 		*offset = bpf_ktime_get_boot_ns() - clock;
 }
 
+always_inline uint64_t processor_time_of(struct task_struct *task)
+{
+	uint64_t time = 0;
+	READ_TYPED(time, task->se.sum_exec_runtime);
+	return time;
+}
+
 always_inline void put_times(struct ThreadTimes *times, struct task_struct *task)
 {
 	int tid = 0;
 	READ_TYPED(tid, task->pid);
 	times->tid = tid;
 	READ_TYPED(times->begin_ns, task->start_boottime);
-	READ_TYPED(times->processor_ns, task->se.sum_exec_runtime);
+	times->processor_ns = processor_time_of(task);
 	unsigned long long delay = 0;
 	if (FIELD_EXISTS(task->sched_info.run_delay))
 		READ_TYPED(delay, task->sched_info.run_delay);
@@ -186,17 +196,39 @@ always_inline uint32_t tid_of(struct task_struct *task)
 	return tid;
 }
 
+// Emits the wait for a processor that ended at `ran_at`, if it was long enough.
+always_inline void put_run(struct task_struct *task, struct sleep *sleep, uint64_t ran_at)
+{
+	if (!sleep->runnable_ns || ran_at < sleep->runnable_ns + WAIT_MIN_NS || !has_room())
+		return;
+	struct task_struct *leader = 0;
+	struct RunRecord record = { .runnable_ns = sleep->runnable_ns, .flags = sleep->flags };
+	uint64_t throttled = throttled_of(task);
+	if (throttled > sleep->throttled_ns)
+		record.throttled_ns = throttled - sleep->throttled_ns;
+	READ_TYPED(leader, task->group_leader);
+	put_header(&record.header, KIND_RUN, leader);
+	record.header.at_ns = ran_at;
+	put_times(&record.times, task);
+	emit(&record.header, sizeof(record));
+}
+
 always_inline void on_out(struct task_struct *prev, int preempted, uint64_t now)
 {
 	uint32_t tid = tid_of(prev), state = state_of(prev);
+	struct sleep sleep = { .out_ns = now, .throttled_ns = throttled_of(prev), .ran_ns = processor_time_of(prev) };
+	struct sleep *before = bpf_map_lookup_elem(&sleeps, &tid);
+	if (before) {
+		sleep.early_wake_ns = before->early_wake_ns;
+		// Some kernels do not report every switch from the idle task (seen on 6.18 without preemption, also in the kernel's own trace): the
+		// thread ran although it was not seen to. It has run since for as long as it was on a processor meanwhile.
+		if (!before->runs && !(before->flags & WAIT_RECOVERED))
+			put_run(prev, before, now - (sleep.ran_ns - before->ran_ns));
+	}
 	if (state & TASK_DEAD) {
 		bpf_map_delete_elem(&sleeps, &tid);
 		return;
 	}
-	struct sleep sleep = { .out_ns = now, .throttled_ns = throttled_of(prev) };
-	struct sleep *before = bpf_map_lookup_elem(&sleeps, &tid);
-	if (before)
-		sleep.early_wake_ns = before->early_wake_ns;
 	if (preempted || state == 0) {
 		sleep.runnable_ns = now;
 		sleep.flags = WAIT_PREEMPTED;
@@ -225,17 +257,8 @@ always_inline void on_in(struct task_struct *next, uint64_t now)
 	if (!sleep->runnable_ns && sleep->early_wake_ns)
 		sleep->runnable_ns = sleep->out_ns;
 	sleep->early_wake_ns = 0;
-	if (!sleep->runnable_ns || now - sleep->runnable_ns < WAIT_MIN_NS || !has_room())
-		return;
-	struct task_struct *leader = 0;
-	struct RunRecord record = { .runnable_ns = sleep->runnable_ns, .flags = sleep->flags };
-	uint64_t throttled = throttled_of(next);
-	if (throttled > sleep->throttled_ns)
-		record.throttled_ns = throttled - sleep->throttled_ns;
-	READ_TYPED(leader, next->group_leader);
-	put_header(&record.header, KIND_RUN, leader);
-	put_times(&record.times, next);
-	emit(&record.header, sizeof(record));
+	sleep->runs = 1;
+	put_run(next, sleep, now);
 }
 
 // Its waits are recorded: a daemon has many threads, and most of what they do is for nobody that is followed.

@@ -144,7 +144,7 @@ impl Pages {
 /// What the programs that follow waits remember (`probes/bpf/waits.h`).
 pub struct WaitMaps {
     /// By thread id, since when it sleeps.
-    pub(super) sleeps: HashMap<MapData, u32, [u8; 40]>,
+    pub(super) sleeps: HashMap<MapData, u32, [u8; 48]>,
     /// By thread id, the lock of the kernel that it waits for (`probes/bpf/locks.h`).
     pub(super) contentions: HashMap<MapData, u32, [u8; 64]>,
     /// One entry: the boot clock minus the run queues' clock.
