@@ -108,7 +108,7 @@ fn what_was_open_at_a_kill_is_reported_by_the_next_agent() {
         assert!(interrupted.insert(after[0]["trace_id"].to_string()), "once");
         let counted = agent.metric("sandglass_journal_interrupted_traces_total");
         assert!(counted.is_some_and(|traces| traces >= 1.0), "{counted:?}");
-        // No operation failed as far as anybody knows.
+        // No operation failed as far as anybody knows. The agent sees the plugins of the other tests, whose names are others.
         let ours = "plugin=\"endless\"";
         let failed = agent.metrics();
         let failed = failed
@@ -140,7 +140,7 @@ fn without_a_collector_the_page_reports_what_was_open_at_a_kill() {
     let test = "without_a_collector_the_page_reports_what_was_open_at_a_kill";
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("bin")).unwrap();
-    fs::copy("/bin/sleep", folder.path().join("bin/endless")).unwrap();
+    fs::copy("/bin/sleep", folder.path().join("bin/unending")).unwrap();
     let directory = format!("otlp.spool_directory={}", spool(folder.path()).display());
     let start = || Running::start(test, folder.path(), &["--set", &directory], &[]);
     let Some(agent) = start() else {
@@ -148,7 +148,7 @@ fn without_a_collector_the_page_reports_what_was_open_at_a_kill() {
     };
     assert!(agent.health()["otlp"].is_null(), "there is no collector");
     let container = format!("local-{}", std::process::id());
-    let plugin = Plugin::start(folder.path(), "endless", &container);
+    let plugin = Plugin::start(folder.path(), "unending", &container);
     let before = killed(agent, plugin, &container);
 
     let agent = start().unwrap();
