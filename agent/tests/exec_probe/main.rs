@@ -18,6 +18,7 @@ mod recorder;
 mod slow_answers;
 mod speech;
 mod stuck;
+mod timehist;
 mod tracefs;
 mod trust;
 mod unreadable;
