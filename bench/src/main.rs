@@ -71,6 +71,8 @@ mod tcp_flow;
 #[cfg(target_os = "linux")]
 mod throughput;
 #[cfg(target_os = "linux")]
+mod unrelated_cost;
+#[cfg(target_os = "linux")]
 mod waits_cost;
 
 #[cfg(target_os = "linux")]

@@ -13,7 +13,7 @@ use crate::pace::Course;
 use crate::report::{Outcome, table};
 use crate::{
     add_overhead, connect_cost, delivery, dns_cost, etl_throughput, exec_cost, fleet, footprint, machine, memory,
-    series, throughput, waits_cost,
+    series, throughput, unrelated_cost, waits_cost,
 };
 
 /// Measures sandglass against its budgets.
@@ -66,6 +66,8 @@ enum Part {
     Add,
     /// ADDs with and without the recording of waits
     Waits,
+    /// Kernel time for unrelated threads while a plugin is slow
+    Unrelated,
     /// Series of a node and of a fleet, and what Prometheus takes to scrape them
     Series,
     /// Thousands of agents against a gateway and a back end
@@ -104,6 +106,7 @@ impl Part {
             Part::Connect => "connect",
             Part::Add => "add",
             Part::Waits => "waits",
+            Part::Unrelated => "unrelated",
             Part::Series => "series",
             Part::Fleet => "fleet",
         }
@@ -121,6 +124,7 @@ impl Part {
             Part::Connect => connect_cost::run(effort),
             Part::Add => add_overhead::run(effort),
             Part::Waits => waits_cost::run(effort),
+            Part::Unrelated => unrelated_cost::run(effort),
             Part::Series => series::run(effort),
             Part::Fleet => fleet::run(effort),
         };
