@@ -27,6 +27,7 @@ crio        github.com/cri-o/cri-o               v1.34.0  crio     cmd/crio pinn
 helm        helm.sh/helm/v4                      v4.3.1   install  cmd/helm
 kube-score  github.com/zegl/kube-score           v1.20.0  install  cmd/kube-score
 jaeger      github.com/jaegertracing/jaeger      v1.76.0  folder   cmd/jaeger
+multus      gopkg.in/k8snetworkplumbingwg/multus-cni.v4 v4.2.2 install cmd/multus-shim cmd/multus-daemon
 prometheus  github.com/prometheus/prometheus     v0.311.3 folder   cmd/prometheus
 "
 if ! read -r name module version way programs < <(grep "^${1:-} " <<< "$table"); then

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 pub struct Server {
     bin: PathBuf,
     folder: TempDir,
+    port: u16,
     children: Vec<Child>,
 }
 
@@ -55,10 +56,11 @@ impl Server {
         let mut server = Server {
             bin,
             folder: tempfile::tempdir().unwrap(),
+            port,
             children: Vec::new(),
         };
         let at = |name: &str| server.folder.path().join(name);
-        fs::write(at("tokens.csv"), "secret,admin,1,system:masters\n").unwrap();
+        fs::write(at("tokens.csv"), format!("{TOKEN},admin,1,system:masters\n")).unwrap();
         fs::write(at("kubeconfig"), kubeconfig(port)).unwrap();
         let key = Command::new("openssl")
             .args(["genrsa", "-out"])
@@ -107,6 +109,18 @@ impl Server {
             .stderr(log)
             .spawn();
         self.children.push(child.unwrap());
+    }
+
+    /// Where it listens, on the loopback address, with TLS.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The certificate that it made for itself.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join("pki/apiserver.crt")
     }
 
     /// Runs kubectl with `input`.
@@ -183,7 +197,7 @@ fn kubeconfig(port: u16) -> String {
         "apiVersion: v1
 kind: Config
 clusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}\", insecure-skip-tls-verify: true}}}}]
-users: [{{name: u, user: {{token: secret}}}}]
+users: [{{name: u, user: {{token: {TOKEN}}}}}]
 contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
 current-context: x
 "
@@ -195,4 +209,6 @@ pub fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
+/// Of a user who may do anything.
+pub const TOKEN: &str = "secret";
 const PROGRAMS: [&str; 4] = ["etcd", "helm", "kube-apiserver", "kubectl"];

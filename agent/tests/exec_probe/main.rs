@@ -11,10 +11,14 @@ mod daemons;
 mod detection;
 mod dhcp;
 mod locks;
+mod multus;
 mod netlink;
 mod nft_cleanup;
 mod recognition;
 mod recorder;
+#[allow(dead_code, reason = "each test binary uses its own part")]
+#[path = "../api_server/server.rs"]
+mod server;
 mod slow_answers;
 mod speech;
 mod stuck;
