@@ -131,6 +131,8 @@ impl Correlator {
                 let slept_from = since.and_then(|since| self.waits.slept_from(step.client, since));
                 self.daemons.on_step(ctx, at, &step, owner, slept_from);
             }
+            // Nothing is made of them yet.
+            Body::SandboxRequested(_) | Body::SandboxResponded(_) => {}
             Body::RuntimeMeasured(times) => self.waits.on_runtime_measured(at, &times),
             Body::NetlinkRemarked(remark) => self.plugins.on_netlink_remark(ctx, &remark),
             Body::PluginIoRead(io) => self.plugins.on_plugin_io(ctx, &io),

@@ -154,6 +154,8 @@ fn belongs(event: &Event, sandbox: &str, own: &BTreeSet<ProcessKey>) -> bool {
         Body::ThreadsSeen(_)
         | Body::ApiServerKnown { .. }
         | Body::WaitsRecorded { .. }
+        | Body::SandboxRequested(_)
+        | Body::SandboxResponded(_)
         | Body::RequestsFollowed { .. }
         | Body::ClockAnchored { .. }
         | Body::Lost { .. }
