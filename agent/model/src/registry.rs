@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use crate::event::ExitStatus;
 use crate::network::Initiator;
 use crate::trace::{
-    Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace,
+    Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Relation, RuntimePart, RuntimeStep, Span,
+    Status, Trace,
 };
 use crate::waits::{TimeReason, TimeSpent};
 
@@ -84,8 +85,10 @@ attribute_keys! {
     ATTEMPT = "sandglass.attempt": "Which attempt to make a sandbox for this pod, from 1.",
     RUNTIME = "sandglass.runtime": "Runtime that requested it: containerd, cri-o, or the caller's comm.",
     INCOMPLETE = "sandglass.incomplete": "Records were lost, or the beginning was not seen: time and children may be missing.",
-    NETNS_SEEN = "sandglass.netns_seen": "The begin is that of the network namespace, not the first plugin.",
-    RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation.",
+    NETNS_SEEN = "sandglass.netns_seen": "The begin is that of the network namespace, not the first plugin; earlier with sandglass.request_seen.",
+    RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation; later with sandglass.response_seen.",
+    REQUEST_SEEN = "sandglass.request_seen": "The begin is when the runtime received the request to make the sandbox; only then set.",
+    RESPONSE_SEEN = "sandglass.response_seen": "The end is when the runtime responded to that request; only then set.",
     FOUND_RUNNING = "sandglass.found_running": "The process ran already when the agent started; its begin is exact to 10 ms.",
     OUTLIVED_PARENT = "sandglass.outlived_parent": "The process ran on after its parent; the span ends with the parent.",
     RELATION = "sandglass.link.relation": "Why the trace is linked: previous_attempt, sandbox, caller or runtime.",
@@ -185,6 +188,8 @@ pub const SPAN_NAMES: &[&str] = &[
     "runtime shim",
     "runtime create",
     "runtime start",
+    "runtime prepare",
+    "runtime finish",
     "journey",
     "lookup",
     "connect",
@@ -246,6 +251,7 @@ pub fn name(span: &Span) -> String {
         Detail::Plugin(plugin) => format!("plugin {}", plugin.plugin),
         Detail::Command(command) => format!("command {}", command.name),
         Detail::RuntimeStep(step) => format!("runtime {}", step_name(step.step)),
+        Detail::RuntimeWork(work) => format!("runtime {}", part_name(work.part)),
         Detail::Journey(_) => "journey".to_owned(),
         Detail::Lookup(_) => "lookup".to_owned(),
         Detail::Connect(_) => "connect".to_owned(),
@@ -260,7 +266,8 @@ pub fn name(span: &Span) -> String {
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
     // Client is a span that waits for another process or server; a frame only encloses others.
-    if span.detail.is_frame() || span.detail.as_vnic_wait().is_some() || span.detail.as_wait().is_some() {
+    let is_wait = span.detail.as_vnic_wait().is_some() || span.detail.as_wait().is_some();
+    if span.detail.is_frame() || is_wait || span.detail.as_runtime_work().is_some() {
         Kind::Internal
     } else {
         Kind::Client
@@ -289,6 +296,12 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
         Detail::SandboxCreate(create) => {
             list.bool(NETNS_SEEN, create.netns_seen);
             list.bool(RUNTIME_SEEN, create.runtime_seen);
+            if create.request_seen {
+                list.bool(REQUEST_SEEN, true);
+            }
+            if create.response_seen {
+                list.bool(RESPONSE_SEEN, true);
+            }
             list.cause(create.cause.as_deref());
             list.time(create.time.as_deref());
         }
@@ -322,6 +335,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
             list.process(&command.process);
         }
         Detail::RuntimeStep(step) => list.process(&step.process),
+        Detail::RuntimeWork(work) => list.time(work.time.as_deref()),
         Detail::Journey(journey) => {
             list.text(JOURNEY_REASON, journey.reason.as_str());
             list.text(JOURNEY_TARGET, &journey.target);
@@ -458,6 +472,15 @@ pub fn step_name(step: RuntimeStep) -> &'static str {
         RuntimeStep::Shim => "shim",
         RuntimeStep::Create => "create",
         RuntimeStep::Start => "start",
+    }
+}
+
+/// Name of a part of the runtime's own work.
+#[must_use]
+pub fn part_name(part: RuntimePart) -> &'static str {
+    match part {
+        RuntimePart::Prepare => "prepare",
+        RuntimePart::Finish => "finish",
     }
 }
 
