@@ -103,7 +103,7 @@ struct position {
 	// The request whose metadata is still to come: when it arrived, its stream, the length of the metadata, and how much was reported.
 	uint64_t requested_ns;
 	uint32_t stream, metadata_len, reported;
-	// Bytes of a frame's head.
+	// How much of a frame's head has come: all of it where nothing of its content has.
 	uint32_t head_len;
 	uint8_t head[24];
 };
@@ -289,24 +289,21 @@ noinline int next_frame(struct walk *walk)
 	struct position *at = &walk->at;
 	uint64_t left = walk->bytes - walk->offset;
 	uint32_t have = at->head_len;
-	if (have >= FRAME_HEAD)
-		return 0;
-	uint64_t len = FRAME_HEAD - have;
-	len = min(len, left);
-	opaque(len);
-	if (len == 0 || len > FRAME_HEAD)
-		return 0;
-	if (bpf_probe_read_user(&at->head[have], len, (void *)(walk->buffer + walk->offset))) {
-		walk->has_lost = 1;
-		return 0;
-	}
-	walk->offset += len;
-	have += len;
 	if (have < FRAME_HEAD) {
-		at->head_len = have;
-		return 0;
+		uint64_t len = FRAME_HEAD - have;
+		len = min(len, left);
+		opaque(len);
+		if (len == 0 || len > FRAME_HEAD)
+			return 0;
+		if (bpf_probe_read_user(&at->head[have], len, (void *)(walk->buffer + walk->offset))) {
+			walk->has_lost = 1;
+			return 0;
+		}
+		walk->offset += len;
+		at->head_len = have + len;
+		if (have + len < FRAME_HEAD)
+			return 0;
 	}
-	at->head_len = 0;
 	uint8_t *head = at->head;
 	walk->length = (uint32_t)head[0] << 16 | (uint32_t)head[1] << 8 | head[2];
 	walk->type = head[3];
@@ -321,6 +318,10 @@ noinline int next_frame(struct walk *walk)
 	}
 	walk->stream.stream = stream;
 	left = walk->bytes - walk->offset;
+	// Some write a head by itself: its content is looked at when the first of it comes.
+	if (!left && walk->length)
+		return 0;
+	at->head_len = 0;
 	walk->there = min(left, (uint64_t)walk->length);
 	if (walk->is_sent)
 		on_sent_frame(walk);
