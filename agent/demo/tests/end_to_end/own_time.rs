@@ -4,6 +4,7 @@
 //! (`internal/cri/instrument/instrumented_service.go`), so that its figure lacks what its threads waited for a processor before and after.
 //! Skipped, by name, where the agent cannot read the CRI socket (Linux before 6.3).
 
+use sandglass::config::Period;
 use sandglass_demo::networks::Network;
 use sandglass_demo::pods::{CallRecord, Pod};
 use sandglass_demo::rig::RigOptions;
@@ -31,6 +32,46 @@ async fn a_trace_covers_what_containerd_2_does_for_a_sandbox() {
         ..RigOptions::default()
     };
     covers(test, options).await;
+}
+
+/// One that fails lasts until the runtime has cleaned up, as for its caller.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_failed_is_traced_until_its_response() {
+    let test = "a_request_that_failed_is_traced_until_its_response";
+    let Some(node) = Node::start(test).await else { return };
+    // What plugins wait for is not asked here; what the runtime's daemon does is measured.
+    let mut config = node.config();
+    config.waits.after = Period::from_secs(60);
+    let Some(mut agent) = Agent::of(&node, &config, test).await else {
+        return;
+    };
+    if !reads_cri(&agent) {
+        eprintln!("SKIPPED {test}: this kernel does not let the agent read the CRI socket");
+        return;
+    }
+    let records = node
+        .make(vec![
+            Pod::new("cart-0", 1, Network::Plain),
+            Pod::new("billing-0", 2, Network::Failing),
+        ])
+        .await;
+    assert!(records[0].outcome.is_ok() && records[1].outcome.is_err());
+    assert_passed(&agent.settle(&records).await);
+    let traces = agent.traces_of(&node);
+    for record in &records {
+        assert_is_whole(verify::creation(&traces, record).unwrap());
+    }
+    let failed = verify::creation(&traces, &records[1]).unwrap();
+    let dels = traces.iter().filter(|trace| trace.sandbox == failed.sandbox);
+    let dels: Vec<_> = dels
+        .filter(|trace| trace.root().detail.as_operation().is_some())
+        .collect();
+    assert!(!dels.is_empty() && failed.root().status.is_error());
+    for del in dels {
+        assert!(del.root().end <= create(failed).end, "a DEL ends after the response");
+    }
+    agent.stop().await;
+    node.stop().await;
 }
 
 /// Twenty pods one after the other, then twenty at once.
