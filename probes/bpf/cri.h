@@ -79,9 +79,12 @@ struct pt_regs {
 #define FRAME_LAST_TYPE 9
 #define FRAME_END_STREAM 1
 #define FRAME_PADDED 8
-// RFC 9113, section 3.4: what a client sends first begins with "PRI ".
-#define PREFACE FOUR('P', 'R', 'I', ' ')
+// RFC 9113, section 3.4: what a client sends first, "PRI * HTTP/2.0", two ends of lines, "SM", and two more.
 #define PREFACE_LEN 24
+#define PREFACE_0 FOUR('P', 'R', 'I', ' ')
+#define PREFACE_4 FOUR('*', ' ', 'H', 'T')
+#define PREFACE_8 FOUR('T', 'P', '/', '2')
+#define PREFACE_16 FOUR('\r', '\n', 'S', 'M')
 // gRPC's prefix of a message: whether it is compressed, and its length.
 #define GRPC_PREFIX 5
 // The prefix, two fields with their lengths, and the key of a third one.
@@ -160,7 +163,7 @@ always_inline void report_response(struct cri_stream *stream, uint32_t outcome, 
 	record.stream = stream->stream;
 	bpf_map_delete_elem(&cri_requests, stream);
 	opaque(id_len);
-	if (id_len > 0 && id_len <= SANDBOX_ID_MAX && bpf_probe_read_user(record.id, id_len, (void *)id) == 0)
+	if (id_len <= SANDBOX_ID_MAX && bpf_probe_read_user(record.id, id_len, (void *)id) == 0)
 		record.id_len = id_len;
 	put_current(&record.header, KIND_SANDBOX_RESPONSE);
 	emit(&record.header, sizeof(record));
@@ -181,7 +184,7 @@ noinline int report_request(struct walk *walk, uint64_t from, uint64_t there)
 		return 0;
 	}
 	opaque(len);
-	if (len == 0 || len > METADATA_MAX || bpf_probe_read_user(record->metadata, len, (void *)from)) {
+	if (len > METADATA_MAX || bpf_probe_read_user(record->metadata, len, (void *)from)) {
 		discard_record(record, 0);
 		at->metadata_len = 0;
 		return 0;
@@ -293,7 +296,7 @@ noinline int next_frame(struct walk *walk)
 		uint64_t len = FRAME_HEAD - have;
 		len = min(len, left);
 		opaque(len);
-		if (len == 0 || len > FRAME_HEAD)
+		if (len > FRAME_HEAD)
 			return 0;
 		if (bpf_probe_read_user(&at->head[have], len, (void *)(walk->buffer + walk->offset))) {
 			walk->has_lost = 1;
@@ -351,9 +354,11 @@ always_inline uint64_t inode_of_path(struct sock *sk)
 always_inline int is_cri_socket(struct sock *sk)
 {
 	uint64_t inode = inode_of_path(sk);
+	if (!inode)
+		return 0;
 	uint32_t zero = 0;
 	struct CriSockets *sockets = bpf_map_lookup_elem(&cri_sockets, &zero);
-	if (!inode || !sockets)
+	if (!sockets)
 		return 0;
 	return inode == sockets->inodes[0] || inode == sockets->inodes[1] || inode == sockets->inodes[2] ||
 	       inode == sockets->inodes[3];
@@ -373,6 +378,18 @@ always_inline uint64_t buffer_of_call(void)
 		return buffer;
 #endif
 	return 0;
+}
+
+// A connection begins with what lies at `buffer`. Where its first read is short, the first word of the preface counts, but not within
+// a frame that is known.
+always_inline int is_preface(uint64_t buffer, int bytes, int is_within_frame)
+{
+	uint32_t words[5] = {};
+	if (bytes < PREFACE_LEN)
+		return !is_within_frame && bytes >= 4 && bpf_probe_read_user(words, 4, (void *)buffer) == 0 &&
+		       words[0] == PREFACE_0;
+	return bpf_probe_read_user(words, sizeof(words), (void *)buffer) == 0 && words[0] == PREFACE_0 &&
+	       words[1] == PREFACE_4 && words[2] == PREFACE_8 && words[4] == PREFACE_16;
 }
 
 always_inline int on_cri(struct sock *sk, int bytes, uint32_t is_sent)
@@ -398,9 +415,7 @@ always_inline int on_cri(struct sock *sk, int bytes, uint32_t is_sent)
 	}
 	if (known)
 		walk.at = *known;
-	uint32_t begin = 0;
-	if (!is_sent && bytes >= PREFACE_LEN && bpf_probe_read_user(&begin, sizeof(begin), (void *)walk.buffer) == 0 &&
-	    begin == PREFACE) {
+	if (!is_sent && is_preface(walk.buffer, bytes, walk.at.skip != 0)) {
 		// Another connection may have had a socket at this address before.
 		walk.at = (struct position){ .skip = PREFACE_LEN };
 	}

@@ -79,7 +79,10 @@ async fn covers(test: &str, options: RigOptions) {
     let Some(node) = Node::with(test, options).await else {
         return;
     };
-    let Some(mut agent) = Agent::start(&node, test).await else {
+    // As on a node: the agent knows the list of the pods' network, so that a plugin that is executed late belongs to it.
+    let mut config = node.config();
+    config.cni.conf_dir = Some(node.rig.conf_dir(Network::Plain));
+    let Some(mut agent) = Agent::of(&node, &config, test).await else {
         return;
     };
     if !reads_cri(&agent) {
