@@ -54,6 +54,8 @@ impl CriRequests {
         // One that cannot be written is tried again.
         if found != self.sockets && self.maps.set(&found) {
             self.sockets = found;
+            let sockets = found.inodes.iter().filter(|inode| **inode != 0).count();
+            tracing::info!(sockets, "CRI sockets on which requests to the runtime are seen");
         }
     }
 
