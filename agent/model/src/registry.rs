@@ -6,19 +6,18 @@
 //! `sandglass.*` are ours, since no convention for CNI exists. containerd's spans carry `sandbox.id`, and so do ours.
 
 mod classes;
+mod values;
 mod waiting;
 
 use std::net::SocketAddr;
 
 use crate::event::ExitStatus;
 use crate::network::Initiator;
-use crate::trace::{
-    Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Relation, RuntimePart, RuntimeStep, Span,
-    Status, Trace,
-};
+use crate::trace::{Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Span, Status, Trace};
 use crate::waits::{TimeReason, TimeSpent};
 
 pub use self::classes::{CAUSES, CREATION_CAUSES, ERROR_TYPES, cause_text, creation_cause};
+pub use self::values::{daemon_name, part_name, relation, step_name};
 pub use self::waiting::{wait_by, wait_text, waiting_of, waiting_text};
 
 /// Kind of a span, as OpenTelemetry means it.
@@ -420,17 +419,6 @@ pub fn resource(trace: &Trace, node: &str, service: &str, version: &str) -> Vec<
     list.0
 }
 
-/// Value of [`RELATION`].
-#[must_use]
-pub fn relation(relation: Relation) -> &'static str {
-    match relation {
-        Relation::PreviousAttempt => "previous_attempt",
-        Relation::Sandbox => "sandbox",
-        Relation::Caller => "caller",
-        Relation::Runtime => "runtime",
-    }
-}
-
 /// Key of the attribute with the time of a reason.
 #[must_use]
 pub fn time_key(reason: TimeReason) -> &'static str {
@@ -452,35 +440,6 @@ pub fn time_key(reason: TimeReason) -> &'static str {
         TimeReason::Other => TIME_OTHER,
         TimeReason::Runtime => TIME_RUNTIME,
         TimeReason::Unknown => TIME_UNKNOWN,
-    }
-}
-
-/// Name of a daemon; `unknown` where its process is not known.
-#[must_use]
-pub fn daemon_name(daemon: &DaemonDetail) -> &str {
-    if daemon.name.is_empty() {
-        "unknown"
-    } else {
-        &daemon.name
-    }
-}
-
-/// Name of a step of the runtime.
-#[must_use]
-pub fn step_name(step: RuntimeStep) -> &'static str {
-    match step {
-        RuntimeStep::Shim => "shim",
-        RuntimeStep::Create => "create",
-        RuntimeStep::Start => "start",
-    }
-}
-
-/// Name of a part of the runtime's own work.
-#[must_use]
-pub fn part_name(part: RuntimePart) -> &'static str {
-    match part {
-        RuntimePart::Prepare => "prepare",
-        RuntimePart::Finish => "finish",
     }
 }
 
