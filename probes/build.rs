@@ -100,6 +100,9 @@ fn write_header(out: &Path) -> Result<(), String> {
                 "FileLockRecord",
                 "ContentionRecord",
                 "MessageRecord",
+                "CriSockets",
+                "SandboxRequestRecord",
+                "SandboxResponseRecord",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -113,6 +116,7 @@ fn write_header(out: &Path) -> Result<(), String> {
         .with_src("src/wire/dns.rs")
         .with_src("src/wire/connect.rs")
         .with_src("src/wire/conntrack.rs")
+        .with_src("src/wire/cri.rs")
         .with_src("src/wire/daemons.rs")
         .with_src("src/wire/trust.rs")
         .with_src("src/wire/waits.rs")

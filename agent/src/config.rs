@@ -88,6 +88,8 @@ pub struct ProbesConfig {
     pub ring_buffer_bytes: u32,
     /// Read the standard output of plugins, for their error messages, where the kernel allows it.
     pub stdio: bool,
+    /// Observe when the runtime receives requests to make sandboxes, and when it responds.
+    pub cri: bool,
     /// Observe DNS queries and answers.
     pub dns: bool,
     /// Observe the establishment of TCP connections.

@@ -323,6 +323,7 @@ int on_exit_stdio(uint64_t *ctx)
 #include "file_locks.h"
 #include "locks.h"
 #include "daemons.h"
+#include "cri.h"
 #endif
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

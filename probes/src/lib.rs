@@ -9,6 +9,9 @@ pub mod wire;
 use wire::asleep::{AsleepRecord, SOCKET_PATH_MAX, SocketRecord};
 use wire::connect::ConnectRecord;
 use wire::conntrack::{FLOW_MESSAGE_MAX, FlowRecord};
+use wire::cri::{
+    CRI_SOCKETS_MAX, CriSockets, METADATA_MAX, SANDBOX_ID_MAX, SandboxRequestRecord, SandboxResponseRecord,
+};
 use wire::daemons::MessageRecord;
 use wire::dns::{DnsRecord, DropRecord};
 use wire::extack::{EXTACK_MAX, ExtackRecord};
@@ -115,6 +118,12 @@ unsafe impl Record for FileLockRecord {}
 unsafe impl Record for ContentionRecord {}
 // SAFETY: as for `ExecRecord`.
 unsafe impl Record for MessageRecord {}
+// SAFETY: as for `RecordHeader`.
+unsafe impl Record for CriSockets {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for SandboxRequestRecord {}
+// SAFETY: as for `ExecRecord`.
+unsafe impl Record for SandboxResponseRecord {}
 
 const _: () = assert!(size_of::<RecordHeader>() == 4 * 2 + 8 * 3);
 const _: () = assert!(size_of::<ForkRecord>() == 32 + 8 * 2 + 4 * 2);
@@ -136,6 +145,9 @@ const _: () = assert!(size_of::<ExtackRecord>() == 32 + EXTACK_MAX as usize);
 const _: () = assert!(size_of::<FileLockRecord>() == 32 + 8 + 4 * 4 + 16 + (LOCK_NAMES * LOCK_NAME_MAX) as usize);
 const _: () = assert!(size_of::<ContentionRecord>() == 32 + 8 * 5 + 4 * 6 + 16 + 8 * STACK_MAX as usize);
 const _: () = assert!(size_of::<MessageRecord>() == 32 + 8 * 2 + 4 * 6 + 16);
+const _: () = assert!(size_of::<CriSockets>() == 8 * CRI_SOCKETS_MAX as usize);
+const _: () = assert!(size_of::<SandboxRequestRecord>() == 32 + 8 + 4 * 4 + METADATA_MAX as usize);
+const _: () = assert!(size_of::<SandboxResponseRecord>() == 32 + 8 + 4 * 4 + SANDBOX_ID_MAX as usize);
 const _: () = assert!(size_of::<FlowRecord>() == 8 * 2 + 4 * 2 + FLOW_MESSAGE_MAX as usize);
 
 /// Object files must lie aligned for the ELF reader, which casts in place.

@@ -7,6 +7,7 @@
 pub mod asleep;
 pub mod connect;
 pub mod conntrack;
+pub mod cri;
 pub mod daemons;
 pub mod dns;
 pub mod extack;

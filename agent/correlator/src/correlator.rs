@@ -14,6 +14,7 @@
 mod losses;
 mod outlets;
 
+use sandglass_model::cri::{SandboxOutcome, SandboxResponse};
 use sandglass_model::event::Exec;
 use sandglass_model::{Body, ClockAnchor, CniCommand, Event, TextPairs, Timestamp};
 
@@ -131,6 +132,8 @@ impl Correlator {
                 let slept_from = since.and_then(|since| self.waits.slept_from(step.client, since));
                 self.daemons.on_step(ctx, at, &step, owner, slept_from);
             }
+            Body::SandboxRequested(request) => self.sandboxes.on_requested(ctx, at, *request),
+            Body::SandboxResponded(response) => self.on_responded(at, &response),
             Body::RuntimeMeasured(times) => self.waits.on_runtime_measured(at, &times),
             Body::NetlinkRemarked(remark) => self.plugins.on_netlink_remark(ctx, &remark),
             Body::PluginIoRead(io) => self.plugins.on_plugin_io(ctx, &io),
@@ -265,6 +268,20 @@ impl Correlator {
             }
         }
         self.route();
+    }
+
+    /// The runtime responded to a request to make a sandbox: none of its operations gets another plugin, and the creation may be
+    /// complete.
+    fn on_responded(&mut self, at: Timestamp, response: &SandboxResponse) {
+        let Some(trace) = self.sandboxes.on_responded(&mut self.ctx, at, response) else {
+            return;
+        };
+        if response.outcome != SandboxOutcome::Withdrawn {
+            let container = self.ctx.traces.sandbox_of(trace).to_owned();
+            self.plugins.close_idle(&mut self.ctx, &container, Some(trace));
+            self.route();
+        }
+        self.review(trace);
     }
 
     /// An exec below a daemon: the room of daemons chooses the request that it is for, below whose span it lies. One that is for
@@ -471,6 +488,14 @@ impl Correlator {
         // Once the creation is over its operations and processes are closed already.
         if self.ctx.traces.get(trace).is_some_and(|open| !open.is_created()) {
             self.plugins.on_closing(&mut self.ctx, trace, cut);
+            for work in self.sandboxes.show_runtime_work(&mut self.ctx, trace) {
+                if let Some(runtime) = self.sandboxes.runtime_of(trace)
+                    && let Some((from, to)) = self.ctx.traces.interval(work)
+                {
+                    let time = self.waits.of_runtime(runtime, from, to);
+                    self.sandboxes.on_runtime_work_time(&mut self.ctx, work, time);
+                }
+            }
             if let Some(parts) = self.sandboxes.creation_parts(&self.ctx, trace) {
                 let runtime = parts
                     .gaps()

@@ -6,7 +6,7 @@
 //! close traces, `creation.rs` decides when a creation is over, `evidence.rs` adds what runtime, kernel and CRI report,
 //! `first_exchanges.rs` and `readiness.rs` decide when the network is ready, `labels.rs` holds traces back for their
 //! pod's labels, `time_spent.rs` sums up what the time of a creation went to, `unserved.rs` finds sandboxes for which no plugin ran (its state is in
-//! `netns_names.rs`) and `config_cause.rs` why, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
+//! `netns_names.rs`), `requests.rs` joins what the runtime was requested to do, and `config_cause.rs` why, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
 //!
 //! It may touch the open traces themselves (only this room opens and closes them), the spans `sandbox`,
 //! `sandbox.create`, runtime steps and exchanges shown in a creation, and timers of kind `Trace`, `Ready`, `Labels` and
@@ -21,9 +21,11 @@ pub(crate) mod first_exchanges;
 pub(crate) mod labels;
 pub(crate) mod memory;
 pub(crate) mod netns_names;
+pub(crate) mod open_requests;
 pub(crate) mod opening;
 pub(crate) mod readiness;
 pub(crate) mod reported;
+pub(crate) mod requests;
 pub(crate) mod time_spent;
 pub(crate) mod unserved;
 
@@ -34,6 +36,7 @@ use crate::sandboxes::creation::Creation;
 use crate::sandboxes::labels::HeldBack;
 use crate::sandboxes::memory::Memory;
 use crate::sandboxes::netns_names::Unserved;
+use crate::sandboxes::open_requests::Requests;
 
 /// The room's state. Bounded by the open traces (`max_traces`), by `max_remembered`, and by the bound on traces held
 /// back.
@@ -47,6 +50,8 @@ pub(crate) struct Sandboxes {
     held_back: HeldBack,
     /// Network namespaces that a runtime named.
     unserved: Unserved,
+    /// Requests to make a sandbox that have no response yet.
+    requests: Requests,
     /// The agent observes traffic, so silence means that the sandbox sent nothing. Otherwise readiness cannot be
     /// decided and traces close with the creation.
     watched: bool,
@@ -59,6 +64,7 @@ impl Sandboxes {
             memory: Memory::new(config.max_remembered),
             held_back: HeldBack::default(),
             unserved: Unserved::default(),
+            requests: Requests::default(),
             watched: false,
         }
     }

@@ -19,6 +19,8 @@ mod configuration;
 mod crio;
 #[path = "end_to_end/older.rs"]
 mod older;
+#[path = "end_to_end/own_time.rs"]
+mod own_time;
 #[path = "end_to_end/restarted.rs"]
 mod restarted;
 #[allow(dead_code, reason = "each test binary uses its own part")]

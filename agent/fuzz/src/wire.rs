@@ -1,7 +1,9 @@
 //! What the fuzz target of the other wire records runs. A record that decodes gives an event that can be written and read.
 
+use sandglass::sources::linux::exec::decode::DecodedRecord;
 use sandglass::sources::linux::{connect, exec};
 use sandglass_model::{Body, Event, recording};
+use sandglass_probes::wire::cri::{KIND_SANDBOX_REQUEST, KIND_SANDBOX_RESPONSE};
 
 /// Takes the bytes as a record as they are, and once more with a kind that exists.
 pub fn run(data: &[u8]) {
@@ -19,6 +21,18 @@ pub fn run(data: &[u8]) {
             at: decoded.at,
             body: Body::ConnectSeen(Box::new(decoded.step)),
         });
+    }
+    let mut assembly = exec::cri::Assembly::default();
+    let mut record = data.to_vec();
+    for kind in [KIND_SANDBOX_REQUEST, KIND_SANDBOX_RESPONSE] {
+        if let Some(first) = record.get_mut(..4) {
+            first.copy_from_slice(&kind.to_ne_bytes());
+        }
+        match exec::decode::decode_any(&record) {
+            Ok(Some(DecodedRecord::SandboxRequest(request))) => assembly.add(&request).into_iter().for_each(event),
+            Ok(Some(DecodedRecord::SandboxResponse(response))) => event(exec::cri::response(&response)),
+            _ => {}
+        }
     }
     let mut record = data.to_vec();
     for kind in 0..8_u8 {

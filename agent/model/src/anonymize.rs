@@ -82,6 +82,12 @@ impl Anonymizer {
                     daemon.cgroup = self.text(&daemon.cgroup);
                 }
             }
+            Body::SandboxRequested(request) => self.identity(&mut request.pod),
+            Body::SandboxResponded(response) => {
+                if let Some(sandbox) = &mut response.sandbox {
+                    self.sandbox(sandbox);
+                }
+            }
             Body::ThreadWoken(wake) => wake.waker.cgroup = self.text(&wake.waker.cgroup),
             Body::LockBlocked(blocked) => blocked.path = self.text(&blocked.path),
             Body::ThreadsSeen(seen) => {

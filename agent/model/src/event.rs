@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::cni::{CniError, ConfigProblem, NetConf, NetworkList, PodIdentity};
+use crate::cri::{SandboxRequest, SandboxResponse};
 use crate::daemons::RequestStep;
 use crate::id::{ProcessKey, SandboxId};
 use crate::locks::{FileLockTry, KernelLockWait};
@@ -68,6 +69,10 @@ pub enum Body {
         /// They are.
         on: bool,
     },
+    /// The runtime received a request to make a sandbox.
+    SandboxRequested(Box<SandboxRequest>),
+    /// The runtime responded to such a request, or it was withdrawn.
+    SandboxResponded(Box<SandboxResponse>),
     /// What the scheduler has counted of a runtime's daemon so far.
     RuntimeMeasured(RuntimeTimes),
     /// A thread tried to lock a file that another process has locked.

@@ -9,6 +9,7 @@
 
 pub mod anonymize;
 pub mod cni;
+pub mod cri;
 pub mod daemons;
 pub mod event;
 pub mod id;

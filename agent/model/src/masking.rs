@@ -70,7 +70,7 @@ pub fn event(body: &mut Body, setting: Arguments) {
         Body::LockBlocked(blocked) => in_place(&mut blocked.path),
         Body::ThreadsSeen(seen) => seen.sockets.iter_mut().for_each(|socket| in_place(&mut socket.path)),
         Body::FileLockTried(tried) => in_place(&mut tried.path),
-        // Numbers, addresses, DNS names, UUIDs, names of drivers, and texts of the kernel.
+        // Numbers, addresses, DNS names, names of pods, UUIDs, names of drivers, and texts of the kernel.
         Body::ProcessForked(_)
         | Body::ProcessExited(_)
         | Body::NetnsObserved(_)
@@ -93,6 +93,8 @@ pub fn event(body: &mut Body, setting: Arguments) {
         | Body::RuntimeMeasured(_)
         | Body::WaitsRecorded { .. }
         | Body::RequestSeen(_)
+        | Body::SandboxRequested(_)
+        | Body::SandboxResponded(_)
         | Body::RequestsFollowed { .. }
         | Body::LookupSeen(_)
         | Body::ClockAnchored { .. }

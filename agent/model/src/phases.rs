@@ -90,7 +90,7 @@ impl Phase {
         match &span.detail {
             // The root begins with `sandbox.create`: what is its own comes after that.
             Detail::Sandbox(_) | Detail::Journey(_) => Phase::Application,
-            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) => Phase::Runtime,
+            Detail::SandboxCreate(_) | Detail::RuntimeStep(_) | Detail::RuntimeWork(_) => Phase::Runtime,
             Detail::Lookup(_) => Phase::Lookup,
             Detail::Connect(_) => Phase::Connect,
             Detail::Activity(activity) if activity.service == Service::Hns => Phase::Hns,
@@ -202,7 +202,7 @@ pub fn verdict(trace: &Trace, now: Timestamp) -> String {
     // What the span's name does not show: names are the same for all spans of a kind.
     let subject = match &span.detail {
         Detail::Command(command) => format!(" of plugin {}", command.plugin),
-        Detail::SandboxCreate(_) => " (the runtime itself)".to_owned(),
+        Detail::SandboxCreate(_) | Detail::RuntimeWork(_) => " (the runtime itself)".to_owned(),
         Detail::Sandbox(_) => " (the pod itself, before it used its network)".to_owned(),
         Detail::Journey(_) => " (the program itself)".to_owned(),
         Detail::Lookup(lookup) => format!(" of {}", lookup.name),

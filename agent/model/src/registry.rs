@@ -6,18 +6,18 @@
 //! `sandglass.*` are ours, since no convention for CNI exists. containerd's spans carry `sandbox.id`, and so do ours.
 
 mod classes;
+mod values;
 mod waiting;
 
 use std::net::SocketAddr;
 
 use crate::event::ExitStatus;
 use crate::network::Initiator;
-use crate::trace::{
-    Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Relation, RuntimeStep, Span, Status, Trace,
-};
+use crate::trace::{Cause, CgroupOwner, Confidence, DaemonDetail, Detail, ProcessDetail, Span, Status, Trace};
 use crate::waits::{TimeReason, TimeSpent};
 
 pub use self::classes::{CAUSES, CREATION_CAUSES, ERROR_TYPES, cause_text, creation_cause};
+pub use self::values::{daemon_name, part_name, relation, step_name};
 pub use self::waiting::{wait_by, wait_text, waiting_of, waiting_text};
 
 /// Kind of a span, as OpenTelemetry means it.
@@ -84,8 +84,10 @@ attribute_keys! {
     ATTEMPT = "sandglass.attempt": "Which attempt to make a sandbox for this pod, from 1.",
     RUNTIME = "sandglass.runtime": "Runtime that requested it: containerd, cri-o, or the caller's comm.",
     INCOMPLETE = "sandglass.incomplete": "Records were lost, or the beginning was not seen: time and children may be missing.",
-    NETNS_SEEN = "sandglass.netns_seen": "The begin is that of the network namespace, not the first plugin.",
-    RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation.",
+    NETNS_SEEN = "sandglass.netns_seen": "The begin is that of the network namespace, not the first plugin; earlier with sandglass.request_seen.",
+    RUNTIME_SEEN = "sandglass.runtime_seen": "The end is the start of the pause process, not the end of the last operation; later with sandglass.response_seen.",
+    REQUEST_SEEN = "sandglass.request_seen": "The begin is when the runtime received the request to make the sandbox; only then set.",
+    RESPONSE_SEEN = "sandglass.response_seen": "The end is when the runtime responded to that request; only then set.",
     FOUND_RUNNING = "sandglass.found_running": "The process ran already when the agent started; its begin is exact to 10 ms.",
     OUTLIVED_PARENT = "sandglass.outlived_parent": "The process ran on after its parent; the span ends with the parent.",
     RELATION = "sandglass.link.relation": "Why the trace is linked: previous_attempt, sandbox, caller or runtime.",
@@ -185,6 +187,8 @@ pub const SPAN_NAMES: &[&str] = &[
     "runtime shim",
     "runtime create",
     "runtime start",
+    "runtime prepare",
+    "runtime finish",
     "journey",
     "lookup",
     "connect",
@@ -246,6 +250,7 @@ pub fn name(span: &Span) -> String {
         Detail::Plugin(plugin) => format!("plugin {}", plugin.plugin),
         Detail::Command(command) => format!("command {}", command.name),
         Detail::RuntimeStep(step) => format!("runtime {}", step_name(step.step)),
+        Detail::RuntimeWork(work) => format!("runtime {}", part_name(work.part)),
         Detail::Journey(_) => "journey".to_owned(),
         Detail::Lookup(_) => "lookup".to_owned(),
         Detail::Connect(_) => "connect".to_owned(),
@@ -260,7 +265,8 @@ pub fn name(span: &Span) -> String {
 #[must_use]
 pub fn kind(span: &Span) -> Kind {
     // Client is a span that waits for another process or server; a frame only encloses others.
-    if span.detail.is_frame() || span.detail.as_vnic_wait().is_some() || span.detail.as_wait().is_some() {
+    let is_wait = span.detail.as_vnic_wait().is_some() || span.detail.as_wait().is_some();
+    if span.detail.is_frame() || is_wait || span.detail.as_runtime_work().is_some() {
         Kind::Internal
     } else {
         Kind::Client
@@ -289,6 +295,12 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
         Detail::SandboxCreate(create) => {
             list.bool(NETNS_SEEN, create.netns_seen);
             list.bool(RUNTIME_SEEN, create.runtime_seen);
+            if create.request_seen {
+                list.bool(REQUEST_SEEN, true);
+            }
+            if create.response_seen {
+                list.bool(RESPONSE_SEEN, true);
+            }
             list.cause(create.cause.as_deref());
             list.time(create.time.as_deref());
         }
@@ -322,6 +334,7 @@ pub fn attributes(trace: &Trace, span: &Span) -> Vec<(&'static str, AttributeVal
             list.process(&command.process);
         }
         Detail::RuntimeStep(step) => list.process(&step.process),
+        Detail::RuntimeWork(work) => list.time(work.time.as_deref()),
         Detail::Journey(journey) => {
             list.text(JOURNEY_REASON, journey.reason.as_str());
             list.text(JOURNEY_TARGET, &journey.target);
@@ -406,17 +419,6 @@ pub fn resource(trace: &Trace, node: &str, service: &str, version: &str) -> Vec<
     list.0
 }
 
-/// Value of [`RELATION`].
-#[must_use]
-pub fn relation(relation: Relation) -> &'static str {
-    match relation {
-        Relation::PreviousAttempt => "previous_attempt",
-        Relation::Sandbox => "sandbox",
-        Relation::Caller => "caller",
-        Relation::Runtime => "runtime",
-    }
-}
-
 /// Key of the attribute with the time of a reason.
 #[must_use]
 pub fn time_key(reason: TimeReason) -> &'static str {
@@ -438,26 +440,6 @@ pub fn time_key(reason: TimeReason) -> &'static str {
         TimeReason::Other => TIME_OTHER,
         TimeReason::Runtime => TIME_RUNTIME,
         TimeReason::Unknown => TIME_UNKNOWN,
-    }
-}
-
-/// Name of a daemon; `unknown` where its process is not known.
-#[must_use]
-pub fn daemon_name(daemon: &DaemonDetail) -> &str {
-    if daemon.name.is_empty() {
-        "unknown"
-    } else {
-        &daemon.name
-    }
-}
-
-/// Name of a step of the runtime.
-#[must_use]
-pub fn step_name(step: RuntimeStep) -> &'static str {
-    match step {
-        RuntimeStep::Shim => "shim",
-        RuntimeStep::Create => "create",
-        RuntimeStep::Start => "start",
     }
 }
 

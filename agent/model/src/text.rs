@@ -58,11 +58,19 @@ fn notes(trace: &Trace, span: &Span) -> Vec<String> {
         Detail::Sandbox(sandbox) => of_sandbox(trace, sandbox),
         Detail::SandboxCreate(create) => {
             let made = span.events.iter().find(|event| event.name == registry::EVENT_NETNS);
-            let took = made.map(|event| event.at.since(span.start)).filter(|ns| *ns > 0);
+            // With the request seen the span begins before the namespace.
+            let from_namespace = create.netns_seen && !create.request_seen;
+            let took = made.map(|event| event.at.since(span.start));
+            let took = took.filter(|ns| from_namespace && *ns > 0);
             [
-                (create.netns_seen, "from namespace".to_owned()),
+                (create.request_seen, "from request".to_owned()),
+                (from_namespace, "from namespace".to_owned()),
                 (took.is_some(), format!("made in {}", human(took.unwrap_or_default()))),
-                (create.runtime_seen, "to runtime start".to_owned()),
+                (create.response_seen, "to response".to_owned()),
+                (
+                    create.runtime_seen && !create.response_seen,
+                    "to runtime start".to_owned(),
+                ),
             ]
             .into_iter()
             .filter_map(|(seen, text)| seen.then_some(text))

@@ -22,8 +22,8 @@ use crate::time::{ClockAnchor, Timestamp};
 pub use daemons::{Attribution, CgroupOwner, DaemonDetail, RequestBegin};
 pub use detail::Detail;
 pub use setup::{
-    CommandDetail, CreateDetail, OperationDetail, PluginDetail, ProcessDetail, RuntimeStep, RuntimeStepDetail,
-    SandboxDetail,
+    CommandDetail, CreateDetail, OperationDetail, PluginDetail, ProcessDetail, RuntimePart, RuntimeStep,
+    RuntimeStepDetail, RuntimeWorkDetail, SandboxDetail,
 };
 pub use traffic::{Cause, Confidence, ConnectDetail, JourneyDetail, JourneyReason, LookupDetail, LookupResult};
 pub use windows::{ActivityDetail, VnicWaitDetail};

@@ -4,7 +4,7 @@
 //! facts of the node and `NODE_NAME`; starts nothing.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sandglass_correlator::CorrelatorConfig;
 use sandglass_model::ClockAnchor;
@@ -12,7 +12,7 @@ use sandglass_model::recording::{self, Header};
 
 use crate::cni_conf::CniOptions;
 use crate::config::Config;
-use crate::cri::RuntimeChoice;
+use crate::cri::{DEFAULT_SOCKETS, Endpoint, RuntimeChoice};
 use crate::failure::Failure;
 use crate::http::{AccessFiles, HttpOptions, ListenOptions};
 use crate::node::NodeInfo;
@@ -74,6 +74,7 @@ pub fn source_settings(config: &Config) -> SourceSettings {
         connect: probes.connect,
         conntrack: probes.conntrack,
         drops: probes.drops,
+        cri_sockets: cri_sockets(config),
         waits_after: config.waits.enabled.then(|| config.waits.after.into()),
         dns_ports: config.dns.ports.clone(),
         trust: TrustSettings {
@@ -84,6 +85,17 @@ pub fn source_settings(config: &Config) -> SourceSettings {
         netns_directories: Vec::new(),
         vfp: config.windows.vfp.into(),
         activities: config.windows.activities.clone(),
+    }
+}
+
+/// Where the runtime's CRI socket may be. Without a configured one all default places: the socket is not opened for this, so that the
+/// agent need not be allowed to use it.
+fn cri_sockets(config: &Config) -> Vec<PathBuf> {
+    match RuntimeChoice::parse(&config.cri.endpoint) {
+        _ if !config.probes.cri => Vec::new(),
+        Ok(RuntimeChoice::At(Endpoint::Unix(path))) => vec![path],
+        Ok(RuntimeChoice::At(Endpoint::Tcp(_) | Endpoint::Pipe(_))) => Vec::new(),
+        Ok(RuntimeChoice::Auto | RuntimeChoice::Off) | Err(_) => DEFAULT_SOCKETS.map(PathBuf::from).to_vec(),
     }
 }
 

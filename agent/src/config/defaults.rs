@@ -63,6 +63,7 @@ impl Default for ProbesConfig {
             connect: true,
             conntrack: true,
             drops: true,
+            cri: true,
             queue_events: QUEUE_EVENTS,
         }
     }

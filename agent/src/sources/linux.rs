@@ -74,6 +74,8 @@ pub struct LinuxOptions {
     pub dns: bool,
     /// Watch dropped DNS packets and SYNs.
     pub drops: bool,
+    /// Where the runtime's CRI socket may be; none: it is not read.
+    pub cri_sockets: Vec<PathBuf>,
     /// How long a plugin runs before its waits are recorded; `None` records none.
     pub waits_after: Option<Duration>,
     /// Ports of DNS servers; at most 8 are watched.
@@ -103,6 +105,7 @@ impl LinuxOptions {
             connect: settings.connect,
             conntrack: settings.conntrack,
             drops: settings.drops,
+            cri_sockets: settings.cri_sockets,
             waits_after: settings.waits_after,
             dns_ports: settings.dns_ports,
             trust: settings.trust,
@@ -159,7 +162,7 @@ fn attach(
     let exec = exec::attach(
         &options.rungs,
         options.ring_bytes,
-        (options.stdio, options.waits_after),
+        (options.stdio, options.waits_after, &options.cri_sockets),
         loader,
         health,
     )?;

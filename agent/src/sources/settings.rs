@@ -20,6 +20,8 @@ pub struct SourceSettings {
     pub conntrack: bool,
     /// Linux: observe dropped DNS packets and SYNs.
     pub drops: bool,
+    /// Linux: where the runtime's CRI socket may be, to see when the runtime is requested to make a sandbox; none: it is not read.
+    pub cri_sockets: Vec<PathBuf>,
     /// Linux: how long a plugin runs before its waits are recorded; `None` records none.
     pub waits_after: Option<Duration>,
     /// Linux: ports of DNS servers.

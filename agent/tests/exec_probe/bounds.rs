@@ -1,6 +1,8 @@
 //! What the probe bounds, counts and costs: long arguments, bursts, silences, a ring too small, unrelated processes.
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -254,13 +256,16 @@ fn unrelated_processes_cost_little() {
     }
 }
 
-/// Nanoseconds per run of each program while `count` unrelated processes run.
+/// Nanoseconds per run of each program while `count` unrelated processes run, and as many messages pass a socket.
 fn costs_of(source: &LinuxSource, count: usize) -> Vec<u64> {
+    let (mut one, mut other) = UnixStream::pair().unwrap();
     let before = source.bpf_run_time();
     for _ in 0..count {
         // As a login shell's: 35 variables, 1.3 KiB.
         let variables = (0..35).map(|n| (format!("VARIABLE_{n:02}"), "x".repeat(25)));
         wait_for(Command::new("/bin/true").env_clear().envs(variables).spawn().unwrap());
+        one.write_all(b"x").unwrap();
+        other.read_exact(&mut [0]).unwrap();
     }
     let after = source.bpf_run_time();
     let cost = |(after, before): (&ProgramTime, &ProgramTime)| {

@@ -7,6 +7,7 @@
 mod bounds;
 #[path = "../collected/mod.rs"]
 mod collected;
+mod cri;
 mod daemons;
 mod detection;
 mod dhcp;

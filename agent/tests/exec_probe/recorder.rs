@@ -151,6 +151,8 @@ fn belongs(event: &Event, sandbox: &str, own: &BTreeSet<ProcessKey>) -> bool {
             .is_some_and(|initiator| own.contains(&initiator.process)),
         Body::NetnsObserved(netns) => netns.sandbox.0 == sandbox,
         Body::RequestSeen(step) => own.contains(&step.client),
+        // Other sandboxes of the machine.
+        Body::SandboxRequested(_) | Body::SandboxResponded(_) => false,
         Body::ThreadsSeen(_)
         | Body::ApiServerKnown { .. }
         | Body::WaitsRecorded { .. }

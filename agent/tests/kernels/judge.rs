@@ -239,7 +239,7 @@ fn locks(release: &str, metrics: &str) -> Result<()> {
     attached("locks", "tp_btf filelock, contention, while a plugin is slow", 1)
 }
 
-/// Requests to daemons are followed where sockets have tracepoints for them, since Linux 6.3.
+/// Requests to daemons are followed, and those to the runtime read, where sockets have tracepoints for them, since Linux 6.3.
 fn daemons(release: &str, metrics: &str) -> Result<()> {
     let old = ["5.", "6.1."].iter().any(|begin| release.starts_with(begin));
     let (hook, attached) = if old {
@@ -251,6 +251,12 @@ fn daemons(release: &str, metrics: &str) -> Result<()> {
     ensure!(
         metrics.contains(&line),
         "requests to daemons are not followed as {release} can"
+    );
+    let hook = if old { "none" } else { "tp_btf sock_recv_length" };
+    let line = format!("\nsandglass_probe_attached{{probe=\"cri\",hook=\"{hook}\"}} {attached}\n");
+    ensure!(
+        metrics.contains(&line),
+        "the runtime's CRI socket is not read as {release} can"
     );
     Ok(())
 }

@@ -250,6 +250,8 @@ fn belongs(event: &Event, namespaces: &[u64], own: &mut HashSet<u32>) -> bool {
         | Body::RuntimeMeasured(_)
         | Body::WaitsRecorded { .. }
         | Body::RequestSeen(_)
+        | Body::SandboxRequested(_)
+        | Body::SandboxResponded(_)
         | Body::RequestsFollowed { .. }
         | Body::LockBlocked(_)
         | Body::ThreadsSeen(_)

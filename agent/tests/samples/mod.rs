@@ -48,8 +48,7 @@ impl Scene {
             Detail::SandboxCreate(CreateDetail {
                 netns_seen: true,
                 runtime_seen: true,
-                cause: None,
-                time: None,
+                ..CreateDetail::default()
             }),
         );
         scene

@@ -5,6 +5,8 @@
 //! the runtime's work is visible. All times are from the configuration. Does not: change the trace.
 //!
 //! How long a creation stays open when no operation runs:
+//! - the runtime's response is waited for: until it comes, with the runtime started at most `runtime_wait_ns`, else at most the
+//!   timeout of a plugin. It decides before everything else.
 //! - started, being removed, reported as ready by its runtime, or a step failed: complete.
 //! - an operation failed: the settle time, in which the runtime may attempt it again.
 //! - a runtime whose steps are not known: the settle time, for a further attachment.
@@ -21,6 +23,7 @@ use sandglass_model::{ProcessKey, Timestamp};
 use crate::config::CorrelatorConfig;
 use crate::open_trace::{CREATE, OpenTrace};
 use crate::sandboxes::config_cause;
+use crate::sandboxes::open_requests::OwnRequest;
 use crate::sandboxes::readiness::ReadinessTracker;
 use crate::stand_in::is_stand_in;
 
@@ -57,6 +60,10 @@ pub(crate) struct Creation {
     pub(crate) readiness: ReadinessTracker,
     /// The runtime's daemon: the process that executed the first plugin.
     pub(crate) runtime: Option<ProcessKey>,
+    /// When the network namespace began to be made, where that was seen.
+    pub(crate) netns_begin: Option<Timestamp>,
+    /// The request to the runtime, where that was seen.
+    pub(crate) request: OwnRequest,
 }
 
 /// What can still complete an open trace.
@@ -84,10 +91,24 @@ pub(crate) fn outlook(
     let Some(creation) = creation else {
         return Outlook::Complete;
     };
-    if creation.started || creation.ready || creation.removed || creation.failed_step.is_some() {
+    let last = open.states[CREATE].latest;
+    if creation.request.pending {
+        // The response follows in milliseconds, unless it was lost; after a failure the runtime cleans up first, which runs plugins.
+        let is_up = creation.started || creation.ready;
+        let wait_ns = if is_up {
+            config.runtime_wait_ns
+        } else {
+            config.deadline_ns
+        };
+        return match last.plus(wait_ns) {
+            until if until <= now => Outlook::Complete,
+            until => Outlook::OpenUntil(until),
+        };
+    }
+    let is_over = creation.started || creation.ready || creation.removed || creation.request.failed;
+    if is_over || creation.failed_step.is_some() {
         return Outlook::Complete;
     }
-    let last = open.states[CREATE].latest;
     let failed = creation.failed_operation(open).is_some();
     // Of these the first that holds decides. After a failure the runtime either attempts again at once or removes the
     // sandbox, so the settle time is enough; with a runtime whose steps are known the next step is waited for, and a
@@ -136,6 +157,10 @@ impl Creation {
         if self.was_abandoned(open) {
             let given_up = "the runtime gave the sandbox up before it started it";
             message = message.or_else(|| Some(config_cause::because(given_up, self.cause.as_deref())));
+        }
+        if self.request.failed {
+            // Its text is in a compressed header.
+            message = message.or_else(|| Some("the runtime responded with an error".to_owned()));
         }
         if overdue {
             message = message.or_else(|| Some("a step of the runtime did not end".to_owned()));

@@ -141,15 +141,27 @@ impl Sandboxes {
         let Some(created) = netns.created else {
             return;
         };
-        // The namespace explains the begin only if it is older than the first plugin.
-        let first = open.trace.start();
+        // The namespace explains the begin only if it is older than the first plugin. With the request seen the trace begins before.
+        let begin = open.trace.start();
+        let first = match creation.request.at {
+            Some(_) => open
+                .runtime_operations()
+                .map(|(span, _)| open.trace.spans[span].start)
+                .min(),
+            None => Some(begin),
+        };
+        let first = first.unwrap_or(begin);
+        let by_request = creation.request.at.is_some();
         if let Some(create) = open.trace.spans[CREATE].detail.as_create_mut()
             && !create.netns_seen
             && created < first
             && first.since(created) <= NETNS_REACH_NS
         {
             create.netns_seen = true;
-            open.begin_earlier(created);
+            creation.netns_begin = Some(created);
+            if !by_request {
+                open.begin_earlier(created);
+            }
             // The kernel makes the namespace between the two instants; the mark shows when it was there.
             if let Some(there) = netns.there {
                 open.mark(CREATE, there, registry::EVENT_NETNS, &[]);

@@ -59,6 +59,7 @@ impl Sandboxes {
                 // Of others the caller is no daemon: its time is not measured.
                 if let Some(creation) = self.creations.get_mut(trace).filter(|_| has_known_steps(runtime)) {
                     creation.runtime = Some(image.parent);
+                    self.join_request(ctx, trace, image.parent);
                 }
                 Placement::Creation(trace)
             }

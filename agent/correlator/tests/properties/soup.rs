@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sandglass_correlator::{CorrelatorConfig, TrafficBounds};
 use sandglass_model::cni::{ConfigProblem, NetworkList, PodIdentity};
+use sandglass_model::cri::{SandboxOutcome, SandboxRequest, SandboxResponse};
 use sandglass_model::daemons::{DaemonProcess, RequestPoint, RequestStep, RequestTransport};
 use sandglass_model::event::{Exit, ExitStatus, Fork, NetlinkRemark, Netns, SandboxDescription};
 use sandglass_model::locks::{FileLockTry, KernelLockKind, KernelLockWait, LockOutcome};
@@ -70,7 +71,8 @@ fn soup_exec() -> impl Strategy<Value = Body> {
                 // Otherwise few would be plugins.
                 if process.pid % 2 == 0 {
                     let container = ["a", "b", ""][process.start_ticks as usize];
-                    let first = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", container)];
+                    let pod = ("CNI_ARGS", "K8S_POD_NAMESPACE=n;K8S_POD_NAME=p");
+                    let first = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", container), pod];
                     exec.env = first.into_iter().chain(exec.env.iter()).collect();
                 }
             }
@@ -98,6 +100,7 @@ pub fn soup_body() -> impl Strategy<Value = Body> {
         6 => soup_exec(),
         3 => (soup_process(), soup_process()).prop_map(|(process, parent)| Body::ProcessForked(Fork { process, parent, thread: None })),
         4 => (soup_process(), how).prop_map(|(process, how)| Body::ProcessExited(Exit { process, how })),
+        2 => soup_sandbox_request(),
         1 => (soup_process(), any::<bool>()).prop_map(|(process, fails)| plugin_io(process, fails)),
         1 => (sandbox.clone(), any::<u64>(), any::<bool>()).prop_map(|(sandbox, created_unix_ns, preexisting)| {
             Body::SandboxDescribed(Box::new(SandboxDescription {
@@ -351,6 +354,35 @@ fn soup_request() -> impl Strategy<Value = Body> {
     ]
 }
 
+/// Requests to make a sandbox, and responses; which request a response is for is chosen when times are known.
+fn soup_sandbox_request() -> impl Strategy<Value = Body> {
+    let pod = PodIdentity {
+        namespace: "n".to_owned(),
+        name: "p".to_owned(),
+        ..PodIdentity::default()
+    };
+    let outcome = prop::sample::select(vec![
+        SandboxOutcome::Made,
+        SandboxOutcome::Failed,
+        SandboxOutcome::Withdrawn,
+    ]);
+    let id = prop::option::of(prop::sample::select(vec!["a", "b", "c"]));
+    prop_oneof![
+        2 => (soup_process(), 0u32..3).prop_map(move |(runtime, stream)| {
+            Body::SandboxRequested(Box::new(SandboxRequest { runtime, stream, pod: pod.clone(), attempt: 0 }))
+        }),
+        1 => (soup_process(), 0u32..3, outcome, id).prop_map(|(runtime, stream, outcome, id)| {
+            Body::SandboxResponded(Box::new(SandboxResponse {
+                runtime,
+                stream,
+                requested: Timestamp(0),
+                outcome,
+                sandbox: id.map(|id| SandboxId(id.to_owned())),
+            }))
+        }),
+    ]
+}
+
 fn soup_line() -> impl Strategy<Value = Line> {
     (0u64..4, 0u16..4, 0u8..3, any::<bool>()).prop_map(|(netns, port, server, tcp)| {
         let transport = if tcp { Transport::Tcp } else { Transport::Udp };
@@ -419,10 +451,17 @@ fn soup() -> impl Strategy<Value = Vec<Event>> {
     let step = prop_oneof![8 => 0i64..5_000_000, 1 => -20_000_000i64..0, 1 => 0i64..400_000_000_000];
     vec((step, soup_body()), 0..200).prop_map(|steps| {
         let mut at = 1_000_000_000i64;
+        let mut newest = None;
         steps
             .into_iter()
-            .map(|(step, body)| {
+            .map(|(step, mut body)| {
                 at = (at + step).max(0);
+                if let Body::SandboxRequested(request) = &body {
+                    newest = Some((Timestamp(at.unsigned_abs()), request.stream, request.runtime));
+                }
+                if let (Body::SandboxResponded(response), Some(newest)) = (&mut body, newest) {
+                    (response.requested, response.stream, response.runtime) = newest;
+                }
                 Event {
                     at: Timestamp(at.unsigned_abs()),
                     body,

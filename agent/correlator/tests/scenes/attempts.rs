@@ -21,7 +21,8 @@ fn attempt(trace: &Trace) -> u32 {
         | Detail::Activity(_)
         | Detail::VnicWait(_)
         | Detail::Wait(_)
-        | Detail::Daemon(_) => 0,
+        | Detail::Daemon(_)
+        | Detail::RuntimeWork(_) => 0,
     }
 }
 

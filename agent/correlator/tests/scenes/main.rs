@@ -21,6 +21,7 @@ mod nesting;
 mod netlink;
 mod noisy;
 mod ready;
+mod requests;
 mod sandboxes;
 mod scene;
 mod stuck;

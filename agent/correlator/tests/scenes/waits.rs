@@ -393,7 +393,7 @@ fn a_storm_of_waits_is_bounded_and_unknown_from_then_on() {
 
 impl Scene {
     /// The runtime's daemon has run and waited for processors for so many milliseconds by now.
-    fn measured(&mut self, processor_ms: u64, run_delay_ms: u64) -> &mut Scene {
+    pub fn measured(&mut self, processor_ms: u64, run_delay_ms: u64) -> &mut Scene {
         let process = self.caller();
         self.event(Body::RuntimeMeasured(RuntimeTimes {
             process,

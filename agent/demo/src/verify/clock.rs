@@ -1,8 +1,8 @@
 //! Durations of traces against clocks that are not the agent's: the caller's, the script plugins', the runtime's.
 //!
 //! Two durations agree when they differ by no more than 10 ms or 5 %, whichever is more. A trace sees less than the
-//! caller does: the runtime's work before it makes the namespace and after the pause process runs (a few milliseconds)
-//! leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock; only a begin by
+//! caller does: where the agent does not see requests to the runtime, its work before it makes the namespace and after the pause
+//! process runs (a few milliseconds) leaves no evidence. So a trace must also lie *within* its call, exactly: all stamps are of one clock; only a begin by
 //! the namespace's age is as coarse as inodes are. A call that failed answers only when the runtime has cleaned up, so its
 //! trace is held against the caller's begin and the end that the failing plugin read on its own clock; that of a plugin
 //! that was killed against the caller's deadline.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sandglass_model::cni::CniCommand;
 use sandglass_model::phases::human;
 use sandglass_model::time::{MILLISECOND, Timestamp};
-use sandglass_model::trace::{Detail, Span, Trace};
+use sandglass_model::trace::{CreateDetail, Detail, Span, Trace};
 
 use super::{Check, Wrong};
 use crate::networks::{FAILING_PLUGIN, HANGING_PLUGIN, LOCKED_COMMAND, Network, SHIM_PLUGIN, SLOW_COMMAND};
@@ -81,6 +81,12 @@ pub(super) fn call(trace: &Trace, record: &CallRecord) -> Result<String, Wrong> 
         return agree("trace", end.since(start), deadline, 0, run.pressure_ns)
             .map(|trace| format!("{killed}; {trace}"));
     }
+    if create_detail(trace).is_some_and(|create| create.response_seen) {
+        // From the request to the response, clean-up included.
+        let (before, after) = (human(start.since(run.begin)), human(run.end.since(end)));
+        let what = format!("trace ({before} after the call began, {after} before it ended)");
+        return agree(&what, end.since(start), run.duration_ns(), 0, run.pressure_ns);
+    }
     if record.outcome.is_ok() && record.runtime == Runtime::Crio {
         // It makes the sandbox's storage before the namespace, and mounts it after the last plugin: on a disk, without evidence.
         let (took, of) = (human(end.since(start)), human(run.duration_ns()));
@@ -108,8 +114,7 @@ fn made(trace: &Trace) -> (Timestamp, Timestamp) {
 
 /// How early the trace of a call that began at `begin` may begin.
 fn earliest(trace: &Trace, begin: Timestamp) -> Timestamp {
-    let by_inode =
-        create(trace).is_some_and(|span| matches!(&span.detail, Detail::SandboxCreate(create) if create.netns_seen));
+    let by_inode = create_detail(trace).is_some_and(|create| create.netns_seen && !create.request_seen);
     if by_inode { begin.minus(INODE_TICK_NS) } else { begin }
 }
 
@@ -319,6 +324,10 @@ fn create(trace: &Trace) -> Option<&Span> {
         .spans
         .iter()
         .find(|span| matches!(span.detail, Detail::SandboxCreate(_)))
+}
+
+fn create_detail(trace: &Trace) -> Option<&CreateDetail> {
+    create(trace)?.detail.as_create()
 }
 
 fn plugin<'t>(trace: &'t Trace, name: &str) -> Option<&'t Span> {

@@ -82,6 +82,9 @@ pub(super) fn runtime(trace: &Trace, record: &CallRecord) -> Result<String, Stri
             if has_process(record) { "has one" } else { "has none" }
         )),
         (None, Ok(_)) => Err("there is no sandbox.create".to_owned()),
+        (Some(create), _) if create.request_seen && create.response_seen => {
+            Ok(format!("{name}, from request to response"))
+        }
         (Some(create), _) if create.netns_seen => Ok(format!("{name}, from namespace creation")),
         _ => Ok(format!("{name}, from the first plugin")),
     }

@@ -115,8 +115,7 @@ fn created() -> Detail {
     Detail::SandboxCreate(CreateDetail {
         netns_seen: true,
         runtime_seen: true,
-        cause: None,
-        time: None,
+        ..CreateDetail::default()
     })
 }
 
@@ -311,8 +310,7 @@ fn each_fault_of_a_slow_pod_is_found() {
             traces[0].spans[1].detail = Detail::SandboxCreate(CreateDetail {
                 netns_seen: false,
                 runtime_seen: true,
-                cause: None,
-                time: None,
+                ..CreateDetail::default()
             });
         }),
         ("ends after the call", "order", |_, record| record.run.end = ms(2_189)),

@@ -19,6 +19,7 @@ use sandglass_model::{Timestamp, text};
 
 use crate::fifty_sandboxes;
 use crate::older::older_sandbox;
+use crate::own_time::{assert_is_whole, reads_cri};
 use crate::rig::{Agent, Node, assert_passed};
 use crate::runtimes::{older_sandboxes, one_of_each, ready, steps};
 
@@ -53,6 +54,9 @@ async fn cri_o_is_traced_as_completely() {
         assert_eq!(conmon[0].file_name().unwrap(), "conmon");
         one_of_each(trace, "runc");
         assert!(from_namespace(trace));
+        if reads_cri(&agent) {
+            assert_is_whole(trace);
+        }
     }
     agent.stop().await;
     node.stop().await;

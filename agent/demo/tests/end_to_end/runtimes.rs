@@ -137,7 +137,7 @@ async fn crun_below_containerd_is_recognised() {
 }
 
 /// Where containerd 2 is; prints `SKIPPED` where it is not.
-fn containerd_2(test: &str) -> Option<PathBuf> {
+pub fn containerd_2(test: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("SANDGLASS_CONTAINERD_2").map(PathBuf::from);
     if directory.is_none() {
         eprintln!(

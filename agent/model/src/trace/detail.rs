@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ActivityDetail, Cause, CommandDetail, ConnectDetail, CreateDetail, DaemonDetail, JourneyDetail, LookupDetail,
-    OperationDetail, PluginDetail, ProcessDetail, RuntimeStepDetail, SandboxDetail, VnicWaitDetail,
+    OperationDetail, PluginDetail, ProcessDetail, RuntimeStepDetail, RuntimeWorkDetail, SandboxDetail, VnicWaitDetail,
 };
 use crate::waits::{TimeSpent, WaitDetail};
 
@@ -21,7 +21,7 @@ use crate::waits::{TimeSpent, WaitDetail};
 pub enum Detail {
     /// Root of a sandbox's creation: from the first evidence until its network, or else the sandbox, is ready.
     Sandbox(Box<SandboxDetail>),
-    /// What the runtime does for a sandbox: from the creation of the namespace until the pause process runs.
+    /// What the runtime does for a sandbox: from the request until the response, or as much of that as is seen.
     SandboxCreate(CreateDetail),
     /// One CNI operation for one attachment.
     Operation(Box<OperationDetail>),
@@ -31,6 +31,8 @@ pub enum Detail {
     Command(Box<CommandDetail>),
     /// A process that the runtime runs for a sandbox: shim start, `runc create`, `runc start`.
     RuntimeStep(Box<RuntimeStepDetail>),
+    /// What the runtime does before or after all that, in which nothing is seen.
+    RuntimeWork(Box<RuntimeWorkDetail>),
     /// Root of a trace about one lookup or connect that failed or was slow after readiness.
     Journey(Box<JourneyDetail>),
     /// One name that a program resolves, with all queries, answers and retries.
@@ -89,6 +91,7 @@ accessors! {
     as_plugin, as_plugin_mut: Plugin(PluginDetail);
     as_command, as_command_mut: Command(CommandDetail);
     as_step, as_step_mut: RuntimeStep(RuntimeStepDetail);
+    as_runtime_work, as_runtime_work_mut: RuntimeWork(RuntimeWorkDetail);
     as_journey, as_journey_mut: Journey(JourneyDetail);
     as_lookup, as_lookup_mut: Lookup(LookupDetail);
     as_connect, as_connect_mut: Connect(ConnectDetail);
@@ -116,6 +119,7 @@ impl Detail {
         let time = match self {
             Detail::SandboxCreate(create) => &create.time,
             Detail::Operation(operation) => &operation.time,
+            Detail::RuntimeWork(work) => &work.time,
             Detail::Daemon(daemon) => &daemon.time,
             _ => &self.process()?.time,
         };

@@ -37,10 +37,17 @@ pub struct SandboxDetail {
 /// The runtime's view of a sandbox's creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateDetail {
-    /// The begin is when the network namespace was created; otherwise it is the first plugin's exec.
+    /// The begin is when the network namespace was created; otherwise it is the first plugin's exec. With `request_seen` it is earlier.
     pub netns_seen: bool,
-    /// The end is when the runtime had started the pause process; otherwise it is the end of the last operation.
+    /// The end is when the runtime had started the pause process; otherwise it is the end of the last operation. With `response_seen` it
+    /// is later.
     pub runtime_seen: bool,
+    /// The begin is when the runtime received the request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub request_seen: bool,
+    /// The end is when the runtime responded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub response_seen: bool,
     /// Why it failed, where nothing that ran did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<Cause>>,
@@ -164,6 +171,26 @@ pub enum RuntimeStep {
     Create,
     /// `runc start` or `crun start` of it.
     Start,
+}
+
+/// What the runtime did for a sandbox before or after everything else that is seen of it. No process and no event shows what that was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeWorkDetail {
+    /// Which part.
+    pub part: RuntimePart,
+    /// What the time of its daemon went to, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Box<TimeSpent>>,
+}
+
+/// A part of the runtime's own work for a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuntimePart {
+    /// From the request until the network namespace began to be made, or else the first plugin or process: names, leases, images, storage.
+    Prepare,
+    /// From the end of the last operation or process until the response; of a request that failed, the clean-up.
+    Finish,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

@@ -277,6 +277,7 @@ impl ProductMetrics {
             let (step, time) = match &span.detail {
                 Detail::SandboxCreate(create) => (ALL_STEPS, create.time.as_deref()),
                 Detail::RuntimeStep(step) => (registry::step_name(step.step), step.process.time.as_deref()),
+                Detail::RuntimeWork(work) => (registry::part_name(work.part), work.time.as_deref()),
                 _ => continue,
             };
             for (reason, ns) in time.iter().flat_map(|time| &time.parts) {

@@ -8,6 +8,7 @@
 
 mod addresses;
 mod calibration;
+pub mod cri;
 mod daemons;
 pub mod decode;
 mod feed;
@@ -22,12 +23,14 @@ mod tcp_sockets;
 mod trust;
 mod waits;
 
+use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sandglass_model::Event;
 
+use self::cri::CriRequests;
 use self::daemons::Daemons;
 use self::feed::{Channels, ExecFeed};
 use self::waits::Waits;
@@ -66,6 +69,8 @@ pub struct Attached {
     waits: Option<WaitParts>,
     /// What follows requests to daemons, where waits are wanted and that is possible.
     requests: Option<RequestMaps>,
+    /// What reads the runtime's CRI socket, where that is wanted and possible.
+    cri: Option<CriRequests>,
 }
 
 /// What the feed needs to follow waits.
@@ -86,7 +91,7 @@ struct WaitParts {
 pub fn attach(
     rungs: &[Rung],
     ring_bytes: u32,
-    (stdio, waits_after): (bool, Option<Duration>),
+    (stdio, waits_after, cri_sockets): (bool, Option<Duration>, &[PathBuf]),
     loader: &mut ProbeLoader<'_>,
     health: &Health,
 ) -> Result<Attached, LinuxStartError> {
@@ -105,6 +110,7 @@ pub fn attach(
                 }
                 health.set_probe(probe.attach_extack(*rung, loader));
                 health.set_probe(probe.prepare_daemons(*rung, waits_after.is_some(), loader));
+                health.set_probe(probe.attach_cri(*rung, cri_sockets, loader));
                 return Ok(probe);
             }
             Err(error) => rejected.push(error),
@@ -158,6 +164,7 @@ fn attach_rung(
         channels,
         waits: None,
         requests: None,
+        cri: None,
     };
     Ok((probe, no_stdio))
 }
@@ -262,6 +269,36 @@ impl Attached {
         }
     }
 
+    /// Attaches the programs that read the runtime's CRI socket, one of `sockets`. Returns their status: nothing else depends on them.
+    fn attach_cri(&mut self, rung: Rung, sockets: &[PathBuf], loader: &ProbeLoader<'_>) -> ProbeStatus {
+        let consequence = "a sandbox's creation begins with its network namespace and ends with its start: what the runtime does before and \
+                           after that is not in it";
+        if sockets.is_empty() {
+            return switched_off(cri::PROBE, consequence, "probes.cri");
+        }
+        let hint = "Linux 6.3 reports what sockets send and receive (sock_recv_length), to tp_btf";
+        if rung != Rung::TpBtf {
+            return missing(cri::PROBE, format!("{consequence}: only tp_btf reads it"), hint);
+        }
+        let family = &mut self.family;
+        // Sending first: of a request that is seen its response is seen too.
+        let outcome = family
+            .cri_maps()
+            .and_then(|maps| family.attach("on_cri_send", "sock_send_length", loader).map(|()| maps))
+            .and_then(|maps| {
+                family
+                    .attach("on_cri_receive", "sock_recv_length", loader)
+                    .map(|()| maps)
+            });
+        match outcome {
+            Ok(maps) => {
+                self.cri = Some(CriRequests::new(maps, sockets));
+                attached(cri::PROBE, "tp_btf sock_recv_length")
+            }
+            Err(error) => unavailable(cri::PROBE, consequence, hint, &error),
+        }
+    }
+
     /// Starts the thread. It forwards the events of `announcements` until that channel is closed, each before the records
     /// that come after it. `measure` measures the runtime's daemon.
     ///
@@ -286,7 +323,7 @@ impl Attached {
         });
         let daemons = self.requests.map(|maps| Daemons::new(Arc::clone(&family), maps));
         let channels = self.channels;
-        let parts = (waits, daemons, measure);
+        let parts = (waits, daemons, self.cri, measure);
         let feed = ExecFeed::new(channels, outlet, health, trust, netns, announcements, parts);
         Ok(ExecProbe {
             _follower: Follower::start(PROBE, feed).map_err(LinuxStartError::Thread)?,

@@ -76,8 +76,7 @@ pub fn full_trace(number: u64) -> Arc<Trace> {
             Detail::SandboxCreate(CreateDetail {
                 netns_seen: true,
                 runtime_seen: false,
-                cause: None,
-                time: None,
+                ..CreateDetail::default()
             }),
             Status::Unset,
         ),

@@ -8,6 +8,9 @@ use sandglass_model::event::{Exec, Exit, ExitStatus, Fork, NetlinkRemark};
 use sandglass_model::waits::ThreadKey;
 use sandglass_model::{Body, Event, ProcessKey, TextList, TextPairs, Texts, Timestamp};
 use sandglass_probes::Record as _;
+use sandglass_probes::wire::cri::{
+    KIND_SANDBOX_REQUEST, KIND_SANDBOX_RESPONSE, SandboxRequestRecord, SandboxResponseRecord,
+};
 use sandglass_probes::wire::daemons::MessageRecord;
 use sandglass_probes::wire::extack::{ExtackRecord, KIND_EXTACK};
 use sandglass_probes::wire::locks::{ContentionRecord, FileLockRecord, KIND_CONTENTION, KIND_FILE_LOCK};
@@ -48,6 +51,10 @@ pub enum DecodedRecord {
     Contention(Box<ContentionRecord>),
     /// A message between a tracked process and a daemon.
     Message(MessageRecord),
+    /// The runtime received a request to make a sandbox.
+    SandboxRequest(Box<SandboxRequestRecord>),
+    /// The runtime responded to it.
+    SandboxResponse(Box<SandboxResponseRecord>),
 }
 
 /// Decodes one record: one of a process as [`decode`] does, or one of a wait or a message.
@@ -80,6 +87,14 @@ pub fn decode_any(bytes: &[u8]) -> Result<Option<DecodedRecord>, DecodeError> {
         KIND_MESSAGE => {
             let (record, _) = MessageRecord::read(bytes).ok_or(short(KIND_MESSAGE))?;
             Some(DecodedRecord::Message(record))
+        }
+        KIND_SANDBOX_REQUEST => {
+            let (record, _) = SandboxRequestRecord::read(bytes).ok_or(short(KIND_SANDBOX_REQUEST))?;
+            Some(DecodedRecord::SandboxRequest(Box::new(record)))
+        }
+        KIND_SANDBOX_RESPONSE => {
+            let (record, _) = SandboxResponseRecord::read(bytes).ok_or(short(KIND_SANDBOX_RESPONSE))?;
+            Some(DecodedRecord::SandboxResponse(Box::new(record)))
         }
         _ => decode(bytes)?.map(DecodedRecord::Process),
     })

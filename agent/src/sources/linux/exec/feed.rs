@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sandglass_model::{Body, ClockAnchor, Event, Timestamp};
 
+use super::cri::CriRequests;
 use super::daemons::Daemons;
 use super::decode::{DecodedProcess, DecodedRecord, decode_any};
 use super::running;
@@ -58,6 +59,8 @@ pub struct ExecFeed {
     waits: Option<Waits>,
     /// `None` where requests to daemons are not followed.
     daemons: Option<Daemons>,
+    /// `None` where the runtime's CRI socket is not read.
+    cri: Option<CriRequests>,
     /// Requests measurements of the runtime's daemon; `None` where waits are not wanted.
     measure: Option<MeterRequests>,
     /// Waits that were left out: `events_limited_total`.
@@ -77,7 +80,12 @@ impl ExecFeed {
         trust: TrustSettings,
         netns: NetnsWatch,
         announcements: Receiver<Event>,
-        (waits, daemons, measure): (Option<Waits>, Option<Daemons>, Option<MeterRequests>),
+        (waits, daemons, cri, measure): (
+            Option<Waits>,
+            Option<Daemons>,
+            Option<CriRequests>,
+            Option<MeterRequests>,
+        ),
     ) -> ExecFeed {
         ExecFeed {
             stream: channels.stream,
@@ -91,6 +99,7 @@ impl ExecFeed {
             runtimes: Runtimes::default(),
             waits,
             daemons,
+            cri,
             measure,
             limited_waits: health.limited.get_or_create(&ProbeLabel {
                 probe: waits::PROBE.to_owned(),
@@ -172,6 +181,14 @@ impl ExecFeed {
         self.burst.push(event);
     }
 
+    /// A request to the runtime or its response: what its daemon does for the sandbox begins or ends.
+    fn on_sandbox_event(&mut self, event: Option<Event>) {
+        if let Some(measure) = self.measure.as_ref().filter(|_| event.is_some()) {
+            measure.again();
+        }
+        self.burst.extend(event);
+    }
+
     /// Waits that cannot be recorded are reported once; the operations are recorded without.
     fn check_waits(&mut self) {
         let Some(waits) = &mut self.waits else {
@@ -232,6 +249,9 @@ impl Feed for ExecFeed {
     fn begin(&mut self) -> Result<(), Stopped> {
         scheduling::give_way();
         self.trust.write(&self.cgroups);
+        if let Some(cri) = &mut self.cri {
+            cri.find_sockets();
+        }
         let running = running::track(&mut self.processes, &self.trust);
         let first = running
             .events
@@ -297,6 +317,14 @@ impl Feed for ExecFeed {
                     let event = daemons.and_then(|daemons| daemons.on_message(&record, &mut self.cgroups));
                     self.burst.extend(event);
                 }
+                Ok(Some(DecodedRecord::SandboxRequest(record))) => {
+                    let event = self.cri.as_mut().and_then(|cri| cri.on_request(&record));
+                    self.on_sandbox_event(event);
+                }
+                Ok(Some(DecodedRecord::SandboxResponse(record))) => {
+                    let event = self.cri.as_mut().and_then(|cri| cri.on_response(&record));
+                    self.on_sandbox_event(event);
+                }
                 Ok(None) => {}
                 Err(error) => self.outlet.count_undecodable(&error),
             }
@@ -318,6 +346,9 @@ impl Feed for ExecFeed {
         if let Some((count, event)) = self.waits.as_mut().and_then(Waits::limited) {
             self.limited_waits.inc_by(count);
             self.outlet.send(event)?;
+        }
+        if let Some(cri) = &mut self.cri {
+            cri.find_sockets();
         }
         self.trust.write(&self.cgroups);
         self.trust.report(&mut self.cgroups);

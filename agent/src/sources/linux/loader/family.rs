@@ -19,7 +19,7 @@ use sandglass_probes::wire::dns::DNS_PORTS_MAX;
 use super::error::LoadError;
 use super::hook::{self, AttachPoint, Hook};
 use super::iterator;
-use super::maps::{LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
+use super::maps::{CriMaps, LostCounter, Pages, Processes, Reader, RequestMaps, Ring, TrustMaps, WaitMaps};
 use super::run_time::ProgramTime;
 use crate::sources::linux::symbols::{self, Namer, Symbols};
 
@@ -394,6 +394,14 @@ impl Family {
             client_ports: self.take_map("client_ports")?,
             shims: self.take_map("shims")?,
         })
+    }
+
+    /// Takes the map of the programs that read the runtime's CRI socket. Works once.
+    ///
+    /// # Errors
+    /// As for [`Family::stream`].
+    pub fn cri_maps(&mut self) -> Result<CriMaps, LoadError> {
+        Ok(CriMaps(self.take_map("cri_sockets")?))
     }
 
     /// Takes the counter of records that were left out on purpose, of the drop probe or the wait programs. Works once.

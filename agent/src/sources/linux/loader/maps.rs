@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, RingBuf};
 use sandglass_probes::Record as _;
+use sandglass_probes::wire::cri::CriSockets;
 use sandglass_probes::wire::daemons::PORT_WORDS;
 use sandglass_probes::wire::trust::{RefusedRecord, TrustedOwners};
 use sandglass_probes::wire::{
@@ -223,6 +224,16 @@ impl RequestMaps {
             *to = from;
         }
         self.shims.insert(comm, 1, 0).is_ok()
+    }
+}
+
+/// Which sockets are the CRI's (`probes/bpf/cri.h`).
+pub struct CriMaps(pub(super) Array<MapData, [u8; size_of::<CriSockets>()]>);
+
+impl CriMaps {
+    /// Writes the sockets. False when the map cannot be written.
+    pub fn set(&mut self, sockets: &CriSockets) -> bool {
+        <[u8; size_of::<CriSockets>()]>::try_from(sockets.bytes()).is_ok_and(|bytes| self.0.set(0, bytes, 0).is_ok())
     }
 }
 
