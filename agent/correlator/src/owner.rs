@@ -8,8 +8,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sandglass_model::PodIdentity;
-
 use crate::collections::bounded::Hashed as _;
 use crate::collections::mix::mix;
 use crate::finding::Scope;
@@ -93,8 +91,8 @@ impl ShareKey {
 }
 
 /// The Kubernetes namespace of a pod as the owner of entries in a table. Pods without a known one share it.
-pub(crate) fn namespace_key(identity: &PodIdentity) -> u64 {
-    match identity.namespace.as_str() {
+pub(crate) fn namespace_key(namespace: &str) -> u64 {
+    match namespace {
         "" => 0,
         namespace => mix(0, namespace.as_bytes()),
     }

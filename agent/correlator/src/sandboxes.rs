@@ -6,7 +6,8 @@
 //! close traces, `creation.rs` decides when a creation is over, `evidence.rs` adds what runtime, kernel and CRI report,
 //! `first_exchanges.rs` and `readiness.rs` decide when the network is ready, `labels.rs` holds traces back for their
 //! pod's labels, `time_spent.rs` sums up what the time of a creation went to, `unserved.rs` finds sandboxes for which no plugin ran (its state is in
-//! `netns_names.rs`), `requests.rs` joins what the runtime was requested to do, and `config_cause.rs` why, `memory.rs` remembers sandboxes and pods for links and attempt numbers.
+//! `netns_names.rs`), `requests.rs` joins what the runtime was requested to do, and `config_cause.rs` why, `memory.rs` remembers sandboxes and
+//! pods for links and attempt numbers (`packed_pod.rs`: a pod in two allocations).
 //!
 //! It may touch the open traces themselves (only this room opens and closes them), the spans `sandbox`,
 //! `sandbox.create`, runtime steps and exchanges shown in a creation, and timers of kind `Trace`, `Ready`, `Labels` and
@@ -23,6 +24,7 @@ pub(crate) mod memory;
 pub(crate) mod netns_names;
 pub(crate) mod open_requests;
 pub(crate) mod opening;
+pub(crate) mod packed_pod;
 pub(crate) mod readiness;
 pub(crate) mod reported;
 pub(crate) mod requests;

@@ -56,7 +56,7 @@ impl OpenTraces {
                 self.creations.insert(sandbox.as_str().into(), key);
             }
             if let Some(shares) = &mut self.shares {
-                shares.add(key.slot() as u32, namespace_key(&open.trace.identity));
+                shares.add(key.slot() as u32, namespace_key(&open.trace.identity.namespace));
             }
             *slot = Some(Box::new(open));
             self.order.insert(key);
@@ -150,7 +150,7 @@ impl OpenTraces {
     pub(crate) fn next_victim(&mut self) -> Option<(TraceKey, bool)> {
         let shares = self.shares.take().unwrap_or_else(|| {
             let owned = self.iter();
-            let owned = owned.map(|open| (open.key.slot() as u32, namespace_key(&open.trace.identity)));
+            let owned = owned.map(|open| (open.key.slot() as u32, namespace_key(&open.trace.identity.namespace)));
             Box::new(Shares::new(owned))
         });
         let victim = shares.next_victim();

@@ -78,11 +78,12 @@ impl<V> Recent<V> {
         Some(&mut entry.value)
     }
 
-    /// Inserts or replaces; returns what was evicted for it.
-    pub(crate) fn insert(&mut self, key: &str, value: V) -> Option<Evicted> {
+    /// Inserts or replaces; returns the key as the map shares it, and what was evicted.
+    pub(crate) fn insert(&mut self, key: &str, value: V) -> (Arc<str>, Option<Evicted>) {
         if let Some(entry) = self.get_mut(key) {
             *entry = value;
-            return None;
+            let shared = self.entries.get_key_value(key).map(|(key, _)| Arc::clone(key));
+            return (shared.unwrap_or_else(|| key.into()), None);
         }
         let evicted = (self.entries.len() >= self.max).then(|| self.evict());
         let key: Arc<str> = key.into();
@@ -90,8 +91,8 @@ impl<V> Recent<V> {
         if let (Some(places), Some(owner)) = (&mut self.places, self.owner) {
             place = places.add(&key, owner(&value));
         }
-        self.entries.put(key, RecentEntry { place, value });
-        evicted
+        self.entries.put(Arc::clone(&key), RecentEntry { place, value });
+        (key, evicted)
     }
 
     pub(crate) fn remove(&mut self, key: &str) -> Option<V> {
@@ -159,21 +160,21 @@ mod tests {
         let some = Some(Evicted { is_noisy: false });
         let mut recent = Recent::new(3);
         for key in ["a", "b", "c"] {
-            assert_eq!(recent.insert(key, key), None);
+            assert_eq!(recent.insert(key, key).1, None);
         }
         assert_eq!(recent.get_mut("a"), Some(&mut "a"));
-        assert_eq!(recent.insert("b", "B"), None);
-        assert_eq!(recent.insert("d", "d"), some);
+        assert_eq!(recent.insert("b", "B").1, None);
+        assert_eq!(recent.insert("d", "d").1, some);
         let kept = |recent: &Recent<&'static str>| ["a", "b", "c", "d", "e"].map(|key| recent.get(key).copied());
         assert_eq!(kept(&recent), [Some("a"), Some("B"), None, Some("d"), None]);
-        assert_eq!(recent.insert("e", "e"), some);
+        assert_eq!(recent.insert("e", "e").1, some);
         assert_eq!(kept(&recent), [None, Some("B"), None, Some("d"), Some("e")]);
         assert_eq!(
             (recent.remove("d"), recent.remove("d"), recent.len()),
             (Some("d"), None, 2)
         );
         let mut one = Recent::new(0);
-        assert_eq!((one.insert("x", 1), one.insert("y", 2), one.len()), (None, some, 1));
+        assert_eq!((one.insert("x", 1).1, one.insert("y", 2).1, one.len()), (None, some, 1));
         assert_eq!((one.get("x"), one.get("y")), (None, Some(&2)));
     }
 
@@ -183,7 +184,7 @@ mod tests {
         recent.insert("quiet", 1);
         recent.insert("other", 2);
         for n in 0..100 {
-            let evicted = recent.insert(&format!("noisy-{n}"), 3);
+            let (_, evicted) = recent.insert(&format!("noisy-{n}"), 3);
             assert_eq!(evicted, (n >= 6).then_some(Evicted { is_noisy: true }));
         }
         // What it uses it keeps.
@@ -199,7 +200,7 @@ mod tests {
         assert!(recent.get("noisy-194").is_none());
         // An entry that goes leaves its place to the next.
         assert_eq!(recent.remove("quiet"), Some(1));
-        assert_eq!(recent.insert("new", 4), None);
-        assert!(recent.insert("more", 4).is_some() && recent.get("other").is_some());
+        assert_eq!(recent.insert("new", 4).1, None);
+        assert!(recent.insert("more", 4).1.is_some() && recent.get("other").is_some());
     }
 }

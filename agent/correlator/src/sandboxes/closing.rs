@@ -104,7 +104,7 @@ impl Sandboxes {
                 if let Some(sandbox) = self.memory.sandboxes.get_mut(open.sandbox()) {
                     sandbox.created = failure.is_none();
                     sandbox.failed = failure.is_some();
-                    sandbox.identity.merge(&open.trace.identity);
+                    sandbox.pod.merge(&open.trace.identity);
                 }
                 if cut == Cut::Outlived && self.watched && creation.awaits_network(open) {
                     open.cut(CREATE, now, Cut::Outlived, &mut ctx.effects);

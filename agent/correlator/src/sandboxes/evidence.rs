@@ -21,6 +21,7 @@ use crate::output::Output;
 use crate::owner::Owner;
 use crate::sandboxes::Sandboxes;
 use crate::sandboxes::memory::RememberedSandbox;
+use crate::sandboxes::packed_pod::PackedPod;
 
 /// Most time between the begin of a namespace and the first plugin. An older namespace was not made for this creation:
 /// cnitool and `ip netns` use one for many operations.
@@ -194,14 +195,14 @@ impl Sandboxes {
         self.held_back.on_described(described, &mut ctx.effects);
         if let Some(sandbox) = self.memory.sandboxes.get_mut(id) {
             known = true;
-            sandbox.identity.merge(&described.identity);
+            sandbox.pod.merge(&described.identity);
         }
         // A response about a sandbox that was evicted meanwhile is of no use.
         if known || !described.preexisting || id.is_empty() {
             return;
         }
         let sandbox = RememberedSandbox {
-            identity: described.identity.clone(),
+            pod: PackedPod::of(&described.identity),
             created: true,
             ..RememberedSandbox::default()
         };

@@ -124,7 +124,7 @@ impl Sandboxes {
         let remembered = sandbox.and_then(|SandboxId(sandbox)| self.memory.sandboxes.get(sandbox));
         if let Some(remembered) = remembered {
             // A sandbox that was evicted from memory has neither labels nor a link; its journey is emitted all the same.
-            trace.identity = remembered.identity.clone();
+            trace.identity = remembered.pod.identity();
             let link = remembered.root.map(|root| root.link(Relation::Sandbox));
             trace.spans[0].links.extend(link);
         }

@@ -5,16 +5,19 @@
 //! entries loses the one that was not used for the longest time, and the caller counts it.
 //! Does not: know open traces.
 
+use std::sync::Arc;
+
 use sandglass_model::{CniCommand, PodIdentity, RootId};
 
 use crate::collections::recent::Recent;
 use crate::owner::namespace_key;
+use crate::sandboxes::packed_pod::PackedPod;
 
 /// What is remembered of a sandbox.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RememberedSandbox {
     /// The pod with its labels, as far as reported.
-    pub(crate) identity: PodIdentity,
+    pub(crate) pod: PackedPod,
     /// Root span of its creation; `None` when that was not seen.
     pub(crate) root: Option<RootId>,
     /// Number of this attempt for the pod, from 1.
@@ -48,6 +51,7 @@ impl RememberedSandbox {
     /// An interface was added. One that is there already, or is beyond the bound, changes nothing.
     pub(crate) fn attach(&mut self, ifname: &str) {
         if self.attached.len() < MAX_INTERFACES && !self.attached.iter().any(|attached| **attached == *ifname) {
+            self.attached.reserve_exact(1);
             self.attached.push(ifname.into());
         }
     }
@@ -59,6 +63,7 @@ impl RememberedSandbox {
         self.attached.retain(|attached| **attached != *ifname);
         if before > 0 && self.attached.is_empty() {
             self.created = false;
+            self.attached = Vec::new();
         }
     }
 
@@ -71,6 +76,8 @@ impl RememberedSandbox {
             return (counted.attempt, Some(std::mem::replace(&mut counted.root, root)));
         }
         if self.operations.len() < MAX_INTERFACES {
+            // Mostly the one DEL: a vector that grows by itself begins with room for four.
+            self.operations.reserve_exact(1);
             self.operations.push(CountedOperation {
                 command,
                 ifname: ifname.into(),
@@ -85,8 +92,8 @@ impl RememberedSandbox {
 /// The newest attempt to create a sandbox for a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodAttempt {
-    /// Id of the sandbox; a later attempt has another.
-    pub(crate) sandbox: String,
+    /// Id of the sandbox; a later attempt has another. Shared with the key of the sandbox's own entry.
+    pub(crate) sandbox: Arc<str>,
     /// Number of the attempt, from 1.
     pub(crate) number: u32,
     pub(crate) root: RootId,
@@ -106,7 +113,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(max: usize) -> Memory {
         Memory {
-            sandboxes: Recent::shared(max, |sandbox| namespace_key(&sandbox.identity)),
+            sandboxes: Recent::shared(max, |sandbox| namespace_key(sandbox.pod.namespace())),
             pods: Recent::shared(max, |pod| pod.namespace),
         }
     }

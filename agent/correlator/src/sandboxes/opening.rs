@@ -7,9 +7,12 @@
 //! pod, other runtimes repeat the operation for the same container id.
 //! Does not: begin operations (`plugins` does, in the trace chosen here), or bound the open traces.
 
+use std::sync::Arc;
+
 use sandglass_model::trace::{CreateDetail, Detail, Relation, SandboxDetail};
 use sandglass_model::{CniCommand, PodIdentity, RootId, SandboxId, Timestamp, Trace, TraceId};
 
+use crate::collections::recent::Evicted;
 use crate::context::Context;
 use crate::finding::Scope;
 use crate::invocation::{Image, Invocation, has_known_steps, may_start_nothing, runtime_name};
@@ -20,6 +23,7 @@ use crate::placement::Placement;
 use crate::sandboxes::Sandboxes;
 use crate::sandboxes::creation::Creation;
 use crate::sandboxes::memory::{self, PodAttempt, RememberedSandbox};
+use crate::sandboxes::packed_pod::PackedPod;
 
 impl Sandboxes {
     /// The runtime begins an operation: returns the trace that it goes to, opened if there is none. An ADD for a
@@ -143,32 +147,28 @@ impl Sandboxes {
         // A sandbox that was created before and is gone begins again at 1.
         let of_sandbox = self.memory.sandboxes.get(container).filter(|sandbox| sandbox.failed);
         let (attempt, previous) = match (of_pod, of_sandbox) {
-            (Some(before), _) if before.sandbox != container => (before.number.saturating_add(1), Some(before.root)),
+            (Some(before), _) if *before.sandbox != *container => (before.number.saturating_add(1), Some(before.root)),
             (_, Some(before)) => (before.attempt.saturating_add(1), before.root),
             (Some(_) | None, None) => (1, None),
         };
-        // Pods without labels in CNI_ARGS have no key; their attempts are counted by sandbox alone.
-        if let Some(pod) = pod {
-            let newest = PodAttempt {
-                sandbox: container.to_owned(),
-                number: attempt,
-                root,
-                namespace: namespace_key(&trace.identity),
-            };
-            if let Some(evicted) = self.memory.pods.insert(&pod, newest) {
-                ctx.effects
-                    .counters
-                    .evicted_remembered
-                    .count(Scope::Sandbox, evicted.is_noisy);
-            }
-        }
         let remembered = RememberedSandbox {
-            identity: trace.identity.clone(),
+            pod: PackedPod::of(&trace.identity),
             root: Some(root),
             attempt,
             ..RememberedSandbox::default()
         };
-        self.remember(ctx, container, remembered);
+        let container = self.remember(ctx, container, remembered);
+        // Pods without labels in CNI_ARGS have no key; their attempts are counted by sandbox alone.
+        if let Some(pod) = pod {
+            let newest = PodAttempt {
+                sandbox: container,
+                number: attempt,
+                root,
+                namespace: namespace_key(&trace.identity.namespace),
+            };
+            let (_, evicted) = self.memory.pods.insert(&pod, newest);
+            count_evicted(ctx, evicted);
+        }
         (attempt, previous)
     }
 
@@ -204,7 +204,7 @@ impl Sandboxes {
         let Some(sandbox) = self.memory.sandboxes.get_mut(call.container) else {
             return 1;
         };
-        trace.identity.merge(&sandbox.identity);
+        trace.identity.merge(&sandbox.pod.identity());
         let links = &mut trace.spans[0].links;
         links.extend(sandbox.root.map(|root| root.link(Relation::Sandbox)));
         let (attempt, previous) = match call.command {
@@ -216,14 +216,20 @@ impl Sandboxes {
         attempt
     }
 
-    /// Remembers a sandbox; an eviction for it is counted.
-    pub(crate) fn remember(&mut self, ctx: &mut Context, container: &str, sandbox: RememberedSandbox) {
-        if let Some(evicted) = self.memory.sandboxes.insert(container, sandbox) {
-            ctx.effects
-                .counters
-                .evicted_remembered
-                .count(Scope::Sandbox, evicted.is_noisy);
-        }
+    /// Remembers a sandbox; an eviction for it is counted. Returns its id, shared with the entry.
+    pub(crate) fn remember(&mut self, ctx: &mut Context, container: &str, sandbox: RememberedSandbox) -> Arc<str> {
+        let (id, evicted) = self.memory.sandboxes.insert(container, sandbox);
+        count_evicted(ctx, evicted);
+        id
+    }
+}
+
+fn count_evicted(ctx: &mut Context, evicted: Option<Evicted>) {
+    if let Some(evicted) = evicted {
+        ctx.effects
+            .counters
+            .evicted_remembered
+            .count(Scope::Sandbox, evicted.is_noisy);
     }
 }
 

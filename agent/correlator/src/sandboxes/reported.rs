@@ -47,12 +47,12 @@ impl Sandboxes {
         }
         // Attempts are counted by pod and linked by sandbox id: both must find the sandbox under its new id.
         if let Some(remembered) = self.memory.sandboxes.get(before).cloned() {
-            let pod = pod_key(&remembered.identity);
+            let pod = pod_key(&remembered.pod.identity());
+            let id = self.remember(ctx, id, remembered);
             let attempt = pod.and_then(|pod| self.memory.pods.get_mut(&pod));
-            if let Some(attempt) = attempt.filter(|attempt| attempt.sandbox == *before) {
-                id.clone_into(&mut attempt.sandbox);
+            if let Some(attempt) = attempt.filter(|attempt| *attempt.sandbox == **before) {
+                attempt.sandbox = id;
             }
-            self.remember(ctx, id, remembered);
         }
     }
 

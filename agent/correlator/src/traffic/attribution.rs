@@ -174,7 +174,7 @@ impl Owners {
         }
         let mut owned = Attributed::default();
         note(&mut owned);
-        if self.owned.insert(sandbox, owned).is_some() {
+        if self.owned.insert(sandbox, owned).1.is_some() {
             self.evicted.count(Scope::Sandbox, false);
         }
     }
