@@ -6,6 +6,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Barrier;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use sandglass::sources::linux::FlowOptions;
@@ -460,13 +461,19 @@ fn causes(events: &[Event]) -> Vec<(String, Option<Cause>)> {
     ended.collect()
 }
 
-/// Fills the table; A and AAAA are queried at once, and a connection is tried. Returns whether both had to wait until the
-/// limit was back.
+/// Fills the table; A and AAAA are queried at once, and a connection is tried. The limit is back shortly before the
+/// resolver asks again, and not before the agent has counted twice below it. Returns whether both had to wait for that.
 fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16) -> bool {
+    let counted = || {
+        let counts = counts(&cluster.watch.events(), cluster.node.inode);
+        counts.iter().filter(|counts| counts.limit == limit).count()
+    };
+    let earlier = counted();
     let lowered = Limit::set(limit);
     neighbour.within(|| flood(limit + limit / 4));
+    let (room, has_room) = channel();
     std::thread::scope(|scope| {
-        let asking = scope.spawn(|| cluster.pod.within(|| ask_until_answered(&full_name(number))));
+        let asking = scope.spawn(|| cluster.pod.within(|| ask_until_answered(&full_name(number), has_room)));
         let connecting = scope.spawn(|| {
             let begin = Instant::now();
             cluster
@@ -475,7 +482,15 @@ fn stall_once(cluster: &Cluster, neighbour: &Namespace, limit: u64, number: u16)
             begin.elapsed() > Duration::from_millis(900)
         });
         std::thread::sleep(RESOLVER_TIMER - Duration::from_millis(300));
+        // Counters are read every second, later on a busy machine, and reported when they grew: where both found room, they
+        // do not.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while counted() < earlier + 2 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         drop(lowered);
+        // Who had its answers does not listen.
+        let _ = room.send(());
         let (queried_again, waited) = (asking.join().unwrap(), connecting.join().unwrap());
         queried_again && waited
     })
@@ -494,9 +509,9 @@ fn flood(count: u64) {
     }
 }
 
-/// Both types at once through the service, and what is not answered again after the resolver's time; whether that was
-/// necessary.
-fn ask_until_answered(name: &str) -> bool {
+/// Both types at once through the service, and what is not answered again after the resolver's time, once the table
+/// `has_room`; whether that was necessary.
+fn ask_until_answered(name: &str, has_room: Receiver<()>) -> bool {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect((SERVICE, 53)).unwrap();
     let (came, _) = ask_both(&socket, name, [A, AAAA], &Barrier::new(1));
@@ -506,6 +521,7 @@ fn ask_until_answered(name: &str) -> bool {
         return false;
     }
     std::thread::sleep(RESOLVER_TIMER);
+    has_room.recv().unwrap();
     for kind in &missing {
         socket.send(&query(*kind, name, *kind)).unwrap();
     }
