@@ -204,7 +204,7 @@ impl Sandboxes {
         let Some(sandbox) = self.memory.sandboxes.get_mut(call.container) else {
             return 1;
         };
-        trace.identity.merge(&sandbox.pod.identity());
+        sandbox.pod.complete(&mut trace.identity);
         let links = &mut trace.spans[0].links;
         links.extend(sandbox.root.map(|root| root.link(Relation::Sandbox)));
         let (attempt, previous) = match call.command {

@@ -19,12 +19,15 @@ impl PackedPod {
         if identity.is_empty() && identity.labels.is_empty() {
             return PackedPod::default();
         }
-        let labels = identity.labels.iter().flat_map(|(key, value)| [key, value]);
-        let texts = [&identity.namespace, &identity.name, &identity.uid]
-            .into_iter()
-            .chain(labels);
-        let mut joined = String::with_capacity(texts.clone().map(String::len).sum());
-        let mut ends = Vec::with_capacity(3 + 2 * identity.labels.len());
+        PackedPod::pack(named(identity).into_iter().chain(labels(identity)))
+    }
+
+    fn pack<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> PackedPod {
+        let (count, bytes) = texts
+            .clone()
+            .fold((0, 0), |(count, bytes), text| (count + 1, bytes + text.len()));
+        let mut joined = String::with_capacity(bytes);
+        let mut ends = Vec::with_capacity(count);
         for text in texts {
             joined.push_str(text);
             // Texts of the runtime are cut long before 4 GiB.
@@ -37,18 +40,27 @@ impl PackedPod {
     }
 
     pub(crate) fn identity(&self) -> PodIdentity {
-        let mut texts = self.texts().map(str::to_owned);
-        let mut next = || texts.next().unwrap_or_default();
-        let (namespace, name, uid) = (next(), next(), next());
-        let mut labels = Vec::with_capacity(self.ends.len().saturating_sub(3) / 2);
-        while let (Some(key), Some(value)) = (texts.next(), texts.next()) {
-            labels.push((key, value));
+        let mut identity = PodIdentity::default();
+        self.complete(&mut identity);
+        identity
+    }
+
+    /// Merges this pod into `other`, as [`PodIdentity::merge`]. What `other` has already is not copied first: a DEL names
+    /// its pod itself.
+    pub(crate) fn complete(&self, other: &mut PodIdentity) {
+        let mut texts = self.texts();
+        for mine in [&mut other.namespace, &mut other.name, &mut other.uid] {
+            let theirs = texts.next().unwrap_or_default();
+            if mine.is_empty() {
+                theirs.clone_into(mine);
+            }
         }
-        PodIdentity {
-            namespace,
-            name,
-            uid,
-            labels,
+        let count = self.ends.len().saturating_sub(3) / 2;
+        if count > 0 {
+            other.labels = Vec::with_capacity(count);
+        }
+        while let (Some(key), Some(value)) = (texts.next(), texts.next()) {
+            other.labels.push((key.to_owned(), value.to_owned()));
         }
     }
 
@@ -59,23 +71,24 @@ impl PackedPod {
 
     /// As [`PodIdentity::merge`].
     pub(crate) fn merge(&mut self, other: &PodIdentity) {
-        if self.lacks(other) {
-            let mut merged = self.identity();
-            merged.merge(other);
-            *self = PackedPod::of(&merged);
+        if !self.lacks(other) {
+            return;
         }
+        let mut mine = self.texts();
+        let named = named(other).map(|theirs| mine.next().filter(|text| !text.is_empty()).unwrap_or(theirs));
+        let kept = mine.filter(|_| other.labels.is_empty());
+        *self = PackedPod::pack(named.into_iter().chain(kept).chain(labels(other)));
     }
 
     /// Merging `other` would change something. What comes again, as at the end of each creation, does not.
     fn lacks(&self, other: &PodIdentity) -> bool {
         let mut mine = self.texts();
-        let is_new = |theirs: &String| mine.next().is_none_or(str::is_empty) && !theirs.is_empty();
-        let mut named = [&other.namespace, &other.name, &other.uid].map(is_new).into_iter();
-        let labels = other.labels.iter().flat_map(|(key, value)| [key, value]);
-        named.any(|is_new| is_new) || !other.labels.is_empty() && !self.texts().skip(3).eq(labels)
+        let is_new = |theirs: &str| mine.next().is_none_or(str::is_empty) && !theirs.is_empty();
+        let mut named = named(other).map(is_new).into_iter();
+        named.any(|is_new| is_new) || !other.labels.is_empty() && !self.texts().skip(3).eq(labels(other))
     }
 
-    fn texts(&self) -> impl Iterator<Item = &str> {
+    fn texts(&self) -> impl Iterator<Item = &str> + Clone {
         let mut begin = 0;
         self.ends.iter().map(move |end| {
             let end = *end as usize;
@@ -84,6 +97,17 @@ impl PackedPod {
             text
         })
     }
+}
+
+/// Namespace, name and uid.
+fn named(identity: &PodIdentity) -> [&str; 3] {
+    [&identity.namespace, &identity.name, &identity.uid].map(String::as_str)
+}
+
+/// Key and value of each label, one after the other.
+fn labels(identity: &PodIdentity) -> impl Iterator<Item = &str> + Clone {
+    let pairs = identity.labels.iter();
+    pairs.flat_map(|(key, value)| [key.as_str(), value.as_str()])
 }
 
 #[cfg(test)]
@@ -116,10 +140,22 @@ mod tests {
             labels: vec![("k".to_owned(), "2".to_owned())],
             ..PodIdentity::default()
         };
+        let more = PodIdentity {
+            uid: "0a".to_owned(),
+            ..PodIdentity::default()
+        };
         let mut packed = PackedPod::of(&known);
-        packed.merge(&other);
+        let mut completed = other.clone();
+        packed.complete(&mut completed);
+        assert_eq!(
+            (completed.namespace.as_str(), completed.name.as_str(), &completed.labels),
+            ("b", "pod", &known.labels)
+        );
         let mut merged = known;
-        merged.merge(&other);
+        for other in [other, more] {
+            packed.merge(&other);
+            merged.merge(&other);
+        }
         assert_eq!((packed.identity(), packed.namespace()), (merged, "a"));
     }
 }
